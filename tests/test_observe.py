@@ -8,7 +8,8 @@ from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
-from lab import RawPort, eventually, expert, fields
+from lab import RawPort, binary, eventually, expert, fields
+from lab.shell import run
 from lab.topology import GATEWAY_MAC, SEATS, host_config, tap, tunnel_routes
 from lab.traffic import datagram
 
@@ -75,6 +76,57 @@ def test_explain_takes_text_and_pcap(host, lab):
     assert "no_route" in host.call("explain", "--in", "a1", file).stdout
 
 
+def test_explain_completes_what_is_left_out(host):
+    verdict = lambda text: host.viaduct("explain", "--in", "a1", text)["verdict"]
+    for layer in ("icmp", "udp 53", "tcp 80", "icmp echo 1 1"):
+        assert verdict(f"{A1.address} > {A2.address} / {layer}") == "forward", layer
+        assert verdict(f"ip4 {A1.address} > {A2.address} / {layer}") == "forward", layer
+    assert verdict(f"{A1.address6} > {A2.address6} / icmp6") == "forward"
+
+
+def test_explain_counts_a_port_that_is_down(host):
+    text = f"{A1.address} > {A2.address} / icmp"
+    asked = lambda *words: host.call("explain", "--in", "a1", *words, text, check=False)
+    assert asked("--exit-code").returncode == 0
+    host.a2.namespace.ip("link set", host.a2.device, "down")
+    eventually(lambda: host.viaduct("vif", "show", "a2")["state"] == "down", "the tap's state")
+    told = host.viaduct("explain", "--in", "a1", text)
+    assert (told["verdict"], told["reason"]) == ("drop", "tx_down"), told
+    port = next(step for step in told["steps"] if step["table"] == "port")
+    assert (port["key"], port["result"]) == ("a2", "down")
+    assert asked().returncode == 0 and "tx_down" in asked().stdout
+    assert asked("--exit-code").returncode == 4
+    # Viaduct answers for its gateway itself, whoever else is down.
+    assert host.viaduct("explain", "--in", "a1", f"{A1.address} > 10.1.1.254")["verdict"] == "reply"
+
+
+def test_explain_exit_code_of_a_packet_that_waits(host):
+    text = f"{A1.address} > {B1.address}"
+    done = host.call("explain", "--exit-code", "--in", "a1", text, check=False)
+    assert (done.returncode, "hold" in done.stdout) == (5, True), done.stdout
+
+
+def test_explain_from_an_attached_wire(lab):
+    """On the wire, the gateway has the wire's MAC, guests have theirs, and the VLAN is that of their network."""
+    lab.plug("a")
+    config = host_config("a", {"a1": tap("a1")})
+    config.add("network", name="lan", vrf=7, gateways=["10.7.7.254/24"], wire="up0", vlan=7)
+    config.add("guest", name="l1", network="lan", kind="tap", device="tapl1", mac="02:00:00:00:07:01",
+               addresses=["10.7.7.1"])
+    host = lab.host(config)
+    lab.container(host, "l1")
+    told = host.viaduct("explain", "--in", "up0", "10.7.7.9 > 10.7.7.1 / icmp")
+    assert "> 02:00:00:00:07:01 vlan 7" in told["packet"] and told["verdict"] == "forward", told
+    told = host.viaduct("explain", "--in", "up0", "10.7.7.9 > 10.7.7.254 / icmp")
+    assert told["verdict"] in ("reply", "hold"), told
+
+
+def test_manual_pages_have_the_grammars(lab):
+    run([binary("viaduct"), "man", lab.directory])
+    explain, capture = ((lab.directory / f"viaduct-{name}.1").read_text() for name in ("explain", "capture"))
+    assert "arp request SENDER" in explain and "portrange" in capture
+
+
 def test_dropped_packets_are_kept_with_reason_and_head(host):
     assert not datagram(host.a1, A2.address, 7653, b"look at me", timeout=0.3)
     kept = host.viaduct("dropstats", "--log", "5")["log"]
@@ -108,6 +160,22 @@ def test_capture_of_one_guest(host, lab):
     eventually(lambda: fields(file, "icmp.type == 0", "frame.number"), "the echo of a2")
     capture.stop(2)
     assert fields(file, "ip.addr == 10.1.1.254", "frame.number") == []
+
+
+def test_capture_takes_the_words_of_tcpdump(host, lab):
+    file = lab.directory / "words.pcapng"
+    words = f"-i a2 -n -w {file} udp and src {A1.address} and not ( dst port 7 or 9 )"
+    capture = host.background("capture", *words.split(), label="capture")
+    eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
+    host.a1.expect_ping(A2.address)
+    for port in (7, 9, 11):
+        datagram(host.a1, A2.address, port, timeout=0.2)
+    eventually(lambda: fields(file, "udp.dstport == 11", "frame.number"), "the datagram to port 11")
+    capture.stop(2)
+    assert {row[0] for row in fields(file, "udp", "udp.dstport")} == {"11"}
+    assert fields(file, "icmp.type == 8", "frame.number") == []
+    wrong = host.call("capture", "tcp", "prt", "80", check=False)
+    assert wrong.returncode == 1 and "prt" in wrong.stderr, wrong.stderr
 
 
 def test_metrics(host):

@@ -1,106 +1,75 @@
-//! The expressions that select flows and packets: `10.1.1.1 & tcp & port 80`.
-//!
-//! Terms are joined by `&`, and all must hold: an address or prefix, a protocol, `port N`, `network NAME`, a state
-//! (`new`, `established`, `closing`, `closed`), `dropped`.
+//! The expressions that select flows and packets: `10.1.1.1 & tcp & port 80`, and what tcpdump's users write
+//! (pcap-filter(7)): `src host 10.1.1.1 and not (tcp port 80 or icmp)`.
 
-use config::Protocol;
-use executor::{CaptureFilter, FlowInfo};
-use ipnet::IpNet;
-use model::{FlowState, VifId};
-use std::net::IpAddr;
+mod parse;
+
+use executor::{CaptureFilter, Filter, FlowInfo, Property};
+use model::VifId;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Matching {
-    prefixes: Vec<IpNet>,
-    protocol: Option<u8>,
-    ports: Vec<u16>,
-    network: Option<String>,
-    state: Option<FlowState>,
-    dropped: bool,
-}
-
-/// What a term may be, for messages.
-const TERMS: &str = "an address, a prefix, a protocol (tcp, udp, icmp, icmp6, sctp), `port N`, `network NAME`, \
-     a state (new, established, closing, closed) or `dropped`, joined by &";
+pub(crate) struct Matching(Filter);
 
 impl Matching {
     /// Reads it; an empty text asks for everything.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let mut matching = Self::default();
-        for term in text.split('&').map(str::trim).filter(|term| !term.is_empty()) {
-            matching.term(term)?;
-        }
-        Ok(matching)
+        parse::filter(text).map(Self)
     }
 
-    fn term(&mut self, term: &str) -> Result<(), String> {
-        let unknown = || format!("\"{term}\" is not understood; use {TERMS}");
-        if let Some((word, value)) = term.split_once(char::is_whitespace) {
-            match word {
-                "port" => self.ports.push(value.trim().parse().map_err(|_| unknown())?),
-                "network" => self.network = Some(value.trim().to_owned()),
-                "host" | "net" => self.prefixes.push(prefix(value.trim()).ok_or_else(unknown)?),
-                _ => return Err(unknown()),
+    /// That it can be asked of connections.
+    pub(crate) fn of_flows(self) -> Result<Self, String> {
+        let of_packets = |property: &Property| {
+            use Property::{Arp, Dropped, Inbound, Mac, Outbound};
+            matches!(property, Arp | Dropped | Inbound | Mac(..) | Outbound)
+        };
+        match self.0.find(&of_packets) {
+            Some(_) => {
+                Err("connections have neither arp, ether, inbound, outbound nor dropped: that is for \
+                            `viaduct capture`"
+                    .to_owned())
             }
-            return Ok(());
+            None => Ok(self),
         }
-        match term {
-            "dropped" => self.dropped = true,
-            "new" => self.state = Some(FlowState::New),
-            "established" => self.state = Some(FlowState::Established),
-            "closing" => self.state = Some(FlowState::Closing),
-            "closed" => self.state = Some(FlowState::Closed),
-            _ => match (prefix(term), term.parse::<Protocol>()) {
-                (Some(net), _) => self.prefixes.push(net),
-                (None, Ok(protocol)) => self.protocol = Some(protocol.0),
-                (None, Err(_)) => return Err(unknown()),
-            },
-        }
-        Ok(())
     }
 
     /// Whether it asks for a connection; `network` names the network of an endpoint.
     pub(crate) fn flow(&self, flow: &FlowInfo, network: impl Fn(model::Vrf) -> String) -> bool {
         let (src, dst) = (flow.key.src, flow.key.dst);
-        self.prefixes.iter().all(|net| net.contains(&src.addr) || net.contains(&dst.addr))
-            && self.protocol.is_none_or(|protocol| protocol == flow.key.protocol)
-            && self.ports.iter().all(|port| *port == src.port || *port == dst.port)
-            && self.state.is_none_or(|state| state == flow.state)
-            && self.network.as_ref().is_none_or(|n| network(src.vrf) == *n || network(dst.vrf) == *n)
-            && !self.dropped
+        self.0.holds(&|property| match property {
+            Property::Net(side, net) => side.has(src.addr, dst.addr, |addr| net.contains(&addr)),
+            Property::Ports(side, ports) => side.has(src.port, dst.port, |port| ports.contains(&port)),
+            Property::Protocol(protocol) => *protocol == flow.key.protocol,
+            Property::Ip4 => src.addr.is_ipv4(),
+            Property::Ip6 => src.addr.is_ipv6(),
+            Property::State(state) => *state == flow.state,
+            Property::Network(name) => network(src.vrf) == *name || network(dst.vrf) == *name,
+            Property::Arp
+            | Property::Mac(..)
+            | Property::Dropped
+            | Property::Inbound
+            | Property::Outbound => false,
+        })
     }
 
     /// The same as a filter of captured packets.
-    pub(crate) fn capture(&self, vif: Option<VifId>, snap_len: u32) -> Result<CaptureFilter, String> {
-        let host = match self.prefixes[..] {
-            [] => None,
-            [net] if net.prefix_len() == net.max_prefix_len() => Some(net.addr()),
-            _ => return Err("a capture takes one address, and no prefix".to_owned()),
-        };
-        if self.state.is_some() || self.network.is_some() || self.ports.len() > 1 {
-            return Err("a capture filters by one address, protocol, one port and `dropped`".to_owned());
+    pub(crate) fn capture(self, vif: Option<VifId>, snap_len: u32) -> Result<CaptureFilter, String> {
+        let of_flows = |property: &Property| matches!(property, Property::State(_) | Property::Network(_));
+        match self.0.find(&of_flows) {
+            Some(_) => {
+                Err("a packet has neither a state nor a network of its own: these are for `viaduct flow`; \
+                            choose the interface with --guest"
+                    .to_owned())
+            }
+            None => Ok(CaptureFilter { vif, filter: self.0, snap_len }),
         }
-        Ok(CaptureFilter {
-            vif,
-            host,
-            protocol: self.protocol,
-            port: self.ports.first().copied(),
-            dropped_only: self.dropped,
-            snap_len,
-        })
     }
-}
-
-fn prefix(text: &str) -> Option<IpNet> {
-    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use executor::Counters;
-    use model::{Endpoint, FlowKey, Vrf};
+    use model::{Endpoint, FlowKey, FlowState, Vrf};
 
     /// An established TCP connection from 10.1.1.1.
     pub(crate) fn flow() -> FlowInfo {
@@ -117,9 +86,12 @@ pub(crate) mod tests {
         }
     }
 
+    fn holds(text: &str) -> bool {
+        Matching::parse(text).unwrap().flow(&flow(), |_| "blue".to_owned())
+    }
+
     #[test]
     fn all_terms_must_hold() {
-        let holds = |text: &str| Matching::parse(text).unwrap().flow(&flow(), |_| "blue".to_owned());
         for text in [
             "",
             "10.1.1.1 & tcp & port 80",
@@ -138,17 +110,66 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_would_do() {
-        for text in ["tpc", "port x", "10.1.1.300", "port 80 81", "foo bar"] {
-            assert!(Matching::parse(text).unwrap_err().contains("an address"), "{text}");
+    fn tcpdumps_words_are_known() {
+        for text in [
+            "host 10.1.1.1 and tcp port 80",
+            "src 10.1.1.1 and dst port 80",
+            "src host 10.1.1.1 && dst net 10.1.1.0/24",
+            "not udp",
+            "!(port 81 or icmp)",
+            "port 81 or 80",
+            "host 10.9.9.9 or 10.1.1.2",
+            "tcp portrange 70-90",
+            "udp port 53 or 80 or tcp port 53 or 80",
+            "src or dst port 40000",
+            "ip and ip proto 6",
+            "not ip6",
+            // Left to right, as with tcpdump: (udp or tcp) and port 80.
+            "udp or tcp and port 80",
+        ] {
+            assert!(holds(text), "{text}");
+        }
+        for text in [
+            "dst 10.1.1.1",
+            "src port 80",
+            "udp port 80",
+            "not tcp",
+            "not (tcp and port 80)",
+            "tcp or udp and port 81",
+            "ip6",
+            "portrange 81-90",
+        ] {
+            assert!(!holds(text), "{text}");
         }
     }
 
     #[test]
-    fn captures_filter_by_less() {
-        let filter =
-            Matching::parse("10.1.1.1 & udp & port 53 & dropped").unwrap().capture(None, 96).unwrap();
-        assert_eq!((filter.port, filter.dropped_only, filter.snap_len), (Some(53), true, 96));
-        assert!(Matching::parse("10.1.0.0/16").unwrap().capture(None, 0).is_err());
+    fn nonsense_is_refused_with_what_would_do() {
+        let long = "not ".repeat(1000) + "tcp";
+        for text in [
+            "tpc",
+            "port x",
+            "10.1.1.300",
+            "port 80 81",
+            "foo bar",
+            "(tcp",
+            "tcp)",
+            "tcp and",
+            "src",
+            "and tcp",
+            "portrange 9-1",
+            "port",
+            &long,
+        ] {
+            let said = Matching::parse(text).unwrap_err();
+            assert!(said.contains("viaduct capture --help"), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn packets_have_no_state_and_connections_no_direction() {
+        let parsed = |text: &str| Matching::parse(text).unwrap();
+        assert!(parsed("new or tcp").capture(None, 0).is_err() && parsed("tcp").capture(None, 0).is_ok());
+        assert!(parsed("not dropped").of_flows().is_err() && parsed("new or tcp").of_flows().is_ok());
     }
 }

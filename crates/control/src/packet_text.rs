@@ -1,11 +1,11 @@
 //! Packets as operators write them for `explain`: the language of [`model::text`], with abbreviations.
 //!
 //! `10.1.1.1 > 10.1.1.2 / tcp 40000 > 80 syn` is completed: the IP layer's name follows from the addresses, the
-//! Ethernet header from the interface and the tables, TCP flags may be words, and an IP packet with nothing in it
-//! becomes a ping.
+//! Ethernet header from the interface and the tables, TCP flags may be words, `icmp` alone is a ping, `tcp 80` opens a
+//! connection to a port, and an IP packet with nothing in it becomes a ping.
 
 use crate::core::View;
-use model::{GATEWAY_MAC, NeighbourScope, Vif, VifId};
+use model::{GATEWAY_MAC, NeighbourScope, Network, Nexthop, Vif, VifId};
 use packet::Mac;
 use std::net::IpAddr;
 
@@ -18,9 +18,7 @@ pub(crate) fn frame(view: &View, ingress: VifId, text: &str) -> Result<Vec<u8>, 
 }
 
 fn complete(view: &View, ingress: VifId, layers: &mut Vec<String>) {
-    for layer in layers.iter_mut().filter(|layer| layer.starts_with("tcp ")) {
-        *layer = tcp_flags(layer);
-    }
+    layers.iter_mut().for_each(complete_layer);
     let Some(at) = layers.iter().position(|layer| ends(layer).is_some()) else { return };
     let Some((src, dst)) = ends(&layers[at]) else { return };
     if first_word(&layers[at]).parse::<IpAddr>().is_ok() {
@@ -30,8 +28,19 @@ fn complete(view: &View, ingress: VifId, layers: &mut Vec<String>) {
         layers.push(if dst.is_ipv4() { "icmp echo 1 1" } else { "icmp6 echo 1 1" }.to_owned());
     }
     if at == 0 {
-        let (from, to) = macs(view, ingress, src, dst);
-        layers.insert(0, format!("eth {from} > {to}"));
+        layers.insert(0, ethernet(view, ingress, src, dst));
+    }
+}
+
+fn complete_layer(layer: &mut String) {
+    let words: Vec<&str> = layer.split_whitespace().collect();
+    let is_port = |word: &str| word.parse::<u16>().is_ok();
+    match words[..] {
+        [name @ ("icmp" | "icmp6")] => *layer = format!("{name} echo 1 1"),
+        ["tcp", port] if is_port(port) => *layer = format!("tcp 40000 > {port} S"),
+        [name @ ("udp" | "sctp"), port] if is_port(port) => *layer = format!("{name} 40000 > {port}"),
+        ["tcp", ..] => *layer = tcp_flags(layer),
+        _ => {}
     }
 }
 
@@ -70,29 +79,72 @@ fn tcp_flags(layer: &str) -> String {
     rest.join(" ").trim_end().to_owned()
 }
 
-/// Source and destination MAC that the interface's owner would use.
-fn macs(view: &View, ingress: VifId, src: IpAddr, dst: IpAddr) -> (Mac, Mac) {
-    const SOMEBODY: Mac = Mac([0x02, 0, 0, 0, 0, 0xfe]);
-    let Some(vif) = view.tables.vifs.get(&ingress) else { return (SOMEBODY, GATEWAY_MAC) };
-    match vif.wire {
-        Some(_) => (SOMEBODY, vif.mac.unwrap_or(GATEWAY_MAC)),
-        None => (vif.mac.unwrap_or(SOMEBODY), neighbour(view, vif, src, dst).unwrap_or(GATEWAY_MAC)),
+/// Somebody's MAC, of whom nothing is known.
+const SOMEBODY: Mac = Mac([0x02, 0, 0, 0, 0, 0xfe]);
+
+/// The Ethernet layer that whoever sends by the interface would use.
+fn ethernet(view: &View, ingress: VifId, src: IpAddr, dst: IpAddr) -> String {
+    let Some(vif) = view.tables.vifs.get(&ingress) else { return format!("eth {SOMEBODY} > {GATEWAY_MAC}") };
+    if let Some(network) = vif.vrf.and_then(|vrf| view.tables.networks.get(&vrf)) {
+        let to = neighbour(view, network, src, dst).unwrap_or(GATEWAY_MAC);
+        return format!("eth {} > {to}", vif.mac.unwrap_or(SOMEBODY));
     }
+    // On a wire, gateways and floating addresses have the wire's MAC; guests of an attached network have their own.
+    let wires = vif.mac.unwrap_or(GATEWAY_MAC);
+    let Some((network, vlan)) = attached(view, ingress, dst) else {
+        return format!("eth {SOMEBODY} > {wires}");
+    };
+    let from = known(view, network, src).unwrap_or(SOMEBODY);
+    let to = guest(view, network, dst).and_then(|guest| guest.mac).unwrap_or(wires);
+    let vlan = vlan.map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
+    format!("eth {from} > {to}{vlan}")
 }
 
-/// The MAC of a host of the guest's own subnet; everything else is behind the gateway.
-fn neighbour(view: &View, vif: &Vif, src: IpAddr, dst: IpAddr) -> Option<Mac> {
-    let network = view.tables.networks.get(&vif.vrf?)?;
-    let on_link = network.gateways.is_empty()
-        || network.gateways.iter().any(|net| net.contains(&src) && net.contains(&dst));
+/// The network attached to a wire in which an address is, and its VLAN.
+fn attached(view: &View, wire: VifId, dst: IpAddr) -> Option<(&Network, Option<u16>)> {
+    let attached = view.tables.networks.values().filter_map(|network| {
+        network.wire.filter(|attachment| attachment.vif == wire).map(|attachment| (network, attachment.vlan))
+    });
+    let is_here = |network: &Network| {
+        guest(view, network, dst).is_some()
+            || network.gateways.iter().any(|subnet| subnet.contains(&dst))
+            || view.tables.floating.contains_key(&(network.vrf, dst))
+    };
+    attached.into_iter().find(|(network, _)| is_here(network))
+}
+
+/// The guest of a network that has an address.
+fn guest<'a>(view: &'a View, network: &Network, addr: IpAddr) -> Option<&'a Vif> {
+    view.tables.vifs.values().find(|vif| vif.vrf == Some(network.vrf) && vif.addresses.contains(&addr))
+}
+
+/// The MAC of an address in a network, where it is known.
+fn known(view: &View, network: &Network, addr: IpAddr) -> Option<Mac> {
+    guest(view, network, addr).and_then(|guest| guest.mac).or_else(|| {
+        let scope = NeighbourScope::Network(network.vrf);
+        let neighbours = view.executor.neighbours();
+        neighbours.iter().find(|n| n.scope == scope && n.addr == addr).and_then(|n| n.mac)
+    })
+}
+
+/// The MAC to which a guest sends, where that is not our gateway: of a host of its subnet; or of the router of a
+/// network that has no gateway of ours, the one that its route names.
+fn neighbour(view: &View, network: &Network, src: IpAddr, dst: IpAddr) -> Option<Mac> {
+    let on_link = network.gateways.is_empty() || network.is_one_subnet(src, dst);
     if !on_link || network.is_gateway(dst) {
         return None;
     }
-    let guest = view.tables.vifs.values().find(|v| v.vrf == vif.vrf && v.addresses.contains(&dst));
-    guest.and_then(|guest| guest.mac).or_else(|| {
-        let scope = NeighbourScope::Network(network.vrf);
-        let neighbours = view.executor.neighbours();
-        neighbours.iter().find(|n| n.scope == scope && n.addr == dst).and_then(|n| n.mac)
+    known(view, network, dst).or_else(|| {
+        let routes = view
+            .tables
+            .routes
+            .iter()
+            .filter(|((vrf, prefix), _)| *vrf == network.vrf && prefix.contains(&dst));
+        let (_, nexthop) = routes.max_by_key(|((_, prefix), _)| prefix.prefix_len())?;
+        match view.tables.nexthops.get(nexthop)? {
+            Nexthop::Resolve { via: Some(router) } => known(view, network, *router),
+            _ => None,
+        }
     })
 }
 
@@ -108,6 +160,22 @@ mod tests {
             tcp_flags("tcp 1 > 2 A seq 7 ack 9").split_whitespace().eq("tcp 1 > 2 A seq 7 ack 9".split(' '))
         );
         assert_eq!(tcp_flags("tcp 1 > 2"), "tcp 1 > 2");
+    }
+
+    #[test]
+    fn short_layers_are_completed() {
+        let completed = |layer: &str| {
+            let mut layer = layer.to_owned();
+            complete_layer(&mut layer);
+            layer
+        };
+        assert_eq!(completed("icmp"), "icmp echo 1 1");
+        assert_eq!(completed("icmp6"), "icmp6 echo 1 1");
+        assert_eq!(completed("tcp 443"), "tcp 40000 > 443 S");
+        assert_eq!(completed("udp 53"), "udp 40000 > 53");
+        for whole in ["icmp echo 7 8", "udp 1 > 53", "arp request", "payload 20"] {
+            assert_eq!(completed(whole), whole);
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The drop log and live captures.
 
-use executor::{CaptureFilter, Captured, DroppedPacket};
+use executor::{CaptureFilter, Captured, DroppedPacket, Property};
 use model::{DropReason, VifId};
-use packet::{Headers, TunnelKind};
+use packet::{Headers, L3, TunnelKind};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Mutex, PoisonError};
@@ -151,27 +152,51 @@ impl Tap {
 
     fn passes(&self, seen: &Seen<'_>) -> bool {
         let filter = &self.filter;
-        if filter.vif.is_some_and(|vif| vif != seen.vif) || (filter.dropped_only && seen.dropped.is_none()) {
+        if filter.vif.is_some_and(|vif| vif != seen.vif) {
             return false;
         }
-        if filter.host.is_none() && filter.protocol.is_none() && filter.port.is_none() {
+        if filter.filter.is_everything() {
             return true;
         }
-        let Ok(outer) = Headers::ethernet(seen.bytes, 0, seen.len) else { return false };
-        self.matches(&outer) || inner(seen, &outer).is_some_and(|inner| self.matches(&inner))
+        let outer = Headers::ethernet(seen.bytes, 0, seen.len).ok();
+        let inner = outer.as_ref().and_then(|outer| inner(seen, outer));
+        filter.filter.holds(&|property| match property {
+            Property::Dropped => seen.dropped.is_some(),
+            Property::Inbound => !seen.outbound,
+            Property::Outbound => seen.outbound,
+            other => outer.iter().chain(&inner).any(|headers| has(headers, other)),
+        })
     }
+}
 
-    fn matches(&self, headers: &Headers) -> bool {
-        let filter = &self.filter;
-        let arp = match headers.l3 {
-            packet::L3::Arp(arp) => Some((arp.sender.into(), arp.target.into())),
-            _ => None,
-        };
-        let Some((src, dst)) = headers.ip().map(|ip| (ip.src, ip.dst)).or(arp) else { return false };
-        let ports = headers.ports();
-        filter.host.is_none_or(|host| host == src || host == dst)
-            && filter.protocol.is_none_or(|protocol| headers.ip().is_some_and(|ip| ip.protocol == protocol))
-            && filter.port.is_none_or(|port| port == ports.0 || port == ports.1)
+/// Whether headers have a property.
+fn has(headers: &Headers, property: &Property) -> bool {
+    let ip = headers.ip();
+    match property {
+        Property::Net(side, net) => {
+            let arp = match headers.l3 {
+                L3::Arp(arp) => Some((arp.sender.into(), arp.target.into())),
+                _ => None,
+            };
+            let ends: Option<(IpAddr, IpAddr)> = ip.map(|ip| (ip.src, ip.dst)).or(arp);
+            ends.is_some_and(|(src, dst)| side.has(src, dst, |addr| net.contains(&addr)))
+        }
+        Property::Ports(side, ports) => {
+            let (src, dst) = headers.ports();
+            ip.is_some() && side.has(src, dst, |port| ports.contains(&port))
+        }
+        Property::Protocol(protocol) => ip.is_some_and(|ip| ip.protocol == *protocol),
+        Property::Ip4 => ip.is_some_and(|ip| ip.src.is_ipv4()),
+        Property::Ip6 => ip.is_some_and(|ip| ip.src.is_ipv6()),
+        Property::Arp => matches!(headers.l3, L3::Arp(_)),
+        Property::Mac(side, mac) => {
+            headers.eth.as_ref().is_some_and(|eth| side.has(eth.src, eth.dst, |of| of == *mac))
+        }
+        Property::Dropped
+        | Property::Inbound
+        | Property::Outbound
+        | Property::State(_)
+        | Property::Network(_) => false,
     }
 }
 

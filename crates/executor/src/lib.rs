@@ -7,11 +7,13 @@
 #![deny(unsafe_code)]
 
 mod counters;
+mod filter;
 mod listing;
 mod packets;
 mod status;
 
 pub use counters::{CardCounters, Counters, StageCycles, VifCounters, WorkerCounters};
+pub use filter::{Filter, Property, Side};
 pub use listing::{FlowInfo, FlowUse, LearnedMac, NeighbourInfo};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
 pub use status::ExecutorStatus;

@@ -1,7 +1,7 @@
 //! Packets for display: dropped and captured ones.
 
+use crate::Filter;
 use model::{DropReason, VifId};
-use std::net::IpAddr;
 
 /// A dropped packet in the drop log.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,14 +23,8 @@ pub struct DroppedPacket {
 pub struct CaptureFilter {
     /// Only at this interface.
     pub vif: Option<VifId>,
-    /// Only with this address as source or destination.
-    pub host: Option<IpAddr>,
-    /// Only this IP protocol.
-    pub protocol: Option<u8>,
-    /// Only with this port as source or destination.
-    pub port: Option<u16>,
-    /// Only dropped packets.
-    pub dropped_only: bool,
+    /// Only these. A tunnel packet has the properties of its outer and of its inner headers.
+    pub filter: Filter,
     /// Number of bytes kept of each packet.
     pub snap_len: u32,
 }

@@ -1,5 +1,6 @@
 //! The command line's grammar.
 
+use crate::help;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -33,10 +34,10 @@ pub enum Command {
     /// Show the state of the host, live (q quits)
     Top,
     /// Interfaces: guests and wires, with state and counters
-    #[command(after_help = GUEST_EXAMPLES)]
+    #[command(after_help = help::GUEST_EXAMPLES)]
     Vif(Noun<GuestArgs>),
     /// Guests: virtual machines' and containers' interfaces
-    #[command(after_help = GUEST_EXAMPLES)]
+    #[command(after_help = help::GUEST_EXAMPLES)]
     Guest(Noun<GuestArgs>),
     /// Wires: ways out of the host
     #[command(
@@ -52,7 +53,7 @@ pub enum Command {
     )]
     Nh(Noun<NexthopArgs>),
     /// Routes
-    #[command(after_help = RT_EXAMPLES)]
+    #[command(after_help = help::RT_EXAMPLES)]
     Rt(NetworkNoun<RouteArgs>),
     /// MAC tables, with static and learned entries
     #[command(
@@ -66,12 +67,13 @@ pub enum Command {
     #[command(after_help = "Example: viaduct vxlan add 5003 --network blue")]
     Vxlan(Noun<VxlanArgs>),
     /// Security rules; KEY is the id in the list
-    #[command(after_help = RULE_EXAMPLES)]
+    #[command(after_help = help::RULE_EXAMPLES)]
     Rule(RuleNoun),
     /// Verbs devices of guests, and the objects of their clients
-    #[command(after_help = RDMA_EXAMPLES)]
+    #[command(after_help = help::RDMA_EXAMPLES)]
     Rdma(RdmaArgs),
     /// Connections
+    #[command(after_long_help = help::FLOW_FILTERS)]
     Flow(FlowArgs),
     /// Packets, drops and cycles by worker
     Stats {
@@ -86,75 +88,30 @@ pub enum Command {
         log: u32,
     },
     /// Show what would happen to a packet: every table it touches, and the decision
-    #[command(after_help = EXPLAIN_EXAMPLES)]
+    #[command(
+        after_help = help::EXPLAIN,
+        after_long_help = [help::EXPLAIN, help::PACKETS, help::EXPLAIN_JSON].join("\n\n")
+    )]
     Explain {
         /// The interface by which the packet arrives
         #[arg(long = "in", value_name = "VIF")]
         interface: String,
-        /// Text, hexadecimal digits, or a pcap or pcapng file
+        /// Exit with 4 if a packet would be dropped, with 5 if it would wait for a neighbour
+        #[arg(long)]
+        exit_code: bool,
+        /// Text (see --help), hexadecimal digits, or a pcap or pcapng file
         #[arg(required = true)]
         packet: Vec<String>,
     },
     /// Capture packets that arrive, leave and are dropped
-    #[command(after_help = CAPTURE_EXAMPLES)]
-    Capture {
-        /// Capture only at this guest or wire
-        #[arg(long, value_name = "VIF")]
-        guest: Option<String>,
-        /// Capture only matching packets, for example "10.1.1.1 & tcp & port 80" or "dropped"
-        #[arg(long, value_name = "MATCH", default_value = "")]
-        filter: String,
-        /// Write pcapng to FILE; - is standard output
-        #[arg(short, long = "write", value_name = "FILE")]
-        write: Option<PathBuf>,
-        /// Keep the first BYTES of each packet; 0 keeps all
-        #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
-        snap_length: u32,
-        /// Stop after N packets
-        #[arg(short, long, value_name = "N")]
-        count: Option<u64>,
-    },
+    #[command(after_help = help::CAPTURE, after_long_help = [help::CAPTURE, help::FILTERS].join("\n\n"))]
+    Capture(CaptureArgs),
     /// Print a shell's completion script
     Completion { shell: Shell },
     /// Write manual pages into DIR
     #[command(hide = true)]
     Man { dir: PathBuf },
 }
-
-const GUEST_EXAMPLES: &str = "Example: viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
-
-const RT_EXAMPLES: &str = "\
-Examples:
-  viaduct rt --network blue
-  viaduct rt add --network blue 10.9.0.0/16 --to mpls-over-udp:192.0.2.2:100
-  viaduct rt add --network blue 10.9.0.0/16 --to vxlan:[2001:db8::2]:5001 --to vxlan:[2001:db8::3]:5001
-  viaduct rt del --network blue 10.9.0.0/16
-  printf '%s\\n' 10.8.0.0/16 10.9.0.0/16 | viaduct rt add --network blue -f - --to nexthop:spine
-  viaduct rt del --network blue -f routes.txt";
-
-const RULE_EXAMPLES: &str = "\
-Examples:
-  viaduct rule add --network blue --priority 100 --from 10.1.1.0/24 --to vm1 --protocol tcp --ports 80-443 --action allow
-  viaduct rule del 7";
-
-const RDMA_EXAMPLES: &str = "\
-Examples:
-  viaduct rdma
-  viaduct rdma show vm1
-  viaduct rdma qp --device vm1
-  viaduct rdma tree --follow /run/job7 c1 c2";
-
-const EXPLAIN_EXAMPLES: &str = "\
-Examples:
-  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3'
-  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3 / tcp 40000 > 80 syn'
-  viaduct explain --in vm1 'eth 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff / arp request 10.1.1.1 at 02:00:00:00:00:01 for 10.1.1.2'
-  viaduct explain --in vm1 question.pcap";
-
-const CAPTURE_EXAMPLES: &str = "\
-Examples:
-  viaduct capture --guest vm1 --filter 'udp & port 53'
-  viaduct capture -w - | wireshark -k -i -";
 
 /// The actions on one kind of object.
 #[derive(Args)]
@@ -451,6 +408,40 @@ pub struct TreeArgs {
     /// Keep running, and write changes once a second
     #[arg(long)]
     pub follow: bool,
+}
+
+#[derive(Args)]
+pub struct CaptureArgs {
+    /// Capture only at this guest or wire; any: at all
+    #[arg(short = 'i', long, visible_alias = "interface", value_name = "VIF")]
+    pub guest: Option<String>,
+    /// Capture only matching packets; the same as FILTER in one word
+    #[arg(long = "filter", value_name = "FILTER", default_value = "", conflicts_with = "words")]
+    pub filter: String,
+    /// Write pcapng to FILE; - is standard output
+    #[arg(short, long = "write", value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Keep the first BYTES of each packet; 0 keeps all
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
+    pub snap_length: u32,
+    /// Stop after N packets
+    #[arg(short, long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Do not look up names: taken for tcpdump's sake, names are never looked up
+    #[arg(short = 'n', action = clap::ArgAction::Count)]
+    pub numeric: u8,
+    /// Capture only packets that match these words: tcpdump's, see --help
+    #[arg(value_name = "FILTER")]
+    pub words: Vec<String>,
+}
+
+impl CaptureArgs {
+    /// What the daemon is asked for.
+    pub fn request(&self) -> api::v1::CaptureRequest {
+        let interface = self.guest.clone().filter(|name| name != "any");
+        let filter = if self.words.is_empty() { self.filter.clone() } else { self.words.join(" ") };
+        api::v1::CaptureRequest { interface, filter, snap_length: self.snap_length }
+    }
 }
 
 #[derive(Args)]

@@ -21,6 +21,12 @@ pub enum Failure {
     /// There is no daemon.
     #[error("{0}")]
     NoDaemon(String),
+    /// `explain --exit-code`: a packet would be dropped. All is said already.
+    #[error("dropped")]
+    Dropped,
+    /// `explain --exit-code`: a packet would wait for a neighbour. All is said already.
+    #[error("held")]
+    Held,
     /// Our output is read no more.
     #[error("output closed")]
     Closed,
@@ -34,6 +40,8 @@ impl Failure {
             Self::Refused(_) => 1,
             Self::Usage(_) => 2,
             Self::NoDaemon(_) => 3,
+            Self::Dropped => 4,
+            Self::Held => 5,
         }
     }
 }

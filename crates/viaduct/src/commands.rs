@@ -61,11 +61,10 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Flow(args) => flow::flow(&mut on, args).await,
         Command::Stats { worker } => statistics::stats(&mut on, worker).await,
         Command::Dropstats { log } => statistics::dropstats(&mut on, log).await,
-        Command::Explain { interface, packet } => explain::explain(&mut on, interface, packet).await,
-        Command::Capture { guest, filter, write, snap_length, count } => {
-            let request = api::v1::CaptureRequest { interface: guest, filter, snap_length };
-            capture::capture(&mut on, request, write, count).await
+        Command::Explain { interface, exit_code, packet } => {
+            explain::explain(&mut on, interface, packet, exit_code).await
         }
+        Command::Capture(args) => capture::capture(&mut on, args.request(), args.write, args.count).await,
         Command::Check { .. } | Command::Completion { .. } | Command::Man { .. } => Ok(()),
     }
 }

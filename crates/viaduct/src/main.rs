@@ -6,6 +6,7 @@
 mod args;
 mod client;
 mod commands;
+mod help;
 mod input;
 mod output;
 mod pcap;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough.
         Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(failure @ (Failure::Dropped | Failure::Held)) => ExitCode::from(failure.status()),
         Err(failure) => {
             eprintln!("viaduct: {failure}");
             ExitCode::from(failure.status())

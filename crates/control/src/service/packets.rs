@@ -8,7 +8,7 @@ use api::v1;
 use api::v1::explain_request::Packet;
 use config::Protocol;
 use executor::Captured;
-use model::VifId;
+use model::{DropReason, Verdict, VifId};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -38,21 +38,55 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         None => return Err(Status::invalid_argument("no packet to explain")),
     };
     let explanation = view.executor.explain(ingress, &frame);
-    let decision = explanation.decision;
-    let reason = decision.verdict.reason();
-    let mut lines = decision.verdict.lines(view);
-    lines.extend(decision.effects.lines(view));
+    let verdict = explanation.decision.verdict;
+    let (entry, exits) = (port(view, ingress), verdict.egress());
+    let exits: Vec<_> = exits.into_iter().map(|vif| port(view, vif)).collect();
+    // The tables know no ports' state. An answer goes back to where the packet came from, which therefore is up.
+    let is_answer = matches!(verdict, Verdict::Reply(_));
+    let is_lost = !is_answer && !exits.is_empty() && exits.iter().all(|port| !port.up);
+    let reason = if is_lost { Some(DropReason::TxDown) } else { verdict.reason() };
+    let mut lines = Vec::new();
+    if is_lost {
+        lines.push(format!("drop {}", DropReason::TxDown));
+    }
+    lines.extend(verdict.lines(view));
+    lines.extend(explanation.decision.effects.lines(view));
+    if !is_answer {
+        lines.extend(exits.iter().filter(|port| !port.up).map(not_connected));
+    }
+    if !entry.up {
+        lines.push(format!("at present nothing comes in here: {}", not_connected(&entry)));
+    }
     lines.extend(reason.map(|reason| format!("{reason}: {}", reason.help())));
+    let mut steps: Vec<_> = explanation.steps.iter().map(|of| step(view, of)).collect();
+    steps.extend(exits.iter().filter(|_| !is_answer).map(port_step));
     Ok(v1::Explanation {
         packet: model::text::show(&frame),
-        steps: explanation.steps.iter().map(|of| step(view, of)).collect(),
-        verdict: decision.verdict.name().to_owned(),
+        steps,
+        verdict: if is_lost { "drop" } else { verdict.name() }.to_owned(),
         decision: lines,
         frame,
         reason: reason.map(|reason| reason.name().to_owned()),
-        ingress: Some(port(view, ingress)),
-        egress: decision.verdict.egress().into_iter().map(|vif| port(view, vif)).collect(),
+        ingress: Some(entry),
+        egress: exits,
     })
+}
+
+/// That a port is down, in words.
+fn not_connected(port: &v1::ExplainedPort) -> String {
+    let why = port.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
+    format!("{} is down{why}", port.interface)
+}
+
+/// A port's state as a look-up.
+fn port_step(port: &v1::ExplainedPort) -> v1::Step {
+    let state = if port.up { "up" } else { "down" };
+    v1::Step {
+        table: "port".to_owned(),
+        key: port.interface.clone(),
+        result: Some(state.to_owned()),
+        protocol: None,
+    }
 }
 
 fn step(view: &View, of: &model::Step) -> v1::Step {

@@ -8,7 +8,12 @@ use api::v1::explain_request::Packet;
 use api::v1::{self, Explanation};
 use std::fmt::Write;
 
-pub async fn explain(on: &mut Context, interface: String, words: Vec<String>) -> Result<(), Failure> {
+pub async fn explain(
+    on: &mut Context,
+    interface: String,
+    words: Vec<String>,
+    exit_code: bool,
+) -> Result<(), Failure> {
     let mut explanations = Vec::new();
     for packet in packets(&words)? {
         let request = v1::ExplainRequest { interface: interface.clone(), packet: Some(packet) };
@@ -18,6 +23,12 @@ pub async fn explain(on: &mut Context, interface: String, words: Vec<String>) ->
         ([one], true) => print_json(&value(one)),
         (several, true) => print_json(&value(&several)),
         (all, false) => print(&all.iter().map(text).collect::<Vec<_>>().join("\n")),
+    }?;
+    let any = |is: fn(&Explanation) -> bool| explanations.iter().any(is);
+    match exit_code {
+        true if any(|one| one.reason.is_some()) => Err(Failure::Dropped),
+        true if any(|one| one.verdict == "hold") => Err(Failure::Held),
+        _ => Ok(()),
     }
 }
 

@@ -1,0 +1,105 @@
+//! Which packets a capture takes, and which connections a list has: properties joined by and, or, not.
+
+use ipnet::IpNet;
+use model::FlowState;
+use packet::Mac;
+use std::ops::RangeInclusive;
+
+/// An expression.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Filter {
+    /// All of these hold; an empty list always does.
+    All(Vec<Self>),
+    /// At least one of these holds.
+    Either(Vec<Self>),
+    /// This does not hold.
+    Not(Box<Self>),
+    /// A property.
+    Is(Property),
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self::All(Vec::new())
+    }
+}
+
+impl Filter {
+    /// Whether it holds where `is` says which properties do.
+    pub fn holds(&self, is: &dyn Fn(&Property) -> bool) -> bool {
+        match self {
+            Self::All(all) => all.iter().all(|filter| filter.holds(is)),
+            Self::Either(some) => some.iter().any(|filter| filter.holds(is)),
+            Self::Not(filter) => !filter.holds(is),
+            Self::Is(property) => is(property),
+        }
+    }
+
+    /// The first property in it that is one of `these`.
+    pub fn find(&self, these: &dyn Fn(&Property) -> bool) -> Option<&Property> {
+        match self {
+            Self::All(filters) | Self::Either(filters) => {
+                filters.iter().find_map(|filter| filter.find(these))
+            }
+            Self::Not(filter) => filter.find(these),
+            Self::Is(property) => these(property).then_some(property),
+        }
+    }
+
+    /// Whether it holds for everything.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        matches!(self, Self::All(all) if all.is_empty())
+    }
+}
+
+/// A property of packets or connections.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Property {
+    /// An address of this prefix.
+    Net(Side, IpNet),
+    /// A port of this range.
+    Ports(Side, RangeInclusive<u16>),
+    /// This IP protocol.
+    Protocol(u8),
+    /// IPv4.
+    Ip4,
+    /// IPv6.
+    Ip6,
+    /// ARP.
+    Arp,
+    /// This MAC.
+    Mac(Side, Mac),
+    /// The packet was dropped.
+    Dropped,
+    /// The packet came in by the interface where it was captured.
+    Inbound,
+    /// The packet left by it.
+    Outbound,
+    /// The connection is in this state.
+    State(FlowState),
+    /// The connection has an end in this network.
+    Network(String),
+}
+
+/// The side of a packet or connection that has a property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Its source.
+    Source,
+    /// Its destination.
+    Destination,
+    /// At least one of both.
+    Any,
+}
+
+impl Side {
+    /// Whether this side has what `has` asks for.
+    pub fn has<T>(self, src: T, dst: T, has: impl Fn(T) -> bool) -> bool {
+        match self {
+            Self::Source => has(src),
+            Self::Destination => has(dst),
+            Self::Any => has(src) || has(dst),
+        }
+    }
+}

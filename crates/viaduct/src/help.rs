@@ -1,0 +1,96 @@
+//! Examples and grammars in help texts and manual pages.
+
+pub const GUEST_EXAMPLES: &str = "Example: viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
+
+pub const RT_EXAMPLES: &str = "\
+Examples:
+  viaduct rt --network blue
+  viaduct rt add --network blue 10.9.0.0/16 --to mpls-over-udp:192.0.2.2:100
+  viaduct rt add --network blue 10.9.0.0/16 --to vxlan:[2001:db8::2]:5001 --to vxlan:[2001:db8::3]:5001
+  viaduct rt del --network blue 10.9.0.0/16
+  printf '%s\\n' 10.8.0.0/16 10.9.0.0/16 | viaduct rt add --network blue -f - --to nexthop:spine
+  viaduct rt del --network blue -f routes.txt";
+
+pub const RULE_EXAMPLES: &str = "\
+Examples:
+  viaduct rule add --network blue --priority 100 --from 10.1.1.0/24 --to vm1 --protocol tcp --ports 80-443 --action allow
+  viaduct rule del 7";
+
+pub const RDMA_EXAMPLES: &str = "\
+Examples:
+  viaduct rdma
+  viaduct rdma show vm1
+  viaduct rdma qp --device vm1
+  viaduct rdma tree --follow /run/job7 c1 c2";
+
+pub const EXPLAIN: &str = "\
+Examples:
+  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3'
+  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3 / icmp'
+  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3 / tcp 80'
+  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3 / tcp 40000 > 80 syn ack'
+  viaduct explain --in vm1 'eth 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff / arp request 10.1.1.1 at 02:00:00:00:00:01 for 10.1.1.2'
+  viaduct explain --in vm1 question.pcap";
+
+/// Which packets can be written; `model::text` reads them.
+pub const PACKETS: &str = "\
+A packet is a list of layers, joined by ' / '. Words in brackets may be left out; so may the Ethernet layer, ip4 and
+ip6, and what is in an IP packet: then it is a ping. Lengths and checksums follow from the layers.
+
+  eth SRC > DST [vlan ID | svlan ID]... [type N]
+  arp request SENDER at MAC for TARGET
+  arp reply SENDER at MAC to TARGET at MAC
+  [ip4] SRC > DST [ttl N] [tos N] [id N] [df] [frag OFFSET] [more] [proto N] [len N] [badsum]
+  [ip6] SRC > DST [ttl N] [tos N] [flow N] [id N] [frag OFFSET] [more] [proto N] [len N]
+  icmp, icmp6                     a ping; else echo ID SEQ, reply ID SEQ, or TYPE CODE [REST]
+  tcp PORT                        a SYN to this port
+  tcp SRC > DST [FLAGS] [seq N] [ack N] [win N] [mss N] [scale N]
+                                  FLAGS: syn, ack, fin, rst, psh, urg, ece, cwr, or letters of FSRPAUEC
+  udp PORT, sctp PORT             to this port
+  udp SRC > DST [len N] [nosum], sctp SRC > DST
+  ns TARGET [at MAC], na TARGET [at MAC] [FLAGS]
+                                  neighbour discovery; FLAGS: letters of rso
+  gre, mpls LABEL [ttl N] [tc N] [more], vxlan VNI
+                                  tunnels: what follows is inside
+  roce rc|uc|ud OPERATION > QPN [psn N]
+  payload N, hex BYTES            data
+  pad N, cut N                    at the end: zeros behind the frame; only its first bytes";
+
+pub const EXPLAIN_JSON: &str = "\
+With --json: verdict (forward, flood, reply, hold, drop or consumed), reason (why it is dropped, as dropstats names
+it), steps (table, key, result; no result: a miss), ingress and egress ports with their state, decision (lines).";
+
+pub const CAPTURE: &str = "\
+Examples:
+  viaduct capture -i vm1 -n host 10.1.1.1 and tcp port 80
+  viaduct capture 'udp port 53 or (icmp and not src 10.1.1.9)'
+  viaduct capture -i vm1 dropped
+  viaduct capture -w - | wireshark -k -i -";
+
+/// Which filters can be written; `control::matching` reads them.
+pub const FILTERS: &str = "\
+A filter has the words of tcpdump (pcap-filter(7)). A tunnel packet matches by its outer or its inner headers.
+
+  ADDRESS, PREFIX                 as host ADDRESS, net PREFIX
+  [src|dst] host ADDRESS          an end of the packet; ARP too
+  [src|dst] net PREFIX            as in: net 10.1.1.0/24
+  [src|dst] port PORT
+  [src|dst] portrange FIRST-LAST
+  tcp, udp, sctp, icmp, icmp6, proto N
+                                  the IP protocol; also before host, net, port: tcp dst port 80
+  ip, ip6, arp                    likewise
+  ether [src|dst] [host] MAC
+  inbound, outbound               came in by the interface, left by it
+  dropped                         the packets that Viaduct drops
+  A and B, A or B, not A, (A)     also & | !; and and or bind alike, from left to right";
+
+/// The same for connections.
+pub const FLOW_FILTERS: &str = "\
+MATCH has the words of tcpdump, as in `viaduct capture --help`, but not arp, ether, inbound, outbound and dropped; and
+it has these:
+
+  network NAME                    an end is in this network
+  new, established, closing, closed
+                                  the state of the connection
+
+Example: viaduct flow --match 'established and tcp dst port 443 and not net 10.1.1.0/24'";
