@@ -1,4 +1,4 @@
-//! The device of a guest, as its own threads and those of other devices see it.
+//! A guest's device, as seen by its own threads and those of other devices.
 
 use crate::atomics::Turns;
 use crate::budget::{DeviceBudget, HostBudget};
@@ -29,9 +29,9 @@ const FIRST_QPN: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
-    /// The inbox of the thread that has a queue pair, by the number of that.
+    /// The inbox of the thread that owns a queue pair, by its number.
     qps: RwLock<HashMap<Qpn, Arc<Inbox<Question>>>>,
-    /// Multicast groups, and the queue pairs that are attached to them.
+    /// Multicast groups and the queue pairs attached to them.
     pub groups: Groups,
     pub errors: WireErrors,
     /// Memory that applications have registered.
@@ -40,7 +40,7 @@ pub(crate) struct Adapter {
     kept: Mutex<Counters>,
     /// The device is being closed.
     closing: AtomicBool,
-    /// What its applications have of its limits.
+    /// What its applications have taken of its limits.
     pub budget: Arc<DeviceBudget>,
     /// The threads of its applications.
     pub threads: DeviceThreads,
@@ -98,7 +98,7 @@ impl Adapter {
     pub fn add_qp(&self, owner: &Arc<Inbox<Question>>) -> Option<Qpn> {
         let limit = self.spec().limits.qps as usize;
         let mut qps = self.qps();
-        // One is the connection manager's.
+        // One of them belongs to the connection manager.
         if qps.len() > limit {
             return None;
         }
@@ -120,7 +120,7 @@ impl Adapter {
     }
 
     pub fn set_port(&self, port: u16) {
-        // A device has one port as long as it is there.
+        // A device keeps its port for life.
         let _ = self.port.set(port);
     }
 
@@ -128,12 +128,12 @@ impl Adapter {
         self.port.get().copied()
     }
 
-    /// How many frames of so many bytes may leave now, at most `most`.
+    /// How many frames of `frame` bytes may leave now, at most `most`.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         self.shaper.room(now, frame, most)
     }
 
-    /// How long until a frame of so many bytes may leave.
+    /// How long until a frame of `frame` bytes may leave.
     pub fn wait(&self, now: Duration, frame: u64) -> Duration {
         self.shaper.wait(now, frame)
     }

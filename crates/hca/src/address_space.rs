@@ -1,16 +1,18 @@
 //! The memory of an application.
 //!
-//! An application hands over a descriptor of its own `/proc/self/mem`. The descriptor reaches what the application
-//! itself can reach and nothing else, whichever process has its number later.
+//! An application passes a descriptor of its own `/proc/self/mem`. The descriptor reaches exactly what the application
+//! itself can reach, whichever process gets its number later.
 
 use rdma::Fault;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The descriptor is not of a process's memory.
+/// The descriptor does not refer to a process's memory.
 #[derive(Debug, thiserror::Error)]
-#[error("the descriptor is not of the application's own memory (/proc/self/mem, for reading and writing)")]
+#[error(
+    "the descriptor does not refer to the application's own memory (/proc/self/mem, for reading and writing)"
+)]
 pub(crate) struct NotMemory;
 
 /// Identifies an address space: device and inode of a file of `/proc`.
@@ -24,7 +26,7 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Takes a descriptor only if it is of a process's memory: the daemon may be able to write to other files that the
+    /// Accepts only a descriptor of a process's memory: the daemon may be able to write to other files that the
     /// application can't.
     pub fn new(descriptor: OwnedFd) -> Result<Self, NotMemory> {
         if !Self::is_memory(&descriptor).unwrap_or(false) {
@@ -34,8 +36,8 @@ impl AddressSpace {
         Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
     }
 
-    /// Equal for all descriptors of the same memory. While one is open, the file system does not use the file's number
-    /// again.
+    /// Equal for all descriptors of the same memory. While one is open, the file system does not reuse the file's
+    /// number.
     pub const fn identity(&self) -> Identity {
         self.identity
     }
@@ -87,7 +89,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Copies to the application, the last byte after all others: applications poll for it.
+    /// Copies to the application, with the last byte after all others: applications poll for it.
     pub fn write_tail_last(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         let Some((tail, body)) = bytes.split_last() else { return Ok(()) };
         let parts = [IoSlice::new(body), IoSlice::new(std::slice::from_ref(tail))];

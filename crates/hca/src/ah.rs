@@ -16,12 +16,12 @@ pub(crate) struct Ah {
     pub pd: PdId,
     pub vector: AddressVector,
     pub path: Path,
-    /// Its share of what the device may have.
+    /// Its share of the device's limits.
     _reservation: Reservation,
 }
 
 impl Ah {
-    /// A handle for this address, where there is a path to it.
+    /// A handle for this address, if there is a path to it.
     pub fn create(
         pd: PdId,
         vector: &AddressVector,

@@ -1,9 +1,9 @@
-//! Makes atomic operations of a device atomic towards each other (`IBV_ATOMIC_HCA`), whichever thread does them:
-//! several contexts, of one program or of several, may have the same memory.
+//! Makes atomic operations of a device atomic with respect to each other (`IBV_ATOMIC_HCA`), whichever thread executes
+//! them: several contexts, of one or several programs, may share memory.
 //!
-//! Operations that need system calls take turns. A thread may stop in its turn at a page that does not come; then the
-//! others wait for a moment. Operations on the same address space are then left without an answer, as if it were their
-//! own page that does not come; all others go on. So a program delays only itself.
+//! Operations that need system calls take turns. A thread may stop in its turn at a page that does not arrive; then
+//! the others wait for a moment. After that, operations on the same address space stay unanswered, as if they
+//! themselves waited for that page; all others continue. So a program delays only itself.
 
 use crate::address_space::Identity;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,22 +12,22 @@ use std::time::{Duration, Instant};
 /// How long a thread may keep its turn, and how long others wait for it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// An atomic operation under way.
+/// An atomic operation in progress.
 #[derive(Debug)]
 struct Holder {
     of: Identity,
     since: Instant,
 }
 
-/// The turns of atomic operations. One thread has the turn at a time, besides those that are stopped; of each address
-/// space one at most.
+/// The turns of atomic operations. One thread has the turn at a time, besides those that are stopped; there is at most
+/// one for each address space.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     holders: Mutex<Vec<Holder>>,
     free: Condvar,
 }
 
-/// A turn, until it is dropped.
+/// A turn, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct TurnGuard<'a> {
     turn: &'a Turns,
@@ -39,8 +39,8 @@ impl Turns {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the turn for memory of this address space. `None` where another operation on the same has it for too long,
-    /// or too many want it.
+    /// Takes the turn for memory of this address space. `None` if another operation on the same one holds it for too
+    /// long, or too many threads want it.
     pub fn take(&self, of: Identity) -> Option<TurnGuard<'_>> {
         let start = Instant::now();
         let mut holders = self.holders();
@@ -64,7 +64,7 @@ impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         let mut holders = self.turn.holders();
         holders.retain(|it| it.of != self.of);
-        // Some of those that wait may not have the turn yet while others are stopped, so all are woken then.
+        // While others are stopped, some of the waiting threads may not take the turn yet, so all are woken.
         if holders.is_empty() { self.turn.free.notify_one() } else { self.turn.free.notify_all() }
     }
 }

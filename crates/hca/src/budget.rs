@@ -1,20 +1,20 @@
-//! What verbs take of the daemon: objects, descriptors, mappings and memory. They are counted for all applications of a
-//! device together; descriptors and mappings also for all devices together.
+//! What verbs take from the daemon: objects, descriptors, mappings and memory. They are counted for all applications
+//! of a device together; descriptors and mappings also for all devices together.
 //!
-//! Verbs have half of the descriptors and mappings that the kernel allows the daemon. The other half stays free for
-//! VMs, wires and the control plane. No device may have more of them than are left. So however many devices take all
-//! they can, something is left for the next one.
+//! Verbs may use half of the descriptors and mappings that the kernel allows the daemon. The other half stays free for
+//! VMs, wires and the control plane. No device may take more of them than what is then left. So however many devices
+//! take all they can, something is left for the next one.
 
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most bytes of packets on their way to a device's applications, buffers for later packets included.
+/// Most bytes of packets waiting for a device's applications, including buffers for later packets.
 const PACKETS: u64 = 128 << 20;
-/// Descriptors and mappings where the kernel does not say how many are allowed: its usual limits.
+/// Descriptors and mappings if the kernel does not report how many are allowed: its usual limits.
 const USUAL: Use = Use { descriptors: 1024, mappings: 65530 };
 
-/// Descriptors and mappings that something takes.
+/// A number of descriptors and mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     pub descriptors: u64,
@@ -43,7 +43,7 @@ impl Use {
     }
 }
 
-/// The descriptors and mappings for all verbs devices of a host, and what is taken of them.
+/// The descriptors and mappings for all verbs devices of a host, and how many are taken.
 #[derive(Debug)]
 pub(crate) struct HostBudget {
     limit: Use,
@@ -67,7 +67,7 @@ impl HostBudget {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes something for a device that has this much already.
+    /// Takes `wanted` for a device that already has `has`.
     fn take(&self, has: Use, wanted: Use) -> bool {
         let mut used = self.used();
         let after = used.plus(wanted);
@@ -123,8 +123,8 @@ impl Kind {
     /// The most that one object takes.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
-            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their
-            // way to or from it; its doorbells, its table of regions, its thread's stacks and arena (6).
+            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven in transit to or
+            // from it; its doorbells, its table of regions, its thread's stacks and arena (6).
             Self::Client => (17, 8),
             // Its memory, its list of requests, and a bond in each direction.
             Self::QueuePair => (1, 4),
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// The device may have no more.
+/// The device has reached a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Exhausted {
     #[error("all programs of the guest together may have {1} {kind}", kind = .0.name())]
@@ -161,13 +161,13 @@ struct Sums {
 }
 
 impl Sums {
-    /// The sum of bytes after adding so many.
+    /// The sum after adding this many bytes.
     fn with(&self, bytes: u64) -> Result<u64, Exhausted> {
         self.bytes.checked_add(bytes).filter(|sum| *sum <= self.most).ok_or(Exhausted::Memory(self.most))
     }
 }
 
-/// What the applications of a device have together, and their limits.
+/// What the applications of a device use together, and their limits.
 #[derive(Debug)]
 pub(crate) struct DeviceBudget {
     sums: Mutex<Sums>,
@@ -177,13 +177,13 @@ pub(crate) struct DeviceBudget {
 }
 
 impl DeviceBudget {
-    /// For a device whose queues and tables of regions may have so many bytes.
+    /// For a device whose queues and tables of regions may have `queues` bytes.
     pub fn new(host_budget: Arc<HostBudget>, queues: u64) -> Self {
         let sums = Sums { most: queues, ..Sums::default() };
         Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), host_budget }
     }
 
-    /// Changes the limit of bytes. Applications that have more keep it.
+    /// Changes the limit of bytes. Applications that use more keep it.
     pub fn set_queues(&self, bytes: u64) {
         self.sums().most = bytes;
     }
@@ -192,7 +192,7 @@ impl DeviceBudget {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what one more object of a kind needs, and so many bytes for queues. There may be `limit` objects of the
+    /// Takes what one more object of a kind needs, and this many bytes for queues. `limit` is the most objects of the
     /// kind.
     pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Reservation, Exhausted> {
         let mut sums = self.sums();
@@ -232,7 +232,7 @@ impl DeviceBudget {
         self.sums().counts[kind as usize]
     }
 
-    /// Takes bytes for packets, for an inbox that has so many already. No inbox has more than are left.
+    /// Takes bytes for packets, for an inbox that already has `has`. No inbox may take more than what is then left.
     pub fn take_packets(&self, has: u64, wanted: u64) -> bool {
         let order = Ordering::Relaxed;
         let may =
@@ -245,7 +245,7 @@ impl DeviceBudget {
     }
 }
 
-/// An object's part of the budget, until it is dropped.
+/// An object's share of the budget, which is returned when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     kind: Kind,

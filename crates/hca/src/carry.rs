@@ -1,5 +1,5 @@
-//! What the transport of a queue pair calls: it reads and writes memory, takes receives, completes requests and sends
-//! packets to the peer.
+//! The functions that a queue pair's transport calls: they read and write memory, take receives, complete requests and
+//! send packets to the peer.
 
 use crate::adapter::Adapter;
 use crate::context::{BEFORE, Context};
@@ -20,7 +20,7 @@ use std::time::Duration;
 use uverbs::qp::access;
 use uverbs::{Point, Segment, point};
 
-/// The most bytes of headers and trailers around a payload.
+/// Most bytes of headers and trailers around a payload.
 const AROUND: usize = 80;
 
 /// Both bits of ECN (RFC 3168).
@@ -32,8 +32,8 @@ pub(crate) struct Callbacks<'a> {
     pub context: &'a mut Context,
 }
 
-/// Calls `each` for the parts of a scatter/gather list between `offset` and `offset + len`: with the place of the part
-/// in the application's memory, and its length.
+/// Calls `each` for the parts of a scatter/gather list between `offset` and `offset + len`, with the address of the
+/// part in the application's memory, and its length.
 fn for_each_part(
     context: &Context,
     pd: PdId,
@@ -60,7 +60,7 @@ fn for_each_part(
     if left == 0 { Ok(()) } else { Err(Fault::Length) }
 }
 
-/// Copies bytes to the places that a scatter/gather list names, from `offset` on.
+/// Copies bytes to the segments of a scatter/gather list, starting at `offset`.
 fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
     for_each_part(context, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
@@ -116,7 +116,7 @@ impl Callbacks<'_> {
         })
     }
 
-    /// Finds the memory that the peer wants to use by a key, and checks that it may.
+    /// Finds the memory for a peer's key, and checks that the peer may access it.
     fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let needs = right(wanted);
         let found = if self.endpoint.attributes.qp_access_flags & needs == 0 {
@@ -169,7 +169,7 @@ impl Callbacks<'_> {
         }
     }
 
-    /// Sends a packet to the connection's peer, or by the address handle `to`.
+    /// Sends a packet to the connection's peer, or through the address handle `to`.
     fn emit(&mut self, to: Option<u32>, qpn: Qpn, bytes: Vec<u8>) -> Result<(), Fault> {
         let endpoint = &mut *self.endpoint;
         let Context { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.context;
@@ -192,7 +192,7 @@ impl Callbacks<'_> {
             self.context.sent_frame(len);
             return Ok(());
         };
-        // A guest with a rate reaches other guests by the vRouter. Only what it sends to itself comes here.
+        // A guest with a rate reaches other guests through the vRouter. Only packets to itself come here.
         ours.spend((bytes.len() + BEFORE) as u64);
         let found = if to.is_some() || endpoint.peer.inbox.is_none() { adapter.owner(qpn) } else { None };
         if to.is_none() && found.is_some() {
@@ -217,7 +217,7 @@ fn give(ours: &Adapter, header: NetworkHeader, bytes: &[u8], sender: Qpn, spare:
     (copies * bytes.len()) as u64
 }
 
-/// Why a packet isn't written.
+/// Why a packet could not be written.
 enum NotWritten {
     Fault(Fault),
     Malformed,

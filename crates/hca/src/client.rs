@@ -1,5 +1,5 @@
-//! The thread of an application. It does the application's requests, runs the transport of its queue pairs, and is the
-//! only thread that touches the application's memory: a page of that may take for ever to come.
+//! The thread of an application. It handles the application's requests, runs the transport of its queue pairs, and is
+//! the only thread that touches the application's memory, since a page of that may never arrive.
 
 mod control;
 mod create;
@@ -45,15 +45,15 @@ use std::time::Duration;
 use uverbs::cm::CmRequest;
 use uverbs::{Connection, Doorbells, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point};
 
-/// Rounds of work before the thread looks at the control socket.
+/// Rounds of work before the thread checks the control socket.
 const ROUNDS: u32 = 64;
-/// The most packets that are taken before queue pairs have their turn.
+/// Most packets taken before queue pairs have their turn.
 const PACKETS: usize = 256;
-/// How long the thread waits before it sends events again for which the application had no room.
+/// How long the thread waits before it retries events for which the application had no room.
 const EVENT_PATIENCE: Duration = Duration::from_millis(10);
-/// How long the thread polls for work before it sleeps, where there are CPUs to spare.
+/// How long the thread polls for work before it sleeps, if there are CPUs to spare.
 const SPIN: Duration = Duration::from_micros(30);
-/// From this number of CPUs on, there are some to spare.
+/// Number of CPUs from which on some can be spared.
 const ENOUGH_CPUS: usize = 4;
 
 /// Why an application is refused.
@@ -67,7 +67,7 @@ pub(crate) enum AttachError {
     Memory(#[from] uverbs::MemoryError),
     #[error("{0}")]
     NotMemory(#[from] NotMemory),
-    #[error("the first message was not a greeting")]
+    #[error("the first message is not a greeting")]
     NoGreeting,
     #[error(
         "the library speaks version {0} of the protocol, this daemon version {VERSION}; use the library that came with it"
@@ -98,7 +98,7 @@ pub(crate) struct NewClient {
     pub manager: Arc<CmService>,
     pub pid: i32,
     pub uid: u32,
-    /// What it takes of the device's budget.
+    /// Its share of the device's budget.
     pub _reservation: Reservation,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Client {
     timers: BTreeSet<(Duration, Qpn)>,
     /// The request to share memory that a peer has not answered yet.
     pub(crate) awaited: Option<PendingAnswer>,
-    /// The request that waits until peers are done.
+    /// The request that waits until peers have finished.
     pub(crate) deferred: Option<Deferred>,
     pub(crate) process: Option<Arc<Process>>,
     nice: Nice,
@@ -125,7 +125,7 @@ pub(crate) struct Client {
 }
 
 impl NewClient {
-    /// Greets the application and serves it until it is gone.
+    /// Greets the application and serves it until it disconnects.
     pub fn serve(mut self) {
         let (inbox, adapter) = (self.inbox.clone(), self.adapter.clone());
         let mut nice = Nice::of_thread();
@@ -148,7 +148,7 @@ impl NewClient {
         adapter.threads.leave();
     }
 
-    /// Receives the greeting and answers it. `None`: the application wants the connection manager, which answers
+    /// Receives the greeting and answers it. `None` if the application wants the connection manager, which answers
     /// itself.
     fn greet(&mut self, nice: Nice) -> Result<Option<Client>, AttachError> {
         let (message, descriptors) = self.connection.receive::<Request>()?;
@@ -171,7 +171,7 @@ impl NewClient {
         let wake = self.inbox.share()?;
         let doorbells = Doorbells::new(memory, info.doorbells);
         let descriptors = [file.as_fd(), wake.as_fd(), theirs.as_fd()];
-        // From here on, questions and packets may come.
+        // From here on, questions and packets may arrive.
         self.inbox.open();
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
         let regions = Regions::new(self.adapter.spec().limits.mrs, self.adapter.registered.clone())?;
@@ -204,7 +204,7 @@ impl NewClient {
 
 impl Client {
     fn run(mut self) {
-        tracing::debug!(pid = self.pid, uid = self.uid, "verbs: an application came");
+        tracing::debug!(pid = self.pid, uid = self.uid, "verbs: an application connected");
         let spare = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= ENOUGH_CPUS);
         let spin = if spare { SPIN } else { Duration::ZERO };
         let mut taken = Arrivals::default();
@@ -254,7 +254,7 @@ impl Client {
         self.leave();
     }
 
-    /// Gives packets to their queue pairs. Returns whether there were any.
+    /// Passes packets to their queue pairs. Returns whether there were any.
     fn take_packets(&mut self, taken: &mut Arrivals<Question>, now: Duration) -> bool {
         if taken.packets.is_empty() {
             self.context.inbox.take(taken);
@@ -284,7 +284,7 @@ impl Client {
         })
     }
 
-    /// Lets each queue pair work that is ready. Returns whether there were any.
+    /// Runs each queue pair that is ready. Returns whether there were any.
     fn work(&mut self, now: Duration) -> bool {
         while let Some((at, qpn)) = self.timers.first().copied()
             && at <= now
@@ -312,7 +312,7 @@ impl Client {
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             match deadline {
                 Some(at) if at <= now => make_ready(qp, &mut self.ready),
-                // An earlier timer stays. The queue pair says its deadline again then.
+                // An earlier timer stays; the queue pair will then report its deadline again.
                 Some(at) if qp.deadline.is_none_or(|earlier| at < earlier) => {
                     if let Some(later) = qp.deadline.replace(at) {
                         self.timers.remove(&(later, qpn));
@@ -370,8 +370,8 @@ impl Client {
     /// Waits for a request or a wake-up, no longer than `timeout`. Returns whether there is a request.
     fn poll(&self, timeout: Duration) -> Result<bool, SocketError> {
         let wake = self.context.inbox.event().as_fd();
-        // Requests are done one after the other: a request that waits keeps later ones in the socket. The poll still
-        // reports that the connection ended.
+        // Requests are handled one after the other: a waiting request keeps later ones in the socket. The poll still
+        // reports the end of the connection.
         let requests = if self.deferred.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut wanted = [
             PollFd::from_borrowed_fd(self.connection.as_fd(), requests),
@@ -400,7 +400,7 @@ impl Client {
         wished.or_else(|refusal| self.reply(Err(refusal)))
     }
 
-    /// Does the work that was posted before a request. An application that shrinks or destroys a completion queue
+    /// Handles the work that was posted before a request. An application that shrinks or destroys a completion queue
     /// expects the completions of that work in it.
     fn catch_up(&mut self) {
         let rounds = if self.hear_doorbells() { ROUNDS } else { 0 };
@@ -486,8 +486,7 @@ impl Client {
             self.context.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.context.counters);
         }
-        // When the device closes, the application looks in its queues for the requests that were not done, so they are
-        // kept.
+        // When the device closes, the application checks its queues for unfinished requests, so they are kept.
         if !self.context.adapter.is_closing() {
             let context = &self.context;
             let queues =
@@ -495,7 +494,7 @@ impl Client {
             queues.chain(self.qps.values().map(|qp| &qp.endpoint.file)).for_each(empty);
         }
         self.context.adapter.keep_counters(&self.context.counters);
-        tracing::debug!(pid = self.pid, "verbs: an application went");
+        tracing::debug!(pid = self.pid, "verbs: an application disconnected");
     }
 }
 

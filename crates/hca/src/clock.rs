@@ -1,4 +1,4 @@
-//! The monotonic clock, by which queue pairs, rates and timers of a device go.
+//! The monotonic clock for the queue pairs, rates and timers of a device.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

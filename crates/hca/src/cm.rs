@@ -1,5 +1,5 @@
-//! The connection manager of a device. It serves requests of programs, and exchanges datagrams with other managers,
-//! from queue pair 1 to queue pair 1.
+//! The connection manager of a device. It serves programs, and exchanges datagrams with other managers, from queue
+//! pair 1 to queue pair 1.
 
 use crate::adapter::{Adapter, MANAGER_QPN};
 use crate::budget::{Kind, Reservation};
@@ -42,7 +42,7 @@ use uverbs::{
 /// Exponent of the timeout of queue pairs: half a second, as in Linux. A queue pair waits seven times that for its
 /// peer.
 const ACK_TIMEOUT: u8 = 17;
-/// How long the manager waits before it sends an event again for which a program had no room.
+/// How long the manager waits before it retries an event for which a program had no room.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The most event channels of a device, completion channels included.
 const CHANNELS: u32 = 4096;
@@ -80,7 +80,7 @@ struct EventChannel {
     client: Client,
     socket: OwnedFd,
     tag: u32,
-    /// What it takes of the device's budget.
+    /// Its share of the device's budget.
     _reservation: Reservation,
 }
 
@@ -130,7 +130,7 @@ impl ConnectionManager {
         self.lock().manager.set_gids(gids);
     }
 
-    /// Takes a packet that came for queue pair 1.
+    /// Receives a packet for queue pair 1.
     pub fn receive(&self, packet: &Packet) {
         let mut state = self.lock();
         let State { manager, adapter, .. } = &mut *state;
@@ -142,14 +142,14 @@ impl ConnectionManager {
         if deth.queue_key != QUEUE_KEY {
             count(&errors.queue_key);
         } else if from == to && !packet.is_local {
-            // A guest's packets to itself never come by the wire.
+            // A guest's packets to itself never come over the wire.
             count(&errors.forged);
         } else if !manager.receive(monotonic(), from.into(), to.into(), payload) {
             count(&errors.malformed);
         }
     }
 
-    /// Sends datagrams and events that are due. Returns when it must be called again at the latest.
+    /// Sends datagrams and events that are due. Returns by when it must be called again.
     pub fn work(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = monotonic();
@@ -169,8 +169,8 @@ impl ConnectionManager {
             wake();
             answer = match connection.receive::<Request>() {
                 Ok((Request::Cm(request), descriptors)) => {
-                    // Descriptors that came with the request are closed by this thread, without the lock: closing may
-                    // take for ever.
+                    // This thread closes descriptors that came with the request, without the lock: closing may take
+                    // forever.
                     let mut socket = descriptors.into_iter().next().filter(is_message_socket);
                     let answer = self.lock().handle(client, request, &mut socket);
                     drop(socket);
@@ -217,12 +217,12 @@ impl State {
         let index = self.adapter.spec().gids().iter().position(|own| *own == source);
         let vector = AddressVector {
             dgid: gid(outgoing.destination),
-            // The guest may have lost this address since: no GID has this index.
+            // The guest may have lost this address meanwhile: no GID has this index.
             sgid_index: index.map_or(u32::MAX, |index| index as u32),
             is_global: true,
             ..AddressVector::default()
         };
-        // Where there is no path, the manager sends the message again, and gives up in the end.
+        // If there is no path, the manager sends the message again, and gives up in the end.
         let Ok(path) = Path::to_peer(&vector, &self.adapter, &self.fabric) else { return };
         self.psn = (self.psn + 1) & 0xff_ffff;
         let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
@@ -307,7 +307,7 @@ impl State {
                 return manager.bind_addr(client, id, address).map(|bound| Reply::Cm(CmReply::Bound(bound)));
             }
             R::ResolveAddr { id, source, destination } => {
-                // Whether packets reach the address shows when they are sent.
+                // Whether packets reach the address turns out when they are sent.
                 manager.resolve_addr(client, id, source, destination, |_, _| true)?;
             }
             R::ResolveRoute { id } => manager.resolve_route(client, id)?,
@@ -329,8 +329,8 @@ impl State {
     }
 }
 
-/// Whether messages can be sent to this socket without waiting for anybody: senders to other sockets may wait for a
-/// lock that the owner holds.
+/// Whether messages can be sent to this socket without waiting for anybody: with other kinds of sockets, senders may
+/// wait for a lock that the owner holds.
 fn is_message_socket(descriptor: &OwnedFd) -> bool {
     socket_domain(descriptor) == Ok(AddressFamily::UNIX)
         && socket_type(descriptor) == Ok(SocketType::SEQPACKET)
@@ -396,7 +396,7 @@ const fn target(state: u32) -> Option<Target> {
     })
 }
 
-/// The attributes that a queue pair needs for a transition, as `ibv_modify_qp` takes them.
+/// The attributes that a queue pair needs for a transition, in the form of `ibv_modify_qp`.
 fn told(transition: Transition, state: u32) -> (u32, QpAttributes) {
     let port = PORT;
     let mut of = QpAttributes { qp_state: state, ..QpAttributes::default() };

@@ -1,4 +1,4 @@
-//! An application's context (`ibv_context`): all of its objects but the queue pairs.
+//! An application's context (`ibv_context`): all of its objects except queue pairs.
 
 use crate::adapter::Adapter;
 use crate::address_space::AddressSpace;
@@ -26,7 +26,7 @@ use uverbs::{AsyncEvent, Completion, Corrupt, Point, point};
 /// Bytes of Ethernet, IPv6 and UDP headers.
 pub(crate) const BEFORE: usize = 14 + 40 + 8;
 
-/// An application's context: everything but its queue pairs.
+/// An application's context: everything except its queue pairs.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub adapter: Arc<Adapter>,
@@ -46,11 +46,11 @@ pub(crate) struct Context {
     pub closed_bonds: Vec<ClosedBond>,
     /// Set when memory that the application shares with the device was truncated.
     pub fault: Arc<FaultWord>,
-    /// How many keys were invalidated so far.
+    /// How many keys have been invalidated.
     pub invalidations: u64,
-    /// A work request just invalidated this key. Peers may still use it.
+    /// The key that a work request has just invalidated. Peers may still use it.
     pub pending_invalidation: Option<Invalidation>,
-    /// The queue pair that works now waits for peers to stop using a key, and all of them did.
+    /// The current queue pair waits for peers to stop using a key, and all of them have.
     pub peers_are_done: bool,
     /// Frames sent since the worker was last notified.
     unannounced: u32,
@@ -98,13 +98,13 @@ impl Context {
         MemoryAccess { space: &self.space, regions: &self.regions }
     }
 
-    /// A new handle, which no other object has.
+    /// A new handle that no other object has.
     pub fn handle(&mut self) -> u32 {
         self.next_handle = self.next_handle.wrapping_add(1);
         self.next_handle
     }
 
-    /// Counts a frame that was sent with so many bytes behind its UDP header.
+    /// Counts a frame with this many bytes after its UDP header.
     pub fn sent_frame(&mut self, bytes: usize) {
         self.adapter.spend((bytes + BEFORE) as u64);
         self.unannounced += 1;
@@ -124,8 +124,8 @@ impl Context {
         self.asynchronous.tell(&AsyncEvent { kind: event as u32, handle }.to_bytes());
     }
 
-    /// Puts a completion into a queue, and notifies the queue's channel where the application asked for it. False where
-    /// the queue is full.
+    /// Adds a completion to a queue, and notifies the queue's channel if the application asked for that. False if the
+    /// queue is full.
     pub fn complete(&mut self, cq: CqId, completion: &Completion, solicited: bool) -> bool {
         let Some(queue) = self.cqs.get_mut(&cq).filter(|cq| !cq.overrun) else { return false };
         let pushed = queue.sink.push(completion, solicited);
@@ -154,7 +154,7 @@ impl Context {
         }
     }
 
-    /// Removes a completion queue. Its channel forgets notifications of it that wait.
+    /// Removes a completion queue. Its channel drops waiting notifications of it.
     pub fn remove_cq(&mut self, handle: CqId) -> Option<Cq> {
         let cq = self.cqs.remove(&handle)?;
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
@@ -181,7 +181,7 @@ impl Context {
         }
     }
 
-    /// Raises the event that few receives are left in a shared queue, if that is so.
+    /// Raises the event that few receives are left in a shared queue, if so.
     pub fn tell_of_few(&mut self, handle: SrqId) {
         if let Some(srq) = self.srqs.get_mut(&handle)
             && srq.limit > 0
@@ -192,7 +192,7 @@ impl Context {
         }
     }
 
-    /// Sends the events for which the application had no room before. Returns whether some still wait.
+    /// Sends events for which the application had no room before. Returns whether some still wait.
     pub fn flush_events(&mut self) -> bool {
         let waiting = self.channels.values_mut().filter_map(|it| it.notifier.flush().then_some(())).count();
         self.asynchronous.flush() || waiting > 0

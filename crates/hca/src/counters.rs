@@ -8,7 +8,7 @@ macro_rules! counters {
             $(#[doc = $help] $counter,)*
         }
 
-        /// The names of all counters, and what they mean.
+        /// The names of all counters, with descriptions.
         pub const COUNTERS: [(&str, &str); [$($name),*].len()] = [$(($name, $help)),*];
     };
 }

@@ -1,4 +1,4 @@
-//! Completion queues, and the channels on which applications await completions.
+//! Completion queues, and the channels on which applications wait for completions.
 
 use crate::budget::{Kind, Reservation};
 use crate::events::Notifier;
@@ -18,9 +18,9 @@ pub(crate) struct Cq {
     pub channel: Option<u32>,
     /// Its memory, to share.
     pub file: OwnedFd,
-    /// It overran, and takes no more.
+    /// It overran, and accepts no more.
     pub overrun: bool,
-    /// Its share of what the device may have.
+    /// Its share of the device's limits.
     held: Reservation,
 }
 
@@ -29,18 +29,18 @@ pub(crate) struct Cq {
 pub(crate) struct Entries(u32);
 
 impl Entries {
-    /// Room for as many as an application asks for, within the limit.
+    /// Room for as many as an application requests, within the limit.
     pub fn new(asked: u32) -> Result<Self, Refusal> {
         within("entries of a completion queue", asked, MAX_COMPLETIONS)?;
         if asked == 0 {
-            return refuse(Errno::INVAL, "a completion queue of no entries");
+            return refuse(Errno::INVAL, "a completion queue needs at least one entry");
         }
         Ok(Self(asked.next_power_of_two()))
     }
 }
 
 impl Cq {
-    /// A queue, and its memory for the application.
+    /// Creates a queue, and its memory for the application.
     pub fn create(entries: Entries, channel: Option<u32>, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
         Self::with_limit(entries, channel, quota, quota.limits.cqs())
     }
@@ -59,9 +59,9 @@ impl Cq {
         Ok((Self { sink, entries, channel, file, overrun: false, held }, theirs))
     }
 
-    /// Gives the queue another size. Returns its new memory for the application.
+    /// Resizes the queue. Returns its new memory for the application.
     pub fn resize(&mut self, entries: Entries, quota: &Quota) -> Result<OwnedFd, Refusal> {
-        // Both are there for a moment.
+        // Both exist for a moment.
         let (new, theirs) = Self::with_limit(entries, self.channel, quota, u32::MAX)?;
         if !self.sink.move_to(&new.sink) {
             return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
@@ -77,12 +77,12 @@ impl Cq {
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub notifier: Notifier,
-    /// Its share of what the device may have.
+    /// Its share of the device's limits.
     _reservation: Reservation,
 }
 
 impl Channel {
-    /// A channel, and the application's end of it.
+    /// Creates a channel, and the application's end of it.
     pub fn create(quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
         let held = quota.take(Kind::Channel, 0, quota.limits.cqs())?;
         let (notifier, theirs) = Notifier::new().map_err(no_memory)?;

@@ -1,4 +1,4 @@
-//! Making a queue pair: its limits, and how its memory is laid out.
+//! Creating a queue pair: its limits, and the layout of its memory.
 
 use crate::budget::Kind;
 use crate::endpoint::Endpoint;
@@ -32,7 +32,7 @@ fn checked(asked: &CreateQp) -> Result<Capacity, Refusal> {
     })
 }
 
-/// How the memory of a new queue pair is laid out.
+/// The memory layout of a new queue pair.
 pub(crate) struct Layout {
     cap: Capacity,
     send: Shape,
@@ -43,7 +43,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The layout for what an application asks for, within the limits. `shares` says whether peers may put messages
+    /// The layout for an application's request, within the limits. `shares` says whether peers may store messages
     /// there.
     pub fn of(asked: &CreateQp, shares: bool) -> Result<Self, Refusal> {
         let cap = checked(asked)?;
@@ -55,12 +55,12 @@ impl Layout {
         Ok(Self { cap, send, receive, queues, shares })
     }
 
-    /// Bytes of the memory that is shared.
+    /// Bytes of the shared memory.
     const fn bytes(&self) -> usize {
         self.queues + if self.shares { Parcels::BYTES } else { 0 }
     }
 
-    /// Bytes with those that the device keeps of requests under way.
+    /// Bytes including what the device keeps about requests in progress.
     const fn cost(&self) -> usize {
         let list = self.cap.max_send_sge as usize * size_of::<Segment>();
         let work = size_of::<Work>() + list + self.cap.max_inline_data as usize;
@@ -68,7 +68,8 @@ impl Layout {
     }
 }
 
-/// A queue pair with this number and doorbell; the reply to the application, and the memory that goes with it.
+/// Creates a queue pair with this number and doorbell. Returns it with the reply to the application and the memory
+/// that goes with that.
 pub(crate) fn create(
     (qpn, doorbell): (Qpn, u32),
     asked: &CreateQp,

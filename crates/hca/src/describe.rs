@@ -10,7 +10,7 @@ use crate::qp::{Qp, Transport};
 use crate::regions::access_names;
 use uverbs::{QpType, Region};
 
-/// How messages get to the peer of a queue pair, and why so.
+/// How messages get to a queue pair's peer, and why this way.
 fn transport(endpoint: &Endpoint) -> (&'static str, &'static str) {
     match &endpoint.peer.path {
         _ if endpoint.sharing.is_direct() => ("shared", "both trust each other"),

@@ -1,4 +1,4 @@
-//! What the control plane shows of a device.
+//! The descriptions of a device for the control plane.
 
 use crate::counters::Counters;
 use std::net::Ipv6Addr;
@@ -9,9 +9,9 @@ use uverbs::{QpState, QpType};
 pub struct ClientDescription {
     /// Identifies it within the device.
     pub(crate) id: u64,
-    /// It does not answer. The rest is not known then.
+    /// It does not answer; then the rest is unknown.
     pub is_stuck: bool,
-    /// Its process number in the daemon's namespace; 0 where it has none there.
+    /// Its process number in the daemon's namespace; 0 if it has none there.
     pub pid: i32,
     /// Queue pairs.
     pub qps: Vec<QpDescription>,
@@ -36,11 +36,11 @@ pub struct QpDescription {
     pub state: QpState,
     /// Why it is in the error state.
     pub error: Option<&'static str>,
-    /// GID of its peer, where it is connected.
+    /// GID of its peer, if it is connected.
     pub peer: Option<Ipv6Addr>,
     /// Number of the peer's queue pair.
     pub peer_qpn: u32,
-    /// How messages get there: `shared`, `copy`, `roce`; and why so.
+    /// How messages get there (`shared`, `copy` or `roce`), and why this way.
     pub transport: &'static str,
     /// Why.
     pub reason: &'static str,
@@ -48,28 +48,28 @@ pub struct QpDescription {
     pub sq_psn: u32,
     /// Number of the first packet received.
     pub rq_psn: u32,
-    /// Bytes in a packet at most.
+    /// Most bytes in a packet.
     pub path_mtu: u32,
-    /// How often packets were sent again.
+    /// How often packets were retransmitted.
     pub retries: u64,
     /// Messages that the application copied to its peer itself, and their bytes.
     pub direct: (u64, u64),
 }
 
-/// A memory region, or a window that is bound.
+/// A memory region, or a bound window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MrDescription {
     /// Its key.
     pub key: u32,
     /// Its address in the application's memory.
     pub address: u64,
-    /// The address of its first byte for users of the key (`iova`).
+    /// Its first address for users of the key (`iova`).
     pub iova: u64,
     /// Bytes.
     pub len: u64,
     /// Its access flags, in words.
     pub access: String,
-    /// Pages of it are in a file that peers may map.
+    /// Whether pages of it are in a file that peers may map.
     pub is_shared: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct MrDescription {
 pub struct CqDescription {
     /// Its handle.
     pub cq: u32,
-    /// Completions it has room for.
+    /// Number of completions for which it has room.
     pub entries: u32,
     /// How many queue pairs use it.
     pub users: u32,

@@ -29,19 +29,19 @@ const BACKLOG: i32 = 64;
 /// How long all applications together may take to describe themselves: a thread may be stuck in its application's
 /// memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the device accepts no application after the kernel ran out of descriptors or memory.
+/// How long the device accepts no applications after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// Its socket can't be made.
+    /// Its socket can't be created.
     #[error("{0}")]
     Socket(#[from] sockets::Error),
-    /// There are no event descriptors left.
+    /// No event descriptors are left.
     #[error("{0}")]
     Kernel(#[from] Errno),
     /// A thread can't be started.
-    #[error("the device's thread can't be started: {0}")]
+    #[error("can't start the device's thread: {0}")]
     Thread(std::io::Error),
 }
 
@@ -54,7 +54,7 @@ struct Admitted {
     pid: i32,
 }
 
-/// Removes an application from the device when its thread has ended, or could not be started.
+/// Removes an application from the device when its thread ends or could not be started.
 struct Admission {
     shared: Arc<Shared>,
     inbox: Arc<Inbox<Question>>,
@@ -75,7 +75,7 @@ enum NotAdmitted {
     Kernel(#[from] Errno),
     #[error("the device is closing")]
     Closing,
-    #[error("its thread can't be started: {0}")]
+    #[error("can't start its thread: {0}")]
     Thread(std::io::Error),
 }
 
@@ -104,10 +104,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device with a socket at this place, and with the two ends of its port for packets.
+    /// Opens the device with a socket at this place, and the two ends of its port.
     ///
     /// # Errors
-    /// Where the socket can't be made.
+    /// If the socket can't be created.
     pub fn open(
         spec: DeviceSpec,
         (place, sockets): (&Place, &dyn Sockets),
@@ -157,7 +157,7 @@ impl Device {
         self.shared.adapter.set_port(port);
     }
 
-    /// Looks up all paths again, since rules may have changed.
+    /// Finds all paths again, since rules may have changed.
     pub fn review(&self) {
         self.shared.ask_all(|| Question::Review);
     }
@@ -192,7 +192,7 @@ impl Device {
     }
 }
 
-/// The answers of a device's applications, some of which have not come yet.
+/// The answers of a device's applications, some of which may be pending.
 #[derive(Debug)]
 pub struct Answers {
     asked: Vec<Admitted>,
@@ -202,14 +202,14 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// When to stop waiting for answers to questions that are asked now.
+    /// Until when to wait for answers to questions asked now.
     #[must_use]
     pub fn deadline() -> Instant {
         Instant::now() + PATIENCE
     }
 
-    /// Waits for the answers until the deadline. An application that does not answer is described as stuck, mostly in
-    /// its own memory; nothing else is known of it.
+    /// Waits for the answers until the deadline. An application that does not answer is described as stuck, usually in
+    /// its own memory; nothing else is known about it.
     #[must_use]
     pub fn wait(self, deadline: Instant) -> Vec<ClientDescription> {
         let mut described = Vec::new();
@@ -229,7 +229,7 @@ impl Answers {
 }
 
 impl Device {
-    /// The counters since the device was opened, including those of these applications, which are all that it has.
+    /// The counters since the device was opened, including those of these applications, which must be all it has.
     #[must_use]
     pub fn counters(&self, clients: &[ClientDescription]) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.adapter.counters();
@@ -273,7 +273,7 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device's thread: it accepts applications, delivers packets to their threads, and works for the connection
+    /// The device's thread: accepts applications, delivers packets to their threads, and works for the connection
     /// manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let CmService { cm, inbox, refusals } = &*self.manager;
@@ -312,8 +312,8 @@ impl Shared {
         }
     }
 
-    /// Accepts an application. Returns whether to pause before the next one, since the kernel is out of descriptors or
-    /// memory.
+    /// Accepts an application. Returns whether to pause before the next one, because the kernel is out of descriptors
+    /// or memory.
     fn accept(self: &Arc<Self>, listener: &OwnedFd, refusals: &RefusalLog) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),

@@ -2,13 +2,13 @@
 
 use crate::ids::Qpn;
 
-/// The doorbells of an application that queue pairs have.
+/// An application's doorbells that queue pairs have.
 #[derive(Debug, Default)]
 pub(crate) struct Bells(Vec<Option<Qpn>>);
 
 impl Bells {
-    /// A doorbell that no queue pair has, out of `count`. The lowest numbers go first, since the device listens to all
-    /// doorbells up to the highest one that it gave.
+    /// A doorbell that no queue pair has, out of `count`. The lowest numbers come first, since the device listens to
+    /// all doorbells up to the highest assigned one.
     pub fn free(&mut self, count: u32) -> Option<u32> {
         let free = self.0.iter().position(Option::is_none);
         let free = free.or_else(|| {
@@ -18,12 +18,12 @@ impl Bells {
         free.map(|bell| bell as u32)
     }
 
-    /// Gives a free doorbell to a queue pair.
+    /// Assigns a free doorbell to a queue pair.
     pub fn give(&mut self, bell: u32, qpn: Qpn) {
         self.0[bell as usize] = Some(qpn);
     }
 
-    /// Takes the doorbell of a queue pair back.
+    /// Takes a queue pair's doorbell back.
     pub fn take_back(&mut self, qpn: Qpn) {
         self.0.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
     }

@@ -1,4 +1,4 @@
-//! A queue pair without its transport: what the transport of the queue pair works on.
+//! A queue pair without its transport: the part on which the transport works.
 
 use crate::budget::Reservation;
 use crate::clock::monotonic_nanoseconds;
@@ -23,17 +23,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use uverbs::{Capacity, Completion, Corrupt, Placement, QpAttributes, QpState, QpType, completion};
 
-/// Packets of one queue pair at a time, before others have their turn.
+/// Packets of one queue pair before others have their turn.
 pub(crate) const BUDGET: usize = 64;
 /// Bytes of headers of most frames.
 const HEADERS: u64 = 14 + 20 + 8 + 12 + 4;
-/// When a full ring towards the vRouter is looked at again.
+/// When to check a full ring towards the vRouter again.
 const NO_ROOM: Duration = Duration::from_micros(50);
-/// The longest time before the device looks again at what the guest's rate holds back.
+/// The longest time before the device checks again what the guest's rate holds back.
 const LONG: Duration = Duration::from_millis(10);
-/// After so many wrong keys of an unreliable peer, nothing of that peer is taken any more.
+/// After this many wrong keys of an unreliable peer, nothing from that peer is accepted any more.
 const WRONG_KEYS: u32 = 16;
-/// Set in what the transport calls receives, to tell them from sends.
+/// Set in the transport's identifiers of receives, to distinguish them from sends.
 const IS_RECEIVE: u64 = 1 << 63;
 
 /// A queue pair without its transport.
@@ -51,19 +51,19 @@ pub(crate) struct Endpoint {
     pub receive: ReceiveQueue,
     pub peer: Peer,
     pub sharing: Sharing,
-    /// The file of its memory, to share, and bytes of that.
+    /// The file of its memory, to share, and its length in bytes.
     pub file: OwnedFd,
     pub memory: u64,
-    /// Why it is in the error state, for people.
+    /// Why it is in the error state, for display.
     pub reason: Option<&'static str>,
-    /// Something of the application's is broken: it goes to the error state.
+    /// The application broke something: the queue pair goes to the error state.
     pub broken: Option<&'static str>,
-    /// Its share of what the device may have.
+    /// Its share of the device's limits.
     pub _reservation: Reservation,
 }
 
 impl Endpoint {
-    /// Takes a receive. Returns what the transport calls it.
+    /// Takes a receive. Returns the transport's identifier for it.
     pub fn take_receive(&mut self, context: &mut Context) -> Option<u64> {
         let taken = match &mut self.receive.receives {
             Receives::Private(source, _) => {
@@ -77,8 +77,8 @@ impl Endpoint {
         taken.then_some(IS_RECEIVE)
     }
 
-    /// Takes a receive to flush it. Of a shared queue none is flushed. No more are flushed in a turn than a queue has,
-    /// whatever the application writes there meanwhile.
+    /// Takes a receive to flush it. Receives of a shared queue are not flushed. In one turn, at most as many are
+    /// flushed as a queue holds, whatever the application writes there meanwhile.
     pub fn take_flushed(&mut self, context: &mut Context) -> Option<u64> {
         if self.receive.is_shared() || self.receive.flushed >= MAX_WORK || context.is_still_used(self.qpn) {
             return None;
@@ -97,12 +97,12 @@ impl Endpoint {
         self.send.cq == cq || self.receive.cq == cq
     }
 
-    /// Whether its packets leave by the vRouter.
+    /// Whether its packets leave through the vRouter.
     fn uses_wire(&self) -> bool {
         self.peer.is_remote() || self.kind == QpType::Ud
     }
 
-    /// Bytes of a frame at most.
+    /// Most bytes of a frame.
     fn longest(&self) -> u64 {
         let code = if self.uses_wire() { self.attributes.path_mtu } else { Mtu::Bytes32768 as u32 };
         HEADERS + code.checked_sub(1).map_or(0, |code| 256 << code)
@@ -114,12 +114,12 @@ impl Endpoint {
         context.adapter.room(now, self.longest(), room)
     }
 
-    /// When the device looks again at what may not leave now.
+    /// When the device checks again what may not leave now.
     pub fn later(&self, now: Duration, context: &Context) -> Duration {
         now + context.adapter.wait(now, self.longest()).clamp(NO_ROOM, LONG)
     }
 
-    /// Puts a completion into the queue it belongs to.
+    /// Adds a completion to its queue.
     pub fn complete(&mut self, done: &rdma::Completion, context: &mut Context) {
         let status = status_number(done.status);
         let failed = done.status != Status::Success;
@@ -146,13 +146,13 @@ impl Endpoint {
         if !context.complete(cq, &completion, solicited || failed) {
             self.broken = Some("its completion queue overran");
         }
-        // Only now: the library completes the next request itself where it finds all requests done.
+        // Only now: if the library finds all requests done, it completes the next one itself.
         if !is_receive {
             self.send.release(done.id);
         }
     }
 
-    /// Completes the request in this slot, of which no bytes came.
+    /// Completes the request in this slot, for which no bytes arrived.
     pub fn complete_send(&mut self, number: u32, status: Status, context: &mut Context) {
         self.complete(&rdma::Completion { id: number.into(), status, len: 0, received: None }, context);
     }
@@ -163,12 +163,12 @@ impl Endpoint {
         self.complete_flushed(IS_RECEIVE, context);
     }
 
-    /// Completes as flushed the request or receive that the transport calls so.
+    /// Completes as flushed the request or receive with the transport's identifier `id`.
     pub fn complete_flushed(&mut self, id: u64, context: &mut Context) {
         self.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, context);
     }
 
-    /// The completion of a flushed receive, for a place in the completion queue that is taken already.
+    /// The completion of a flushed receive, for a place in the completion queue that is already taken.
     pub fn flushed_receive(&self, id: u64) -> Completion {
         Completion {
             id,
@@ -201,7 +201,7 @@ impl Endpoint {
         }
     }
 
-    /// Goes back to the state that it was made in. Nothing is shared.
+    /// Returns to its initial state. Nothing is shared.
     pub fn reset(&mut self) {
         self.state = QpState::Reset;
         self.attributes = QpAttributes::default();
@@ -213,14 +213,14 @@ impl Endpoint {
         (self.reason, self.broken) = (None, None);
     }
 
-    /// Notes that the peer was heard of. The application is told where it can't send yet.
+    /// Records that the peer sent something. The application is told if it can't send yet.
     pub fn establish(&mut self, context: &mut Context) {
         if !std::mem::replace(&mut self.peer.established, true) && self.state == QpState::ReadyToReceive {
             context.tell(Event::CommunicationEstablished, self.qpn.0);
         }
     }
 
-    /// Whether the trust in which memory was shared still holds. True if none was shared.
+    /// Whether the trust in which memory was shared still exists. True if none was shared.
     pub fn is_trusted(&self, spec: &DeviceSpec) -> bool {
         let Some(trust) = &self.sharing.trust else { return true };
         let Some((_, adapter)) = self.peer.local() else { return false };
@@ -233,12 +233,12 @@ impl Endpoint {
         self.sharing.trust.as_ref().and_then(|_| adapter.owner(self.peer_qpn()))
     }
 
-    /// The thread of the peer into whose queues the application puts messages.
+    /// The thread of the peer in whose queues the application stores messages.
     pub fn direct_peer(&self) -> Option<Arc<Inbox<Question>>> {
         self.sharing.outbound.as_ref().and_then(|_| self.sharing_peer())
     }
 
-    /// Whether it is connected with this queue pair, and may share memory with it now.
+    /// Whether it is connected to this queue pair, and may share memory with it now.
     pub fn is_bonded_with(&self, from: (Ipv6Addr, Qpn)) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
@@ -253,14 +253,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is connected with this queue pair, and both are on this host.
+    /// Whether it is connected to this queue pair, and both are on this host.
     pub fn is_peer(&self, from: (Ipv6Addr, Qpn)) -> bool {
         self.kind == QpType::Rc
             && self.peer_qpn() == from.1
             && self.peer.local().is_some_and(|(path, _)| path.header.destination == from.0)
     }
 
-    /// The invalidation whose users the local request waits for.
+    /// The invalidation for whose users the local request waits.
     pub fn awaited(&self) -> Option<Invalidation> {
         self.send.local.as_ref().and_then(|local| local.invalidation)
     }
@@ -278,7 +278,7 @@ impl Endpoint {
         self.awaited().is_some() && !context.peers_are_done
     }
 
-    /// Flushes the local request, once it waits for no peers. Its completion says that those are done.
+    /// Flushes the local request, once it waits for no peers. Its completion tells that those are done.
     pub fn flush_local(&mut self, context: &mut Context) {
         let status = if self.awaited().is_some() { Status::Success } else { Status::Flushed };
         self.end_local(status, context);

@@ -22,7 +22,7 @@ pub(crate) enum Event {
     GidChange = 18,
 }
 
-/// The device's end of a socket by which it sends events to an application. Sending never blocks.
+/// The device's end of a socket that carries events to an application. Sending never blocks.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     socket: OwnedFd,
@@ -55,12 +55,12 @@ impl Notifier {
         }
     }
 
-    /// Drops a notification that waits.
+    /// Drops a waiting notification.
     pub fn forget(&mut self, message: &[u8]) {
         self.waiting.retain(|other| other != message);
     }
 
-    /// Sends a message at once. False where the socket has no room, or other messages wait.
+    /// Sends a message at once. False if the socket has no room, or other messages wait.
     fn tell_now(&mut self, message: &[u8]) -> bool {
         !self.flush() && self.has_room_for(message)
     }
@@ -71,7 +71,7 @@ impl Notifier {
         send(&self.socket, message, flags) != Err(rustix::io::Errno::AGAIN)
     }
 
-    /// Sends messages that wait. Returns whether some still wait.
+    /// Sends waiting messages. Returns whether some still wait.
     pub fn flush(&mut self) -> bool {
         while let Some(message) = self.waiting.front() {
             if !self.has_room_for(message) {

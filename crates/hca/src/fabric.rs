@@ -1,4 +1,4 @@
-//! All devices of this host, and which of them reach each other without leaving it.
+//! All devices of this host, and which of them reach each other within it.
 
 use crate::adapter::Adapter;
 use crate::budget::HostBudget;
@@ -12,17 +12,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFlow {
-    /// MAC of the device that sends.
+    /// MAC of the sending device.
     pub mac: [u8; 6],
     /// Its address.
     pub source: IpAddr,
-    /// Address of the device that receives.
+    /// Address of the receiving device.
     pub destination: IpAddr,
 }
 
 /// The rules of the vRouter.
 pub trait Rules: Send + Sync {
-    /// Whether packets that the device with port `from` sends reach the one with port `to`, and nobody watches them.
+    /// Whether packets from the device with port `from` reach the one with port `to`, and nobody watches them.
     fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool;
 }
 
@@ -45,13 +45,13 @@ impl std::fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// A host without devices. Devices have half of the descriptors and mappings of this process.
+    /// A host without devices. Devices may use half of the descriptors and mappings of this process.
     #[must_use]
     pub fn new(rules: Box<dyn Rules>) -> Self {
         Self::with_budget(rules, HostBudget::of_process())
     }
 
-    /// A fabric whose devices have at most so many descriptors and mappings together.
+    /// A fabric whose devices may use this many descriptors and mappings together.
     #[must_use]
     pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
         Self::with_budget(rules, HostBudget::new(descriptors, mappings))
@@ -66,14 +66,14 @@ impl Fabric {
         }
     }
 
-    /// Descriptors and mappings that applications of all devices may have now.
+    /// Descriptors and mappings that applications of all devices use now.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
         let taken = self.host_budget.taken();
         (taken.descriptors, taken.mappings)
     }
 
-    /// Makes a device. Others find it by its addresses after [`Self::place`].
+    /// Creates a device. Others find it by its addresses after [`Self::place`].
     pub(crate) fn adapter(&self, spec: DeviceSpec) -> Arc<Adapter> {
         Arc::new(Adapter::new(spec, &self.host_budget, &self.threads))
     }
@@ -91,7 +91,7 @@ impl Fabric {
         })
     }
 
-    /// Whether two devices may exchange packets without the vRouter, by these addresses: in both directions.
+    /// Whether two devices with these addresses may exchange packets, in both directions, without the vRouter.
     pub(crate) fn lets(&self, one: (&Adapter, Ipv6Addr), other: (&Adapter, Ipv6Addr)) -> bool {
         self.lets_one_way(one, other) && self.lets_one_way(other, one)
     }
@@ -103,7 +103,7 @@ impl Fabric {
     ) -> bool {
         let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
         let (sender, receiver) = (from.spec().clone(), to.spec().clone());
-        // Rules know guests by their configured addresses, not by the link-local addresses of their MACs.
+        // Rules know guests by their configured addresses, not by the link-local addresses derived from their MACs.
         let pair = if is_link_local(source) || is_link_local(destination) {
             sender.pair(&receiver)
         } else {
@@ -116,7 +116,7 @@ impl Fabric {
         })
     }
 
-    /// Lets others find the device by its addresses, and by no older ones.
+    /// Makes others find the device by its current addresses, and no longer by older ones.
     pub(crate) fn place(&self, adapter: &Arc<Adapter>) {
         let (vrf, gids) = {
             let spec = adapter.spec();

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The MAC of the vRouter, which routes packets (RFC 5798's virtual router MAC).
 const ROUTER: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
 
-/// The destination MAC of packets to an address: that of the group (RFC 1112, 6.4; RFC 2464, 7), or the vRouter's.
+/// The destination MAC of packets to an address: the group's (RFC 1112, 6.4; RFC 2464, 7), or the vRouter's.
 fn mac_towards(destination: Ipv6Addr) -> Mac {
     match destination.to_ipv4_mapped().map(|v4| v4.octets()) {
         _ if !is_group(destination) => ROUTER,
@@ -43,7 +43,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// The network header of a RoCE packet, the offsets of IP and UDP header, and the packet's end. `None` where the frame
+/// The network header of a RoCE packet, the offsets of IP and UDP header, and the packet's end. `None` if the frame
 /// has no whole RoCE packet.
 pub(crate) fn datagram(frame: &[u8]) -> Option<(NetworkHeader, usize, usize, usize)> {
     let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;

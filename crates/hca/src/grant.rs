@@ -1,4 +1,4 @@
-//! What an application gives to a peer that asks to share memory with it.
+//! What an application gives to a peer that requests shared memory.
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
@@ -10,8 +10,8 @@ use crate::sharing::InboundBond;
 use std::sync::Arc;
 use uverbs::{Bond, DirectPeer, Point, TAKERS, point};
 
-/// Decides about a request to share memory with this application, which has this process, user and token. Returns what
-/// to give, or `None` to refuse.
+/// Decides about a request to share memory with this application, which has this process, user and token. Returns the
+/// grant, or `None` to refuse.
 pub(crate) fn grant(
     endpoint: &mut Endpoint,
     request: &SharingRequest,
@@ -39,7 +39,7 @@ pub(crate) fn grant(
     is_noted.then_some(granted)
 }
 
-/// Prepares a queue pair for messages that its peer puts there itself.
+/// Prepares a queue pair so that its peer can store messages there itself.
 fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) -> Option<Box<QueuesGrant>> {
     let cq = context.cqs.get(&endpoint.receive.cq).filter(|cq| !cq.overrun)?;
     let channel = match cq.channel {
@@ -76,12 +76,12 @@ fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) ->
         context.regions.file.try_clone().ok()?,
     ];
     let last = channel.into_iter().chain(shared).collect();
-    // The peer asks again, so it does not use an older bond any more.
+    // The peer asks again, so it no longer uses an older bond.
     if endpoint.sharing.inbound.is_some() {
         endpoint.unshare(context);
     }
     endpoint.sharing.inbound = Some(InboundBond::new(Bond::new(memory), with.clone()));
-    // A first packet of the peer would establish the connection, but no packets will come.
+    // Usually a peer's first packet establishes the connection, but no packets will come here.
     endpoint.establish(context);
     Some(Box::new(QueuesGrant { peer, bond_file, files, last }))
 }

@@ -1,4 +1,4 @@
-//! Multicast groups of a device, and the queue pairs that are attached to them (IBTA 10.5).
+//! Multicast groups of a device, and the queue pairs attached to them (IBTA 10.5).
 //!
 //! The vRouter decides which packets get here: it floods packets to a group in the network.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
-/// The number that datagrams to a group have for a queue pair (IBTA 10.5.1).
+/// The queue pair number in datagrams to a group (IBTA 10.5.1).
 pub(crate) const QPN: Qpn = Qpn(rdma::cm::MULTICAST_QUEUE_PAIR);
 
 /// The time that one copy of a datagram from the wire takes of the rate: 200,000 copies a second, as many as the
@@ -24,14 +24,14 @@ const COPY: Duration = Duration::from_micros(5);
 /// The burst of the rate: 4000 copies.
 const BURST: Duration = Duration::from_millis(20);
 
-/// A limit of groups is reached.
+/// A limit on groups is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GroupLimit {
-    #[error("the device has {MAX_GROUPS} multicast groups, the most it may have")]
+    #[error("the device has {MAX_GROUPS} multicast groups, which is the limit")]
     Groups,
-    #[error("{MAX_MEMBERS} queue pairs are attached to the group, the most there may be")]
+    #[error("{MAX_MEMBERS} queue pairs are attached to the group, which is the limit")]
     Members,
-    #[error("{MAX_ATTACHED} times queue pairs are attached to groups, the most there may be")]
+    #[error("{MAX_ATTACHED} queue pairs are attached to the device's groups, which is the limit")]
     Attached,
 }
 
@@ -39,13 +39,13 @@ pub(crate) enum GroupLimit {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     qpn: Qpn,
-    /// The queue key that datagrams for it must have. No copy is made of other datagrams; the queue pair checks the key
+    /// The queue key that datagrams for it must have. Other datagrams are not copied; the queue pair checks the key
     /// again.
     queue_key: Arc<AtomicU32>,
     inbox: Arc<Inbox<Question>>,
 }
 
-/// Limits the copies made in a second (the generic cell rate algorithm of ITU-T I.371).
+/// Limits the copies per second (the generic cell rate algorithm of ITU-T I.371).
 #[derive(Debug, Default)]
 pub(crate) struct CopyRate {
     /// When the copies so far would have been made at the rate.
@@ -63,7 +63,7 @@ impl CopyRate {
     }
 }
 
-/// Why no queue pair of a group takes a datagram.
+/// Why no queue pair of a group accepts a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     Malformed,
@@ -93,9 +93,9 @@ impl<'a> Multicast<'a> {
         Ok(Self { header, is_local, queue_key: deth.queue_key, bytes })
     }
 
-    /// Puts a copy into the inbox of each member but the sender. Copies for a full inbox are lost. Calls `gave` for
-    /// each inbox that got copies, which the caller announces. Returns how many copies were made, lost ones included:
-    /// they cost as much.
+    /// Puts a copy into the inbox of each member except the sender. Copies for a full inbox are lost. Calls `gave` for
+    /// each inbox that got copies, which the caller announces. Returns how many copies were made, including lost ones,
+    /// which cost as much.
     pub fn give(
         &self,
         members: &[Member],
@@ -129,7 +129,7 @@ impl<'a> Multicast<'a> {
     }
 }
 
-/// The groups of a device. A sender takes a group's list of members and then needs no lock.
+/// The groups of a device. A sender fetches a group's list of members and then needs no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(RwLock<HashMap<Ipv6Addr, Arc<[Member]>>>);
 
@@ -138,7 +138,7 @@ impl Groups {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The members of a group; `None` where there are none.
+    /// The members of a group; `None` if there are none.
     pub fn members(&self, group: Ipv6Addr) -> Option<Arc<[Member]>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
@@ -171,7 +171,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Detaches a queue pair from a group. False where it is not attached.
+    /// Detaches a queue pair from a group. False if it is not attached.
     pub fn detach(&self, group: Ipv6Addr, qpn: Qpn) -> bool {
         let mut groups = self.write();
         let Some(members) = groups.get(&group) else { return false };

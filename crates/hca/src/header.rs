@@ -24,7 +24,7 @@ impl NetworkHeader {
         if self.is_v4() { proto::IPV4_LEN } else { proto::IPV6_LEN }
     }
 
-    /// Writes the header of a packet that has `payload` bytes behind it. Returns its own length.
+    /// Writes the header of a packet with `payload` bytes after it. Returns the header's length.
     pub fn write(&self, out: &mut [u8], payload: usize) -> Result<usize, WriteError> {
         let Self { source, destination, traffic_class, hop_limit, flow_label } = *self;
         let (Some(src), Some(dst)) = (source.to_ipv4_mapped(), destination.to_ipv4_mapped()) else {
@@ -56,12 +56,12 @@ impl NetworkHeader {
         )
     }
 
-    /// The header as the receiver of a datagram finds it before the payload (IBTA A17.4.4): IPv6's, or IPv4's behind 20
+    /// The header as the receiver of a datagram finds it before the payload (IBTA A17.4.4): IPv6's, or IPv4's after 20
     /// zeroes. `len` is the length of the UDP payload.
     pub fn received(&self, len: usize) -> [u8; rdma::NETWORK_HEADER] {
         let mut received = [0; rdma::NETWORK_HEADER];
         let at = rdma::NETWORK_HEADER - self.len();
-        // There is room for either.
+        // There is room for both forms.
         let _ = self.write(&mut received[at..], len + proto::UDP_LEN);
         received
     }
@@ -77,8 +77,8 @@ pub(crate) fn same_version(a: Ipv6Addr, b: Ipv6Addr) -> bool {
     a.to_ipv4_mapped().is_some() == b.to_ipv4_mapped().is_some()
 }
 
-/// The UDP source port of packets of a connection: from the flow label, or from both queue pairs' numbers (IBTA A17.9.2
-/// wants one for each flow; Linux makes it this way).
+/// The UDP source port of a connection's packets: from the flow label, or from both queue pairs' numbers (IBTA A17.9.2
+/// requires one for each flow; Linux computes it this way).
 pub(crate) const fn source_port(flow_label: u32, qpn: Qpn, peer: Qpn) -> u16 {
     let label = if flow_label != 0 {
         flow_label

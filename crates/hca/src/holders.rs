@@ -1,8 +1,8 @@
 //! Processes that were given memory of a device's applications, and may still have it.
 //!
-//! Neither closing a device nor taking trust away takes back what a process has mapped or open: it has the memory until
-//! it ends or gives it back. The device can't see that a process gives memory back, so it counts as having it until one
-//! of both processes ends.
+//! Neither closing a device nor withdrawing trust takes back what a process has mapped or opened: it has the memory
+//! until it ends or releases it. The device can't see a release, so a process counts as a holder until one of both
+//! processes ends.
 
 use crate::budget::{DeviceBudget, Kind, Reservation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,9 +10,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The most processes of a device that give memory or are given some.
+/// Most processes of a device that give or are given memory.
 const PROCESSES: u32 = 1024;
-/// The most grants of a device. All of them are recorded, so beyond this no memory is given.
+/// Most grants of a device. All of them are recorded, so beyond this no memory is given.
 const GRANTS: usize = 4096;
 
 /// What memory was given.
@@ -43,11 +43,11 @@ impl Given {
 pub struct HolderDescription {
     /// Its process number, in the daemon's namespace.
     pub pid: i32,
-    /// The guest it belongs to.
+    /// The guest to which it belongs.
     pub guest: String,
     /// Whose memory it has.
     pub of: i32,
-    /// What memory of that process.
+    /// Which memory of that process.
     pub given: Given,
     /// Whether both guests still trust each other.
     pub is_trusted: bool,
@@ -58,7 +58,7 @@ pub struct HolderDescription {
 pub(crate) struct Process {
     pub pid: i32,
     pub guest: String,
-    /// Readable once the process has ended. `None`: the daemon can't know.
+    /// Readable once the process has ended. `None` if the daemon can't know.
     end: Option<OwnedFd>,
     _reservation: Reservation,
 }
@@ -70,7 +70,7 @@ impl Process {
         Some(Self { pid, guest, end, _reservation: held })
     }
 
-    /// Whether the process still exists. True also where the daemon can't know.
+    /// Whether the process still exists. True also if the daemon can't know.
     pub fn is_there(&self) -> bool {
         let Some(end) = &self.end else { return true };
         let mut wanted = [PollFd::new(end, PollFlags::IN)];
@@ -83,7 +83,7 @@ struct MemoryGrant {
     to: Arc<Process>,
     of: Arc<Process>,
     given: Given,
-    /// The trust that it was given in.
+    /// The trust in which it was given.
     trust: String,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// The process with this number. All connections of a process have the same. `None` where there are too many.
+    /// The process with this number. All connections of a process share it. `None` if there are too many.
     pub fn process(&self, pid: i32, guest: &str, budget: &Arc<DeviceBudget>) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
@@ -109,8 +109,8 @@ impl Holders {
         Some(process)
     }
 
-    /// Records that one process gets memory of another. False if there is no room for the record: then the process must
-    /// not get it.
+    /// Records that one process gets memory of another. False if there is no room for the record: then the process
+    /// must not get it.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
         let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |grant: &&mut MemoryGrant| {
@@ -128,7 +128,7 @@ impl Holders {
         true
     }
 
-    /// The processes that may still have memory. `trusts` says whether a guest has a trust.
+    /// The processes that may still have memory. `trusts` tells whether a guest has a trust.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
         let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|grant| grant.to.is_there() && grant.of.is_there());
@@ -158,7 +158,7 @@ mod tests {
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
         let process = |pid| holders.process(pid, "vm1", &budget).unwrap();
         let (to, of) = (process(pid), process(own));
-        // It counts once, however often it comes.
+        // It counts once, however often it connects.
         assert!(Arc::ptr_eq(&to, &process(pid)));
         assert!(
             holders.note(&to, &of, Given::Queues, "job") && holders.note(&to, &of, Given::Everything, "job")

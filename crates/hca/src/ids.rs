@@ -1,4 +1,4 @@
-//! Numbers of an application's objects, each of a type of its own.
+//! Numbers of an application's objects, each with its own type.
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -29,7 +29,7 @@ id!(
     Key
 );
 id!(
-    /// A memory window: the part of its key that stays while its application binds it with other keys.
+    /// A memory window: the part of its key that stays the same while its application binds it with other keys.
     MwId
 );
 

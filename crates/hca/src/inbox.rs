@@ -1,4 +1,4 @@
-//! The inbox of a thread: packets for its queue pairs, and questions of other threads.
+//! The inbox of a thread: packets for its queue pairs, and questions from other threads.
 
 use crate::budget::DeviceBudget;
 use crate::header::NetworkHeader;
@@ -10,49 +10,49 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost where the device has no room for
+/// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost if the device has no room for
 /// more bytes.
 const PACKETS: usize = 16 << 10;
 /// How many buffers are kept for later packets.
 const SPARES: usize = 64;
-/// Bytes that an inbox takes at a time of its device's budget.
+/// Bytes that an inbox takes at a time from its device's budget.
 const CHUNK: u64 = 128 << 10;
 
 /// A packet on its way to a queue pair.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    /// Number of the queue pair it is for.
+    /// Number of the destination queue pair.
     pub qpn: Qpn,
     /// Its network header.
     pub header: NetworkHeader,
-    /// It came from this host, not by the wire.
+    /// Whether it came from this host rather than over the wire.
     pub is_local: bool,
-    /// The payload of UDP: base transport header to ICRC. The ICRC of packets from the wire is checked already.
+    /// The UDP payload, from base transport header to ICRC. The ICRC of packets from the wire is already checked.
     pub bytes: Vec<u8>,
 }
 
 /// A question to a thread.
 ///
-/// The thread may stop for ever, at a page of its application's memory that never comes. So that the queue of its
-/// questions stays short, a new question replaces older ones that it makes unnecessary.
+/// The thread may stop forever, at a page of its application's memory that never arrives. To keep its queue short, a
+/// new question replaces older ones that it makes unnecessary.
 pub(crate) trait Ask: Sized {
-    /// Adds the question to those that wait. Returns the questions that this makes unnecessary. The caller drops them
+    /// Adds the question to the waiting ones. Returns the questions that this makes unnecessary. The caller drops them
     /// after it has released its locks: they may hold descriptors, and closing those can take long.
     #[must_use]
     fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self>;
 }
 
-/// The bytes of an inbox: of packets that wait or are being worked on, and of spare buffers.
+/// The bytes of an inbox: waiting packets, packets being handled, and spare buffers.
 #[derive(Debug)]
 struct Room {
     held: u64,
-    /// What the inbox has taken of the device's budget.
+    /// What the inbox has taken from the device's budget.
     taken: u64,
     budget: Arc<DeviceBudget>,
 }
 
 impl Room {
-    /// Makes room for more bytes. False where there is none.
+    /// Makes room for more bytes. False if there is none.
     fn hold(&mut self, bytes: usize) -> bool {
         let held = self.held + bytes as u64;
         if held > self.taken {
@@ -97,9 +97,9 @@ struct Waiting<Q> {
 pub(crate) struct Arrivals<Q> {
     pub packets: VecDeque<Packet>,
     pub questions: Vec<Q>,
-    /// Buffers of packets that were worked on.
+    /// Buffers of handled packets.
     used: Vec<Vec<u8>>,
-    /// Bytes of packets that were worked on and whose buffers are freed.
+    /// Bytes of handled packets whose buffers are freed.
     gone: usize,
 }
 
@@ -110,7 +110,7 @@ impl<Q> Default for Arrivals<Q> {
 }
 
 impl<Q> Arrivals<Q> {
-    /// Returns the buffer of a packet, to be used again.
+    /// Returns the buffer of a packet for reuse.
     pub fn give_back(&mut self, packet: Packet) {
         if self.used.len() < SPARES {
             self.used.push(packet.bytes);
@@ -123,20 +123,20 @@ impl<Q> Arrivals<Q> {
 /// The inbox of a thread. Other threads put packets and questions into it.
 ///
 /// No event descriptor is ever read: the kernel reports each signal once (edge-triggered). The application wakes the
-/// thread by a descriptor of its own; whatever it does to that, no thread of the daemon blocks.
+/// thread through a separate descriptor; whatever it does to that, no thread of the daemon blocks.
 #[derive(Debug)]
 pub(crate) struct Inbox<Q> {
     waiting: Mutex<Waiting<Q>>,
     any: AtomicBool,
     asleep: AtomicBool,
-    /// By which the daemon's threads wake the thread.
+    /// Through this, the daemon's threads wake the thread.
     wake: OwnedFd,
     /// Readable after either event descriptor was signalled.
     events: OwnedFd,
 }
 
 impl<Q: Ask> Inbox<Q> {
-    /// A closed inbox: it takes nothing yet.
+    /// A closed inbox, which accepts nothing yet.
     pub fn new(budget: Arc<DeviceBudget>) -> rustix::io::Result<Self> {
         let (packets, questions, spares) = Default::default();
         let room = Room { held: 0, taken: 0, budget };
@@ -161,7 +161,7 @@ impl<Q: Ask> Inbox<Q> {
         &self.events
     }
 
-    /// An event descriptor for the application to wake the thread by. It wakes it as long as the application has it.
+    /// An event descriptor by which the application wakes the thread, as long as it has it.
     pub fn share(&self) -> rustix::io::Result<OwnedFd> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.watch(event.as_fd())?;
@@ -187,8 +187,8 @@ impl<Q: Ask> Inbox<Q> {
         self.lock().is_open = true;
     }
 
-    /// Puts a packet into the inbox and wakes the thread. False where the packet is lost. `spare` is a buffer for the
-    /// next packet then, so that a thread that sends much allocates nothing.
+    /// Puts a packet into the inbox and wakes the thread. False if the packet is lost. `spare` then holds a buffer for
+    /// the next packet, so a thread that sends much allocates nothing.
     pub fn put(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let taken = self.put_quietly(packet, spare);
         if taken {
@@ -211,7 +211,7 @@ impl<Q: Ask> Inbox<Q> {
         true
     }
 
-    /// Closes the inbox: the thread has ended. Packets and questions in it are lost.
+    /// Closes the inbox, because the thread has ended. Packets and questions in it are lost.
     pub fn close(&self) {
         let mut waiting = self.lock();
         waiting.is_open = false;
@@ -240,7 +240,7 @@ impl<Q: Ask> Inbox<Q> {
         true
     }
 
-    /// Wakes the thread, if it sleeps, for what was put into the inbox.
+    /// Wakes the thread, if it sleeps, to handle what was put into the inbox.
     pub fn announce(&self) {
         self.any.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -254,7 +254,7 @@ impl<Q: Ask> Inbox<Q> {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Called by the thread: takes everything out of the inbox, and gives back the buffers of earlier packets.
+    /// Called by the thread: takes everything out of the inbox, and returns the buffers of earlier packets.
     pub fn take(&self, taken: &mut Arrivals<Q>) {
         if self.any.swap(false, Ordering::Acquire) {
             let mut waiting = self.lock();
@@ -269,7 +269,7 @@ impl<Q: Ask> Inbox<Q> {
         }
     }
 
-    /// Called by the idle thread: gives back the room of packets that it worked on.
+    /// Called by the idle thread: returns the room of handled packets.
     pub fn settle(&self, taken: &mut Arrivals<Q>) {
         if taken.gone > 0 {
             self.lock().room.release(std::mem::take(&mut taken.gone));
@@ -314,7 +314,7 @@ mod tests {
         Packet { qpn: Qpn(17), header, is_local: true, bytes: vec![0; len] }
     }
 
-    /// Puts packets there until they are lost: their bytes.
+    /// Puts packets there until they are lost; returns their bytes.
     fn fill(inbox: &Inbox<Never>, len: usize) -> usize {
         let (mut bytes, mut spare) = (0, Vec::new());
         while inbox.put(packet(len), &mut spare) {
@@ -334,7 +334,7 @@ mod tests {
         let all = bytes.iter().sum::<usize>();
         assert!((100 << 20..=128 << 20).contains(&all), "{all}");
         assert!((60 << 20..=64 << 20).contains(&bytes[0]), "one has half of what is left: {}", bytes[0]);
-        // What an inbox's thread took counts until it is given back.
+        // What the thread took counts until it is returned.
         let mut taken = Arrivals::default();
         inboxes[0].take(&mut taken);
         assert_eq!((taken.packets.len() * LEN, fill(&inboxes[0], LEN) / (1 << 20)), (bytes[0], 0));

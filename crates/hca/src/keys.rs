@@ -1,13 +1,13 @@
-//! What a key stands for: a memory region, or a memory window.
+//! The meaning of a key: a memory region or a memory window.
 
 use crate::ids::{Key, PdId, Qpn};
 use uverbs::{Kind, Region};
 
-/// What a key stands for.
+/// The memory region or window of a key.
 #[derive(Debug)]
 pub(crate) struct KeyEntry {
     pub key: Key,
-    /// The memory that the key gives access to. `None`: it is the key of a window that is not bound.
+    /// The memory to which the key gives access. `None` for the key of a window that is not bound.
     pub region: Option<Region>,
     pub window: Option<Window>,
     /// How many windows are bound to it.
@@ -30,7 +30,7 @@ pub(crate) struct Window {
     pub to: Key,
 }
 
-/// Whose peers may use a key.
+/// Which peers may use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUsers {
     /// The peer of the queue pair with this number.

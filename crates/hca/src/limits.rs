@@ -1,8 +1,8 @@
-//! Limits: those that are the same for all devices, and those that a guest is given.
+//! Limits: some are the same for all devices, others are set for each guest.
 
 /// The one port of a device.
 pub(crate) const PORT: u32 = 1;
-/// The partition that every port is in.
+/// The partition of every port.
 pub(crate) const PARTITION: u16 = 0xffff;
 /// Requests in a queue.
 pub(crate) const MAX_WORK: u32 = 16 << 10;
@@ -12,15 +12,15 @@ pub(crate) const MAX_SEGMENTS: u32 = 32;
 pub(crate) const MAX_INLINE: u32 = 1024;
 /// Completions in a queue.
 pub(crate) const MAX_COMPLETIONS: u32 = 1 << 20;
-/// READs and atomics of a queue pair that are under way, in either direction.
+/// Most READs and atomics of a queue pair in progress, in either direction.
 pub(crate) const MAX_READS: u32 = 16;
 /// Protection domains of a device.
 pub(crate) const MAX_PDS: u32 = 1024;
 /// Multicast groups of a device.
 pub(crate) const MAX_GROUPS: u32 = 1024;
-/// Queue pairs that are attached to a group: as many copies are made of a datagram.
+/// Most queue pairs attached to a group, which is the number of copies of a datagram.
 pub(crate) const MAX_MEMBERS: u32 = 128;
-/// Queue pairs that are attached to all groups, together.
+/// Most queue pairs attached to all groups together.
 pub(crate) const MAX_ATTACHED: u32 = 4096;
 
 /// Limits of a guest's device.
@@ -32,7 +32,7 @@ pub struct Limits {
     pub mrs: u32,
     /// Bytes of all memory regions.
     pub registered: u64,
-    /// Bytes of queues and tables of regions: those shared with applications, and the daemon's own.
+    /// Bytes of queues and tables of regions, both those shared with applications and the daemon's own.
     pub queues: u64,
     /// Applications at a time; the guest's processes.
     pub connections: u32,

@@ -1,7 +1,7 @@
-//! Requests that a queue pair does without its peer: binding memory windows and invalidating their keys.
+//! Requests that a queue pair executes without its peer: binding memory windows and invalidating their keys.
 //!
-//! A local request begins once all requests before it are done, and later requests wait for its end, as after a fence.
-//! So the device need not know what is under way (IBTA 10.8.3.3 asks for less).
+//! A local request starts once all requests before it are done, and later requests wait for its end, as after a fence.
+//! So the device need not track what is in progress (IBTA 10.8.3.3 requires less).
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
@@ -14,12 +14,12 @@ use std::time::Duration;
 use uverbs::work::opcode;
 use uverbs::{QpType, WorkRequest};
 
-/// Whether queue pairs of this kind do a request without their peers.
+/// Whether queue pairs of this kind execute a request without their peers.
 pub(crate) fn is_local(request: &WorkRequest, kind: QpType) -> bool {
     kind != QpType::Ud && matches!(request.opcode, opcode::BIND_MW | opcode::LOCAL_INV)
 }
 
-/// How far a local request is.
+/// The state of a local request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// It is done, or there is none.
@@ -31,7 +31,7 @@ pub(crate) enum Progress {
 }
 
 impl Endpoint {
-    /// Goes on with the local request. `is_sending` says whether requests before it are under way.
+    /// Continues the local request. `is_sending` tells whether requests before it are in progress.
     pub fn advance_local(&mut self, is_sending: bool, context: &mut Context) -> Progress {
         let Some(local) = &self.send.local else { return Progress::Done };
         if local.invalidation.is_some() {
@@ -65,7 +65,7 @@ impl Endpoint {
         }
     }
 
-    /// When to look at the local request again, where nothing else wakes the queue pair.
+    /// When to check the local request again if nothing else wakes the queue pair.
     pub fn local_deadline(&self, is_sending: bool, now: Duration, context: &Context) -> Option<Duration> {
         match &self.send.local {
             Some(LocalRequest { invalidation: Some(_), .. }) if context.pending_invalidation.is_some() => {
@@ -77,7 +77,7 @@ impl Endpoint {
         }
     }
 
-    /// Does the request. Returns the users of the key that it invalidated, if it did.
+    /// Executes the request. Returns the users of the key that it invalidated, if it did.
     fn bind_or_invalidate(
         &self,
         request: &WorkRequest,

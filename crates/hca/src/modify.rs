@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use uverbs::qp::{access, mask};
 use uverbs::{QpAttributes, QpState, QpType, Refusal};
 
-/// Changes attributes and state of a queue pair: all of it, or nothing.
+/// Changes attributes and state of a queue pair: all, or nothing.
 pub(crate) fn modify(
     qp: &mut Qp,
     set: u32,
@@ -25,12 +25,18 @@ pub(crate) fn modify(
     let endpoint = &qp.endpoint;
     let from = endpoint.state;
     if set & mask::CUR_STATE != 0 && asked.cur_qp_state != from as u32 {
-        return refuse(Errno::INVAL, format!("the queue pair is in state {from:?}, not the one told"));
+        return refuse(
+            Errno::INVAL,
+            format!("the queue pair is in state {from:?}, not in the given current state"),
+        );
     }
     let to = if set & mask::STATE == 0 { Some(from) } else { QpState::from_number(asked.qp_state) };
     let way = to.and_then(|to| Some((to, transition(endpoint.kind, from, to)?)));
     let Some((to, way)) = way else {
-        return refuse(Errno::INVAL, format!("no way from state {from:?} to {}", asked.qp_state));
+        return refuse(
+            Errno::INVAL,
+            format!("there is no transition from state {from:?} to {}", asked.qp_state),
+        );
     };
     if !way.takes(set) {
         let text =

@@ -1,4 +1,4 @@
-//! Memory regions: what an application may register, and how it changes that.
+//! Memory regions: which ones an application may register, and how it changes them.
 
 use crate::address_space::AddressSpace;
 use crate::ids::{Key, PdId};
@@ -22,10 +22,10 @@ pub(crate) struct Change {
     pub access: Option<u32>,
 }
 
-/// Pages of a region in a file that others may map: their address and bytes, and the file if it came.
+/// Pages of a region in a file that others may map: their address and length, and the file if it was sent.
 pub(crate) type Pages = Option<((u64, u64), Option<OwnedFd>)>;
 
-/// The memory and the protection domains that regions are checked against.
+/// The memory and the protection domains against which regions are checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Registrar<'a> {
     pub pds: &'a Pds,
@@ -38,11 +38,11 @@ impl Registrar<'_> {
     fn check(&self, region: &Region) -> Result<(), Refusal> {
         self.pds.check(PdId(region.pd))?;
         if region.access & !(access::ALL | access::OPTIONAL) != 0 {
-            return refuse(Errno::OPNOTSUPP, format!("access flags {:#x} are not offered", region.access));
+            return refuse(Errno::OPNOTSUPP, format!("access flags {:#x} are not supported", region.access));
         }
         let writes = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         if region.access & writes != 0 && region.access & access::LOCAL_WRITE == 0 {
-            return refuse(Errno::INVAL, "remote writing needs local writing too");
+            return refuse(Errno::INVAL, "remote write access needs local write access");
         }
         let wraps = |start: u64| start.checked_add(region.len.max(1) - 1).is_none();
         if wraps(region.address) || wraps(region.iova) {
@@ -64,15 +64,15 @@ impl Registrar<'_> {
                 let mapped = regions.map(file, range, self.limits, (self.space, self.fault));
                 mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
-            Some((_, None)) => return refuse(Errno::BADF, "the file of the region's pages did not come"),
+            Some((_, None)) => return refuse(Errno::BADF, "the file of the region's pages was not sent"),
             None => None,
         };
         let inserted = regions.insert(region, pages, self.limits);
         inserted.or_else(|full| refuse(Errno::NOMEM, full.to_string()))
     }
 
-    /// Changes the region with this key. Returns its key. A region that moves gets another key, so that nobody uses the
-    /// new memory with the old key.
+    /// Changes the region with this key. Returns its key. A region that moves gets another key, so that nobody uses
+    /// the new memory with the old key.
     pub fn reregister(&self, regions: &mut Regions, mr: Key, change: Change) -> Result<Key, Refusal> {
         check_windows(regions, mr)?;
         let old = *found(regions.get(mr), "memory region")?;

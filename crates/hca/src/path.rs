@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use uverbs::AddressVector;
 
-/// The hop limit where the application chooses none.
+/// The hop limit if the application chooses none.
 const HOPS: u8 = 64;
 
 /// A path from a GID of the device to another GID.
@@ -40,7 +40,7 @@ pub(crate) enum NoPath {
     NoSource(u32),
     #[error("the device has one port, 1")]
     NoPort,
-    #[error("{0} is the address of nobody")]
+    #[error("{0} is not an address that anybody can have")]
     Nobody(Ipv6Addr),
     #[error("connections are with one peer, not with a multicast group")]
     Group,
@@ -49,7 +49,7 @@ pub(crate) enum NoPath {
 }
 
 impl Path {
-    /// The path to one peer that an address vector describes.
+    /// The path to the single peer that an address vector describes.
     pub fn to_peer(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
         let path = Self::find(vector, adapter, fabric)?;
         if matches!(path.way, Way::Group) { Err(NoPath::Group) } else { Ok(path) }
@@ -57,8 +57,7 @@ impl Path {
 
     /// The path that an address vector describes.
     pub fn find(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
-        // A copy: another device's specification is read below, and a writer that waits for either lock would stop
-        // that.
+        // A copy: another device's specification is read below, and a writer waiting for either lock would block that.
         let spec = adapter.spec().clone();
         if !vector.is_global {
             return Err(NoPath::NotGlobal);

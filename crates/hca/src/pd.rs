@@ -20,7 +20,7 @@ impl Pds {
         Ok(())
     }
 
-    /// Refuses a domain that is not there.
+    /// Refuses a domain that does not exist.
     pub fn check(&self, pd: PdId) -> Result<(), Refusal> {
         found(self.0.contains_key(&pd).then_some(()), "protection domain")
     }

@@ -1,4 +1,4 @@
-//! The peer of a connected queue pair: the path to it, and what is known of it.
+//! The peer of a connected queue pair: the path to it, and what is known about it.
 
 use crate::adapter::Adapter;
 use crate::inbox::{Inbox, Packet};
@@ -8,27 +8,27 @@ use packet::roce::Nak;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A peer is told of congestion no more often than this.
+/// A peer is notified of congestion no more often than this.
 const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 
-/// The peer of a connection. Empty where the queue pair is not connected.
+/// The peer of a connection. Empty if the queue pair is not connected.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     pub path: Option<Path>,
-    /// The inbox of the peer's thread, if the peer is on this host and a packet went there.
+    /// The inbox of the peer's thread, if the peer is on this host and a packet was sent there.
     pub inbox: Option<Arc<Inbox<Question>>>,
-    /// The NAK that the peer's last wrong request got.
+    /// The NAK to the peer's last wrong request.
     pub nak: Option<Nak>,
     /// How many wrong keys it used.
     pub wrong_keys: u32,
-    /// A packet of the peer came, or it asked to share memory.
+    /// A packet arrived from the peer, or it requested shared memory.
     pub established: bool,
-    /// When the peer was last told of congestion.
+    /// When the peer was last notified of congestion.
     told_congestion: Option<Duration>,
 }
 
 impl Peer {
-    /// Whether packets to the peer leave by the vRouter.
+    /// Whether packets to the peer leave through the vRouter.
     pub const fn is_remote(&self) -> bool {
         matches!(self.path, Some(Path { way: Way::Wire, .. }))
     }
@@ -50,7 +50,7 @@ impl Peer {
         })
     }
 
-    /// Whether the peer may be told of congestion now. If so it counts as told.
+    /// Whether the peer may be notified of congestion now. If so, it counts as notified.
     pub fn may_tell_congestion(&mut self, now: Duration) -> bool {
         let told = self.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
         if !told {

@@ -17,9 +17,9 @@ use std::time::Duration;
 use uverbs::work::send_flags;
 use uverbs::{Corrupt, QpState, WorkRequest};
 
-/// How long after a queue pair went to the error state it looks again for receives that were posted before.
+/// How long after a queue pair entered the error state it checks again for receives that were posted before.
 const LATER: Duration = Duration::from_millis(1);
-/// Why a queue pair is in an error state, where no peer caused it.
+/// Why a queue pair is in an error state that no peer caused.
 const OWN_REQUEST: &str = "a request of its own failed";
 
 /// The transport of a queue pair.
@@ -35,14 +35,14 @@ pub(crate) enum Transport {
 pub(crate) struct Qp {
     pub endpoint: Endpoint,
     pub transport: Transport,
-    /// It is in the list of queue pairs that are ready.
+    /// It is in the list of ready queue pairs.
     pub is_ready: bool,
-    /// When it must work again at the latest.
+    /// By when it must work again.
     pub deadline: Option<Duration>,
 }
 
 impl Qp {
-    /// Adds what its transport and its bonds counted.
+    /// Adds the counts of its transport and its bonds.
     pub fn count_into(&self, counters: &mut Counters) {
         if let Transport::Connected(connected) = &self.transport {
             counters.add_connection(&connected.counts());
@@ -54,7 +54,7 @@ impl Qp {
         counters.add(Counter::ReceivedBytes, received.1);
     }
 
-    /// Takes a packet that came for it.
+    /// Handles a packet for it.
     pub fn receive(&mut self, packet: &Packet, now: Duration, context: &mut Context) {
         let Ok(datagram) = roce::parse(&packet.bytes) else {
             context.counters.add(Counter::Malformed, 1);
@@ -74,7 +74,7 @@ impl Qp {
                 callbacks.notify_congestion(packet, now);
                 connected.receive(&datagram, now, &mut callbacks);
                 if connected.state() == rdma::State::Error {
-                    // Sends the NAK that tells the peer why, and notes the reason.
+                    // Sends the NAK that tells the peer why, and records the reason.
                     connected.poll(now, BUDGET, &mut callbacks);
                 }
             }
@@ -83,7 +83,7 @@ impl Qp {
         self.settle(context);
     }
 
-    /// Works on requests and timers. Returns when it must work again at the latest.
+    /// Works on requests and timers. Returns by when it must work again.
     pub fn work(&mut self, now: Duration, context: &mut Context) -> Option<Duration> {
         let deadline = self.try_work(now, context);
         self.settle(context);
@@ -104,7 +104,7 @@ impl Qp {
     }
 
     fn try_work(&mut self, now: Duration, context: &mut Context) -> Option<Duration> {
-        // Requests that are posted from here on without a doorbell are found below.
+        // Requests posted without a doorbell from here on are found below.
         self.endpoint.send.spare_doorbell(false);
         let mut budget = BUDGET;
         // A datagram is sent when its request is taken.
@@ -131,12 +131,12 @@ impl Qp {
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
             let room = self.endpoint.frames(now, context);
-            // Timers run also without room.
+            // Timers run even without room.
             deadline = connected.poll(now, room, &mut Callbacks { endpoint: &mut self.endpoint, context });
             if room == 0 {
                 deadline = Some(self.endpoint.later(now, context));
             }
-            // An answer or a timeout brings the queue pair here again, where it finds requests posted meanwhile.
+            // An answer or a timeout runs the queue pair again, and it then finds requests posted meanwhile.
             self.endpoint.send.spare_doorbell(deadline.is_some() && connected.awaits_answers());
             let is_sending = connected.is_sending();
             let waits = self.endpoint.local_deadline(is_sending, now, context);
@@ -151,7 +151,7 @@ impl Qp {
         if more { Some(now) } else { deadline }
     }
 
-    /// Goes on with the local request, if there is one. Returns whether later requests may go on.
+    /// Continues the local request, if there is one. Returns whether later requests may continue.
     fn do_local(&mut self, context: &mut Context) -> bool {
         let is_sending = matches!(&self.transport, Transport::Connected(connected) if connected.is_sending());
         match self.endpoint.advance_local(is_sending, context) {
@@ -167,7 +167,7 @@ impl Qp {
         }
     }
 
-    /// Gives a request to the transport.
+    /// Passes a request to the transport.
     fn post(&mut self, number: u32, asked: &WorkRequest, context: &mut Context) {
         let endpoint = &mut self.endpoint;
         let Some(operation) = operation(asked, endpoint.kind) else {
@@ -225,8 +225,10 @@ impl Qp {
             context.tell(Event::QpFatal, endpoint.qpn.0);
         } else if let Some(nak) = endpoint.peer.nak {
             let (event, reason) = match nak {
-                Nak::RemoteAccessError => (Event::QpAccessError, "its peer used memory that it may not"),
-                _ => (Event::QpRequestError, "its peer asked for what can't be done"),
+                Nak::RemoteAccessError => {
+                    (Event::QpAccessError, "its peer accessed memory without permission")
+                }
+                _ => (Event::QpRequestError, "its peer sent an invalid request"),
             };
             endpoint.reason = Some(reason);
             context.tell(event, endpoint.qpn.0);
@@ -235,7 +237,7 @@ impl Qp {
         self.enter_error(context);
     }
 
-    /// Goes to the error state and flushes all requests.
+    /// Enters the error state and flushes all requests.
     pub fn enter_error(&mut self, context: &mut Context) {
         if self.endpoint.state == QpState::Error {
             return;
@@ -268,8 +270,7 @@ impl Qp {
         }
     }
 
-    /// Flushes requests that were posted in the error state, once nobody uses earlier ones, or a key that was
-    /// invalidated.
+    /// Flushes requests posted in the error state, once nobody uses earlier ones, or a key that was invalidated.
     fn flush(&mut self, context: &mut Context) {
         let endpoint = &mut self.endpoint;
         if context.is_still_used(endpoint.qpn) || endpoint.awaits_peers(context) {
@@ -286,7 +287,7 @@ impl Qp {
         }
     }
 
-    /// Goes back to the state that it was made in.
+    /// Returns to its initial state.
     pub fn reset(&mut self, context: &mut Context) {
         self.endpoint.unshare(context);
         self.count_into(&mut context.counters);
@@ -297,7 +298,7 @@ impl Qp {
     }
 }
 
-/// Takes a datagram for a UD queue pair.
+/// Handles a datagram for a UD queue pair.
 fn receive_datagram(
     pair: &mut DatagramPair,
     packet: &Packet,

@@ -1,4 +1,4 @@
-//! The questions that threads ask each other: applications' threads, and the thread of a device.
+//! Questions between threads: applications' threads, and the thread of a device.
 
 use crate::description::ClientDescription;
 use crate::holders::Process;
@@ -12,10 +12,10 @@ use uverbs::DirectPeer;
 /// How many questions [`Question::Notify`] may wait. If there are more, one [`Question::NotifyAll`] replaces them.
 const NOTIFICATIONS: usize = 1024;
 
-/// Says whether somebody waits for the answer: the thread that asks keeps the strong reference.
+/// Tells whether somebody waits for the answer: the asking thread keeps the strong reference.
 pub(crate) type Ticket = Weak<()>;
 
-/// What an application asks a peer to share.
+/// What an application wants a peer to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedPart {
     /// The queues of a queue pair.
@@ -32,7 +32,7 @@ pub(crate) struct SharingRequest {
     /// The queue pair.
     pub qpn: Qpn,
     pub wanted: SharedPart,
-    /// The GID and the number of the queue pair that asks.
+    /// The GID and number of the requesting queue pair.
     pub from: (Ipv6Addr, Qpn),
     pub uid: u32,
     pub trust: String,
@@ -52,7 +52,7 @@ pub(crate) enum Grant {
     Memory((i32, u64), OwnedFd),
 }
 
-/// A queue pair that is shared, and the descriptors to send with it.
+/// A shared queue pair, and the descriptors to send with it.
 #[derive(Debug)]
 pub(crate) struct QueuesGrant {
     pub peer: DirectPeer,
@@ -75,10 +75,10 @@ pub(crate) struct SharingAnswer {
 pub(crate) enum Question {
     /// Describe the application's objects.
     Describe(Ticket, mpsc::Sender<ClientDescription>),
-    /// Look up all paths again: rules or addresses have changed.
+    /// Find all paths again: rules or addresses have changed.
     Review,
-    /// Find out who still uses the memory that is shared here: an application that used it is gone, perhaps in the
-    /// middle of something.
+    /// Find out who still uses the memory shared here: an application that used it is gone, perhaps in the middle of a
+    /// message.
     PeerGone,
     /// Tell the application that addresses have changed.
     NewAddresses,
@@ -86,16 +86,17 @@ pub(crate) enum Question {
     FewReceives,
     /// Share memory with a peer.
     Share(Box<SharingRequest>),
-    /// Take the answer to a question `Share` that this thread asked.
+    /// The answer to this thread's own question `Share`.
     Shared(SharingAnswer),
-    /// Notify the completion channel of this queue pair: its peer, with this GID and number, has put a message into it.
+    /// Notify the completion channel of this queue pair: its peer, with this GID and number, has stored a message in
+    /// it.
     Notify(Qpn, (Ipv6Addr, Qpn)),
-    /// Notify the completion channels of all queue pairs into which peers put messages themselves.
+    /// Notify the completion channels of all queue pairs in which peers store messages themselves.
     NotifyAll,
 }
 
 impl Question {
-    /// Whether it can be left out, since `newer` is asked or since nobody waits for the answer.
+    /// Whether it can be dropped, because `newer` is asked or nobody waits for the answer.
     fn is_made_needless_by(&self, newer: &Self) -> bool {
         let is_replaced = match (self, newer) {
             (Self::Share(request), Self::Share(newer)) => Arc::ptr_eq(&request.inbox, &newer.inbox),
@@ -147,7 +148,7 @@ mod tests {
     use crate::budget::{DeviceBudget, HostBudget};
     use crate::holders::Holders;
 
-    /// The queue of a thread that is stopped, after these questions.
+    /// The queue of a stopped thread after these questions.
     fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
         let mut waiting = Vec::new();
         questions.for_each(|question| drop(question.add_to(&mut waiting)));
@@ -180,7 +181,7 @@ mod tests {
         };
         let from: Vec<_> = left.iter().map(qpn).collect();
         assert_eq!(from, [998, 999].map(Qpn));
-        // Questions whose answer nobody waits for are left out.
+        // Questions whose answer nobody awaits are dropped.
         let (answer, _answers) = mpsc::channel();
         let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
         let mut left = waiting(asked);

@@ -1,4 +1,4 @@
-//! What a new object of an application counts against: the limits of its device.
+//! The limits against which a new object of an application counts.
 
 use crate::adapter::Adapter;
 use crate::budget::{DeviceBudget, Kind, Reservation};
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{Memory, Refusal};
 
-/// The limits of a device, what its applications have of them, and where faults of their memory are noted.
+/// The limits of a device, what its applications use of them, and where faults of their memory are recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Quota {
     pub limits: Limits,
@@ -23,7 +23,7 @@ impl Quota {
         Self { limits: adapter.spec().limits, budget: adapter.budget.clone(), fault: fault.clone() }
     }
 
-    /// Takes one more of a kind, and bytes, of what the applications of the device may have together.
+    /// Takes one more object of a kind, and bytes, from the limits of the device's applications.
     pub fn take(&self, kind: Kind, bytes: usize, limit: u32) -> Result<Reservation, Refusal> {
         self.budget.take(kind, bytes as u64, limit).map_err(no_memory)
     }

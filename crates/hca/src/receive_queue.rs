@@ -1,4 +1,4 @@
-//! The receive queue of a queue pair: its own, or one that it shares with others.
+//! The receive queue of a queue pair: its own, or a shared one.
 
 use crate::ids::{CqId, SrqId};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct Receive {
 /// Where receives come from.
 #[derive(Debug)]
 pub(crate) enum Receives {
-    /// A queue of its own, and where that lies in the memory of the queue pair.
+    /// Its own queue, and the queue's place in the memory of the queue pair.
     Private(WorkSource, Shape),
     /// The shared receive queue with this handle.
     Shared(SrqId),
@@ -32,9 +32,9 @@ pub(crate) struct ReceiveQueue {
     pub last: Receive,
     /// How many receives were flushed in this turn.
     pub flushed: u32,
-    /// The application must be told when no receive of the shared queue is under way any more.
+    /// The application must be told when no receive of the shared queue is in progress any more.
     pub tells_last: bool,
-    /// In the error state: the queue pair must look once more for receives that were posted before.
+    /// In the error state: the queue pair must check once more for receives that were posted before.
     pub looks_again: bool,
 }
 
@@ -58,12 +58,12 @@ impl ReceiveQueue {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Whether its receives are those of this shared queue.
+    /// Whether its receives come from this shared queue.
     pub fn takes_from(&self, srq: SrqId) -> bool {
         matches!(self.receives, Receives::Shared(used) if used == srq)
     }
 
-    /// In the error state the application announces receives, and the queue pair looks once more for those posted
+    /// In the error state the application announces receives, and the queue pair checks once more for those posted
     /// before.
     pub fn fail(&mut self) {
         if let Receives::Private(source, _) = &mut self.receives {
@@ -82,7 +82,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Takes a receive from a queue of its own. Returns whether there was one.
+/// Takes a receive from its own queue. Returns whether there was one.
 pub(crate) fn take_receive(source: &mut WorkSource, into: &mut Receive) -> Result<bool, Corrupt> {
     into.segments.clear();
     let Some((_, WorkRequest { id, .. })) = source.take(&mut into.segments, &mut Vec::new())? else {

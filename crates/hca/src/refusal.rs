@@ -1,22 +1,22 @@
-//! Answers to requests of applications: what was made, or why it is refused.
+//! Answers to requests of applications: the new object, or a refusal.
 
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use uverbs::{Refusal, Reply};
 
-/// A reply with the descriptors that go with it, or a refusal.
+/// A reply with its descriptors, or a refusal.
 pub(crate) type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
 pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { errno: errno.raw_os_error(), message: message.into() })
 }
 
-/// The refusal where the kernel, or the guest's limits, have no more.
+/// The refusal if the kernel's or the guest's limits are reached.
 pub(crate) fn no_memory(error: impl std::fmt::Display) -> Refusal {
     Refusal { errno: Errno::NOMEM.raw_os_error(), message: error.to_string() }
 }
 
-/// The answer to a request that makes nothing.
+/// The answer to a request that creates nothing.
 pub(crate) const fn done() -> Answer {
     Ok((Reply::Done, Vec::new()))
 }
@@ -26,12 +26,16 @@ pub(crate) const fn reply(reply: Reply) -> Answer {
     Ok((reply, Vec::new()))
 }
 
-/// What a request names by its handle, or a refusal.
+/// The object that a request names by its handle, or a refusal.
 pub(crate) fn found<T>(what: Option<T>, name: &str) -> Result<T, Refusal> {
     what.map_or_else(|| refuse(Errno::INVAL, format!("there is no such {name}")), Ok)
 }
 
 /// Refuses more than the limit.
 pub(crate) fn within(what: &str, asked: u32, limit: u32) -> Result<(), Refusal> {
-    if asked <= limit { Ok(()) } else { refuse(Errno::INVAL, format!("{what}: {asked}; at most {limit}")) }
+    if asked <= limit {
+        Ok(())
+    } else {
+        refuse(Errno::INVAL, format!("{what}: {asked} requested; at most {limit}"))
+    }
 }

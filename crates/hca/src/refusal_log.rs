@@ -10,7 +10,7 @@ const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 /// Logs refusals, no more often than people can read.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
-    /// When the last refusal was logged, and how many came since.
+    /// When the last refusal was logged, and how many followed since.
     told: Mutex<(Option<Duration>, u64)>,
 }
 

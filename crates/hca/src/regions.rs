@@ -1,6 +1,6 @@
-//! The memory regions of an application, and how the daemon reaches its memory by their keys.
+//! The memory regions of an application, and how the daemon accesses its memory by their keys.
 //!
-//! Pages that an application has in a sealed file are mapped; the others are reached through its address space.
+//! Pages that an application has in a sealed file are mapped; others are accessed through its address space.
 
 use crate::address_space::AddressSpace;
 use crate::atomics::Turns;
@@ -26,14 +26,14 @@ pub(crate) struct RegionPages {
     _mapped: MappedBytes,
 }
 
-/// A place in an application's memory that a key gives access to.
+/// A range of an application's memory to which a key gives access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     key: Key,
     pub address: u64,
 }
 
-/// The bytes that count as registered. An implicit region counts as none: nothing is pinned, and its size is not known.
+/// The bytes that count as registered. An implicit region counts as none: nothing is pinned, and its size is unknown.
 const fn counted(region: &Region) -> u64 {
     if region.is_implicit() { 0 } else { region.len }
 }
@@ -66,11 +66,11 @@ pub(crate) const fn right(access: Access) -> u32 {
 /// probability of `n` in 2^32.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    /// By the part of the key that stays ([`Key::index`]).
+    /// By the part of the key that stays the same ([`Key::index`]).
     pub(crate) entries: HashMap<MwId, KeyEntry>,
     /// The pages of regions that peers may map.
     pages: HashMap<Key, RegionPages>,
-    /// The same regions in a shared table, for the application itself and peers that share memory.
+    /// The same regions in a shared table, for the application itself and for peers that share memory.
     pub(crate) table: RegionTable,
     pub file: OwnedFd,
     /// How many regions the table has room for.
@@ -111,7 +111,7 @@ impl Regions {
         self.entries.values().filter_map(|entry| Some((entry.key, entry.region.as_ref()?)))
     }
 
-    /// Maps a file that has pages of a region. `None` where too much is mapped already.
+    /// Maps a file with pages of a region. `None` if too much is mapped already.
     pub fn map(
         &self,
         file: OwnedFd,
@@ -200,7 +200,7 @@ impl Regions {
         self.entries.values().any(is_its)
     }
 
-    /// Finds memory for a request of the application itself, by a key and an access that it needs.
+    /// Finds memory for a request of the application itself, by a key and the access that it needs.
     pub fn find_local(&self, key: Key, pd: PdId, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
         let found = self.get(key).and_then(|region| region.find_local(pd.0, address, len, needs));
         found.map(|address| Place { key, address }).ok_or(Fault::Protection)
@@ -231,8 +231,8 @@ impl Regions {
         self.pages.get(&place.key).map(|it| &*it.pages)
     }
 
-    /// Works on a word that is in a file. Peers may work on the same word themselves, by any key, of any context of the
-    /// application, without taking turns.
+    /// Works on a word that is in a file. Peers may work on the same word themselves, with any key and from any
+    /// context of the application, without taking turns.
     fn with_word<T>(
         &self,
         place: Place,
@@ -250,7 +250,7 @@ impl Drop for Regions {
     }
 }
 
-/// Access to an application's memory by the keys of its regions.
+/// Access to an application's memory through the keys of its regions.
 #[derive(Clone, Copy)]
 pub(crate) struct MemoryAccess<'a> {
     pub space: &'a AddressSpace,
@@ -264,8 +264,8 @@ impl MemoryAccess<'_> {
         if is_read { Ok(()) } else { self.space.read(place.address, out) }
     }
 
-    /// Copies to the application. If these are the last bytes of a message (`ends`), the last byte comes after all
-    /// others, since the application polls for it.
+    /// Copies to the application. If these are the last bytes of a message (`ends`), the last byte is written after
+    /// all others, since the application polls for it.
     pub fn write(self, place: Place, bytes: &[u8], ends: bool) -> Result<(), Fault> {
         if self.regions.pages(place).is_some_and(|pages| pages.write(place.address, bytes)) {
             return Ok(());
@@ -277,7 +277,7 @@ impl MemoryAccess<'_> {
         }
     }
 
-    /// Replaces an aligned word by what `change` makes of it. Returns the old value.
+    /// Replaces an aligned word by the result of `change`. Returns the old value.
     pub fn exchange(self, place: Place, turn: &Turns, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let change_word = |word: &AtomicU64| {
             let order = Ordering::SeqCst;
@@ -287,7 +287,7 @@ impl MemoryAccess<'_> {
             return Ok(old);
         }
         let mut bytes = [0; 8];
-        // Waits for a page that takes long to come before it takes the turn, so that others need not wait.
+        // Waits for a page that takes long before it takes the turn, so that others need not wait.
         self.space.read(place.address, &mut bytes)?;
         let _taken = turn.take(self.space.identity()).ok_or(Fault::Busy)?;
         self.space.read(place.address, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! What all applications of a device have registered, and the memory of the daemon that this takes.
+//! What all applications of a device have registered, and the memory that this costs the daemon.
 
 use crate::address_space::{AddressSpace, Identity};
 use crate::budget::{DeviceBudget, Exhausted, Kind, Reservation};
@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::{RegionTable, SharedPages};
 
-/// The most files of a device's applications that are mapped. Further regions are reached through the address space.
+/// Most mapped files of a device's applications. Further regions are accessed through the address space.
 const FILES: u32 = 512;
-/// Bytes that the daemon keeps for a region: an entry and a byte of a hash table, which has 7 entries in 16 places just
-/// after it grew.
+/// Bytes that the daemon keeps for a region: an entry and a byte of a hash table, which has 7 entries in 16 places
+/// just after it grew.
 pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, KeyEntry)>() as u64 + 1) * 16).div_ceil(7);
 
-// docs/rdma.md says so (`queues_mb`).
+// docs/rdma.md documents this (`queues_mb`).
 const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);
 
 /// A limit of the device is reached.
@@ -49,7 +49,7 @@ pub(crate) struct MappedBytes {
 }
 
 impl MappedBytes {
-    /// Counts a file of so many bytes. `None` where there is no room.
+    /// Counts a file of this many bytes. `None` if there is no room.
     pub fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
         let held = together.budget.take(Kind::Pages, 0, FILES).ok()?;
         let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Registered {
     }
 }
 
-/// Memory of the daemon for an application's regions. It stays in use until the application ends, however few regions
+/// The daemon's memory for an application's regions. It stays in use until the application ends, however few regions
 /// are left: tables don't shrink, and the kernel takes none of their pages back.
 #[derive(Debug)]
 pub(crate) struct TableMemory {
@@ -132,7 +132,7 @@ impl TableMemory {
         Self { regions: 0, pages: HashSet::new(), budget }
     }
 
-    /// Takes bytes for a table of so many regions, one of which is in this page of the shared table.
+    /// Takes bytes for a table of this many regions, one of which is in this page of the shared table.
     pub fn grow(&mut self, regions: usize, page: u32) -> Result<(), Exhausted> {
         if regions > self.regions {
             self.budget.take_bytes(BYTES_OF_REGION)?;

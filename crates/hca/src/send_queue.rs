@@ -1,4 +1,4 @@
-//! The send queue of a queue pair, and its requests under way.
+//! The send queue of a queue pair, and its requests in progress.
 
 use crate::ids::CqId;
 use crate::sharing::Invalidation;
@@ -9,17 +9,17 @@ use uverbs::{Completion, Corrupt, Segment, WorkRequest, WorkSource, completion};
 /// Longest message (IBTA 9.7.1.1).
 const LONGEST_MESSAGE: u64 = 1 << 31;
 
-/// A request that is under way.
+/// A request in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
     id: u64,
     /// `ibv_wr_opcode`.
     opcode: u8,
     pub segments: Vec<Segment>,
-    /// The message itself, where it came inline.
+    /// The message itself, if it was sent inline.
     pub inline: Vec<u8>,
     pub len: u32,
-    /// What the library calls it.
+    /// The library's number for it.
     number: u32,
 }
 
@@ -50,7 +50,7 @@ impl LocalRequest {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     source: WorkSource,
-    /// Requests under way, by their slot.
+    /// Requests in progress, by their slot.
     works: Vec<Work>,
     /// Buffers for the next request that is taken.
     taken: Taken,
@@ -60,14 +60,14 @@ pub(crate) struct SendQueue {
     all_signaled: bool,
     /// The application need not ring the doorbell.
     spares_doorbell: bool,
-    /// The application must be told when no request is under way any more.
+    /// The application must be told when no request is in progress any more.
     pub tells_drained: bool,
-    /// The local request that waits.
+    /// The waiting local request.
     pub local: Option<LocalRequest>,
 }
 
 impl SendQueue {
-    /// A queue of so many slots, a power of two.
+    /// A queue of this many slots, a power of two.
     pub fn new(source: WorkSource, slots: u32, cq: CqId, all_signaled: bool) -> Self {
         Self {
             source,
@@ -110,7 +110,7 @@ impl SendQueue {
         Ok(Some((number, request)))
     }
 
-    /// Whether the application wants to know that a request with these flags is done.
+    /// Whether the application wants a completion for a request with these flags.
     pub const fn is_signaled(&self, flags: u8) -> bool {
         self.all_signaled || flags & send_flags::SIGNALED != 0
     }
@@ -124,12 +124,12 @@ impl SendQueue {
         work.inline.clear();
     }
 
-    /// Gives the slots up to this one back to the library.
+    /// Returns the slots up to this one to the library.
     pub fn release(&mut self, number: u64) {
         self.source.release_before((number as u32).wrapping_add(1));
     }
 
-    /// Gives all slots that were taken back to the library.
+    /// Returns all taken slots to the library.
     pub fn release_all(&mut self) {
         self.source.release_taken();
     }

@@ -1,5 +1,5 @@
-//! Keeps the rate of a guest. Packets that the vRouter's policer would drop wait here, since RoCE performs badly where
-//! packets are lost.
+//! Enforces the rate of a guest. Packets that the vRouter's policer would drop wait here, because RoCE performs badly
+//! when packets are lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,17 +14,17 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// How long so many bytes take, nanoseconds.
+    /// How long this many bytes take, nanoseconds.
     fn nanoseconds(self, bytes: u64) -> u64 {
         let time = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second.max(1));
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 }
 
-/// Keeps a rate (the generic cell rate algorithm of ITU-T I.371). All queue pairs of a device share it.
+/// Enforces a rate (the generic cell rate algorithm of ITU-T I.371). All queue pairs of a device share it.
 #[derive(Debug, Default)]
 pub(crate) struct Shaper {
-    /// 0: there is no rate.
+    /// 0 if there is no rate.
     bits_per_second: AtomicU64,
     burst_bytes: AtomicU64,
     /// When all bytes sent so far would have been sent at the rate: nanoseconds of the monotonic clock.
@@ -32,7 +32,7 @@ pub(crate) struct Shaper {
 }
 
 impl Shaper {
-    /// Changes the rate; `None`: there is none.
+    /// Changes the rate; `None` removes it.
     pub fn set(&self, rate: Option<Rate>) {
         let rate = rate.map_or((0, 0), |rate| (rate.bits_per_second.max(1), rate.burst_bytes));
         self.burst_bytes.store(rate.1, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Shaper {
         (bits_per_second > 0).then_some(Rate { bits_per_second, burst_bytes })
     }
 
-    /// How many frames of so many bytes may be sent now, at most `most`. One frame may always be sent when no time is
+    /// How many frames of `frame` bytes may be sent now, at most `most`. One frame may always be sent when no time is
     /// owed, however small the burst.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         let Some(rate) = self.rate() else { return most };
@@ -58,7 +58,7 @@ impl Shaper {
         most.min((left / rate.nanoseconds(frame).max(1)) as usize)
     }
 
-    /// How long until there is room for a frame of so many bytes.
+    /// How long until there is room for a frame of `frame` bytes.
     pub fn wait(&self, now: Duration, frame: u64) -> Duration {
         let Some(rate) = self.rate() else { return Duration::ZERO };
         let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);

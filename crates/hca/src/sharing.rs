@@ -1,4 +1,4 @@
-//! What a queue pair shares with its peer, and bonds that are closed while somebody still uses them.
+//! What a queue pair shares with its peer, and closed bonds that are still in use.
 
 use crate::holders::Process;
 use crate::ids::{CqId, Qpn};
@@ -29,8 +29,8 @@ pub(crate) struct Invalidation {
     pub number: u64,
 }
 
-/// The turn of a peer in which keys were invalidated, and the number of the first of those invalidations. A peer that
-/// is in a later turn no longer uses any of those keys.
+/// The turn of a peer in which keys were invalidated, and the number of the first of those invalidations. A peer in a
+/// later turn no longer uses any of those keys.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(Option<(u32, u64)>);
 
@@ -47,7 +47,7 @@ impl Seen {
     }
 }
 
-/// The bond by which a peer uses the queues of this queue pair.
+/// The bond through which a peer uses the queues of this queue pair.
 #[derive(Debug)]
 pub(crate) struct InboundBond {
     pub bond: Bond,
@@ -75,11 +75,11 @@ impl InboundBond {
 pub(crate) struct ClosedBond {
     pub bond: Bond,
     pub qpn: Qpn,
-    /// The completion queue in which its user completes messages.
+    /// The completion queue to which its user adds completions.
     pub cq: CqId,
     /// The peer's process; `None`: its user is the application itself.
     pub process: Option<Arc<Process>>,
-    /// What the bond had counted when it was closed.
+    /// The counts of the bond when it was closed.
     pub counted: (u64, u64),
 }
 
@@ -97,14 +97,14 @@ impl ClosedBond {
         self.process.is_some() && self.is_at_work() && !self.is_gone()
     }
 
-    /// Whether its user tries to get this place of a completion queue, or has it.
+    /// Whether its user tries to get this place in a completion queue, or has it.
     pub fn tries(&self, cq: CqId, place: u32) -> bool {
         let place_of = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
         self.cq == cq && is_of(place_of, place) && !self.is_gone()
     }
 }
 
-/// Whether the place that a user of a bond noted is this one.
+/// Whether the place that a bond's user noted is this one.
 pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
     matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
 }
@@ -112,15 +112,16 @@ pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
 /// What a queue pair shares with its peer.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// The peer puts messages into the queues of this queue pair.
+    /// The peer stores messages in the queues of this queue pair.
     pub inbound: Option<InboundBond>,
-    /// The application puts messages into the queues of the peer.
+    /// The application stores messages in the queues of the peer.
     pub outbound: Option<Bond>,
     /// What closed bonds counted.
     pub traffic: DirectTraffic,
-    /// The trust in which memory is, or was, shared with the peer.
+    /// The trust in which memory is or was shared with the peer.
     pub trust: Option<String>,
-    /// Where peers put messages that are too long for a slot, and where that is in the memory of the queue pair.
+    /// Where peers store messages that are too long for a slot, and the offset of that in the memory of the queue
+    /// pair.
     pub parcels: Option<(Parcels, u32)>,
 }
 
@@ -137,7 +138,7 @@ impl Sharing {
         traffic
     }
 
-    /// Whether the application puts messages into the queues of the peer now.
+    /// Whether the application stores messages in the queues of the peer now.
     pub fn is_direct(&self) -> bool {
         self.outbound.as_ref().is_some_and(|bond| !bond.is_closed())
     }
@@ -147,14 +148,14 @@ impl Sharing {
         self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
     }
 
-    /// Notes what the application puts messages into from now on.
+    /// Sets where the application stores messages from now on.
     pub fn set_outbound(&mut self, bond: Bond) {
         if let Some(old) = self.outbound.replace(bond) {
             self.traffic.add(false, old.counted());
         }
     }
 
-    /// Forgets traffic and trust. No bond is open.
+    /// Resets traffic and trust. No bond may be open.
     pub fn reset(&mut self) {
         (self.traffic, self.trust) = (DirectTraffic::default(), None);
         if let Some((parcels, _)) = &self.parcels {
@@ -172,7 +173,7 @@ mod tests {
         let mut seen = Seen::default();
         seen.note(Some(5), 1);
         assert!(seen.is_in(Some(5), 1) && !seen.is_in(None, 1) && !seen.is_in(Some(6), 1));
-        // It is in that turn still, and then in the next one.
+        // It is still in that turn, and then in the next one.
         seen.note(Some(5), 2);
         assert!(seen.is_in(Some(5), 1) && seen.is_in(Some(5), 2));
         seen.note(Some(6), 3);

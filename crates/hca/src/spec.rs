@@ -1,4 +1,4 @@
-//! What a guest's device is to be.
+//! The specification of a guest's device.
 
 use crate::limits::{
     Limits, MAX_ATTACHED, MAX_COMPLETIONS, MAX_GROUPS, MAX_INLINE, MAX_MEMBERS, MAX_PDS, MAX_READS,
@@ -9,10 +9,10 @@ use packet::Mac;
 use std::net::{IpAddr, Ipv6Addr};
 use uverbs::DeviceInfo;
 
-/// Bytes of a packet besides its payload, at most: IPv6, UDP, BTH, RETH, immediate data or AETH, ICRC.
+/// Most bytes of a packet besides its payload: IPv6, UDP, BTH, RETH, immediate data or AETH, ICRC.
 const HEADERS: u16 = 40 + 8 + 12 + 16 + 4 + 4;
 
-/// What a guest's device is to be.
+/// The specification of a guest's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSpec {
     /// The guest's name.
@@ -27,16 +27,17 @@ pub struct DeviceSpec {
     pub mtu: u16,
     /// Limits.
     pub limits: Limits,
-    /// Where two guests have the same word here, their applications may share memory if they run as the same user.
+    /// If two guests have the same word here, their applications may share memory when they run as the same user.
     pub trust: Option<String>,
-    /// What it sends to guests of this host goes through the vRouter too: it is mirrored, or has a rate.
+    /// Its packets to guests of this host go through the vRouter too, because it is mirrored or has a rate.
     pub is_watched: bool,
     /// Its rate.
     pub rate: Option<Rate>,
 }
 
 impl DeviceSpec {
-    /// Its GIDs: the link-local address of its MAC first (RFC 4291, appendix A), then its addresses, IPv4's mapped.
+    /// Its GIDs: first the link-local address derived from its MAC (RFC 4291, appendix A), then its addresses, IPv4
+    /// ones mapped.
     #[must_use]
     pub fn gids(&self) -> Vec<Ipv6Addr> {
         let mapped = |address: &IpAddr| match address {
@@ -69,13 +70,13 @@ impl DeviceSpec {
         self.shares_memory() && self.trust.as_deref() == Some(trust)
     }
 
-    /// The longest payload that a packet of the guest has room for (`ibv_mtu`).
+    /// The longest payload that fits a packet of the guest (`ibv_mtu`).
     pub(crate) fn active_mtu(&self) -> u32 {
         let fits = |code: &u32| 128_u16 << code <= self.mtu.saturating_sub(HEADERS);
         (1..=5).rev().find(fits).unwrap_or(1)
     }
 
-    /// What applications are told that the device can do.
+    /// The capabilities that are reported to applications.
     pub(crate) fn info(&self) -> DeviceInfo {
         let qps = self.limits.qps;
         DeviceInfo {

@@ -16,19 +16,19 @@ use uverbs::{DEVICE, Memory, Refusal, Shape, SharedSource, WorkQueue};
 pub(crate) struct Srq {
     pub pd: PdId,
     pub source: SharedSource,
-    /// Its memory, to share, and where it lies there.
+    /// Its memory, to share, and its place there.
     pub file: OwnedFd,
     pub shape: Shape,
     /// Segments of a receive.
     pub max_sge: u32,
-    /// Where fewer receives than this wait, the application is told once. 0: it is not told.
+    /// When fewer receives than this wait, the application is told once. 0: it is not told.
     pub limit: u32,
-    /// Its share of what the device may have.
+    /// Its share of the device's limits.
     _reservation: Reservation,
 }
 
 impl Srq {
-    /// A queue, and its memory for the application.
+    /// Creates a queue, and its memory for the application.
     pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
         within("max_sge", max_sge, MAX_SEGMENTS)?;
         let (srq, _, theirs) = Self::with_limit(pd, (max_wr, max_sge), quota, quota.limits.qps)?;
@@ -51,13 +51,13 @@ impl Srq {
         Ok((Self { pd, source, file, shape, max_sge, limit: 0, _reservation: held }, memory, theirs))
     }
 
-    /// Gives the queue another size, while no peer takes from it. Returns its new memory for the application.
+    /// Resizes the queue while no peer takes from it. Returns its new memory for the application.
     pub fn resize(&mut self, max_wr: u32, limit: Option<u32>, quota: &Quota) -> Result<OwnedFd, Refusal> {
         let limit = limit.unwrap_or(self.limit);
         if limit > max_wr {
             return refuse(Errno::INVAL, "the limit is more than the queue would have room for");
         }
-        // Both are there for a moment.
+        // Both exist for a moment.
         let (mut new, memory, theirs) = Self::with_limit(self.pd, (max_wr, self.max_sge), quota, u32::MAX)?;
         let mut queue = WorkQueue::new(memory, new.shape, max_wr).map_err(no_memory)?;
         match self.source.move_to(&mut queue) {
@@ -72,7 +72,7 @@ impl Srq {
         Ok(theirs)
     }
 
-    /// Has the application told, once, where fewer receives wait than this, whoever takes them.
+    /// Requests one event when fewer receives wait than this, whoever takes them.
     pub fn arm(&mut self, limit: u32) {
         self.limit = limit;
         self.source.set_limit(limit);

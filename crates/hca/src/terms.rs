@@ -5,7 +5,7 @@ use uverbs::completion;
 use uverbs::work::opcode;
 use uverbs::{Completion, QpType, WorkRequest};
 
-/// Adds what came with a message to its completion.
+/// Adds the data of a message to its completion.
 pub(crate) fn describe(received: &rdma::Received, kind: QpType, completion: &mut Completion) {
     if received.by == rdma::Arrival::WriteWithImmediate {
         completion.opcode = completion::opcode::RECV_RDMA_WITH_IMM;
@@ -42,7 +42,7 @@ pub(crate) const fn status_number(status: Status) -> u8 {
     }
 }
 
-/// The operation that a request asks for; `None` where queue pairs of this type do not have it.
+/// The operation of a request; `None` if queue pairs of this type do not support it.
 pub(crate) fn operation(asked: &WorkRequest, kind: QpType) -> Option<SendOperation> {
     let immediate = asked.immediate.to_ne_bytes();
     let (address, rkey) = (asked.address, asked.rkey);

@@ -1,10 +1,10 @@
-//! How much CPU time the threads of applications get, compared with the workers that carry everybody's packets.
+//! How much CPU time the threads of applications get, compared with the workers, which carry everybody's packets.
 //!
-//! All of these threads together weigh as much as one worker on each CPU. Each device with applications has the same
+//! All of these threads together weigh as much as one worker on each CPU. Each device with applications gets the same
 //! share of that weight, and each thread of a device the same part of its share. The weight of a thread is its nice
 //! value, which any user may raise in any container, without a cgroup; each step reduces it by a fifth (sched(7)).
-//! Threads that run alone, or on idle CPUs, lose nothing. `SCHED_IDLE` would weigh too little: programs that poll would
-//! starve the thread that does their work.
+//! Threads that run alone, or on idle CPUs, lose nothing. `SCHED_IDLE` would weigh too little: programs that poll
+//! would starve the thread that does their work.
 
 use rustix::process::{getpriority_process, setpriority_process};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Nice {
         Self { cpus, base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
     }
 
-    /// Adapts the nice value to the number of threads. To lower it again takes RLIMIT_NICE or CAP_SYS_NICE; without
+    /// Adapts the nice value to the number of threads. Lowering it again requires RLIMIT_NICE or CAP_SYS_NICE; without
     /// them it stays.
     pub fn follow(&mut self, device: &DeviceThreads) {
         let threads = device.count.load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Nice {
         if self.seen != (threads, devices) {
             self.seen = (threads, devices);
             let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
-            // Sets it for the calling thread only: in Linux each thread has its own.
+            // Sets it only for the calling thread: in Linux each thread has its own.
             let _ = setpriority_process(None, nice);
         }
     }

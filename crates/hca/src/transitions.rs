@@ -1,4 +1,4 @@
-//! The attributes that a queue pair needs and accepts on its way from state to state (IBTA 11.2.5.2, table 91).
+//! The attributes that a queue pair requires and accepts in each state transition (IBTA 11.2.5.2, table 91).
 
 use uverbs::qp::mask::*;
 use uverbs::{QpState, QpType};
@@ -10,10 +10,10 @@ pub(crate) struct Transition {
     pub optional: u32,
 }
 
-/// Attributes that every change of state may set.
+/// Attributes that every transition may set.
 const ALWAYS: u32 = STATE | CUR_STATE;
 
-/// The attributes of a transition; `None` where there is no such transition.
+/// The attributes of a transition; `None` if there is no such transition.
 pub(crate) fn transition(kind: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState as S;
     use QpType as T;

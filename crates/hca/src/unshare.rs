@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use uverbs::completion::FORGOTTEN;
 use uverbs::{Bond, Completion, Left, Point, point};
 
-/// How long the device waits at once for a user of a bond: a message takes less.
+/// How long the device waits for a bond's user without sleeping: a message takes less.
 pub(crate) const SOON: Duration = Duration::from_micros(50);
-/// How often the device looks again at a user that takes longer: it is stopped, or copies much. Nothing notifies the
-/// device when it is done.
+/// How often the device checks a user that takes longer: it is stopped, or copies much. Nothing notifies the device
+/// when it is done.
 pub(crate) const AGAIN: Duration = Duration::from_millis(1);
 
 impl Endpoint {
@@ -35,7 +35,7 @@ impl Endpoint {
         }
     }
 
-    /// Completes what a user of a bond left unfinished when it died: the receive that it took, and the place in the
+    /// Completes what a bond's user left unfinished when it died: the receive that it took, and the place in the
     /// completion queue that it had.
     pub fn finish_for_dead_peer(&mut self, bond: &Bond, left: Left, context: &mut Context) {
         let is_taken = |number| match &self.receive.receives {

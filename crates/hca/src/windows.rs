@@ -1,4 +1,5 @@
-//! Memory windows (IBTA 10.6.7.2): a work request binds a window's key to a part of a region, and invalidates it again.
+//! Memory windows (IBTA 10.6.7.2): a work request binds a window's key to a part of a region, and invalidates it
+//! again.
 //!
 //! Windows of type 2 are of type 2B: only the queue pair on which a window was bound, and its peer, may use the key.
 
@@ -18,7 +19,7 @@ const TYPE_1: u32 = 1;
 const TYPE_2: u32 = 2;
 
 impl Regions {
-    /// Makes a window that is not bound. Returns its key.
+    /// Creates an unbound window. Returns its key.
     fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, RegionLimit> {
         let key = self.new_key();
         self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
@@ -61,8 +62,8 @@ impl Regions {
         }
     }
 
-    /// Binds a window as a work request of this queue pair asks (IBTA 10.6.7.2.2, 11.4.2.3). Returns the users of the
-    /// key that this invalidated.
+    /// Binds a window according to a work request of this queue pair (IBTA 10.6.7.2.2, 11.4.2.3). Returns the users of
+    /// the key that this invalidated.
     pub fn bind(&mut self, (pd, qpn): (PdId, Qpn), asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
         let WorkRequest { rkey, immediate, address, compare_add: len, swap, .. } = *asked;
         let (key, to) = (Key(rkey), Key(immediate));
@@ -105,8 +106,8 @@ impl Regions {
         took
     }
 
-    /// Invalidates a key for the application itself: that of a bound window of type 2. Other keys, of regions too, were
-    /// not made by a work request and stay (IBTA 10.6.7.2.7). Returns the key's users.
+    /// Invalidates a key for the application itself: that of a bound window of type 2. Other keys, including those of
+    /// regions, were not created by a work request and stay (IBTA 10.6.7.2.7). Returns the key's users.
     pub fn invalidate_local(&mut self, key: Key, pd: PdId) -> Result<KeyUsers, Fault> {
         self.invalidate(key, |region| region.pd == pd.0 && matches!(region.kind, Kind::WindowOf(_)))
     }
@@ -125,7 +126,10 @@ impl Regions {
     /// Makes a memory window.
     pub fn alloc_window(&mut self, pd: PdId, mw_type: u32, limits: Limits) -> Answer {
         if ![TYPE_1, TYPE_2].contains(&mw_type) {
-            return refuse(Errno::INVAL, format!("memory windows of type {mw_type}; there are 1 and 2"));
+            return refuse(
+                Errno::INVAL,
+                format!("memory windows of type {mw_type} do not exist; there are types 1 and 2"),
+            );
         }
         match self.insert_window(pd, mw_type == TYPE_2, limits) {
             Ok(key) => Ok((Reply::Mw { mw: key.index().0, rkey: key.0 }, Vec::new())),

@@ -16,7 +16,7 @@ use ringport::{Downlink, Uplink};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After so many frames, threads that sleep are woken, though more frames come.
+/// After this many frames, sleeping threads are woken even if more frames come.
 pub(crate) const FRAMES: u32 = 16;
 /// About how many frames a turn delivers, copies included, and how many bytes. The last frame may exceed it.
 const PACKETS: usize = 1024;
@@ -24,7 +24,7 @@ const BYTES: usize = 1 << 20;
 /// The most inboxes that are announced together.
 const TOGETHER: usize = 128;
 
-/// Sends the payload of a UDP datagram, with room for its ICRC at its end. False where it is lost.
+/// Sends the payload of a UDP datagram, with room for its ICRC at its end. False if it is lost.
 pub(crate) fn send(uplink: &Uplink, path: &Path, source_port: u16, payload: &[u8]) -> bool {
     uplink.send(frame::len(&path.header, payload.len()), |frame| {
         // There is room for all headers.
@@ -32,12 +32,12 @@ pub(crate) fn send(uplink: &Uplink, path: &Path, source_port: u16, payload: &[u8
     })
 }
 
-/// Delivers packets from the wire to the threads that have their queue pairs.
+/// Delivers packets from the wire to the threads that own their queue pairs.
 pub(crate) struct Delivery<'a> {
     adapter: &'a Adapter,
-    /// Buffer for the next packet. Each inbox gives a buffer back for the one that it gets.
+    /// Buffer for the next packet. Each inbox returns one for the one that it gets.
     spare: Vec<u8>,
-    /// Inboxes with packets that are not announced yet, and how many frames those came from.
+    /// Inboxes with packets that are not announced yet, and the number of frames from which those came.
     untold: Vec<Arc<Inbox<Question>>>,
     frames: u32,
     copy_rate: CopyRate,
@@ -49,7 +49,7 @@ impl<'a> Delivery<'a> {
         Self { adapter, spare: Vec::new(), untold, frames: 0, copy_rate: CopyRate::default() }
     }
 
-    /// Delivers packets that came, no more than belong to a turn: the thread has other work as well.
+    /// Delivers at most one turn's packets: the thread has other work as well.
     pub fn turn(&mut self, downlink: &mut Downlink) {
         let now = monotonic();
         let (mut packets, mut bytes) = (0, 0);
@@ -65,7 +65,7 @@ impl<'a> Delivery<'a> {
         self.announce();
     }
 
-    /// Delivers a packet to the threads that have its queue pairs. Threads are woken once for many packets. Returns how
+    /// Delivers a packet to the threads that own its queue pairs. Threads are woken once for many packets. Returns how
     /// many copies were made for members of a group.
     fn deliver(&mut self, frame: &[u8], now: Duration) -> usize {
         let errors = &self.adapter.errors;
@@ -74,7 +74,7 @@ impl<'a> Delivery<'a> {
             return 0;
         };
         let is_multicast = is_group(header.destination);
-        // Comes before anything costly, so that a flood to a group without members costs little.
+        // Before anything costly, so that a flood to a group without members costs little.
         let members = if is_multicast { self.adapter.groups.members(header.destination) } else { None };
         if is_multicast && members.is_none() {
             count(&errors.unknown_group);
@@ -96,7 +96,7 @@ impl<'a> Delivery<'a> {
         0
     }
 
-    /// Puts a packet into the inbox of the thread that has its queue pair.
+    /// Puts a packet into the inbox of the thread that owns its queue pair.
     fn hand(&mut self, qpn: Qpn, header: NetworkHeader, bytes: &[u8]) {
         let errors = &self.adapter.errors;
         let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
@@ -139,7 +139,7 @@ impl<'a> Delivery<'a> {
     }
 }
 
-/// Notes an inbox to be announced, once.
+/// Records an inbox, once, to be announced later.
 fn tell_later(untold: &mut Vec<Arc<Inbox<Question>>>, inbox: &Arc<Inbox<Question>>) {
     if untold.iter().rev().any(|other| Arc::ptr_eq(other, inbox)) {
         return;
@@ -171,7 +171,7 @@ mod tests {
         multicast_to(group(3), queue_key, partition, len)
     }
 
-    /// A datagram to a group, as it comes by a wire.
+    /// A datagram to a group, as it comes over the wire.
     fn multicast_to(group: Ipv6Addr, queue_key: u32, partition: u16, len: usize) -> Vec<u8> {
         let bth = Bth {
             opcode: Opcode::Of(Service::Ud, Operation::SendOnly),
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// A device with as many members of the group as there may be, of some programs.
+    /// A device with as many members of the group as allowed, in several programs.
     fn device(programs: usize) -> (Arc<Adapter>, Vec<Arc<Inbox<Question>>>) {
         let spec = crate::DeviceSpec {
             guest: "a".into(),
@@ -228,7 +228,7 @@ mod tests {
         (adapter, inboxes)
     }
 
-    /// How many packets are in an inbox that was announced to.
+    /// How many packets are in an announced inbox.
     fn taken(inbox: &Inbox<Question>) -> usize {
         let mut taken = Arrivals::default();
         inbox.take(&mut taken);

@@ -17,7 +17,7 @@ pub(crate) struct WireErrors {
     pub partition: AtomicU64,
     /// The rate of copies for groups is reached.
     pub paced: AtomicU64,
-    /// The source is the guest's own address, but the packet came by the wire.
+    /// The source is the guest's own address, but the packet came over the wire.
     pub forged: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! Messages within a host cost the device no allocation.
+//! Messages within a host make the device allocate nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: the system's allocator does all the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +48,7 @@ fn messages_are_copied_without_allocating() {
             }
             ALLOCATIONS.load(Ordering::Relaxed) - before
         };
-        // Its slots have room of their own, which they get the first time.
+        // Its slots allocate their own room the first time.
         exchange(200);
         let allocations = exchange(400);
         assert!(allocations < 40, "{allocations} for 400 messages, {kind:?}");

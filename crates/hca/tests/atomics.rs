@@ -1,4 +1,5 @@
-//! Atomic operations of several applications on the same memory, which the device does for each by a thread of its own.
+//! Atomic operations of several applications on the same memory. The device executes those of each application on a
+//! separate thread.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -9,11 +10,11 @@ use uverbs::{QpType, WorkRequest};
 
 const ADD: u8 = 6;
 const CONTEXTS: u8 = 2;
-/// Additions of each, and how many of them are under way.
+/// Additions of each application, and how many of them are in progress.
 const TIMES: u64 = 20_000;
 const AT_ONCE: u64 = 16;
 
-/// A connection to an application that has the counter.
+/// A connection to the application that has the counter.
 struct Adder {
     app: App,
     qp: Qp,
@@ -21,7 +22,7 @@ struct Adder {
     own: Box<[u8]>,
     key: u32,
     rkey: u32,
-    /// It is there as long as that.
+    /// Keeps the peer alive.
     _there: (App, Qp, Cq),
 }
 
@@ -56,7 +57,7 @@ fn no_addition_of_two_contexts_is_lost() {
     let host = Host::new();
     let _devices = [host.device(1), host.device(2)];
     let counter: Box<[u64]> = vec![0; 2].into();
-    // SAFETY: the bytes of the counter, which nobody looks at but as numbers.
+    // SAFETY: the bytes of the counter, which are only read as numbers.
     let bytes = unsafe { std::slice::from_raw_parts(counter.as_ptr().cast(), 16) };
     let adders: Vec<_> = (0..CONTEXTS).map(|_| Adder::new(&host, bytes)).collect();
     let address = counter.as_ptr() as u64;
@@ -65,6 +66,6 @@ fn no_addition_of_two_contexts_is_lost() {
             scope.spawn(move || adder.add(address));
         }
     });
-    // SAFETY: it is there, and nobody writes to it any more.
+    // SAFETY: it still exists, and nobody writes to it any more.
     assert_eq!(unsafe { counter.as_ptr().read_volatile() }, u64::from(CONTEXTS) * TIMES);
 }

@@ -1,4 +1,4 @@
-//! What becomes of an application whose peer dies, or stands still, while it is at work with what both share.
+//! What happens to an application whose peer dies, or stops, while it works with what they share.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -18,7 +18,7 @@ const FLUSHED: u8 = 5;
 const LOCAL_INV: u8 = 7;
 const BIND: u8 = 8;
 
-/// One who sends as the library does, up to where the test has it end.
+/// A sender that behaves like the library, up to the point where the test ends it.
 struct Sender {
     app: App,
     bond: Bond,
@@ -56,7 +56,7 @@ fn sender(host: &Host, b: &mut App, cb: &Cq, first: u64) -> (Sender, Qp) {
     (Sender { app: a, bond, sink, source, cq }, qb)
 }
 
-/// Somebody who has three receives of each sender, from 10 and from 20 on.
+/// A receiver that posted three receives for each sender, numbered from 10 and from 20.
 fn receiver() -> Receiver {
     let host = Host::new();
     let [sending, device] = [host.device(TRUSTING), host.device(TRUSTING + 1)];
@@ -76,7 +76,7 @@ impl Sender {
         self.source.take_known(&mut Vec::new(), note).unwrap().unwrap().1.id
     }
 
-    /// Reserves a place in the receiver's completion queue, and puts nothing there.
+    /// Reserves a place in the receiver's completion queue, and stores nothing there.
     fn reserve(&self, place: u32) {
         self.bond.note_place(Hold::Tries(place));
         rustix::io::pwrite(&self.cq, &(place + 1).to_ne_bytes(), 128).unwrap();
@@ -99,13 +99,13 @@ impl Receiver {
         (done.id, done.status, done.qpn)
     }
 
-    /// Whether the device answers before long.
+    /// Whether the device answers soon.
     fn is_answered(&self) -> bool {
         let mut wanted = [PollFd::from_borrowed_fd(self.app.connection.as_fd(), PollFlags::IN)];
         poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 300_000_000 })) == Ok(1)
     }
 
-    /// Binds a window to memory, on one of its queue pairs; its key.
+    /// Binds a window to memory, on one of its queue pairs; returns its key.
     fn bind(&mut self, memory: &[u8], mw_type: u32, on: usize) -> u32 {
         let region = self.app.register(memory, access::ALL);
         let (reply, _) = self.app.ask(&Request::AllocMw { pd: self.app.pd, mw_type }).unwrap();
@@ -118,7 +118,7 @@ impl Receiver {
         rkey
     }
 
-    /// Takes the key of a window away, by a request of one of its queue pairs.
+    /// Invalidates the key of a window by a request of one of its queue pairs.
     fn invalidate(&mut self, key: u32, on: usize) {
         let asked = WorkRequest { immediate: key, ..asked(LOCAL_INV) };
         self.app.post_send(&mut self.qps[on], asked, &[]);
@@ -141,7 +141,7 @@ fn a_place_that_a_killed_sender_reserved_is_filled() {
     assert!(a.bond.enter());
     assert_eq!(a.take(), 10);
     a.reserve(0);
-    // What comes after it is kept back by it, and not told of any more once that is told of.
+    // It holds back what comes after it; once it is announced, that is not announced again.
     assert!(c.sink.push(&Completion { id: 7, ..c.arrived(&b.qps[1]) }, false).unwrap());
     assert!(b.cq.queue.poll().is_none());
     b.cq.queue.arm(Arm::Any);
@@ -189,12 +189,12 @@ fn what_a_killed_sender_did_all_of_is_done_once() {
     assert!(a.bond.enter());
     let id = a.take();
     let arrived = Completion { id, ..a.arrived(&b.qps[0]) };
-    // It was to tell of it.
+    // It should have announced it.
     assert_eq!(a.sink.push_noting(&arrived, false, |place| a.bond.note_place(place)), Ok(true));
     a.die();
     wait_readable(&b.channel);
     assert_eq!(b.next(), (10, 0, b.qps[0].qpn));
-    // The receives after it are flushed, and it is not.
+    // The receives after it are flushed, but it is not.
     let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
     b.app.modify(b.qps[0].qpn, mask::STATE, attributes).unwrap();
     assert_eq!([b.next().0, b.next().0], [11, 12]);
@@ -223,7 +223,7 @@ fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     b.app.connection.send(&Request::DeregMr { mr: first }, &[]).unwrap();
     a.bond.leave();
     assert!(!b.is_answered());
-    // It goes on with something else, and sees that it is gone.
+    // It continues with something else, and sees that the bond is closed.
     c.bond.leave();
     assert!(c.bond.enter());
     b.answer();
@@ -257,17 +257,17 @@ fn a_key_is_taken_away_once_those_who_could_use_it_are_done() {
     let memory = vec![0; 4096];
     let (a, c) = (b.senders.remove(0), b.senders.remove(0));
     let key = b.bind(&memory, 2, 0);
-    // The peer of the other queue pair can't use it, and stands still.
+    // The peer of the other queue pair can't use the key, and stops.
     assert!(c.bond.enter());
     b.invalidate(key, 0);
     assert_eq!(b.next(), (LOCAL_INV.into(), 0, b.qps[0].qpn));
-    // Nor can it use what is of another protection domain.
+    // Nor can it use keys of another protection domain.
     let own = b.app.pd;
     b.app.pd = b.app.handle(&Request::AllocPd);
     let region = b.app.register(&memory, 0);
     b.app.ask(&Request::DeregMr { mr: region }).unwrap();
     b.app.pd = own;
-    // The peer of its own is waited for.
+    // The device waits for the peer of this queue pair.
     let key = b.bind(&memory, 2, 0);
     assert!(a.bond.enter());
     b.invalidate(key, 0);

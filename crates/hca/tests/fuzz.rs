@@ -1,5 +1,5 @@
-//! A hostile program at the device's socket: whatever it asks for, in whatever order, and whatever it does to what it
-//! shares, the device serves others, and has everything back once it is gone.
+//! A hostile program at the device's socket: whatever it requests, in whatever order, and whatever it does to what it
+//! shares, the device serves others, and recovers everything once the program is gone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -17,16 +17,16 @@ use uverbs::{
     Shape, VERSION, WorkQueue, WorkRequest,
 };
 
-/// What a program does next: which step, with what object, and numbers.
+/// The next step of a program: its kind, its object, and numbers.
 type Step = (u8, u8, u32, u32, u64);
 
-/// Memory that it may register: the test's own is out of its reach.
+/// Memory that it may register, so that the test's own memory is out of its reach.
 const ROOM: usize = 1 << 16;
 
-/// Threads of ours that panicked.
+/// Number of our threads that panicked.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// The device, which lives through all programs, and a well-behaved program beside them.
+/// The device, which survives all programs, and a well-behaved program that runs meanwhile.
 struct World {
     host: Host,
     device: Device,
@@ -50,7 +50,7 @@ fn world() -> &'static Mutex<World> {
     })
 }
 
-/// A queue pair, and its queues where the program fills them as the library does.
+/// A queue pair, with its queues if the program fills them as the library does.
 struct Qp {
     qpn: u32,
     doorbell: u32,
@@ -74,7 +74,7 @@ fn group() -> std::net::Ipv6Addr {
 }
 
 impl Program<'_> {
-    /// A number that it was given, or any other.
+    /// One of the numbers that it was given, or any other.
     fn pick(numbers: &[u32], wanted: u32) -> u32 {
         let known = numbers.get(wanted as usize / 2 % numbers.len().max(1));
         if wanted.is_multiple_of(2) { known.copied().unwrap_or(wanted) } else { wanted }
@@ -88,7 +88,7 @@ impl Program<'_> {
         Self::pick(&self.qps.iter().map(|qp| qp.qpn).collect::<Vec<_>>(), wanted)
     }
 
-    /// A place in its memory, or one where nothing is.
+    /// An address in its memory, or one where nothing is.
     fn place(&self, number: u64) -> u64 {
         let start = self.world.memory.as_ptr() as u64;
         if number.is_multiple_of(8) { number % 4096 } else { start + number % ROOM as u64 }
@@ -208,7 +208,7 @@ impl Program<'_> {
         true
     }
 
-    /// Takes a queue pair on its way, with another of its own as its peer.
+    /// Connects a queue pair to another of its own, step by step.
     fn connect(&mut self, a: u32, b: u32) -> bool {
         let (qpn, peer) = (self.qpn(a & !1), self.qpn(b & !1));
         let to = |state: QpState| QpAttributes {
@@ -237,7 +237,7 @@ impl Program<'_> {
             (QpState::ReadyToSend, mask::STATE | mask::SQ_PSN | retries),
             (QpState::ReadyToSend, mask::STATE | mask::SQ_PSN),
         ];
-        // Each kind takes those that are its own.
+        // Each kind takes its own attributes.
         steps.into_iter().all(|(state, mask)| {
             let request = Request::ModifyQp { qpn, mask, attributes: to(state) };
             let said = self.app.connection.send(&request, &[]);
@@ -245,7 +245,7 @@ impl Program<'_> {
         })
     }
 
-    /// Posts a request, as the library does, and rings for it.
+    /// Posts a request, as the library does, and rings the doorbell.
     fn post(&mut self, (_, which, a, b, c): Step) {
         let place = self.place(c);
         let (lkey, rkey) = (Self::pick(&self.keys, a & !1), Self::pick(&self.keys, b));
@@ -276,7 +276,7 @@ impl Program<'_> {
         let _ = rustix::io::write(&self.app.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Writes over a file that the device shares, or makes a hole in it.
+    /// Overwrites a file that the device shares, or punches a hole in it.
     fn spoil(&mut self, (_, which, a, b, c): Step) {
         let at = which as usize % self.files.len().max(1);
         let Some(file) = self.files.get(at) else { return };
@@ -291,7 +291,7 @@ impl Program<'_> {
         }
     }
 
-    /// Asks the connection manager for something.
+    /// Sends a request to the connection manager.
     fn manage(&mut self, (_, which, a, b, c): Step) {
         let at = [[10, 1, 1, TRUSTING], [10, 1, 1, TRUSTING], [127, 0, 0, 1], [239, 1, 2, 3]][b as usize % 4];
         let address = std::net::SocketAddr::from((at, a as u16));
@@ -342,7 +342,7 @@ impl Program<'_> {
         self.files.push(ours);
     }
 
-    /// Returns whether it is connected still.
+    /// Returns whether it is still connected.
     fn step(&mut self, step: Step) -> bool {
         let (kind, which, a, b, c) = step;
         match kind % 16 {
@@ -375,7 +375,7 @@ fn hostile_programs() {
         let handles = vec![app.pd];
         let (manager, keys, qps, files) = Default::default();
         let mut program = Program { world: &mut world, app, manager, handles, keys, qps, files };
-        // One of each that most others need.
+        // One of each object that most others need.
         program.ask((0, 8, 7, 1, 2));
         for step in steps {
             if !program.step(*step) {
@@ -384,10 +384,10 @@ fn hostile_programs() {
         }
         let files = program.files;
         drop((program.app, program.manager));
-        // It is gone, all but what it keeps.
+        // It is gone, except for what it keeps.
         until(|| world.device.describe().len() == 1 && world.device.describe_connections().is_empty());
         world.modest.ask(&Request::QueryPort).unwrap();
-        // The other's connection; and the process, which may have been given memory, and is there still.
+        // The other program's connection; and the process, which may have been given memory, and still exists.
         let idle = [(17, 8), (18, 8)];
         until(|| idle.contains(&world.host.fabric.taken()));
         drop(files);

@@ -1,4 +1,4 @@
-//! Programs that do their worst: what they may take, and whom they may keep waiting.
+//! Programs that behave as badly as they can: what they may take, and whom they may delay.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -17,7 +17,7 @@ use uverbs::{QpAttributes, QpState, QpType, Refusal, Reply, Request, VERSION, Wo
 
 const WRITE: u8 = 0;
 
-/// Does something that must not wait for a program.
+/// Runs something that must not wait for a program.
 fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || done.send(what()));
@@ -33,7 +33,7 @@ fn limits_are_for_all_programs_of_a_device_together() {
     let host = Host::new();
     let _device = host.device(1);
     let mut apps = [(); 3].map(|()| App::attach(&host.socket(1)));
-    // Of 64 queue pairs; each program has a protection domain already.
+    // Of 64 queue pairs; each program already has a protection domain.
     let limits = [
         (Request::CreateCq { entries: 1, channel: None }, 128),
         (Request::CreateChannel, 128),
@@ -63,7 +63,7 @@ fn limits_are_for_all_programs_of_a_device_together() {
         made += usize::from(!refused);
     }
     assert_eq!(made, 16 << 10);
-    // What a program had that is gone others may have.
+    // What a program that ended had is free for others.
     let [first, mut second, _] = apps;
     drop(first);
     until(|| second.ask(&Request::CreateChannel).is_ok());
@@ -99,7 +99,7 @@ fn memory_of_queues_is_limited_together() {
             refused => break refused,
         }
     };
-    // 64 MB each, and a little: 512 MB have room for seven.
+    // A little more than 64 MB each: 512 MB have room for seven.
     assert_eq!((queues.len(), errno(refused)), (7, Errno::NOMEM));
     apps[0].ask(&Request::DestroyCq { cq: queues[0] }).unwrap();
     apps[1].ask(&large).unwrap();
@@ -150,7 +150,7 @@ fn one_device_leaves_descriptors_to_the_others() {
     loop {
         let mut connection = open(&host.socket(1));
         let hello = Request::Hello { version: VERSION, token: 0 };
-        // It is closed where there is no place for it.
+        // The descriptor is closed if there is no place for it.
         let said = connection.send(&hello, &[common::own_memory().as_fd()]);
         if said.and_then(|()| connection.receive::<Result<Reply, Refusal>>()).is_err() {
             break;
@@ -159,7 +159,7 @@ fn one_device_leaves_descriptors_to_the_others() {
     }
     let (descriptors, _) = host.fabric.taken();
     assert!((450..=500).contains(&descriptors), "half of what there is, and not {descriptors}");
-    // The other has its part.
+    // The other one still has its part.
     let mut modest = App::attach(&host.socket(2));
     let cq = modest.cq(16, None);
     let _qp = modest.qp(QpType::Rc, &cq, None);
@@ -180,7 +180,7 @@ fn nobody_waits_for_an_event_descriptor_that_a_program_shares() {
         (0..3).for_each(|_| _ = app.ask(&Request::QueryPort).unwrap());
         (app, cq)
     });
-    // Full: who adds to it waits until somebody reads it.
+    // Full: a writer waits until somebody reads it.
     rustix::io::write(&app.wake, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     let described = device.clone();
     let clients = in_time(move || {
@@ -188,7 +188,7 @@ fn nobody_waits_for_an_event_descriptor_that_a_program_shares() {
         described.describe()
     });
     assert!(!clients[0].is_stuck && clients[0].cqs.len() == 1);
-    // A doorbell that nobody hears is the program's own affair; the thread goes on.
+    // A doorbell that nobody hears is the program's own problem; the thread continues.
     app.ask(&Request::DestroyCq { cq: cq.handle }).unwrap();
     let closed = Arc::into_inner(device).unwrap();
     in_time(move || drop(closed));
@@ -200,13 +200,13 @@ fn who_does_not_read_answers_is_given_up() {
     let host = Host::new();
     let device = host.device(1);
     let mut app = App::attach(&host.socket(1));
-    // Until its connection is closed: the answers have no room.
+    // Until its connection is closed: there is no room for the answers.
     while app.connection.send(&Request::QueryPort, &[]).is_ok() {}
     until(|| device.describe().is_empty());
     assert!(App::attach(&host.socket(1)).ask(&Request::QueryPort).is_ok());
 }
 
-/// Rules that answer some device's questions when they are told to.
+/// Rules that delay answers about one device until they are told to give them.
 #[derive(Clone, Default)]
 struct Slow(Arc<(Mutex<Option<u16>>, Condvar)>);
 
@@ -227,7 +227,7 @@ impl Slow {
     }
 }
 
-/// A thread that stands still is given up: here in its look for a way, as it may in its program's memory.
+/// A thread that stops is given up. Here it stops while it finds a path; it could also be in its program's memory.
 #[test]
 fn a_thread_that_stands_still_keeps_nobody_waiting() {
     let rules = Slow::default();
@@ -286,13 +286,13 @@ fn channels_of_the_connection_manager_are_sockets_that_keep_nobody_waiting() {
         assert_eq!(ask(wrong).unwrap_err().errno, Errno::INVAL.raw_os_error());
     }
     assert!(matches!(ask(&pair(SocketType::SEQPACKET).0), Ok(Reply::Handle(_))));
-    // Nobody asks such a program what it has of verbs.
+    // Nobody can ask such a program about its verbs objects.
     assert!(device.describe().is_empty());
 }
 
 #[test]
 fn a_file_of_huge_pages_is_refused() {
-    // With pages in their pool it could be mapped, and its pages be taken away by holes.
+    // With pages in the pool it could be mapped, and its pages removed by punching holes.
     let pool = "/proc/sys/vm/nr_hugepages";
     let before = std::fs::read_to_string(pool).unwrap();
     let _ = std::fs::write(pool, "4");
@@ -335,7 +335,7 @@ fn what_a_guest_writes_to_itself_counts_against_its_rate() {
             WorkRequest { id, opcode: WRITE, flags: SIGNALED, address, rkey: kb, ..WorkRequest::default() };
         a.post_send(&mut qa, write, &[segment(&memory, ka)]);
     }
-    // Nothing more than the burst, however often its thread has a turn.
+    // Never more than the burst, however often its thread has a turn.
     let mut done = 0;
     for _ in 0..1000 {
         a.ask(&Request::QueryPort).unwrap();
@@ -375,18 +375,18 @@ fn trust_that_is_taken_away_ends_what_was_shared() {
     };
     let guest = format!("vm{TRUSTING}");
     assert_eq!(given(&devices), [(guest.clone(), Given::Queues, true)]);
-    // All of its memory only for who asks for that.
+    // All of its memory is given only to those who ask for that.
     let (reply, files) = a.ask(&Request::Memory { qpn: qa }).unwrap();
     let pid = std::process::id() as i32;
     assert_eq!((reply, files.len()), (Reply::Memory { pid, token: 0 }, 1));
     assert_eq!(given(&devices), [(guest.clone(), Given::Everything, true)]);
-    // A change that leaves it leaves the connection.
+    // A change that does not affect it leaves the connection.
     devices[1].update(hca::DeviceSpec {
         addresses: vec![IpAddr::from([10, 1, 1, TRUSTING + 1])],
         ..spec(TRUSTING + 1, 1)
     });
     devices[0].review();
-    // Who has answered a question has done what was asked before.
+    // Once a program has answered a question, it has done what was asked before.
     assert!(devices.iter().all(|device| !device.describe()[0].is_stuck));
     assert_eq!([state(&mut a, qa), state(&mut b, qb)], [QpState::ReadyToSend as u32; 2]);
     devices[1].update(hca::DeviceSpec { trust: None, ..spec(TRUSTING + 1, 1) });

@@ -1,4 +1,4 @@
-//! Who listens at a loopback address is asked by its own guest only.
+//! Only a guest itself reaches its listeners on loopback addresses.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use uverbs::{Connection, QpType, Refusal, Reply, Request, VERSION};
 
 const TCP: u32 = 0x106;
 const CONNECT_REQUEST: u32 = 4;
-/// Where an IPv4 header is in a frame, and behind it and UDP's the datagram to queue pair 1.
+/// Offset of the datagram to queue pair 1, after an IPv4 header and UDP.
 const BTH: usize = IP + 20 + 8;
 
 /// A program that uses the connection manager, with an identifier.
@@ -59,11 +59,11 @@ impl Program {
     }
 }
 
-/// The request as the guest would have made it of itself, by 127.0.0.1.
+/// The request as the guest itself would have sent it, through 127.0.0.1.
 fn forged(mut frame: Vec<u8>) -> Vec<u8> {
     let (own, others) = ([10, 1, 1, 1], [10, 1, 1, 2]);
     let places: Vec<usize> = (IP..frame.len() - 4).filter(|at| frame[*at..*at + 4] == others).collect();
-    // In the header of IP, among the GIDs, and in the private data's header, which has the one asked for behind.
+    // In the IP header, among the GIDs, and in the private data's header, which also has the requested address.
     assert_eq!(places.len(), 3);
     for at in &places {
         frame[*at..*at + 4].copy_from_slice(&own);
@@ -89,7 +89,7 @@ fn nobody_else_may_say_that_it_is_the_guest() {
     let request = frame(&mut far_port);
     put(&mut port, &forged(request.clone()));
     put(&mut port, &request);
-    // The second is answered, that nobody listens there; the first is not heard.
+    // The second one gets the answer that nobody listens; the first one is ignored.
     let answer = frame(&mut port);
     assert_eq!((&answer[IP + 16..IP + 20], answer[BTH]), (&[10, 1, 1, 2][..], 0x64));
     let counted = |name| here.counters(&[]).into_iter().find(|(other, _)| *other == name).unwrap().1;

@@ -12,19 +12,19 @@ use uverbs::{QpType, Request, WorkRequest};
 
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1234;
-/// Where an IPv4 header is in a frame, and the base transport header behind it and UDP's.
+/// Offset of an IPv4 header in a frame, and of the base transport header after it and UDP.
 const BTH: usize = IP + 20 + 8;
 
 fn group() -> Ipv6Addr {
     Ipv4Addr::new(239, 129, 2, 3).to_ipv6_mapped()
 }
 
-/// An application with a queue pair of datagrams, that has receives posted.
+/// An application with a queue pair of datagrams and posted receives.
 struct Member {
     app: App,
     cq: Cq,
     qp: Qp,
-    /// What it sends, and where it receives.
+    /// Where it sends from, and where it receives.
     text: Box<[u8]>,
     buffer: Box<[u8]>,
     key: u32,
@@ -76,7 +76,7 @@ impl Member {
     fn received(&mut self) -> String {
         let done = next(&mut self.cq);
         assert!((100..104).contains(&done.id) && done.status == 0, "{done:?}");
-        // The header that it came with is the group's.
+        // Its network header is the group's.
         assert_eq!((self.buffer[20], &self.buffer[36..40]), (0x45, &group().octets()[12..]));
         String::from_utf8(self.buffer[40..done.byte_len as usize].to_vec()).unwrap()
     }
@@ -106,7 +106,7 @@ fn a_message_reaches_who_is_attached() {
     assert_eq!((&sent[IP + 22..IP + 24], &sent[BTH + 5..BTH + 8]), (&[0x12, 0xb7][..], &[0xff; 3][..]));
     put(&mut far_port, &sent);
     far.iter_mut().for_each(|member| assert_eq!(member.received(), "to all"));
-    // Each heard it once; who left hears no more, and who sends need not be attached.
+    // Each received it once; a detached queue pair receives no more, and a sender need not be attached.
     sibling.detach(group()).unwrap();
     stranger.send(group(), b"again");
     put(&mut far_port, &frame(&mut port));
@@ -129,8 +129,8 @@ fn what_a_wire_brings_is_checked() {
     let qpn = member.qp.qpn.to_be_bytes();
     let unready = member.app.qp(QpType::Rc, &member.cq, None).qpn.to_be_bytes();
     let wrong = [
-        // To a queue pair of the group's, to the group's at one address; with another key; for another group; of
-        // another partition; for a queue pair that is not ready.
+        // To a queue pair of the group's; to the group's number at a unicast address; with another key; for another
+        // group; of another partition; for a queue pair that is not ready.
         sealed(good.clone(), |frame| frame[BTH + 5..BTH + 8].copy_from_slice(&qpn[1..])),
         sealed(good.clone(), |frame| frame[IP + 16..IP + 20].copy_from_slice(&[10, 1, 1, 2])),
         sealed(good.clone(), |frame| frame[BTH + 12] ^= 1),
@@ -187,7 +187,7 @@ fn what_cannot_be_is_refused() {
     let attach = |qpn| Request::AttachMcast { qpn, gid: group() };
     assert_eq!(refused(&mut member.app, &attach(connected)), Errno::INVAL.raw_os_error());
     assert_eq!(refused(&mut member.app, &attach(connected ^ 1)), Errno::INVAL.raw_os_error());
-    // As with Linux, who is attached is not destroyed.
+    // As with Linux, an attached queue pair can't be destroyed.
     member.attach(group()).unwrap();
     let destroy = Request::DestroyQp { qpn: member.qp.qpn };
     assert_eq!(refused(&mut member.app, &destroy), Errno::BUSY.raw_os_error());
@@ -201,7 +201,7 @@ fn who_is_gone_is_attached_no_more() {
     let host = Host::new();
     let (device, mut port) = host.device_with_port(1, 1);
     let mut stays = Member::new(&host, 1);
-    // As many as there may be, twice.
+    // As many as allowed, twice.
     for _ in 0..2 {
         let mut gone = Member::new(&host, 1);
         for number in 0..1024_u32 {

@@ -1,4 +1,4 @@
-//! A daemon that does not see its programs' processes: they are in no process namespace of its own.
+//! A daemon that can't see its programs' processes, because they are not in its process namespace.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use uverbs::qp::access;
 use uverbs::{QpType, Request, WorkRequest};
 
-/// Says to a process of this test that it is the daemon.
+/// Tells a process of this test to be the daemon.
 const DAEMON: &str = "HCA_TEST_DAEMON";
 const SEND: u8 = 2;
 
-/// Has two trusting devices, and says in the end what number their programs have.
+/// Opens two trusting devices, and finally reports the process numbers of their programs.
 fn be_the_daemon() {
     let host = Host::new();
     let devices = [common::TRUSTING, common::TRUSTING + 1].map(|number| host.device(number));
@@ -59,7 +59,7 @@ fn a_program_that_has_no_number_here_is_served() {
     a.post_send(&mut qa, send, &[segment(&from, ka)]);
     assert_eq!((next(&mut ca).status, next(&mut cb).status), (0, 0));
     assert!(from == to);
-    // Memory is shared all the same; whether its holder ended is told by its connection alone.
+    // Memory is shared all the same; only its connection tells whether its holder ended.
     assert!(a.ask(&Request::Direct { qpn: qa.qpn }).is_ok());
     daemon.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert_eq!(lines.find(|line| line.starts_with("pids")).unwrap(), "pids [0, 0]");

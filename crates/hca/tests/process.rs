@@ -1,4 +1,4 @@
-//! What programs take of the daemon's process, and that it comes back.
+//! What programs take from the daemon's process, and that all of it is returned.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::{Capacity, CreateQp, QpType, Reply, Request, VERSION};
 
-/// One at a time: all have the same process.
+/// One test at a time, since all share the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -22,18 +22,18 @@ fn lines(path: &str, with: &str) -> usize {
     std::fs::read_to_string(path).unwrap().lines().filter(|line| line.contains(with)).count()
 }
 
-/// Threads of this name: their numbers.
+/// The numbers of threads with this name.
 fn threads(name: &str) -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let ids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap());
-    // One may end meanwhile.
+    // A thread may end meanwhile.
     let has_name = |id: &u32| {
         std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).is_ok_and(|comm| comm.trim() == name)
     };
     ids.filter(has_name).collect()
 }
 
-/// The threads of so many devices, which take a moment to have their name.
+/// The threads of this many devices, which take a moment to get their names.
 fn devices_threads(count: usize) -> Vec<u32> {
     until(|| threads("verbs").len() == count);
     threads("verbs")
@@ -45,7 +45,7 @@ fn taken() -> (usize, usize, usize) {
     (descriptors, lines("/proc/self/maps", "/memfd:"), threads("verbs-client").len())
 }
 
-/// Writes nonsense over a file that the device shares, makes holes in it, and tries to take it away.
+/// Writes random bytes over a file that the device shares, punches holes in it, and tries to truncate it.
 fn spoil(file: &OwnedFd, seed: &mut u64) {
     let len = rustix::fs::fstat(file).unwrap().st_size as u64;
     let mut bytes = vec![0; len.min(1 << 16) as usize];
@@ -63,7 +63,7 @@ fn spoil(file: &OwnedFd, seed: &mut u64) {
     assert!(!is_memory || rustix::fs::ftruncate(file, 0).is_err());
 }
 
-/// A program that makes one of everything, spoils what it shares, and ends after so many steps.
+/// A program that creates one of everything, spoils what it shares, and ends after this many steps.
 fn hostile(host: &Host, seed: &mut u64, steps: usize) {
     let mut app = App::attach(&host.socket(TRUSTING));
     let (mut files, mut cqs) = (Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ fn hostile(host: &Host, seed: &mut u64, steps: usize) {
             _ => Request::CreateAh { pd, vector: common::vector(gid(TRUSTING)) },
         };
         if step + 1 == steps {
-            // It ends before the answer comes, with more descriptors than there should be.
+            // It ends before the answer comes, with more descriptors than it should have.
             let more = own_memory();
             let _ = app.connection.send(&request, &[more.as_fd(), more.as_fd()]);
             break;
@@ -103,7 +103,7 @@ fn hostile(host: &Host, seed: &mut u64, steps: usize) {
         files.extend(more);
         let _ = rustix::io::write(&app.wake, &1_u64.to_ne_bytes());
     }
-    // Once more, while its queues are looked at.
+    // Once more, while its queues are read.
     files.iter().for_each(|file| spoil(file, seed));
 }
 
@@ -119,7 +119,7 @@ fn everything_comes_back_whatever_a_program_did() {
     assert_eq!((before.1, before.2), (0, 0));
     for round in 0..120 {
         hostile(&host, &mut seed, round % 24);
-        // Some never say what they are, or say nonsense.
+        // Some never send a greeting, or send random bytes.
         let mut stranger = open(&host.socket(TRUSTING));
         if round % 3 == 0 {
             let hello = Request::Hello { version: VERSION, token: seed };
@@ -169,7 +169,7 @@ fn without_descriptors_nobody_is_let_in_and_nobody_spins() {
     assert!(matches!(answer, Ok(Reply::Device(_))), "{answer:?}");
 }
 
-/// The nice value of a thread (proc(5)); nothing where it has ended meanwhile.
+/// The nice value of a thread (proc(5)); `None` if it has ended meanwhile.
 fn nice(thread: u32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     Some(stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse().unwrap())
@@ -182,7 +182,8 @@ fn the_threads_of_programs_weigh_as_much_as_the_cpus_together() {
     let _devices = [host.device(1), host.device(2)];
     let base = nice(devices_threads(2)[0]).unwrap();
     let cpus = std::thread::available_parallelism().unwrap().get();
-    // So many of the one that all of them weigh four times as much as the CPUs; the other's only one is not alone.
+    // So many of one device that together they weigh four times as much as the CPUs; the other device's only thread is
+    // not alone.
     let mut apps: Vec<_> = (0..2 * cpus).map(|_| App::attach(&host.socket(1))).collect();
     let mut other = App::attach(&host.socket(2));
     let told = |apps: &mut [App]| apps.iter_mut().for_each(|app| _ = app.ask(&Request::QueryPort).unwrap());
@@ -200,7 +201,7 @@ fn the_threads_of_programs_weigh_as_much_as_the_cpus_together() {
         values() == wanted
     });
     assert!(threads("verbs").into_iter().all(|thread| nice(thread) == Some(base)), "workers' kind");
-    // Where it may, a thread that is alone again weighs what it did.
+    // If permitted, a thread that is alone again regains its weight.
     let may = rustix::process::geteuid().is_root();
     apps.truncate(1);
     drop(other);

@@ -1,4 +1,4 @@
-//! What the device does where an application is at work with the queues of another one, and ends, or lies.
+//! What the device does if an application that works with another's queues ends or lies.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -70,7 +70,7 @@ fn a_receive_that_a_killed_sender_claimed_is_flushed() {
     assert_eq!(shared.b.event().kind, LAST_WQE_REACHED);
     assert!(shared.bond.is_gone());
     assert!(shared.cb.queue.poll().is_none());
-    // The others are there.
+    // The others are still there.
     assert_eq!(shared.source.take(&mut Vec::new()), Ok(Some(6)));
 }
 
@@ -94,7 +94,7 @@ fn who_says_that_few_receives_are_left_is_not_believed() {
     assert_eq!(shared.peer.qpn, shared.qb.qpn);
 }
 
-/// Asks for a region of a page of memory, which is said to be in a file.
+/// Registers a region of one page, which is claimed to be in a file.
 fn register(app: &mut App, page: &[u8], len: u64, files: &[BorrowedFd<'_>]) -> Result<u32, Refusal> {
     let address = page.as_ptr() as u64;
     let pages = Some((address, len));
@@ -122,7 +122,7 @@ fn a_file_that_could_be_taken_away_is_refused() {
     assert_eq!(errno(register(&mut app, &page, 4096, &[])), Errno::BADF);
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     assert_eq!(errno(register(&mut app, &page, 4096, &[event.as_fd()])), Errno::INVAL);
-    // It goes on, and nothing is left of them. What is more than a guest may register is not mapped.
+    // It continues, and nothing is left of them. More than a guest may register is not mapped.
     let key = register(&mut app, &page, 4096, &[sealed.as_fd()]).unwrap();
     let huge = register(&mut app, &page, u64::MAX, &[sealed.as_fd()]).unwrap();
     app.ask(&Request::DeregMr { mr: huge }).unwrap();
@@ -150,7 +150,7 @@ fn only_the_peer_gets_the_file_of_a_region() {
     for (asked, errno) in wrong {
         assert_eq!(shared.a.ask(&asked).unwrap_err().errno, errno.raw_os_error());
     }
-    // A device that is not trusted, whoever it says its peer is.
+    // A device that is not trusted, whichever peer it claims to have.
     let host = &shared._host;
     let _stranger = host.device(1);
     let mut c = App::attach(&host.socket(1));
@@ -158,7 +158,7 @@ fn only_the_peer_gets_the_file_of_a_region() {
     let qc = c.qp(QpType::Rc, &cq, None);
     c.connect(&qc, QpType::Rc, gid(TRUSTING + 1), shared.qb.qpn);
     assert_eq!(c.ask(&Request::Pages { qpn: qc.qpn, rkey }).unwrap_err().errno, Errno::PERM.raw_os_error());
-    // One that is, and is not its peer.
+    // A trusted one, which is not its peer.
     let mut d = App::attach(&host.socket(TRUSTING));
     let cq = d.cq(8, None);
     let qd = d.qp(QpType::Rc, &cq, None);

@@ -1,4 +1,4 @@
-//! A program whose memory does not come: its own thread waits for it, and nobody else.
+//! A program whose memory never arrives: only its own thread waits for it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,13 +15,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use uverbs::Request;
 
-/// Says to a process of this test that it is the program: the device's socket, and the file.
+/// Tells a process of this test to be the program; holds the device's socket and the file.
 const PROGRAM: &str = "HCA_TEST_STUCK";
 
 /// The one file's number.
 const FILE: u64 = 2;
 
-/// A file system whose file has pages that never come, until they are said to be unreadable (linux/fuse.h).
+/// A file system with a file whose pages never arrive, until they are declared unreadable (linux/fuse.h).
 struct Slow {
     device: OwnedFd,
     /// Reads that wait.
@@ -54,7 +54,7 @@ impl Slow {
             assert!(len >= 40);
             let (opcode, unique, node) = (number(4), long(8), long(16));
             match opcode {
-                // LOOKUP: any name is the file's.
+                // LOOKUP: any name refers to the file.
                 1 => {
                     let mut entry = [FILE, 0, 1000, 1000, 0].map(u64::to_ne_bytes).concat();
                     entry.extend(Self::attributes(FILE));
@@ -95,7 +95,7 @@ impl Slow {
     }
 }
 
-/// Where it is mounted; `None` where that is not allowed.
+/// Its mount point; `None` if mounting is not permitted.
 struct Mounted(Arc<Slow>, PathBuf);
 
 impl Mounted {
@@ -118,7 +118,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The program: has a page of the file registered.
+/// The program: registers a page of the file.
 fn program(socket: &Path, file: &Path) {
     let mut app = App::attach(socket);
     let file = std::fs::File::open(file).unwrap();
@@ -129,7 +129,7 @@ fn program(socket: &Path, file: &Path) {
     let address = page as u64;
     let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 0, pages: None };
     let refused = app.ask(&asked);
-    // Where the device is gone meanwhile there is no answer.
+    // If the device is gone meanwhile, there is no answer.
     assert!(refused.is_err());
 }
 
@@ -177,14 +177,14 @@ fn a_page_that_never_comes_keeps_one_thread_waiting() {
     modest.ask(&Request::QueryPort).unwrap();
     let cq = modest.cq(16, None);
     modest.ask(&Request::DestroyCq { cq: cq.handle }).unwrap();
-    // Its device may go, and its process be killed.
+    // Its device may be closed, and its process killed.
     in_time(move || drop(Arc::into_inner(device).unwrap()));
     child.kill().unwrap();
     drop(modest);
     assert_ne!(host.fabric.taken(), (0, 0));
     mounted.0.fail();
     until(|| {
-        // What else of it is read.
+        // The other pages of it are read too.
         mounted.0.fail();
         host.fabric.taken() == (0, 0)
     });

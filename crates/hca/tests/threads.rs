@@ -20,7 +20,7 @@ fn others_sleep() -> bool {
 fn a_place_is_free_again_where_a_thread_can_not_be_started() {
     let host = Host::new();
     let device = host.device(1);
-    // A thread that begins takes much address space for its heap, and gives most of it back at once.
+    // A thread that starts takes much address space for its heap, and returns most of it at once.
     while !others_sleep() {
         std::thread::yield_now();
     }
@@ -28,7 +28,7 @@ fn a_place_is_free_again_where_a_thread_can_not_be_started() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let kilobytes: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
-    // Less than a stack is left.
+    // Less than a stack remains.
     let all = (kilobytes + 1024) << 10;
     setrlimit(Resource::As, Rlimit { current: Some(all), ..before }).unwrap();
     for _ in 0..300 {

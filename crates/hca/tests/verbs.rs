@@ -1,4 +1,4 @@
-//! What two applications on one host can do.
+//! Everything that two applications on one host can do.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -100,7 +100,7 @@ fn a_wrong_key_ends_both_sides() {
     let flushed = next(&mut t.cb);
     assert_eq!((flushed.id, flushed.status), (9, FLUSHED));
     assert_eq!(t.b.event().kind, 3, "an access error");
-    // What is posted later is flushed too.
+    // Later requests are flushed too.
     t.b.post_receive(&mut t.qb, 10, &[]);
     assert_eq!(next(&mut t.cb).status, FLUSHED);
     t.a.post_send(&mut t.qa, asked(SEND, 3), &[]);
@@ -141,7 +141,7 @@ fn datagrams_reach_who_has_the_key() {
     let flags = uverbs::completion::flags::GRH | uverbs::completion::flags::BY_IPV4;
     assert_eq!((received.byte_len, received.source_qpn, received.flags), (70, t.qa.qpn, flags));
     assert!(t.mb[40..70] == t.ma[..30]);
-    // The IPv4 header it came with: from 10.1.1.1 to 10.1.1.2.
+    // Its IPv4 header: from 10.1.1.1 to 10.1.1.2.
     assert_eq!((t.mb[20], &t.mb[32..40]), (0x45, &[10, 1, 1, 1, 10, 1, 1, 2][..]));
 }
 
@@ -312,7 +312,7 @@ fn people_see_what_there_is() {
     assert_eq!((client.mrs.len(), client.registered), (1, common::SIZE as u64));
     let [qp] = <[_; 1]>::try_from(client.qps).unwrap();
     assert_eq!((qp.qpn, qp.state, qp.peer, qp.peer_qpn), (t.qb.qpn, QpState::Error, Some(gid(1)), t.qa.qpn));
-    assert_eq!(qp.error, Some("its peer used memory that it may not"));
+    assert_eq!(qp.error, Some("its peer accessed memory without permission"));
     assert_eq!(client.counters.get("remote_access_errors"), Some(1));
 }
 
@@ -331,7 +331,7 @@ fn rules_hold_within_the_host_too() {
     assert_eq!(t.a.event().kind, 1, "fatal");
     t.a.post_send(&mut t.qa, asked(SEND, 2), &[]);
     assert_eq!(next(&mut t.ca).status, FLUSHED);
-    // A new connection goes by the port, where nobody is in this test.
+    // A new connection uses the port, at which nobody listens in this test.
     let (mut qa, qb) = (t.a.qp(QpType::Rc, &t.ca, None), t.b.qp(QpType::Rc, &t.cb, None));
     t.a.connect(&qa, QpType::Rc, gid(2), qb.qpn);
     t.b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
@@ -389,7 +389,7 @@ fn a_send_that_fails_stops_the_send_queue_of_an_unreliable_queue_pair() {
 #[test]
 fn a_receive_into_foreign_memory_ends_an_unreliable_connection() {
     let mut t = two(QpType::Uc);
-    // A's key is not B's; a message that is too long costs nothing.
+    // A's key is not B's; a message that is too long has no effect.
     t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb[..9], t.kb)]);
     t.b.post_receive(&mut t.qb, 2, &[segment(&t.mb[..10], t.ka)]);
     for len in [10, 9, 10] {
@@ -438,7 +438,7 @@ fn a_slot_is_free_once_its_completion_is_there() {
     for id in 0..3000 {
         two.b.post_receive(&mut two.qb, id, &[]);
         two.a.post_send(&mut two.qa, asked(SEND, id), &[]);
-        // Who sees that there is room again may complete the next one itself.
+        // Whoever sees that there is room again may complete the next one itself.
         while !two.qa.sends.is_idle() {
             std::hint::spin_loop();
         }

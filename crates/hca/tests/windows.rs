@@ -1,4 +1,4 @@
-//! Memory windows: what binds them, who may use them, and who may not.
+//! Memory windows: requests that bind them, who may use them, and who may not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -38,7 +38,7 @@ fn window(app: &mut App, mw_type: u32) -> (u32, u32) {
     }
 }
 
-/// Binds the window that has this key to a part of the memory of B's.
+/// Binds the window with this key to a part of B's memory.
 fn bind(key: u32, part: &[u8], to: u32, rights: u32) -> WorkRequest {
     let (address, compare_add) = (part.as_ptr() as u64, part.len() as u64);
     WorkRequest { address, compare_add, swap: rights.into(), rkey: key, immediate: to, ..asked(BIND, 7) }
@@ -48,14 +48,14 @@ const fn next_key(key: u32) -> u32 {
     key & !0xff | (key + 1) & 0xff
 }
 
-/// Has B bind a window, and checks how that ends.
+/// Makes B bind a window, and checks the result.
 fn bound(t: &mut Two, asked: WorkRequest, status: u8) {
     t.b.post_send(&mut t.qb, asked, &[]);
     let done = next(&mut t.cb);
     assert_eq!((done.id, done.status, done.opcode), (7, status, BOUND));
 }
 
-/// Has A write a byte, and says how that ends.
+/// Makes A write a byte; returns the result.
 fn write(t: &mut Two, address: u64, rkey: u32) -> u8 {
     let asked = WorkRequest { address, rkey, ..asked(WRITE, 1) };
     t.a.post_send(&mut t.qa, asked, &[segment(&t.ma[100..101], t.ka)]);
@@ -117,7 +117,7 @@ fn a_window_is_bound_again_and_unbound() {
     let request = bind(next_key(first), &t.mb[..1000], t.kb, RIGHTS);
     bound(&mut t, request, OK);
     assert_eq!(write(&mut t, one, next_key(first)), OK);
-    // Bound elsewhere, by the next key: the last one is none any more.
+    // Bound elsewhere, with the next key: the last one is no longer valid.
     let key = next_key(next_key(first));
     let request = bind(key, &t.mb[1000..2000], t.kb, RIGHTS);
     bound(&mut t, request, OK);
@@ -132,7 +132,7 @@ fn a_request_after_it_sees_it_and_one_before_it_does_not_need_it() {
     let mut t = two(QpType::Rc);
     let (_, key) = window(&mut t.b, 2);
     let request = bind(key, &t.mb[..1000], t.kb, RIGHTS);
-    // B has sends under way, before and after, of which the first waits for a receive.
+    // B has sends in progress, before and after; the first one waits for a receive.
     t.b.post_send(&mut t.qb, asked(SEND, 1), &[segment(&t.mb[..10], t.kb)]);
     t.b.post_send(&mut t.qb, request, &[]);
     t.b.post_send(&mut t.qb, WorkRequest { immediate: key, ..asked(LOCAL_INV, 8) }, &[]);
@@ -151,12 +151,12 @@ fn a_request_after_it_sees_it_and_one_before_it_does_not_need_it() {
 fn what_may_not_be_bound_is_not_and_ends_the_connection() {
     type Wrong = fn(&mut Two, u32) -> WorkRequest;
     let wrongs: [Wrong; 8] = [
-        // Past the end of the region; of no region; by another window's key.
+        // Past the end of the region; to no region; with another window's key.
         |t, key| WorkRequest { compare_add: 1 + (1 << 20), ..bind(key, &t.mb, t.kb, 0) },
         |t, key| WorkRequest { address: u64::MAX, ..bind(key, &t.mb[..2], t.kb, 0) },
         |t, key| bind(key, &t.mb, t.kb ^ 0x100, 0),
         |t, key| bind(key ^ 0x100, &t.mb, t.kb, 0),
-        // Of type 2: of no bytes; by rights that there are not; to a window.
+        // Of type 2: of no bytes; with invalid rights; to a window.
         |t, key| bind(key, &[], t.kb, 0),
         |t, key| bind(key, &t.mb, t.kb, 1 << 30),
         |t, key| bind(key, &t.mb, key, 0),
@@ -171,7 +171,7 @@ fn what_may_not_be_bound_is_not_and_ends_the_connection() {
         let ended = [next(&mut t.cb), next(&mut t.cb)].map(|done| done.status);
         assert_eq!(ended, [BIND_ERROR, FLUSHED]);
     }
-    // The region does not let windows be bound, or peers not write; another protection domain.
+    // A region that permits no windows, or no writes by peers; another protection domain.
     for rights in [access::LOCAL_WRITE, access::MW_BIND] {
         let mut t = two(QpType::Rc);
         let region = t.b.register(&t.mb[..1000], rights);

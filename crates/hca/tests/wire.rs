@@ -1,4 +1,4 @@
-//! Devices of two hosts, and a wire between them that is not always a good one.
+//! Devices of two hosts, and an unreliable wire between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use uverbs::{QpType, Reply, Request, WorkRequest};
 
-/// Of a thousand frames, how many are spoilt.
+/// How many of a thousand frames have each fault.
 #[derive(Clone, Copy, Default)]
 struct Faults {
     lost: u64,
@@ -35,7 +35,7 @@ impl Drop for Wire {
     }
 }
 
-/// As a router does whose queue is long (RFC 3168): of IPv4 frames.
+/// Marks IPv4 frames as a router with a long queue does (RFC 3168).
 fn mark_congested(frame: &mut [u8]) {
     frame[15] |= 3;
     frame[24..26].fill(0);
@@ -106,7 +106,7 @@ fn hosts_talk_over_a_wire() {
     t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..100_000], t.ka)]);
     assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (0, 100_000));
     assert!(t.mb[..100_000] == t.ma[..100_000]);
-    // 1024 bytes to a packet, and acknowledgements.
+    // 1024 bytes per packet, and acknowledgements.
     assert!(wire.carried.load(Ordering::Relaxed) > 98);
     let there = t.mb.as_ptr() as u64;
     let read = WorkRequest { address: there, rkey: t.kb, ..asked(4, 2) };
@@ -135,7 +135,7 @@ fn data_stays_whole_on_bad_wires() {
     }
 }
 
-/// Windows that are bound, used once and taken back with a message, on a wire on which all of that comes again.
+/// Windows that are bound, used once and invalidated by a message, on a wire that duplicates packets.
 #[test]
 fn windows_are_for_peers_on_other_hosts_too() {
     let (bind_mw, send_with_inv, remote_write) = (8, 9, 0b10);
@@ -216,7 +216,7 @@ fn congestion_is_told_of() {
     t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb, t.kb)]);
     t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..1000], t.ka)]);
     assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (0, 1000));
-    // The message is there before the word of it.
+    // The message arrives before its announcement.
     for (device, name) in [(1, "np_cnp_sent"), (0, "rp_cnp_handled")] {
         let start = Instant::now();
         while !t.devices[device].describe().iter().any(|client| client.counters.get(name) > Some(0)) {

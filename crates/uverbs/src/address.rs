@@ -15,7 +15,7 @@ pub struct AddressVector {
     pub traffic_class: u8,
     pub sl: u8,
     pub port_num: u8,
-    /// Without one there is no address over Ethernet: such are refused.
+    /// Whether it has a global route. Addresses without one are refused, because Ethernet has no LIDs.
     pub is_global: bool,
 }
 

@@ -1,76 +1,80 @@
-//! Control messages of the connection manager: what `librdmacm` asks for, what the device answers, and what it tells.
+//! Control messages of the connection manager: the requests of `librdmacm`, the device's answers, and its events.
 //!
-//! They travel over a connection to the guest's socket of their own, one for each program, beside those of its verbs.
-//! It begins with [`CmRequest::Hello`]. A request is answered at once; what takes time is told by a [`CmEvent`], on the
-//! socket of the channel that the identifier belongs to. When the connection ends, so does all that was made over it.
+//! They travel over a separate connection to the guest's socket, one for each program, besides the one for its verbs.
+//! It begins with [`CmRequest::Hello`]. Each request is answered at once; if the result takes time, it is a
+//! [`CmEvent`] on the socket of the identifier's channel. When the connection ends, everything created over it is
+//! removed.
 //!
-//! The device does each request by the method of `rdma::cm::Manager` that has its name, as the client whose connection
-//! it is; a refusal has the error number of `rdma::cm::Refused`. Identifiers and channels are numbered by the device.
+//! The device handles each request by the method of `rdma::cm::Manager` with the same name, on behalf of the
+//! connection's client; a refusal has the error number of `rdma::cm::Refused`. The device assigns the numbers of
+//! identifiers and channels.
 
 use crate::qp::{QpAttributes, QpType};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// What the library asks for. Answered by [`Reply::Done`](crate::Reply::Done) unless it says otherwise.
+/// Requests of the library. The answer is [`Reply::Done`](crate::Reply::Done) unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // fields have the names of `librdmacm`'s parameters
 pub enum CmRequest {
-    /// The first on its connection, in the place of [`Request::Hello`](crate::Request::Hello).
+    /// The first request on its connection, instead of [`Request::Hello`](crate::Request::Hello).
     Hello { version: u32 },
-    /// `rdma_create_event_channel`: with a descriptor, the device's end of a pair of sockets that keep the boundaries
-    /// of messages (`SOCK_SEQPACKET`, of the family `AF_UNIX`: no other is taken). The device sends [`CmEvent`]s there,
-    /// each with `tag`, and never waits for it: what the socket does not take is kept until it can be written again.
-    /// Nothing comes back; when the program closes its end, `DestroyChannel` came before, or the connection ends. The
-    /// library may give other devices the same end. Answered by [`Reply::Handle`](crate::Reply::Handle).
+    /// `rdma_create_event_channel`. A descriptor comes with it: the device's end of a pair of sockets that keep
+    /// message boundaries (`SOCK_SEQPACKET` of the family `AF_UNIX`; no other kind is accepted). The device sends
+    /// [`CmEvent`]s there, each with `tag`, and never waits for it: events that do not fit are kept until the socket
+    /// is writable again. The device receives nothing from it. The program closes its end only after `DestroyChannel`
+    /// or with the connection. The library may give other devices the same end. The answer is
+    /// [`Reply::Handle`](crate::Reply::Handle).
     CreateChannel { tag: u32 },
-    /// Its identifiers go with it.
+    /// Its identifiers are destroyed with it.
     DestroyChannel { channel: u32 },
-    /// `rdma_create_id`; `port_space` is `RDMA_PS_TCP`, `_UDP` or `_IB`. Answered by
-    /// [`Reply::Handle`](crate::Reply::Handle). The device sends no event of an identifier before the answer that made
-    /// it.
+    /// `rdma_create_id`; `port_space` is `RDMA_PS_TCP`, `_UDP` or `_IB`. The answer is
+    /// [`Reply::Handle`](crate::Reply::Handle). The device sends no event of an identifier before the answer that
+    /// created it.
     CreateId { channel: u32, port_space: u32, qp_type: QpType },
-    /// `rdma_destroy_id`. After the answer no event of it comes any more, nor one of a request that its listener was
-    /// not told of.
+    /// `rdma_destroy_id`. After the answer there are no more events of it, nor of requests that its listener has not
+    /// received.
     DestroyId { id: u32 },
-    /// `rdma_migrate_id`. After the answer its events come on the other channel, with those that were not sent yet.
+    /// `rdma_migrate_id`. After the answer its events, including those not sent yet, come on the other channel.
     MigrateId { id: u32, channel: u32 },
     /// `rdma_set_option`.
     SetOption { id: u32, option: CmOption },
-    /// `rdma_bind_addr`: an address of the guest's, loopback's, or the unspecified one. Answered by [`CmReply::Bound`].
+    /// `rdma_bind_addr`: one of the guest's addresses, a loopback address, or the unspecified one. The answer is
+    /// [`CmReply::Bound`].
     BindAddr { id: u32, address: SocketAddr },
-    /// `rdma_resolve_addr`. What goes to a loopback address stays in the device. The device looks up whether the
-    /// guest's packets from the source (or the address that is chosen for it) get to the destination. Told by
+    /// `rdma_resolve_addr`. Packets to a loopback address stay in the device. The device checks whether the guest's
+    /// packets from the source (or the address chosen for it) reach the destination. The result is the event
     /// `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
     ResolveAddr { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
     /// `rdma_resolve_route`. Told by `ROUTE_RESOLVED`.
     ResolveRoute { id: u32 },
-    /// `rdma_listen`; 0: as many as there may be.
+    /// `rdma_listen`; 0 stands for the largest backlog.
     Listen { id: u32, backlog: u32 },
-    /// `rdma_connect`. Told by `CONNECT_RESPONSE`, `REJECTED` or `UNREACHABLE`; of datagrams, `ESTABLISHED` or
-    /// `UNREACHABLE`.
+    /// `rdma_connect`. The result is the event `CONNECT_RESPONSE`, `REJECTED` or `UNREACHABLE`; for datagrams,
+    /// `ESTABLISHED` or `UNREACHABLE`.
     Connect { id: u32, parameters: CmParameters },
-    /// The queue pair is ready, after `CONNECT_RESPONSE`: the peer is told.
+    /// After `CONNECT_RESPONSE`: the queue pair is ready, and the device tells the peer.
     Establish { id: u32 },
-    /// `rdma_accept` of a `CONNECT_REQUEST`. Told by `ESTABLISHED`, `REJECTED` or `UNREACHABLE`; of datagrams, not at
-    /// all.
+    /// `rdma_accept` of a `CONNECT_REQUEST`. The result is the event `ESTABLISHED`, `REJECTED` or `UNREACHABLE`; for
+    /// datagrams there is none.
     Accept { id: u32, parameters: CmParameters },
     /// `rdma_reject`; reason 0 is the program's own.
     Reject { id: u32, reason: u16, private: Vec<u8> },
-    /// `rdma_disconnect`. Told by `DISCONNECTED`, and after a while `TIMEWAIT_EXIT`.
+    /// `rdma_disconnect`. The result is the event `DISCONNECTED`, and after a while `TIMEWAIT_EXIT`.
     Disconnect { id: u32 },
-    /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message came before the peer said that it is ready. The device may see
-    /// that itself. Told by `ESTABLISHED`, if it was not yet.
+    /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message arrived before the peer said that it is ready. The device may
+    /// notice that itself. The result is the event `ESTABLISHED`, unless it was sent before.
     Notify { id: u32 },
-    /// `rdma_join_multicast`, of datagrams: asks for the GID of a group, that the queue pair is then attached to.
-    /// Told by `MULTICAST_JOIN` or `MULTICAST_ERROR`, with the group that has this number.
+    /// `rdma_join_multicast`, for datagrams: requests the GID of a group, to which the queue pair is then attached.
+    /// The result is the event `MULTICAST_JOIN` or `MULTICAST_ERROR`, with this number in its group.
     JoinMulticast { id: u32, address: SocketAddr, join: u32 },
-    /// `rdma_init_qp_attr`: what the identifier's queue pair is to be told on its way to a state (`ibv_qp_state`: INIT,
-    /// RTR, RTS). Answered by [`CmReply::QpAttributes`].
+    /// `rdma_init_qp_attr`: the attributes for the identifier's queue pair in a transition to a state (`ibv_qp_state`:
+    /// INIT, RTR, RTS). The answer is [`CmReply::QpAttributes`].
     InitQpAttr { id: u32, state: u32 },
 }
 
-/// What may be set of an identifier.
+/// An option of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // `rdma_set_option`'s names
@@ -81,13 +85,13 @@ pub enum CmOption {
     AckTimeout(u8),
 }
 
-/// What is wanted of a connection (`rdma_conn_param`).
+/// The parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // `rdma_conn_param`'s names
 pub struct CmParameters {
     pub qp_num: u32,
-    /// Of datagrams: the queue pair's key, where it is not that of the port space.
+    /// For datagrams: the queue pair's key, if it is not the port space's.
     pub qkey: Option<u32>,
     pub srq: bool,
     pub responder_resources: u8,
@@ -95,7 +99,7 @@ pub struct CmParameters {
     pub flow_control: bool,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// No longer than the message's field: else it is refused.
+    /// No longer than the message's field, or it is refused.
     pub private: Vec<u8>,
 }
 
@@ -107,28 +111,28 @@ pub enum CmReply {
     Bound(SocketAddr),
     /// For `ibv_modify_qp`.
     QpAttributes {
-        /// Which of them are meant.
+        /// Which of them are set.
         mask: u32,
         /// All that are meant.
         attributes: QpAttributes,
     },
 }
 
-/// Where a connection goes. Both GIDs are those of the addresses, or of `own`.
+/// The route of a connection. Both GIDs are those of the addresses, or of `own`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmRoute {
     /// The guest's.
     pub local: SocketAddr,
     /// The other's.
     pub peer: SocketAddr,
-    /// Of loopback addresses: the guest's address that stands for both on the wire.
+    /// For loopback addresses: the guest's address that replaces both on the wire.
     #[serde(default)]
     pub own: Option<IpAddr>,
     /// `ibv_mtu` of the path.
     pub mtu: u32,
 }
 
-/// What the peer says of its end, as `rdma_conn_param` has it in an event.
+/// The peer's parameters of its end, as in an event's `rdma_conn_param`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // `rdma_conn_param`'s names
@@ -142,7 +146,7 @@ pub struct CmConnection {
     pub rnr_retry_count: u8,
 }
 
-/// Whom to send datagrams to (`rdma_ud_param`).
+/// Where to send datagrams (`rdma_ud_param`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // `rdma_ud_param`'s names
@@ -160,12 +164,12 @@ pub struct CmGroup {
     pub gid: Ipv6Addr,
 }
 
-/// Something happened: what comes on a channel's socket, each in a message.
+/// An event: a message on a channel's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmEvent {
     /// That of the channel.
     pub tag: u32,
-    /// The identifier; of `CONNECT_REQUEST` a new one, on the listener's channel.
+    /// The identifier; for `CONNECT_REQUEST` a new one, on the listener's channel.
     pub id: u32,
     /// `rdma_cm_event_type`.
     pub event: u32,
@@ -186,7 +190,7 @@ pub struct CmEvent {
     /// Of `MULTICAST_JOIN` and `MULTICAST_ERROR`.
     #[serde(default)]
     pub group: Option<CmGroup>,
-    /// What the peer's program says.
+    /// The private data of the peer's program.
     #[serde(default)]
     pub private: Vec<u8>,
 }
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
     use crate::{Reply, Request};
 
-    /// What a device of another age says and hears is the same.
+    /// Another version of the device uses the same messages.
     #[test]
     fn messages_look_as_agreed() {
         let asked = Request::Cm(CmRequest::ResolveAddr {

@@ -1,11 +1,11 @@
-//! Completion queues: rings of completions, written by the device, read by the library.
+//! Completion queues: rings of completions that the device writes and the library reads.
 
 use crate::Memory;
 use crate::point::{Point, point};
 use crate::sync::{AtomicU32, Ordering, fence, reads, writes};
 use std::ptr::NonNull;
 
-/// What was done, or came (`ibv_wc_opcode`).
+/// The completed operation (`ibv_wc_opcode`).
 pub mod opcode {
     #![allow(missing_docs)] // the standard's names
     use crate::work::opcode as asked;
@@ -13,7 +13,7 @@ pub mod opcode {
     pub const RECV: u8 = 1 << 7;
     pub const RECV_RDMA_WITH_IMM: u8 = RECV + 1;
 
-    /// Of a request of this `ibv_wr_opcode`.
+    /// The opcode for a request of this `ibv_wr_opcode`.
     #[must_use]
     pub const fn of(request: u8) -> u8 {
         match request {
@@ -28,41 +28,41 @@ pub mod opcode {
     }
 }
 
-/// What else there is to know of it (`ibv_wc_flags`).
+/// Further properties of a completion (`ibv_wc_flags`).
 pub mod flags {
     #![allow(missing_docs)] // the standard's names
     pub const GRH: u16 = 1 << 0;
     pub const WITH_IMM: u16 = 1 << 1;
     pub const WITH_INV: u16 = 1 << 3;
-    /// Not one of `libibverbs`': a datagram came by IPv4, else by IPv6.
+    /// Not a flag of `libibverbs`: a datagram came over IPv4; otherwise over IPv6.
     pub const BY_IPV4: u16 = 1 << 11;
 }
 
-/// What precedes the completions. Each side writes to cache lines of its own.
+/// The header before the completions. Each side writes to its own cache lines.
 #[repr(C, align(64))]
 struct Header {
-    /// Completions taken since the beginning: the library's.
+    /// Number of completions that the library has taken.
     head: AtomicU32,
     _library: [u32; 15],
-    /// What the completion channel is to be told ([`Arm`]); the library sets it, who completes clears it.
+    /// When the completion channel is notified ([`Arm`]). The library sets it; whoever completes clears it.
     armed: AtomicU32,
     _shared: [u32; 15],
-    /// Places given away since the beginning, to those who complete: the device, and peers that share memory.
+    /// Number of places reserved by those who complete: the device, and peers that share memory.
     tail: AtomicU32,
     _device: [u32; 15],
 }
 
-/// A message in its completion, in the machine's order.
+/// A message in its completion, in the machine's byte order.
 pub type Message = [u64; 5];
-/// The same, where its receive is one of a shared queue.
+/// The same, if its receive is from a shared queue.
 pub type ShortMessage = [u64; 3];
 
-/// Bytes of a message that fit into its completion.
+/// Most bytes of a message that fit into its completion.
 pub const INLINE: usize = size_of::<Message>();
-/// The same, where its receive is one of a shared queue.
+/// The same, if its receive is from a shared queue.
 pub const INLINE_SHARED: usize = size_of::<ShortMessage>();
 
-/// A completion. Numbers are `libibverbs`': `ibv_wc_status`, `ibv_wc_opcode`, `ibv_wc_flags`.
+/// A completion. Numbers are those of `libibverbs`: `ibv_wc_status`, `ibv_wc_opcode`, `ibv_wc_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // `ibv_wc`'s names
 pub struct Completion {
@@ -71,38 +71,38 @@ pub struct Completion {
     pub flags: u16,
     pub qpn: u32,
     pub byte_len: u32,
-    /// Immediate data in the order of the wire, or the key that is invalid now.
+    /// Immediate data in wire order, or the key that became invalid.
     pub immediate: u32,
     pub source_qpn: u32,
-    /// Not of a message that is [`Placement::Here`]: its receive has it.
+    /// Unused for a message that is [`Placement::Here`]: its receive has the identifier.
     pub id: u64,
-    /// Nanoseconds of the monotonic clock; 0 where nobody looked.
+    /// Nanoseconds of the monotonic clock; 0 if the clock was not read.
     pub timestamp: u64,
-    /// Of a send: which one ([`WorkRequest::number`](crate::WorkRequest::number)).
+    /// For a send: its number ([`WorkRequest::number`](crate::WorkRequest::number)).
     pub number: u32,
     pub placement: Placement,
 }
 
-/// Where a message is that was received.
+/// Where a received message is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Where its receive says, and that is done with.
+    /// In the memory of its receive, which has been returned.
     #[default]
     Done,
-    /// Where its receive says: the oldest of its queue, which the library is to give back.
+    /// In the memory of its receive, which is the oldest of its queue. The library must return it.
     There,
-    /// Here, from where the library is to copy it to where the oldest receive of the queue says, and to give that back.
+    /// Here. The library must copy it into the memory of the oldest receive of the queue, and return that.
     Here(Message),
-    /// Here, from where the library is to copy it to that address, as the receive of a shared queue says, which is
-    /// done with.
+    /// Here. The library must copy it to this address, into the memory of a receive of a shared queue, which has been
+    /// returned.
     At(u64, ShortMessage),
-    /// In the [`Parcels`](crate::Parcels) of the queue pair, at that position; the rest as of [`Self::Here`].
+    /// In the [`Parcels`](crate::Parcels) of the queue pair, at this position; otherwise as [`Self::Here`].
     Parcel(u32),
-    /// The same, as of [`Self::At`].
+    /// The same, otherwise as [`Self::At`].
     ParcelAt(u64, u32),
 }
 
-/// A completion with its number since the beginning, counted from 1: where that is right, the completion is there.
+/// A completion with its number, counted from 1 since the start: once the number is right, the completion is complete.
 #[repr(C, align(64))]
 struct Entry {
     number: AtomicU32,
@@ -117,24 +117,24 @@ struct Entry {
     body: Message,
 }
 
-/// In the flags of an entry: which [`Placement`].
+/// The bits of [`Placement`] in an entry's flags.
 const PLACEMENT: u16 = 7 << 13;
 const THERE: u16 = 1 << 13;
 const HERE: u16 = 2 << 13;
 const AT: u16 = 3 << 13;
 const PARCEL: u16 = 4 << 13;
 const PARCEL_AT: u16 = 5 << 13;
-/// In the flags of an entry: who waits for solicited completions waits for this one.
+/// A bit in an entry's flags: waiters for solicited completions are notified of this one.
 const SOLICITED: u16 = 1 << 12;
 
-/// Completions behind the one at hand that are looked at for one that somebody waits for: as many as others put there
+/// How many completions after the current one are searched for one that somebody waits for: as many as others may add
 /// meanwhile.
 const BEHIND: u32 = 64;
 
-/// Attempts at a place, where others take theirs at the same time.
+/// Attempts to reserve a place while others reserve theirs.
 const ATTEMPTS: u32 = 1 << 16;
 
-/// Status of an entry that nobody sees: nobody wants it any more, or who was to write it died. Not one of
+/// Status of an entry that nobody sees, because nobody wants it any more or its writer died. Not one of
 /// `ibv_wc_status`.
 pub const FORGOTTEN: u8 = 0xff;
 
@@ -188,12 +188,12 @@ impl Entry {
     }
 }
 
-/// When a completion channel is told.
+/// When a completion channel is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     /// Of the next completion.
     Any = 2,
-    /// Of the next that is solicited, or failed.
+    /// Of the next completion that is solicited or an error.
     Solicited = 1,
 }
 
@@ -202,7 +202,7 @@ pub enum Arm {
 #[error("the completion queue overran")]
 pub struct Overrun;
 
-/// Bytes of the memory of a queue of so many completions.
+/// Bytes of memory for a queue of this many completions.
 #[must_use]
 pub const fn bytes(entries: u32) -> usize {
     size_of::<Header>() + entries as usize * size_of::<Entry>()
@@ -223,7 +223,7 @@ impl Ring {
 
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: at the beginning of memory that `self` keeps mapped, longer than that; it consists of atomics.
+        // SAFETY: at the start of memory that `self` keeps mapped, which is longer than that; it consists of atomics.
         unsafe { self.memory.at::<Header>(0).as_ref() }
     }
 
@@ -243,41 +243,41 @@ impl Ring {
     fn read(&self, index: u32) -> Completion {
         let entry = self.entry(index);
         reads(self.number(index));
-        // SAFETY: within the mapping; any bytes are an entry; an application may have overwritten it, to its own loss.
+        // SAFETY: within the mapping; any bytes are a valid entry. An application that overwrote it harms only itself.
         unsafe { entry.read_volatile() }.completion()
     }
 }
 
-/// What became of a place in a completion queue.
+/// The state of a place in a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It was not reserved.
     Free,
-    /// It was, and is not filled.
+    /// It was reserved, but is not filled.
     Empty,
     /// It was filled.
     Filled,
 }
 
-/// What one who may die in the middle notes of a place in a completion queue.
+/// The note about a place in a completion queue that a process leaves in case it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// It is about to reserve it, as others may be.
+    /// It is about to reserve it, and others may be too.
     Tries(u32),
-    /// It reserved it, and is about to fill it.
+    /// It has reserved it, and is about to fill it.
     Has(u32),
 }
 
-/// Where completions are put: the device's end, and that of peers that share memory.
+/// The end that adds completions: the device's, or that of peers that share memory.
 #[derive(Debug)]
 pub struct CompletionSink {
     ring: Ring,
-    /// What the library had taken when it was looked at last: it is looked at again where there would be no room.
+    /// The library's head when it was last read. It is read again if there seems to be no room.
     taken: std::sync::atomic::AtomicU32,
 }
 
 impl CompletionSink {
-    /// A queue of so many completions, a power of two, in memory of [`bytes`] of that.
+    /// A queue of this many completions, a power of two, in memory of [`bytes`] for that number.
     ///
     /// # Panics
     /// Where it is not.
@@ -290,8 +290,8 @@ impl CompletionSink {
     #[inline]
     fn has_room(&self, index: u32) -> bool {
         let fits = |taken: u32| index.wrapping_sub(taken) < self.ring.entries;
-        // Acquire, and Release below: another thread may have looked for us, and what the library read of the place,
-        // it has read before we write there.
+        // Acquire here, and Release below: another thread may have read it for us; and the library read the place
+        // before we write to it.
         if fits(self.taken.load(Ordering::Acquire)) {
             return true;
         }
@@ -300,7 +300,7 @@ impl CompletionSink {
         fits(head)
     }
 
-    /// Completions that were not taken yet: those that the library says it took are believed where that can be.
+    /// Completions that were not taken yet. The library's count is believed as far as it is possible.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         let header = self.ring.header();
@@ -308,8 +308,8 @@ impl CompletionSink {
         header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
     }
 
-    /// The completion channel is told in the place of one who died: it may have been about to do so, whether it had
-    /// disarmed the channel or not, and whether what it told of is here still or was taken meanwhile.
+    /// Notifies the completion channel on behalf of a process that died. It may have been about to do so, whether it
+    /// had already disarmed the channel or not, and whether its completion is still here or was taken meanwhile.
     pub fn disarm(&self) {
         self.ring.header().armed.swap(0, Ordering::AcqRel);
     }
@@ -321,12 +321,12 @@ impl CompletionSink {
         !self.has_room(self.ring.header().tail.load(Ordering::Relaxed))
     }
 
-    /// A place for a completion, if there is one. `note` hears of it before it is reserved.
+    /// Reserves a place for a completion, if there is one. `note` is called before it is reserved.
     #[inline]
     fn reserve(&self, note: impl Fn(u32)) -> Result<u32, Overrun> {
         let header = self.ring.header();
         let mut tail = header.tail.load(Ordering::Relaxed);
-        // Others are done at once; an application that writes there all the time harms itself alone.
+        // Others finish at once; an application that writes there all the time harms only itself.
         for _ in 0..ATTEMPTS {
             if !self.has_room(tail) {
                 return Err(Overrun);
@@ -334,7 +334,7 @@ impl CompletionSink {
             note(tail);
             point(Point::PlaceNoted);
             let next = tail.wrapping_add(1);
-            // Who sees that it is reserved sees what was noted.
+            // Whoever sees that it is reserved sees the note.
             match header.tail.compare_exchange_weak(tail, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => {
                     point(Point::PlaceReserved);
@@ -346,17 +346,17 @@ impl CompletionSink {
         Err(Overrun)
     }
 
-    /// Puts a completion there. Returns whether the completion channel is to be told.
+    /// Adds a completion. Returns whether the completion channel must be notified.
     ///
     /// # Errors
-    /// Where there is no room.
+    /// If there is no room.
     #[inline]
     pub fn push(&self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved, and
-    /// of the one that was, before it is filled.
+    /// The same for a process that may die in the middle: `note` is called before each attempt to reserve a place, and
+    /// before the reserved one is filled.
     ///
     /// # Errors
     /// As of that.
@@ -373,16 +373,16 @@ impl CompletionSink {
         Ok(self.fill(at, completion, solicited))
     }
 
-    /// Puts a completion into a place that was reserved, by us, or by somebody who died. Returns whether the
-    /// completion channel is to be told.
+    /// Fills a place that was reserved, by us or by somebody who died. Returns whether the completion channel must be
+    /// notified.
     #[inline]
     pub fn fill(&self, at: u32, completion: &Completion, solicited: bool) -> bool {
         let entry = self.ring.entry(at);
         let written = Entry::of(completion);
         let flags = if solicited { written.flags | SOLICITED } else { written.flags };
         writes(self.ring.number(at));
-        // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not
-        // yet, and nobody else was given this place.
+        // SAFETY: within the mapping, everything except the number. The library reads it only once the number is
+        // right, which it is not yet, and nobody else was given this place.
         unsafe {
             let place = entry.as_ptr();
             (&raw mut (*place).opcode).write_volatile(written.opcode);
@@ -395,16 +395,16 @@ impl CompletionSink {
             (&raw mut (*place).body).write_volatile(written.body);
         }
         point(Point::EntryWritten);
-        // Release: who sees the number sees the rest, and what was copied to the program's memory before.
-        // Not by an exchange, which would let the line go to who polls before it is done.
+        // Release: whoever sees the number sees the rest, and what was copied to the program's memory before. Not by
+        // an exchange, which would release the cache line to pollers too early.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
-        // Of the pair with `CompletionQueue::arm`.
+        // Pairs with `CompletionQueue::arm`.
         fence();
         point(Point::EntryPublished);
         let armed = &self.ring.header().armed;
         let tells = match armed.load(Ordering::Acquire) {
             wanted if wanted == Arm::Any as u32 => true,
-            // One behind could not be seen before.
+            // A completion after it could not be seen before.
             wanted if wanted == Arm::Solicited as u32 => solicited || self.is_solicited_behind(at),
             _ => false,
         };
@@ -415,7 +415,7 @@ impl CompletionSink {
         tells
     }
 
-    /// Whether a solicited completion is there that only the one at this place kept from being seen.
+    /// Whether a solicited completion was hidden only by the one at this place.
     #[cold]
     fn is_solicited_behind(&self, at: u32) -> bool {
         for index in (1..=BEHIND).map(|step| at.wrapping_add(step)) {
@@ -429,11 +429,11 @@ impl CompletionSink {
                 return true;
             }
         }
-        // So many: rather once too often.
+        // With so many, rather one notification too many.
         true
     }
 
-    /// What became of a place that somebody noted.
+    /// The state of a place that somebody noted.
     #[must_use]
     pub fn look(&self, at: u32) -> Place {
         let tail = self.ring.header().tail.load(Ordering::Acquire);
@@ -441,13 +441,14 @@ impl CompletionSink {
             return Place::Free;
         }
         match self.ring.number(at).load(Ordering::Acquire).wrapping_sub(at.wrapping_add(1)).cast_signed() {
-            // Once it was taken, it may be another one's by now.
+            // Once it was taken, it may hold another completion by now.
             0.. => Place::Filled,
             _ => Place::Empty,
         }
     }
 
-    /// Moves what was not taken to another queue, which continues this one. False, where it has no room for that.
+    /// Moves the completions that were not taken to another queue, which continues this one. False if it has no room
+    /// for them.
     #[must_use]
     pub fn move_to(&self, other: &Self) -> bool {
         let waiting = self.waiting();
@@ -474,7 +475,7 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue of so many completions, a power of two, in memory of [`bytes`] of that.
+    /// A queue of this many completions, a power of two, in memory of [`bytes`] for that number.
     ///
     /// # Panics
     /// Where it is not.
@@ -491,12 +492,12 @@ impl CompletionQueue {
         self.ring.number(index).load(Ordering::Acquire) == index.wrapping_add(1)
     }
 
-    /// Has completions of a queue pair that is no more, or began anew, left out.
+    /// Drops completions of a queue pair that was destroyed or reset.
     pub fn forget(&mut self, qpn: u32) {
         let mut index = self.head;
         while index.wrapping_sub(self.head) < self.ring.entries && self.is_there(index) {
             let entry = self.ring.entry(index).as_ptr();
-            // SAFETY: within the mapping; who wrote it is done with it.
+            // SAFETY: within the mapping; its writer has finished with it.
             unsafe {
                 if (&raw const (*entry).qpn).read_volatile() == qpn {
                     (&raw mut (*entry).status).write_volatile(FORGOTTEN);
@@ -525,18 +526,19 @@ impl CompletionQueue {
         let next = self.head.wrapping_add(1);
         let completion = self.ring.read(self.head);
         self.head = next;
-        // Release: it is read before another is put there.
+        // Release: it is read before another one is written there.
         self.ring.header().head.store(next, Ordering::Release);
         point(Point::EntryPolled);
         Some(completion)
     }
 
-    /// Has the completion channel told.
+    /// Requests notification of the completion channel.
     pub fn arm(&self, arm: Arm) {
         let armed = &self.ring.header().armed;
-        // Who asks for any gets any, whoever else asks for less.
+        // A request for any completion prevails over one for less.
         armed.fetch_max(arm as u32, Ordering::AcqRel);
-        // And looks for completions once more: what it misses then was completed by one who sees this (`fill`).
+        // Then it must check for completions once more: whoever completes one that it misses sees this request
+        // (`fill`).
         fence();
         point(Point::Armed);
     }

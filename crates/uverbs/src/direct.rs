@@ -1,27 +1,27 @@
-//! The bond between two queue pairs whose libraries share memory: one does what the other's device would do.
+//! The bond between two queue pairs whose libraries share memory: one library does the work of the other's device.
 //!
-//! The device can end it at any time. Memory that is taken away is taken away once nobody is at work with it. The
-//! library notes what it does before it does it: the device can make good for one that died in the middle.
+//! The device can end it at any time. Memory is withdrawn once nobody works with it. The library notes each step
+//! before it takes it, so the device can complete the work of one that died in the middle.
 
 use crate::point::{Point, point};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_exchange};
 use crate::{Hold, Memory};
 
-/// Both sides write to a cache line of their own.
+/// Each side writes to its own cache line.
 #[repr(C, align(64))]
 struct Page {
-    /// The devices': [`OPEN`], [`CLOSED`] or [`GONE`].
+    /// Written by devices: [`OPEN`], [`CLOSED`] or [`GONE`].
     closed: AtomicU32,
     _device: [u32; 15],
-    /// The library's: odd while it is at work. What it notes below counts for the turn that is noted with it.
+    /// Written by the library: odd while it works. Each note below is valid for the turn that is stored with it.
     turns: AtomicU32,
     _rest: u32,
     messages: AtomicU64,
     bytes: AtomicU64,
-    /// The receive that it is at work with: turn and number, and identifier.
+    /// The receive with which it works: turn and number, and identifier.
     receive: AtomicU64,
     id: AtomicU64,
-    /// The place in the peer's completion queue, and in its own, that it tries to get or has: turn and number.
+    /// The places that it tries to get or has, in the peer's completion queue and in its own: turn and number.
     place: AtomicU64,
     own_place: AtomicU64,
     _library: u64,
@@ -30,7 +30,7 @@ struct Page {
 const OPEN: u32 = 0;
 /// It is over.
 const CLOSED: u32 = 1;
-/// The library's process is gone, too.
+/// The library's process has ended, too.
 const GONE: u32 = 2;
 
 const _: () = assert!(size_of::<Page>() == 128);
@@ -54,7 +54,7 @@ impl Bond {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: at the beginning of memory that `self` keeps mapped, and within (`at`); it consists of atomics.
+        // SAFETY: at the start of memory that `self` keeps mapped, and within it (`at`); it consists of atomics.
         unsafe { self.0.at::<Page>(0).as_ref() }
     }
 
@@ -64,17 +64,17 @@ impl Bond {
         self.page().closed.load(Ordering::Relaxed) != OPEN
     }
 
-    /// The library's: begins to work. False where it may not; else [`Self::leave`] follows.
+    /// For the library: begins a turn. False if it may not; otherwise [`Self::leave`] must follow.
     ///
-    /// The device changes first (closes the bond, takes a region out of the table) and looks for turns then; here the
-    /// turn comes first, then the looks. A fence is between the two on both sides, so that one of them sees what the
-    /// other did.
+    /// The device first makes its change (closes the bond, removes a region from the table) and then reads turns. Here
+    /// the turn comes first, then the reads. A fence separates the two on both sides, so at least one side sees what
+    /// the other did.
     #[must_use]
     pub fn enter(&self) -> bool {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
         page.turns.swap(turn | 1, Ordering::SeqCst);
-        // For the look at `closed`, the exchange would do. What follows reads tables by weaker loads.
+        // For reading `closed` the exchange would suffice, but the following reads of tables use weaker loads.
         fence_after_exchange();
         if page.closed.load(Ordering::SeqCst) == OPEN {
             point(Point::Entered);
@@ -84,16 +84,16 @@ impl Bond {
         false
     }
 
-    /// The library's: its work is done.
+    /// For the library: ends the turn.
     pub fn leave(&self) {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
-        // Release: who sees that we are done finds all that we did done.
+        // Release: whoever sees that the turn has ended sees all its work.
         page.turns.store((turn | 1).wrapping_add(1), Ordering::Release);
         point(Point::Left);
     }
 
-    /// The library's: counts a message.
+    /// For the library: counts a message.
     pub fn count(&self, bytes: u64) {
         let page = self.page();
         let add = |counter: &AtomicU64, more: u64| {
@@ -103,20 +103,20 @@ impl Bond {
         add(&page.bytes, bytes);
     }
 
-    /// With the turn that it is noted in.
+    /// Notes it with the current turn.
     #[inline]
     fn note(&self, field: &AtomicU64, hold: Hold) {
         let turn = self.page().turns.load(Ordering::Relaxed);
         let (turn, number) = match hold {
             Hold::Tries(number) => (turn, number),
-            // Turns in which something is noted are odd, and nothing is noted in turn 0.
+            // Turns with notes are odd, and nothing is noted in turn 0.
             Hold::Has(number) => (turn.wrapping_add(1), number),
         };
-        // Release: what was done with the place noted before, and the identifier of a receive, come before the note.
+        // Release: the work on the previously noted place, and the identifier of a receive, come before the note.
         field.store(u64::from(turn) << 32 | u64::from(number), Ordering::Release);
     }
 
-    /// What was noted in this turn, of one who is at work.
+    /// The note of the current turn, if the library works.
     fn noted(&self, field: &AtomicU64) -> Option<Hold> {
         let (turn, noted) = (self.turn()?, field.load(Ordering::Acquire));
         let (noted_in, number) = ((noted >> 32) as u32, noted as u32);
@@ -127,44 +127,44 @@ impl Bond {
         }
     }
 
-    /// The library's: it is about to take the receive with this number and identifier.
+    /// For the library: notes that it will take the receive with this number and identifier.
     pub fn hold(&self, number: u32, id: u64) {
         self.page().id.store(id, Ordering::Relaxed);
         self.note(&self.page().receive, Hold::Tries(number));
     }
 
-    /// The library's: what it does about a place in its peer's completion queue.
+    /// For the library: notes what it does with a place in its peer's completion queue.
     #[inline]
     pub fn note_place(&self, place: Hold) {
         self.note(&self.page().place, place);
     }
 
-    /// The library's: the same, in its own completion queue.
+    /// For the library: the same for its own completion queue.
     #[inline]
     pub fn note_own_place(&self, place: Hold) {
         self.note(&self.page().own_place, place);
     }
 
-    /// The device's: number and identifier of the receive that the library is at work with.
+    /// For the device: number and identifier of the receive with which the library works.
     #[must_use]
     pub fn held(&self) -> Option<(u32, u64)> {
         let Hold::Tries(number) = self.noted(&self.page().receive)? else { return None };
         Some((number, self.page().id.load(Ordering::Relaxed)))
     }
 
-    /// The device's: the place in the peer's completion queue that the library tries to get, or has, at this moment.
+    /// For the device: the place in the peer's completion queue that the library currently tries to get, or has.
     #[must_use]
     pub fn place(&self) -> Option<Hold> {
         self.noted(&self.page().place)
     }
 
-    /// The device's: the same, in the library's own completion queue.
+    /// For the device: the same for the library's own completion queue.
     #[must_use]
     pub fn own_place(&self) -> Option<Hold> {
         self.noted(&self.page().own_place)
     }
 
-    /// Messages and bytes that were counted.
+    /// The counted messages and bytes.
     #[must_use]
     pub fn counted(&self) -> (u64, u64) {
         (self.page().messages.load(Ordering::Relaxed), self.page().bytes.load(Ordering::Relaxed))
@@ -175,21 +175,22 @@ impl Bond {
         let _ = self.page().closed.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// The device's of the library: its process is gone, and nobody is at work any more, whatever it looks like.
+    /// For the library's device: the library's process has ended, so nobody works any more, whatever the turn says.
     pub fn end(&self) {
         self.page().closed.store(GONE, Ordering::SeqCst);
     }
 
-    /// Whether the library's process is gone.
+    /// Whether the library's process has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.page().closed.load(Ordering::SeqCst) == GONE
     }
 
-    /// A device's: the turn in which the library is at work, if it is. Who begins later sees what was changed before.
+    /// For a device: the turn in which the library works, if it does. Whoever begins a turn later sees what was
+    /// changed before.
     #[must_use]
     pub fn turn(&self) -> Option<u32> {
-        // Of the pair that `enter` tells of.
+        // Pairs with the fence in `enter`.
         fence();
         Some(self.page().turns.load(Ordering::Acquire)).filter(|turn| turn % 2 == 1)
     }

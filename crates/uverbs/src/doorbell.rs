@@ -1,17 +1,17 @@
-//! Doorbells: how the library tells the device which queues have work, and whether it must be woken.
+//! Doorbells: how the library tells the device which queues have work, and whether the device must be woken.
 
 use crate::Memory;
 use crate::point::{Point, point};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What precedes the bits. All of it is the device's.
+/// The header before the bits, which only the device writes.
 #[repr(C, align(64))]
 struct Header {
-    /// Whether the device sleeps and must be woken by its event descriptor.
+    /// Whether the device sleeps, so that it must be woken through its event descriptor.
     asleep: AtomicU32,
 }
 
-/// Bits of queues with work, both ends.
+/// One bit for each queue with work; both ends.
 #[derive(Debug)]
 pub struct Doorbells {
     memory: Memory,
@@ -21,20 +21,20 @@ pub struct Doorbells {
 /// What came of ringing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// The device is at work and sees it.
+    /// The device is awake and sees it.
     Seen,
-    /// It must be woken: written to its event descriptor.
+    /// The device must be woken, by a write to its event descriptor.
     Asleep,
 }
 
 impl Doorbells {
-    /// Bytes of the memory of so many doorbells.
+    /// Bytes of memory for this many doorbells.
     #[must_use]
     pub const fn bytes(count: u32) -> usize {
         size_of::<Header>() + count.div_ceil(64) as usize * size_of::<AtomicU64>()
     }
 
-    /// Doorbells in memory of [`Self::bytes`] of their number.
+    /// Doorbells in memory of [`Self::bytes`] for their number.
     ///
     /// # Panics
     /// Where it is shorter.
@@ -45,7 +45,7 @@ impl Doorbells {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: at the beginning of memory that `self` keeps mapped; it consists of atomics.
+        // SAFETY: at the start of memory that `self` keeps mapped; it consists of atomics.
         unsafe { self.memory.at::<Header>(0).as_ref() }
     }
 
@@ -55,16 +55,16 @@ impl Doorbells {
         unsafe { self.memory.at::<AtomicU64>(at).as_ref() }
     }
 
-    /// The library's: says that a queue has work.
+    /// For the library: announces that a queue has work.
     ///
     /// # Panics
-    /// Where there is no such doorbell.
+    /// If there is no such doorbell.
     #[must_use]
     pub fn ring(&self, doorbell: u32) -> Rung {
         assert!(doorbell / 64 < self.words, "no such doorbell");
-        // Release: who hears it sees the queue as it is now.
+        // Release: whoever sees it sees the queue as it is now.
         self.word(doorbell / 64).fetch_or(1 << (doorbell % 64), Ordering::Release);
-        // Of the pair with `set_asleep`: who sleeps without having heard it is seen to sleep.
+        // Pairs with `set_asleep`: a device that sleeps without having seen it is seen to sleep.
         fence(Ordering::SeqCst);
         point(Point::Rung);
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
@@ -76,8 +76,8 @@ impl Doorbells {
         self.words * 64
     }
 
-    /// The device's: calls `each` with every doorbell that was rung since the last time, of the first `used`, and
-    /// perhaps some behind them. Returns whether there were any.
+    /// For the device: calls `each` for every doorbell of the first `used` that was rung since the last call, and
+    /// perhaps for some after those. Returns whether there were any.
     pub fn answer(&self, used: u32, mut each: impl FnMut(u32)) -> bool {
         let mut any = false;
         for index in 0..self.words.min(used.div_ceil(64)) {
@@ -95,7 +95,7 @@ impl Doorbells {
         any
     }
 
-    /// The device's: whether it sleeps. Before sleeping it must look at the doorbells once more.
+    /// For the device: sets whether it sleeps. It must check the doorbells once more before it sleeps.
     pub fn set_asleep(&self, asleep: bool) {
         self.header().asleep.store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Every interleaving of those who work with what is shared, of whom one may die before any of its accesses, that
-//! some preemptions allow: `RUSTFLAGS="--cfg loom" cargo test -p uverbs --lib --release interleavings`.
+//! Every interleaving, within a number of preemptions, of threads that work with shared memory, one of which may die
+//! before any of its accesses: `RUSTFLAGS="--cfg loom" cargo test -p uverbs --lib --release interleavings`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::completion::{FORGOTTEN, bytes, opcode};
@@ -15,7 +15,7 @@ use loom::thread;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// More accesses than anybody makes.
+/// More accesses than any thread makes.
 const ALL: u32 = u32::MAX;
 const SUCCESS: u8 = 0;
 const FLUSHED: u8 = 5;
@@ -30,7 +30,7 @@ fn sink(file: &OwnedFd, entries: u32) -> CompletionSink {
     CompletionSink::new(Memory::open(file, bytes(entries)).unwrap(), entries)
 }
 
-/// A sender, as its library has it, and what its peer's device has of it.
+/// A sender as its library has it, and what its peer's device knows of it.
 struct Sender {
     qpn: u32,
     bond: Bond,
@@ -50,7 +50,7 @@ fn bonds() -> [Bond; 2] {
     [memory, Memory::open(&file, Bond::BYTES).unwrap()].map(Bond::new)
 }
 
-/// A sender to a queue with so many receives, whose identifiers begin with its number.
+/// A sender to a queue with this many receives, whose identifiers begin with its number.
 fn sender(qpn: u32, receives: u32, file: &OwnedFd, entries: u32) -> (Sender, Device) {
     let shape = Shape::of_receives(0, receives, 0);
     let memory = Arc::new(Memory::create("test", shape.end()).unwrap().0);
@@ -71,7 +71,7 @@ fn arrived(qpn: u32, id: u64, status: u8) -> Completion {
 }
 
 impl Sender {
-    /// Sends a message, where there is room for its completion. Whether the peer is to be told.
+    /// Sends a message if there is room for its completion. Returns whether the peer must be notified.
     fn send(&mut self, solicited: bool) -> bool {
         if self.sink.is_full() {
             return false;
@@ -90,8 +90,8 @@ impl Sender {
 }
 
 impl Device {
-    /// Makes good for the sender, which died, while others are alive. The peer is to be told after it.
-    /// `wait` is called where others come first.
+    /// Completes the work of the sender, which died, while others are alive. The peer must be notified afterwards.
+    /// `wait` is called while others come first.
     fn make_good(&self, others: &[&Bond], mut wait: impl FnMut()) {
         let is_tried = |place| {
             use crate::Hold::{Has, Tries};
@@ -125,12 +125,12 @@ impl Device {
     }
 }
 
-/// Everything that is there: identifiers and statuses.
+/// All completions: identifiers and statuses.
 fn drain(queue: &mut CompletionQueue) -> Vec<(u64, u8)> {
     std::iter::from_fn(|| queue.poll()).map(|done| (done.id, done.status)).collect()
 }
 
-/// Runs a model for each access before which somebody may die, until it lives to the end.
+/// Runs a model once for each access before which a thread may die, until it survives to the end.
 fn for_each_death(preemptions: usize, test: impl Fn(u32) -> bool + Copy + Sync + Send + 'static) {
     use std::sync::atomic::{AtomicBool, Ordering};
     for accesses in 0.. {
@@ -148,7 +148,7 @@ fn for_each_death(preemptions: usize, test: impl Fn(u32) -> bool + Copy + Sync +
     }
 }
 
-/// Two send, and one of them dies: each receive that was taken has one completion, and nothing is kept back.
+/// Two threads send, and one of them dies: each receive that was taken has one completion, and nothing is held back.
 #[test]
 fn a_sender_dies_while_another_sends() {
     for_each_death(2, |accesses| {
@@ -171,7 +171,7 @@ fn a_sender_dies_while_another_sends() {
     });
 }
 
-/// The same, where places are taken and used again meanwhile.
+/// The same while places are taken and reused.
 #[test]
 fn a_sender_dies_while_the_queue_goes_round() {
     for_each_death(2, |accesses| {
@@ -198,7 +198,7 @@ fn a_sender_dies_while_the_queue_goes_round() {
     });
 }
 
-/// Who sleeps, as nothing was there after it asked to be told, is told of what comes, whoever dies.
+/// A thread that found nothing after arming, and therefore sleeps, is notified of what comes, whoever dies.
 fn sleeper(arm: Arm, accesses: u32, solicited: [bool; 2]) -> bool {
     let (mut queue, file) = completions(2);
     let (mut one, device) = sender(1, 1, &file, 2);
@@ -225,7 +225,7 @@ fn sleeper(arm: Arm, accesses: u32, solicited: [bool; 2]) -> bool {
         loop {
             queue.arm(arm);
             seen += drain(&mut queue).len();
-            // Sleeps, unless it is told.
+            // Sleeps unless it is notified.
             let now = teller.count();
             if now == events {
                 return (queue, seen, now);
@@ -246,7 +246,7 @@ fn sleeper(arm: Arm, accesses: u32, solicited: [bool; 2]) -> bool {
     lived
 }
 
-/// What is told through a channel.
+/// The notifications of a channel.
 struct Told(AtomicU32);
 
 impl Default for Told {
@@ -275,7 +275,7 @@ fn who_sleeps_for_what_is_solicited_is_told() {
     explore(2, || assert!(sleeper(Arm::Solicited, ALL, [false, true])));
 }
 
-/// What the library does itself completes after what the device did before.
+/// A completion by the library itself comes after what the device completed before.
 #[test]
 fn sends_complete_in_their_order() {
     explore(3, || {
@@ -301,7 +301,7 @@ fn sends_complete_in_their_order() {
     });
 }
 
-/// Memory that was taken away is used by nobody who is not waited for.
+/// Withdrawn memory is used only by threads that are waited for.
 #[test]
 fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     explore(3, || {
@@ -328,8 +328,8 @@ fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     });
 }
 
-/// Two take from a shared queue, and one of them dies: it is known whether it took what it tried to take, and nothing
-/// is taken twice.
+/// Two threads take from a shared queue, and one of them dies: it is known whether it took what it tried to take, and
+/// nothing is taken twice.
 #[test]
 fn a_taker_dies_while_another_takes() {
     for_each_death(2, |accesses| {

@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// Why memory can't be shared.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The kernel does not give it.
+    /// The kernel refuses it.
     #[error("shared memory: {0}")]
     Kernel(#[from] rustix::io::Errno),
-    /// The file could be made shorter, or is too short already.
-    #[error("shared memory: not sealed, or shorter than agreed")]
+    /// The file could be truncated, or is already too short.
+    #[error("shared memory: the file is not sealed, or too short")]
     Unsealed,
-    /// The file has huge pages, or is none of memory: what its owner takes out of it, by holes, may not come back.
-    #[error("shared memory: not a memfd of ordinary pages (hugetlbfs is refused)")]
+    /// The file has huge pages, or is not memory: pages that its owner removes by punching holes may be lost for good.
+    #[error("shared memory: the file is not a memfd of ordinary pages (hugetlbfs is refused)")]
     NotOrdinary,
     /// The mapping can't be guarded.
     #[error("shared memory: {0}")]
@@ -27,7 +27,7 @@ pub enum MemoryError {
 /// `TMPFS_MAGIC`: a memfd of ordinary pages is on it.
 const TMPFS: i64 = 0x0102_1994;
 
-/// Brings a cache line near, as it will be read soon. Nothing changes by it, wherever it points.
+/// Prefetches a cache line for reading. It has no other effect, whatever the address.
 #[inline]
 fn prefetch_line(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -45,7 +45,7 @@ fn prefetch_line(line: *const u8) {
     let _ = line;
 }
 
-/// The same, and takes it away from all others who have it, as it will be written to soon.
+/// Prefetches a cache line for writing, which takes it away from all other caches.
 #[inline]
 fn prefetch_line_to_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -71,13 +71,13 @@ pub struct Memory {
     len: usize,
 }
 
-// SAFETY: it is memory like any other, used through raw pointers and atomics only.
+// SAFETY: it is ordinary memory, used only through raw pointers and atomics.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Makes memory of `len` bytes that nobody can shrink or grow, and the file to give to the other side.
+    /// Creates memory of `len` bytes that nobody can shrink or grow, and the file to give to the other side.
     ///
     /// # Errors
     /// What the kernel says.
@@ -95,16 +95,16 @@ impl Memory {
         Ok((memory, file))
     }
 
-    /// Maps what the other side made.
+    /// Maps what the other side created.
     ///
     /// # Errors
-    /// Where the other side could take it away again, or the kernel doesn't map it.
+    /// If the other side could withdraw it, or the kernel doesn't map it.
     pub fn open(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
         Self::check(&file, len)?;
         Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Makes memory that only we can write, and the file to give to those who read it.
+    /// Creates memory that only we can write, and the file to give to readers.
     ///
     /// # Errors
     /// What the kernel says.
@@ -118,7 +118,7 @@ impl Memory {
         Ok((ours, file))
     }
 
-    /// Maps what the other side made, only for reading.
+    /// Maps, for reading only, what the other side created.
     ///
     /// # Errors
     /// As of [`Self::open`].
@@ -128,7 +128,7 @@ impl Memory {
     }
 
     fn check(file: impl AsFd, len: usize) -> Result<(), MemoryError> {
-        // Of other files than memfds it is an error, and nothing else is asked of those.
+        // With files other than memfds this fails, and no other call is made on those.
         let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
         if rustix::fs::fstatfs(&file)?.f_type != TMPFS {
             return Err(MemoryError::NotOrdinary);
@@ -140,21 +140,21 @@ impl Memory {
     }
 
     fn map(file: impl AsFd, len: usize, access: ProtFlags) -> Result<Self, MemoryError> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self { guarded: None, start, len })
     }
 
-    /// Guards it against what the other side may do to the file: where a page is not to be had, zeros take the place of
-    /// all of it, and `fault` says so. The device's: the guard has a signal handler, which programs may not want.
+    /// Guards it against what the other side may do to the file: if a page is not available, zeros replace all of it,
+    /// and `fault` is raised. For the device only: the guard has a signal handler, which programs may not want.
     ///
     /// # Errors
-    /// Where the handler can't be installed.
+    /// If the handler can't be installed.
     pub fn guarded(mut self, fault: &Arc<FaultWord>) -> Result<Self, MemoryError> {
         self.start.as_ptr().expose_provenance();
-        // SAFETY: the whole of a mapping of ordinary pages, which goes after the guard (`drop`).
+        // SAFETY: the whole of a mapping of ordinary pages, which is unmapped after the guard (`drop`).
         let guarded = unsafe { Guarded::new(self.start.as_ptr(), self.len, fault) };
         self.guarded = Some(guarded.map_err(MemoryError::Unguarded)?);
         Ok(self)
@@ -172,7 +172,7 @@ impl Memory {
         self.len == 0
     }
 
-    /// Has what lies there brought near, as it will be read soon.
+    /// Prefetches these bytes for reading.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) {
         for line in (offset..self.len.min(offset + len)).step_by(64) {
@@ -180,7 +180,7 @@ impl Memory {
         }
     }
 
-    /// Has a cache line taken away from all others who have it, as it will be written to soon.
+    /// Prefetches a cache line for writing, which takes it away from all other caches.
     #[inline]
     pub(crate) fn prefetch_to_write(&self, offset: usize) {
         if offset < self.len {
@@ -188,7 +188,7 @@ impl Memory {
         }
     }
 
-    /// So many bytes of it from there on; `None` where they are not all in it.
+    /// The bytes from `offset` on; `None` if they are not all inside.
     #[inline]
     pub(crate) fn part(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let fits = offset <= self.len && len <= self.len - offset;
@@ -196,10 +196,10 @@ impl Memory {
         fits.then(|| unsafe { self.start.add(offset) })
     }
 
-    /// A place in it that holds `T`.
+    /// The address of a `T` in it.
     ///
     /// # Panics
-    /// Where `T` does not fit there, or not at that alignment: our own mistake, as layouts are the device's.
+    /// If `T` does not fit there, or is not aligned: our own mistake, since the device defines layouts.
     #[inline]
     pub(crate) fn at<T>(&self, offset: usize) -> NonNull<T> {
         let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
@@ -212,7 +212,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.guarded = None;
-        // SAFETY: it was mapped at that place with that length, and whoever used it borrowed or owned `self`.
+        // SAFETY: it was mapped at that address with that length, and whoever used it borrowed or owned `self`.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

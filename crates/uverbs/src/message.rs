@@ -1,7 +1,7 @@
-//! Control messages: what the library asks for on a guest's socket, and what the device answers.
+//! Control messages: the library's requests on a guest's socket, and the device's answers.
 //!
-//! A message is JSON in one datagram, descriptors go with it. Each request has one reply, in their order. An addition
-//! that older libraries can do without keeps the version.
+//! A message is JSON in one datagram, with descriptors. Each request has one reply, in order. An addition that older
+//! libraries can ignore keeps the version.
 
 use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
@@ -10,24 +10,24 @@ use crate::work::Shape;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
-/// Bytes that an application is known by.
+/// Bytes by which an application is recognised.
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
 pub const VERSION: u32 = 7;
 
-/// What the library asks for.
+/// A request of the library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // fields have the names of the verbs' parameters
 pub enum Request {
-    /// The first: with a descriptor of the application's own `/proc/self/mem`, open for reading and writing. Answered
-    /// by [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that wakes the
-    /// device, and the socket on which asynchronous events come. That is one of `SOCK_SEQPACKET`: its end says that the
+    /// The first request, with a descriptor of the application's own `/proc/self/mem`, open for reading and writing.
+    /// The answer is [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that
+    /// wakes the device, and the socket for asynchronous events, which is a `SOCK_SEQPACKET`; when that ends, the
     /// device is gone.
     ///
-    /// `token`: where the application has [`TOKEN`] bytes that nobody else has, for peers that share memory to know it
-    /// by.
+    /// `token`: the address of [`TOKEN`] bytes that no other application has, by which peers that share memory
+    /// recognise this one.
     Hello {
         version: u32,
         #[serde(default)]
@@ -40,8 +40,9 @@ pub enum Request {
     DeallocPd {
         pd: u32,
     },
-    /// Answered by [`Reply::Mr`]. `pages`: address and bytes of pages of it that are mapped from a file, all of that,
-    /// whose descriptor comes with this: a memfd sealed against shrinking. Who may use the region may map it.
+    /// The answer is [`Reply::Mr`]. `pages`: address and length of pages of the region that are mapped from a file,
+    /// all of it, whose descriptor comes with the request: a memfd sealed against shrinking. Whoever may use the
+    /// region may map the file.
     RegMr {
         pd: u32,
         address: u64,
@@ -50,8 +51,7 @@ pub enum Request {
         access: u32,
         pages: Option<(u64, u64)>,
     },
-    /// What is `None` stays; a region that lies elsewhere then has no pages that others may map. Answered by
-    /// [`Reply::Mr`].
+    /// What is `None` stays. A region that moves no longer has pages that others may map. The answer is [`Reply::Mr`].
     ReregMr {
         mr: u32,
         pd: Option<u32>,
@@ -61,7 +61,7 @@ pub enum Request {
     DeregMr {
         mr: u32,
     },
-    /// A memory window of type 1 or 2 (`ibv_mw_type`), which is bound to no region yet. Answered by [`Reply::Mw`].
+    /// A memory window of type 1 or 2 (`ibv_mw_type`), not bound yet. The answer is [`Reply::Mw`].
     AllocMw {
         pd: u32,
         mw_type: u32,
@@ -69,53 +69,53 @@ pub enum Request {
     DeallocMw {
         mw: u32,
     },
-    /// Answered by [`Reply::Handle`] with one descriptor: the socket, of `SOCK_SEQPACKET`, on which the handles of
-    /// completion queues come, four bytes each in the machine's order.
+    /// The answer is [`Reply::Handle`] with one descriptor: the `SOCK_SEQPACKET` on which the handles of completion
+    /// queues come, four bytes each in the machine's byte order.
     CreateChannel,
     DestroyChannel {
         channel: u32,
     },
-    /// Answered by [`Reply::Cq`] with its memory.
+    /// The answer is [`Reply::Cq`] with its memory.
     CreateCq {
         entries: u32,
         channel: Option<u32>,
     },
-    /// Answered by [`Reply::Cq`] with its new memory.
+    /// The answer is [`Reply::Cq`] with its new memory.
     ResizeCq {
         cq: u32,
         entries: u32,
     },
-    /// Tells the channel of a completion queue, which is not armed any more.
+    /// Notifies the channel of a completion queue that is no longer armed.
     TellChannel {
         cq: u32,
     },
-    /// Tells the channel of what the queue pair's peer receives: a message was brought there, and the channel had no
-    /// room to say so.
+    /// Notifies the channel of the queue pair's peer: a message was stored there, and the channel had no room for the
+    /// notification.
     TellPeer {
         qpn: u32,
     },
     DestroyCq {
         cq: u32,
     },
-    /// Answered by [`Reply::Srq`] with its memory.
+    /// The answer is [`Reply::Srq`] with its memory.
     CreateSrq {
         pd: u32,
         max_wr: u32,
         max_sge: u32,
     },
-    /// Answered by [`Reply::Srq`] with its new memory, to which the receives that wait are moved: nobody posts
-    /// meanwhile. `limit`: as [`Self::ArmSrq`] has it; `None`: it stays.
+    /// The answer is [`Reply::Srq`] with its new memory, to which waiting receives are moved; nobody may post
+    /// meanwhile. `limit` is as for [`Self::ArmSrq`]; `None`: it stays.
     ResizeSrq {
         srq: u32,
         max_wr: u32,
         limit: Option<u32>,
     },
-    /// Asks for an event once fewer than `limit` receives are left. Answered by [`Reply::Done`].
+    /// Requests an event once fewer than `limit` receives are left. The answer is [`Reply::Done`].
     ArmSrq {
         srq: u32,
         limit: u32,
     },
-    /// Says that few receives are left in the shared queue of a peer that memory is shared with. Answered by
+    /// Reports that few receives are left in the shared queue of a peer that shares memory. The answer is
     /// [`Reply::Done`].
     PeerIsLow {
         qpn: u32,
@@ -127,7 +127,7 @@ pub enum Request {
     DestroySrq {
         srq: u32,
     },
-    /// Answered by [`Reply::Qp`] with its memory.
+    /// The answer is [`Reply::Qp`] with its memory.
     CreateQp(CreateQp),
     ModifyQp {
         qpn: u32,
@@ -141,8 +141,8 @@ pub enum Request {
     DestroyQp {
         qpn: u32,
     },
-    /// `ibv_attach_mcast` of a queue pair of datagrams: what comes to the group is received by it, too. Refused with
-    /// `ENOMEM` where as many are attached as may be.
+    /// `ibv_attach_mcast` for a queue pair of datagrams: it then receives what is sent to the group, too. Refused with
+    /// `ENOMEM` if the limit is reached.
     AttachMcast {
         qpn: u32,
         gid: Ipv6Addr,
@@ -152,19 +152,19 @@ pub enum Request {
         qpn: u32,
         gid: Ipv6Addr,
     },
-    /// Asks to share memory with the peer of a reliable connection. Answered by [`Reply::Direct`]; refused with
-    /// `EAGAIN` where the peer is not ready yet, with `EPERM` where it never is.
+    /// Requests shared memory with the peer of a reliable connection. The answer is [`Reply::Direct`]; it is refused
+    /// with `EAGAIN` if the peer is not ready yet, with `EPERM` if it never will be.
     Direct {
         qpn: u32,
     },
-    /// Asks for the file of a region of that peer's, once memory is shared with it. Answered by [`Reply::Pages`] with
-    /// its descriptor; refused as [`Self::Direct`] is.
+    /// Requests the file of a region of that peer, once memory is shared with it. The answer is [`Reply::Pages`] with
+    /// its descriptor; it is refused like [`Self::Direct`].
     Pages {
         qpn: u32,
         rkey: u32,
     },
-    /// Asks for all memory of that peer's process, for what it has in no file. Answered by [`Reply::Memory`] with a
-    /// descriptor of its `/proc/self/mem`; refused as [`Self::Direct`] is.
+    /// Requests all memory of that peer's process, for what it has in no file. The answer is [`Reply::Memory`] with a
+    /// descriptor of its `/proc/self/mem`; it is refused like [`Self::Direct`].
     Memory {
         qpn: u32,
     },
@@ -176,11 +176,11 @@ pub enum Request {
     DestroyAh {
         ah: u32,
     },
-    /// Of the connection manager, on a connection of its own.
+    /// A request to the connection manager, on a separate connection.
     Cm(CmRequest),
 }
 
-/// A queue pair to be made.
+/// A queue pair to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names of `ibv_qp_init_attr`
 pub struct CreateQp {
@@ -193,7 +193,7 @@ pub struct CreateQp {
     pub sq_sig_all: bool,
 }
 
-/// Sizes of a queue pair (`ibv_qp_cap`): what is asked for, or what there is, which may be more.
+/// Sizes of a queue pair (`ibv_qp_cap`): the requested ones, or the actual ones, which may be larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // `ibv_qp_cap`'s names
 pub struct Capacity {
@@ -234,8 +234,8 @@ pub enum Reply {
         max_sge: u32,
     },
     SrqLimit(u32),
-    /// `doorbell` is that of its send queue, and of its receive queue where that asks for it. `memory`: its bytes.
-    /// `parcels`: where those lie in it, if peers may share memory.
+    /// `doorbell` belongs to its send queue, and to its receive queue if that requests it. `memory`: length in bytes.
+    /// `parcels`: their offset in it, if peers may share memory.
     Qp {
         qpn: u32,
         capacity: Capacity,
@@ -247,12 +247,12 @@ pub enum Reply {
     },
     QpInfo(Box<QpInfo>),
     Direct(DirectPeer),
-    /// Where the peer has the file's pages, and how many bytes they are.
+    /// The address of the file's pages in the peer, and their length in bytes.
     Pages {
         address: u64,
         len: u64,
     },
-    /// The peer's process, as the device sees it, and where its token is; 0: it has none.
+    /// The peer's process number in the device's namespace, and the address of its token; 0 if it has none.
     Memory {
         pid: i32,
         token: u64,
@@ -260,10 +260,10 @@ pub enum Reply {
     Cm(CmReply),
 }
 
-/// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's
-/// queue pair, that of its completion queue for receives, its table of memory regions, our own one, that of our
-/// completion queue for sends, and where `has_channel` the socket of its completion channel, on which we tell of
-/// completions, and where `takes_shared` the memory of its shared receive queue.
+/// A peer that shares memory. These descriptors come with it, in this order: the bond ([`Bond`](crate::Bond)); the
+/// memory of the peer's queue pair; that of its completion queue for receives; its table of memory regions; our own
+/// table; the memory of our completion queue for sends; if `has_channel`, the socket of its completion channel, on
+/// which we notify it of completions; if `takes_shared`, the memory of its shared receive queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
 pub struct DirectPeer {
@@ -272,29 +272,29 @@ pub struct DirectPeer {
     /// `ibv_access_flags` of the peer's queue pair.
     pub access: u32,
     pub receive: Shape,
-    /// Its receives are those of a shared queue.
+    /// Whether its receives come from a shared queue.
     pub takes_shared: bool,
-    /// By which number we take from that.
+    /// Our number as a taker of that queue.
     pub taker: u32,
-    /// Where parcels lie in the memory of its queue pair.
+    /// Offset of the parcels in the memory of its queue pair.
     pub parcels: u32,
     /// Bytes of that memory.
     pub memory: u64,
     pub cq: u32,
     pub entries: u32,
-    /// Regions that its table has room for, and ours.
+    /// Number of regions for which its table and ours have room.
     pub regions: u32,
     pub own_regions: u32,
-    /// Completions that our queue for sends has room for.
+    /// Number of completions for which our queue for sends has room.
     pub own_entries: u32,
     pub has_channel: bool,
 }
 
-/// What is not done, and why.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// As the verb's man page has it.
+    /// The error number of the verb's man page.
     pub errno: i32,
     /// For people.
     pub message: String,
@@ -307,7 +307,7 @@ pub struct Refusal {
 pub struct DeviceInfo {
     /// Of the guest.
     pub name: String,
-    /// Of the daemon, for people.
+    /// Version of the daemon, for display.
     pub version: String,
     pub node_guid: u64,
     pub max_mr_size: u64,
@@ -325,12 +325,12 @@ pub struct DeviceInfo {
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
-    /// READs and atomics under way of a queue pair, in either direction.
+    /// Most READs and atomics of a queue pair in progress, in either direction.
     pub max_rd_atomic: u32,
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
     pub max_total_mcast_qp_attach: u32,
-    /// Doorbells in the memory that comes with this.
+    /// Number of doorbells in the memory that comes with this.
     pub doorbells: u32,
     /// Whether there may be peers that share memory with us.
     pub is_trusting: bool,
@@ -344,13 +344,13 @@ pub struct PortInfo {
     pub is_active: bool,
     /// `ibv_mtu`.
     pub active_mtu: u32,
-    /// All are for `RoCE` v2.
+    /// All of them are for `RoCE` v2.
     pub gids: Vec<Ipv6Addr>,
     pub bad_pkeys: u32,
     pub qkey_violations: u32,
 }
 
-/// A queue pair, as it is now.
+/// The current state of a queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)]
@@ -359,8 +359,8 @@ pub struct QpInfo {
     pub capacity: Capacity,
 }
 
-/// What comes on the socket of asynchronous events: `ibv_event_type` and the handle of what it is about (the number of
-/// a queue pair, the port's), four bytes each in the machine's order.
+/// A message on the socket of asynchronous events: `ibv_event_type` and the handle of its object (the number of a
+/// queue pair or port), four bytes each in the machine's byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// `ibv_event_type`.

@@ -1,7 +1,6 @@
-//! Shared memory of a model: its words are loom's atomics, and who is at work with them may die before any access.
+//! Shared memory of a model: its words are loom's atomics, and threads may die before any access.
 //!
-//! A word of the memory holds the number of its atomic, so that all mappings of it have the same. Only `cfg(loom)`
-//! has this.
+//! A word of the memory holds the number of its atomic, so that all mappings of it share that. Only with `cfg(loom)`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic as model;
@@ -17,16 +16,16 @@ struct Word {
 }
 
 thread_local! {
-    /// Of the execution at hand: all of its threads are one of the system's.
+    /// The words of the current execution, all of whose threads run on one thread of the system.
     static WORDS: RefCell<Vec<Rc<Word>>> = const { RefCell::new(Vec::new()) };
 }
 
 loom::thread_local! {
-    /// Accesses before the thread dies.
+    /// Number of accesses before the thread dies.
     static LEFT: Cell<Option<u32>> = Cell::new(None);
 }
 
-/// The end of a thread that is to die.
+/// The panic of a thread that must die.
 struct Died;
 
 /// A number for a new word of memory.
@@ -37,7 +36,7 @@ pub(crate) fn new_word() -> u32 {
     })
 }
 
-/// Every interleaving of a test that `preemptions` allow.
+/// Runs every interleaving of a test within `preemptions`.
 pub(crate) fn explore(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -48,7 +47,7 @@ pub(crate) fn explore(preemptions: usize, test: impl Fn() + Sync + Send + 'stati
     });
 }
 
-/// Does something that ends after so many accesses. Whether it did all of it.
+/// Does work that ends after this many accesses. Returns whether it was completed.
 pub(crate) fn mortal(accesses: u32, work: impl FnOnce()) -> bool {
     LEFT.with(|left| left.set(Some(accesses)));
     let outcome = catch_unwind(AssertUnwindSafe(work));
@@ -90,7 +89,7 @@ macro_rules! atomic {
 
         #[allow(dead_code)]
         impl $name {
-            /// One that is in no memory, and that nobody uses.
+            /// A word outside memory, which nobody uses.
             pub fn new(_: $type) -> Self {
                 Self(std::cell::UnsafeCell::new(0), $(std::cell::UnsafeCell::new(0 as $rest))?)
             }

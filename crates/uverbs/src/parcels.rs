@@ -1,6 +1,6 @@
-//! Messages that are too long for their completion, and too short to be worth a system call: a peer that shares
-//! memory puts them into the memory of the receiver's queue pair, from where the receiver's library copies them to
-//! where they are to be.
+//! Messages that are too long for their completion, but too short to be worth a system call: a peer that shares memory
+//! stores them in the memory of the receiver's queue pair, and the receiver's library copies them to their
+//! destination.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -9,13 +9,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Each side writes to a cache line of its own. Positions count bytes since the beginning.
+/// Each side writes to its own cache line. Positions count bytes since the start.
 #[repr(C, align(64))]
 struct Header {
-    /// Where the sender goes on.
+    /// Where the sender continues.
     filled: AtomicU32,
     _sender: [u32; 15],
-    /// What lies before is done with: the receiver's.
+    /// Everything before this was taken by the receiver.
     taken: AtomicU32,
     _receiver: [u32; 15],
 }
@@ -23,31 +23,31 @@ struct Header {
 /// Room for messages, a power of two.
 const ROOM: u32 = 32 << 10;
 
-/// A part of the memory of a queue pair, either end.
+/// A part of a queue pair's memory; for either end.
 #[derive(Debug)]
 pub struct Parcels {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     offset: usize,
-    /// The sender's: what was done with when it was looked at last.
+    /// For the sender: `taken`, when it was last read.
     seen: u32,
 }
 
-// SAFETY: the pointer is into `memory`, which can be used from any thread; the header is used by atomics only.
+// SAFETY: the pointer is into `memory`, which can be used from any thread; the header is only used through atomics.
 unsafe impl Send for Parcels {}
-// SAFETY: as above; what is changed without a lock is atomic.
+// SAFETY: as above; everything that changes without a lock is atomic.
 unsafe impl Sync for Parcels {}
 
 impl Parcels {
-    /// Bytes of it in the memory.
+    /// Its length in the memory, bytes.
     pub const BYTES: usize = size_of::<Header>() + ROOM as usize;
     /// Longest message.
     pub const LONGEST: usize = 4096;
 
-    /// That in this memory, that many bytes, a multiple of 64, from its beginning.
+    /// The parcels in this memory, at this offset, a multiple of 64.
     ///
     /// # Errors
-    /// Where it does not lie there.
+    /// If it is not inside the memory.
     pub fn new(memory: Arc<Memory>, offset: u32) -> Result<Self, Corrupt> {
         let offset = offset as usize;
         if !offset.is_multiple_of(64) || offset + Self::BYTES > memory.len() {
@@ -65,14 +65,14 @@ impl Parcels {
         unsafe { self.header.as_ref() }
     }
 
-    /// The sender's: puts a message there, of so many bytes. Where it is; `None` where there is no room.
+    /// For the sender: stores a message of `len` bytes. Returns its position; `None` if there is no room.
     ///
     /// # Safety
-    /// Parts must be readable: pointers and numbers of bytes, as many as the message has.
+    /// Parts must be readable: pointers and lengths, which add up to the message's length.
     pub unsafe fn put(&mut self, parts: impl Iterator<Item = (*const u8, usize)>, len: usize) -> Option<u32> {
         let filled = self.header().filled.load(Ordering::Relaxed);
         let size = room_for(len).filter(|_| len <= Self::LONGEST)?;
-        // In one piece.
+        // Messages are not split.
         let used = filled % ROOM;
         let start = if used + size > ROOM { filled.wrapping_add(ROOM - used) } else { filled };
         let end = start.wrapping_add(size);
@@ -89,23 +89,23 @@ impl Parcels {
             at += part_len;
         }
         point(Point::ParcelWritten);
-        // Only senders look at it. The receiver is told by a completion, which is released after it.
+        // Only senders read it. The receiver is notified by a completion, which is released after it.
         self.header().filled.store(end, Ordering::Relaxed);
         point(Point::ParcelPut);
         Some(start)
     }
 
-    /// The receiver's: where a message of so many bytes is; `None` where there is none.
+    /// For the receiver: the address of a message of `len` bytes; `None` if there is none.
     #[must_use]
     pub fn get(&self, position: u32, len: usize) -> Option<NonNull<u8>> {
         let at = (position % ROOM) as usize;
         (at + len <= ROOM as usize).then(|| self.memory.at(self.offset + at))
     }
 
-    /// The receiver's: it is done with that message, and those before.
+    /// For the receiver: returns the room of that message, and of those before it.
     pub fn give_back(&self, position: u32, len: usize) {
         let end = position.wrapping_add(room_for(len).unwrap_or(ROOM));
-        // Release: it is read before others are put there.
+        // Release: it is read before other messages are stored there.
         self.header().taken.store(end, Ordering::Release);
     }
 
@@ -116,7 +116,7 @@ impl Parcels {
     }
 }
 
-/// Bytes that a message takes.
+/// Bytes of room that a message takes.
 fn room_for(len: usize) -> Option<u32> {
     u32::try_from(len).ok()?.checked_next_multiple_of(64)
 }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn messages_arrive_whole_and_in_their_order() {
         let (mut sender, receiver) = ends();
-        // Not far from where positions begin again.
+        // Close to where positions wrap around.
         sender.header().filled.store(u32::MAX - 63, Ordering::Relaxed);
         receiver.give_back(u32::MAX - 63, 0);
         let mut waiting = std::collections::VecDeque::new();
@@ -153,7 +153,7 @@ mod tests {
                 }
                 let (at, message): (u32, Vec<u8>) = waiting.pop_front().unwrap();
                 let place = receiver.get(at, message.len()).unwrap();
-                // SAFETY: so many bytes are there, and stay until they are given back.
+                // SAFETY: that many bytes are there, and stay until they are returned.
                 assert_eq!(unsafe { std::slice::from_raw_parts(place.as_ptr(), message.len()) }, message);
                 receiver.give_back(at, message.len());
             };

@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket.
+//! The process at the other end of a unix socket.
 
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A process and its user, as they were when it connected (`SO_PEERCRED`, `unix(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// 0 where it is in none of our process namespaces: such a process has no number here.
+    /// 0 if it is in none of our process namespaces: then it has no number here.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
 }
 
-/// Who is at the other end. (`rustix` holds the number for one that is never 0.)
+/// The process at the other end. (`rustix` uses a type that excludes 0 for the number.)
 ///
 /// # Errors
 /// What the kernel says.
@@ -20,7 +20,7 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     let mut said = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: room for as much as is said.
+    // SAFETY: there is room for as much as the length says.
     let failed = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut said).cast(), &raw mut len) != 0
     };

@@ -1,11 +1,11 @@
-//! Points of the protocol between programs, and of the device's part in it, at which a test has a process end, or
-//! stand still.
+//! Points, in the protocol between programs and in the device's part of it, at which a test makes a process die or
+//! stop.
 //!
-//! Only tests have the feature `points`. Without it nothing is left of them.
+//! Only tests have the feature `points`. Without it nothing of this is compiled.
 
 macro_rules! points {
     ($($(#[$doc:meta])* $name:ident)*) => {
-        /// A point. Those of queues are reached by whoever works with them: programs, and the device.
+        /// A point. Those of queues are reached by whoever works with them: programs and the device.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Point {
             $($(#[$doc])* $name),*
@@ -27,27 +27,27 @@ macro_rules! points {
 }
 
 points! {
-    /// A request is in its slot, and not seen yet.
+    /// A request is in its slot, but not visible yet.
     Filled
-    /// It is seen, and not announced yet.
+    /// It is visible, but not announced yet.
     Published
-    /// The doorbell was rung, and nobody was woken yet.
+    /// The doorbell was rung, but nobody was woken yet.
     Rung
-    /// A request was taken by the device.
+    /// The device took a request.
     Taken
     /// The library may use slots again.
     Released
-    /// The library gave a receive back.
+    /// The library returned a receive.
     GivenBack
-    /// One began to work with what is shared.
+    /// A library began to work with shared memory.
     Entered
     /// It is done.
     Left
-    /// A receive is noted, and not taken.
+    /// A receive is noted, but not taken.
     ReceiveNoted
     /// It is taken.
     ReceiveTaken
-    /// A receive of a shared queue is noted, and not claimed.
+    /// A receive of a shared queue is noted, but not claimed.
     ClaimNoted
     /// It is claimed.
     Claimed
@@ -55,49 +55,49 @@ points! {
     PartCopied
     /// A piece of a long message was copied.
     PieceCopied
-    /// A message lies among the parcels, which do not know it yet.
+    /// A message is stored in the parcels, whose header does not include it yet.
     ParcelWritten
     /// They do.
     ParcelPut
-    /// An atomic operation was done, whose result is nowhere yet.
+    /// An atomic operation was executed, but its result is not stored yet.
     AtomicDone
-    /// A place in a completion queue is noted, and not reserved.
+    /// A place in a completion queue is noted, but not reserved.
     PlaceNoted
-    /// It is reserved, and that is not noted.
+    /// It is reserved, but that is not noted.
     PlaceReserved
     /// That is noted.
     PlaceHeld
-    /// A completion is there, but for its number.
+    /// A completion is complete except for its number.
     EntryWritten
-    /// It is there, and nobody is told.
+    /// It is complete, but nobody is notified.
     EntryPublished
-    /// Who is to be told is known, and was not told.
+    /// The channel to notify is known, but was not notified.
     Disarmed
-    /// It was told by a peer.
+    /// A peer notified it.
     Told
     /// A completion was taken.
     EntryPolled
-    /// The library asked to be told.
+    /// The library requested notification.
     Armed
     /// The library sent a request to the device.
     Asked
-    /// The device heard a request.
+    /// The device received a request.
     Heard
     /// It answered.
     Answered
-    /// The device gave memory to a peer, and did not say so yet.
+    /// The device gave memory to a peer, but did not answer yet.
     Granted
-    /// The device ended what is shared, and waited for nobody yet.
+    /// The device ended sharing, but did not wait for anybody yet.
     Closed
-    /// The device removed a memory region, and waited for nobody yet.
+    /// The device removed a memory region, but did not wait for anybody yet.
     RegionRemoved
-    /// The device found out what one that died left behind, and did nothing about it.
+    /// The device found what a dead library left behind, but did nothing about it.
     LeftFound
-    /// The device filled a place of one that died.
+    /// The device filled a dead library's place.
     HoleFilled
-    /// The device completed something, and goes on.
+    /// The device completed something, and continues.
     Completed
-    /// The device is about to tell a channel.
+    /// The device is about to notify a channel.
     Tells
     /// The device sent a packet.
     PacketSent
@@ -124,18 +124,18 @@ mod armed {
     /// Counted from 1; 0: none.
     static WHERE: AtomicU32 = AtomicU32::new(0);
     static SIGNAL: AtomicU32 = AtomicU32::new(0);
-    /// Times that it is reached before.
+    /// How many times it is reached before.
     static BEFORE: AtomicU32 = AtomicU32::new(0);
     static REACHED: [AtomicU32; Point::ALL.len()] = [const { AtomicU32::new(0) }; Point::ALL.len()];
 
-    /// Has the process get a signal when a point is reached for the `time`th time from now on, which counts from 1.
+    /// Makes the process get a signal when a point is reached for the `time`th time from now, counted from 1.
     pub fn arm(point: Point, time: u32, signal: i32) {
         SIGNAL.store(signal.cast_unsigned(), Ordering::SeqCst);
         BEFORE.store(time.wrapping_sub(1), Ordering::SeqCst);
         WHERE.store(point as u32 + 1, Ordering::SeqCst);
     }
 
-    /// How often each was reached since this was asked last.
+    /// How often each point was reached since the last call.
     pub fn reached() -> Vec<(Point, u32)> {
         let count = |point: &Point| (*point, REACHED[*point as usize].swap(0, Ordering::SeqCst));
         Point::ALL.iter().map(count).collect()
@@ -145,7 +145,7 @@ mod armed {
         REACHED[point as usize].fetch_add(1, Ordering::SeqCst);
         if WHERE.load(Ordering::SeqCst) == point as u32 + 1 && BEFORE.fetch_sub(1, Ordering::SeqCst) == 0 {
             WHERE.store(0, Ordering::SeqCst);
-            // SAFETY: the signal is to this thread, before it goes on, and ends or stops the process.
+            // SAFETY: the signal goes to this thread before it continues, and ends or stops the process.
             unsafe { libc::raise(SIGNAL.load(Ordering::SeqCst).cast_signed()) };
         }
     }

@@ -1,8 +1,8 @@
-//! Queue pairs as the control messages speak of them. Numbers are `libibverbs`'.
+//! Queue pairs in the control messages. Numbers are those of `libibverbs`.
 
 use serde::{Deserialize, Serialize};
 
-/// What a queue pair offers (`ibv_qp_type`).
+/// The service of a queue pair (`ibv_qp_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QpType {
@@ -72,7 +72,7 @@ impl QpState {
     }
 }
 
-/// Which attributes are meant (`ibv_qp_attr_mask`).
+/// Which attributes are set (`ibv_qp_attr_mask`).
 pub mod mask {
     #![allow(missing_docs)] // the standard's names
     pub const STATE: u32 = 1 << 0;
@@ -109,17 +109,17 @@ pub mod access {
     pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
     pub const ON_DEMAND: u32 = 1 << 6;
-    /// Says something of pages that we need not know.
+    /// A hint about pages that we need not know.
     pub const HUGETLB: u32 = 1 << 7;
     /// What peers may do.
     pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
-    /// All that is known; others but the optional ones are refused.
+    /// All known flags; others, except the optional ones, are refused.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE | MW_BIND | ZERO_BASED | ON_DEMAND | HUGETLB;
     /// Bits that may be ignored where they aren't known.
     pub const OPTIONAL: u32 = 0x3ff << 20;
 }
 
-/// Attributes of a queue pair (`ibv_qp_attr`), with its names. Only those of the mask are meant.
+/// Attributes of a queue pair (`ibv_qp_attr`), with the same names. Only those in the mask are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // the standard's names

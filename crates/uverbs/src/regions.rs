@@ -1,24 +1,24 @@
-//! Memory regions and windows, as peers see them that share memory: a table that only the device writes.
+//! Memory regions and windows, as seen by peers that share memory: a table that only the device writes.
 
 use crate::qp::access;
 use crate::{Memory, MemoryError};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What a key is of.
+/// What a key refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// A memory region.
     #[default]
     Region,
-    /// A memory window of type 1, which is for all queue pairs of its protection domain.
+    /// A memory window of type 1, for all queue pairs of its protection domain.
     Window,
-    /// A memory window of type 2B, which is for the queue pair with this number (IBTA 10.6.7.2).
+    /// A memory window of type 2B, for the queue pair with this number (IBTA 10.6.7.2).
     WindowOf(u32),
 }
 
 impl Kind {
-    /// As it lies in the table. Numbers of queue pairs have 24 bits.
+    /// Its encoding in the table. Numbers of queue pairs have 24 bits.
     const fn code(self) -> u32 {
         match self {
             Self::Region => 0,
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// A part of an application's memory that it, or its peers, may use by a key.
+/// A part of an application's memory that the application or its peers may use by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Its protection domain.
@@ -45,33 +45,33 @@ pub struct Region {
     pub address: u64,
     /// Bytes.
     pub len: u64,
-    /// What its beginning is called by those who use the key.
+    /// Its first address for users of the key.
     pub iova: u64,
     /// `ibv_access_flags`.
     pub access: u32,
-    /// Inode of the file that pages of it lie in ([`SharedPages`](crate::SharedPages)); 0: of none that others may map.
+    /// Inode of the file with its pages ([`SharedPages`](crate::SharedPages)); 0 if others may map no file.
     pub file: u64,
     /// Whose key it is.
     pub kind: Kind,
 }
 
 impl Region {
-    /// Whether it is all of the application's memory, whatever will be there: an implicit region
+    /// Whether it is all of the application's memory, present and future: an implicit region
     /// (`IBV_ODP_SUPPORT_IMPLICIT`).
     #[must_use]
     pub const fn is_implicit(&self) -> bool {
         self.access & access::ON_DEMAND != 0 && self.address == 0 && self.len == u64::MAX
     }
 
-    /// Where the bytes lie that the application itself wants by this key, in this protection domain; `None` where they
-    /// may not be had: windows are for peers.
+    /// The address of bytes that the application itself accesses by this key, in this protection domain. `None` if it
+    /// may not: windows are only for peers.
     #[must_use]
     #[inline]
     pub fn find_local(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
         if self.kind == Kind::Region { self.find(pd, address, len, needs) } else { None }
     }
 
-    /// The same, for the peer of this queue pair, which is of this protection domain.
+    /// The same for the peer of this queue pair, in this protection domain.
     #[must_use]
     #[inline]
     pub fn find_remote(&self, (pd, qpn): (u32, u32), address: u64, len: u64, needs: u32) -> Option<u64> {
@@ -88,11 +88,11 @@ impl Region {
     }
 }
 
-/// A place of the table. Odd versions are of places being written.
+/// An entry of the table. Its version is odd while it is being written.
 ///
-/// Of one writer and readers that never write (a sequence lock): the release fence after the odd version keeps what
-/// is written behind it, the release store of the even one keeps that before it; readers load the version by acquire,
-/// the rest, and then, after an acquire fence, the version again.
+/// A sequence lock with one writer, and readers that never write. The release fence after the odd version keeps the
+/// writes after it; the release store of the even version keeps them before it. Readers load the version by acquire,
+/// then the rest, and then, after an acquire fence, the version again.
 #[repr(C, align(64))]
 struct Slot {
     version: AtomicU32,
@@ -112,7 +112,7 @@ struct Slot {
 const NEVER: u32 = 0;
 const FREE: u32 = 1;
 
-/// Keys below are no keys.
+/// Numbers below this are never keys.
 pub const FIRST_KEY: u32 = 0x1_0000;
 
 /// The table, either end.
@@ -123,15 +123,15 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
-    /// Bytes of a page of its file: the least that the kernel takes for a place that is written.
+    /// Bytes of a page of its file: the least that the kernel allocates for an entry that is written.
     pub const PAGE: u64 = 4096;
 
-    /// Bytes of a table for so many regions.
+    /// Number of entries in a table for this many regions.
     const fn slots(regions: u32) -> u32 {
         (regions.saturating_mul(2)).next_power_of_two()
     }
 
-    /// The device's: a table for so many regions, and the file for those who read it, and can't write.
+    /// For the device: a table for this many regions, and the file for its readers, who can't write.
     ///
     /// # Errors
     /// What the kernel says.
@@ -145,7 +145,7 @@ impl RegionTable {
     /// A reader's.
     ///
     /// # Errors
-    /// Where it is not as the device makes them.
+    /// If it is not as the device makes them.
     pub fn open(file: impl AsFd, regions: u32) -> Result<Self, MemoryError> {
         let slots = Self::slots(regions);
         let memory = Memory::open_for_reading(file, slots as usize * size_of::<Slot>())?;
@@ -154,31 +154,31 @@ impl RegionTable {
 
     fn slot(&self, index: u32) -> &Slot {
         let at = (index & (self.slots - 1)) as usize * size_of::<Slot>();
-        // SAFETY: within the mapping (`at`); it consists of atomics, which readers load only.
+        // SAFETY: within the mapping (`at`); it consists of atomics, which readers only load.
         unsafe { self.memory.at::<Slot>(at).as_ref() }
     }
 
-    /// The first free place for a key. There is one: there are twice as many places as there may be regions.
+    /// The first free entry for a key. There always is one: there are twice as many entries as regions.
     fn free_place(&self, key: u32) -> Option<u32> {
         let mut places = (0..self.slots).map(|step| first(key).wrapping_add(step) & (self.slots - 1));
         places.find(|place| self.slot(*place).key.load(Ordering::Relaxed) <= FREE)
     }
 
-    /// The device's: the page of the file in which [`Self::insert`] would put a key that is not there.
+    /// For the device: the page of the file into which [`Self::insert`] would put a new key.
     #[must_use]
     pub fn page(&self, key: u32) -> u32 {
         let place = self.free_place(key).unwrap_or_default();
         (u64::from(place) * size_of::<Slot>() as u64 / Self::PAGE) as u32
     }
 
-    /// The device's: adds a region by a key that is not there.
+    /// For the device: adds a region with a new key.
     pub fn insert(&self, key: u32, region: &Region) {
         if let Some(place) = self.free_place(key) {
             self.slot(place).write(key, region);
         }
     }
 
-    /// The device's: removes a region.
+    /// For the device: removes a region.
     pub fn remove(&self, key: u32) {
         if let Some(slot) = self.place(key) {
             let version = slot.version.load(Ordering::Relaxed);
@@ -213,7 +213,7 @@ impl RegionTable {
     }
 }
 
-/// Where a key's place is looked for first: its lowest byte matters last, which is all that changes of a window's key.
+/// Where the search for a key starts. Its lowest byte counts last, since only that changes in a window's key.
 const fn first(key: u32) -> u32 {
     key.rotate_right(8)
 }
@@ -234,7 +234,7 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// `None` where it is another's by now, or being written.
+    /// `None` if the entry now has another key, or is being written.
     #[inline]
     fn read(&self, key: u32) -> Option<Region> {
         let version = self.version.load(Ordering::Acquire);
@@ -272,7 +272,7 @@ mod tests {
     fn readers_see_what_is_there() {
         let (table, file) = RegionTable::create(4).unwrap();
         let reader = RegionTable::open(&file, 4).unwrap();
-        // All in one row of places.
+        // All of them in one run of entries.
         let keys = [0x10_0000, 0x10_0008, 0x10_0010, 0x10_0018];
         for (at, key) in keys.into_iter().enumerate() {
             table.insert(key, &region(at as u64));

@@ -1,8 +1,8 @@
-//! Work requests, as they lie in a slot of a work queue.
+//! Work requests, as stored in a slot of a work queue.
 
 use std::mem::offset_of;
 
-/// What is asked for (`ibv_wr_opcode`).
+/// The operation (`ibv_wr_opcode`).
 pub mod opcode {
     #![allow(missing_docs)] // the standard's names
     pub const RDMA_WRITE: u8 = 0;
@@ -25,42 +25,42 @@ pub mod send_flags {
     pub const SOLICITED: u8 = 1 << 2;
 }
 
-/// What is asked for. Meaning and numbers of `opcode` are `ibv_wr_opcode`'s, those of `flags` are `ibv_send_flags`'.
+/// A work request. Meaning and numbers of `opcode` are those of `ibv_wr_opcode`, those of `flags` are of
+/// `ibv_send_flags`.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkRequest {
-    /// What the application calls it.
+    /// The application's identifier for it.
     pub id: u64,
     /// `ibv_wr_opcode`.
     pub opcode: u8,
     /// `ibv_send_flags`.
     pub flags: u8,
-    /// Segments in the list. Not of inline messages.
+    /// Number of segments in the list; unused for inline messages.
     pub segments: u16,
     /// Bytes of an inline message.
     pub inline_len: u32,
-    /// Address at the peer; of a window, where it begins.
+    /// Address at the peer; for a window, its start.
     pub address: u64,
-    /// What is compared with, or added; bytes of a window.
+    /// The value to compare with, or to add; for a window, its length in bytes.
     pub compare_add: u64,
-    /// What is put there; `ibv_access_flags` of a window.
+    /// The value to store; for a window, its `ibv_access_flags`.
     pub swap: u64,
-    /// Key at the peer; the one that a window is to have.
+    /// Key at the peer; for a window, its new key.
     pub rkey: u32,
-    /// Immediate data in the order of the wire; the key to be made invalid; that of the region that a window is bound
-    /// to.
+    /// Immediate data in wire order; the key to invalidate; or the key of the region to which a window is bound.
     pub immediate: u32,
     /// Address handle of a datagram.
     pub ah: u32,
-    /// Queue pair that a datagram goes to.
+    /// Destination queue pair of a datagram.
     pub remote_qpn: u32,
     /// Its queue key.
     pub remote_qkey: u32,
-    /// Which of the queue pair's sends it is: its completion says so.
+    /// Its number among the queue pair's sends, which its completion repeats.
     pub number: u32,
 }
 
-/// Bytes of it that a receive needs.
+/// Number of its bytes that a receive needs.
 pub(crate) const RECEIVE: usize = offset_of!(WorkRequest, address);
 
 const _: () =

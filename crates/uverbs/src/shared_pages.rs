@@ -1,5 +1,5 @@
-//! Pages of an application's memory that lie in a sealed file, as others see them that map it too: its device, and
-//! peers that share memory with it. What is done there needs no system call.
+//! Pages of an application's memory in a sealed file, as seen by others that map it too: its device, and peers that
+//! share memory with it. Access to them needs no system call.
 
 use crate::{Memory, MemoryError};
 use mem::FaultWord;
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// The pages, by the addresses that they have in the application.
+/// The pages, with their addresses in the application.
 #[derive(Debug)]
 pub struct SharedPages {
     memory: Memory,
@@ -17,10 +17,10 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// Maps a file that the application has at this address, all of it.
+    /// Maps a whole file that the application has at this address.
     ///
     /// # Errors
-    /// Where the application could take it away again (it is not sealed against that), or the kernel doesn't map it.
+    /// If the application could withdraw it (it is not sealed against that), or the kernel doesn't map it.
     pub fn open(file: impl AsFd, address: u64, len: u64) -> Result<Self, MemoryError> {
         Self::open_with(file, (address, len), Ok)
     }
@@ -48,56 +48,56 @@ impl SharedPages {
         Ok(Self { memory: guard(Memory::open(file, len)?)?, address, inode })
     }
 
-    /// What the file is known by while anybody has it.
+    /// Identifies the file while anybody has it open.
     #[must_use]
     pub const fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Where they begin, and how many bytes they are.
+    /// Their first address, and their length in bytes.
     #[must_use]
     pub const fn range(&self) -> (u64, u64) {
         (self.address, self.memory.len() as u64)
     }
 
-    /// Where we have bytes of the application's; `None` where not all of them are here.
+    /// Our address for bytes of the application; `None` if not all of them are in these pages.
     #[inline]
     fn find(&self, address: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         self.memory.part(offset, len)
     }
 
-    /// Whether all these bytes are here.
+    /// Whether all these bytes are in these pages.
     #[must_use]
     #[inline]
     pub fn covers(&self, address: u64, len: usize) -> bool {
         self.find(address, len).is_some()
     }
 
-    /// Copies from the application. False, and nothing is done, where not all of it is here.
+    /// Copies from the application. False, with nothing done, if not all of it is in these pages.
     ///
     /// # Safety
-    /// So many bytes must be writable there.
+    /// `len` bytes must be writable at `to`.
     #[must_use]
     #[inline]
     pub unsafe fn read_to(&self, address: u64, to: *mut u8, len: usize) -> bool {
         let Some(from) = self.find(address, len) else { return false };
-        // SAFETY: within the mapping; the caller's promise. Both may be the same memory, where a program talks to
+        // SAFETY: within the mapping; the caller's promise. Both may be the same memory, if a program is connected to
         // itself.
         unsafe { std::ptr::copy(from.as_ptr(), to, len) };
         true
     }
 
-    /// Copies to the application, the last byte after all others: applications wait for it. False as of
+    /// Copies to the application, the last byte after all others, because applications wait for it. False as for
     /// [`Self::read_to`].
     ///
     /// # Safety
-    /// So many bytes must be readable there.
+    /// `len` bytes must be readable at `from`.
     #[must_use]
     #[inline]
     pub unsafe fn write_from(&self, address: u64, from: *const u8, len: usize) -> bool {
         let Some(to) = self.find(address, len) else { return false };
-        // SAFETY: within the mapping; the caller's promise; what is stored at once is aligned.
+        // SAFETY: within the mapping; the caller's promise; words that are stored at once are aligned.
         unsafe {
             match len {
                 0 => {}
@@ -124,18 +124,18 @@ impl SharedPages {
     /// As [`Self::read_to`].
     #[must_use]
     pub fn read(&self, address: u64, out: &mut [u8]) -> bool {
-        // SAFETY: as long as that.
+        // SAFETY: the slice has that length.
         unsafe { self.read_to(address, out.as_mut_ptr(), out.len()) }
     }
 
     /// As [`Self::write_from`].
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
-        // SAFETY: as long as that.
+        // SAFETY: the slice has that length.
         unsafe { self.write_from(address, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// An aligned word for atomic operations; `None` where it is not here, or not aligned.
+    /// An aligned word for atomic operations; `None` if it is not in these pages, or not aligned.
     #[must_use]
     #[inline]
     pub fn word(&self, address: u64) -> Option<&AtomicU64> {
@@ -158,7 +158,7 @@ mod tests {
         let [one, other] = [(); 2].map(|()| SharedPages::open(&file, ADDRESS, 8192).unwrap());
         assert_eq!((one.inode(), one.range()), (other.inode(), (ADDRESS, 8192)));
         let message: Vec<u8> = (0..100).collect();
-        // Aligned and not, of each way to store.
+        // Aligned and unaligned, for each way to store.
         for (at, len) in [(0, 8), (3, 8), (8, 4), (13, 4), (21, 1), (40, 100), (141, 2), (8184, 8), (200, 0)]
         {
             assert!(one.write(ADDRESS + at, &message[..len]));

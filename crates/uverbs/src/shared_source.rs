@@ -1,8 +1,8 @@
-//! Shared receive queues, as those see them who take from them: the device, and libraries of peers that share memory.
+//! Shared receive queues, as seen by those who take from them: the device, and libraries of peers that share memory.
 //!
-//! A receive is read first, then claimed; who finds that another was faster begins anew. So nobody waits for anybody,
-//! and who ends in the middle has no more than one: the last one that it took is known, since who claims one says so
-//! by the same exchange, and who claims the next one writes that down before.
+//! A taker first reads a receive, then claims it; if another taker was faster, it starts again. So no taker waits for
+//! another, and one that dies in the middle has at most one receive. Its last one is known: the claiming exchange also
+//! stores who claims, and whoever claims the next one writes that down before.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -10,20 +10,20 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::work::{Corrupt, Segment, Shape, WorkQueue, WorkSource};
 use std::sync::Arc;
 
-/// Attempts to find a receive that nobody else takes at the same time. Who writes there all the time takes it all.
+/// Attempts to find a receive that nobody else takes at the same time. A program that writes there all the time gets
+/// all of them.
 const ATTEMPTS: u32 = 1 << 10;
 
-/// The device, among those who take. Nobody asks what it took: it does not die alone.
+/// The device as a taker. Its last receive is never queried, since it does not die alone.
 pub const DEVICE: u32 = 0;
-/// Those who may take from a queue: the device, and libraries.
+/// Number of possible takers: the device, and libraries.
 pub const TAKERS: u32 = 1024;
-/// Bytes before the queue, where is written down what each took last, if another took one after it: a number, and
-/// that there is one.
+/// Bytes before the queue with one record for each taker: the last receive it took, if another taker took one after
+/// it, as a number and a valid bit.
 const RECORDS: usize = TAKERS as usize * size_of::<AtomicU64>();
 const IS_ONE: u64 = 1 << 32;
 
-/// The end of a shared receive queue where receives are taken. A slot is the library's again once its receive is
-/// claimed.
+/// The taking end of a shared receive queue. A slot is the library's again once its receive is claimed.
 #[derive(Debug)]
 pub struct SharedSource {
     source: WorkSource,
@@ -32,7 +32,7 @@ pub struct SharedSource {
     records: usize,
     /// Who takes.
     taker: u32,
-    /// What was published when it was looked at last.
+    /// The tail when it was last read.
     tail: u32,
 }
 
@@ -43,11 +43,10 @@ impl SharedSource {
         Shape::of_receives(RECORDS as u32, receives, segments)
     }
 
-    /// A queue in this memory, and who takes from it: [`DEVICE`], or another number below [`TAKERS`] that no other
-    /// one has.
+    /// A queue in this memory, for one taker: [`DEVICE`], or another number below [`TAKERS`] that no other taker has.
     ///
     /// # Errors
-    /// Where it does not lie in the memory, its shape is none, or there is no such taker.
+    /// If it is not inside the memory, its shape is invalid, or there is no such taker.
     pub fn new(memory: Arc<Memory>, shape: Shape, taker: u32) -> Result<Self, Corrupt> {
         let records =
             (shape.offset as usize).checked_sub(RECORDS).filter(|_| taker < TAKERS).ok_or(Corrupt)?;
@@ -56,20 +55,20 @@ impl SharedSource {
 
     fn record(&self, taker: u32) -> &AtomicU64 {
         let at = self.records + (taker % TAKERS) as usize * size_of::<AtomicU64>();
-        // SAFETY: it lies before the queue in the memory, which `self` keeps mapped; it is an atomic.
+        // SAFETY: it is before the queue in the memory, which `self` keeps mapped; it is an atomic.
         unsafe { self.memory.at::<AtomicU64>(at).as_ref() }
     }
 
-    /// Writes down who took the receive before the next one, as the header says it now.
+    /// Writes down who took the last receive, according to the current header.
     #[cold]
     fn write_down(&self, header: u64) {
         let last = u64::from((header as u32).wrapping_sub(1)) | IS_ONE;
         let record = self.record((header >> 32) as u32);
         let head = &self.source.header().head;
-        // Each of those who are late, and write down what was before, is in the way once.
+        // Each taker that is late, and writes down an older state, interferes only once.
         for _ in 0..ATTEMPTS {
             let known = record.load(Ordering::Acquire);
-            // In this order: what is known now was so before another one was taken.
+            // In this order: the record was read before another receive was taken.
             if known == last || head.load(Ordering::Acquire) != header {
                 return;
             }
@@ -77,7 +76,7 @@ impl SharedSource {
         }
     }
 
-    /// The device's: whether the receive with this number is the last one that somebody took who died.
+    /// For the device: whether the receive with this number is the last one that a dead taker took.
     #[must_use]
     pub fn was_claimed(&self, number: u32, taker: u32) -> bool {
         let header = self.source.header().head.load(Ordering::Acquire);
@@ -98,7 +97,7 @@ impl SharedSource {
             if self.tail == head {
                 return Ok(None);
             }
-            // Others may have taken some, and more been posted, between one look and the other.
+            // Between the two reads, others may have taken some, and more may have been posted.
             if self.tail.wrapping_sub(head) > slots && header.head(Ordering::Acquire) == head {
                 return Err(Corrupt);
             }
@@ -106,11 +105,11 @@ impl SharedSource {
         Ok(None)
     }
 
-    /// Reads the next receive, if there is one: the number by which it is claimed, and its identifier; its list is
-    /// appended.
+    /// Reads the next receive, if there is one. Returns the number by which it is claimed, and its identifier; its
+    /// list is appended.
     ///
     /// # Errors
-    /// Where the queue or the receive can't be.
+    /// If the queue or the receive is invalid.
     pub fn peek(&mut self, segments: &mut Vec<Segment>) -> Result<Option<(u32, u64)>, Corrupt> {
         let begin = segments.len();
         for _ in 0..ATTEMPTS {
@@ -120,14 +119,14 @@ impl SharedSource {
                 Err(Corrupt) if self.source.header().head(Ordering::Acquire) == number => {
                     return Err(Corrupt);
                 }
-                // Another one's by now, who reads it while it is written.
+                // Another taker has it by now, and we read it while it was being written.
                 Err(Corrupt) => segments.truncate(begin),
             }
         }
         Ok(None)
     }
 
-    /// Takes the receive with this number. False where another was faster: what was read of it is nothing.
+    /// Claims the receive with this number. False if another taker was faster: then what was read of it is invalid.
     #[must_use]
     pub fn claim(&self, number: u32) -> bool {
         self.source.prefetch_after(number);
@@ -142,7 +141,7 @@ impl SharedSource {
         }
         let next = u64::from(self.taker) << 32 | u64::from(number.wrapping_add(1));
         point(Point::ClaimNoted);
-        // Release: the receive was read before its slot may be filled anew. Acquire: who takes the next one sees what
+        // Release: the receive was read before its slot is filled again. Acquire: whoever takes the next one sees what
         // was done before this one was given away.
         let is_claimed = head.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_claimed {
@@ -151,7 +150,7 @@ impl SharedSource {
         is_claimed
     }
 
-    /// Takes the next receive, if there is one: its identifier; its list is appended.
+    /// Takes the next receive, if there is one. Returns its identifier; its list is appended.
     ///
     /// # Errors
     /// As of [`Self::peek`].
@@ -175,8 +174,8 @@ impl SharedSource {
         header.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 
-    /// The device's: moves the receives that wait to an empty queue. False where it has no room for them. Nobody
-    /// posts or takes meanwhile.
+    /// For the device: moves waiting receives to an empty queue. False if that has no room for them. Nobody may post
+    /// or take meanwhile.
     ///
     /// # Errors
     /// As of [`Self::peek`].
@@ -194,12 +193,12 @@ impl SharedSource {
         Ok(true)
     }
 
-    /// The device's: has those who take told it once fewer than this are left; 0: never.
+    /// For the device: makes takers report when fewer than this are left; 0: never.
     pub fn set_limit(&self, limit: u32) {
         self.source.header().limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether the device is to be told that few are left.
+    /// Whether the device must be told that few are left.
     #[must_use]
     pub fn is_low(&self) -> bool {
         let limit = self.source.header().limit.load(Ordering::Relaxed);
@@ -264,7 +263,7 @@ mod tests {
                     })
                 })
                 .collect();
-            // After the last one, one for everybody to end with.
+            // After the last one, one more for each taker, to end with.
             for id in 0..COUNT + 3 {
                 while !fill(&mut queue, id) {
                     std::thread::yield_now();

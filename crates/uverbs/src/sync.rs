@@ -1,4 +1,4 @@
-//! Atomics of what is shared: the processor's, or a model's, which tries every interleaving that the memory model
+//! Atomics in shared memory: the processor's, or a model's, which tries every interleaving that the memory model
 //! allows.
 
 #[cfg(loom)]
@@ -18,10 +18,10 @@ pub(crate) const fn reads(_: &AtomicU32) {}
 #[inline(always)]
 pub(crate) const fn writes(_: &AtomicU32) {}
 
-/// What was stored before is seen by all others before what is loaded after is read: a fence of sequential
-/// consistency, whose instruction on x86 (`mfence`) takes several times as long as this one. Both sides have one
-/// between their store and their load, where each must see the other's store if the other does not see its own: who
-/// arms a completion channel and who completes, who announces work and who wants it announced.
+/// Makes earlier stores visible to all others before later loads: a fence of sequential consistency, whose usual
+/// instruction on x86 (`mfence`) takes several times as long as this one. It stands between store and load on both
+/// sides, where at least one must see the other's store: between a library that arms a completion channel and whoever
+/// completes, and between whoever announces work and whoever requests announcements.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
@@ -35,8 +35,8 @@ pub(crate) fn fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// The same, right after an exchange: on x86 that one is a fence already, and the compiler alone has to be kept from
-/// moving what comes after it.
+/// The same, right after an exchange: on x86 that is a fence already, and only the compiler must be kept from moving
+/// later accesses before it.
 #[inline]
 pub(crate) fn fence_after_exchange() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]

@@ -1,8 +1,7 @@
-//! Work queues: rings of slots of one size, written by the library, read by the device.
+//! Work queues: rings of slots of one size that the library writes and the device reads.
 //!
-//! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message. Receives
-//! need little of a request: their list comes in the place of the rest, so that the slot of one with up to three
-//! segments is a cache line.
+//! A slot holds a [`WorkRequest`], followed by the scatter/gather list or the bytes of an inline message. Receives
+//! need little of a request: their list replaces the rest, so a slot with up to three segments is a cache line.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where a queue lies in its memory.
+/// The location and layout of a queue in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Bytes before it; a multiple of 64.
@@ -22,7 +21,7 @@ pub struct Shape {
     pub slots: u32,
     /// Bytes of a slot, a multiple of 64.
     pub stride: u32,
-    /// Bytes of a slot before the list, or the inline message.
+    /// Bytes of a slot before the list or the inline message.
     pub list: u32,
 }
 
@@ -34,8 +33,8 @@ impl Shape {
         Self::with(offset, requests, size_of::<WorkRequest>() as u32, bytes)
     }
 
-    /// Room for at least twice as many receives of at most `segments` segments each: the slot that is filled next is
-    /// never the one that was read right now.
+    /// Room for at least twice as many receives of at most `segments` segments each, so the slot that is filled next
+    /// is never the one that was just read.
     #[must_use]
     pub fn of_receives(offset: u32, receives: u32, segments: u32) -> Self {
         Self::with(offset, receives.max(1) * 2, RECEIVE as u32, segments * size_of::<Segment>() as u32)
@@ -63,27 +62,28 @@ impl Shape {
     }
 }
 
-/// Receives are to be announced: they are flushed at once.
+/// Receives must be announced: they are flushed at once.
 const WANTED: u32 = 1;
-/// Sends need not be announced: the device looks at them by itself.
+/// Sends need not be announced: the device checks for them itself.
 const SPARED: u32 = 2;
 
-/// What precedes the slots. Who writes has a cache line of its own.
+/// The header before the slots. Each writer has its own cache line.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// Slots filled since the beginning: the library's.
+    /// Number of slots that the library has filled.
     pub tail: AtomicU32,
     _library: [u32; 15],
-    /// Slots done with since the beginning: the device's; of a receive queue the library's; of a shared one that of
-    /// all who take. Its lower half; in the upper one, of a shared queue, who took the last one.
+    /// Number of finished slots in the lower half. Written by the device; in a receive queue, by the library; in a
+    /// shared one, by all takers. The upper half, in a shared queue, holds who took the last one.
     pub head: AtomicU64,
     _done: [u32; 14],
-    /// Slots taken since the beginning: by the device, or, of a receive queue, by a peer that shares memory.
+    /// Number of slots taken, by the device or, in a receive queue, by a peer that shares memory.
     taken: AtomicU32,
     _taker: [u32; 15],
-    /// What the device says of the doorbell: [`WANTED`], [`SPARED`], or 0: sends are announced by it, receives are not.
+    /// The device's wish for doorbells: [`WANTED`], [`SPARED`], or 0, which means that sends are announced and
+    /// receives are not.
     doorbell: AtomicU32,
-    /// Of a shared receive queue: the device is told when fewer are left.
+    /// In a shared receive queue: the device is told when fewer are left.
     pub limit: AtomicU32,
     _device: [u32; 14],
 }
@@ -95,46 +95,46 @@ impl Header {
         self.head.load(order) as u32
     }
 
-    /// Release: who fills slots anew comes after who read them.
+    /// Release: slots are filled again only after they were read.
     #[inline]
     fn set_head(&self, head: u32) {
         self.head.store(head.into(), Ordering::Release);
     }
 }
 
-/// The other side wrote what can't be.
+/// The other side wrote invalid data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the work queue is corrupt")]
 pub struct Corrupt;
 
-/// The library's end of a work queue. Slots are filled one after the other, and seen by the device when published.
+/// The library's end of a work queue. Slots are filled in order, and the device sees them when they are published.
 #[derive(Debug)]
 pub struct WorkQueue {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     shape: Shape,
-    /// Requests that may be posted at once: as many as were asked for.
+    /// Most requests posted at a time: as many as were requested.
     limit: u32,
     published: u32,
     filled: u32,
-    /// Slots that were done with when it was looked at last.
+    /// Number of finished slots when it was last read.
     done: u32,
 }
 
-// SAFETY: the pointer is into `memory`, which can be used from any thread; the header is used by atomics only.
+// SAFETY: the pointer is into `memory`, which can be used from any thread; the header is only used through atomics.
 unsafe impl Send for WorkQueue {}
 
 impl WorkQueue {
     /// A queue in this memory, of which at most `limit` slots are used.
     ///
     /// # Errors
-    /// Where it does not lie in the memory, or its shape is none.
+    /// If it is not inside the memory, or its shape is invalid.
     pub fn new(memory: Arc<Memory>, shape: Shape, limit: u32) -> Result<Self, Corrupt> {
         let header = header(&memory, shape)?;
         Ok(Self { memory, header, shape, limit: limit.min(shape.slots), published: 0, filled: 0, done: 0 })
     }
 
-    /// The same, with what the other side published there before: the next slot is the one after that.
+    /// The same, continuing after what the other side published there before.
     #[must_use]
     pub fn continued(self) -> Self {
         let tail = self.header().tail.load(Ordering::Acquire);
@@ -142,7 +142,7 @@ impl WorkQueue {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: it was checked to lie in the memory, which `self` keeps mapped; it consists of atomics.
+        // SAFETY: it was checked to be inside the memory, which `self` keeps mapped; it consists of atomics.
         unsafe { self.header.as_ref() }
     }
 
@@ -151,14 +151,14 @@ impl WorkQueue {
     #[inline]
     pub fn has_room(&mut self) -> bool {
         if self.filled.wrapping_sub(self.done) >= self.limit {
-            // Acquire: who is done with a slot has read it before it is filled anew.
+            // Acquire: whoever finished a slot has read it before it is filled again.
             self.done = self.header().head(Ordering::Acquire);
         }
         self.filled.wrapping_sub(self.done) < self.limit
     }
 
-    /// Fills the next slot, if there is one: with a request and its segments. False where there is no room, or the
-    /// list is longer than a slot.
+    /// Fills the next slot, if there is one, with a request and its segments. False if there is no room, or the list
+    /// is longer than a slot.
     #[must_use]
     pub fn fill(&mut self, request: &WorkRequest, segments: &[Segment]) -> bool {
         let parts = [segments.as_ptr().cast::<u8>()];
@@ -170,7 +170,7 @@ impl WorkQueue {
     /// Fills the next slot with a request and the bytes of an inline message.
     ///
     /// # Safety
-    /// Each part must be readable: a pointer and a number of bytes.
+    /// Each part must be readable: a pointer and a length.
     #[must_use]
     pub unsafe fn fill_inline(&mut self, request: &WorkRequest, parts: &[(*const u8, usize)]) -> bool {
         // SAFETY: the caller's promise.
@@ -188,13 +188,13 @@ impl WorkQueue {
         }
         let slot = self.shape.slot(self.filled);
         let place = self.memory.at::<WorkRequest>(slot);
-        // SAFETY: the slot lies in the memory (`at`), and the device does not read it before it is published.
+        // SAFETY: the slot is inside the memory (`at`), and the device does not read it before it is published.
         unsafe { place.write_volatile(*request) };
         let mut offset = slot + self.shape.list as usize;
         for (part, len) in parts {
             if *len > 0 {
                 let place = self.memory.at::<u8>(offset).as_ptr();
-                // SAFETY: `len` bytes are left in the slot, as was checked; the caller says they can be read.
+                // SAFETY: `len` bytes are left in the slot, as was checked; the caller promises that they can be read.
                 unsafe { std::ptr::copy_nonoverlapping(*part, place, *len) };
                 offset += len;
             }
@@ -204,64 +204,64 @@ impl WorkQueue {
         true
     }
 
-    /// Has the slot brought near that is filled next, from who read it before.
+    /// Prefetches the slot that is filled next from the cache of its last reader.
     #[inline]
     pub fn prefetch(&self) {
         self.memory.prefetch_to_write(self.shape.slot(self.filled));
     }
 
-    /// Shows the device what was filled.
+    /// Publishes the filled slots to the device.
     #[inline]
     pub fn publish(&mut self) {
         self.published = self.filled;
-        // Release: who sees the tail sees the slots before it.
+        // Release: whoever sees the tail sees the slots before it.
         self.header().tail.store(self.filled, Ordering::Release);
         point(Point::Published);
     }
 
-    /// Whether the device asked to have the doorbell rung for receives that are published. One that asks in this
-    /// moment looks again later: to wait here until others see what was published takes longer than all the rest.
+    /// Whether the device wants the doorbell for published receives. A device that requests it at this moment checks
+    /// again later: waiting here until others see what was published would take longer than everything else.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.header().doorbell.load(Ordering::Relaxed) == WANTED
     }
 
-    /// Whether the device, asked after [`Self::publish`], wants no doorbell for sends.
+    /// Whether the device wants no doorbell for sends. Call it after [`Self::publish`].
     #[must_use]
     pub fn is_spared_doorbell(&self) -> bool {
-        // Of the pair with `WorkSource::say`, after which the device looks at the queue.
+        // Pairs with `WorkSource::say`, after which the device checks the queue.
         fence();
         self.header().doorbell.load(Ordering::Relaxed) == SPARED
     }
 
-    /// Whether the device is done with everything that was published.
+    /// Whether the device has finished everything that was published.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.header().head(Ordering::Acquire) == self.published
     }
 
-    /// Requests that were filled and not published.
+    /// Number of requests that were filled but not published.
     #[must_use]
     pub const fn unpublished(&self) -> u32 {
         self.filled.wrapping_sub(self.published)
     }
 
-    /// A slot's request, and the place of its list, or of the bytes of its inline message.
+    /// A slot's request, and the address of its list or inline message.
     fn slot(&self, number: u32) -> (WorkRequest, NonNull<u8>) {
         let slot = self.shape.slot(number);
-        // SAFETY: the slot lies in the memory (`at`); we wrote it, and any bytes are a request.
+        // SAFETY: the slot is inside the memory (`at`); we wrote it, and any bytes are a valid request.
         let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
         (request, self.memory.at(slot + self.shape.list as usize))
     }
 
-    /// The request that was filled as the `index`th and is not published, and its list, which is appended, or the
-    /// bytes of its inline message.
+    /// The request that was filled as the `index`th unpublished one. Its list is appended, or the bytes of its inline
+    /// message are returned.
     #[inline]
     pub fn peek(&self, index: u32, segments: &mut Vec<Segment>) -> (WorkRequest, &[u8]) {
         let (request, list) = self.slot(self.published.wrapping_add(index));
         self.append(&request, list, segments);
         let len = (request.inline_len as usize).min(self.shape.room());
-        // SAFETY: within the slot, which nobody writes to while `self` is borrowed: the device never does, as it is
+        // SAFETY: within the slot, to which nobody writes while `self` is borrowed: the device never does, since it is
         // not published.
         (request, unsafe { std::slice::from_raw_parts(list.as_ptr(), len) })
     }
@@ -270,12 +270,12 @@ impl WorkQueue {
     fn append(&self, request: &WorkRequest, list: NonNull<u8>, segments: &mut Vec<Segment>) {
         let count = usize::from(request.segments).min(self.shape.room() / size_of::<Segment>());
         for at in 0..count {
-            // SAFETY: within the slot; any bytes are a segment.
+            // SAFETY: within the slot; any bytes are a valid segment.
             segments.push(unsafe { list.cast::<Segment>().add(at).read_volatile() });
         }
     }
 
-    /// Takes back the first `count` that were filled and not published: they are done.
+    /// Takes back the first `count` requests that were filled but not published: they are done.
     #[inline]
     pub fn take_back(&mut self, count: u32) {
         if count == 0 {
@@ -286,13 +286,13 @@ impl WorkQueue {
             let index = self.published.wrapping_add(index);
             let from = self.memory.at::<u8>(self.shape.slot(index.wrapping_add(count)));
             let to = self.memory.at::<u8>(self.shape.slot(index));
-            // SAFETY: both are slots, which lie in the memory, and different ones.
+            // SAFETY: both are different slots inside the memory.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), stride) };
         }
         self.filled = self.filled.wrapping_sub(count);
     }
 
-    /// The identifier of the oldest receive that was not given back, and its list, which is appended.
+    /// The identifier of the oldest receive that was not returned; its list is appended.
     #[inline]
     pub fn oldest(&self, segments: &mut Vec<Segment>) -> u64 {
         let (request, list) = self.slot(self.header().head(Ordering::Relaxed));
@@ -300,24 +300,25 @@ impl WorkQueue {
         request.id
     }
 
-    /// Gives the oldest receive back, of those that were taken.
+    /// Returns the oldest receive that was taken.
     #[inline]
     pub fn give_back(&mut self) {
         let head = self.header().head(Ordering::Relaxed);
-        // A completion of before a reset gives nothing back. Nor is `taken` looked at: it is in another's cache.
+        // A completion from before a reset returns nothing. `taken` is not checked either, because it is in another's
+        // cache.
         if head != self.published {
             self.header().set_head(head.wrapping_add(1));
             point(Point::GivenBack);
         }
     }
 
-    /// Takes back what was filled and not published.
+    /// Takes back what was filled but not published.
     pub fn abort(&mut self) {
         self.filled = self.published;
     }
 
-    /// For a queue whose device is gone: calls `each` with the requests that it was not done with, in their order, as
-    /// if it had been.
+    /// For a queue whose device is gone: calls `each` with the unfinished requests in order, as if the device had
+    /// finished them.
     pub fn abandon(&mut self, mut each: impl FnMut(&WorkRequest)) {
         let head = self.header().head(Ordering::Acquire);
         for index in 0..self.published.wrapping_sub(head).min(self.shape.slots) {
@@ -328,20 +329,20 @@ impl WorkQueue {
         self.header().set_head(self.published);
     }
 
-    /// Begins anew, as the device does with a queue pair that is reset.
+    /// Starts again, as the device does with a queue pair that is reset.
     pub fn reset(&mut self) {
         (self.filled, self.published, self.done) = (0, 0, 0);
     }
 }
 
-/// The end of a work queue where requests are taken: the device's, or, of a receive queue, that of a peer that shares
-/// memory. One at a time takes.
+/// The taking end of a work queue: the device's or, for a receive queue, that of a peer that shares memory. Only one
+/// takes at a time.
 #[derive(Debug)]
 pub struct WorkSource {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     shape: Shape,
-    /// A peer's: what was published when it was looked at last.
+    /// For a peer: the tail when it was last read.
     seen: u32,
 }
 
@@ -352,7 +353,7 @@ impl WorkSource {
     /// A queue in this memory.
     ///
     /// # Errors
-    /// Where it does not lie in the memory, or its shape is none.
+    /// If it is not inside the memory, or its shape is invalid.
     pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
         let header = header(&memory, shape)?;
         Ok(Self { memory, header, shape, seen: 0 })
@@ -367,12 +368,12 @@ impl WorkSource {
         self.shape.slots
     }
 
-    /// Requests that were published and not taken, and how many were taken since the beginning.
+    /// Number of requests that were published but not taken, and number of all requests taken.
     fn look(&self) -> Result<(u32, u32), Corrupt> {
         let header = self.header();
-        // Acquire: loads keep the order in which they are here.
+        // Acquire: the loads keep this order.
         let taken = header.taken.load(Ordering::Acquire);
-        // In this order: of a receive queue, the library moves both on at any time, first the head.
+        // In this order: in a receive queue, the library may advance both at any time, the head first.
         let tail = header.tail.load(Ordering::Acquire);
         let head = header.head(Ordering::Relaxed);
         let held = tail.wrapping_sub(head);
@@ -383,19 +384,19 @@ impl WorkSource {
         Ok((held - held_by_us, taken))
     }
 
-    /// Requests that were published and not taken.
+    /// Number of requests that were published but not taken.
     ///
     /// # Errors
-    /// Where there would be more than slots.
+    /// If there would be more than slots.
     pub fn waiting(&self) -> Result<u32, Corrupt> {
         self.look().map(|(waiting, _)| waiting)
     }
 
-    /// Takes the next request, if there is one, with the number of its slot; its segments are appended to `segments`,
+    /// Takes the next request, if there is one, with the number of its slot. Its segments are appended to `segments`,
     /// the bytes of an inline message to `inline`.
     ///
     /// # Errors
-    /// Where the queue or the request can't be.
+    /// If the queue or the request is invalid.
     pub fn take(
         &mut self,
         segments: &mut Vec<Segment>,
@@ -411,8 +412,8 @@ impl WorkSource {
         Ok(Some((number, request)))
     }
 
-    /// As [`Self::take`], for a peer that shares memory: what the library writes is looked at only where nothing is
-    /// known to be left. `note` hears of number and identifier before it is taken.
+    /// As [`Self::take`], for a peer that shares memory: it reads what the library writes only if no more requests are
+    /// known. `note` is called with number and identifier before it is taken.
     ///
     /// # Errors
     /// As of that.
@@ -446,12 +447,12 @@ impl WorkSource {
         self.header().taken.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
-    /// Has the request after this one brought near.
+    /// Prefetches the request after this one.
     pub(crate) fn prefetch_after(&self, number: u32) {
         self.memory.prefetch(self.shape.slot(number.wrapping_add(1)), self.shape.stride.min(128) as usize);
     }
 
-    /// Reads the request of a slot; lists are appended as [`Self::take`] says.
+    /// Reads the request of a slot; lists are appended as for [`Self::take`].
     #[inline]
     pub(crate) fn read(
         &self,
@@ -460,7 +461,7 @@ impl WorkSource {
         inline: &mut Vec<u8>,
     ) -> Result<WorkRequest, Corrupt> {
         let slot = self.shape.slot(number);
-        // SAFETY: the slot lies in the memory; whatever bytes are there are a request, if a wrong one.
+        // SAFETY: the slot is inside the memory; any bytes are a request, though perhaps an invalid one.
         let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
         let list = slot + self.shape.list as usize;
         let room = self.shape.room();
@@ -486,35 +487,35 @@ impl WorkSource {
         self.header().taken.store(number, Ordering::Release);
     }
 
-    /// Lets the library use all slots before the one with this number again.
+    /// Lets the library reuse all slots before the one with this number.
     pub fn release_before(&mut self, number: u32) {
-        // Release: they were read before they are filled anew.
+        // Release: they were read before they are filled again.
         self.header().set_head(number);
         point(Point::Released);
     }
 
-    /// Lets the library use all slots again whose requests were taken.
+    /// Lets the library reuse all slots whose requests were taken.
     pub fn release_taken(&mut self) {
         self.release_before(self.header().taken.load(Ordering::Relaxed));
     }
 
-    /// Whether the doorbell is to be rung for receives too. Those that are posted at this moment come without.
+    /// Sets whether the doorbell must be rung for receives too. Receives posted at this moment come without it.
     pub fn want_doorbell(&mut self, wanted: bool) {
         self.say(if wanted { WANTED } else { 0 });
     }
 
-    /// Whether the doorbell need not be rung for sends: who says so looks at the queue before long.
+    /// Sets whether the doorbell need not be rung for sends: then the device must check the queue soon.
     pub fn spare_doorbell(&mut self, spared: bool) {
         self.say(if spared { SPARED } else { 0 });
     }
 
     fn say(&mut self, doorbell: u32) {
         self.header().doorbell.store(doorbell, Ordering::Relaxed);
-        // The device looks at the queue after it: one of the two sees the other (`WorkQueue::is_spared_doorbell`).
+        // The device checks the queue after this: at least one side sees the other (`WorkQueue::is_spared_doorbell`).
         fence();
     }
 
-    /// Forgets everything, as the library does.
+    /// Resets everything, as the library does.
     pub fn reset(&mut self) {
         let header = self.header();
         header.tail.store(0, Ordering::Relaxed);

@@ -37,7 +37,7 @@ pub struct ibv_wc_tm_info {
     pub priv_: u32,
 }
 
-/// An [`ibv_cq`] first, so that a pointer to one is a pointer to the other.
+/// Starts with an [`ibv_cq`], so a pointer to one is a pointer to the other.
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub base: ibv_cq,
@@ -125,14 +125,14 @@ impl From<uverbs::Completion> for ibv_wc {
     }
 }
 
-/// What programs are told of a completion's flags.
+/// The flags of a completion as programs see them.
 pub fn wc_flags(flags: u16) -> u32 {
     (flags & !uverbs::completion::flags::BY_IPV4).into()
 }
 
-/// What packet a datagram was, which completions tell (IBTA, annex A17.4.5.1): in the place of the service level,
-/// that there is none of, since `ibv_wc` has no other; numbered as adapters of Mellanox do, which UCX asks for. RC
-/// and UC: 0.
+/// The packet type of a datagram, which completions report (IBTA, annex A17.4.5.1) in the field of the service level,
+/// since `ibv_wc` has no other and there is no service level. The numbers are those of Mellanox adapters, as UCX
+/// expects. 0 for RC and UC.
 pub fn packet_type(flags: u16) -> u8 {
     const UDP: u8 = 8;
     const IPV6: u8 = 1;

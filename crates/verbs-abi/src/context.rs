@@ -3,7 +3,7 @@
 use super::*;
 use std::ffi::{c_int, c_void};
 
-/// Offered operations by name; what bears no name is obsolete, or an operation that isn't offered.
+/// Supported operations by name; unnamed ones are obsolete or not supported.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_device: [Absent; 7],
@@ -35,7 +35,7 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// Grows at its front: programs look at `sz`, which says how much of it there is.
+/// Grows at its front: programs check `sz`, which tells how much of it exists.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
@@ -51,7 +51,7 @@ pub struct verbs_context {
     pub query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
-    /// For the library alone. Ours has what it needs behind the context.
+    /// For the library only. Ours has its own data after the context.
     pub priv_: *mut c_void,
     pub query_device_ex: Option<
         unsafe extern "C" fn(

@@ -1,4 +1,4 @@
-//! What the kernel's connection manager would say, and the subnet administrator's path records: for `ibv_copy_*_kern`.
+//! Structures of the kernel's connection manager, and the subnet administrator's path records, for `ibv_copy_*_kern`.
 
 use super::ibv_gid;
 

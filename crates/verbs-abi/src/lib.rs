@@ -1,7 +1,7 @@
 //! What programs were compiled with: the layout of `libibverbs`' structures, by their C names.
 //!
-//! Owns: the structures, and what becomes of them in control messages ([`uverbs`]). Must not know: what is done with
-//! them. Each structure is held against the system's headers by `tests/layout.rs`.
+//! Owns: the structures, and their conversion to control messages ([`uverbs`]). Must not know: what is done with them.
+//! `tests/layout.rs` compares each structure with the system's headers.
 
 #![allow(non_camel_case_types)]
 #![allow(missing_docs)] // the names are the C interface's
@@ -28,5 +28,5 @@ pub use work_request::*;
 
 use std::ffi::c_void;
 
-/// An operation that is not offered: none. Its arguments don't matter then.
+/// An unsupported operation: always `None`, so its arguments don't matter.
 pub type Absent = Option<unsafe extern "C" fn() -> *mut c_void>;

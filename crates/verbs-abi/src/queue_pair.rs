@@ -26,7 +26,7 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// The fields of an [`ibv_qp_init_attr`] first, where `comp_mask` is its padding.
+/// Starts with the fields of an [`ibv_qp_init_attr`], whose padding is `comp_mask` here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_qp_init_attr_ex {

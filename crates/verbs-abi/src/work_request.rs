@@ -42,7 +42,7 @@ pub struct Ud {
     pub remote_qkey: u32,
 }
 
-/// Which one it is depends on the opcode and the type of the queue pair.
+/// Opcode and type of the queue pair determine which one it is.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union Target {
@@ -51,7 +51,7 @@ pub union Target {
     pub ud: Ud,
 }
 
-/// In a union with what segmentation needs, which isn't offered.
+/// In a union with the fields for segmentation, which is not supported.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BindMw {

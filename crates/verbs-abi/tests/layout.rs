@@ -1,19 +1,19 @@
-//! Structures against the system's headers: a C program says how they lie there.
+//! Structures compared with the system's headers: a C program prints their layout.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
 use verbs_abi::*;
 
-/// Each structure, and where its fields are: what C says of it, and what we do.
+/// Each structure and the offsets of its fields, according to C and to us.
 struct Layout {
     c: String,
     ours: Vec<(String, usize)>,
 }
 
-/// Structures of which newer headers have more: at the front of this one, whose end is what programs go by..
+/// A structure of which newer headers have more at the front; programs use its end.
 const GROWS_AT_FRONT: &str = "struct verbs_context";
-/// ..and at the end of these.
+/// Structures of which newer headers have more at the end.
 const GROW: [&str; 3] = ["struct ibv_qp_ex", "struct ibv_cq_ex", "struct ibv_device_attr_ex"];
 
 /// `"struct name" Ours { field, "their.name" = field.of.ours }`

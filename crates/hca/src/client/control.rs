@@ -1,4 +1,4 @@
-//! The requests that applications make on their control socket: who does which.
+//! The requests on an application's control socket: dispatch to their handlers.
 
 use crate::client::Client;
 use crate::ids::{CqId, Key, MwId, PdId, Qpn, SrqId};
@@ -9,14 +9,14 @@ use std::os::fd::OwnedFd;
 use uverbs::{Kind, Region, Request};
 
 impl Client {
-    /// Does what is asked for.
+    /// Handles a request.
     pub(crate) fn handle(&mut self, request: Request, files: Vec<OwnedFd>) -> Answer {
         match request {
-            // Answered when the peer has.
+            // Answered when the peer has answered.
             Request::Direct { .. } | Request::Pages { .. } | Request::Memory { .. } => {
-                refuse(Errno::PROTO, "asked for in passing")
+                refuse(Errno::PROTO, "this request is answered later, not here")
             }
-            Request::Cm(_) => refuse(Errno::PROTO, "the connection manager has connections of its own"),
+            Request::Cm(_) => refuse(Errno::PROTO, "the connection manager needs a connection of its own"),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => self.query_port(),
             Request::AllocPd => self.alloc_pd(),

@@ -1,4 +1,4 @@
-//! Making an application's objects and changing their size.
+//! Creating an application's objects, and changing their size.
 
 use crate::ah::Ah;
 use crate::client::Client;

@@ -1,7 +1,7 @@
-//! Requests that end sharing. They wait until nobody uses what was shared any more, or the user's process has ended;
-//! what a dead user left unfinished is completed.
+//! Requests that end sharing. They wait until nobody uses what was shared, or the user's process has ended; what a
+//! dead user left unfinished is completed.
 //!
-//! The thread does not block: it goes on with its work, and does the request later.
+//! The thread does not block: it continues with other work, and handles the request later.
 
 use crate::client::Client;
 use crate::ids::{CqId, Key, MwId, Qpn, SrqId};
@@ -20,13 +20,13 @@ use uverbs::{Bond, Left, Point, QpState, Request, SocketError, left, point};
 /// A request that waits for the end of sharing.
 #[derive(Debug)]
 pub(crate) enum Deferred {
-    /// The request is done once nobody uses the objects that it changes.
+    /// The request is handled once nobody uses the objects that it changes.
     Request(Request, Vec<OwnedFd>),
-    /// The request is done. It is answered once nobody uses the key that it invalidated.
+    /// The request was handled. It is answered once nobody uses the key that it invalidated.
     Reply(Answer, Invalidation),
 }
 
-/// How the use of a closed bond ended.
+/// How a user of a closed bond ended.
 enum Outcome {
     /// It stopped, or left nothing to complete.
     Done,
@@ -46,7 +46,7 @@ impl Client {
         }
     }
 
-    /// Begins a request. It may have to wait for users of what it changes.
+    /// Starts a request. It may have to wait for users of what it changes.
     pub(crate) fn begin_request(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<(), SocketError> {
         self.deferred = Some(if let Some(users) = self.users(&request) {
             let reply = self.handle(request, files);
@@ -70,7 +70,7 @@ impl Client {
         Ok(())
     }
 
-    /// Goes on with the request that waits, if it need not wait any more.
+    /// Continues the waiting request, if it need not wait any longer.
     pub(crate) fn continue_request(&mut self) -> Result<(), SocketError> {
         self.watch_closed_bonds();
         match self.deferred.take() {
@@ -87,12 +87,12 @@ impl Client {
         }
     }
 
-    /// Whether the thread must soon look again at users of what was shared.
+    /// Whether the thread must soon check users of shared memory again.
     pub(crate) fn is_unsharing(&self) -> bool {
         self.deferred.is_some() || !self.context.closed_bonds.is_empty()
     }
 
-    /// Ends sharing that a request is about to change.
+    /// Ends the sharing that a request will change.
     fn unshare_for(&mut self, request: &Request) {
         let changes = |mask, state| {
             mask & mask::ACCESS_FLAGS != 0
@@ -140,7 +140,7 @@ impl Client {
         here || self.context.closed_bonds.iter().any(leaves)
     }
 
-    /// Notes the current turns of all peers that may have seen a key that was invalidated.
+    /// Records the current turns of all peers that may have seen an invalidated key.
     pub(crate) fn await_peers(&mut self, invalidation: Invalidation) {
         let note = |qp: &mut Qp| {
             qp.endpoint
@@ -164,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Looks at the users of closed bonds.
+    /// Checks the users of closed bonds.
     fn watch_closed_bonds(&mut self) {
         let mut at = 0;
         while at < self.context.closed_bonds.len() {
@@ -178,9 +178,10 @@ impl Client {
         }
     }
 
-    /// How the use of a closed bond ended. `None`: it did not yet, or it is not known yet what a dead user left.
+    /// How the user of a closed bond ended. `None` if it has not ended, or if it is not known yet what a dead user
+    /// left.
     fn outcome(&self, closed: &ClosedBond) -> Option<Outcome> {
-        // This comes first: a user that is gone changes nothing any more.
+        // Check this first: a user that is gone changes nothing any more.
         let is_gone = closed.is_gone();
         if !closed.is_at_work() {
             return Some(Outcome::Done);
@@ -192,7 +193,7 @@ impl Client {
         left(&closed.bond, &cq.sink, |place| self.is_tried(closed.cq, place)).map(Outcome::Died)
     }
 
-    /// Whether a living user of a bond tries to get a place of a completion queue, or has it.
+    /// Whether a living user of a bond tries to get a place in a completion queue, or has it.
     fn is_tried(&self, cq: CqId, place: u32) -> bool {
         let by = |qp: &Qp| {
             let here = |it: &InboundBond| is_of(it.bond.place(), place) && !it.is_gone();
@@ -219,8 +220,8 @@ impl Client {
         self.wake(closed.qpn);
     }
 
-    /// Ends all sharing when the thread ends. If the application is gone, nobody uses the bonds for it, and peers are
-    /// told so.
+    /// Ends all sharing when the thread ends. If the application is gone, nobody uses the bonds on its behalf, and
+    /// peers are told so.
     pub(crate) fn say_goodbye(&mut self) {
         let is_gone = self.is_hung_up();
         let bonds = self.qps.values().filter_map(|qp| qp.endpoint.sharing.outbound.as_ref());
@@ -233,7 +234,7 @@ impl Client {
             .for_each(|peer| _ = peer.ask(Question::PeerGone));
     }
 
-    /// Whether the application has closed its connection. Not so where the device closes it.
+    /// Whether the application has closed its connection. False if the device closed it.
     fn is_hung_up(&self) -> bool {
         let mut connection = [PollFd::from_borrowed_fd(self.connection(), PollFlags::empty())];
         !self.context.adapter.is_closing()

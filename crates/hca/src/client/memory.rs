@@ -8,7 +8,7 @@ use crate::refusal::{Answer, done, reply};
 use crate::regions::Regions;
 use uverbs::{Region, Reply};
 
-/// The application's regions, and what they are checked against.
+/// The application's regions, and what is needed to check them.
 fn regions(context: &mut Context) -> (&mut Regions, Registrar<'_>) {
     let Context { adapter, pds, space, fault, regions, .. } = context;
     let limits = adapter.spec().limits;

@@ -1,4 +1,4 @@
-//! What an application asks of objects that it has, and has told to them.
+//! Queries about an application's objects, and notifications to them.
 
 use crate::client::Client;
 use crate::ids::{CqId, Qpn, SrqId};
@@ -44,20 +44,20 @@ impl Client {
         done()
     }
 
-    /// Notifies the channel of a completion queue, into which the application put a completion itself.
+    /// Notifies the channel of a completion queue to which the application itself added a completion.
     pub(super) fn tell_channel(&mut self, cq: CqId) -> Answer {
         found(self.context.cqs.get(&cq), "completion queue")?;
         self.context.tell_channel(cq);
         done()
     }
 
-    /// Notifies the channel of the peer's completion queue, into which the application put a completion itself.
+    /// Notifies the channel of the peer's completion queue to which the application itself added a completion.
     pub(super) fn tell_peer(&self, qpn: Qpn) -> Answer {
         found(self.qps.get(&qpn), "queue pair")?.endpoint.tell_peer();
         done()
     }
 
-    /// Has the peer look which of its shared receive queues are low, since the application took receives itself.
+    /// Makes the peer check which of its shared receive queues are low, since the application itself took receives.
     pub(super) fn tell_peer_of_few(&self, qpn: Qpn) -> Answer {
         let endpoint = &found(self.qps.get(&qpn), "queue pair")?.endpoint;
         if let Some(peer) = endpoint.direct_peer() {

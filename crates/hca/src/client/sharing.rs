@@ -1,8 +1,8 @@
-//! The device's part of memory shared between trusting peers. An application gets descriptors of the peer's queues, so
-//! that it can put messages there itself (`verbs/src/direct.rs`). The device ends this when anything changes.
+//! The device's part in sharing memory between trusting peers. An application gets descriptors of the peer's queues,
+//! so that it can store messages there itself (`verbs/src/direct.rs`). The device ends this when anything changes.
 //!
 //! An application's thread sends a question to the thread of the peer's application, which alone knows whether its
-//! queue pair is ready. The answer comes back as a question, too, so that no thread waits for another.
+//! queue pair is ready. The answer returns as a question, too, so no thread waits for another.
 
 use crate::client::Client;
 use crate::clock::monotonic;
@@ -21,7 +21,7 @@ use uverbs::{Bond, Memory, QpState, QpType, Refusal, Reply};
 /// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A request whose answer has not come yet.
+/// A request that is still unanswered.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
     qpn: Qpn,
@@ -67,7 +67,7 @@ impl Client {
         Ok(())
     }
 
-    /// The answer to the application if the peer has not answered in time.
+    /// The answer to the application if the peer does not answer in time.
     pub(crate) fn give_up(&mut self) -> Option<Answer> {
         let awaited = self.awaited.as_ref()?;
         self.granted(SharingAnswer { ticket: Arc::downgrade(&awaited.ticket), grant: None })
@@ -108,8 +108,8 @@ impl Client {
         Some(Ok((Reply::Direct(grant.peer), files)))
     }
 
-    /// Looks up all paths again. All sharing ends, and applications ask for it again. A connection within the host that
-    /// is not allowed any more goes to the error state: it could not go on over the wire, where packets have other
+    /// Finds all paths again. All sharing ends, and applications request it again. A connection within the host that
+    /// is no longer permitted goes to the error state: it could not continue over the wire, where packets have other
     /// sizes and numbers.
     pub(crate) fn review(&mut self) {
         let (adapter, fabric) = (self.context.adapter.clone(), self.context.fabric.clone());

@@ -1,4 +1,4 @@
-//! Applications, as the verbs library is one, in this process.
+//! Applications in this process that behave like the verbs library.
 #![allow(dead_code)] // not every test needs all of it
 
 use hca::{Device, DeviceSpec, Fabric, Limits};
@@ -17,7 +17,7 @@ use uverbs::{
     WorkQueue, WorkRequest, completion,
 };
 
-/// How long a test waits for what must come.
+/// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const SIGNALED: u8 = 2;
@@ -40,7 +40,7 @@ pub struct Host {
     pub dir: tempfile::TempDir,
 }
 
-/// From this one on, devices trust each other.
+/// Devices trust each other from this number on.
 pub const TRUSTING: u8 = 8;
 
 pub fn spec(number: u8, vrf: u32) -> DeviceSpec {
@@ -70,7 +70,7 @@ impl Host {
         Self { fabric: Arc::new(Fabric::new(Box::new(rules))), dir: tempfile::tempdir().unwrap() }
     }
 
-    /// One whose devices have so many descriptors and mappings.
+    /// A host whose devices may use this many descriptors and mappings.
     pub fn limited(descriptors: u64, mappings: u64) -> Self {
         let rules = Box::new(Forbidden::default());
         let fabric = Arc::new(Fabric::limited(rules, descriptors, mappings));
@@ -89,7 +89,7 @@ impl Host {
         self.device_with_port(number, vrf).0
     }
 
-    /// A device, and the port by which its packets leave.
+    /// A device, and the port through which its packets leave.
     pub fn device_with_port(&self, number: u8, vrf: u32) -> (Device, Opened) {
         self.device_of(number, spec(number, vrf))
     }
@@ -111,7 +111,7 @@ pub struct App {
     pub wake: OwnedFd,
     pub events: OwnedFd,
     pub pd: u32,
-    /// How long its queue pairs wait for answers (exponent; 0: for ever).
+    /// How long its queue pairs wait for answers (exponent; 0: forever).
     pub timeout: u32,
 }
 
@@ -228,7 +228,7 @@ impl App {
         self.ask(&Request::ModifyQp { qpn, mask, attributes }).map(|_| ())
     }
 
-    /// To the state in which it sends.
+    /// Connects a queue pair: takes it to the state in which it sends.
     pub fn connect(&mut self, qp: &Qp, kind: QpType, peer: Ipv6Addr, peer_qpn: u32) {
         let mut attributes = QpAttributes {
             qp_state: QpState::Init as u32,
@@ -317,7 +317,7 @@ pub fn next(cq: &mut Cq) -> Completion {
     completion.unwrap()
 }
 
-/// Waits for something that must come.
+/// Waits for something that must happen.
 pub fn until(mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -402,7 +402,7 @@ pub fn put(port: &mut Opened, frame: &[u8]) {
     port.tx[0].burst(&mut |room| room.put(frame, &[], 0, 0, &Offload::default()).unwrap());
 }
 
-/// The frame with a change, and the sums that it would have if its sender had meant it so.
+/// The frame after a change, with the checksums that it would have if its sender had sent it so.
 pub fn sealed(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut frame);
     frame[IP + 10..IP + 12].fill(0);

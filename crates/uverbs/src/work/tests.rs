@@ -138,7 +138,7 @@ fn what_a_dead_device_left_is_told_once() {
 
 #[test]
 fn receives_are_posted_while_others_are_taken() {
-    // Elsewhere than on x86 the processor is an emulated one.
+    // On machines other than x86 the processor is emulated.
     let count = if cfg!(miri) {
         50
     } else if cfg!(target_arch = "x86_64") {
