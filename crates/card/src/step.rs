@@ -1,4 +1,4 @@
-//! What the driver does to the card's memory, one thing after the other.
+//! What the driver does to the card's memory, step by step.
 use crate::registers::Table;
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ pub const LINE: usize = 32;
 /// A line of the card's memory.
 pub type Line = [u8; LINE];
 
-/// What the shadow of a table yields: done in this order, look-ups give at every moment what was right before or is
-/// after.
+/// The result of a table's shadow: if the steps are done in this order, look-ups give the old or the new result at
+/// every moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write a line.
@@ -18,7 +18,7 @@ pub enum Step {
         table: Table,
         /// Which line of it.
         address: u32,
-        /// What it holds from then on.
+        /// Its new content.
         data: Line,
     },
     /// Write a flow of the stash, which is on chip, and takes both lines of an IPv6 flow at once ([`Table::Stash`]).
