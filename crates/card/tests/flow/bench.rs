@@ -1,4 +1,4 @@
-//! Four pipes that look flows up, the driver's shadow of the table, and what is behind the memories' ports.
+//! Four pipes that look up flows, the driver's shadow of the table, and the memories behind the ports.
 
 use std::array::from_fn;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ pub const PIPES: usize = 4;
 const TAGS: usize = 1024;
 const BANKS: usize = 8;
 const CHANNELS: usize = 2 * BANKS;
-/// As the top has it.
+/// As in the top module.
 pub const BUCKET_BITS: u32 = 18;
 const SECRET: Words = [
     0x0f1e_2d3c_4b5a_6978,
@@ -55,10 +55,10 @@ pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     }
 }
 
-/// `flow_result_t`, or 0 of a flow that isn't there.
+/// `flow_result_t`, or 0 for a missing flow.
 pub fn result(flow: Option<&FlowEntry>) -> u128 {
     let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool| {
-        // Of those unknown the host decides.
+        // The host decides about unknown ones.
         let action = if (3..8).contains(&action) { 0 } else { action };
         u128::from(has_nexthop) << 66
             | u128::from(nexthop) << 67
@@ -80,7 +80,7 @@ pub fn result(flow: Option<&FlowEntry>) -> u128 {
     }
 }
 
-/// A key, and what looking it up may give.
+/// A key, and the possible results of looking it up.
 #[derive(Clone, Copy)]
 pub struct Probe {
     pub key: Words,
@@ -94,7 +94,7 @@ impl Probe {
     }
 }
 
-/// Stores behind a port's back.
+/// Stores, bypassing a port.
 pub trait Store {
     fn poke(&mut self, addr: u64, data: &Word);
 }
@@ -165,7 +165,7 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// A clock, in which a pipe that can take one is given the key that `next` has for it.
+    /// A clock, in which each pipe that can accept a key gets the one that `next` has for it.
     pub fn clock(&mut self, mut next: impl FnMut(usize) -> Option<Probe>) {
         for pipe in 0..PIPES {
             if self.offered[pipe].is_none() && !self.free[pipe].is_empty() {
@@ -183,7 +183,7 @@ impl<C: Channel + Store> Bench<C> {
         self.top.clock();
     }
 
-    /// Writes the flow of the stash that the steps have come to, if they have, in all pipes.
+    /// Writes to the stash of all pipes the flow that the steps have reached, if they have.
     fn write_stash(&mut self) {
         let Some(Step::Stash { number, lines }) = self.steps.front() else {
             self.top.set_stash_valid(false);
@@ -195,7 +195,7 @@ impl<C: Channel + Store> Bench<C> {
         self.steps.pop_front();
     }
 
-    /// The write that the steps have come to: half of the table, line, half of the line, bytes.
+    /// The write that the steps have reached: half of the table, line, half of the line, bytes.
     fn next_write(&mut self) -> Option<(usize, u32, u8, Line)> {
         match *self.steps.front()? {
             Step::Stash { .. } => None,
