@@ -104,7 +104,7 @@ class Generator:
 
 @dataclass
 class Replay:
-    """Traffic of the ring replayer from guest 0 to guest 1, with at most as many flows as the sender has descriptors."""
+    """Traffic of the ring replayer from guest 0 to guest 1, with at most one flow per descriptor of the sender."""
 
     size: int = 64
     flows: int = 1

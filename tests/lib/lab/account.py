@@ -130,8 +130,8 @@ class Pulse:
 
 @contextmanager
 def unharmed(host, source, target, packets=200):
-    """What happens inside the block affects nobody: a stream between two guests loses nothing, the daemon answers `status`
-    and changes, and afterwards it has no more than before."""
+    """What happens inside the block affects nobody: a stream between two guests loses nothing, the daemon answers
+    `status` and changes, and afterwards it has no more than before."""
     pid = daemon_pid(host)
     address = target.addresses[0]
     source.expect_ping(address, 1)
