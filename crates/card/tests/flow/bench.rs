@@ -26,7 +26,7 @@ const SECRET: Words = [
     0x5555_aaaa_3333_cccc,
 ];
 
-/// A flow that looks random.
+/// A random flow.
 pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     let addresses = [random.next(), random.next(), random.next(), random.next()];
     let ([sport, dport, vrf], protocol) = ([(); 3].map(|()| random.next() as u16), 17);
@@ -55,10 +55,10 @@ pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     }
 }
 
-/// `flow_result_t`, or 0 for a missing flow.
+/// `flow_result_t`, or 0 if there is no such flow.
 pub fn result(flow: Option<&FlowEntry>) -> u128 {
     let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool| {
-        // The host decides about unknown ones.
+        // The host decides about packets with unknown actions.
         let action = if (3..8).contains(&action) { 0 } else { action };
         u128::from(has_nexthop) << 66
             | u128::from(nexthop) << 67
@@ -153,7 +153,7 @@ impl<C: Channel + Store> Bench<C> {
         bench
     }
 
-    /// Puts a flow into the table before anything runs.
+    /// Puts a flow into the table before the simulation runs.
     pub fn load(&mut self, flow: FlowEntry) {
         for step in self.table.insert(flow).expect("a table with room") {
             if let Step::Write { address, data, .. } = step {
@@ -165,7 +165,7 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// A clock, in which each pipe that can accept a key gets the one that `next` has for it.
+    /// One clock: each pipe that can accept a key gets the one that `next` has for it.
     pub fn clock(&mut self, mut next: impl FnMut(usize) -> Option<Probe>) {
         for pipe in 0..PIPES {
             if self.offered[pipe].is_none() && !self.free[pipe].is_empty() {
@@ -183,7 +183,7 @@ impl<C: Channel + Store> Bench<C> {
         self.top.clock();
     }
 
-    /// Writes to the stash of all pipes the flow that the steps have reached, if they have.
+    /// Writes the flow that the steps have reached, if any, to the stash of all pipes.
     fn write_stash(&mut self) {
         let Some(Step::Stash { number, lines }) = self.steps.front() else {
             self.top.set_stash_valid(false);
@@ -212,13 +212,13 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// Whether a key is being looked up.
+    /// Whether this key is being looked up.
     pub fn asks(&self, key: &Words) -> bool {
         let offered = self.offered.iter().flatten().map(|(_, probe)| probe);
         self.asked.iter().flatten().flatten().chain(offered).any(|probe| probe.key == *key)
     }
 
-    /// Whether keys had better not be asked for, since a barrier waits.
+    /// Whether no new keys should be looked up because a barrier waits.
     pub fn barrier(&self) -> bool {
         matches!(self.steps.front(), Some(Step::Barrier))
     }
@@ -298,12 +298,12 @@ impl<C: Channel + Store> Bench<C> {
     }
 }
 
-/// Half of the table, line of it, and half of the line that an address of the table names.
+/// The half of the table, the line in it, and the half of the line at an address of the table.
 fn place(address: u32) -> (usize, u32, u8) {
     ((address >> 31) as usize, (address & 0x0fff_ffff) >> 1, (address & 1) as u8)
 }
 
-/// What the card puts on a port.
+/// The card's outputs to a memory port.
 fn master(top: &FlowUnitSim, c: usize) -> Master {
     let bit = |mask: u16| mask >> c & 1 == 1;
     let mut data = [0; 32];
