@@ -1,4 +1,6 @@
-"""Draws what `make card-bench` measured: python3 -m bench.card RESULTS FOLDER, RESULTS a JSON object a line."""
+"""Draws the results of `make card-bench`: python3 -m bench.card RESULTS FOLDER.
+
+RESULTS has one JSON object per line."""
 
 import json
 import sys
@@ -6,7 +8,7 @@ from pathlib import Path
 
 from .plots import pyplot, titled
 
-# A published FPGA vRouter with HBM, one pipe each way: guests' frames, bytes, and Gbit/s of them.
+# A published FPGA vRouter with HBM, one pipe in each direction: guests' frames, bytes, and their Gbit/s.
 PUBLISHED = {
     "downstream": [(64, 191e-3 * 64 * 8)],
     "upstream": [(64, 130e-3 * 64 * 8)],
@@ -21,7 +23,7 @@ def gbits(mpps, size):
 
 
 def throughput(results):
-    """Gbit/s of guests' frames by their size, of each direction while both are busy, beside what the beats allow."""
+    """Gbit/s of guests' frames by size, for each direction while both are busy, and the limit that the beats set."""
     drawing, panels = pyplot.subplots(1, 3, figsize=(12, 3.6), gridspec_kw={"wspace": 0.25})
     for axes, name in zip(panels, ("downstream", "upstream", "both")):
         directions = {"downstream": ("down",), "upstream": ("up",), "both": ("down", "up")}[name]
@@ -42,7 +44,7 @@ def throughput(results):
 
 
 def latency(results):
-    """Percentiles of each point that measured them, of both directions."""
+    """Percentiles of each point that measured them, for both directions."""
     points = [r for r in results if r["latency_clocks_down"][0]]
     drawing, axes = pyplot.subplots(figsize=(9, 3.2))
     for index, (part, colour) in enumerate(zip(("p50", "p99", "p99.9"), ("#0b6e4f", "#c98b2b", "#d1495b"))):

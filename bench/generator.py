@@ -12,7 +12,7 @@ MOST_PORTS = 30  # of one generator: a DPDK process has 32 at most
 
 
 def option(**keys):
-    """Keys and values as the generator reads them; underscores are hyphens."""
+    """Keys and values in the generator's syntax; underscores become hyphens."""
     return ",".join(
         f"{key.replace('_', '-')}={int(value) if isinstance(value, bool) else value}" for key, value in keys.items()
     )
@@ -20,7 +20,7 @@ def option(**keys):
 
 @dataclass
 class Traffic:
-    """What the generator does. Each dictionary holds keys that `generator/options.c` lists."""
+    """The generator's task. The keys of each dictionary are those in `generator/options.c`."""
 
     streams: list = field(default_factory=list)
     forwards: list = field(default_factory=list)
@@ -34,7 +34,7 @@ class Traffic:
     memory: int = 512
 
     def arguments(self):
-        """As command line."""
+        """Its command line."""
         words = ["--queue-size", self.queue_size]
         words += ["--segmentation"] if self.segmentation else []
         for name, values in (("stream", self.streams), ("forward", self.forwards), ("neighbour", self.neighbours)):
@@ -47,7 +47,7 @@ class Generator:
     """The generator at the ports of a device."""
 
     def __init__(self, programs, ports, guests, traffic, log):
-        # Telemetry would wait for an answer of a generator that is stopped.
+        # Telemetry would wait for an answer from a stopped generator.
         words = [
             "-l",
             machine.GENERATOR_CPU,
@@ -88,12 +88,12 @@ class Generator:
         raise Failed("the generator said nothing")
 
     def command(self, line):
-        """Says something to the generator."""
+        """Sends a command to the generator."""
         self.child.process.stdin.write(line + "\n")
         self.child.process.stdin.flush()
 
     def run(self, seconds, *, share=False):
-        """Makes traffic and returns the generator's counters. `share`: leaves the core to the device's threads
+        """Generates traffic and returns the generator's counters. `share`: yields the core to the device's threads
         there."""
         self.command(f"{'share' if share else 'run'} {seconds}")
         return self._read("done")
@@ -104,7 +104,7 @@ class Generator:
 
 @dataclass
 class Replay:
-    """Traffic by the ring replayer: from guest 0 to guest 1, as many flows as the sender has descriptors at most."""
+    """Traffic of the ring replayer from guest 0 to guest 1, with at most one flow per descriptor of the sender."""
 
     size: int = 64
     flows: int = 1

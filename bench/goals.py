@@ -1,4 +1,4 @@
-"""What Viaduct is to reach, as ratios within rounds."""
+"""Goals for Viaduct, as ratios within rounds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .results import value
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of Viaduct, against the best of its peers or absolute."""
+    """A figure of Viaduct, compared with the best of its peers or absolute."""
 
     title: str
     point: str
@@ -17,14 +17,14 @@ class Goal:
     metric: str
     least: float
     aim: float
-    # The better one of these in each round; none: the figure itself counts, in `unit`.
+    # The better of these in each round is the reference; if empty, the figure itself counts, in `unit`.
     peers: tuple = ()
     unit: str = " x"
-    # Whose figure it is.
+    # The device of the figure.
     device: str = "viaduct"
-    # The case of the same device that it is held against, instead of peers.
+    # The case of the same device with which it is compared, instead of peers.
     against: dict = None
-    # What the figures of the peers come to, where it is not the best one of them.
+    # The reference from the peers' figures, if it is not the best one.
     together: Callable = None
 
     @property
@@ -32,7 +32,7 @@ class Goal:
         return self.metric not in ("mpps", "gbps")
 
     def judge(self, results):
-        """The goal with what was measured."""
+        """The goal with the measured values."""
         own = by_round(results, self.point, self.case, self.device, self.metric)
         best = min if self.lower_is_better else max
         held = [(self.against, self.device)] if self.against else [(self.case, peer) for peer in self.peers]

@@ -1,7 +1,7 @@
-"""A guest that does its worst, over and over: python3 -m bench.hostile SOCKET MAC VICTIM-MAC [--harmless]
+"""A guest that behaves as badly as it can, over and over: python3 -m bench.hostile SOCKET MAC VICTIM-MAC [--harmless]
 
 With --harmless it does the same in memory that the device never looks at: rings are written, not started. So both take
-the same of the generator's core, and what differs is what the device makes of it."""
+the same share of the generator's core, so that the only difference is the device's work."""
 
 import argparse
 import struct
@@ -30,7 +30,7 @@ PAYLOAD = 1000
 
 
 def frame(source, destination):
-    """A TCP segment to be cut into pieces of a byte."""
+    """A TCP segment to be cut into pieces of one byte."""
     packed = lambda mac: bytes.fromhex(mac.replace(":", ""))
     ip = struct.pack(
         "!BBHHHBBH4s4s", 0x45, 0, PAYLOAD + 40, 1, 0, 64, 6, 0, bytes([10, 1, 0, 9]), bytes([10, 1, 0, 2])
@@ -43,8 +43,8 @@ def frame(source, destination):
 
 
 def misbehave(driver, data):
-    """A connection's worth of it: a receive ring of malformed chains, frames to cut, floods, notifications that would
-    block."""
+    """One connection's attacks: a receive ring of malformed chains, frames to segment, floods, and notifications that
+    would block."""
     receive, transmit = driver.rings
     for index in range(256):
         receive.descriptor(index, driver.buffers + 64 * index, 64, WRITE | NEXT, (index + 1) % 256)

@@ -1,4 +1,4 @@
-"""The machine: huge pages, what else runs on it, and what it is."""
+"""The machine: its huge pages, its other load, and its description."""
 
 import os
 import platform
@@ -10,18 +10,18 @@ from pathlib import Path
 GENERATOR_CPU = 0
 DEVICE_CPU = 1
 HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
-# What gives the kernel connected memory: the page cache let go, then what is left moved together.
+# Gives the kernel contiguous memory: drops the page cache, then compacts the rest.
 MAKE_ROOM = {Path("/proc/sys/vm/drop_caches"): "1", Path("/proc/sys/vm/compact_memory"): "1"}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Unfit(Exception):
-    """The machine lacks something that cannot be had here."""
+    """The machine lacks something that cannot be provided here."""
 
 
 @contextmanager
 def huge_pages(megabytes):
-    """Has that many megabytes of free 2 MB pages, and gives back what it had to take for it."""
+    """Provides that many megabytes of free 2 MB pages, and returns what it had to take for them."""
     before = int(HUGE_PAGES.read_text())
     free = next(
         int(line.split()[1])
@@ -49,7 +49,7 @@ def allow_open_files():
 
 
 def check():
-    """Raises `Unfit` where nothing can be measured."""
+    """Raises `Unfit` if nothing can be measured."""
     if os.geteuid() != 0:
         raise Unfit("needs root: huge pages, real-time priorities, network devices")
     if os.cpu_count() < 2:
@@ -59,7 +59,7 @@ def check():
 
 
 def cpu_seconds(pid):
-    """Processor time that a process has used; 0 where it is gone."""
+    """CPU time that a process has used; 0 if it no longer exists."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -68,7 +68,7 @@ def cpu_seconds(pid):
 
 
 class Noise:
-    """What others used of the machine while something was measured.
+    """How much of the machine others used during a measurement.
 
     `others` is their processor time as a share of one CPU; `steal` is what the hypervisor took.
     """
@@ -94,7 +94,7 @@ class Noise:
 
     @property
     def contaminated(self):
-        """Whether what was measured says little."""
+        """Whether the measurement is unreliable."""
         return self.others > 0.2 or self.steal > 0.05
 
 

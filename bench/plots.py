@@ -1,4 +1,4 @@
-"""Figures of points: what they show, as data that JSON can hold, and their drawing as SVG.
+"""Figures of points: their data, in a form that JSON can hold, and their drawing as SVG.
 
 `python3 -m bench.plots FOLDER FIGURE.json...` draws recorded figures; those in docs/ are recorded in bench/figures.
 """
@@ -24,13 +24,13 @@ OTHERS = ["#2f5d9b", "#9b2f5d", "#7a5195", "#0b6e4f", "#c98b2b", "#888888", "#3a
 
 
 def colour(device, devices):
-    """The same for a device everywhere, as far as they go."""
+    """The same colour for a device everywhere, as far as the colours suffice."""
     others = [name for name in devices if name not in COLOURS]
     return COLOURS.get(device) or OTHERS[others.index(device) % len(OTHERS)]
 
 
 def short(number, _=None):
-    """A number as people say it: 1 M for 1000000."""
+    """A number in readable form: 1 M for 1000000."""
     for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= scale:
             return f"{number / scale:g}{unit}"
@@ -77,7 +77,7 @@ def bars(results, point, titles):
 
 
 def cumulative(results, point, titles):
-    """How many round trips took longer: one curve a device, of the first case; None without round trips."""
+    """How many round trips took longer: one curve per device, for the first case; None without round trips."""
     cases, devices = results.cases(point.name), results.devices(point.name)
     series = []
     for device in devices:
@@ -106,7 +106,7 @@ def bandwidth_by_message(results, point, titles):
 
 
 def latency_by_message(results, point, titles):
-    """Latency by message size, where single messages were timed."""
+    """Latency by message size, if single messages were timed."""
     return _by_message(results, point, titles, "us", "latency, us", "lower") if point.scale == "log" else None
 
 
@@ -172,7 +172,7 @@ def _draw_curves(figure):
 
 
 def titled(drawing, panels, figure):
-    """The drawing as SVG: above it what it shows and on what, at its axes what they mean, beside it the legend."""
+    """The drawing as SVG: above it the title and the machine, at the axes their meaning, beside it the legend."""
     for axes in panels:
         axes.set(xlabel=figure["across"])
         axes.spines[["top", "right"]].set_visible(False)

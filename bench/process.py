@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Failed(Exception):
-    """A program of the benchmark did not do what it was asked."""
+    """A program of the benchmark did not do what it was told."""
 
 
 def run(*command, check=True, **kwargs):
@@ -28,7 +28,7 @@ class Child:
         self.name = Path(str(command[0])).name
         self.log = Path(log)
         with self.log.open("w") as output:
-            # It gets no Ctrl-C, since it is stopped in order, and is killed should this process be.
+            # It gets no Ctrl-C, since it is stopped in order, and it is killed if this process is.
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *map(str, command)],
                 stdin=stdin or subprocess.DEVNULL,
@@ -43,17 +43,17 @@ class Child:
         return self.process.pid
 
     def output(self):
-        """What it has said, in short: the first lines tell of an error, or the last do."""
+        """A summary of its output: the first or the last lines show an error."""
         text = self.log.read_text().strip()
         return text if len(text) < 1500 else f"{text[:700]}\n...\n{text[-700:]}"
 
     def require_alive(self):
-        """Raises `Failed` with the end of its log where it has ended."""
+        """Raises `Failed` with the end of its log if it has ended."""
         if self.process.poll() is not None:
             raise Failed(f"{self.name} ended with status {self.process.returncode}: {self.output()}")
 
     def wait_until(self, condition, what, seconds=30):
-        """Waits for something that it brings about, and returns it."""
+        """Waits for something that it causes, and returns it."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             self.require_alive()
@@ -63,7 +63,7 @@ class Child:
         return found
 
     def pause(self):
-        """Takes it off the CPU until `resume`."""
+        """Stops it until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self):
@@ -81,7 +81,7 @@ class Child:
             raise Failed(f"{self.name} has no thread {' or '.join(names)}")
 
     def stop(self):
-        """Ends it, by force if it does not end by itself."""
+        """Ends it, by force if necessary."""
         if self.process.poll() is None:
             self.process.terminate()
             self.resume()

@@ -1,11 +1,11 @@
-"""What is shown on the terminal while it runs."""
+"""The progress display on the terminal."""
 
 import sys
 import time
 
 
 class Progress:
-    """One line a sample, with the time that is left."""
+    """One line per sample, with the remaining time."""
 
     def __init__(self, output=sys.stderr):
         self.output = output

@@ -57,7 +57,7 @@ def _point(results, point, titles, figures):
 
 
 def _figures(results, point, titles, directory):
-    """The point's figures, which are recorded as well."""
+    """The point's figures, which are also recorded."""
     directory.mkdir(exist_ok=True)
     for draw in PLOTS:
         if figure := draw(results, point, titles):

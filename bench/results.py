@@ -1,4 +1,4 @@
-"""Samples, and what is computed from them."""
+"""Samples, and the values computed from them."""
 
 from datetime import UTC, datetime
 from statistics import median
@@ -23,7 +23,7 @@ HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second"}
 
 
 def value(sample, metric):
-    """A metric of a sample; None where it has none."""
+    """A metric of a sample, or None."""
     if metric in ("p50", "p99", "p999", "max"):
         return sample.get("round_trip", {}).get(metric)
     if metric == "one_way_p50":
@@ -41,7 +41,7 @@ class Results:
         self.time = datetime.now(UTC)
 
     def of(self, point, case=None, device=None):
-        """Samples of a point, of those cases whose key has these values, of a device."""
+        """A device's samples of a point, for the cases whose key has these values."""
         wanted = (case or {}).items()
         return [
             sample
@@ -50,7 +50,7 @@ class Results:
         ]
 
     def cases(self, point):
-        """Keys of its cases, in the order in which they were measured first."""
+        """Keys of its cases, in the order of their first measurement."""
         keys = []
         for sample in self.of(point):
             if sample["case"] not in keys:
@@ -58,11 +58,11 @@ class Results:
         return keys
 
     def devices(self, point):
-        """Devices it was measured on, in that order."""
+        """Devices on which it was measured, in that order."""
         return list(dict.fromkeys(sample["device"] for sample in self.of(point)))
 
     def values(self, point, case, device, metric):
-        """One value a round."""
+        """One value per round."""
         found = (value(sample, metric) for sample in self.of(point, case, device) if sample["case"] == case)
         return [each for each in found if each is not None]
 

@@ -22,7 +22,7 @@ class Session:
         self.programs = programs
 
     def generator(self, traffic=None):
-        """A generator at the device's ports, those of the case that are active."""
+        """A generator at those of the device's ports that are active in the case."""
         traffic = traffic or self.case.traffic_for(self.device)
         ports = self.device.ports[: self.case.active]
         log = self.device.directory / "generator.log"
@@ -38,7 +38,7 @@ class Session:
             generator.run(self.case.warm_up, share=True)
             generator.run(0.1)
             before = self.device.counters()
-            # A device within the kernel has no process whose time could be told from that of others.
+            # A device in the kernel has no process whose time could be measured separately.
             with machine.Noise([generator.pid, *self.device.pids]) as noise:
                 done = generator.run(self.case.seconds, share=self.case.share)
             after = self.device.counters()
@@ -54,7 +54,7 @@ class Session:
         }
 
     def _wait_for_traffic(self, generator):
-        """Until something gets through: a device may take a while to take up ports that came up."""
+        """Waits until a packet gets through: a device may take a while until it uses ports that came up."""
         for _ in range(PATIENCE):
             metrics = traffic_metrics(generator.run(0.1, share=True))
             if metrics.get("lost", 0) < ENOUGH * metrics.get("sent", 0) or metrics.get("round_trip", {}).get("count"):
@@ -63,7 +63,7 @@ class Session:
 
 
 def traffic_metrics(done):
-    """What the generator saw."""
+    """The generator's measurements."""
     seconds = done["seconds"]
     receivers = {stream["rx"] for stream in done["streams"] if stream["rx"] >= 0}
     packets = sum(done["ports"][port]["packets"] for port in receivers)
@@ -87,7 +87,7 @@ def traffic_metrics(done):
 
 
 def device_metrics(done, before, after):
-    """What the device counted in the same time, and whether it agrees."""
+    """The device's counts for the same time, and whether they agree."""
     if not after:
         return {"generator_bound": done["busy"] > 0.9}
     delta = after.since(before)
@@ -116,7 +116,7 @@ class Runner:
 
     def __init__(self, *, rounds, attempts, quick, viaduct_bin, programs, progress, only_devices=None):
         self.rounds = rounds
-        # At a sample during which others used the machine, or that failed.
+        # Called for a sample that failed, or during which others used the machine.
         self.attempts = attempts
         self.quick = quick
         self.viaduct_bin = viaduct_bin
@@ -143,7 +143,7 @@ class Runner:
         return case
 
     def run(self, points):
-        """Measures all of them; the samples are in `samples`."""
+        """Measures all of them, into `samples`."""
         groups = self.plan(points)
         self.progress.expect(sum(len(case.devices) * self._rounds(case) for *_, cases in groups for case in cases))
         for point, scenario, cases in groups:
@@ -195,7 +195,7 @@ class Runner:
             self.progress.done(point, sample)
 
     def _sample(self, point, case, device):
-        """A sample, taken anew while others disturb it or it fails."""
+        """A sample, repeated while others disturb it or it fails."""
         for attempt in range(self.attempts):
             device.forget_flows()
             try:

@@ -1,4 +1,4 @@
-"""What a device under test is asked to do, in nobody's configuration language."""
+"""The task of a device under test, independent of any configuration language."""
 
 from dataclasses import dataclass
 
@@ -23,14 +23,14 @@ class Scenario:
 
     guests: int = 2
     # "off": frames are forwarded by MAC address. "stateful": connections are tracked, and UDP to port 5001 is allowed.
-    # "per flow": forwarding depends on the whole 5-tuple, as with ECMP, so that each flow is decided by itself.
+    # "per flow": forwarding depends on the whole 5-tuple, as with ECMP, so that each flow is decided separately.
     policy: str = "off"
-    # "vxlan" or "mpls-over-udp": a wire follows the guests as last port.
+    # "vxlan" or "mpls-over-udp": a wire follows the guests as the last port.
     tunnel: str = ""
     mtu: int = 1500
-    # Guests send and take TCP frames of up to 64 KB.
+    # Guests send and accept TCP frames of up to 64 KB.
     segmentation: bool = False
-    # Polling threads of the device, each with a CPU of its own.
+    # Polling threads of the device, each with its own CPU.
     workers: int = 1
 
     @property

@@ -4,7 +4,7 @@ from .results import METRICS
 
 
 def number(found):
-    """A figure with as many digits as it deserves."""
+    """A figure with a sensible number of digits."""
     size = abs(found)
     return f"{found:.0f}" if size >= 100 else f"{found:.1f}" if size >= 10 else f"{found:.2f}"
 
@@ -20,7 +20,7 @@ def cell(results, point, case, device, metric):
 
 
 def rows(results, point, metric):
-    """Header and rows of a point's table for a metric; None where it has no such metric."""
+    """Header and rows of a point's table for a metric; None if it has no such metric."""
     names = results.devices(point.name)
     table = [
         [" ".join(f"{key}={value}" for key, value in case.items())]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Viaduct on one machine: two hosts, seven guests, and the ways between them.
+"""Viaduct on one machine: two hosts, seven guests, and the paths between them.
 
       web (container)  db (VM)           app (VM)  ops (container)
        blue 10.1.1.1   blue 10.1.1.2      blue 10.1.1.11   red 10.2.2.1
@@ -9,12 +9,12 @@
               |          +------------- underlay ---+------------------------+         |
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
-Beside them, containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) have a tap and a verbs
-device each. Host d stands alone: containers left and right (green, 10.3.3.1 and .2) behind an FPGA card, simulated
-clock by clock.
+Not drawn: containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) each have a tap and a
+verbs device. Host d is connected to no other host; its containers left and right (green, 10.3.3.1 and .2) are behind
+an FPGA card, which is simulated clock by clock.
 
-Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml, b.toml and
-d.toml. Run it by `make demo`; `make demo QEMU=no` has containers in the place of the machines.
+Hosts and containers are network namespaces; the virtual machines run in QEMU. The configurations are a.toml, b.toml
+and d.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers instead of virtual machines.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Demo:
 
     @contextmanager
     def step(self, title):
-        """One step of the demo; a failure inside is told with its title."""
+        """One step of the demo; the report of a failure inside it names its title."""
         self.at = title
         print(f"\n[{time.monotonic() - self.started:5.1f} s] {title}", flush=True)
         yield
@@ -90,7 +90,7 @@ class Demo:
                          f"up after {time.monotonic() - begun:.1f} s more")
 
     def config(self, name):
-        """The host's configuration; without virtual machines, containers stand in for them."""
+        """The host's configuration; without virtual machines, their guests are containers."""
         config = Config.read(HERE / f"{name}.toml")
         for table, keys in config.tables:
             if table == "guest" and keys["kind"] == "vhost" and not self.machines:
@@ -127,7 +127,7 @@ class Demo:
                 self.ping("web", "app", APP, "MPLS over UDP")
                 self.ping("db", "app", APP)
             labels = {label for (label,) in seen.fields("icmp.type == 8", "mpls.label")}
-            self.say(f"on the cable: MPLS label {', '.join(sorted(labels))} in UDP, as host b's guest app says")
+            self.say(f"on the cable: MPLS label {', '.join(sorted(labels))} in UDP, the label of host b's guest app")
             if labels != {"111"}:
                 raise Failed(f"labels {labels} instead of 111")
 
@@ -200,9 +200,9 @@ class Demo:
                 )
 
     def verbs_row(self, title, transport, server, address):
-        """Latency and bandwidth by verbs and by sockets; shows the queue pair."""
+        """Measures latency and bandwidth over verbs and over sockets; shows the queue pair."""
         client, server = self.guests["sim1"], self.guests[server]
-        patient = ("-u", 18)  # where nothing is lost, but the CPU is somebody else's for a while
+        patient = ("-u", 18)  # a long timeout: nothing is lost, but others may use the CPU for a while
         echoes = round_trip(client.expect_ping(address, 10, interval=0.02))
         latency = perftest("ib_send_lat", client, server, address, "-s", 8, "-n", 300, *patient)[0].latency
         show = lambda: self.queue_pair(transport)  # noqa: E731
@@ -219,7 +219,7 @@ class Demo:
         )
 
     def queue_pair(self, transport):
-        """Says what `viaduct rdma qp` tells of sim1's queue pair, once it goes this way."""
+        """Prints what `viaduct rdma qp` says about sim1's queue pair as soon as it uses this transport."""
 
         def lines():
             head, *rest = self.a.call("rdma", "qp", "--device", "sim1").stdout.splitlines()
@@ -236,15 +236,15 @@ class Demo:
             forwarded, left = card.get("forwarded", 0), {
                 row["reason"]: row["packets"] for row in card.get("punted", [])
             }
-            self.say(f"viaduct status: {card['received']} packets came to the card: {forwarded} forwarded, "
+            self.say(f"viaduct status: {card['received']} packets reached the card: {forwarded} forwarded, "
                      f"{sum(left.values())} left to the host")
             self.say("left to the host: " + ", ".join(f"{reason} {packets}" for reason, packets in left.items()))
             self.say(
                 f"{card['busy']:,} clocks of {1000 / card['clock']:g} ns with packets inside, "
-                f"{card['busy'] / card['received']:.0f} a packet; what a clock takes to simulate is in the round trip"
+                f"{card['busy'] / card['received']:.0f} a packet; the round trip includes the time to simulate them"
             )
-            if forwarded < 5:  # of 10 requests, the first being the host's, as replies to pings are
-                raise Failed(f"the card forwarded {forwarded} packets only")
+            if forwarded < 5:  # of 10 requests: the host handles the first, and the replies
+                raise Failed(f"the card forwarded only {forwarded} packets")
 
     def explain(self):
         with self.step("viaduct explain: what happens to a packet from web to app, without sending it"):
@@ -264,7 +264,7 @@ class Demo:
         self.ping_from(self.guests[source], source, target, address, path, note)
 
     def ping_from(self, guest, source, target, address, path=None, note=""):
-        """Echoes; with `path` they become a row of the table."""
+        """Pings ten times; with `path` the result becomes a row of the table."""
         latency = round_trip(guest.expect_ping(address, 10, interval=0.02))
         self.say(f"{note}{source} -> {target} ({address}): 10 of 10 echoes, {latency:.3f} ms")
         if path:
@@ -293,7 +293,7 @@ class Demo:
         self.summary()
 
     def report(self, failure):
-        """Which step failed, why, and what the daemons have to say."""
+        """Prints which step failed, why, and the end of the daemons' logs and drops."""
         print(f"\nFAILED at: {self.at}\n{failure}", file=sys.stderr)
         for name, host in self.lab.hosts.items():
             if host.daemon is None:
@@ -306,9 +306,9 @@ class Demo:
 
 def main():
     parser = argparse.ArgumentParser(description="The demo; see the top of this file.")
-    parser.add_argument("--no-vm", action="store_true", help="containers in the place of virtual machines")
+    parser.add_argument("--no-vm", action="store_true", help="containers instead of virtual machines")
     machines = not parser.parse_args().no_vm
-    # Ended by a signal, it cleans up like by ^C.
+    # These signals end it with the same cleanup as ^C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     if machines:

@@ -1,4 +1,4 @@
-//! A real card's registers: a PCI BAR, mapped. It carries no packets.
+//! A real card's registers: a mapped PCI BAR. It carries no packets.
 
 use crate::card::Card;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -7,35 +7,35 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
-/// Least length of a card's BAR, bytes: a few blocks.
+/// Minimum length of a card's BAR, bytes: a few blocks.
 const LEAST: u64 = 4 * 4096;
-/// What windows begin at multiples of, bytes: as long as pages are at most.
+/// Alignment of windows, bytes: the largest page size.
 const GRAIN: u64 = 1 << 16;
-/// Most that is mapped of it, bytes: all that the directory's offsets reach.
+/// Most that is mapped of it, bytes: everything that the directory's offsets reach.
 const MOST: u64 = 1 << 28;
 
 /// Why a BAR can't be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum BarError {
     /// The file can't be opened or mapped.
-    #[error("{}: {error}; give the card's resource file, as /sys/bus/pci/devices/<address>/resource2, as root", path.display())]
+    #[error("{}: {error}; give the card's resource file, such as /sys/bus/pci/devices/<address>/resource2, as root", path.display())]
     Io {
         /// Its path.
         path: PathBuf,
         /// What the kernel says.
         error: io::Error,
     },
-    /// Too short to be a card's.
-    #[error("{}: {len} bytes behind {window:#x}, a card's registers take at least 16384: give the file of another BAR", path.display())]
+    /// Too short for a card.
+    #[error("{}: {len} bytes after {window:#x}, but a card's registers take at least 16384: give the file of another BAR", path.display())]
     TooShort {
         /// Its path.
         path: PathBuf,
-        /// Where the registers are to begin.
+        /// Offset at which the registers should begin.
         window: u64,
         /// Its length from there on.
         len: u64,
     },
-    /// No place where registers can begin.
+    /// An offset at which registers can't begin.
     #[error(
         "registers can't begin at {0:#x}: give a multiple of 0x10000, as 0x100000 for OpenNIC's box of 250 MHz"
     )]
@@ -50,11 +50,11 @@ pub struct MmapBar {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the value alone, and is not bound to a thread.
+// SAFETY: the mapping belongs only to this value, and is not bound to a thread.
 unsafe impl Send for MmapBar {}
 
 impl MmapBar {
-    /// Maps the BAR that is this file, from `window` on, bytes, where the card's registers begin.
+    /// Maps the BAR in this file from `window` on, bytes, where the card's registers begin.
     ///
     /// # Errors
     /// Why not.
@@ -70,32 +70,32 @@ impl MmapBar {
         }
         let len = len.min(MOST) as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, window) };
         let base = base.map_err(|error| failed(error.into()))?;
         let base = NonNull::new(base.cast()).ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
         Ok(Self { base, len })
     }
 
-    /// Where a register is, if it lies inside.
+    /// The address of a register, if it is inside.
     fn register(&self, offset: u32) -> Option<NonNull<u32>> {
         let offset = offset as usize;
         let inside = offset.is_multiple_of(4) && offset + 4 <= self.len;
-        // SAFETY: the mapping is `len` bytes long, and the register ends inside.
+        // SAFETY: the mapping is `len` bytes long, and the register ends inside it.
         inside.then(|| unsafe { self.base.byte_add(offset) })
     }
 }
 
 impl Card for MmapBar {
-    /// Outside of the BAR, as a bus where nobody answers: all ones.
+    /// Outside the BAR, it reads all ones, as on a bus where nobody answers.
     fn read32(&mut self, offset: u32) -> u32 {
-        // SAFETY: mapped, aligned to four bytes, and a register: whoever else writes it does so in hardware.
+        // SAFETY: mapped, aligned to four bytes, and a register: other writers are hardware.
         self.register(offset).map_or(u32::MAX, |register| u32::from_le(unsafe { register.read_volatile() }))
     }
 
     fn write32(&mut self, offset: u32, value: u32) {
         if let Some(register) = self.register(offset) {
-            // SAFETY: mapped, aligned to four bytes, and a register: whoever else reads it does so in hardware.
+            // SAFETY: mapped, aligned to four bytes, and a register: other readers are hardware.
             unsafe { register.write_volatile(value.to_le()) };
         }
     }

@@ -1,25 +1,26 @@
-//! How much of the host a port may take up.
+//! How much of the host's work a port may cause.
 
-/// Packets that a port may send to the host in a window of 2^18 clocks (about 1 ms at 250 MHz); what is beyond the card
-/// drops, as [`model::DropReason::PuntBudget`]. 0: any number.
+/// Packets that a port may send to the host in a window of 2^18 clocks (about 1 ms at 250 MHz). The card drops further
+/// ones, as [`model::DropReason::PuntBudget`]. 0: any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
     /// Of a guest.
     pub guest: u32,
-    /// Of a wire, behind which are many hosts.
+    /// For a wire, behind which are many hosts.
     pub wire: u32,
 }
 
 impl Budgets {
     /// Any number of packets.
     pub const NONE: Self = Self { guest: 0, wire: 0 };
-    /// Of a simulated card, whose windows last for seconds: a guest that the host serves alone, as while there is a
-    /// capture, must get along with it, and a flood of small packets must not.
+    /// For a simulated card, whose windows last for seconds: it must suffice for a guest that only the host serves, as
+    /// during a capture, but not for a flood of small packets.
     pub const SIMULATED: Self = Self { guest: 16_384, wire: 65_536 };
 }
 
 impl Default for Budgets {
-    /// About a million packets a second of a guest, which a core of the host decides, and eight million of a wire.
+    /// About a million packets a second from a guest, which one core of the host can decide, and eight million from a
+    /// wire.
     fn default() -> Self {
         Self { guest: 1024, wire: 8192 }
     }

@@ -1,15 +1,15 @@
-//! Buffers of frames that are used again, for a card that carries packets in this process.
+//! Reusable buffers of frames, for a card that carries packets in this process.
 
-/// Room of a new one, bytes: most frames fit.
+/// Capacity of a new one, bytes: most frames fit.
 const ROOM: usize = 2048;
 /// Bytes that are kept.
 const KEPT: usize = 8 << 20;
 
-/// The buffers that are free.
+/// The free buffers.
 #[derive(Debug, Default)]
 pub struct Buffers {
     free: Vec<Vec<u8>>,
-    /// Room of all of them, bytes.
+    /// Capacity of all of them, bytes.
     bytes: usize,
 }
 
@@ -22,7 +22,7 @@ impl Buffers {
         buffer
     }
 
-    /// Keeps one, unless there are enough.
+    /// Keeps a buffer, unless there are enough.
     pub fn give_back(&mut self, mut buffer: Vec<u8>) {
         let room = buffer.capacity();
         if room > 0 && self.bytes + room <= KEPT {

@@ -1,14 +1,14 @@
-//! A card's registers, and how a card is opened: what it is, which blocks it has and where.
+//! A card's registers, and opening a card: what it is, and where its blocks are.
 
 use crate::registers::{self, command, counters, engine, identity};
 
 /// `VDCT`, what [`identity::MAGIC`] holds.
 const MAGIC: u32 = 0x5644_4354;
-/// A block's length, bytes; the directory counts in these.
+/// A block's length, bytes, which is the unit of the directory.
 const BLOCK: u32 = 4096;
 /// Entries the directory has room for.
 const DIRECTORY: u32 = 16;
-/// What is written to the scratch register and its complement: neither is what an absent device reads as.
+/// Written to the scratch register, together with its complement: an absent device reads as neither.
 const PATTERN: u32 = 0x5aa5_1e78;
 
 /// Registers of 32 bits at offsets in bytes, multiples of four: a mapped BAR, or a simulated card.
@@ -47,7 +47,7 @@ pub enum CardError {
         /// The driver's.
         driver: u32,
     },
-    /// What is written does not arrive.
+    /// Writes do not arrive.
     #[error(
         "wrote {wrote:#010x} to the card and read {read:#010x}: check that the BAR is enabled and the slot sound"
     )]
@@ -67,13 +67,13 @@ pub enum CardError {
         /// Its version.
         version: u8,
     },
-    /// A block that the driver needs.
+    /// A missing block that the driver needs.
     #[error("the card has no {0} block: its bitstream is incomplete")]
     Missing(&'static str),
-    /// A directory longer than there is room for.
-    #[error("the card's directory has {0} blocks, at most 16 fit: its bitstream is broken")]
+    /// A directory that is longer than possible.
+    #[error("the card's directory has {0} blocks, but at most 16 fit: its bitstream is broken")]
     Directory(u32),
-    /// A table's size that makes no sense.
+    /// An impossible size of a table.
     #[error("the card says that its {what} is {value}: its bitstream is broken")]
     Size {
         /// Which.
@@ -81,7 +81,7 @@ pub enum CardError {
         /// What it says.
         value: u32,
     },
-    /// A command that doesn't end.
+    /// A command that does not finish.
     #[error(
         "the card hangs: command {command} was not done after {polls} reads; reset it and start the driver again"
     )]
@@ -102,9 +102,9 @@ pub struct Identity {
     pub upstream: u8,
     /// Clock of the pipes, MHz.
     pub clock: u32,
-    /// Nexthops there is room for.
+    /// Number of nexthops for which there is room.
     pub nexthops: u32,
-    /// Of these, those on chip: the ones with the lowest numbers.
+    /// Number of these on chip: the ones with the lowest numbers.
     pub nexthops_on_chip: u32,
     /// Buckets of a way of the flow table, binary logarithm.
     pub flow_buckets: u32,
@@ -114,9 +114,9 @@ pub struct Identity {
     pub route6_lines: u32,
     /// Flows that have counters.
     pub flow_counters: u32,
-    /// Flows that have a bit which says whether packets came.
+    /// Number of flows with a seen bit, which shows whether packets arrived.
     pub flows_seen: u32,
-    /// Flows that the stash has room for.
+    /// Number of flows for which the stash has room.
     pub stash_flows: u32,
     /// Offset of the command block.
     pub command: u32,
@@ -127,7 +127,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Asks a card what it is.
+    /// Identifies a card.
     ///
     /// # Errors
     /// Why this driver can't drive it.
@@ -172,7 +172,7 @@ impl Identity {
     }
 }
 
-/// Walks the directory: the offsets of the blocks the driver needs.
+/// Walks the directory: returns the offsets of the blocks that the driver needs.
 fn directory<C: Card>(card: &mut C) -> Result<[u32; 3], CardError> {
     let known = [
         (command::TYPE, command::VERSION, "command"),

@@ -1,4 +1,4 @@
-//! Writing the card's tables: the command block, and the few registers beside it.
+//! Writing the card's tables: the command block, and a few other registers.
 
 use crate::budget::Budgets;
 use crate::card::{Card, CardError, Identity};
@@ -13,28 +13,28 @@ const POLLS: u32 = 1_000_000;
 /// Lines that one command clears: tens of microseconds.
 const CLEARED: u32 = 1024;
 
-/// An event of flows' counters.
+/// An event of flow counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEvent {
-    /// The flow whose counters went far, if there is an event.
+    /// The flow with a counter that passed an eighth of its range, if there is an event.
     pub flow: Option<u32>,
     /// Others may have, too: there were more events than the card keeps.
     pub lost: bool,
 }
 
-/// A card that was opened.
+/// An open card.
 #[derive(Debug)]
 pub struct Commands<C> {
     card: C,
     identity: Identity,
     polls: u32,
-    /// What the registers of table, address and data hold, where that is known: most of a line is as the one before.
+    /// The contents of the registers for table, address and data, where known: a line mostly equals the one before.
     operands: [Option<u32>; 18],
-    /// Commands begun since reset, as the card counts those that are done.
+    /// Number of commands begun since reset, as the card counts finished ones.
     begun: u32,
-    /// The last one, if it may still run.
+    /// The last command, if it may still run.
     running: Option<Command>,
-    /// Of a blank memory, the lines that are not zeros any more.
+    /// For a blank memory, the lines that are no longer zero.
     written: Option<HashSet<(Table, u32)>>,
 }
 
@@ -49,21 +49,21 @@ impl<C: Card> Commands<C> {
         Ok(Self { card, identity, polls: POLLS, operands: [None; 18], begun, running: None, written: None })
     }
 
-    /// Asks the card this often before giving it up.
+    /// Sets how often the card is asked before it is given up.
     #[must_use]
     pub const fn with_polls(mut self, polls: u32) -> Self {
         self.polls = polls;
         self
     }
 
-    /// The card's memory is all zeros, as a simulated one's: lines of zeros are written only where something else was.
+    /// The card's memory is all zeros, like a simulated one's: lines of zeros are written only over something else.
     #[must_use]
     pub fn with_blank_memory(mut self) -> Self {
         self.written = Some(HashSet::new());
         self
     }
 
-    /// Whether the card came with its memory all zeros, and its counters.
+    /// Whether the card's memory and counters were all zeros at the start.
     #[must_use]
     pub const fn is_blank(&self) -> bool {
         self.written.is_some()
@@ -108,7 +108,7 @@ impl<C: Card> Commands<C> {
         self.finish()
     }
 
-    /// Begins to write a line; whatever is done next begins behind it.
+    /// Begins to write a line; whatever comes next begins after it.
     ///
     /// # Errors
     /// The card hangs.
@@ -120,7 +120,7 @@ impl<C: Card> Commands<C> {
         self.begin_at(Command::Write, table, address, line)
     }
 
-    /// Clears so many lines of a table: zeros are written to them.
+    /// Clears `count` lines of a table: writes zeros to them.
     ///
     /// # Errors
     /// The card hangs.
@@ -169,7 +169,7 @@ impl<C: Card> Commands<C> {
         self.finish()
     }
 
-    /// Whether packets are forwarded; else all go to the host.
+    /// Sets whether packets are forwarded; otherwise all go to the host.
     pub fn enable(&mut self, on: bool) {
         self.card.write32(self.identity.engine + engine::ENABLE, on.into());
     }
@@ -182,7 +182,7 @@ impl<C: Card> Commands<C> {
         self.card.write32(engine + engine::WIRE_BUDGET, budgets.wire);
     }
 
-    /// Sets the secret of the tables' hash; while they are empty.
+    /// Sets the secret of the tables' hash. The tables must be empty.
     pub fn set_secret(&mut self, secret: &[u64; 5]) {
         let words = secret.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
         for (offset, word) in (self.identity.engine + engine::SECRET..).step_by(4).zip(words) {
@@ -190,12 +190,12 @@ impl<C: Card> Commands<C> {
         }
     }
 
-    /// The turns in which hold groups were released last ([`engine::RELEASED`]).
+    /// The turns in which hold groups were last released ([`engine::RELEASED`]).
     pub fn released(&mut self) -> u32 {
         self.card.read32(self.identity.engine + engine::RELEASED)
     }
 
-    /// Packets that had to wait for a release, and those dropped as there was no room.
+    /// Packets that had to wait for a release, and those dropped because there was no room.
     pub fn held(&mut self) -> (u32, u32) {
         let block = self.identity.engine;
         (self.card.read32(block + engine::HELD), self.card.read32(block + engine::HOLD_FULL))
@@ -209,7 +209,7 @@ impl<C: Card> Commands<C> {
         u64::from(self.card.read32(block + counters::HIGH)) << 32 | u64::from(low)
     }
 
-    /// The bits of flows 64 times `word` and following that packets set since they were last taken.
+    /// The seen bits of the 64 flows from 64 times `word` on that packets set since they were last taken.
     pub fn take_seen(&mut self, word: u32) -> u64 {
         let block = self.identity.counters;
         self.card.write32(block + counters::SEEN, word);
@@ -217,7 +217,7 @@ impl<C: Card> Commands<C> {
         u64::from(self.card.read32(block + counters::SEEN_HIGH)) << 32 | u64::from(low)
     }
 
-    /// Takes the next event of flows' counters.
+    /// Takes the next event of flow counters.
     pub fn flow_event(&mut self) -> FlowEvent {
         let register = self.identity.counters + counters::FLOW_EVENT;
         self.card.write32(register, 1);
@@ -225,7 +225,7 @@ impl<C: Card> Commands<C> {
         FlowEvent { flow: (event >> 31 != 0).then_some(event & 0xff_ffff), lost: event >> 30 & 1 != 0 }
     }
 
-    /// Begins a command when the one before is done.
+    /// Begins a command once the last one is done.
     fn begin(&mut self, command: Command) -> Result<(), CardError> {
         self.finish()?;
         self.card.write32(self.identity.command + command::COMMAND, command as u32);
@@ -234,7 +234,7 @@ impl<C: Card> Commands<C> {
         Ok(())
     }
 
-    /// Waits for the end of the command that runs, which `done` tells: `busy` may not be set yet when it is read first.
+    /// Waits for the end of the running command, which `done` shows: `busy` may not be set yet when it is first read.
     ///
     /// # Errors
     /// The card hangs.
@@ -245,7 +245,7 @@ impl<C: Card> Commands<C> {
                 self.running = None;
                 return Ok(());
             }
-            // Who plays the card in a test may need this CPU.
+            // In a test, the thread that simulates the card may need this CPU.
             if poll % 64 == 63 {
                 std::thread::yield_now();
             }

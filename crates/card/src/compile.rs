@@ -1,5 +1,5 @@
-//! From the model's tables to the card's: what each key of a card's table stands for, by the rule that the card
-//! forwards only what [`model::decide`] would forward in the same way. What it can't do becomes [`Hop::Host`].
+//! From the model's tables to the card's: the value of each key in a card's table, by the rule that the card forwards
+//! only what [`model::decide`] would forward in the same way. Everything else becomes [`Hop::Host`].
 
 mod hop;
 mod port;
@@ -13,11 +13,11 @@ use packet::{Mac, TunnelKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Networks the card has room for: those with numbers below this are on it.
+/// Number of networks for which the card has room: those with numbers below this are on it.
 pub const VRFS: u16 = 4096;
-/// Ports the card has room for.
+/// Number of ports for which the card has room.
 pub const PORTS: u16 = 1024;
-/// Labels the card has room for: those below this are on it.
+/// Number of labels for which the card has room: those below this are on it.
 pub const LABELS: u32 = 65_536;
 
 /// Where an interface is attached to the card.
@@ -25,15 +25,15 @@ pub const LABELS: u32 = 65_536;
 pub struct Attachment {
     /// Its port, below [`PORTS`].
     pub port: u16,
-    /// The output that it is at: the queues to the host first, then the wires; below 16.
+    /// Its output: the queues to the host come first, then the wires; below 16.
     pub egress: u8,
 }
 
-/// The interfaces that are attached to the card; packets to others go to the host.
+/// The interfaces attached to the card; packets to others go to the host.
 pub type Attachments = BTreeMap<VifId, Attachment>;
 
-/// What a nexthop of the card stands for. Its line follows from this and the tables ([`Compiler::line`]), so that a
-/// change of those rewrites the line, and not what leads to it.
+/// The meaning of a nexthop on the card. Its line derives from this and the tables ([`Compiler::line`]), so a change
+/// of those rewrites the line, but not what refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hop {
     /// The host.
@@ -46,14 +46,14 @@ pub enum Hop {
     Guest {
         /// Which.
         vif: VifId,
-        /// MAC of what is routed to it.
+        /// MAC of packets routed to it.
         mac: Mac,
     },
     /// Another host.
     Tunnel {
         /// The tunnel.
         tunnel: Tunnel,
-        /// The network it leaves from, whose MTU holds.
+        /// The network it leaves from, whose MTU applies.
         vrf: Vrf,
     },
 }
@@ -65,16 +65,16 @@ pub struct MacEntry {
     pub hop: Hop,
     /// Configured.
     pub fixed: bool,
-    /// Behind the tunnel endpoint `at`, else behind the port `at`.
+    /// Whether `at` is a tunnel endpoint; otherwise it is a port.
     pub at_tunnel: bool,
-    /// [`NOWHERE`] where the card can't compare.
+    /// [`NOWHERE`] if the card can't compare.
     pub at: u32,
 }
 
 /// No packet comes from there: as an address it is the broadcast one, and there is no such port.
 pub const NOWHERE: u32 = u32::MAX;
 
-/// An entry of the incoming label map (RFC 3031, 3.11): a network to route in, or a guest in one.
+/// An entry of the incoming label map (RFC 3031, 3.11): a network in which to route, or a guest in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelEntry {
     /// The network.
@@ -83,7 +83,7 @@ pub struct LabelEntry {
     pub hop: Option<Hop>,
 }
 
-/// Translates what some tables say.
+/// Translates tables for the card.
 #[derive(Debug)]
 pub struct Compiler<'a, T> {
     /// The tables.
@@ -101,8 +101,8 @@ impl<T> Clone for Compiler<'_, T> {
 impl<T> Copy for Compiler<'_, T> {}
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// A network's number on the card, if it is there. One that lowers the MSS of SYNs is not: the card tells no SYNs
-    /// apart but those of connections that it follows.
+    /// A network's number on the card, if it is there. A network that lowers the MSS of SYNs is not, since the card
+    /// recognises only SYNs of tracked connections.
     #[must_use]
     pub fn vrf(&self, vrf: Vrf) -> Option<u16> {
         let network = self.tables.network(vrf)?;
@@ -122,14 +122,14 @@ impl<T: Lookup> Compiler<'_, T> {
         self.tables.network(vrf).map(|network| network.learning)
     }
 
-    /// The network of a VNI, if its bridge goes on to tunnels here.
+    /// The network of a VNI, if its bridge extends to tunnels here.
     #[must_use]
     pub fn vni(&self, vni: u32) -> Option<u16> {
         let vrf = self.tables.vxlan(vni).filter(|vrf| self.bridges_tunnels(*vrf));
         vrf.and_then(|vrf| self.vrf(vrf)).filter(|_| vni < 1 << 24)
     }
 
-    /// What a label stands for. A choice among several is the host's.
+    /// The entry of a label. A choice among several is left to the host.
     #[must_use]
     pub fn label(&self, label: u32) -> Option<LabelEntry> {
         let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
@@ -153,8 +153,8 @@ impl<T: Lookup> Compiler<'_, T> {
         self.tables.network(vrf).is_some_and(|network| network.bridges_tunnels())
     }
 
-    /// Whether packets reach a guest by a label, without a flow of their own, from the subnet that it is in: the card
-    /// would take a hop off their TTL.
+    /// Whether a label leads packets without a flow of their own to a guest from its own subnet: the card would
+    /// decrement their TTL.
     fn is_near(&self, vif: &Vif) -> bool {
         let has_subnets = |vrf| self.tables.network(vrf).is_some_and(|network| !network.gateways.is_empty());
         !vif.policy && vif.rdma.is_none() && vif.vrf.is_some_and(has_subnets)
@@ -174,7 +174,7 @@ impl<T: Lookup> Compiler<'_, T> {
         Some(MacEntry { hop, fixed: entry.is_static, at_tunnel, at })
     }
 
-    /// What lies behind a bridge entry, but for attached wires.
+    /// The hop of a bridge entry, except for attached wires.
     fn behind(&self, vrf: Vrf, target: BridgeTarget) -> Option<Hop> {
         let network = self.tables.network(vrf)?;
         let tunnel = match target {
@@ -196,8 +196,8 @@ impl<T: Lookup> Compiler<'_, T> {
         bridged.then_some(Hop::Tunnel { tunnel, vrf })
     }
 
-    /// Where packets to a prefix go that is routed to `nexthop`, if any: gateways' and floating addresses come before
-    /// routes.
+    /// Where packets to a prefix go that is routed to `nexthop`, if any. Gateways and floating addresses take
+    /// precedence over routes.
     #[must_use]
     pub fn route(&self, vrf: Vrf, prefix: &IpNet, nexthop: Option<NexthopId>) -> Option<Hop> {
         self.vrf(vrf)?;
@@ -223,14 +223,14 @@ impl<T: Lookup> Compiler<'_, T> {
         self.route(vrf, &dst.into(), nexthop)
     }
 
-    /// What a nexthop of the model is on the card, for packets routed in a network.
+    /// The card's hop for a nexthop of the model, for packets routed in a network.
     fn hop(&self, vrf: Vrf, nexthop: &Nexthop) -> Hop {
         match *nexthop {
             Nexthop::Discard => Hop::Discard,
             Nexthop::Receive => Hop::Host,
             Nexthop::Encap { vif, mac } => Hop::Guest { vif, mac },
             Nexthop::Tunnel(tunnel) => Hop::Tunnel { tunnel, vrf },
-            // Where these lead depends on more than the prefix.
+            // The targets of these depend on more than the prefix.
             Nexthop::VrfTranslate { .. } | Nexthop::Resolve { .. } | Nexthop::Ecmp(_) => Hop::Flow,
         }
     }
@@ -241,13 +241,13 @@ const fn is_port(kind: VifKind) -> bool {
     matches!(kind, VifKind::Vhost | VifKind::Tap)
 }
 
-/// A MAC as lines have it.
+/// A MAC in the form of lines.
 #[must_use]
 pub fn mac_bits(mac: Mac) -> u64 {
     mac.0.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
 
-/// An address as lines have it.
+/// An address in the form of lines.
 pub(crate) fn address_bits(addr: IpAddr) -> u128 {
     match addr {
         IpAddr::V4(v4) => v4.to_bits().into(),
@@ -266,7 +266,7 @@ pub(crate) fn remote(addr: IpAddr) -> registers::Remote {
     registers::Remote { address: address_bits(addr), v6: addr.is_ipv6(), valid: true }
 }
 
-/// A line by which packets go to the host.
+/// A line that sends packets to the host.
 fn host_line() -> registers::Nexthop {
     registers::Nexthop { kind: registers::NexthopKind::Host as u8, ..Default::default() }
 }

@@ -1,44 +1,45 @@
-//! Shadow of a table of two choices (cuckoo hashing), and what has to be written to change the card's.
+//! Shadow of a table with two choices (cuckoo hashing), and the writes that change the card's.
 //!
-//! An entry is in one of two buckets, one of each way; the card reads both at once. Where both are full, others are
-//! moved to their other bucket, found by a breadth-first search: few writes. A move writes the new place, waits for the
-//! look-ups under way, and only then gives the old place up, so that each entry is found at every moment. What finds no
-//! place goes to the stash, if the table has one, until there is one: a move, too.
+//! An entry is in one of two buckets, one in each way; the card reads both at once. If both are full, others are moved
+//! to their other bucket, by the few writes that a breadth-first search finds. A move writes the new place, waits for
+//! the look-ups under way, and only then clears the old place, so that each entry is found at every moment. An entry
+//! that finds no place goes to the stash, if the table has one, until there is a place; leaving the stash is a move,
+//! too.
 use crate::hash::{Words, choices};
 use crate::registers::Table;
 use crate::step::{Line, Step, together};
 use std::collections::HashSet;
 use thiserror::Error;
 
-/// Buckets that a search for room looks at.
+/// Buckets that a search for room examines.
 const SEARCH: usize = 1024;
 
-/// What such a table holds.
+/// An entry of such a table.
 pub trait Entry: Copy + PartialEq {
     /// Where it is written.
     const TABLE: Table;
-    /// Entries of a bucket: 1 or 2.
+    /// Entries per bucket: 1 or 2.
     const SLOTS: usize;
-    /// Lines of a bucket: 1 or 2.
+    /// Lines per bucket: 1 or 2.
     const LINES: usize;
 
-    /// Addresses of the first lines of both ways, in a table of 2^`bits` buckets a way.
+    /// Addresses of the first lines of both ways, in a table of 2^`bits` buckets per way.
     fn ways(bits: u32) -> [u32; 2];
 
-    /// What is hashed, and tells two entries apart.
+    /// What is hashed, and distinguishes entries.
     fn key(&self) -> Words;
 
-    /// Whether it takes all slots of a bucket.
+    /// Whether it fills all slots of a bucket.
     fn whole(&self) -> bool {
         Self::SLOTS == 1
     }
 
-    /// The lines of a bucket; one that takes it all is in slot 0. Where both lines of such an entry are written,
-    /// `version` differs from that of whatever was in the bucket before.
+    /// The lines of a bucket; an entry that fills it is in slot 0. If both lines of such an entry are written,
+    /// `version` differs from that of the bucket's former content.
     fn encode(bucket: [Option<&Self>; 2], version: u8) -> [Line; 2];
 }
 
-/// No room within reach of a search nor in the stash, and nothing was changed.
+/// No room within reach of a search, nor in the stash; nothing was changed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the card's {} table has no room for this entry: leave it to the host, or make the table larger", table.name())]
 pub struct Full {
@@ -48,7 +49,7 @@ pub struct Full {
 
 /// A bucket: way and number.
 type Place = (usize, u32);
-/// Number of an entry, plus 1; 0 is none. Zeroes, so that an empty table takes no memory.
+/// Number of an entry, plus 1; 0 for none. Zeroes, so that an empty table takes no memory.
 type Id = u32;
 type Slots = [Id; 2];
 
@@ -61,20 +62,20 @@ pub struct Cuckoo<E> {
     versions: [Vec<u8>; 2],
     entries: Vec<Option<E>>,
     free: Vec<Id>,
-    /// Entries that found no place, where they are in the stash.
+    /// Entries without a place, by their position in the stash.
     stash: Vec<Option<E>>,
 }
 
-/// A bucket that a search has come to.
+/// A bucket that a search has reached.
 struct Reached {
     place: Place,
-    /// What is to go there takes all of it.
+    /// Whether the entry to be put there fills it.
     whole: bool,
-    /// What is to go there, from the bucket reached before with this number; none: the entry that is to be inserted.
+    /// The entry to be put there, from the previously reached bucket with this number; `None`: the new entry.
     from: Option<(usize, Id)>,
 }
 
-/// Entries to be moved, in this order, so that the bucket `room` has room.
+/// Entries to move, in this order, so that the bucket `room` has room.
 struct Displacement {
     room: Place,
     moves: Vec<(Id, Place, Place)>,
@@ -97,19 +98,19 @@ impl<E: Entry> Cuckoo<E> {
         }
     }
 
-    /// The same with a stash for so many entries.
+    /// The same with a stash for `count` entries.
     #[must_use]
     pub fn with_stash(self, count: u32) -> Self {
         Self { stash: vec![None; count as usize], ..self }
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len() + self.stashed()
     }
 
-    /// How many of them are in the stash.
+    /// Number of entries in the stash.
     #[must_use]
     pub fn stashed(&self) -> usize {
         self.stash.iter().flatten().count()
@@ -126,14 +127,14 @@ impl<E: Entry> Cuckoo<E> {
         self.entries.iter().chain(&self.stash).flatten()
     }
 
-    /// The entry of this key.
+    /// The entry with this key.
     #[must_use]
     pub fn find(&self, key: &Words) -> Option<&E> {
         let stashed = || self.stash.get(self.number(key)?)?.as_ref();
         self.locate(key).and_then(|(_, id)| self.entry(id)).or_else(stashed)
     }
 
-    /// Adds an entry, or puts it in place of the one with the same key.
+    /// Adds an entry, or replaces the one with the same key.
     ///
     /// # Errors
     /// Where there is no room.
@@ -147,7 +148,7 @@ impl<E: Entry> Cuckoo<E> {
         })
     }
 
-    /// Removes the entry of this key, if there is one; others may find the place that they had not found.
+    /// Removes the entry with this key, if there is one. Others may then move out of the stash.
     pub fn remove(&mut self, key: &Words) -> Vec<Step> {
         if let Some(number) = self.number(key) {
             return self.stash(number, None);
@@ -164,7 +165,7 @@ impl<E: Entry> Cuckoo<E> {
 
     // ---- Looking
 
-    /// Where in the stash the entry of this key is.
+    /// The position in the stash of the entry with this key.
     fn number(&self, key: &Words) -> Option<usize> {
         self.stash.iter().position(|entry| entry.is_some_and(|entry| entry.key() == *key))
     }
@@ -186,7 +187,7 @@ impl<E: Entry> Cuckoo<E> {
         [(0, a), (1, b)]
     }
 
-    /// Where else an entry of this bucket could be.
+    /// The other bucket of an entry in this one.
     fn other(&self, id: Id, (way, _): Place) -> Option<Place> {
         self.entry(id).map(|entry| self.places(&entry.key())[1 - way])
     }
@@ -212,13 +213,13 @@ impl<E: Entry> Cuckoo<E> {
         }
     }
 
-    /// What the card's memory holds of a bucket.
+    /// The lines of a bucket in the card's memory.
     fn lines(&self, place: Place) -> [Line; 2] {
         let bucket = self.slots(place).map(|id| self.entry(id));
         E::encode(bucket, self.versions[place.0][place.1 as usize])
     }
 
-    /// The shortest way to room in one of these buckets, through none of `closed`.
+    /// The shortest path to room in one of these buckets, avoiding `closed`.
     fn search(&self, places: &[Place], whole: bool, closed: Option<Place>) -> Option<Displacement> {
         let mut seen: HashSet<Place> = places.iter().copied().chain(closed).collect();
         let mut reached: Vec<_> = places.iter().map(|&place| Reached { place, whole, from: None }).collect();
@@ -242,7 +243,7 @@ impl<E: Entry> Cuckoo<E> {
 
     // ---- Changing
 
-    /// Puts an entry into a bucket, or in place of the one with the same key.
+    /// Puts an entry into a bucket, or replaces the one with the same key.
     fn settle(&mut self, entry: E) -> Result<Vec<Step>, Full> {
         let (key, whole, mut steps) = (entry.key(), entry.whole(), Vec::new());
         if let Some((place, id)) = self.locate(&key) {
@@ -267,7 +268,7 @@ impl<E: Entry> Cuckoo<E> {
         Ok(steps)
     }
 
-    /// Writes an entry of the stash, if it is not so already.
+    /// Writes an entry of the stash, if it differs.
     fn stash(&mut self, number: usize, entry: Option<E>) -> Vec<Step> {
         if std::mem::replace(&mut self.stash[number], entry) == entry {
             return Vec::new();
@@ -275,7 +276,7 @@ impl<E: Entry> Cuckoo<E> {
         vec![Step::Stash { number: number as u32, lines: E::encode([entry.as_ref(), None], 0) }]
     }
 
-    /// Moves an entry of the stash into a bucket, if one has room by now.
+    /// Moves an entry from the stash into a bucket, if one has room now.
     fn come_home(&mut self, number: usize) -> Option<Vec<Step>> {
         let mut steps = self.settle(self.stash[number]?).ok()?;
         steps.push(Step::Barrier);
@@ -302,7 +303,7 @@ impl<E: Entry> Cuckoo<E> {
         *slots = slots.map(|slot| if slot == id { 0 } else { slot });
     }
 
-    /// Writes those lines of a bucket that are no longer as `before`.
+    /// Writes those lines of a bucket that differ from `before`.
     fn write(&mut self, place: Place, before: [Line; 2], steps: &mut Vec<Step>) {
         let (way, bucket) = place;
         let both = self.lines(place).iter().zip(before).all(|(now, before)| *now != before);
@@ -321,8 +322,8 @@ impl<E: Entry> Cuckoo<E> {
         );
     }
 
-    /// Moves others until one of the buckets has room; that one, and what the card's memory holds of it. `touched` are
-    /// the changed buckets, as they were.
+    /// Moves others until one of the buckets has room; returns that one, and its lines in the card's memory. `touched`
+    /// are the changed buckets in their former state.
     fn make_room(
         &mut self,
         places: [Place; 2],
@@ -336,7 +337,7 @@ impl<E: Entry> Cuckoo<E> {
         if !whole || E::SLOTS == 1 {
             return None;
         }
-        // Two have to leave one bucket: first one of them, then it is as if that one had been alone.
+        // Two must leave one bucket: first one of them; then it is as if that one had been alone.
         let (place, mut path) = places.into_iter().find_map(|place| {
             self.occupants(place).find_map(|id| {
                 let mut path = self.search(&[self.other(id, place)?], self.whole(id), Some(place))?;
@@ -357,7 +358,7 @@ impl<E: Entry> Cuckoo<E> {
         steps: &mut Vec<Step>,
         touched: &mut Vec<(Place, Slots, u8)>,
     ) -> (Place, [Line; 2]) {
-        // What was moved is still in the memory of the bucket that it left, which is where the next one goes.
+        // A moved entry is still in the memory of the bucket that it left, into which the next one goes.
         let mut left = None;
         for &(id, from, to) in &path.moves {
             let version = |(way, bucket): Place| self.versions[way][bucket as usize];
@@ -373,7 +374,7 @@ impl<E: Entry> Cuckoo<E> {
     }
 }
 
-/// The moves that give room to what is to go to the first bucket on the way to the `last`.
+/// The moves that make room in the first bucket on the path to `last`.
 fn path(reached: &[Reached], mut last: usize) -> Displacement {
     let mut moves = Vec::new();
     while let Some((from, id)) = reached[last].from {

@@ -1,8 +1,8 @@
-//! The driver: keeps a card's tables as the model's are, and its flows as the host decides.
+//! The driver: keeps a card's tables equal to the model's, and its flows to the host's decisions.
 //!
-//! A change of the tables is applied by what it touches: of each key what it stands for now is held against what is on
-//! the card. The order is safe at every moment. Nexthops come before what leads to them; flows cease to hold before the
-//! tables that they came of change; what is no longer led to is used again behind a barrier.
+//! A change of the tables is applied key by key: the current value of each affected key is compared with the card's.
+//! The order is safe at every moment: nexthops are written before anything refers to them; flows become invalid before
+//! the tables change on which they depend; what is no longer referred to is reused only after a barrier.
 
 mod decided;
 mod flowtable;
@@ -48,7 +48,7 @@ struct Image {
     macs: BTreeMap<(Vrf, Mac), MacEntry>,
     routes: BTreeMap<(Vrf, IpNet), Hop>,
     labels: BTreeMap<u32, LabelEntry>,
-    /// VNIs and their networks by their places.
+    /// VNIs and their networks, by their places.
     vnis: BTreeMap<u32, (u32, u16)>,
     /// Remotes by their places.
     remotes: BTreeMap<u32, IpAddr>,
@@ -65,16 +65,16 @@ pub struct Driver<C> {
     trie: Trie,
     routes6: Routes6,
     flows: FlowTable,
-    /// Hold groups that no flow is in.
+    /// Hold groups without flows.
     groups: hold::Free,
     seen: Seen,
-    /// Networks whose routes do not all fit: the host has them until they are deleted.
+    /// Networks whose routes do not all fit: the host handles them until they are deleted.
     spilled: BTreeSet<u16>,
 }
 
 impl<C: Card> Driver<C> {
-    /// Takes a card: its tables are cleared, unless it is said to be blank ([`Commands::with_blank_memory`]); that
-    /// takes some seconds, as the flow table is large. The secret of its hash is to be random.
+    /// Takes over a card. Its tables are cleared, unless it is declared blank ([`Commands::with_blank_memory`]); that
+    /// takes some seconds, as the flow table is large. The secret of its hash must be random.
     ///
     /// # Errors
     /// The card hangs.
@@ -107,24 +107,24 @@ impl<C: Card> Driver<C> {
         &mut self.commands
     }
 
-    /// Lets the card go, as it is.
+    /// Releases the card as it is.
     #[must_use]
     pub fn into_commands(self) -> Commands<C> {
         self.commands
     }
 
-    /// What some tables say to this card.
+    /// Translates tables for this card.
     pub fn compiler<'a, T>(&'a self, tables: &'a T) -> Compiler<'a, T> {
         Compiler { tables, attachments: &self.attachments }
     }
 
-    /// Networks that the host has because their routes do not fit.
+    /// Networks that the host handles because their routes do not fit.
     pub fn spilled(&self) -> impl Iterator<Item = Vrf> {
         self.spilled.iter().map(|vrf| Vrf(*vrf))
     }
 
-    /// Applies a batch to the card; `tables` have it already. Once this returns no packet is forwarded by what was
-    /// removed.
+    /// Applies a batch to the card; `tables` must already have it. When this returns, nothing that was removed
+    /// forwards packets any more.
     ///
     /// # Errors
     /// The card hangs.
@@ -161,7 +161,7 @@ impl<C: Card> Driver<C> {
         self.update(tables, touched)
     }
 
-    /// A neighbour was found, moved or forgotten; or, of the underlay, what it carries to a remote changed.
+    /// A neighbour was found, moved or forgotten; or, in the underlay, the path MTU to a remote changed.
     ///
     /// # Errors
     /// The card hangs.
@@ -170,7 +170,7 @@ impl<C: Card> Driver<C> {
         self.update(tables, Touched { lines: underlay, bump_far: !underlay, ..Touched::default() })
     }
 
-    /// Brings what is touched up to date.
+    /// Brings the affected keys up to date.
     fn update<T: Lookup>(&mut self, tables: &T, mut touched: Touched) -> Result<(), CardError> {
         touched.complete(&self.configured, &self.image);
         let attachments = self.attachments.clone();
@@ -187,7 +187,7 @@ impl<C: Card> Driver<C> {
         self.routes(compiler, &touched, true)?;
         self.macs(compiler, &touched)?;
         self.vrf_lines(compiler, &touched.vrfs)?;
-        // Packets under way may not know of a new prefix length: they must not miss a longer one that goes.
+        // Packets under way may not know a new prefix length: they must not miss a longer one that is removed.
         self.barrier()?;
         self.routes(compiler, &touched, false)?;
         self.vrf_lines(compiler, &touched.vrfs)?;
@@ -243,7 +243,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// Each VNI has two places; one that finds both taken is the host's.
+    /// Each VNI has two places; one that finds both taken is left to the host.
     fn vnis<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
         for &vni in &touched.vnis {
             let places = [vni & 0xfff, 1 << 12 | (vni ^ vni >> 12) & 0xfff];
@@ -262,7 +262,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// Each remote has two places; the packets of one that finds both taken are the host's.
+    /// Each remote has two places; packets of one that finds both taken are left to the host.
     fn remotes<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
         for &addr in &touched.remotes {
             let places = remote_places(addr);
@@ -295,7 +295,7 @@ impl<C: Card> Driver<C> {
                     let nexthop = self.acquire(compiler, hop)?;
                     let entry = Bridge { fixed, nexthop, at_tunnel, at, ..blank };
                     self.bridge.insert(entry).unwrap_or_else(|_full| {
-                        // Without its entry a MAC is the host's.
+                        // A MAC without an entry is left to the host.
                         self.hops.release(hop);
                         kept = None;
                         Vec::new()
@@ -309,9 +309,9 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// New routes from the longest prefix to the shortest; later those that go, the other way round: so that no packet
-    /// takes a route on its way that is neither the one before nor the one after. A network that goes keeps its routes
-    /// until its line is gone.
+    /// New routes are written from the longest prefix to the shortest, and old ones removed in the opposite order, so
+    /// that no packet takes a route that is neither the old nor the new one. A network that is removed keeps its
+    /// routes until its line is gone.
     fn routes<T: Lookup>(
         &mut self,
         compiler: Compiler<'_, T>,
@@ -349,7 +349,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// What puts or removes a route; none where there is no room.
+    /// The steps that add or remove a route; `None` if there is no room.
     fn route_steps(&mut self, vrf: u16, prefix: &IpNet, nexthop: Option<u32>) -> Option<Vec<Step>> {
         let length = prefix.prefix_len();
         match (prefix, nexthop) {
@@ -364,7 +364,7 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// Gives a network to the host at once: without a route of its own a packet would take a shorter one.
+    /// Leaves a network to the host at once: without its own route, a packet would take a shorter one.
     fn spill(&mut self, vrf: u16) -> Result<(), CardError> {
         self.spilled.insert(vrf);
         self.vrf_line(vrf, registers::Vrf::default())
@@ -380,7 +380,7 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// Takes back what a network had whose line is invalid by now.
+    /// Reclaims what a network had whose line is now invalid.
     fn drop_network<T: Lookup>(&mut self, compiler: Compiler<'_, T>, vrf: Vrf) -> Result<(), CardError> {
         if compiler.vrf(vrf).is_some() || vrf.0 >= VRFS {
             return Ok(());
@@ -431,7 +431,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// Lets the flows end that depend on what changes.
+    /// Invalidates the flows that depend on a change.
     fn bump(&mut self, touched: &Touched) -> Result<(), CardError> {
         let mut vrfs: BTreeSet<u16> = touched.bump.iter().map(|vrf| vrf.0).collect();
         if touched.bump_all {
@@ -452,7 +452,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// The number of a nexthop, which from now on is used once more. Where there is no room it is the host's.
+    /// The number of a nexthop, with one more user. If there is no room, the host's.
     fn acquire<T: Lookup>(&mut self, compiler: Compiler<'_, T>, hop: Hop) -> Result<u32, CardError> {
         if self.hops.is_tight() {
             self.barrier()?;
@@ -464,8 +464,8 @@ impl<C: Card> Driver<C> {
         Ok(number)
     }
 
-    /// Changes the line of a nexthop that packets may be sent to. In HBM it is written in two halves, so another takes
-    /// its place until packets that may have got one half of each have left.
+    /// Changes the line of a nexthop to which packets may be sent. In HBM it is written in two halves, so another line
+    /// replaces it until packets that may have read one half of each have left.
     fn change_nexthop(&mut self, number: u32, line: &registers::Nexthop) -> Result<(), CardError> {
         let line = line.encode();
         if number < self.commands.identity().nexthops_on_chip {
@@ -477,7 +477,7 @@ impl<C: Card> Driver<C> {
         self.commands.write(Table::NexthopChange, hops::HOST, &line)
     }
 
-    /// Nexthops are put into HBM from now on, as if there were no room left on chip.
+    /// From now on, puts nexthops into HBM as if there were no room left on chip.
     #[cfg(feature = "testing")]
     pub fn leave_chip(&mut self) {
         self.hops.skip_to(self.commands.identity().nexthops_on_chip);

@@ -1,10 +1,10 @@
-//! What the tables of two choices hold: flows, MACs, IPv6 routes.
+//! The entries of tables with two choices: flows, MACs, IPv6 routes.
 use crate::cuckoo::Entry;
 use crate::hash::Words;
 use crate::registers::{Bridge, Flow4, Flow6, FlowKind, Route6, Table};
 use crate::step::{LINE, Line};
 
-/// First line of the route memory that belongs to IPv6: its upper half.
+/// First line of the IPv6 part of the route memory: its upper half.
 pub const ROUTE6: u32 = 1 << 26;
 
 /// The lower and the upper half of a number.
@@ -22,7 +22,7 @@ pub enum FlowEntry {
 }
 
 impl FlowEntry {
-    /// What is done with its packets.
+    /// The action for its packets.
     pub const fn action_mut(&mut self) -> &mut u8 {
         match self {
             Self::V4(flow) => &mut flow.action,
@@ -31,8 +31,8 @@ impl FlowEntry {
     }
 }
 
-/// An IPv6 flow is written in two halves: until both are there the card does not find it. Its action is in one of
-/// them, so that it changes at once.
+/// An IPv6 flow is written in two halves: until both are there, the card does not find it. Its action is in one of
+/// them, so it changes atomically.
 impl Entry for FlowEntry {
     const TABLE: Table = Table::Flow;
     const SLOTS: usize = 2;

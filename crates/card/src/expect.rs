@@ -1,5 +1,5 @@
-//! What the card does with a packet, by the lines in its tables: `rtl/pipe` in Rust, for tests of the driver and of the
-//! card.
+//! What the card does with a packet according to the lines in its tables: `rtl/pipe` in Rust, for tests of the driver
+//! and of the card.
 
 mod counts;
 mod hold;
@@ -20,25 +20,25 @@ use model::{Encap, EthernetRewrite, Forward, GATEWAY_MAC, Nat, VifId, entropy_of
 use packet::{Ethernet, L4, Mac, TunnelKind, ecn_encap, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The host decides.
     Punt(Punt),
-    /// Dropped; the reason as `model::DropReason` numbers it.
+    /// Dropped; the reason as numbered by `model::DropReason`.
     Drop(u8),
     /// It leaves.
     Forward {
-        /// Rewritten so; `port` is the card's.
+        /// How it is rewritten; `port` is the card's.
         forward: Forward,
         /// Output.
         egress: u8,
-        /// Counter of its flow, if it was asked about one.
+        /// Counter of its flow, if one was looked up.
         index: Option<u32>,
     },
 }
 
-/// What becomes of the frame of `len` bytes that came in by `port`, within its budget ([`Windows`]).
+/// The fate of the frame of `len` bytes that came in by `port`, without budgets ([`Windows`]).
 #[must_use]
 pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome {
     classify(memory, port, bytes, len)
@@ -46,7 +46,7 @@ pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome 
         .unwrap_or_else(Outcome::Punt)
 }
 
-/// The counter of the flow that a packet is of which is dropped.
+/// The counter of the flow to which a dropped packet belongs.
 #[must_use]
 pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<u32> {
     let packet = classify(memory, port, bytes, len).ok()?;
@@ -54,7 +54,7 @@ pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Opt
     way.flow.filter(|_| way.tracked).map(|flow| flow.index)
 }
 
-/// The hold group that the frame's flow waits for, if it does.
+/// The hold group for which the frame's flow waits, if any.
 #[must_use]
 pub fn held(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<Hold> {
     let packet = classify(memory, port, bytes, len).ok()?;
@@ -114,14 +114,14 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
     Ok(Packet { frame, number, port, vrf, line, path, labelled: labelled.unwrap_or_default() })
 }
 
-/// Whether a frame's tags keep the card from it: an outer one that bears a priority alone goes no further, and to the
-/// gateway none is taken.
+/// Whether a frame's tags make the card punt it: an outer priority tag is removed, and frames to the gateway may have
+/// no tag.
 fn is_the_hosts(eth: &Ethernet) -> bool {
     let priority = eth.tags.first().is_some_and(|tag| tag.is_priority());
     priority || eth.dst == GATEWAY_MAC && !eth.tags.is_empty()
 }
 
-/// The network a packet is in, and the nexthop of its label.
+/// The network of a packet, and the nexthop of its label.
 fn network(memory: &Memory, port: &Port, frame: &Frame) -> Result<(u16, Option<u32>), Punt> {
     let Some(outer) = &frame.outer else { return Ok((port.vrf, None)) };
     if bits(outer.mac) != port.mac || !owns(port, outer.dst) {
@@ -153,7 +153,8 @@ fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
     if nowhere || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
 }
 
-/// Whether a guest whose sources are checked may send what routers and DHCP servers do, the host says.
+/// Whether the host must decide about a message that routers or DHCP servers send, from a guest whose sources are
+/// checked.
 fn check_message(frame: &Frame) -> Result<(), Punt> {
     match frame.l4() {
         _ if frame.headers.ip().is_none() => Err(Punt::NotIp),
@@ -164,19 +165,19 @@ fn check_message(frame: &Frame) -> Result<(), Punt> {
     }
 }
 
-/// The packet's flow, of the generation that holds.
+/// The packet's flow, if its generation is valid.
 fn flow_of(memory: &Memory, packet: &Packet) -> Option<FlowLine> {
     let flow = memory.flow(&packet.frame.key(packet.vrf, packet.path)?)?;
     (flow.generation == packet.line.generation).then_some(flow)
 }
 
-/// What the tables found for a packet.
+/// The results of the tables for a packet.
 struct Way {
     flow: Option<FlowLine>,
-    /// The flow, where its own nexthop takes the place of the tables'.
+    /// The flow, if its own nexthop replaces the tables'.
     own: Option<FlowLine>,
     hop: Nexthop,
-    /// Its connection is asked about.
+    /// Its connection is tracked.
     tracked: bool,
 }
 
@@ -223,7 +224,7 @@ fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
     Ok(Outcome::Forward { forward: rewrite(packet, &hop, nat), egress: hop.egress, index })
 }
 
-/// Whether the source MAC is known to be where the packet came from, where that matters.
+/// Checks, where that matters, that the source MAC is known to be where the packet came from.
 fn check_source(memory: &Memory, packet: &Packet) -> Result<(), Punt> {
     let Some(eth) = &packet.frame.headers.eth else { return Ok(()) };
     if !packet.line.learning || eth.src == GATEWAY_MAC || !packet.port.is_wire && packet.port.check_mac {
@@ -317,7 +318,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat) -> Forward {
     }
 }
 
-/// Whether an address is one of a port's.
+/// Whether an address belongs to a port.
 fn owns(port: &Port, addr: IpAddr) -> bool {
     let v4 = [port.address4_0, port.address4_1];
     let v6 = [port.address6_0, port.address6_1];
@@ -327,7 +328,7 @@ fn owns(port: &Port, addr: IpAddr) -> bool {
     }
 }
 
-/// Whether routers forward to it and from it.
+/// Whether routers forward to and from it.
 fn is_routable(addr: IpAddr) -> bool {
     let common = addr.is_multicast() || addr.is_unspecified() || addr.is_loopback();
     !common

@@ -1,9 +1,9 @@
-//! Which decisions may become flows on the card: those that hold for every later packet of the same key.
+//! Which decisions may become flows on the card: those that hold for every later packet with the same key.
 //!
-//! A decision about a packet follows from the tables and the packet. What of the packet counts is in the key, or the
-//! card asks the host (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU), or the card looks it up
-//! anew (destination MAC and label, which find the nexthop). What of the tables counts is up to [`crate::driver`],
-//! which lets flows end where it changes. Connections that end are told to the driver by whoever keeps them.
+//! A decision follows from the tables and the packet. What matters of the packet is in the key, or the card asks the
+//! host (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU), or the card looks it up anew
+//! (destination MAC and label, which find the nexthop). What matters of the tables is the task of [`crate::driver`],
+//! which ends flows when it changes. The keeper of connections tells the driver when they end.
 
 use crate::compile::{Compiler, Hop, address_bits};
 use crate::entries;
@@ -22,19 +22,18 @@ use std::net::IpAddr;
 pub struct Flow {
     /// What its packets have in common.
     pub key: Key,
-    /// What is done with them.
+    /// What happens to them.
     pub verdict: FlowVerdict,
-    /// The connection it is a direction of, by the direction of its first packet; of a dropped flow the one it would
-    /// be.
+    /// Its connection, by the direction of the first packet; for a dropped flow, the one it would be.
     pub connection: Option<FlowKey>,
-    /// It depends on more than the rules of the network it comes in by: on the tables of other networks.
+    /// Whether it depends on more than the rules of its ingress network: on tables of other networks.
     pub far: bool,
 }
 
-/// What is done with a flow's packets.
+/// What happens to a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FlowVerdict {
-    /// Forwarded, to where the tables say or to this nexthop.
+    /// Forwarded, as the tables say or to this nexthop.
     Forward {
         /// Its own nexthop.
         hop: Option<Hop>,
@@ -45,7 +44,7 @@ pub enum FlowVerdict {
     Drop(DropReason),
 }
 
-/// The flow that a decision about a packet allows, if it allows one and the card would ask for it.
+/// The flow that a decision about a packet allows, if it allows one and the card would look it up.
 #[must_use]
 pub fn flow<T: Lookup>(
     compiler: Compiler<'_, T>,
@@ -70,14 +69,14 @@ pub fn flow<T: Lookup>(
     let flow = Candidate { compiler, vif, key: frame.key(compiler.vrf(vrf)?, path)?, frame: &frame, vrf };
     match &decision.verdict {
         Verdict::Forward(forward) => flow.forwarded(forward, effects.flow.as_ref()),
-        // A reply has the key of a request that is dropped.
+        // A reply has the same key as a request that is dropped.
         Verdict::Drop(reason) if !flow.is_icmp() => flow.dropped(*reason),
         _ => None,
     }
 }
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// The network that a packet is in, and how it finds its nexthop.
+    /// The network of a packet, and how it finds its nexthop.
     fn network_of(&self, vif: &Vif, frame: &Frame) -> Option<(Vrf, Path)> {
         let by_mac = || {
             let eth = frame.headers.eth.as_ref()?;
@@ -95,7 +94,7 @@ impl<T: Lookup> Compiler<'_, T> {
     }
 }
 
-/// A packet whose flow may come onto the card.
+/// A packet whose flow may move onto the card.
 struct Candidate<'a, T> {
     compiler: Compiler<'a, T>,
     vif: &'a Vif,
@@ -118,7 +117,7 @@ impl<T: Lookup> Candidate<'_, T> {
             },
             Path::Bridged | Path::Labelled => None,
         };
-        // The card knows no checksums but those of common protocols.
+        // The card knows only the checksums of common protocols.
         let unknown_sum = matches!(self.key.protocol, proto::DCCP | proto::UDP_LITE);
         if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6() || unknown_sum) {
             return None;
@@ -132,7 +131,7 @@ impl<T: Lookup> Candidate<'_, T> {
             _ => return None,
         };
         if !asked {
-            // The card asks about it all the same; who else's packets have this key, must not be asked about either.
+            // The card looks it up in any case; others' packets with this key must not need a decision either.
             let tracked = hop.is_some() || guest && self.vif.rdma.is_some();
             if !tracked || guest && self.guests().any(|vif| vif.policy) {
                 return None;
@@ -143,13 +142,13 @@ impl<T: Lookup> Candidate<'_, T> {
         Some(Flow { key: self.key, verdict: FlowVerdict::Forward { hop, nat: forward.nat }, connection, far })
     }
 
-    /// The connection, if further packets of this direction leave it as it is and rules do nothing but let it pass.
+    /// The connection, if further packets in this direction do not change it and rules only let it pass.
     fn steady(&self, change: &FlowChange) -> Option<FlowKey> {
         let (connection, reply) = match *change {
             FlowChange::Create { connection, .. } => (connection, false),
             FlowChange::Update { connection, reply } => (connection, reply),
         };
-        // The card does not tell replies of ICMP from requests. Where a request may go, a reply may.
+        // The card does not distinguish ICMP replies from requests. Where a request may go, a reply may.
         if reply && self.is_icmp() {
             return None;
         }
@@ -167,11 +166,11 @@ impl<T: Lookup> Candidate<'_, T> {
         (steady && silent).then_some(key)
     }
 
-    /// A drop by rules that are told nothing but the key, where no connection is known.
+    /// A drop by rules that depend only on the key, without a known connection.
     fn dropped(&self, reason: DropReason) -> Option<Flow> {
         let tables = self.compiler.tables;
         if self.guests().any(|vif| vif.rdma.is_some() && !vif.policy) {
-            // The card would ask about what the rules aren't.
+            // The card would look up packets to which the rules do not apply.
             return None;
         }
         let key = self.inside()?;
@@ -192,7 +191,7 @@ impl<T: Lookup> Candidate<'_, T> {
         })
     }
 
-    /// The key of its connection, if that lies within the network, with the addresses that the packet has.
+    /// The key of its connection, with the packet's addresses, if that lies within the network.
     fn inside(&self) -> Option<FlowKey> {
         let (tables, src, dst) = (self.compiler.tables, self.key.src, self.key.dst);
         if self.key.from_tunnel {
@@ -216,7 +215,7 @@ impl<T: Lookup> Candidate<'_, T> {
         matches!(self.frame.l4(), L4::Icmp { .. })
     }
 
-    /// The guests of the network whose packets the card could see.
+    /// The guests of the network whose packets the card might see.
     fn guests(&self) -> impl Iterator<Item = &Vif> {
         let vifs = self.compiler.attachments.keys().filter_map(|id| self.compiler.tables.vif(*id));
         vifs.filter(|vif| vif.vrf == Some(self.vrf))
@@ -242,10 +241,11 @@ impl<T: Lookup> Candidate<'_, T> {
     }
 }
 
-/// Networks on a packet's way at most.
+/// Most networks on a packet's path.
 const MAX_NETWORKS: usize = 5;
 
-/// The network from which a packet leaves that is routed from another, whose MTU holds for it. As `decide` routes it.
+/// The network from which a packet leaves that is routed from another one, and whose MTU applies to it; as `decide`
+/// routes it.
 fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> Option<Vrf> {
     let (mut vrf, mut dst) = (vrf, dst);
     for _ in 0..MAX_NETWORKS {
@@ -261,7 +261,7 @@ fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> O
     None
 }
 
-/// What rules are asked about a connection.
+/// What rules match on for a connection.
 fn query(key: &FlowKey) -> RuleQuery {
     let ports = matches!(key.protocol, proto::TCP | proto::UDP | proto::SCTP);
     RuleQuery {
@@ -273,7 +273,7 @@ fn query(key: &FlowKey) -> RuleQuery {
 }
 
 impl From<&Key> for entries::FlowEntry {
-    /// An entry with this key, that does nothing yet.
+    /// An entry with this key that has no effect yet.
     fn from(key: &Key) -> Self {
         let (vrf, path, from_tunnel, protocol) = (key.vrf, key.path as u8, key.from_tunnel, key.protocol);
         let (sport, dport) = key.ports;

@@ -1,14 +1,14 @@
-//! A packet as the card's parser sees it: the tenant's packet, freed of the tunnel it came in; or why the card doesn't
-//! look into it. As `rtl/parse`.
+//! A packet as the card's parser sees it: the tenant's packet without its tunnel, or why the card doesn't handle it.
+//! As in `rtl/parse`.
 
 use crate::registers::{Path, Punt};
 use packet::{Fragment, Headers, L4, Mac, ParseError, TunnelKind, ecn_decap, proto};
 use std::net::IpAddr;
 
-/// What the parser looks at: a packet's first two beats, bytes.
+/// The part that the parser examines: a packet's first two beats, bytes.
 const WINDOW: usize = 128;
 
-/// The tunnel that a packet came in.
+/// The tunnel in which a packet came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
     /// Destination MAC of the frame.
@@ -26,21 +26,21 @@ pub struct Outer {
 /// A tenant's packet.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Its headers; offsets count in the frame as it came.
+    /// Its headers; offsets count in the original frame.
     pub headers: Headers,
-    /// Offset just past it, bytes.
+    /// Offset of its end, bytes.
     pub stop: usize,
-    /// The tunnel it came in.
+    /// The tunnel in which it came.
     pub outer: Option<Outer>,
-    /// Traffic class with which it goes on (RFC 6040).
+    /// Its new traffic class (RFC 6040).
     pub tos: u8,
 }
 
 impl Frame {
-    /// Parses a frame of `len` bytes by a guest, or by a wire, whose first bytes are `bytes`.
+    /// Parses a frame of `len` bytes from a guest or a wire, whose first bytes are `bytes`.
     ///
     /// # Errors
-    /// Why the card gives it to the host.
+    /// Why the card punts it to the host.
     pub fn parse(bytes: &[u8], len: usize, wire: bool) -> Result<Self, Punt> {
         let headers = near(bytes, |bytes| Headers::ethernet(bytes, 0, len))?;
         let frame = if wire {
@@ -113,7 +113,7 @@ impl Frame {
         is_neighbour(&self.headers)
     }
 
-    /// The L4 header; of fragments the card sees none.
+    /// The L4 header, which the card does not see in fragments.
     #[must_use]
     pub fn l4(&self) -> L4 {
         if self.is_fragment() { L4::Other } else { self.headers.l4 }
@@ -138,7 +138,7 @@ impl Frame {
         matches!(self.l4(), L4::Udp { dst: proto::PORT_ROCE, .. })
     }
 
-    /// What counts against an MTU, bytes.
+    /// The length that counts against an MTU, bytes.
     #[must_use]
     pub fn mtu_len(&self) -> usize {
         self.headers
@@ -164,11 +164,11 @@ fn extended(headers: &Headers) -> bool {
 /// What a flow's packets have in common, as the card sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Network the packet is in as it arrives.
+    /// Network of the packet on arrival.
     pub vrf: u16,
     /// How it finds its nexthop.
     pub path: Path,
-    /// It came from another host.
+    /// Whether it came from another host.
     pub from_tunnel: bool,
     /// Source address on the packet.
     pub src: IpAddr,
@@ -176,11 +176,11 @@ pub struct Key {
     pub dst: IpAddr,
     /// IP protocol.
     pub protocol: u8,
-    /// Ports; ICMP echo's identifier stands for both.
+    /// Ports; ICMP echo's identifier serves as both.
     pub ports: (u16, u16),
 }
 
-/// The exception that stands for what `packet` finds wrong.
+/// The punt reason for an error of `packet`'s parser.
 #[must_use]
 pub const fn refusal(error: ParseError) -> Punt {
     match error {
@@ -212,7 +212,7 @@ fn window(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(WINDOW)]
 }
 
-/// Headers that lie in the window, but for the options of TCP and the body of neighbour discovery.
+/// Headers within the window, except for TCP's options and the body of neighbour discovery.
 fn near(bytes: &[u8], parse: impl Fn(&[u8]) -> Result<Headers, ParseError>) -> Result<Headers, Punt> {
     match parse(window(bytes)) {
         Err(ParseError::HeaderTooLong) => {

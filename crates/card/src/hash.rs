@@ -1,8 +1,8 @@
-//! The keyed hash of the card's tables of two choices: the last four rounds of the Ascon permutation (NIST SP
-//! 800-232) over key and secret. Not linear, so who does not know the secret can't make keys that collide;
+//! The keyed hash of the card's tables with two choices: the last four rounds of the Ascon permutation (NIST SP
+//! 800-232) over key and secret. It is not linear, so without the secret nobody can make keys that collide;
 //! `rtl/lookup/hash.sv` is the same in hardware.
 
-/// A key as it is hashed, or the secret: 320 bits, bits 63:0 in the first word.
+/// A key as it is hashed, or the secret: 320 bits, with bits 63:0 in the first word.
 pub type Words = [u64; 5];
 
 /// Round constants of the last four rounds.
@@ -10,7 +10,7 @@ const ROUNDS: [u64; 4] = [0x78, 0x69, 0x5a, 0x4b];
 /// How far each word is rotated by the linear layer.
 const ROTATIONS: [(u32, u32); 5] = [(19, 28), (61, 39), (1, 6), (10, 17), (7, 41)];
 
-/// The two places a key may be at, as many of the lowest bits of each as the table has.
+/// The two places of a key; as many of the lowest bits of each count as the table has.
 #[must_use]
 pub fn choices(key: &Words, secret: &Words) -> [u32; 2] {
     let mut state: Words = std::array::from_fn(|word| key[word] ^ secret[word]);
@@ -41,7 +41,8 @@ fn linear(state: Words) -> Words {
 mod tests {
     use super::*;
 
-    /// By an implementation that looks the S-box up column by column, and gives the published state of Ascon-Hash.
+    /// Compared with an implementation that looks up the S-box column by column, and yields the published state of
+    /// Ascon-Hash.
     #[test]
     fn agrees_with_an_independent_implementation() {
         let key = std::array::from_fn(|word| 0x0706_0504_0302_0100 + 0x0808_0808_0808_0808 * word as u64);
@@ -50,7 +51,7 @@ mod tests {
         assert_eq!(choices(&[0; 5], &[0; 5]), [0x7645_6145, 0x6e5a_5857]);
     }
 
-    /// Keys that count fill buckets as random ones would: chi squared of 1024 buckets is 1023 +- 45.
+    /// Sequential keys fill buckets as random ones would: chi squared of 1024 buckets is 1023 +- 45.
     #[test]
     fn spreads_keys_that_differ_little() {
         for word in 0..5 {

@@ -1,17 +1,17 @@
-//! Hold groups: flows that go onto the card at once, and whose packets wait there until what the host still has of
-//! them is in front.
+//! Hold groups: flows that move onto the card together, and whose packets wait there until those that the host still
+//! has have left.
 //!
-//! A group is released at an output by a packet through each pipe, behind what the host sent there. So nothing is
-//! under way when its next turn begins, and no clock is needed in which it is neither released nor not.
+//! At an output, a group is released by one packet through each pipe, after what the host sent there. So nothing is
+//! under way when its next turn begins, and no clock is needed in which it is neither released nor held.
 
 use crate::registers::PuntMeta;
 use std::collections::VecDeque;
 
 /// Hold groups of a card.
 pub const GROUPS: usize = 4;
-/// Beats of 64 bytes that a group has room for at an output.
+/// Beats of 64 bytes for which a group has room at an output.
 pub const RING: usize = 512;
-/// From here on a flow's action is a hold, and forwards.
+/// From this number on, a flow's action is a hold, and forwards.
 const ACTION: u8 = 8;
 
 /// A hold group in one of its two turns: the group in bits 1:0, the turn in bit 2.
@@ -19,7 +19,7 @@ const ACTION: u8 = 8;
 pub struct Hold(u8);
 
 impl Hold {
-    /// What a flow's action says.
+    /// The hold in a flow's action.
     #[must_use]
     pub const fn of_action(action: u8) -> Option<Self> {
         if action & ACTION != 0 { Some(Self(action & 7)) } else { None }
@@ -37,25 +37,25 @@ impl Hold {
         (self.0 & 3) as usize
     }
 
-    /// Which of the group's turns.
+    /// The group's turn.
     #[must_use]
     pub const fn turn(self) -> bool {
         self.0 & 4 != 0
     }
 
-    /// What each pipe is to be sent so that the group is released at an output.
+    /// What each pipe must be sent to release the group at an output.
     #[must_use]
     pub fn release(self, egress: u8) -> PuntMeta {
         PuntMeta { egress, release_hold: true, hold: self.0, ..PuntMeta::default() }
     }
 
-    /// What a packet from the host releases, if it does.
+    /// The hold that a packet from the host releases, if it does.
     #[must_use]
     pub fn of_release(meta: &PuntMeta) -> Option<Self> {
         meta.release_hold.then_some(Self(meta.hold))
     }
 
-    /// Whether the group is released at the first `outputs`, by the turns that the card tells
+    /// Whether the group is released at the first `outputs` outputs, according to the card's turns
     /// ([`crate::registers::engine::RELEASED`]).
     #[must_use]
     pub fn is_released(self, turns: u32, outputs: usize) -> bool {
@@ -67,7 +67,7 @@ impl Hold {
     }
 }
 
-/// The groups that no flow is in, each in its next turn.
+/// The groups without flows, each in its next turn.
 #[derive(Debug)]
 pub struct Free(VecDeque<Hold>);
 
@@ -79,17 +79,17 @@ impl Default for Free {
 }
 
 impl Free {
-    /// Takes the one that was given back first.
+    /// Takes the one that was returned first.
     pub fn take(&mut self) -> Option<Hold> {
         self.0.pop_front()
     }
 
-    /// Puts one back that no flow was in.
+    /// Puts back one that no flow entered.
     pub fn put_back(&mut self, hold: Hold) {
         self.0.push_front(hold);
     }
 
-    /// Gives one back that was released.
+    /// Returns one that was released.
     pub fn give_back(&mut self, hold: Hold) {
         self.0.push_back(hold.next_turn());
     }

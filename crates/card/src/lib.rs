@@ -6,7 +6,7 @@
 //! Must not know: how guests and wires are attached, how packets that the card gives to the host are decided.
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)] // Maps a device's registers; see there.
+#[allow(unsafe_code)] // Maps a device's registers; see the module.
 mod bar;
 mod budget;
 pub mod buffers;

@@ -1,4 +1,4 @@
-//! Memory of the IPv4 tries: pages of 256 KiB, each a first level or cut into blocks of 1 KiB.
+//! Memory of the IPv4 tries: pages of 256 KiB, each of which is a first level or is cut into blocks of 1 KiB.
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks of a page.
@@ -10,14 +10,14 @@ pub struct Pool {
     total: u32,
     /// Whole pages.
     pages: BTreeSet<u32>,
-    /// Free blocks of pages that are cut.
+    /// Free blocks of cut pages.
     blocks: BTreeSet<u32>,
     /// How many blocks of a cut page are in use.
     used: BTreeMap<u32, u32>,
 }
 
 impl Pool {
-    /// All of that many pages are free.
+    /// All of this many pages are free.
     pub fn new(pages: u32) -> Self {
         Self { total: pages, pages: (0..pages).collect(), blocks: BTreeSet::new(), used: BTreeMap::new() }
     }
@@ -43,7 +43,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Gives it back, and with its last block the page.
+    /// Returns a block, and with its last block the page.
     pub fn free_block(&mut self, block: u32) {
         let page = block / BLOCKS;
         self.blocks.insert(block);
@@ -56,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// What is in use, KiB.
+    /// Memory in use, KiB.
     pub fn in_use(&self) -> u32 {
         (self.total - self.pages.len() as u32) * BLOCKS - self.blocks.len() as u32
     }

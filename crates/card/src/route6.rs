@@ -1,8 +1,8 @@
-//! Shadow of the IPv6 prefixes of all networks: a table of two choices, and the lengths that each network has.
+//! Shadow of the IPv6 prefixes of all networks: a table with two choices, and the lengths of each network.
 //!
-//! The card asks for a network's lengths one after the other, the longest first, so a look-up reads several entries at
-//! several moments. A change is seen in its place among others if a look-up that missed it does not see a later change
-//! of a shorter prefix: before that one, look-ups under way are waited for. A batch does best to go from the shortest
+//! The card searches a network's lengths one after the other, longest first, so a look-up reads several entries at
+//! several moments. The order of changes is kept if a look-up that missed one does not see a later change of a shorter
+//! prefix: so before such a change, a barrier waits for look-ups under way. A batch works best from the shortest
 //! prefixes to the longest.
 use crate::cuckoo::{Cuckoo, Entry, Full};
 use crate::hash::Words;
@@ -34,7 +34,7 @@ pub struct Routes6 {
     lengths: BTreeMap<u16, BTreeMap<u8, u32>>,
     /// The longest prefix that look-ups under way may have missed.
     longest: u8,
-    /// Look-ups under way may not know of a length.
+    /// Whether look-ups under way may not know a length.
     unknown: bool,
 }
 
@@ -50,16 +50,16 @@ impl Routes6 {
         Self { table: Cuckoo::new(bits, secret), lengths: BTreeMap::new(), longest: 0, unknown: false }
     }
 
-    /// What a network's line says of its lengths: the longest first, a byte each; 255 ends them. It may be
-    /// written before or after the steps of a change, but must be before those of the next.
+    /// The lengths in a network's line: the longest first, a byte each; 255 ends them. It may be written before or
+    /// after the steps of a change, but must be written before those of the next one.
     #[must_use]
     pub fn lengths(&self, vrf: u16) -> u128 {
         let lengths = self.lengths.get(&vrf).into_iter().flat_map(BTreeMap::keys);
-        // From the shortest, as each puts those before it behind.
+        // From the shortest, since each puts those before it behind itself.
         lengths.fold(u128::MAX, |lengths, &length| lengths << 8 | u128::from(length))
     }
 
-    /// The nexthop that a network's routes give.
+    /// The nexthop according to a network's routes.
     #[must_use]
     pub fn find(&self, vrf: u16, address: u128) -> Option<u32> {
         self.lengths.get(&vrf)?.keys().rev().find_map(|&length| {
@@ -68,10 +68,10 @@ impl Routes6 {
         })
     }
 
-    /// Adds a route, or gives that of this prefix another nexthop.
+    /// Adds a route, or changes the nexthop of this prefix.
     ///
     /// # Errors
-    /// Where there is no room, or the network would have too many lengths.
+    /// If there is no room, or the network would have too many lengths.
     pub fn insert(
         &mut self,
         vrf: u16,
@@ -109,8 +109,8 @@ impl Routes6 {
         self.after_others(length, true, steps)
     }
 
-    /// The steps of a change, behind a barrier where longer prefixes were changed before; of a removal, also where a
-    /// look-up may miss what takes the prefix's place, not knowing its length.
+    /// The steps of a change, after a barrier if longer prefixes were changed before; for a removal, also if a look-up
+    /// may miss the replacing prefix because it does not know its length.
     fn after_others(&mut self, length: u8, removal: bool, mut steps: Vec<Step>) -> Vec<Step> {
         if steps.is_empty() {
             return steps;

@@ -1,6 +1,6 @@
 //! The simulated card: the engine's SystemVerilog, translated by Verilator, with a timing model of HBM at its ports.
 //!
-//! Nothing moves but by [`SimCard::tick`], one clock of 4 ns; reading and writing registers takes ticks too.
+//! Everything moves only in [`SimCard::tick`], one clock of 4 ns; reading and writing registers takes ticks too.
 
 mod memory;
 mod stream;
@@ -17,7 +17,7 @@ use memory::Channels;
 use rtl::EngineSim;
 use stream::{Input, Output};
 
-/// Clocks of a register access after which the card is taken for hung: registers answer in about ten.
+/// Clocks of a register access after which the card counts as hung: registers answer in about ten.
 const PATIENCE: u32 = 1000;
 
 /// The simulated card.
@@ -26,11 +26,11 @@ pub struct SimCard {
     channels: Channels,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
-    /// Of packets that went in; those that come out take them.
+    /// Buffers of packets that went in, for packets that come out.
     buffers: Buffers,
-    /// Which inputs offer beats, a bit each.
+    /// Which inputs offer beats, one bit each.
     offers: u32,
-    /// Which outputs take beats, a bit each.
+    /// Which outputs accept beats, one bit each.
     takes: u32,
     timing: Timing,
     cycle: u64,
@@ -38,13 +38,13 @@ pub struct SimCard {
 }
 
 impl SimCard {
-    /// A card with a pipe of each direction, out of reset, its memory empty.
+    /// A card with one pipe in each direction, out of reset, with empty memory.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
         Self::of(EngineSim::new(), timing)
     }
 
-    /// One with two pipes of each direction.
+    /// One with two pipes in each direction.
     #[cfg(feature = "card-sim-2x2")]
     #[must_use]
     pub fn new_2x2(timing: Timing) -> Self {
@@ -68,8 +68,8 @@ impl SimCard {
         }
     }
 
-    /// Resets the engine, with memory that is empty again. The tables on chip and the counters stay as they are: a
-    /// reset does not reach what is in RAM.
+    /// Resets the engine and empties the memory. The tables on chip and the counters stay as they are: a reset does
+    /// not reach RAM contents.
     pub fn reset(&mut self) {
         self.inputs.fill_with(Input::default);
         self.outputs.fill_with(Output::default);
@@ -79,8 +79,8 @@ impl SimCard {
         (self.offers, self.takes) = (u32::MAX, u32::MAX);
     }
 
-    /// Stores a line of a table in memory at once, behind the engine's back: before the first packet since reset, as
-    /// later the engine's caches may have it.
+    /// Stores a line of a table in memory at once, bypassing the engine. Only before the first packet since reset,
+    /// since later the engine's caches may have it.
     pub fn load(&mut self, table: Table, address: u32, line: &Line) {
         let pipes = self.pipes();
         let (way, bridge, route) = (4 * pipes, 2 * pipes, 4 * pipes);
@@ -109,44 +109,44 @@ impl SimCard {
         self.cycle
     }
 
-    /// Times a memory channel answered with an error.
+    /// How often a memory channel answered with an error.
     #[must_use]
     pub const fn memory_errors(&self) -> u64 {
         self.errors
     }
 
-    /// Queues a packet for an input: pipes from guests first, then those from wires.
+    /// Queues a packet for an input: first pipes from guests, then those from wires.
     pub fn send(&mut self, input: usize, packet: Sent) {
         self.inputs[input].push(packet);
     }
 
-    /// Packets queued for an input that have not wholly gone in.
+    /// Packets queued for an input that have not entered completely.
     #[must_use]
     pub fn backlog(&self, input: usize) -> usize {
         self.inputs[input].backlog()
     }
 
-    /// The next packet that came out whole: of the queues to the host first, then of the wires.
+    /// The next complete packet from an output: first the queues to the host, then the wires.
     pub fn receive(&mut self, output: usize) -> Option<Received> {
         self.outputs[output].pop()
     }
 
-    /// Where buffers of packets to send are to be had, and those received may be given back.
+    /// The buffers for packets to send, to which received ones may be returned.
     pub const fn buffers(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
 
-    /// Says which inputs offer beats from now on, a bit each; a beat that is offered already stays.
+    /// Sets which inputs offer beats from now on, one bit each; a beat that is already offered stays.
     pub const fn set_offering(&mut self, inputs: u32) {
         self.offers = inputs;
     }
 
-    /// Says which outputs take beats from now on, a bit each.
+    /// Sets which outputs accept beats from now on, one bit each.
     pub const fn set_taking(&mut self, outputs: u32) {
         self.takes = outputs;
     }
 
-    /// The memory channels, to look into or to stall.
+    /// The memory channels, to inspect or to stall.
     pub fn memory(&mut self) -> &mut [hbm::Channel] {
         self.channels.all()
     }
@@ -176,7 +176,7 @@ impl SimCard {
         self.cycle += 1;
     }
 
-    /// Ticks until `done` says so; false where that took longer than a register access can.
+    /// Ticks until `done` returns true; false if that takes longer than a register access can.
     fn until(&mut self, done: impl Fn(&EngineSim) -> bool) -> bool {
         for _ in 0..PATIENCE {
             self.tick();
@@ -200,7 +200,7 @@ impl Card for SimCard {
         let value = self.engine.axil_rdata();
         self.tick();
         self.engine.set_axil_rready(false);
-        // As a card that is gone reads on PCIe.
+        // Reads as a missing card does on PCIe.
         if answered { value } else { u32::MAX }
     }
 

@@ -1,4 +1,4 @@
-//! What the driver does to the card's memory, one thing after the other.
+//! What the driver does to the card's memory, step by step.
 use crate::registers::Table;
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ pub const LINE: usize = 32;
 /// A line of the card's memory.
 pub type Line = [u8; LINE];
 
-/// What the shadow of a table yields: done in this order, look-ups give at every moment what was right before or is
-/// after.
+/// The result of a table's shadow: if the steps are done in this order, look-ups give the old or the new result at
+/// every moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write a line.
@@ -18,25 +18,25 @@ pub enum Step {
         table: Table,
         /// Which line of it.
         address: u32,
-        /// What it holds from then on.
+        /// Its new content.
         data: Line,
     },
-    /// Write a flow of the stash, which is on chip, and takes both lines of an IPv6 flow at once ([`Table::Stash`]).
+    /// Write a flow to the stash, which is on chip and accepts both lines of an IPv6 flow at once ([`Table::Stash`]).
     Stash {
         /// Which of them.
         number: u32,
-        /// What it holds from then on, as a bucket would.
+        /// Its new content, as in a bucket.
         lines: [Line; 2],
     },
     /// Wait until every look-up that began before has ended ([`crate::registers::Command::Barrier`]).
     Barrier,
 }
 
-/// Several changes, each as its steps, so that they share their barriers: what of each has to be behind a barrier
-/// still is, and what is written to one line is written in the order of the changes.
+/// Merges the steps of several changes so that they share barriers: each step that must follow a barrier still does,
+/// and writes to one line keep the order of the changes.
 #[must_use]
 pub fn together(changes: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
-    // What is written between barriers, and between which a line was written last.
+    // The writes between barriers, and the last such interval in which each line was written.
     let mut phases: Vec<Vec<Step>> = vec![Vec::new()];
     let mut written: HashMap<(u8, u32), usize> = HashMap::new();
     for steps in changes {

@@ -1,10 +1,10 @@
-//! Shadow of the IPv4 tries, 16, 8 and 8 bits a level, and what has to be written to change the card's.
+//! Shadow of the IPv4 tries, with levels of 16, 8 and 8 bits, and the writes that change the card's.
 //!
-//! An entry of a level is a leaf or leads to a block of the next one, so a prefix is written to all entries that it is
-//! the longest one for, those in blocks below included. A block exists where a prefix is longer than the level above
-//! resolves. New blocks are written whole before anything leads to them; a block is free once the look-ups that may be
-//! in it have ended. An address has one way through its trie, and a change writes one entry of it: look-ups give at
-//! every moment what was right before or is after.
+//! An entry of a level is a leaf or leads to a block of the next level, so a prefix is written to all entries for
+//! which it is the longest one, including those in blocks below. A block exists where a prefix is longer than the
+//! level above resolves. New blocks are written completely before anything refers to them; a block is free once the
+//! look-ups that may be in it have ended. An address has one path through its trie, and a change writes one entry of
+//! that: at every moment, look-ups give the old or the new result.
 mod network;
 #[cfg(test)]
 mod tests;
@@ -34,17 +34,17 @@ pub struct Trie {
 }
 
 impl Trie {
-    /// Tries in that many pages of 256 KiB, from the beginning of the route memory. A network takes one, and 256 blocks
-    /// another.
+    /// Tries in this many pages of 256 KiB, from the beginning of the route memory. A network takes one, and 256
+    /// blocks another.
     #[must_use]
     pub fn new(pages: u32) -> Self {
         Self { pool: Pool::new(pages), networks: BTreeMap::new() }
     }
 
-    /// Gives a network a trie without routes; its root, for the network's line once the steps are done.
+    /// Creates a network's trie without routes. Returns its root, for the network's line once the steps are done.
     ///
     /// # Errors
-    /// Where there is no room.
+    /// If there is no room.
     pub fn add(&mut self, vrf: u16) -> Result<(u32, Vec<Step>), TrieError> {
         if let Some(network) = self.networks.get(&vrf) {
             return Ok((network.root, Vec::new()));
@@ -57,7 +57,7 @@ impl Trie {
         Ok((root, steps))
     }
 
-    /// Takes a network's trie back. Its line must not lead there any more; the step comes before anything else's.
+    /// Reclaims a network's trie. Its line must no longer refer to it; the step comes before all others.
     pub fn take(&mut self, vrf: u16) -> Vec<Step> {
         let Some(network) = self.networks.remove(&vrf) else { return Vec::new() };
         self.pool.free_page(network.root);
@@ -65,7 +65,7 @@ impl Trie {
         vec![Step::Barrier]
     }
 
-    /// The nexthop that a network's routes give.
+    /// The nexthop according to a network's routes.
     #[must_use]
     pub fn find(&self, vrf: u16, address: u32) -> Option<u32> {
         self.networks.get(&vrf)?.cover(address, 32)
@@ -77,10 +77,10 @@ impl Trie {
         self.pool.in_use()
     }
 
-    /// Adds a route, or gives that of this prefix another nexthop.
+    /// Adds a route, or changes the nexthop of this prefix.
     ///
     /// # Errors
-    /// Where there is no room, or the network is unknown.
+    /// If there is no room, or the network is unknown.
     pub fn insert(
         &mut self,
         vrf: u16,
@@ -113,7 +113,7 @@ impl Trie {
     /// Removes the route of this prefix, if there is one.
     ///
     /// # Errors
-    /// Where the network is unknown.
+    /// If the network is unknown.
     pub fn remove(&mut self, vrf: u16, prefix: u32, length: u8) -> Result<Vec<Step>, TrieError> {
         let prefix = mask(prefix, length);
         let network = self.networks.get_mut(&vrf).ok_or(TrieError::Unknown(vrf))?;

@@ -1,4 +1,4 @@
-//! Where a card's room ends, and what becomes of numbers that are used again.
+//! The limits of a card's room, and the reuse of numbers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use card::Commands;
@@ -59,7 +59,7 @@ fn network(default_action: Action) -> Change {
     })
 }
 
-/// The network lowers the MSS of SYNs, or does not.
+/// The network, with or without lowering the MSS of SYNs.
 fn clamping(mss_clamp: bool) -> Change {
     let Change::PutNetwork(mut network) = network(Action::Allow) else { unreachable!() };
     network.tcp.mss_clamp = mss_clamp;
@@ -114,7 +114,7 @@ fn frame(text: &str) -> Vec<u8> {
     text::parse(text).unwrap()
 }
 
-/// Routed by the first guest.
+/// A packet that the first guest sends to be routed.
 fn routed(src: &str, dst: &str) -> Vec<u8> {
     let ip = if dst.contains(':') { "ip6" } else { "ip4" };
     let gateway = model::GATEWAY_MAC;
@@ -194,8 +194,8 @@ fn nexthops_are_on_chip_as_long_as_there_is_room_and_in_memory_they_change_at_on
     host.driver.commands().card().record();
     host.driver.attach(&host.tables, OTHER, Some(Attachment { port: 77, egress: 3 })).unwrap();
     let (after, writes) = (lines(&mut host), host.driver.commands().card().recorded());
-    // Whichever half of it is written, a nexthop in memory is what it was or what it will be: another is in its place
-    // then.
+    // Whichever half is written, a nexthop in memory gives the old or the new result: another line replaces it
+    // meanwhile.
     let mut memory = old;
     for write in &writes {
         let torn = write.table() == Table::Nexthop && write.address() >= 4;
@@ -204,7 +204,7 @@ fn nexthops_are_on_chip_as_long_as_there_is_room_and_in_memory_they_change_at_on
     }
     assert!(after[1..5].iter().zip(&before[1..5]).all(|(after, before)| after != before));
     assert!((0..=7).all(|number| number == 0 || !memory.is_changing(number)));
-    // What is free on chip is used again first.
+    // Free ones on chip are reused first.
     host.apply(&[Change::DelRoute { vrf: VRF, prefix: "192.0.2.0/32".parse().unwrap() }]);
     host.apply(&[encap(5), route("192.0.2.5/32", 5)]);
     let last = lines(&mut host);

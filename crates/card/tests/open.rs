@@ -1,4 +1,4 @@
-//! Opening cards, sound ones and others, and a mapped BAR behind which a thread plays the card.
+//! Opening sound and broken cards, and a mapped BAR for which a thread simulates the card.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use card::expect::{Memory, Sizes};
@@ -8,7 +8,7 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A card whose registers read otherwise than they should.
+/// A card with wrong values in its registers.
 struct Odd {
     card: Memory,
     register: u32,
@@ -54,7 +54,7 @@ fn a_card_that_hangs_is_given_up() {
 /// Where the registers begin, as in OpenNIC's BAR.
 const WINDOW: u64 = 0x10_0000;
 
-/// A file with four blocks behind the window's beginning: the registers of a card that reads them as `card` does.
+/// A file with four blocks after the window's beginning: the registers of a card, with the values of `card`.
 fn bar(dir: &Path, card: &mut Memory) -> std::path::PathBuf {
     let path = dir.join("resource2");
     let mut file = std::fs::File::create(&path).unwrap();
@@ -65,7 +65,7 @@ fn bar(dir: &Path, card: &mut Memory) -> std::path::PathBuf {
     path
 }
 
-/// Does what the command block is told, until told to end.
+/// Executes the commands of the command block until told to end.
 fn play(path: &Path, card: &mut Memory, end: &AtomicBool) {
     let mut bar = MmapBar::open(path, WINDOW).unwrap();
     while !end.load(Ordering::Acquire) {

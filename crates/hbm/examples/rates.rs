@@ -1,5 +1,5 @@
-//! How many random reads a second a pseudo channel serves and how long they take: the tables of `docs/hbm.md`, or with
-//! `--json` every figure in them.
+//! How many random reads per second a pseudo channel serves, and how long they take: the tables of `docs/hbm.md`, or
+//! with `--json` every figure in them.
 //!
 //! `cargo run --release -p hbm --example rates [-- --json]`
 
@@ -12,7 +12,7 @@ const CARD: u32 = 4000; // ps: 250 MHz
 const FAST: u32 = 2000; // ps: a port that isn't the limit
 const CHANNEL: u64 = 1 << 22; // lines of 64 bytes in a channel
 
-/// A way to read, and what came of it.
+/// A way to read, and its result.
 struct Run {
     timing: &'static str,
     reads: String,
@@ -54,7 +54,7 @@ impl Run {
         }
     }
 
-    /// One read alone, then as many as the port takes.
+    /// One read alone, then as many as the port accepts.
     fn measured(mut self) -> Self {
         let mut channel = Channel::new(timing(self.timing), self.controller);
         let ns = |clocks: u64| clocks as f64 * f64::from(self.controller.clock_ps) / 1000.0;
@@ -100,8 +100,8 @@ impl Run {
     }
 }
 
-/// Rates by order and window, and what was expected of the third column: another model with parameters that are nearly
-/// these, 64 bytes, no port.
+/// Rates by order and window, and the figures expected for the third column: from another model with nearly the same
+/// parameters, 64 bytes, no port.
 fn rates() -> Vec<(Run, Run, Run, &'static str)> {
     let expected = [
         ("hbm2", ["42", "70-88", "112", "203", "231", "240"]),
@@ -131,7 +131,7 @@ fn rates() -> Vec<(Run, Run, Run, &'static str)> {
     rates
 }
 
-/// Latency by reads outstanding, at 250 MHz.
+/// Latency by outstanding reads, at 250 MHz.
 fn latencies() -> Vec<Run> {
     let mut runs = Vec::new();
     for timing in ["hbm2", "conservative"] {
@@ -146,7 +146,7 @@ fn latencies() -> Vec<Run> {
     runs
 }
 
-/// What others published, and what of ours to hold against it.
+/// Published figures, and our corresponding ones.
 fn points() -> Vec<(Run, f64, &'static str)> {
     let controller = Controller::default();
     let in_order = Controller { in_order: true, ..controller };

@@ -1,4 +1,4 @@
-//! How fast the simulation itself is: card clocks a second of 32 channels, all busy or all idle, on this machine.
+//! The speed of the simulation itself: card clocks per second of 32 channels, all busy or all idle, on this machine.
 //!
 //! `cargo run --release -p hbm --example speed [percent of clocks with a read]`
 

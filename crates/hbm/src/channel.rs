@@ -1,4 +1,4 @@
-//! The port: what the card sees of the memory, clock by clock.
+//! The port: the card's view of the memory, clock by clock.
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,22 @@ use crate::trace::{Command, Kind};
 const LINE: u64 = 64; // bytes; neighbouring lines are in different banks
 const RESPONSES: usize = 64; // requests of each direction whose responses wait for the card at most
 
-/// How the controller in front of the memory works.
+/// The properties of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// Requests of each direction that it chooses among: 1 to 64.
+    /// Requests of each direction among which it chooses: 1 to 64.
     pub window: usize,
-    /// One request after the other, whatever their IDs: the next activate waits for the last column command. Otherwise
-    /// requests of one ID are served in order (their rows are activated ahead) and those of different IDs are not.
+    /// Serves one request after the other, whatever their IDs: the next activate waits for the last column command.
+    /// Otherwise only requests of one ID are served in order (their rows are activated ahead).
     pub in_order: bool,
-    /// Requests that one activate serves at most. 1 is closed-page; more is first-ready, first-come-first-served.
+    /// Most requests that one activate serves. 1 means closed-page; more means first-ready, first-come-first-served.
     pub row_hits: u8,
     /// How long a direction keeps the data bus while the other one waits, tCK; at least 2 tRC. An estimate.
     pub turn: u32,
-    /// What AXI, clock crossings and the controller's pipeline add to each request, ns, half on the way in and half
-    /// on the way out. An estimate: 60-80; Shuhai's idle latencies on the U280 leave 91-94 (see `docs/hbm.md`).
+    /// Latency that AXI, clock crossings and the controller's pipeline add to each request, ns: half on the way in and
+    /// half on the way out. An estimate: 60-80; Shuhai's idle latencies on the U280 leave 91-94 (see `docs/hbm.md`).
     pub latency_ns: u32,
-    /// The port's clock period, ps: 4000 for 250 MHz. A clock moves 32 bytes a direction.
+    /// The port's clock period, ps: 4000 for 250 MHz. A clock moves 32 bytes per direction.
     pub clock_ps: u32,
     /// Size of the channel, bytes: 256 MiB of 8 GiB in 32 channels.
     pub bytes: u64,
@@ -58,14 +58,14 @@ pub struct Beat {
     pub last: bool,
 }
 
-/// A request that the port doesn't take.
+/// A request that the port refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The port isn't ready.
     Busy,
-    /// Not one or two beats inside one aligned line of 64 bytes of the channel.
+    /// Not one or two beats within one aligned line of 64 bytes of the channel.
     Burst {
-        /// The first byte asked for.
+        /// The address of the first byte.
         addr: u64,
         /// Beats asked for.
         beats: usize,
@@ -94,7 +94,7 @@ struct Response {
     data: [[u8; 32]; 2],
 }
 
-/// One pseudo channel. In each card clock: look at the outputs, hand over requests and accept responses,
+/// One pseudo channel. In each card clock: read the outputs, pass on requests and accept responses, then
 /// [`Self::tick`].
 pub struct Channel {
     time_ps: u64,
@@ -117,7 +117,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// An empty channel; all it stores is zero.
+    /// An empty channel, whose memory is zero.
     pub fn new(timing: Timing, controller: Controller) -> Self {
         let latency = u64::from(controller.latency_ns) * 1000;
         let way_in = latency / 2;
@@ -144,12 +144,12 @@ impl Channel {
         }
     }
 
-    /// ARREADY: whether a read is taken in this clock.
+    /// ARREADY: whether a read is accepted in this clock.
     pub fn can_read(&self) -> bool {
         self.stalled == 0 && !self.taken && self.reads.has_room()
     }
 
-    /// Takes a read of one or two beats of 32 bytes.
+    /// Accepts a read of one or two beats of 32 bytes.
     pub fn read(&mut self, id: u8, addr: u64, beats: u8) -> Result<(), Refused> {
         let request = self.request(id, addr, beats.into())?;
         if !self.can_read() {
@@ -161,13 +161,13 @@ impl Channel {
         Ok(())
     }
 
-    /// AWREADY and WREADY: whether a write is taken in this clock.
+    /// AWREADY and WREADY: whether a write is accepted in this clock.
     pub fn can_write(&self) -> bool {
         self.stalled == 0 && self.writing == 0 && self.writes.has_room()
     }
 
-    /// Takes a write of one or two beats, all bytes of which are written. The write data channel is taken for a clock
-    /// a beat. A beat is read whole, old or new; the response says that all are new.
+    /// Accepts a write of one or two beats, all bytes of which are written. It occupies the write data channel for one
+    /// clock per beat. A read sees each beat whole, old or new; after the response, all are new.
     pub fn write(&mut self, id: u8, addr: u64, data: &[[u8; 32]]) -> Result<(), Refused> {
         let mut request = self.request(id, addr, data.len())?;
         if !self.can_write() {
@@ -194,7 +194,7 @@ impl Channel {
         }
     }
 
-    /// BVALID and the ID of a write that reads now see. It stays until accepted.
+    /// BVALID, and the ID of a write that reads now see. It stays until accepted.
     pub fn b(&self) -> Option<u8> {
         self.written
     }
@@ -222,27 +222,27 @@ impl Channel {
         }
     }
 
-    /// The port takes and offers nothing new in the next `clocks`. What it offers already stays.
+    /// In the next `clocks` the port accepts and offers nothing new. What it already offers stays.
     pub fn stall(&mut self, clocks: u32) {
         self.stalled = clocks;
     }
 
-    /// Requests taken whose responses have not all been accepted.
+    /// Number of accepted requests whose responses have not all been accepted.
     pub fn outstanding(&self) -> u64 {
         self.reads.outstanding() + self.writes.outstanding() + (self.r.len() + self.b.len()) as u64
     }
 
-    /// What is stored at an address, behind the port's back: for loading tables and for tests. Rounds down to 32 bytes.
+    /// What is stored at an address, bypassing the port: for loading tables and for tests. Rounds down to 32 bytes.
     pub fn peek(&self, addr: u64) -> [u8; 32] {
         self.memory.read(addr & !31)
     }
 
-    /// Stores behind the port's back, visible at once; nothing past the channel's end. Rounds down to 32 bytes.
+    /// Stores, bypassing the port; visible at once. Nothing past the channel's end is stored. Rounds down to 32 bytes.
     pub fn poke(&mut self, addr: u64, data: &[u8; 32]) {
         self.memory.write(addr & !31, data);
     }
 
-    /// Keeps the commands from now on, for [`Self::take_trace`].
+    /// Records the commands from now on, for [`Self::take_trace`].
     pub fn record(&mut self) {
         self.trace = Some(Vec::new());
     }
@@ -258,7 +258,7 @@ impl Channel {
         if !(1..=2).contains(&beats) || !in_line || addr.saturating_add(bytes) > self.controller.bytes {
             return Err(Refused::Burst { addr, beats });
         }
-        // Neighbouring lines go to different bank groups, then banks; a row is neighbouring lines of one bank.
+        // Neighbouring lines go to different bank groups, then banks; a row holds neighbouring lines of one bank.
         let line = addr / LINE;
         let row = line / BANKS as u64 / (u64::from(self.device.timing.row_bytes) / LINE).max(1);
         let arrives = (self.time_ps + self.latency_ps[0]).div_ceil(u64::from(self.device.timing.tck_ps));
@@ -282,7 +282,7 @@ impl Channel {
         }
     }
 
-    /// What is to be said of a request served at `now`.
+    /// Queues the response to a request served at `now`.
     pub(crate) fn respond(&mut self, now: u64, writing: bool, request: &Request) {
         let timing = &self.device.timing;
         let column = if writing { timing.cwl } else { timing.cl };

@@ -1,4 +1,4 @@
-//! The memory's own state: open rows, and from when on each command is allowed. All times are tCK.
+//! The memory's own state: open rows, and from when each command is allowed. All times are in tCK.
 
 use crate::timing::{BANKS, GROUPS, Refresh, Timing};
 
@@ -20,7 +20,7 @@ struct Allowed {
     wr: u64,
 }
 
-/// The state. Nothing here chooses; what it is told to do was allowed.
+/// The state. Nothing here chooses: commands must be allowed when they are given.
 pub(crate) struct Device {
     pub(crate) timing: Timing,
     banks: [Bank; BANKS],
@@ -61,7 +61,7 @@ impl Device {
         self.open & if write { self.for_writes } else { !self.for_writes }
     }
 
-    /// The row that is, or was last, open.
+    /// The row that is open, or was last.
     pub(crate) fn row(&self, bank: u8) -> u32 {
         self.banks[bank as usize].row
     }
@@ -86,7 +86,7 @@ impl Device {
         self.banks[bank as usize].pre.max(self.bus[ROW])
     }
 
-    /// When `banks`, all closed, may be refreshed.
+    /// When `banks`, all of them closed, may be refreshed.
     pub(crate) fn refresh_at(&self, banks: u16) -> u64 {
         bits(banks).map(|bank| self.banks[bank as usize].act).fold(self.all.act.max(self.bus[ROW]), u64::max)
     }

@@ -9,9 +9,9 @@
 //! Look-ups by hash meet a row twice so rarely that leaving it open would only put a precharge in the way of the next.
 //! [`Controller::row_hits`] makes it first-ready, first-come-first-served over open rows instead.
 //!
-//! What is left out: the switch between ports (a port goes to its own channel), write strobes, exclusive access, ECC,
-//! temperature, postponed refreshes, and any order between a read and a write: as on AXI, only who has seen the write's
-//! response may rely on it.
+//! What is left out: the switch between ports (each port uses its own channel), write strobes, exclusive access, ECC,
+//! temperature, postponed refreshes, and any order between a read and a write: as on AXI, one can rely on a write only
+//! after its response.
 //!
 //! A card clock, in short:
 //! ```

@@ -1,8 +1,8 @@
-//! What is stored: pages that exist once written.
+//! The stored data: pages that are allocated when written.
 
 const PAGE: usize = 4096; // bytes
 
-/// Bytes of a channel. Untouched ones are zero and cost a pointer a page.
+/// Bytes of a channel. Untouched ones are zero, and cost a pointer per page.
 pub(crate) struct Memory {
     pages: Vec<Option<Box<[u8; PAGE]>>>,
 }

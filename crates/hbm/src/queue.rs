@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::device::bits;
 use crate::timing::BANKS;
 
-/// Requests a window can hold at most.
+/// Most requests in a window.
 pub(crate) const SLOTS: usize = 64;
 const IDS: usize = 256;
 
@@ -38,7 +38,7 @@ pub(crate) struct Queue {
     served: u64,
     accepted_of: Box<[u32; IDS]>,
     served_of: Box<[u32; IDS]>,
-    /// Since when there have been requests that it wasn't the turn of, tCK.
+    /// Since when there have been requests that had to wait for the other direction, tCK.
     pub(crate) since: u64,
 }
 
@@ -65,7 +65,7 @@ impl Queue {
         self.incoming.len() < self.capacity
     }
 
-    /// Takes a request on its way; there is room.
+    /// Queues a request on its way; there must be room.
     pub(crate) fn push(&mut self, mut request: Request) {
         let turn = &mut self.accepted_of[request.id as usize];
         (request.age, request.turn) = (self.accepted, *turn);
@@ -73,12 +73,12 @@ impl Queue {
         self.incoming.push_back(request);
     }
 
-    /// Requests accepted and not served.
+    /// Requests that were accepted but not served.
     pub(crate) fn outstanding(&self) -> u64 {
         self.accepted - self.served
     }
 
-    /// Lets into the window what has arrived, and says when the next will.
+    /// Admits what has arrived to the window. Returns when the next one will arrive.
     pub(crate) fn admit(&mut self, now: u64) -> u64 {
         while self.free != 0
             && let Some(request) = self.incoming.front()
@@ -102,7 +102,7 @@ impl Queue {
         u64::MAX // a full window lets in no one before it has served someone
     }
 
-    /// Banks that requests in the window go to.
+    /// Banks of the requests in the window.
     pub(crate) fn pending(&self) -> u16 {
         self.pending
     }
@@ -117,7 +117,7 @@ impl Queue {
             .fold(0, |all, bank| all | 1 << bank)
     }
 
-    /// The oldest request of a bank that has one.
+    /// The oldest request of a bank, which must have one.
     pub(crate) fn first(&self, bank: u8) -> &Request {
         &self.slots[self.oldest[bank as usize] as usize]
     }
@@ -126,7 +126,7 @@ impl Queue {
         &mut self.slots[slot as usize]
     }
 
-    /// The oldest request of an open bank that its order lets have a column command, and its age.
+    /// The oldest request of an open bank that its order allows a column command, and its age.
     pub(crate) fn hit(&self, bank: u8, row: u32, hits: bool) -> Option<(u64, u8)> {
         let oldest = self.oldest[bank as usize];
         if !hits {
@@ -136,7 +136,7 @@ impl Queue {
         self.hits(bank, row).min()
     }
 
-    /// Whether there is another request besides the one in `slot` for the row that could be served now.
+    /// Whether there is another request, besides the one in `slot`, for the row that could be served now.
     pub(crate) fn another(&self, bank: u8, row: u32, slot: u8) -> bool {
         self.hits(bank, row).any(|(_, other)| other != slot)
     }
@@ -152,7 +152,7 @@ impl Queue {
         request.turn == self.served_of[request.id as usize] && (!self.in_order || request.age == self.served)
     }
 
-    /// Takes out a request that has been served.
+    /// Removes a request that has been served.
     pub(crate) fn remove(&mut self, slot: u8) -> Request {
         let request = self.slots[slot as usize];
         let bank = request.bank as usize;

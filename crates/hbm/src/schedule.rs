@@ -1,9 +1,9 @@
-//! The controller: which command goes next. First the oldest request whose row is open, beside it (the buses are
-//! two) the oldest whose bank is closed; one direction at a time; refreshes before all.
+//! The controller: chooses the next command. First comes the oldest request whose row is open; in parallel, since
+//! there are two buses, the oldest whose bank is closed; one direction at a time; refreshes before all.
 //!
-//! It has no way to stop: of requests that wait for each other's ID, the oldest is always the oldest of its bank, so
-//! its bank is open for it or for requests that are older still. A row is kept open only for a request that could go
-//! at once.
+//! It can't get stuck: among requests that wait for each other's ID, the oldest is always the oldest of its bank, so
+//! its bank is open for it or for even older requests. A row is kept open only for a request that can be served at
+//! once.
 
 use crate::channel::Channel;
 use crate::device::bits;
@@ -13,7 +13,7 @@ use crate::trace::Kind;
 
 const ALL: u16 = u16::MAX;
 
-/// What the controller remembers besides queues and memory.
+/// The controller's state besides queues and memory.
 pub(crate) struct Schedule {
     writing: bool,
     hits: [u8; BANKS], // requests that the open row has served
@@ -47,7 +47,7 @@ impl Schedule {
 }
 
 impl Channel {
-    /// Sends what can be sent at `now`, and says when to look again.
+    /// Sends what can be sent at `now`. Returns when to check again.
     pub(crate) fn step(&mut self, now: u64) -> u64 {
         let arrivals = self.reads.admit(now).min(self.writes.admit(now));
         let turn = self.turn(now);
@@ -61,7 +61,7 @@ impl Channel {
         if self.schedule.writing { &mut self.writes } else { &mut self.reads }
     }
 
-    /// Changes the direction when the other one has waited long enough or this one has nothing to do.
+    /// Changes the direction if the other one has waited long enough or this one has nothing to do.
     fn turn(&mut self, now: u64) -> u64 {
         let (this, other) = match self.schedule.writing {
             false => (&mut self.reads, &self.writes),
@@ -70,7 +70,7 @@ impl Channel {
         if other.pending() == 0 {
             return u64::MAX;
         }
-        // Long enough for each direction to serve its oldest request, whatever the other left behind.
+        // Long enough for each direction to serve its oldest request, whatever the other one left behind.
         let turn = u64::from(self.controller.turn.max(2 * self.device.timing.rc));
         let at = other.since + turn;
         if this.pending() != 0 && now < at {
@@ -81,7 +81,7 @@ impl Channel {
         now + turn // what has just lost its turn waits from now on
     }
 
-    /// A read or write of the oldest request that can have one.
+    /// A read or write for the oldest request that can have one.
     fn send_column(&mut self, now: u64) -> u64 {
         let writing = self.schedule.writing;
         if self.is_clogged(writing) {
@@ -118,7 +118,7 @@ impl Channel {
         self.note(now, if writing { Kind::Write { bank, close } } else { Kind::Read { bank, close } });
     }
 
-    /// Moves a burst between the request and the memory; says whether it was the last.
+    /// Moves a burst between the request and the memory. Returns whether it was the last.
     fn move_data(&mut self, now: u64, slot: u8) -> bool {
         let writing = self.schedule.writing;
         let bytes = self.device.timing.burst_bytes;
@@ -165,7 +165,7 @@ impl Channel {
         let queue = if writing { &self.writes } else { &self.reads };
         let ours = self.device.open_for(writing);
         let due = self.schedule.refreshing(now) | queue.wanted() & !ours;
-        // Who can use the row still does: that closes it.
+        // Requests that can use the row still do, which closes it.
         let used = if self.is_clogged(writing) { 0 } else { ours & queue.pending() };
         let hits = self.controller.row_hits > 1;
         let mut next = u64::MAX;

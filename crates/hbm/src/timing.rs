@@ -1,4 +1,4 @@
-//! What the memory demands between commands, and where the figures come from.
+//! The distances that the memory demands between commands, and the sources of the figures.
 //!
 //! Sources, by the names used below:
 //! - *DRAMsim3*: `configs/HBM2_8Gb_x128.ini` and `configs/DDR4_8Gb_x8_2400.ini` of umd-memsys/DRAMsim3 2981759.
@@ -11,7 +11,7 @@ pub const BANKS: usize = 16;
 /// Bank groups; bank `b` is in group `b % GROUPS`.
 pub const GROUPS: usize = 4;
 
-/// How the memory is kept from forgetting. Refreshes are sent when due, never postponed.
+/// How the memory is refreshed. Refreshes are sent when due, never postponed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refresh {
     /// All banks at once.
@@ -75,24 +75,24 @@ pub struct Timing {
     pub wtr_s: u32,
     /// tWTR_L: likewise, within a bank group, tCK.
     pub wtr_l: u32,
-    /// Between a read's last data and a write's first: the data bus changes its direction, tCK. 2 in ramulator.
+    /// Between a read's last data and a write's first, while the data bus changes its direction, tCK. 2 in ramulator.
     pub bus_turn: u32,
-    /// How long a burst takes the data bus, tCK: half the burst length.
+    /// How long a burst occupies the data bus, tCK: half the burst length.
     pub burst: u32,
-    /// What a burst brings, bytes: 32 or 64.
+    /// Bytes in a burst: 32 or 64.
     pub burst_bytes: u32,
     /// A row of one bank, bytes.
     pub row_bytes: u32,
     /// Cycles of the command bus that an activate takes, tCK.
     pub act_cycles: u32,
-    /// Row and column commands share one bus: DDR4. HBM has one of each.
+    /// Whether row and column commands share one bus, as in DDR4. HBM has one of each.
     pub shared_bus: bool,
     /// Refresh.
     pub refresh: Refresh,
 }
 
 impl Timing {
-    /// HBM2 at 2 Gb/s a pin: a pseudo channel of 64 bits, bursts of 4. ramulator where nothing else is said.
+    /// HBM2 at 2 Gb/s per pin: a pseudo channel of 64 bits, bursts of 4. From ramulator unless stated otherwise.
     pub const fn hbm2() -> Self {
         Self {
             tck_ps: 1000,
@@ -122,8 +122,9 @@ impl Timing {
         }
     }
 
-    /// HBM2 at 1.8 Gb/s a pin, the most that AMD's controller for UltraScale+ does (PG276): what [`Self::hbm2`] says in
-    /// ns, in periods of 1.111 ns, rounded up; what is said in periods stays, and tFAW, which is 4 tRRD_S.
+    /// HBM2 at 1.8 Gb/s per pin, the most that AMD's controller for UltraScale+ supports (PG276): the ns of
+    /// [`Self::hbm2`] in periods of 1.111 ns, rounded up. What is specified in periods stays, and so does tFAW, which
+    /// is 4 tRRD_S.
     pub const fn hbm2_1800() -> Self {
         Self {
             tck_ps: 1111,
@@ -139,12 +140,13 @@ impl Timing {
         }
     }
 
-    /// HBM2 where the sources disagree, the slower of [`Self::hbm2`] and DRAMsim3: tFAW 30 ns above all.
+    /// HBM2 with the slower value of [`Self::hbm2`] and DRAMsim3 where the sources disagree; tFAW of 30 ns matters
+    /// most.
     pub const fn conservative() -> Self {
         Self { rcd_wr: 14, rtp: 6, faw: 30, ..Self::hbm2() }
     }
 
-    /// DDR4-2400, one rank of x8 devices of 8 Gb: 64 bits, bursts of 8. ramulator where nothing else is said.
+    /// DDR4-2400, one rank of x8 devices of 8 Gb: 64 bits, bursts of 8. From ramulator unless stated otherwise.
     pub const fn ddr4_2400() -> Self {
         Self {
             tck_ps: 833,

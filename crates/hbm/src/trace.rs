@@ -1,9 +1,9 @@
-//! Commands as the controller sent them: what a checker of the timing rules reads.
+//! Commands as the controller sent them, for a checker of the timing rules.
 
 /// A command on the bus of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// When, in tCK since the start. A command of several cycles counts from its last.
+    /// When, in tCK since the start. For a command of several cycles, the last one counts.
     pub at: u64,
     /// What.
     pub kind: Kind,

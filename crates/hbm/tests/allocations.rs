@@ -1,4 +1,4 @@
-//! Requests cost the channel no allocation.
+//! The channel allocates nothing for requests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,11 +9,11 @@ use hbm::{Channel, Controller, Timing};
 struct Counting;
 
 thread_local! {
-    /// Of this thread: the test runner's allocates too.
+    /// For this thread only: the test runner's threads allocate too.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: the system's allocator does all the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

@@ -1,4 +1,4 @@
-//! What the port promises: order, whole beats, nothing lost, and when a write is seen.
+//! The port's promises: order, whole beats, nothing lost, and when a write is visible.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -35,7 +35,7 @@ fn clock() -> impl Strategy<Value = (Clock, bool)> {
     (clock, prop::bool::weighted(0.4))
 }
 
-/// Ticks, watching that what was offered and not accepted is still there.
+/// Ticks, and checks that what was offered and not accepted is still there.
 fn tick(channel: &mut Channel) {
     let before = (channel.r().copied(), channel.b());
     channel.tick();
@@ -82,7 +82,7 @@ impl Waiting {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is accepted late or stalled: every beat comes, once, in the order of its ID, with the right data.
+    /// Whatever is accepted late or stalled, every beat arrives once, in the order of its ID, with the right data.
     #[test]
     fn nothing_is_lost_or_out_of_order(
         clocks in prop::collection::vec(clock(), 1..1500),
@@ -132,7 +132,8 @@ proptest! {
     fn beats_are_whole_and_writes_are_seen_after_their_response(seed: u64, row_hits in 1..4u8, preset in 0..3usize) {
         let mut channel = Channel::new(presets()[preset], Controller { row_hits, ..Controller::default() });
         let mut random = seed;
-        // One writer writes 1, 2, 3 and so on, each after the response of the last; reads remember what they may see.
+        // One writer writes 1, 2, 3 and so on, each after the response to the last one; reads remember what they may
+        // see.
         let (mut version, mut answered, mut seen) = (0u8, 0u8, 0);
         let mut floor: HashMap<u8, VecDeque<u8>> = HashMap::new();
         for _ in 0..3000 {
@@ -239,7 +240,7 @@ fn the_first_read_takes_what_its_parts_take() {
     }
 }
 
-/// However the two fall together, reads that never cease don't keep a write of their line out, nor writes a read.
+/// However the two meet, endless reads don't lock out a write of their line, nor writes a read.
 #[test]
 fn no_direction_starves_the_other() {
     for timing in presets() {

@@ -1,7 +1,7 @@
-//! The commands keep the timing rules: every two of them, for random traffic, in every configuration.
+//! The commands obey the timing rules: every two of them, for random traffic, in every configuration.
 //!
-//! The checker knows a rule as a least distance between two commands and tries all pairs. It shares nothing with the
-//! scheduler but the parameters.
+//! The checker treats a rule as a minimum distance between two commands and tries all pairs. It shares only the
+//! parameters with the scheduler.
 
 use hbm::{BANKS, Channel, Command, Controller, GROUPS, Kind, Refresh, Timing};
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use proptest::prelude::*;
 #[derive(Debug, PartialEq, Eq)]
 struct Broken(&'static str, Command, Command);
 
-/// How far back the rules reach, tCK: that of refreshes past tRFC, the others past tRC and a write's end to a
-/// precharge.
+/// How far back the rules reach, tCK: for refreshes past tRFC, for others past tRC and the distance from a write's end
+/// to a precharge.
 const REACH: u64 = 600;
 const NEAR: u64 = 80;
 
@@ -37,7 +37,7 @@ fn check(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
 /// The rules between two commands: whether each applies, its name and the least distance.
 fn rules(t: &Timing, earlier: Kind, later: Kind, mut rule: impl FnMut(bool, &'static str, u32)) {
     use Kind::*;
-    // A command is alone on its bus; an activate takes cycles before the one it counts from.
+    // A command is alone on its bus; an activate also takes the cycles before the one from which it counts.
     let column = |kind| matches!(kind, Read { .. } | Write { .. });
     let cycles = if matches!(later, Activate { .. }) { t.act_cycles } else { 1 };
     rule(t.shared_bus || column(earlier) == column(later), "command bus", cycles);
@@ -93,8 +93,8 @@ fn activates(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Columns go to open rows, activates and refreshes to closed banks; precharges that commands bring along keep tRAS,
-/// tRTP, tWR and tRP.
+/// Column commands go to open rows, activates and refreshes to closed banks; automatic precharges obey tRAS, tRTP, tWR
+/// and tRP.
 fn rows(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     let start = Command { at: 0, kind: Kind::Refresh { banks: 0 } };
     let mut opened = [None::<Command>; BANKS];
@@ -139,7 +139,7 @@ fn rows(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Data of two commands is never on the bus at once, and between a read's and a write's it turns.
+/// Data of two commands is never on the bus at once, and the bus turns between a read's data and a write's.
 fn data(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     let column = |c: &Command| match c.kind {
         Kind::Read { .. } => Some((c.at + u64::from(t.cl), false, *c)),
@@ -157,7 +157,7 @@ fn data(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A small generator, so that a failure is a seed.
+/// A small generator, so that a seed describes a failure.
 struct Random(u64);
 
 impl Random {
@@ -171,7 +171,7 @@ impl Random {
     }
 }
 
-/// What comes in: how often, from where, and how much of it are writes.
+/// The input: how often, from where, and which part are writes.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
     seed: u64,
@@ -212,7 +212,7 @@ fn timings() -> Vec<Timing> {
     vec![Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), per_bank, Timing::ddr4_2400()]
 }
 
-/// Runs the traffic and gives the commands.
+/// Runs the traffic and returns the commands.
 fn run(timing: Timing, controller: Controller, traffic: Traffic, clocks: usize) -> Vec<Command> {
     let mut channel = Channel::new(timing, controller);
     let mut random = Random(traffic.seed);
@@ -248,8 +248,8 @@ proptest! {
     }
 }
 
-/// A rule that the traffic never comes near would be kept by anyone: with any parameter one longer than what the
-/// scheduler knew, the checker has to object.
+/// A rule that the traffic never comes close to would always hold. So with any parameter one longer than the
+/// scheduler's, the checker must object.
 #[test]
 fn every_parameter_is_met_exactly() {
     type Longer = (&'static str, fn(&mut Timing));

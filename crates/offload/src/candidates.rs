@@ -1,22 +1,22 @@
-//! Packets that the engine was given, whose flows may go onto the card.
+//! Packets passed to the engine whose flows may go onto the card.
 
 use crate::line::Taken;
 use crate::ports::Ports;
 use model::{PacketView, VifId};
 use std::vec::Drain;
 
-/// Bytes of a packet that are looked at: the card looks at fewer.
+/// Bytes of a packet that are kept: the card examines fewer.
 const HEAD: usize = 192;
-/// Packets that are remembered. The flows of others go onto the card with a later packet.
+/// Most packets that are remembered. The flows of others go onto the card with a later packet.
 const MOST: usize = 1024;
-/// Flows that move at a time, at most: writing them takes the card's time.
+/// Most flows that move at a time: writing them takes the card's time.
 const FLOWS: usize = 64;
 
 /// Such a packet.
 #[derive(Debug)]
 pub struct Candidate {
     pub ingress: VifId,
-    /// Its number among the frames that the engine was given of this interface.
+    /// Its number among the interface's frames that the engine was given.
     number: u64,
     head: [u8; HEAD],
     len: u32,
@@ -24,7 +24,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Of a frame that came in by an interface.
+    /// For a frame that came in on an interface.
     fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
         let bytes = &taken.bytes;
         let mut head = [0; HEAD];
@@ -39,7 +39,7 @@ impl Candidate {
         }
     }
 
-    /// The packet, if it is one.
+    /// The packet, if it can be parsed.
     pub fn packet(&self) -> Option<PacketView<'_>> {
         let mut packet =
             PacketView::parse(&self.head[..HEAD.min(self.len as usize)], self.len, self.gso_size).ok()?;
@@ -52,12 +52,12 @@ impl Candidate {
 #[derive(Debug, Default)]
 pub struct Candidates {
     waiting: Vec<Candidate>,
-    /// Those whose flows are put onto the card just now; empty in between.
+    /// Those whose flows are being put onto the card; otherwise empty.
     chosen: Vec<Candidate>,
 }
 
 impl Candidates {
-    /// Remembers a frame that the engine is given, by its number.
+    /// Remembers a frame that the engine gets, by its number.
     pub fn remember(&mut self, ingress: VifId, number: u64, taken: &Taken) {
         if self.waiting.len() < MOST {
             self.waiting.push(Candidate::new(ingress, number, taken));
@@ -69,14 +69,14 @@ impl Candidates {
         self.waiting.is_empty()
     }
 
-    /// Chooses packets that the engine is done with. Returns whether there are any.
+    /// Chooses packets that the engine has finished. Returns whether there are any.
     pub fn choose(&mut self, ports: &Ports) -> bool {
         let is_done = |candidate: &mut Candidate| ports.is_done(candidate.ingress, candidate.number);
         self.chosen.extend(self.waiting.extract_if(.., is_done).take(FLOWS));
         !self.chosen.is_empty()
     }
 
-    /// Takes those that were chosen.
+    /// Takes the chosen ones.
     pub fn chosen(&mut self) -> Drain<'_, Candidate> {
         self.chosen.drain(..)
     }

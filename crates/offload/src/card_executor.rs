@@ -21,17 +21,17 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Times a simulated card is asked whether it is done with a command: about ten clocks each.
+/// How often a simulated card is asked whether it has finished a command: about ten clocks each.
 const POLLS: u32 = 10_000;
 
-/// Why there is no such executor.
+/// Why the executor can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum OffloadError {
     /// The card can't be used.
     #[error(transparent)]
     Card(#[from] CardError),
-    /// The system has no more threads or descriptors.
-    #[error("the card's carrier can't be started: {0}")]
+    /// If the system has no more threads or descriptors.
+    #[error("can't start the card's carrier: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -42,7 +42,7 @@ pub enum LineError {
     #[error(transparent)]
     Engine(#[from] AttachError),
     /// No event descriptors are left.
-    #[error("interface {vif}: no ring towards the engine: {error}")]
+    #[error("interface {vif}: can't make a ring to the engine: {error}")]
     Ring {
         /// Which.
         vif: VifId,
@@ -58,13 +58,13 @@ pub struct CardExecutor {
     stats: Arc<Stats>,
     orders: Arc<Orders>,
     carrier: Option<JoinHandle<()>>,
-    /// So that the card is told of changes in the order in which the engine was.
+    /// Ensures that the card gets changes in the same order as the engine.
     applying: Mutex<()>,
 }
 
 impl CardExecutor {
-    /// Puts the card that `open` makes, just out of reset and its memory zeros, before an engine that has neither ports
-    /// nor tables yet. People see it as `name`.
+    /// Puts the card that `open` creates, just after reset and with zeroed memory, before an engine that has neither
+    /// ports nor tables yet. The status shows it as `name`.
     ///
     /// # Errors
     /// [`OffloadError`].
@@ -89,7 +89,7 @@ impl CardExecutor {
                 Ok(driver) => (Some(driver), None),
                 Err(error) => (None, Some(error)),
             };
-            // Whoever started it waits for this.
+            // The thread that started it waits for this.
             let _ = opened.send(error);
             if let Some(driver) = driver {
                 Carrier::new(shared, driver, sleep).run();
@@ -101,7 +101,7 @@ impl CardExecutor {
         error.map_or_else(|| Ok(Arc::new(executor)), |error| Err(error.into()))
     }
 
-    /// Moves packets through this port from now on: through the card, if that serves interfaces of its kind.
+    /// From now on, moves packets through this port, and through the card if the card serves interfaces of this kind.
     ///
     /// # Errors
     /// [`LineError`].
@@ -122,7 +122,7 @@ impl CardExecutor {
         Ok(())
     }
 
-    /// Drops the port of an interface; false where there is none.
+    /// Drops the port of an interface; false if there is none.
     pub fn detach(&self, vif: VifId) -> bool {
         self.orders.tell(Message::Detach(vif));
         let had = self.engine.detach(vif);
@@ -139,13 +139,13 @@ impl Executor for CardExecutor {
         };
         let mut stalled = Executor::status(&*self.engine).stalled;
         if self.orders.is_stalled() {
-            // The carrier is counted as the worker after the engine's.
+            // The carrier's number is that of a worker after the engine's.
             stalled.push(self.engine.workers().len());
         }
         ExecutorStatus { name, card: Some(self.stats.card()), stalled }
     }
 
-    /// The engine decides what is valid; the card follows before this returns, or fails and is out of the way.
+    /// The engine decides what is valid. The card follows before this returns, or fails and is taken out of use.
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.apply(changes)?;
@@ -164,7 +164,7 @@ impl Executor for CardExecutor {
         let again = self.stats.again(vif);
         VifCounters {
             received: sum(a.received, b.received),
-            // What the engine sent left by the card.
+            // What the engine sent left through the card.
             sent: less(sum(a.sent, b.sent), again),
             receive_drops: a.receive_drops + b.receive_drops,
             send_drops: a.send_drops + b.send_drops,
@@ -179,7 +179,7 @@ impl Executor for CardExecutor {
         sum(self.engine.nexthop_counters(nexthop), self.stats.nexthop(nexthop))
     }
 
-    /// The engine's: what the card carries is counted there.
+    /// The engine's list: the card's packets are counted there.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {
         self.engine.flows(each);
     }
@@ -218,7 +218,7 @@ impl Executor for CardExecutor {
         self.engine.dropped(n)
     }
 
-    /// While it runs all packets go to the engine, which shows them to it.
+    /// While a capture runs, all packets go to the engine, which shows them to it.
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
         self.engine.capture(filter, to);
         self.orders.tell(Message::Capture);
@@ -229,7 +229,7 @@ impl Drop for CardExecutor {
     fn drop(&mut self) {
         self.orders.mailbox.post(Message::Stop);
         if let Some(carrier) = self.carrier.take() {
-            // A thread that panicked has said so already.
+            // A thread that panicked has reported it already.
             let _ = carrier.join();
         }
     }

@@ -1,5 +1,5 @@
-//! The carrier: one thread that takes packets from ports, moves them through the card, and gives the engine what the
-//! card leaves to the host. It sleeps when there is nothing to do; a simulated card stands still then.
+//! The carrier: one thread that takes packets from ports, moves them through the card, and passes punted packets to
+//! the engine. It sleeps when there is nothing to do; a simulated card then stands still.
 
 use crate::carry::Carry;
 use crate::fault::Fault;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often flows are looked after.
+/// How often flows are checked.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What the carrier shares with the executor.
@@ -36,11 +36,11 @@ pub struct Carrier<C> {
     flows: Flows,
     learned: Learned,
     sleep: Sleep,
-    /// Interfaces that are the engine's alone.
+    /// Interfaces that only the engine serves.
     beside: BTreeSet<VifId>,
-    /// The card forwards nothing, while the engine captures.
+    /// The card forwards nothing, because the engine captures.
     captured: bool,
-    /// When flows are looked after next.
+    /// When flows are checked next.
     next: Instant,
     failed: bool,
 }
@@ -85,16 +85,16 @@ impl<C: Carry> Carrier<C> {
         }
     }
 
-    /// Sleeps until there is a packet or a message, or flows are to be looked after.
+    /// Sleeps until there is a packet or a message, or flows must be checked.
     fn sleep(&mut self) {
         let Shared { stats, orders, .. } = &self.shared;
         let until = (!self.failed).then_some(self.next);
         self.sleep.sleep(&mut self.traffic.ports, &orders.mailbox, until, &stats.sleeps);
     }
 
-    /// Moves what there is to move. Returns whether there is more.
+    /// Moves waiting packets. Returns whether there are more.
     fn round(&mut self) -> Result<bool, Fault> {
-        // What flows on the card depend on does not change while some move.
+        // The tables on which the card's flows depend do not change while flows move.
         if !self.traffic.is_moving() && Instant::now() >= self.next {
             self.next = Instant::now() + EVERY;
             let (mut paths, flows) = self.datapaths();
@@ -103,7 +103,7 @@ impl<C: Carry> Carrier<C> {
             self.end_of_capture()?;
         }
         let (taken, waits) = self.traffic.round()?;
-        // What is due comes first.
+        // Due work comes first.
         if !self.traffic.is_moving() && Instant::now() < self.next {
             self.begin_moving()?;
         }
@@ -114,18 +114,18 @@ impl<C: Carry> Carrier<C> {
         Ok(taken || engine || self.traffic.is_busy())
     }
 
-    /// The flows on the card, and who knows of them.
+    /// The flows on the card, and the datapaths that know them.
     fn datapaths(&mut self) -> (Datapaths<'_, C>, &mut Flows) {
         let Shared { engine, stats, .. } = &self.shared;
         (Datapaths { engine, driver: &mut self.traffic.driver, stats }, &mut self.flows)
     }
 
-    /// Tells the card what packets taught the engine.
+    /// Tells the card what the engine learned from packets.
     fn follow_tables(&mut self) -> Result<(), Fault> {
         Ok(self.learned.follow(&self.shared.engine, &mut self.traffic.driver)?)
     }
 
-    /// Tells the card of the flows of packets that the engine is done with.
+    /// Puts onto the card the flows of packets that the engine has finished.
     fn begin_moving(&mut self) -> Result<(), Fault> {
         if !self.traffic.candidates.choose(&self.traffic.ports) {
             return Ok(());
@@ -149,7 +149,7 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// Does what a message says, when no flows move: what is on the card changes for none of them on its way.
+    /// Obeys a message. No flows may be moving, so that nothing on the card changes for one that is.
     fn obey(&mut self, message: Message) -> Result<(), Fault> {
         if let Err(fault) = self.traffic.finish_moving() {
             self.fail(&fault);
@@ -173,7 +173,7 @@ impl<C: Carry> Carrier<C> {
         }
     }
 
-    /// What the card forwards after this is by the new tables; what it forwarded before has left.
+    /// Afterwards the card forwards by the new tables, and what it forwarded before has left.
     fn apply(&mut self, changes: &[Change]) -> Result<(), Fault> {
         self.shared.engine.view(|view| self.traffic.driver.apply(view, changes))?;
         self.traffic.let_out();
@@ -217,7 +217,7 @@ impl<C: Carry> Carrier<C> {
         self.traffic.empty_card()
     }
 
-    /// Takes the flows off the card whose connections the engine forgot.
+    /// Takes flows off the card whose connections the engine forgot.
     fn forget_flows(&mut self) -> Result<(), Fault> {
         // Their connections may be among those.
         self.traffic.candidates.clear();
@@ -237,7 +237,7 @@ impl<C: Carry> Carrier<C> {
         self.traffic.empty_card()
     }
 
-    /// Lets the card forward again when nobody captures any more.
+    /// Lets the card forward again once nobody captures any more.
     fn end_of_capture(&mut self) -> Result<(), Fault> {
         if self.captured && !self.shared.engine.is_capturing() && self.traffic.settle()? {
             self.captured = false;
@@ -246,8 +246,8 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// Gives up the card. What is inside and does not come out is lost; what waited for it goes to the engine, and
-    /// after that the ports do, for good.
+    /// Gives up the card. What is inside and does not come out is lost. What waited for it goes to the engine, which
+    /// then gets the ports for good.
     fn fail(&mut self, fault: &Fault) {
         if self.failed {
             return;

@@ -7,7 +7,7 @@ use card::registers::PuntMeta;
 /// A packet for the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Port it comes in by.
+    /// For a packet that the host decided: where it leaves, unchanged. Without a frame, it is a mark or a release.
     pub port: u16,
     /// Of what the host decided: where it leaves as it is. Without a frame it is a mark, or a release.
     pub direct: Option<PuntMeta>,
@@ -18,26 +18,26 @@ pub struct Incoming {
 /// A packet from the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Port it leaves by; of what the host has to decide, that it came in by.
+    /// The port by which it leaves; for a punted packet, the one by which it came in.
     pub port: u16,
-    /// Why the host has to decide it, if it has to.
+    /// Why the host must decide it, if it must.
     pub punt: Option<PuntMeta>,
     /// The frame.
     pub bytes: Vec<u8>,
 }
 
-/// A card in this process: nothing moves but by [`Carry::tick`], and by its registers.
+/// A card in this process: it moves only through [`Carry::tick`] and its registers.
 pub trait Carry: Card {
-    /// Pipes of each direction. Inputs are those from guests, and after them those from wires; outputs as many queues
-    /// to the host, by which guests are reached too, and after them wires.
+    /// Pipes per direction. The inputs are first those from guests, then those from wires. The outputs are first as
+    /// many queues to the host, through which guests are reached too, then wires.
     fn pipes(&self) -> usize;
     /// Queues a packet for an input.
     fn send(&mut self, input: usize, packet: Incoming);
-    /// Packets queued for an input that have not wholly gone in.
+    /// Packets queued for an input that have not entered completely.
     fn backlog(&self, input: usize) -> usize;
     /// The next packet that came out.
     fn receive(&mut self, output: usize) -> Option<Outgoing>;
-    /// Buffers of frames: what is sent takes one, and what was received gives one back.
+    /// Buffers of frames: sending takes one, and receiving returns one.
     fn buffers(&mut self) -> &mut Buffers;
     /// One clock.
     fn tick(&mut self);

@@ -1,4 +1,4 @@
-//! What the card dropped, as the host counts it.
+//! The card's drops, as the host counts them.
 
 use crate::stats::Stats;
 use card::{Card, Commands};
@@ -10,11 +10,11 @@ const DROPS: u8 = 5;
 const REASONS: [DropReason; 4] =
     [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute, DropReason::PuntBudget];
 
-/// How far the card's counters were counted.
+/// How much of the card's counters has been counted.
 pub struct Dropped {
     /// Drops by reason.
     reasons: [u64; REASONS.len()],
-    /// Those for want of room while flows moved.
+    /// Drops for lack of room while flows moved.
     hold_full: u32,
 }
 
@@ -24,7 +24,7 @@ impl Dropped {
         Self { reasons: REASONS.map(|reason| commands.counter(DROPS, reason as u32)), hold_full: 0 }
     }
 
-    /// Counts what was dropped since the last time.
+    /// Counts the drops since the last time.
     pub fn count<C: Card>(&mut self, commands: &mut Commands<C>, stats: &Stats) {
         let (_, full) = commands.held();
         let more = full.wrapping_sub(std::mem::replace(&mut self.hold_full, full));

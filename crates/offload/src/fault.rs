@@ -2,7 +2,7 @@
 
 use card::CardError;
 
-/// Why the card can't be used any more.
+/// Why the card can no longer be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The driver's.
@@ -13,7 +13,7 @@ pub enum Fault {
     Silent {
         /// Packets in the card.
         inside: u64,
-        /// How long it was waited for them.
+        /// How many clocks were waited for them.
         clocks: u32,
     },
 }

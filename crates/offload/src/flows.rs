@@ -1,4 +1,4 @@
-//! The flows on the card as the engine counts them: their connections do not time out while the card carries them.
+//! The engine's records of flows on the card: their connections do not time out while the card carries them.
 
 use crate::stats::Stats;
 use card::driver::{Driver, Usage};
@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use tables::Deps;
 
-/// Flows that are looked after at a time, at least.
+/// Fewest flows checked at a time.
 const PER_LOOK: usize = 32;
-/// Looks within which each flow is looked after, sooner than any connection times out.
+/// Number of checks within which each flow is checked once, sooner than any connection times out.
 const LOOKS: usize = 8;
-/// Looks in vain after which a flow leaves the card.
+/// Checks without packets after which a flow leaves the card.
 const IDLE: u8 = 10;
 
-/// The datapaths that flows are on, and what counts them.
+/// The datapaths that have flows, and what counts their packets.
 pub struct Datapaths<'a, C> {
     pub engine: &'a Engine,
     pub driver: &'a mut Driver<C>,
@@ -29,20 +29,20 @@ pub struct Datapaths<'a, C> {
 /// A flow on the card.
 #[derive(Debug)]
 pub struct Carried {
-    /// Its connection, or the one it would be, if it is dropped.
+    /// Its connection, or, if it is dropped, the one it would be.
     connection: Option<FlowKey>,
-    /// Its connection by the direction it is of, if there is one.
+    /// Its connection in the flow's direction, if there is one.
     direction: Option<FlowKey>,
     rules: Vec<RuleId>,
     nexthop: Option<NexthopId>,
-    /// What of the tables the decision depended on.
+    /// The table entries on which the decision depended.
     deps: Deps,
-    /// Looks since it last carried a packet.
+    /// Checks since it last carried a packet.
     idle: u8,
 }
 
 impl Carried {
-    /// Of a flow that a decision put onto the card just now.
+    /// For a flow that a decision has just put onto the card.
     pub fn new(flow: &Flow, decision: &Decision, deps: Deps) -> Self {
         let direction = decision.effects.flow.as_ref().map(|change| match change {
             FlowChange::Update { connection, reply: true } => connection.original.reverse(),
@@ -65,7 +65,7 @@ impl Carried {
 #[derive(Debug, Default)]
 pub struct Flows {
     carried: BTreeMap<Key, Carried>,
-    /// The last one that was looked after.
+    /// The flow that was checked last.
     looked: Option<Key>,
 }
 
@@ -76,7 +76,7 @@ impl Flows {
         self.carried.iter().filter(of).map(|(key, _)| *key).collect()
     }
 
-    /// The next ones to be looked after.
+    /// The next flows to check.
     fn next(&mut self) -> Vec<Key> {
         let from = self.looked.map_or(Unbounded, Excluded);
         let count = PER_LOOK.max(self.carried.len().div_ceil(LOOKS));
@@ -85,8 +85,8 @@ impl Flows {
         keys
     }
 
-    /// Counts what a flow carried since the last look. False where it is to leave the card: it is idle, its
-    /// connection is gone, or it has left already.
+    /// Counts what a flow carried since the last check. False if it must leave the card: it is idle, its connection no
+    /// longer exists, or it has left already.
     fn account<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) -> bool {
         let Some(carried) = self.carried.get_mut(key) else { return false };
         let (used, counters) = match paths.driver.usage(key) {
@@ -106,8 +106,8 @@ impl Flows {
         alive && carried.idle < IDLE
     }
 
-    /// Remembers a flow that is on the card now. Its connection's packets are known to be missing before the first
-    /// one is.
+    /// Remembers a flow that is now on the card. Its connection's counters are marked as incomplete before the first
+    /// packet is missing.
     pub fn insert<C: Card>(&mut self, key: Key, carried: Carried, paths: &Datapaths<'_, C>) {
         let counters = paths.driver.is_counted(&key).then(Counters::default);
         if let Some(direction) = &carried.direction {
@@ -122,7 +122,7 @@ impl Flows {
         self.carried.remove(key);
     }
 
-    /// Looks after some of the flows.
+    /// Checks some of the flows.
     pub fn look_after<C: Card>(&mut self, paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
         for key in self.next() {
             self.account_or_end(&key, paths)?;
@@ -134,7 +134,7 @@ impl Flows {
         Ok(())
     }
 
-    /// Takes the flows off the card whose connections the engine forgot.
+    /// Takes flows off the card whose connections the engine forgot.
     pub fn end_forgotten<C: Card>(&mut self, paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
         for key in self.carried.keys().copied().collect::<Vec<_>>() {
             self.account_or_end(&key, paths)?;

@@ -1,4 +1,4 @@
-//! Putting flows onto the card that it keeps the packets of until they are released.
+//! Puts flows onto the card, which holds their packets until they are released.
 
 use crate::candidates::Candidate;
 use crate::flows::{Carried, Datapaths, Flows};
@@ -14,26 +14,27 @@ pub struct Installing<'a, C> {
     paths: Datapaths<'a, C>,
     flows: &'a mut Flows,
     hold: Hold,
-    /// Dropped ones, too. A connection made by an interface that is the engine's alone would not end a drop.
+    /// Whether dropped flows are included. A connection created by an interface that only the engine serves would not
+    /// end such a drop.
     drops: bool,
-    /// Those that were looked at.
+    /// The flows that were handled.
     done: HashSet<Key>,
-    /// What is on the card now, and of which interfaces.
+    /// The flows that are now on the card, and their interfaces.
     keys: Vec<Key>,
     ports: BTreeSet<VifId>,
 }
 
 impl<'a, C: Card> Installing<'a, C> {
-    /// None yet. Dropped flows are put there where `drops`.
+    /// Empty. Dropped flows are included if `drops`.
     pub fn new(paths: Datapaths<'a, C>, flows: &'a mut Flows, hold: Hold, drops: bool) -> Self {
         let (done, keys, ports) = (HashSet::new(), Vec::new(), BTreeSet::new());
         Self { paths, flows, hold, drops, done, keys, ports }
     }
 
-    /// Puts a packet's flow there, if that is one the card takes.
+    /// Puts a packet's flow onto the card, if the card supports it.
     ///
     /// # Errors
-    /// The card can't be used.
+    /// If the card can't be used.
     pub fn install(&mut self, candidate: &Candidate) -> Result<(), CardError> {
         if let Some(key) = self.decide(candidate)? {
             self.keys.push(key);
@@ -42,7 +43,7 @@ impl<'a, C: Card> Installing<'a, C> {
         Ok(())
     }
 
-    /// The flows, and the interfaces they come in by.
+    /// The flows, and the interfaces by which they come in.
     pub fn finish(self) -> (Vec<Key>, BTreeSet<VifId>) {
         self.paths.stats.flows.set(self.paths.driver.flows() as u64);
         let refused = self.paths.driver.refused();

@@ -1,4 +1,4 @@
-//! What packets taught the engine, as far as the card knows it.
+//! What the engine learned from packets, as far as the card knows it.
 
 use card::driver::Driver;
 use card::{Card, CardError};
@@ -9,7 +9,7 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// What the card knows of that.
+/// The learned entries that the card knows.
 #[derive(Default)]
 pub struct Learned {
     /// The epoch of it.
@@ -23,7 +23,7 @@ impl Learned {
     /// Tells the card what is new.
     ///
     /// # Errors
-    /// The card can't be used.
+    /// If the card can't be used.
     pub fn follow<C: Card>(&mut self, engine: &Engine, driver: &mut Driver<C>) -> Result<(), CardError> {
         let epoch = engine.view(|view| view.snapshot().epoch());
         if epoch == self.epoch {
@@ -53,7 +53,7 @@ impl Learned {
     }
 }
 
-/// The keys that have another value now, or one in one of them alone.
+/// The keys whose values differ, including those that only one map has.
 fn differences<K: Copy + Eq + std::hash::Hash, V: PartialEq>(
     before: &HashMap<K, V>,
     now: &HashMap<K, V>,

@@ -1,4 +1,4 @@
-//! A port as the carrier has it: it takes what comes in, and stands in for the port towards the engine.
+//! A port as the carrier uses it: it takes incoming frames, and represents the port towards the engine.
 
 use crate::stats::VifCells;
 use card::buffers::Buffers;
@@ -8,15 +8,15 @@ use ringport::{Downlink, RingPort, Uplink};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Frames that wait for the engine in a port's ring.
+/// Most frames that wait for the engine in a port's ring.
 pub const SLOTS: u32 = 256;
-/// The ring of a port. Frames may be large sends of the host's own.
+/// The ring of a port. Frames may be the host's own large sends.
 pub const RING: RingPort = RingPort { mtu: u16::MAX, slots: SLOTS };
 /// Bytes taken from a queue at a time.
 const BYTES_PER_BURST: usize = 64 << 10;
-/// Times that a queue held by a worker is tried again.
+/// How often a queue that a worker holds is tried again.
 const TRIES: u32 = 100;
-/// Longest frame that the card is given, bytes.
+/// Longest frame for the card, bytes.
 pub const LONGEST: usize = 9600;
 
 /// A frame that came in.
@@ -24,17 +24,17 @@ pub const LONGEST: usize = 9600;
 pub struct Taken {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What is left to do of it.
+    /// Its unfinished offloads.
     pub offload: Offload,
 }
 
 impl Taken {
-    /// Of a packet as the card carries it: nothing is left to do.
+    /// For a packet that the card can carry: nothing is unfinished.
     pub fn finished(bytes: Vec<u8>) -> Self {
         Self { bytes, offload: Offload::default() }
     }
 
-    /// Whether the card can't take it: what is left to do is not for the card.
+    /// Whether the card can't take it, because of its unfinished offloads.
     pub fn is_beyond_card(&self) -> bool {
         let unfinished = matches!(self.offload.csum, Csum::Partial { .. }) || self.offload.gso.is_some();
         unfinished || self.bytes.is_empty() || self.bytes.len() > LONGEST
@@ -46,22 +46,22 @@ pub struct Line {
     /// The port's own queues.
     pub rx: Vec<Box<dyn RxQueue>>,
     pub tx: Vec<Arc<dyn TxQueue>>,
-    /// Where the engine receives what came in by the port.
+    /// Carries the port's frames to the engine.
     pub uplink: Uplink,
-    /// What the engine sent by the port.
+    /// Carries frames that the engine sends by the port.
     pub downlink: Downlink,
-    /// A wire; else a guest.
+    /// Whether it is a wire; otherwise a guest.
     pub wire: bool,
-    /// What its ring has no room for.
+    /// Frames for which its ring has no room.
     waiting: VecDeque<Taken>,
-    /// Frames that the engine was given, those that wait for room included.
+    /// Number of frames given to the engine, including those that wait for room.
     pub handed: u64,
-    /// The last frames went past the card: none goes there before the engine is done with them.
+    /// The last frames bypassed the card: none enters it before the engine has finished them.
     pub past: bool,
 }
 
 impl Line {
-    /// A port with these queues, whose rings end here.
+    /// A port with these queues and these ends of its rings.
     pub fn new(
         rx: Vec<Box<dyn RxQueue>>,
         tx: Vec<Arc<dyn TxQueue>>,
@@ -77,17 +77,17 @@ impl Line {
         self.waiting.is_empty() && !self.past
     }
 
-    /// Which of the card's inputs the port is at, and which output reaches it, of a card with so many pipes each way.
+    /// The card's input for the port, and the output that reaches it, on a card with this many pipes per direction.
     pub fn place(&self, vif: VifId, pipes: usize) -> usize {
         usize::from(vif.0) % pipes + if self.wire { pipes } else { 0 }
     }
 
-    /// Whether the engine is done with all that it was given.
+    /// Whether the engine has finished all frames that it was given.
     pub fn is_settled(&self) -> bool {
         self.done() == self.handed
     }
 
-    /// Frames that the engine is done with, of those that it was given.
+    /// How many of its frames the engine has finished.
     pub fn done(&self) -> u64 {
         let inside = SLOTS as usize - self.uplink.room();
         self.handed - (self.waiting.len() + inside) as u64
@@ -100,7 +100,7 @@ impl Line {
         bytes
     }
 
-    /// Takes a burst of each queue.
+    /// Takes a burst from each queue.
     pub fn take(&mut self, burst: &mut Burst, buffers: &mut Buffers, taken: &mut Vec<Taken>) {
         for queue in &mut self.rx {
             if queue.poll(burst, BYTES_PER_BURST) == 0 {
@@ -118,14 +118,14 @@ impl Line {
         debug_assert!(taken.len() <= BURST * self.rx.len(), "a burst is bounded");
     }
 
-    /// Gives a frame to the engine; it waits where there is no room.
+    /// Passes a frame to the engine; it waits if there is no room.
     pub fn hand(&mut self, taken: Taken, buffers: &mut Buffers) {
         self.handed += 1;
         self.waiting.push_back(taken);
         self.push(buffers);
     }
 
-    /// Gives the engine what waits, as far as there is room. Returns whether something still waits.
+    /// Passes waiting frames to the engine, as far as there is room. Returns whether some still wait.
     pub fn push(&mut self, buffers: &mut Buffers) -> bool {
         let mut sent = false;
         while self.uplink.room() > 0
@@ -141,7 +141,7 @@ impl Line {
         !self.waiting.is_empty()
     }
 
-    /// Sends a frame that the card forwarded here. A worker that holds the queue is given time to let it go.
+    /// Sends a frame that the card forwarded here. If a worker holds the queue, it is given time to release it.
     pub fn send(&self, frame: &[u8], cells: Option<&VifCells>) -> Result<(), DropReason> {
         let mut sent = send(&self.tx, frame);
         for _ in 0..TRIES {
@@ -161,7 +161,7 @@ impl Line {
     }
 }
 
-/// Sends a frame by the first queue that can be had.
+/// Sends a frame through the first queue that can be leased.
 fn send(queues: &[Arc<dyn TxQueue>], frame: &[u8]) -> Result<(), DropReason> {
     let mut reason = DropReason::TxDown;
     for queue in queues {

@@ -1,9 +1,9 @@
-//! Flows on their way onto the card: nothing of a flow overtakes, and nothing else waits.
+//! Moving flows onto the card: nothing of a flow overtakes, and nothing else waits.
 //!
-//! The card is told of the flows, and keeps their packets from then on. A mark by each pipe comes out behind all of
-//! theirs that were the host's. Once the engine is done with what it had been given by then, the flows are released
-//! at the card's outputs. Until that is so everywhere, what comes out for the host waits here: it may be of such a
-//! flow, whose packets before it leave by another output.
+//! The driver writes the flows, and from then on the card holds their packets. A mark through each pipe comes out
+//! after all their packets to the host. Once the engine has finished what it had been given by then, the flows are
+//! released at the card's outputs. Until all are released, packets that come out for the host wait here: they may
+//! belong to such a flow, whose earlier packets leave by another output.
 
 use crate::carry::{Carry, Outgoing};
 use crate::passage::Passage;
@@ -16,9 +16,10 @@ use model::VifId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long the engine may take to be done with what it was given.
+/// How long the engine may take to finish what it was given.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Beats that the ports of such flows may send until these are released: the rest of a ring is for what is in the pipe.
+/// Beats that the ports of such flows may send until these are released: the rest of a ring is for what is in the
+/// pipe.
 const ROOM: usize = RING / 2;
 
 /// Flows that move.
@@ -26,26 +27,26 @@ pub struct Batch {
     hold: Hold,
     keys: Vec<Key>,
     stage: Stage,
-    /// What came out for the host meanwhile.
+    /// Packets for the host that came out meanwhile.
     behind: Vec<Outgoing>,
 }
 
 enum Stage {
-    /// So many marks are under way.
+    /// This many marks are under way.
     Marked(usize),
-    /// The engine has to be done with so many frames of each port.
+    /// The engine must finish this many frames of each port.
     Engine(BTreeMap<VifId, u64>, Instant),
     /// The releases are under way.
     Released,
 }
 
-/// What is to be done next.
+/// What is due next.
 pub enum Due {
     /// Wait.
     Nothing,
-    /// [`Batch::release`], behind what the engine sent.
+    /// [`Batch::release`], after what the engine sent.
     Release,
-    /// [`Batch::end`], behind what was released.
+    /// [`Batch::end`], after what was released.
     End,
 }
 
@@ -55,7 +56,7 @@ pub const fn is_mark(packet: &Outgoing) -> bool {
 }
 
 impl Batch {
-    /// Of flows that the card was told of, which come in by these ports: marks go in.
+    /// For flows that were written to the card and come in by these ports: sends the marks.
     pub fn new(hold: Hold, keys: Vec<Key>, ports: BTreeSet<VifId>, passage: &mut Passage) -> Self {
         let inputs = passage.inputs();
         for input in 0..inputs {
@@ -66,7 +67,7 @@ impl Batch {
         Self { hold, keys, stage: Stage::Marked(inputs), behind: Vec::new() }
     }
 
-    /// Whether the card has to do something for them, apart from packets.
+    /// Whether marks are still under way in the card.
     pub fn is_marking(&self) -> bool {
         matches!(self.stage, Stage::Marked(_) | Stage::Released)
     }
@@ -81,7 +82,7 @@ impl Batch {
         }
     }
 
-    /// Holds back what came out for the host while the flows are released.
+    /// Holds back a packet for the host while the flows are being released.
     pub fn hold_back(&mut self, packet: Outgoing) -> Option<Outgoing> {
         if !matches!(self.stage, Stage::Released) {
             return Some(packet);
@@ -90,7 +91,7 @@ impl Batch {
         None
     }
 
-    /// What is to be done next.
+    /// What is due next.
     pub fn due<C: Carry>(&self, ports: &Ports, driver: &mut Driver<C>) -> Due {
         match &self.stage {
             Stage::Marked(_) => Due::Nothing,
@@ -101,7 +102,9 @@ impl Batch {
                     return Due::Nothing;
                 }
                 if !done {
-                    tracing::warn!("the engine does not keep up; packets that it still has may come late");
+                    tracing::warn!(
+                        "the engine does not keep up; packets that it still has may arrive out of order"
+                    );
                 }
                 Due::Release
             }
@@ -120,7 +123,7 @@ impl Batch {
         self.stage = Stage::Released;
     }
 
-    /// The flows are the card's from here on. What was held back.
+    /// From here on the flows are the card's. Returns what was held back.
     pub fn end(self, passage: &mut Passage) -> (Hold, Vec<Key>, Vec<Outgoing>) {
         passage.free();
         (self.hold, self.keys, self.behind)

@@ -1,4 +1,4 @@
-//! How the executor speaks to the carrier: by messages that it waits for.
+//! The executor's messages to the carrier, for whose effect it waits.
 
 use crate::line::Line;
 use engine::{Mailbox, Pending, Receipt};
@@ -7,16 +7,16 @@ use rustix::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the carrier may take to obey: a simulated card takes its time. After that nobody waits for it any more.
+/// How long the carrier may take to obey: a simulated card is slow. After that, nobody waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the carrier is told.
+/// A message to the carrier.
 pub enum Message {
     /// Carry the packets of an interface.
     Attach(VifId, Line),
-    /// Let go of an interface.
+    /// Release an interface.
     Detach(VifId),
-    /// Another interface is the engine's alone, or no more.
+    /// Another interface is served only by the engine, or no longer.
     Beside(VifId, bool),
     /// The tables changed.
     Apply(Vec<Change>),
@@ -28,10 +28,10 @@ pub enum Message {
     Stop,
 }
 
-/// The carrier's mailbox. A message is obeyed once it is dropped, or with the carrier.
+/// The carrier's mailbox. A message is obeyed when it is dropped, or with the carrier.
 pub struct Orders {
     pub mailbox: Mailbox<Message>,
-    /// How long a message is waited for.
+    /// How long to wait for a message.
     patience: Duration,
     /// The last message that was not obeyed in time.
     late: Mutex<Option<Pending>>,
@@ -41,12 +41,12 @@ impl Orders {
     /// None yet.
     ///
     /// # Errors
-    /// No event descriptors are left.
+    /// If no event descriptors are left.
     pub fn new() -> io::Result<Self> {
         Ok(Self { mailbox: Mailbox::new()?, patience: PATIENCE, late: Mutex::default() })
     }
 
-    /// Posts a message and waits until it was obeyed, but not for a carrier that is stalled.
+    /// Posts a message and waits until it is obeyed, but not for a stalled carrier.
     pub fn tell(&self, message: Message) {
         let (receipt, done) = Receipt::new();
         self.mailbox.post_with(message, receipt);
@@ -56,7 +56,7 @@ impl Orders {
         }
     }
 
-    /// Whether the carrier has not done yet what it was given time for.
+    /// Whether the carrier has not yet done something for which its time has run out.
     pub fn is_stalled(&self) -> bool {
         let mut late = self.late();
         if late.as_ref().is_some_and(|done| done.wait(Instant::now())) {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use model::VifId;
 
-    /// There is no carrier: nothing is obeyed until the test does.
+    /// There is no carrier: nothing is obeyed until the test does it.
     #[test]
     fn a_carrier_that_does_not_obey_is_not_waited_for_for_ever() {
         let orders = Orders { patience: Duration::from_millis(1), ..Orders::new().unwrap() };

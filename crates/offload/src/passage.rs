@@ -1,30 +1,30 @@
-//! The way into the card: what waits for its inputs, and how much is inside.
+//! The entrance of the card: what waits for its inputs, and how much is inside.
 
 use crate::carry::{Carry, Incoming};
 use card::registers::PuntMeta;
 use model::VifId;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Frames that wait for an input of the card at most, but for a burst.
+/// Most frames that wait for an input of the card, besides one burst.
 pub const QUEUE: usize = 64;
-/// Frames of those that the card is given ahead.
+/// Number of those frames that the card gets in advance.
 const AHEAD: usize = 2;
-/// Beats that the card may put in front of a packet.
+/// Beats that the card may add before a packet.
 const FRONT: usize = 2;
 
-/// What waits for the card and what is in it.
+/// What waits for the card, and what is in it.
 pub struct Passage {
     /// What waits, by input.
     queued: Vec<VecDeque<Incoming>>,
-    /// Packets in the card, those it dropped included, until it was asked.
+    /// Packets in the card. It includes packets that the card dropped, until it is asked.
     inside: u64,
     /// Clocks since a packet went in or came out.
     quiet: u32,
-    /// What may go in of ports whose flows move.
+    /// The limit for ports whose flows move.
     limit: Option<Limit>,
 }
 
-/// Where so much may go in.
+/// A limit of beats for these inputs.
 struct Limit {
     ports: BTreeSet<VifId>,
     beats: usize,
@@ -35,13 +35,13 @@ const fn beats(packet: &Incoming) -> usize {
 }
 
 impl Passage {
-    /// Into a card with so many inputs, which is empty.
+    /// For an empty card with this many inputs.
     pub fn new(inputs: usize) -> Self {
         let queued = (0..inputs).map(|_| VecDeque::new()).collect();
         Self { queued, inside: 0, quiet: 0, limit: None }
     }
 
-    /// Inputs; there are as many outputs.
+    /// Number of inputs, and of outputs.
     pub fn inputs(&self) -> usize {
         self.queued.len()
     }
@@ -66,17 +66,17 @@ impl Passage {
         self.queued[input].len()
     }
 
-    /// A packet waits for an input.
+    /// Queues a packet for an input.
     pub fn push(&mut self, input: usize, packet: Incoming) {
         self.queued[input].push_back(packet);
     }
 
-    /// What is no frame waits for an input: a mark, or a release.
+    /// Queues a mark or a release, which has no frame, for an input.
     pub fn tell(&mut self, input: usize, meta: PuntMeta) {
         self.push(input, Incoming { port: meta.port, direct: Some(meta), bytes: Vec::new() });
     }
 
-    /// Whether few enough frames wait for an input. Those that wait for flows to move leave room for other ports'.
+    /// Whether few enough frames wait for an input. Those that wait for flows to move leave room for other ports.
     pub fn has_room(&self, vif: VifId, input: usize) -> bool {
         let queue = &self.queued[input];
         let ready = queue.iter().filter(|packet| self.may_enter(packet)).count();
@@ -84,7 +84,8 @@ impl Passage {
         ready < QUEUE && own < QUEUE
     }
 
-    /// Ports may send no more than so many beats until [`Self::free`]: that is the room where they may have to wait.
+    /// Limits ports to this many beats until [`Self::free`]: where their packets may have to wait, there is no more
+    /// room.
     pub fn limit(&mut self, ports: BTreeSet<VifId>, beats: usize) {
         self.limit = Some(Limit { ports, beats });
     }
@@ -99,7 +100,7 @@ impl Passage {
         packet.direct.is_some() || !self.limit.as_ref().is_some_and(waits)
     }
 
-    /// Gives the card what it has room for.
+    /// Passes as much to the card as it has room for.
     pub fn feed(&mut self, card: &mut impl Carry) {
         for input in 0..self.queued.len() {
             while card.backlog(input) < AHEAD
@@ -124,7 +125,7 @@ impl Passage {
         self.quiet += 1;
     }
 
-    /// The clocks are counted from now.
+    /// Restarts the count of clocks.
     pub fn stir(&mut self) {
         self.quiet = 0;
     }
@@ -134,7 +135,7 @@ impl Passage {
         self.inside = self.inside.saturating_sub(1);
     }
 
-    /// Whatever is inside does not come out. How much that is.
+    /// Gives up what is inside and does not come out; returns how much that is.
     pub fn write_off(&mut self) -> u64 {
         std::mem::take(&mut self.inside)
     }

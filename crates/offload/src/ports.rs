@@ -11,7 +11,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 pub struct Ports {
     lines: BTreeMap<VifId, Line>,
     burst: Burst,
-    /// What was just taken from a port; empty in between.
+    /// What was just taken from a port; otherwise empty.
     taken: Vec<Taken>,
 }
 
@@ -36,28 +36,28 @@ impl Ports {
         self.lines.get(&vif)
     }
 
-    /// An interface's, to be changed.
+    /// An interface's port, to change.
     pub fn get_mut(&mut self, vif: VifId) -> Option<&mut Line> {
         self.lines.get_mut(&vif)
     }
 
-    /// All of them, to be changed.
+    /// All ports, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (VifId, &mut Line)> {
         self.lines.iter_mut().map(|(vif, line)| (*vif, line))
     }
 
-    /// Every queue that packets come in by.
+    /// Every receiving queue.
     pub fn queues(&mut self) -> impl Iterator<Item = &mut Box<dyn RxQueue>> {
         self.lines.values_mut().flat_map(|line| &mut line.rx)
     }
 
-    /// The first interface behind another, or of all.
+    /// The first interface after another one, or of all.
     pub fn after(&self, vif: Option<VifId>) -> Option<VifId> {
         let from = vif.map_or(Unbounded, Excluded);
         self.lines.range((from, Unbounded)).next().map(|(vif, _)| *vif)
     }
 
-    /// Takes a burst of each queue of an interface. They are given back to [`Self::give_back`], empty.
+    /// Takes a burst from each queue of an interface. The caller returns the empty list to [`Self::give_back`].
     pub fn take(&mut self, vif: VifId, buffers: &mut Buffers) -> Vec<Taken> {
         let mut taken = std::mem::take(&mut self.taken);
         if let Some(line) = self.lines.get_mut(&vif) {
@@ -71,12 +71,12 @@ impl Ports {
         self.taken = taken;
     }
 
-    /// Gives the engine what waits for room in its rings. Returns whether something still waits.
+    /// Passes to the engine what waits for room in its rings. Returns whether something still waits.
     pub fn push(&mut self, buffers: &mut Buffers) -> bool {
         self.lines.values_mut().fold(false, |waits, line| line.push(buffers) | waits)
     }
 
-    /// The same. Returns whether the engine is done with all that it was given.
+    /// The same. Returns whether the engine has finished all that it was given.
     pub fn settle(&mut self, buffers: &mut Buffers) -> bool {
         self.lines.values_mut().all(|line| !line.push(buffers) && line.is_settled())
     }
@@ -86,7 +86,7 @@ impl Ports {
         self.lines.iter().map(|(vif, line)| (*vif, line.handed)).collect()
     }
 
-    /// Whether the engine is done with so many frames of an interface, or the interface is gone.
+    /// Whether the engine has finished this many frames of an interface, or the interface no longer exists.
     pub fn is_done(&self, vif: VifId, number: u64) -> bool {
         self.lines.get(&vif).is_none_or(|line| line.done() >= number)
     }

@@ -20,25 +20,25 @@ impl Sleep {
     /// Messages do.
     ///
     /// # Errors
-    /// No event descriptors are left.
+    /// If no event descriptors are left.
     pub fn new(mailbox: &Mailbox<Message>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, mailbox.event(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         Ok(Self { epoll })
     }
 
-    /// Packets of a port do, too.
+    /// Makes packets of a port wake it, too.
     pub fn watch(&self, vif: VifId, line: &mut Line) {
         for queue in &mut line.rx {
             let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
             if let Err(error) = epoll::add(&self.epoll, queue.event_fd(), data, epoll::EventFlags::IN) {
-                tracing::error!(%vif, %error, "a queue can't be waited for; it is polled once a second");
+                tracing::error!(%vif, %error, "can't wait for this queue, so it is polled once a second");
             }
             queue.disarm();
         }
         let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
         if let Err(error) = epoll::add(&self.epoll, line.downlink.event_fd(), data, epoll::EventFlags::IN) {
-            tracing::error!(%vif, %error, "what the engine sends can't be waited for; it is polled once a second");
+            tracing::error!(%vif, %error, "can't wait for the engine's frames, so they are polled once a second");
         }
         line.downlink.disarm();
     }
@@ -46,13 +46,13 @@ impl Sleep {
     /// They do no more.
     pub fn forget(&self, line: &Line) {
         for queue in &line.rx {
-            // It was added; and with the queue its descriptor goes anyway.
+            // It was added before; and its descriptor is closed with the queue anyway.
             let _ = epoll::delete(&self.epoll, queue.event_fd());
         }
         let _ = epoll::delete(&self.epoll, line.downlink.event_fd());
     }
 
-    /// Sleeps until there is a packet or a message, but not past an instant.
+    /// Sleeps until there is a packet or a message, but not past `until`.
     pub fn sleep(
         &self,
         ports: &mut Ports,
@@ -85,7 +85,7 @@ impl Sleep {
         });
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
-        // Interrupted or not: the carrier looks for itself what there is.
+        // Interrupted or not, the carrier checks what there is.
         let _ = epoll::wait(self.epoll.as_fd(), &mut events[..], timeout.as_ref());
     }
 }

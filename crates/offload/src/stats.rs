@@ -1,4 +1,4 @@
-//! What the carrier counted: written by it alone, read by anybody.
+//! The carrier's counters: only the carrier writes them, anybody may read them.
 
 use card::registers::Punt;
 use executor::{CardCounters, Counters, StageCycles, VifCounters, WorkerCounters};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Ports a card has room for.
+/// Most ports of a card.
 pub const PORTS: usize = 1024;
 
 /// A number with one writer.
@@ -51,13 +51,13 @@ impl Pair {
     }
 }
 
-/// An interface's: what went into the card, what of that came back, and what the card sent.
+/// An interface's counters: packets that entered the card, those that came back, and those that the card sent.
 #[derive(Debug, Default)]
 pub struct VifCells {
     pub received: Pair,
     pub punted: Pair,
     pub sent: Pair,
-    /// Of those the engine's: it counted them too.
+    /// Of these, the engine's, which also counted them.
     pub again: Pair,
     pub send_drops: Count,
 }
@@ -71,7 +71,7 @@ pub struct Stats {
     pub received: Pair,
     pub punted: Pair,
     pub sent: Pair,
-    /// Of those, or of what is about to be, the engine's.
+    /// Of these, or of those about to be counted, the engine's.
     pub again: Pair,
     pub dropped: Count,
     pub lost: Count,
@@ -120,13 +120,13 @@ impl Stats {
         self.vifs.get(usize::from(vif.0))
     }
 
-    /// Counts a packet that the card left to the host.
+    /// Counts a packet that the card punted to the host.
     pub fn count_punt(&self, vif: VifId, bytes: usize) {
         self.vif(vif).into_iter().for_each(|cells| cells.punted.packet(bytes));
         self.punted.packet(bytes);
     }
 
-    /// Counts packets of a flow for what carried it.
+    /// Counts packets of a flow to its rules and nexthop.
     pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, counters: Counters) {
         let mut counted = lock(&self.rules);
         for rule in rules {
@@ -138,12 +138,12 @@ impl Stats {
         }
     }
 
-    /// Forgets rules that are gone.
+    /// Forgets rules that no longer exist.
     pub fn forget_rule(&self, rule: RuleId) {
         lock(&self.rules).remove(&rule);
     }
 
-    /// Forgets a nexthop that is gone.
+    /// Forgets a nexthop that no longer exists.
     pub fn forget_nexthop(&self, nexthop: NexthopId) {
         lock(&self.nexthops).remove(&nexthop);
     }
@@ -178,7 +178,7 @@ impl Stats {
         })
     }
 
-    /// What the engine sent by an interface, and the card again.
+    /// Packets that the engine sent by an interface, and the card again.
     pub fn again(&self, vif: VifId) -> Counters {
         self.vif(vif).map_or_else(Counters::default, |cells| cells.again.get())
     }
@@ -242,7 +242,7 @@ pub fn less(all: Counters, part: Counters) -> Counters {
     }
 }
 
-/// No state guarded here is left half-changed by a panic, so poison is ignored.
+/// A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,25 +21,25 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Clocks between looks at ports and messages.
+/// Clocks between checks of ports and messages.
 const SLICE: u32 = 256;
-/// Frames that wait for an input of the card, where the engine's are no longer taken.
+/// Number of frames waiting for an input of the card from which on the engine's are no longer taken.
 const AGAIN: usize = 4 * QUEUE;
-/// Clocks without a packet coming out after which the card is asked whether any is still inside: it drops some.
+/// Clocks without an outgoing packet after which the card is asked whether any is still inside: it drops some.
 const QUIET: u32 = 512;
-/// Clocks without a packet coming out after which none is left between where a barrier waits for it and the output:
-/// outputs are always taken from, and the longest packet has fewer beats.
+/// Clocks without an outgoing packet after which none is left between the place where a barrier waits for it and the
+/// output: outputs are always emptied, and the longest packet has fewer beats.
 const EXIT: u32 = 256;
-/// Clocks without a packet moving after which the card hangs.
+/// Clocks without a moving packet after which the card counts as hung.
 const HANG: u32 = 50_000;
 
-/// The ports, the card, and what is between them.
+/// The ports, the card, and the packets between them.
 pub struct Traffic<C> {
     pub driver: Driver<C>,
     pub ports: Ports,
     passage: Passage,
     pub candidates: Candidates,
-    /// Flows on their way onto the card.
+    /// Flows that are being moved onto the card.
     batch: Option<Batch>,
     dropped: Dropped,
     stats: Arc<Stats>,
@@ -70,7 +70,7 @@ impl<C: Carry> Traffic<C> {
         self.batch.is_some() || self.passage.is_busy()
     }
 
-    /// Whether flows are on their way onto the card.
+    /// Whether flows are being moved onto the card.
     pub fn is_moving(&self) -> bool {
         self.batch.is_some()
     }
@@ -83,8 +83,8 @@ impl<C: Carry> Traffic<C> {
         Ok((taken, self.work()?))
     }
 
-    /// Takes what the engine sent, to be sent by the card as it is, so that nothing overtakes it there; where less
-    /// than so many frames wait for an input.
+    /// Takes what the engine sent, which the card sends unchanged so that nothing overtakes it there, while fewer than
+    /// `most` frames wait for an input.
     pub fn take_sent(&mut self, most: usize) {
         let pipes = self.card().pipes();
         let Self { driver, ports, passage, stats, .. } = self;
@@ -119,7 +119,7 @@ impl<C: Carry> Traffic<C> {
         Ok(waits)
     }
 
-    /// Takes what came in by the ports, but where the card or the engine does not keep up.
+    /// Takes what came in by the ports, except where the card or the engine does not keep up.
     fn take(&mut self) -> Result<bool, Fault> {
         let mut any = false;
         let mut next = self.ports.after(None);
@@ -130,19 +130,19 @@ impl<C: Carry> Traffic<C> {
         Ok(any)
     }
 
-    /// The same of one port.
+    /// The same for one port.
     fn take_from(&mut self, vif: VifId) -> Result<bool, Fault> {
         let pipes = self.card().pipes();
         let Some(line) = self.ports.get(vif) else { return Ok(false) };
         let input = line.place(vif, pipes);
         if line.past && line.is_settled() {
-            // What went past the card left the engine; now it leaves.
+            // Frames that bypassed the card have left the engine; now they are sent.
             self.take_sent(usize::MAX);
             self.empty_card()?;
         }
         let room = self.passage.has_room(vif, input);
         if !self.ports.get_mut(vif).is_some_and(Line::is_open) {
-            // The engine is about to be done with it.
+            // The engine is about to finish it.
             return Ok(true);
         }
         if !room {
@@ -155,8 +155,8 @@ impl<C: Carry> Traffic<C> {
         Ok(any)
     }
 
-    /// A frame came in. One that the card can't take goes past it, when all before it have come out; and so do those
-    /// behind.
+    /// A frame came in. One that the card can't take bypasses it once all earlier ones have come out; so do those
+    /// after it.
     fn enter(&mut self, vif: VifId, input: usize, taken: Taken) -> Result<(), Fault> {
         let past = self.ports.get(vif).is_some_and(|line| line.past);
         if !past && !taken.is_beyond_card() {
@@ -175,7 +175,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// A slice of clocks, unless there is nothing for them.
+    /// Runs a slice of clocks, unless there is nothing to do.
     fn run_card(&mut self) -> Result<(), Fault> {
         for _ in 0..SLICE {
             self.passage.feed(self.driver.commands().card());
@@ -199,7 +199,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Takes what came out: of the wires first, so that what the engine is given overtakes nothing.
+    /// Takes what came out, from the wires first, so that what goes to the engine overtakes nothing.
     pub fn collect(&mut self) {
         for output in (0..self.passage.inputs()).rev() {
             while let Some(packet) = self.card().receive(output) {
@@ -219,7 +219,7 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Gives a packet that came out to the engine, or to its port.
+    /// Passes a packet that came out to the engine, or to its port.
     fn deliver(&mut self, packet: Outgoing) {
         let Outgoing { port, punt, bytes } = packet;
         let vif = VifId(port);
@@ -245,14 +245,14 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Gives the engine a frame, and remembers it.
+    /// Passes a frame to the engine, and remembers it.
     fn hand(&mut self, vif: VifId, taken: Taken) {
         let Some(line) = self.ports.get_mut(vif) else { return };
         self.candidates.remember(vif, line.handed + 1, &taken);
         line.hand(taken, self.driver.commands().card().buffers());
     }
 
-    /// Finds out how many packets the card dropped, where none is still inside.
+    /// Finds out how many packets the card dropped, once none is inside.
     fn reckon(&mut self) -> Result<(), Fault> {
         if (0..self.passage.inputs()).any(|input| self.card().backlog(input) > 0) {
             return Ok(());
@@ -274,7 +274,7 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Lets everything come out of the card that is in it or waits for it.
+    /// Lets everything come out that is in the card or waits for it.
     pub fn empty_card(&mut self) -> Result<(), Fault> {
         while self.is_busy() {
             self.work()?;
@@ -282,7 +282,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Lets all that is under way arrive, in the card and in the engine. False where the engine takes too long.
+    /// Lets everything under way arrive, in the card and in the engine. False if the engine takes too long.
     pub fn settle(&mut self) -> Result<bool, Fault> {
         self.empty_card()?;
         let settled = self.settle_engine();
@@ -291,7 +291,7 @@ impl<C: Carry> Traffic<C> {
         Ok(settled)
     }
 
-    /// Lets the engine be done with what it was given; false where it takes too long.
+    /// Lets the engine finish what it was given; false if it takes too long.
     fn settle_engine(&mut self) -> bool {
         let since = Instant::now();
         loop {
@@ -306,12 +306,12 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Flows that the card was told of are on their way there; they come in by these ports.
+    /// Starts to move flows that were written to the card and come in by these ports.
     pub fn move_flows(&mut self, hold: Hold, keys: Vec<Key>, ports: BTreeSet<VifId>) {
         self.batch = Some(Batch::new(hold, keys, ports, &mut self.passage));
     }
 
-    /// Lets the flows that move arrive.
+    /// Completes the move of flows.
     pub fn finish_moving(&mut self) -> Result<(), Fault> {
         while self.is_moving() {
             self.work()?;
@@ -319,7 +319,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Does the next thing for the flows that move.
+    /// Takes the next step for moving flows.
     fn advance(&mut self) -> Result<(), Fault> {
         let Some(batch) = &self.batch else { return Ok(()) };
         match batch.due(&self.ports, &mut self.driver) {
@@ -330,7 +330,7 @@ impl<C: Carry> Traffic<C> {
                 self.batch.as_mut().into_iter().for_each(|batch| batch.release(&mut self.passage));
             }
             Due::End => {
-                // What was released is in front of what came out behind it.
+                // What was released comes before what came out after it.
                 self.collect();
                 if let Some((hold, keys)) = self.end_moving() {
                     self.driver.end_hold(hold, &keys)?;
@@ -340,7 +340,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// No flows move from here on. Those that did.
+    /// Ends the move; returns the moved flows.
     fn end_moving(&mut self) -> Option<(Hold, Vec<Key>)> {
         let (hold, keys, behind) = self.batch.take()?.end(&mut self.passage);
         behind.into_iter().for_each(|packet| self.deliver(packet));

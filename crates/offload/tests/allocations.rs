@@ -1,4 +1,4 @@
-//! Packets cost the carrier no allocation, whether the card forwards them or the host.
+//! The carrier allocates nothing for packets, whether the card or the host forwards them.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -19,11 +19,11 @@ struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// This is the carrier's thread, and what runs on it is to be counted.
+    /// Whether this is the carrier's thread, whose allocations are counted.
     static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: the system's allocator does all the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(usize::from(COUNTED.get()), Ordering::Relaxed);
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// A card whose thread is counted, and what it does itself where `whole`.
+/// A card that marks its thread as counted, and its own work if `whole`.
 struct Watched<C> {
     card: C,
     whole: bool,
@@ -110,10 +110,10 @@ impl Guest {
     }
 }
 
-/// Packets that are sent at once.
+/// Packets sent at a time.
 const BURST: usize = 16;
 
-/// Allocations while so many bursts of a frame go from a guest to the other.
+/// Allocations while this many bursts of a frame go from one guest to the other.
 fn exchange(one: &Guest, two: &mut Guest, frame: &[u8], bursts: usize) -> usize {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..bursts {
@@ -149,13 +149,13 @@ fn packets_need_no_allocation<C: Carry + 'static>(
     let packets = (bursts * BURST) as u64;
     for (whose, frame, all) in [("the card's", by_card, (packets, 0)), ("the host's", by_host, (0, packets))]
     {
-        // Buffers and queues grow to what they need.
+        // Buffers and queues grow to the size they need.
         exchange(&one, &mut two, &frame, bursts);
         let before = world.carried();
         let allocations = exchange(&one, &mut two, &frame, bursts);
         let carried = world.carried();
         assert_eq!((carried.0 - before.0, carried.1 - before.1), all, "{whose}");
-        // Once a second flows are looked after.
+        // Once a second, flows are checked.
         assert!(allocations < bursts / 2, "{allocations} for {packets} packets of {whose}");
     }
 }

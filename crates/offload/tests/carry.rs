@@ -40,7 +40,7 @@ fn a_flow_moves_onto_the_card_and_is_counted(world: World) {
     let card = status.card.unwrap();
     assert_eq!((card.received, card.flows, card.lost), (10, 1, 0));
     assert!(card.busy > 0 && card.clocks >= card.busy);
-    // The card's packets come to the connection within a look.
+    // The card's packets are counted to the connection within one check.
     until(|| counted(&world, 7) == Some((10, 0, false)));
     assert_eq!(world.card.flow_count(), 1);
 }
@@ -54,7 +54,7 @@ fn a_burst_is_counted_once(world: World) {
         got == PACKETS
     });
     assert!(world.carried().0 > 0, "none of them by the card");
-    // All flows are looked after before this returns.
+    // All flows are checked before this returns.
     assert_eq!(world.card.flush_flows(&mut |_| false), 0);
     assert_eq!(counted(&world, 7), Some((PACKETS.into(), 0, false)));
 }
@@ -62,7 +62,7 @@ fn a_burst_is_counted_once(world: World) {
 #[test]
 fn connections_whose_packets_the_card_does_not_count_say_so() {
     let world = World::new(|| SoftCard::with_counters(1));
-    // Packets of a flow until the card forwards it; how many.
+    // Sends packets of a flow until the card forwards it; returns how many.
     let exchange = |from, to, flow| {
         let port = |vif| if vif == ONE { &world.one } else { &world.two };
         let (before, mut sent) = (world.carried().0, 0);
@@ -78,11 +78,11 @@ fn connections_whose_packets_the_card_does_not_count_say_so() {
     assert_eq!(marked(7), Some(false));
     exchange(ONE, TWO, 8);
     assert_eq!((marked(7), marked(8)), (Some(false), Some(true)));
-    // A direction that is not counted is enough.
+    // One direction without a counter is enough.
     exchange(TWO, ONE, 7);
     until(|| counted(&world, 7).is_some_and(|(packets, ..)| packets == sent));
     assert_eq!(marked(7), Some(true));
-    // The next connection has the counter of the first.
+    // The next connection gets the counter of the first one.
     assert_eq!(world.card.flush_flows(&mut |_| true), 2);
     exchange(ONE, TWO, 8);
     assert_eq!(marked(8), Some(false));
@@ -143,10 +143,10 @@ fn nothing_is_lost_or_out_of_order_while_flows_move(world: World) {
     let mut got = 0;
     for number in 0..PACKETS {
         world.one.send((0..FLOWS).map(|flow| numbered(ONE, TWO, 100 + flow, number)));
-        // Flows come onto the card meanwhile.
+        // Flows move onto the card meanwhile.
         until(|| number % 5 != 4 || world.card.status().card.unwrap().flows >= 4);
         if number % 10 == 9 {
-            // Flows leave the card, in the middle of it all.
+            // Flows leave the card, in the middle of everything.
             world.card.flush_flows(&mut |flow| flow.key.dst.port % 2 == 0);
         }
         let mut check = |packets: Vec<engine::testing::Packet>| {
@@ -181,7 +181,7 @@ fn unfinished_frames_go_past_the_card(world: World) {
     let (mut large, _) = frame(
         "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 9 > 9 / payload 100",
     );
-    // The pseudo-header's sum is what is there.
+    // The checksum field holds the pseudo-header's sum.
     large[40..42].copy_from_slice(&0x1234_u16.to_be_bytes());
     let offload = Offload { csum: Csum::Partial { start: 34, offset: 6 }, gso: None };
     world.one.send([(large.clone(), offload), numbered(ONE, TWO, 9, 1)]);
@@ -217,7 +217,7 @@ fn a_rule_binds_when_apply_returns(world: World) {
     let drops = || world.card.workers().iter().flat_map(|worker| worker.drops.iter()).sum::<u64>();
     until(|| drops() >= 10);
     assert!(world.two.take().is_empty());
-    // What was never allowed is dropped by the card, once that knows.
+    // The card drops what was never allowed, once it knows.
     let by_card = || world.card.status().card.unwrap().dropped;
     let mut number = 0;
     while by_card() == 0 {
@@ -262,7 +262,7 @@ fn a_capture_sees_every_packet(world: World) {
         assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
     }
     assert_eq!(world.carried(), (before.0, before.1 + 5));
-    // Each as it came and as it left.
+    // Each as it came in and as it left.
     assert_eq!((0..10).map_while(|_| captured.recv().ok()).count(), 10);
     drop(captured);
     let mut number = 10;
@@ -290,7 +290,7 @@ fn a_card_that_hangs_is_replaced_by_the_engine(world: World) {
     let status = world.card.status();
     assert!(status.name.starts_with("card-test (failed: the card hangs"), "{}", status.name);
     assert_eq!(status.card.unwrap().lost as usize, 100 - got.len(), "lost is what was inside");
-    // And so it stays: changes, ports and packets do without the card.
+    // It stays so: changes, ports and packets work without the card.
     world.card.apply(&[Change::PutRule(deny(3))]).unwrap();
     assert!(world.card.detach(TWO));
     world.card.attach(TWO, world.two.open()).unwrap();
@@ -312,7 +312,7 @@ fn ports_come_and_go(world: World) {
         world.one.send([numbered(ONE, TWO, 7, number)]);
         assert_eq!(number_of(&world.two.wait(1, PATIENCE)[0].0), (7, number));
     }
-    // Tables that forget it all.
+    // Tables without any of this.
     let gone = tables().into_iter().rev().filter_map(|change| match change {
         Change::PutRoute { vrf, prefix, .. } => Some(Change::DelRoute { vrf, prefix }),
         Change::PutMpls { label, .. } => Some(Change::DelMpls { label }),

@@ -1,4 +1,4 @@
-//! Flows that move onto the card under load: their packets arrive in order, and those that don't are counted.
+//! Flows that move onto the card under load: their packets arrive in order, and those that don't arrive are counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,10 +15,10 @@ by_cards!(flows_move_under_load, and_while_all_else_changes);
 
 const FLOWS: u32 = 60;
 const PACKETS: u32 = 50;
-/// Packets that were sent and have not arrived, at most, but for a step's.
+/// Most packets that were sent and have not arrived, besides one step's.
 const UNDER_WAY: u32 = 400;
 
-/// A UDP packet to another host; its number is at its end.
+/// A UDP packet to another host, with its number at its end.
 fn numbered_out(flow: u16, number: u32) -> Packet {
     let mut packet = frame(&format!(
         "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.2.0.5 / udp {flow} > 6 nosum / payload 300"
@@ -43,7 +43,7 @@ struct Load {
 impl Load {
     const ALL: u32 = FLOWS * PACKETS;
 
-    /// The next packet of each flow that has begun and not ended, if not too many are under way.
+    /// The next packet of each flow that has begun and not ended, unless too many are under way.
     fn send(&mut self, world: &World) -> bool {
         if self.sent >= self.got + self.gaps + UNDER_WAY || self.step >= PACKETS + FLOWS {
             return false;
@@ -66,7 +66,7 @@ impl Load {
 
     fn receive(&mut self, world: &World) {
         for (way, port) in [&world.two, &world.one, &world.wire].into_iter().enumerate() {
-            // Of the other host's the flow is that of the packet in the tunnel.
+            // For the other host's flows, the packet in the tunnel counts.
             let at = if way == 2 { 66 } else { 34 };
             for (frame, _) in port.take() {
                 let flow = u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -84,7 +84,7 @@ impl Load {
         }
     }
 
-    /// Sends and receives all of it, and does something else with each step.
+    /// Sends and receives everything, and does something else at each step.
     fn run(&mut self, world: &World, mut also: impl FnMut(u32)) {
         let since = Instant::now();
         while self.got < Self::ALL {
@@ -139,7 +139,7 @@ fn and_while_all_else_changes(world: World) {
     assert_eq!((card.dropped, card.lost), (0, 0));
 }
 
-/// It stops in every state in which flows that move may be.
+/// It stops in every state that moving flows can have.
 #[test]
 fn a_card_that_stops_loses_what_is_inside_and_says_so() {
     for stop in (5..65).step_by(4) {
@@ -151,7 +151,7 @@ fn a_card_that_stops_loses_what_is_inside_and_says_so() {
             if load.step == stop {
                 world.stopped.store(true, Ordering::Relaxed);
             }
-            // What is lost is not under way any more.
+            // Lost packets are no longer under way.
             load.gaps = load.gaps.max(lost());
             load.send(&world);
             load.receive(&world);
@@ -163,7 +163,7 @@ fn a_card_that_stops_loses_what_is_inside_and_says_so() {
     }
 }
 
-/// A ring with less room than the carrier thinks.
+/// A ring with less room than the carrier assumes.
 #[test]
 fn what_finds_no_room_is_dropped_and_counted() {
     let world = World::new(|| SoftCard::with_ring(8));

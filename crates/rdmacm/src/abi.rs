@@ -1,4 +1,4 @@
-//! Structures of `<rdma/rdma_cma.h>`, with their names, which tests compare with the header; and those of
+//! Structures of `<rdma/rdma_cma.h>` with the same names, which tests compare with the header; and those of
 //! `libibverbs` that it uses.
 #![allow(missing_docs)] // the headers' names
 
@@ -164,7 +164,7 @@ pub const RDMA_PS_IB: u32 = 0x013f;
 pub const RAI_PASSIVE: c_int = 1;
 pub const RAI_NUMERICHOST: c_int = 2;
 
-/// All that a peer offers is wanted.
+/// Everything that a peer offers is wanted.
 pub const RDMA_MAX_RESP_RES: u8 = 0xff;
-/// All that a peer offers is wanted.
+/// Everything that a peer offers is wanted.
 pub const RDMA_MAX_INIT_DEPTH: u8 = 0xff;

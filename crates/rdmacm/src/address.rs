@@ -1,4 +1,4 @@
-//! Addresses as C has them, and as the device does.
+//! Conversion between C's addresses and the device's.
 
 use crate::abi::Gid;
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -28,11 +28,11 @@ pub const fn nothing() -> sockaddr_storage {
     unsafe { std::mem::zeroed() }
 }
 
-/// Reads an address of IPv4 or IPv6, or of `AF_IB`, whose GID is one and whose service ends with the port (IBTA
-/// A11.3.2); none of another family, or where there is none.
+/// Reads an address of IPv4, IPv6 or `AF_IB`, whose GID is such an address and whose service ends with the port (IBTA
+/// A11.3.2). `None` for another family or a null pointer.
 ///
 /// # Safety
-/// It must be null, or to an address as long as its family has it.
+/// It must be null, or point to an address as long as its family requires.
 #[must_use]
 pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
@@ -62,7 +62,7 @@ pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// An address as C has it.
+/// An address in the form of C.
 #[must_use]
 pub fn write(address: SocketAddr) -> sockaddr_storage {
     let mut storage = nothing();
@@ -75,7 +75,7 @@ pub fn write(address: SocketAddr) -> sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the storage is as long and as aligned as any address needs.
+            // SAFETY: the storage is large enough and aligned for any address.
             unsafe { at.cast::<sockaddr_in>().write(value) };
         }
         SocketAddr::V6(v6) => {
@@ -86,7 +86,7 @@ pub fn write(address: SocketAddr) -> sockaddr_storage {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: the storage is as long and as aligned as any address needs.
+            // SAFETY: the storage is large enough and aligned for any address.
             unsafe { at.cast::<sockaddr_in6>().write(value) };
         }
     }
@@ -102,7 +102,7 @@ pub fn gid(address: IpAddr) -> Gid {
     }
 }
 
-/// The address that a GID is.
+/// The address of a GID.
 #[must_use]
 pub fn of_gid(gid: Gid) -> IpAddr {
     IpAddr::V6(gid.into()).to_canonical()

@@ -15,7 +15,7 @@ use std::ptr;
 /// `IBV_QPT_XRC_SEND`, `IBV_QPT_XRC_RECV`.
 const XRC: std::ops::RangeInclusive<u32> = 9..=10;
 
-/// What the C library is asked for.
+/// The hints for the C library.
 fn asked(hints: &AddrInfo) -> addrinfo {
     // SAFETY: zeroes are hints that want nothing.
     let mut ai: addrinfo = unsafe { std::mem::zeroed() };
@@ -25,7 +25,7 @@ fn asked(hints: &AddrInfo) -> addrinfo {
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
         ai.ai_flags |= AI_NUMERICHOST;
     }
-    // Names do not mean addresses of the other family.
+    // Names have no addresses of the other family.
     ai.ai_family = if hints.ai_family == AF_IB { libc::AF_UNSPEC } else { hints.ai_family };
     ai.ai_socktype = match hints.ai_qp_type as u32 {
         IBV_QPT_RC | IBV_QPT_UC => SOCK_STREAM,
@@ -46,12 +46,12 @@ fn asked(hints: &AddrInfo) -> addrinfo {
 /// # Safety
 /// `len` bytes must be readable at `from`.
 unsafe fn copy(from: *const c_void, len: usize) -> Result<*mut c_void, Errno> {
-    // SAFETY: `malloc` may be called with anything.
+    // SAFETY: `malloc` accepts any value.
     let to = unsafe { libc::malloc(len.max(1)) };
     if to.is_null() {
         return Err(Errno(libc::ENOMEM));
     }
-    // SAFETY: the caller's promise; as much was just allocated.
+    // SAFETY: the caller's promise; that many bytes were just allocated.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), len) };
     Ok(to)
 }
@@ -63,7 +63,7 @@ unsafe fn copy_address(from: *const sockaddr, len: socklen_t) -> Result<(*mut so
     Ok((unsafe { copy(from.cast(), len as usize) }?.cast(), len))
 }
 
-/// Why there is no result: an error of the C library's, or an error number.
+/// Why there is no result: an error of the C library, or an error number.
 enum Failed {
     Name(c_int),
     Errno(Errno),
@@ -75,7 +75,7 @@ impl From<Errno> for Failed {
     }
 }
 
-/// Fills what a name means.
+/// Fills in the result of a name look-up.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -93,7 +93,7 @@ unsafe fn look_up(
     if failed != 0 {
         return Err(Failed::Name(failed));
     }
-    // SAFETY: there is one, as nothing failed.
+    // SAFETY: it exists, since the call succeeded.
     let filled = unsafe { fill(&*found, hints, out) };
     // SAFETY: it was just got.
     unsafe { libc::freeaddrinfo(found) };
@@ -168,12 +168,12 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     if node.is_null() && service.is_null() && hints.is_null() {
         return returned(Err(Errno(libc::EINVAL)));
     }
-    // SAFETY: `calloc` may be called with anything.
+    // SAFETY: `calloc` accepts any value.
     let out = unsafe { libc::calloc(1, size_of::<AddrInfo>()) }.cast::<AddrInfo>();
     if out.is_null() {
         return returned(Err(Errno(libc::ENOMEM)));
     }
-    // SAFETY: it was just allocated; zeroes are an empty one. The rest is the caller's promise.
+    // SAFETY: it was just allocated, and zeroes are an empty one. The rest is the caller's promise.
     let resolved = unsafe { resolve(node, service, hints.as_ref(), &mut *out) };
     match resolved {
         Ok(()) => {

@@ -1,5 +1,5 @@
-//! Event channels. A channel's descriptor is an epoll of two: of the socket on which devices write events, and of one
-//! that says that events were read from there already, but are still to be told.
+//! Event channels. A channel's descriptor is an epoll of two others: the socket to which devices write events, and one
+//! that is readable if events were read from there but not delivered yet.
 
 use crate::abi::EventChannel;
 use crate::device::{self, Device, lock};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
 use uverbs::{Connection, SocketError};
 
-/// A channel: what C sees of it first.
+/// A channel; the part that C sees comes first.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Channel {
@@ -33,12 +33,12 @@ struct Waiting {
     socket: Connection,
     /// Events that were read from the socket.
     read: VecDeque<CmEvent>,
-    /// Readable while there are such.
+    /// Readable while there are any.
     is_read: OwnedFd,
 }
 
 impl Channel {
-    /// A channel that all devices know.
+    /// Creates a channel at all devices.
     pub fn create() -> Result<*mut EventChannel, Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -74,8 +74,8 @@ impl Channel {
         .cast())
     }
 
-    /// The channel that C has. It stays while it is used, even if it is destroyed meanwhile: programs do that while a
-    /// thread of theirs waits for an event.
+    /// The channel behind C's pointer. It stays while it is used, even if it is destroyed meanwhile: programs do that
+    /// while another thread waits for an event.
     ///
     /// # Safety
     /// It must be one that `create` made and that is not destroyed yet.
@@ -94,7 +94,7 @@ impl Channel {
     /// Ends a channel.
     ///
     /// # Safety
-    /// It must be one that `create` made, and not be used any more.
+    /// It must be one that `create` made, and nobody may use it any more.
     pub unsafe fn destroy(channel: *mut EventChannel) {
         if channel.is_null() {
             return;
@@ -109,8 +109,8 @@ impl Channel {
         }
     }
 
-    /// Never returns where the program destroyed it: with Linux's library a thread that waits for its events goes on
-    /// waiting, and programs count on that when they end.
+    /// Never returns if the program destroyed the channel: with Linux's library, a thread that waits for its events
+    /// keeps waiting, and programs rely on that when they end.
     pub fn stay_if_destroyed(&self) {
         while self.is_destroyed.load(Ordering::Acquire) {
             std::thread::park();
@@ -134,7 +134,7 @@ impl Channel {
         }
     }
 
-    /// Takes those out that wait and are chosen, and returns them.
+    /// Removes and returns the chosen ones of the waiting events.
     pub fn take_chosen(&self, mut chosen: impl FnMut(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = lock(&self.waiting);
         while let Ok(Some(event)) = waiting.receive() {
@@ -158,13 +158,13 @@ impl Channel {
     /// Waits until there may be an event.
     ///
     /// # Errors
-    /// `EAGAIN`, where the descriptor is set not to block.
+    /// `EAGAIN` if the descriptor is non-blocking.
     pub fn wait(&self) -> Result<(), Errno> {
         if rustix::fs::fcntl_getfl(&self.epoll)?.contains(OFlags::NONBLOCK) {
             return Err(Errno(libc::EAGAIN));
         }
         let mut both = [PollFd::new(&self.epoll, PollFlags::IN)];
-        // As a system call that is begun anew after a signal.
+        // Like a system call that is restarted after a signal.
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut both, None))?;
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Waiting {
     }
 }
 
-/// A channel for events, null with `errno` where there is no device.
+/// Creates a channel for events; null with `errno` if there is no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut EventChannel {
     Channel::create().unwrap_or_else(|error| {

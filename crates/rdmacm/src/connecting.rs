@@ -1,4 +1,4 @@
-//! Connections, from their beginning to their end.
+//! Connections, from beginning to end.
 
 use crate::abi::{CmId, ConnParam, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_PS_TCP};
 use crate::device::Device;
@@ -16,10 +16,10 @@ const COMMUNICATION_ESTABLISHED: c_int = 4;
 /// Reason of a rejection: the vendor's option is not supported.
 const VENDOR_OPTION: u16 = 35;
 
-/// Bytes that C has somewhere.
+/// Copies bytes from C.
 ///
 /// # Safety
-/// `len` bytes must be readable there, or it must be null.
+/// `data` must be null, or `len` bytes must be readable there.
 unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     if data.is_null() || len == 0 {
         return Vec::new();
@@ -28,7 +28,7 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }.to_vec()
 }
 
-/// Whether the device can do what is wanted.
+/// Checks whether the device supports the parameters.
 fn check(id: &Id, device: &Device, param: Option<&ConnParam>) -> Result<(), Errno> {
     let (ps, has_qp) = id.visible(|public| (public.ps, !public.qp.is_null()));
     let fits = param.map_or(has_qp, |param| {
@@ -39,7 +39,7 @@ fn check(id: &Id, device: &Device, param: Option<&ConnParam>) -> Result<(), Errn
     if ps != RDMA_PS_TCP || fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// What is wanted, with what the identifier knows already.
+/// The requested parameters, completed by what the identifier knows.
 ///
 /// # Safety
 /// Private data must be readable.

@@ -1,4 +1,4 @@
-//! The devices that `libibverbs` finds, and the connection to each.
+//! The devices that `libibverbs` finds, and a connection to each.
 
 use crate::abi::{Context, DeviceAttr, Gid, Pd, VIADUCT, ViaductDevice};
 use crate::address;
@@ -14,37 +14,37 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::cm::CmRequest;
 use uverbs::{Connection, Refusal, Reply, Request, VERSION};
 
-/// More GIDs no device has.
+/// No device has more GIDs.
 const GIDS: c_int = 256;
 
 /// A device, open.
 #[derive(Debug)]
 pub struct Device {
-    /// Its number, from 0: with it events are told apart.
+    /// Its number, from 0, by which events are distinguished.
     pub tag: u32,
     pub context: *mut Context,
-    /// READs and atomics that a queue pair takes at a time.
+    /// Most READs and atomics that a queue pair accepts at a time.
     pub max_responder_resources: u8,
-    /// READs and atomics that a queue pair has under way.
+    /// Most READs and atomics that a queue pair has in progress.
     pub max_initiator_depth: u8,
     path: PathBuf,
     connection: Mutex<Option<Connection>>,
     pd: Mutex<Option<usize>>,
 }
 
-// SAFETY: libibverbs lets a context be used from any thread; everything else is behind locks or never changes.
+// SAFETY: libibverbs permits using a context from any thread; everything else is behind locks or never changes.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Locks what a thread that panicked may have held: there is nothing that could be half done.
+/// Locks a mutex, even after a panic of its holder: no panic leaves anything half-changed.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
 
-/// All devices. They are opened once, and never closed: identifiers point to them.
+/// All devices. They are opened once and never closed, because identifiers point to them.
 pub fn all() -> &'static [Device] {
     let mut devices = lock(&DEVICES);
     if let Some(found) = *devices {
@@ -65,35 +65,35 @@ fn open_all() -> Vec<Device> {
         return Vec::new();
     }
     let each = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
-        // SAFETY: the list has so many devices.
+        // SAFETY: the list has that many devices.
         let device = unsafe { *list.add(index) };
-        // SAFETY: it is of the list, which is not freed yet.
+        // SAFETY: it is in the list, which is not freed yet.
         unsafe { open(device) }
     });
     let mut devices: Vec<Device> = each.collect();
     for (tag, device) in (0..).zip(&mut devices) {
         device.tag = tag;
     }
-    // SAFETY: it is the list that was got; open devices stay.
+    // SAFETY: the list from above; open devices stay.
     unsafe { verbs::ibv_free_device_list(list) };
     devices
 }
 
 /// # Safety
-/// It must be a device of a list.
+/// It must be a device from a list.
 unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     // SAFETY: the device has a name that ends.
     let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
-    // Another `libibverbs` than ours has nothing behind a device.
+    // Other implementations of `libibverbs` have nothing after a device.
     name.to_bytes().starts_with(VIADUCT.as_bytes()).then_some(())?;
-    // SAFETY: one of ours is part of more, with a path that ends.
+    // SAFETY: one of our devices is part of a larger structure, with a terminated path.
     let path = unsafe { CStr::from_ptr((&raw const (*device.cast::<ViaductDevice>()).socket).cast()) };
     let path = PathBuf::from(path.to_str().ok()?);
     // SAFETY: the caller's promise.
     let context = unsafe { verbs::ibv_open_device(device) };
     // SAFETY: it consists of numbers.
     let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
-    // SAFETY: the device was opened, if it was, and `attr` may be written.
+    // SAFETY: the device is open unless the pointer is null, and `attr` may be written.
     if context.is_null() || unsafe { verbs::ibv_query_device(context, &raw mut attr) } != 0 {
         return None;
     }
@@ -109,22 +109,21 @@ unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     })
 }
 
-/// The device that has an address.
+/// The device with an address.
 pub fn with_address(ip: IpAddr) -> Option<&'static Device> {
     all().iter().find(|device| device.gids().any(|gid| address::of_gid(gid) == ip.to_canonical()))
 }
 
-/// Whether an address means the guest itself: with Linux, the unspecified one does so too, as a destination.
+/// Whether an address means the guest itself. As with Linux, the unspecified one also does, as a destination.
 pub fn is_loopback(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || ip.is_unspecified()
 }
 
-/// The device to reach a destination by, where the source does not matter; for loopback the first that is active, as
-/// with Linux.
+/// The device for a destination if the source does not matter; for loopback the first active one, as with Linux.
 pub fn towards(ip: IpAddr) -> Option<&'static Device> {
     if is_loopback(ip) {
-        // One that went away has no GIDs.
+        // A device that disappeared has no GIDs.
         return all().iter().find(|device| device.gids().next().is_some());
     }
     let is_v4 = ip.to_canonical().is_ipv4();
@@ -133,7 +132,7 @@ pub fn towards(ip: IpAddr) -> Option<&'static Device> {
 }
 
 impl Device {
-    /// Its GIDs, as they are now.
+    /// Its current GIDs.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         let all = (0..GIDS).map_while(|index| {
             let mut gid = Gid::default();
@@ -144,7 +143,7 @@ impl Device {
         all.filter(|gid| *gid != Gid::default())
     }
 
-    /// Which of its GIDs an address is.
+    /// The index of an address among its GIDs.
     pub fn gid_index(&self, ip: IpAddr) -> Option<u8> {
         let wanted = address::gid(ip.to_canonical());
         let mut index = 0..GIDS;
@@ -157,7 +156,7 @@ impl Device {
         found.and_then(|index| u8::try_from(index).ok())
     }
 
-    /// The protection domain for who brings none.
+    /// The protection domain for programs that provide none.
     pub fn pd(&self) -> Result<*mut Pd, Errno> {
         let mut pd = lock(&self.pd);
         if let Some(address) = *pd {
@@ -169,7 +168,7 @@ impl Device {
         Ok(made)
     }
 
-    /// Asks the device for something.
+    /// Makes a request to the device.
     pub fn ask(&self, request: CmRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, Errno> {
         let mut connection = lock(&self.connection);
         let open = match &mut *connection {
@@ -183,12 +182,12 @@ impl Device {
         answer?.map_err(|refusal| Errno(refusal.errno))
     }
 
-    /// Asks for something that has no answer but that it is done.
+    /// Makes a request whose answer has no content.
     pub fn order(&self, request: CmRequest) -> Result<(), Errno> {
         self.ask(request, &[]).map(drop)
     }
 
-    /// Asks for something that is numbered.
+    /// Makes a request whose answer is a number.
     pub fn create(&self, request: CmRequest, descriptors: &[BorrowedFd<'_>]) -> Result<u32, Errno> {
         match self.ask(request, descriptors)? {
             Reply::Handle(handle) => Ok(handle),
@@ -212,20 +211,20 @@ fn exchange(
     request: CmRequest,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<Result<Reply, Refusal>, Errno> {
-    // Whatever is wrong with the connection, the device is not there any more.
+    // Whatever is wrong with the connection, the device is not available any more.
     let gone = |_| Errno(libc::ENODEV);
     connection.send(&Request::Cm(request), descriptors).map_err(gone)?;
     connection.receive::<Result<Reply, Refusal>>().map(|(answer, _)| answer).map_err(gone)
 }
 
-/// Open devices, ended by null.
+/// Open devices, terminated by null.
 ///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut Context {
     let devices = all();
-    // SAFETY: `calloc` may be called with anything.
+    // SAFETY: `calloc` accepts any value.
     let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut Context>()) }.cast::<*mut Context>();
     if list.is_null() {
         error::set(Errno(libc::ENOMEM));

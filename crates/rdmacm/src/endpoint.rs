@@ -1,4 +1,4 @@
-//! Endpoints: identifiers with all that belongs to them, made at once, whose calls wait.
+//! Endpoints: identifiers that are created together with everything that belongs to them, and whose calls block.
 
 use crate::abi::{AddrInfo, CmEvent, CmId, Pd, QpInitAttr, RAI_PASSIVE, event as kind};
 use crate::address;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut CmId) {
     }
 }
 
-/// The next request of a synchronous listener, with its queue pair if the listener knows how it is made.
+/// The next request of a synchronous listener, with its queue pair if the listener has attributes for that.
 fn request(listener: &Id) -> Result<*mut CmId, Errno> {
     if !listener.state(|state| state.sync) {
         return Err(Errno(libc::EINVAL));

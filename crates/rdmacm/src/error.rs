@@ -1,4 +1,4 @@
-//! How C hears of errors: -1, and an error number.
+//! How errors are reported to C: -1, and an error number.
 
 use libc::c_int;
 
@@ -35,7 +35,7 @@ pub fn returned(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// What a verb returned that returns an error number.
+/// The result of a verb that returns an error number.
 pub const fn checked(number: c_int) -> Result<(), Errno> {
     match number {
         0 => Ok(()),
@@ -43,7 +43,7 @@ pub const fn checked(number: c_int) -> Result<(), Errno> {
     }
 }
 
-/// A pointer that is null where something failed, with `errno`.
+/// A pointer that is null on failure, with `errno`.
 pub fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(last()) } else { Ok(pointer) }
 }

@@ -1,4 +1,4 @@
-//! Events: what devices tell, and what becomes of it in C.
+//! Events: from the devices' messages to C.
 
 use crate::abi::{
     AhAttr, CmEvent, ConnParam, EventChannel, GlobalRoute, Param, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES,
@@ -17,16 +17,16 @@ use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest, CmRoute};
 /// Longest private data.
 const PRIVATE: usize = 256;
 
-/// An event: what C sees of it first.
+/// An event; the part that C sees comes first.
 #[repr(C)]
 struct Event {
     public: CmEvent,
-    /// Whose it is: of a request, the listener.
+    /// The identifier to which it belongs; for a request, the listener.
     owner: *const Id,
     private: [u8; PRIVATE],
 }
 
-/// A request that nobody hears of is refused.
+/// Refuses a request that no program sees.
 pub fn refuse(event: &Told) {
     if event.event == kind::CONNECT_REQUEST
         && let Some(device) = device::all().iter().find(|device| device.tag == event.tag)
@@ -38,11 +38,11 @@ pub fn refuse(event: &Told) {
 /// Waits for the next event of a channel.
 pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
     loop {
-        // Until it is counted, its identifier can't be destroyed.
+        // Until the event is counted, its identifier must not be destroyed.
         let taken = id::registered(|ids| {
             let Some(event) = channel.take()? else { return Ok::<_, Errno>(None) };
             let owner = ids.get(&(event.tag, event.listener.unwrap_or(event.id))).map(|at| *at as *const Id);
-            // SAFETY: those that are registered are not destroyed.
+            // SAFETY: registered identifiers are not destroyed.
             unsafe { owner.and_then(|owner| owner.as_ref()) }.inspect(|owner| owner.report());
             Ok(Some((event, owner)))
         })?;
@@ -50,7 +50,7 @@ pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
             None => channel.wait()?,
             Some((event, None)) => refuse(&event),
             Some((event, Some(owner))) => {
-                // SAFETY: an event of it was reported and not acknowledged yet: it is not destroyed meanwhile.
+                // SAFETY: an event of it was reported and is not acknowledged yet, so it is not destroyed meanwhile.
                 let id = unsafe { &*owner };
                 if let Some(event) = translated(id, &event) {
                     return Ok(event);
@@ -61,7 +61,7 @@ pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
     }
 }
 
-/// What C gets, if anything.
+/// The event for C, if any.
 fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
     let mut private = [0; PRIVATE];
     let len = told.private.len().min(PRIVATE - 1);
@@ -90,7 +90,7 @@ fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
     None
 }
 
-/// Does what goes with an event. False where C is not told.
+/// Carries out the effects of an event. False if C does not see it.
 fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
     match told.event {
         kind::ADDR_RESOLVED => {
@@ -134,7 +134,7 @@ fn set_route(id: &Id, route: &CmRoute) {
     id.state(|state| state.mtu = route.mtu as u8);
 }
 
-/// The peer has accepted: the queue pair is made ready, and it is told so.
+/// The peer has accepted: makes the queue pair ready, and tells the peer.
 fn make_ready(id: &Id) -> Result<(), Errno> {
     let ready = queue_pair::ready_to_receive(id, RDMA_MAX_RESP_RES)
         .and_then(|()| queue_pair::ready_to_send(id, RDMA_MAX_INIT_DEPTH))
@@ -145,7 +145,7 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
     ready
 }
 
-/// A request becomes an identifier of its own.
+/// Turns a request into an identifier.
 fn requested(listener: &Id, told: &Told, public: &mut CmEvent) -> Result<(), Errno> {
     let device = device::all().iter().find(|device| device.tag == told.tag).ok_or(Errno(libc::ENODEV))?;
     let binding = Binding { device, handle: told.id };
@@ -208,7 +208,7 @@ fn datagram(owner: &Id, told: &Told, private_data: *const c_void, private_data_l
     param
 }
 
-/// Of a synchronous identifier, waits for what comes of a call; the event stays in the identifier until the next.
+/// For a synchronous identifier: waits for the result of a call. The event stays in the identifier until the next one.
 pub fn complete(id: &Id) -> Result<(), Errno> {
     if !id.state(|state| state.sync) {
         return Ok(());
@@ -231,12 +231,12 @@ pub fn complete(id: &Id) -> Result<(), Errno> {
 /// The program is done with an event.
 ///
 /// # Safety
-/// It must be null, or one that was reported and not acknowledged.
+/// It must be null, or an event that was reported and not acknowledged.
 pub unsafe fn acknowledge(event: *mut CmEvent) {
     if event.is_null() {
         return;
     }
-    // SAFETY: what C has is the first member of what `translated` made with `Box`.
+    // SAFETY: C's pointer is to the first member of what `translated` made with `Box`.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
     // SAFETY: an identifier is not destroyed before its events are acknowledged.
     unsafe { &*event.owner }.acknowledge();

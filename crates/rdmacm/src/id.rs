@@ -1,4 +1,4 @@
-//! Identifiers: what C sees of them, and what is behind.
+//! Identifiers: the part that C sees, and ours.
 
 use crate::abi::{
     CmId, EventChannel, Gid, IBV_QPT_RC, IBV_QPT_UD, PathRecord, QpInitAttr, RDMA_PS_IB, RDMA_PS_IPOIB,
@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use uverbs::QpType;
 use uverbs::cm::{CmOption, CmRequest};
 
-/// An identifier of a device that stands for one of ours.
+/// A device's identifier that represents one of ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     pub device: &'static Device,
@@ -27,13 +27,13 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Under what events name it.
+    /// The key by which events name it.
     pub const fn key(&self) -> (u32, u32) {
         (self.device.tag, self.handle)
     }
 }
 
-/// An identifier: what C sees of it first.
+/// An identifier; the part that C sees comes first.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Id {
@@ -42,14 +42,14 @@ pub struct Id {
     acknowledged: Condvar,
 }
 
-/// What C does not see.
+/// The part that C does not see.
 #[derive(Debug, Default)]
 pub struct IdState {
-    /// Calls wait for what comes of them; the channel is the identifier's own.
+    /// Calls wait for their result; the channel belongs to the identifier.
     pub sync: bool,
-    /// None before it has an address; more than one where it has all of them.
+    /// Empty before it has an address; several if it is bound to all addresses.
     pub bindings: Vec<Binding>,
-    /// Options, for when there is a binding.
+    /// Options to set once there is a binding.
     pub options: Vec<CmOption>,
     pub responder_resources: u8,
     pub initiator_depth: u8,
@@ -57,27 +57,27 @@ pub struct IdState {
     pub connect: Vec<u8>,
     /// Queue pairs of a listener's requests, from `rdma_create_ep`.
     pub qp_init_attr: Option<QpInitAttr>,
-    /// Making the queue pair ready has failed: what else comes of the connection is of no interest.
+    /// Making the queue pair ready failed: further events of the connection do not matter.
     pub has_failed: bool,
     /// `ibv_mtu` of the path.
     pub mtu: u8,
-    /// Groups, and how many were joined ever.
+    /// Groups, and the number of joins so far.
     pub groups: Vec<Joined>,
     pub joins: u32,
     reported: u32,
     acknowledged: u32,
 }
 
-/// Identifiers by what events name them.
+/// Identifiers by the keys in events.
 static IDS: Mutex<BTreeMap<(u32, u32), usize>> = Mutex::new(BTreeMap::new());
 
-/// Does something while no identifier comes or goes.
+/// Runs `with` while no identifier is created or destroyed.
 pub fn registered<T>(with: impl FnOnce(&BTreeMap<(u32, u32), usize>) -> T) -> T {
     with(&lock(&IDS))
 }
 
 impl Id {
-    /// A new identifier; with no channel, it is synchronous and has one of its own.
+    /// Creates an identifier; without a channel, it is synchronous and has its own.
     pub fn create(
         channel: *mut EventChannel,
         context: *mut c_void,
@@ -89,7 +89,7 @@ impl Id {
         }
         let sync = channel.is_null();
         let channel = if sync { Channel::create()? } else { channel };
-        // SAFETY: all of it is numbers and pointers, for which zeroes do.
+        // SAFETY: it consists of numbers and pointers, for which zeroes are valid.
         let mut public: CmId = unsafe { std::mem::zeroed() };
         (public.channel, public.context, public.ps, public.qp_type) = (channel, context, ps, qp_type);
         let state = IdState { sync, ..IdState::default() };
@@ -100,28 +100,28 @@ impl Id {
         })))
     }
 
-    /// The identifier that C has.
+    /// The identifier behind C's pointer.
     ///
     /// # Safety
-    /// It must be one that `create` made, and not be destroyed while what is returned is used.
+    /// It must be one that `create` made, and not be destroyed while the result is used.
     pub unsafe fn of<'a>(id: *mut CmId) -> Result<&'a Self, Errno> {
         // SAFETY: what C has is the first member.
         unsafe { id.cast::<Self>().as_ref() }.ok_or(Errno(libc::EINVAL))
     }
 
-    /// What C sees. It belongs to the program, which may change it.
+    /// The part that C sees. It belongs to the program, which may change it.
     pub const fn public(&self) -> *mut CmId {
         self.public.get()
     }
 
-    /// Reads or changes what C sees.
+    /// Reads or changes the part that C sees.
     pub fn visible<T>(&self, with: impl FnOnce(&mut CmId) -> T) -> T {
-        // SAFETY: it lives as long as `self`; as in C, a program does not use one identifier from several threads,
-        // but for events, of which those that change it are told one after the other.
+        // SAFETY: it lives as long as `self`. As in C, a program does not use one identifier from several threads,
+        // except for events; those that change it are reported one after the other.
         with(unsafe { &mut *self.public.get() })
     }
 
-    /// Reads or changes what C does not see.
+    /// Reads or changes the part that C does not see.
     pub fn state<T>(&self, with: impl FnOnce(&mut IdState) -> T) -> T {
         with(&mut lock(&self.state))
     }
@@ -142,13 +142,13 @@ impl Id {
         self.state(|state| state.bindings.first().copied()).ok_or(Errno(libc::EINVAL))
     }
 
-    /// Orders something of what stands for it.
+    /// Makes a request to each of its bindings.
     pub fn order(&self, request: impl FnOnce(u32) -> CmRequest) -> Result<(), Errno> {
         let binding = self.binding()?;
         binding.device.order(request(binding.handle))
     }
 
-    /// Has an identifier of a device stand for it.
+    /// Creates an identifier at a device that represents it.
     pub fn attach(&self, device: &'static Device) -> Result<Binding, Errno> {
         let (port_space, qp_type) = self.visible(|public| (public.ps, public.qp_type));
         let qp_type = match qp_type {
@@ -171,13 +171,13 @@ impl Id {
         Ok(binding)
     }
 
-    /// Something of a device stands for it.
+    /// A device's identifier represents it from now on.
     pub fn adopt(&self, binding: Binding) {
         lock(&IDS).insert(binding.key(), ptr::from_ref(self) as usize);
         self.state(|state| state.bindings.push(binding));
     }
 
-    /// What stands for it does so no longer, but for one.
+    /// Destroys all bindings except one.
     pub fn detach_but(&self, kept: Option<Binding>) {
         let is_kept = |binding: &Binding| kept.is_some_and(|kept| kept.key() == binding.key());
         let gone: Vec<Binding> = self.state(|state| {
@@ -191,7 +191,7 @@ impl Id {
         self.forget(&gone);
     }
 
-    /// Forgets events of what does not stand for it any more, with the requests among them.
+    /// Drops events of former bindings, including requests.
     fn forget(&self, gone: &[Binding]) {
         let mut ids = lock(&IDS);
         for binding in gone {
@@ -207,7 +207,7 @@ impl Id {
         events.iter().for_each(events::refuse);
     }
 
-    /// It is used with a device from now on.
+    /// Uses it with this device from now on.
     pub fn use_device(&self, device: &'static Device) -> Result<(), Errno> {
         let pd = device.pd()?;
         self.visible(|public| {
@@ -234,7 +234,7 @@ impl Id {
         });
     }
 
-    /// It is connected with the guest itself, by this address of it.
+    /// It is connected to the guest itself, through this address.
     pub fn set_own(&self, own: std::net::IpAddr) {
         let gid = address::gid(own);
         self.visible(|public| (public.route.addr.sgid, public.route.addr.dgid) = (gid, gid));
@@ -242,7 +242,7 @@ impl Id {
 
     /// Its path is known.
     pub fn set_path(&self) -> Result<(), Errno> {
-        // SAFETY: it is freed with the identifier, by `free`.
+        // SAFETY: `free` frees it with the identifier.
         let path = unsafe { libc::calloc(1, size_of::<PathRecord>()) }.cast::<PathRecord>();
         if path.is_null() {
             return Err(Errno(libc::ENOMEM));
@@ -274,21 +274,21 @@ impl Id {
         Ok(())
     }
 
-    /// An event of it goes to the program.
+    /// Counts an event that is reported to the program.
     pub fn report(&self) {
         self.state(|state| state.reported = state.reported.wrapping_add(1));
     }
 
-    /// The program is done with an event of it.
+    /// Counts an event that the program has acknowledged.
     pub fn acknowledge(&self) {
         self.state(|state| {
             state.acknowledged = state.acknowledged.wrapping_add(1);
-            // While it is locked: who waits may destroy it at once.
+            // While it is locked: a waiting thread may destroy it at once.
             self.acknowledged.notify_all();
         });
     }
 
-    /// Waits until the program is done with all events of it.
+    /// Waits until the program has acknowledged all its events.
     pub fn wait_for_acknowledgements(&self) {
         let mut state = lock(&self.state);
         while state.acknowledged != state.reported {
@@ -299,7 +299,7 @@ impl Id {
     /// Ends it.
     ///
     /// # Safety
-    /// It must be one that `create` made, and not be used any more.
+    /// It must be one that `create` made, and nobody may use it any more.
     pub unsafe fn destroy(id: *mut Self) {
         // SAFETY: the caller's promise.
         let this = unsafe { &*id };
@@ -315,7 +315,7 @@ impl Id {
         }
         // SAFETY: it came from `calloc`, or is null.
         unsafe { libc::free(path.cast()) };
-        // SAFETY: `create` made it with `Box`; nobody has it any more.
+        // SAFETY: `create` made it with `Box`; nobody uses it any more.
         drop(unsafe { Box::from_raw(id) });
     }
 }
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut CmId) -> c_int {
     0
 }
 
-/// The port, in the order of the network.
+/// The port, in network byte order.
 ///
 /// # Safety
 /// C's rules: see the crate.

@@ -4,8 +4,8 @@
 //! connection is, the device knows: here its control messages (`uverbs::cm`) are sent, its events are received, and
 //! queue pairs are made ready by `libibverbs` at the right moments.
 //!
-//! Must not know: how connections are managed, how verbs are done. It needs `libibverbs.so.1`, for its symbols and
-//! for where the devices' sockets are (`viaduct_device`).
+//! Must not know: how connections are managed, how verbs are executed. It needs `libibverbs.so.1`, for its symbols and
+//! for the paths of the devices' sockets (`viaduct_device`).
 //!
 //! XRC, enhanced connection establishment and rsockets are refused.
 //!
@@ -13,8 +13,9 @@
 //!
 //! # Safety
 //!
-//! Functions of the C interface have C's rules: a pointer is null where the man page allows it, or to what it says;
-//! identifiers, channels and events are such as this library has made and not yet destroyed.
+//! Functions of the C interface follow C's rules: a pointer is null where the man page allows it, or points to what
+//! the man page says; identifiers, channels and events are those that this library made and that are not yet
+//! destroyed.
 
 pub mod abi;
 pub mod address;

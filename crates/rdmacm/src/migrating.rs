@@ -9,7 +9,7 @@ use libc::c_int;
 use std::ptr;
 use uverbs::cm::CmRequest;
 
-/// Has an identifier's events come on another channel; without one, it becomes synchronous.
+/// Moves an identifier's events to another channel; without one, it becomes synchronous.
 pub fn migrate(id: &Id, channel: *mut EventChannel) -> Result<(), Errno> {
     let (was_sync, becomes_sync) = (id.state(|state| state.sync), channel.is_null());
     if was_sync && becomes_sync {

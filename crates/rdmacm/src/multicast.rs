@@ -1,6 +1,6 @@
 //! Multicast: identifiers of datagrams join groups, which have IP addresses.
 //!
-//! The device tells what a group's GID is; its queue pair is attached by `libibverbs`.
+//! The device returns a group's GID; `libibverbs` attaches the queue pair to it.
 
 use crate::abi::{
     CmEvent, CmId, Gid, JoinMcAttrEx, RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
@@ -15,17 +15,17 @@ use libc::{c_int, c_void, sockaddr};
 use std::net::SocketAddr;
 use uverbs::cm::{CmGroup, CmRequest};
 
-/// A group that an identifier has joined, or is about to.
+/// A group that an identifier has joined, or is about to join.
 #[derive(Debug)]
 pub struct Joined {
-    /// By this number the device calls it.
+    /// The device's number for it.
     join: u32,
     address: SocketAddr,
     /// The program's.
     context: usize,
     /// It only sends there.
     only_sends: bool,
-    /// Once its queue pair is attached.
+    /// Set once its queue pair is attached.
     attached: Option<Gid>,
 }
 
@@ -46,8 +46,8 @@ fn join(id: &Id, address: SocketAddr, flags: u32, context: *mut c_void) -> Resul
     complete(id)
 }
 
-/// The device has told the GID of a group: its packets come from now on, and end with [`leave`]. Returns what the
-/// program gave with the join; none, where it has left the group meanwhile.
+/// The device has returned the GID of a group: its packets arrive from now on, until [`leave`]. Returns what the
+/// program passed with the join; `None` if it has left the group meanwhile.
 pub fn joined(id: &Id, told: &CmGroup, event: &mut CmEvent) -> Option<*mut c_void> {
     let find = |group: &&mut Joined| group.join == told.join;
     let (context, only_sends) = id.state(|state| {
@@ -83,7 +83,7 @@ fn detach(id: &Id, group: &mut Joined) -> Result<(), Errno> {
     checked(unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, 0) })
 }
 
-/// The queue pair is about to be destroyed, which could not be while it is attached.
+/// Called before the queue pair is destroyed, which fails while it is attached.
 pub fn detach_all(id: &Id) {
     id.state(|state| state.groups.iter_mut().for_each(|group| _ = detach(id, group)));
 }
@@ -96,7 +96,7 @@ unsafe fn join_at(id: *mut CmId, addr: *const sockaddr, flags: u32, context: *mu
     returned(id.and_then(|id| join(id, addr.ok_or(Errno(libc::EINVAL))?, flags, context)))
 }
 
-/// Told by `RDMA_CM_EVENT_MULTICAST_JOIN`, or `_ERROR`.
+/// The result is the event `RDMA_CM_EVENT_MULTICAST_JOIN`, or `_ERROR`.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
     unsafe { join_at(id, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context) }
 }
 
-/// The same, for who may only want to send.
+/// The same for a program that may only want to send.
 ///
 /// # Safety
 /// C's rules: see the crate.

@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers: how they are made, and made ready.
+//! Queue pairs of identifiers: creating them, and making them ready.
 
 use crate::abi::{
     CmId, CompChannel, Cq, IBV_QP_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC,
@@ -15,7 +15,7 @@ use uverbs::cm::{CmReply, CmRequest};
 use uverbs::qp::mask;
 use uverbs::{QpState, Reply};
 
-/// What an identifier's queue pair is to be told on its way to a state.
+/// The attributes for an identifier's queue pair in a transition to a state.
 fn attributes(id: &Id, state: u32) -> Result<(QpAttr, c_int), Errno> {
     let binding = id.binding()?;
     match binding.device.ask(CmRequest::InitQpAttr { id: binding.handle, state }, &[])? {
@@ -34,10 +34,11 @@ fn queue_pair(id: &Id) -> Option<*mut Qp> {
     (!qp.is_null()).then_some(qp)
 }
 
-/// Makes an identifier's queue pair receive, if it has one; with so many READs of the peer at a time.
+/// Makes an identifier's queue pair receive, if it has one, with at most `responder_resources` READs of the peer at a
+/// time.
 pub fn ready_to_receive(id: &Id, responder_resources: u8) -> Result<(), Errno> {
     let Some(qp) = queue_pair(id) else { return Ok(()) };
-    // Once more, as who may access what was not known before.
+    // Once more, because it was not known before who may access what.
     let (init, init_mask) = attributes(id, QpState::Init as u32)?;
     modify(qp, init, init_mask)?;
     let (mut attr, attr_mask) = attributes(id, QpState::ReadyToReceive as u32)?;
@@ -47,7 +48,7 @@ pub fn ready_to_receive(id: &Id, responder_resources: u8) -> Result<(), Errno> {
     modify(qp, attr, attr_mask)
 }
 
-/// Makes an identifier's queue pair send, if it has one; with so many READs at a time.
+/// Makes an identifier's queue pair send, if it has one, with at most `initiator_depth` READs at a time.
 pub fn ready_to_send(id: &Id, initiator_depth: u8) -> Result<(), Errno> {
     let Some(qp) = queue_pair(id) else { return Ok(()) };
     let (mut attr, attr_mask) = attributes(id, QpState::ReadyToSend as u32)?;
@@ -57,7 +58,7 @@ pub fn ready_to_send(id: &Id, initiator_depth: u8) -> Result<(), Errno> {
     modify(qp, attr, attr_mask)
 }
 
-/// Makes an identifier's queue pair go to the error state, if it has one.
+/// Moves an identifier's queue pair to the error state, if it has one.
 pub fn fail(id: &Id) {
     if let Some(qp) = queue_pair(id) {
         let attr = QpAttr { qp_state: QpState::Error as u32, ..QpAttr::default() };
@@ -65,7 +66,7 @@ pub fn fail(id: &Id) {
     }
 }
 
-/// A new queue pair receives what is posted; of datagrams, it is ready.
+/// Makes a new queue pair accept receives; one for datagrams becomes ready.
 fn initialize(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
     let (init, init_mask) = attributes(id, QpState::Init as u32)?;
     modify(qp, init, init_mask)?;
@@ -77,7 +78,7 @@ fn initialize(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
     modify(qp, to(QpState::ReadyToSend), (mask::STATE | mask::SQ_PSN) as c_int)
 }
 
-/// A completion queue with a channel of its own.
+/// A completion queue with its own channel.
 fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Cq, *mut CompChannel), Errno> {
     let (context, public) = id.visible(|public| (public.verbs, ptr::from_mut(public)));
     let entries = c_int::try_from(entries).map_err(|_| Errno(libc::EINVAL))?;
@@ -92,7 +93,7 @@ fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Cq, *mut CompChannel)
     Ok((cq?, channel))
 }
 
-/// Completion queues where neither the program nor the identifier has any. 0: none is needed.
+/// Creates completion queues if neither the program nor the identifier has any. 0: none is needed.
 fn create_completion_queues(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
     if receive > 0 {
         let (cq, channel) = completion_queue(id, receive)?;
@@ -124,10 +125,10 @@ fn destroy_completion_queues(id: &Id) {
     }
 }
 
-/// Makes an identifier's queue pair by `create`, of what `attr` says and the identifier has.
+/// Creates an identifier's queue pair by `create`, from `attr` and what the identifier has.
 ///
 /// # Safety
-/// `attr` must be one of C's that can be written.
+/// `attr` must point to a writable C structure.
 unsafe fn create(
     id: &Id,
     pd: *mut Pd,
@@ -139,7 +140,7 @@ unsafe fn create(
     let conflict = |own: *mut Cq, wanted: *mut Cq| !own.is_null() && !wanted.is_null() && own != wanted;
     // SAFETY: the caller's promise.
     let wanted = unsafe { *attr };
-    // SAFETY: a protection domain is of the program, or of the device.
+    // SAFETY: a protection domain of the program or of the device.
     let is_of_device = unsafe { pd.as_ref() }.is_some_and(|pd| pd.context == verbs);
     if !qp.is_null()
         || !is_of_device
@@ -185,10 +186,10 @@ fn finish(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes an identifier's queue pair; without `pd`, in the identifier's own.
+/// Creates an identifier's queue pair; without `pd`, in the identifier's domain.
 ///
 /// # Safety
-/// `attr` must be one of C's that can be written.
+/// `attr` must point to a writable C structure.
 pub unsafe fn create_plain(id: &Id, pd: *mut Pd, attr: *mut QpInitAttr) -> Result<(), Errno> {
     let pd = if pd.is_null() { id.visible(|public| public.pd) } else { pd };
     // SAFETY: the caller's promise; `create` has checked that there is a protection domain.
@@ -196,7 +197,7 @@ pub unsafe fn create_plain(id: &Id, pd: *mut Pd, attr: *mut QpInitAttr) -> Resul
 }
 
 /// # Safety
-/// `attr` must be one of C's that can be written.
+/// `attr` must point to a writable C structure.
 unsafe fn create_extended(id: &Id, attr: *mut QpInitAttrEx) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let asked = unsafe { *attr };
@@ -207,7 +208,7 @@ unsafe fn create_extended(id: &Id, attr: *mut QpInitAttrEx) -> Result<(), Errno>
     let context = id.visible(|public| public.verbs);
     let plain = attr.cast::<QpInitAttr>();
     if asked.comp_mask & !IBV_QP_INIT_ATTR_PD == 0 {
-        // SAFETY: the extended structure begins as the plain one.
+        // SAFETY: the extended structure starts like the plain one.
         return unsafe { create_plain(id, pd, plain) };
     }
     if context.is_null() {
@@ -282,7 +283,7 @@ pub unsafe extern "C" fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut 
     returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr)) })
 }
 
-/// Only of the basic type.
+/// Only the basic type is supported.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -297,7 +298,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAtt
         return returned(Err(Errno(libc::EOPNOTSUPP)));
     }
     let pd = if asked.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 { ptr::null_mut() } else { asked.pd };
-    // SAFETY: the caller's promise; the extended structure begins as the plain one.
+    // SAFETY: the caller's promise; the extended structure starts like the plain one.
     returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr.cast())) })
 }
 

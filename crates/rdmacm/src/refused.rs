@@ -1,4 +1,4 @@
-//! What is not offered: enhanced connection establishment, rsockets. The symbols must be there.
+//! Unsupported functions: enhanced connection establishment, rsockets. Their symbols must exist.
 
 use crate::abi::{CmId, Ece};
 use crate::error::{Errno, returned};
@@ -25,8 +25,8 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_
     0
 }
 
-/// Functions of rsockets: whatever they are given, -1 and `EOPNOTSUPP`. As C calls functions, those that take fewer
-/// arguments than they are given do no harm.
+/// Functions of rsockets, which always return -1 with `EOPNOTSUPP`. With C's calling convention, surplus arguments do
+/// no harm.
 macro_rules! rsockets {
     ($($name:ident),* $(,)?) => {$(
         /// Refused.

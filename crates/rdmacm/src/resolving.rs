@@ -1,4 +1,4 @@
-//! Addresses of identifiers, and ways to destinations.
+//! Addresses of identifiers, and routes to destinations.
 
 use crate::abi::CmId;
 use crate::address;
@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use uverbs::Reply;
 use uverbs::cm::{CmReply, CmRequest};
 
-/// Gives an identifier an address.
+/// Binds an identifier to an address.
 pub fn bind(id: &Id, to: SocketAddr) -> Result<(), Errno> {
     if id.binding().is_ok() {
         return Err(Errno(libc::EINVAL));
     }
-    // Loopback is that of all devices: a client of this guest may come by any of them.
+    // Loopback means that of all devices: a client of this guest may come through any of them.
     let bound = if device::is_loopback(to.ip()) { bind_everywhere(id, to) } else { bind_there(id, to) };
     if bound.is_err() {
         id.detach_but(None);
@@ -32,7 +32,7 @@ fn bind_there(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     Ok(bound)
 }
 
-/// At all devices. The port is the same.
+/// Binds at all devices, with the same port.
 fn bind_everywhere(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     let mut bound = to;
     for device in device::all() {
@@ -48,7 +48,7 @@ fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
     }
 }
 
-/// Finds how a destination is reached.
+/// Resolves a destination.
 pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
     let source = source.filter(|source| !source.ip().is_unspecified() || source.port() != 0);
     let binding = match id.state(|state| state.bindings.clone())[..] {
@@ -76,7 +76,7 @@ pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> 
     complete(id)
 }
 
-/// Finds the way to a destination that was resolved.
+/// Resolves the route to a resolved destination.
 pub fn route(id: &Id) -> Result<(), Errno> {
     id.order(|id| CmRequest::ResolveRoute { id })?;
     complete(id)
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c
     returned(id.and_then(|id| bind(id, addr.ok_or(Errno(libc::EINVAL))?)))
 }
 
-/// How long it takes is the device's business: it answers at once.
+/// The device determines how long it takes: it answers at once.
 ///
 /// # Safety
 /// C's rules: see the crate.

@@ -1,4 +1,4 @@
-//! What is needed of `libibverbs`.
+//! The parts of `libibverbs` that are needed.
 
 use crate::abi::{
     CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, Srq,
@@ -42,22 +42,22 @@ pub const PKEY: u16 = 0xffff;
 
 type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
 
-/// The extended call that makes queue pairs, if the device has it: in the header, it is no symbol but a field.
+/// The extended call that creates queue pairs, if the device has it. In the header it is not a symbol but a field.
 ///
 /// # Safety
-/// The context must be one of `libibverbs`.
+/// The context must come from `libibverbs`.
 pub unsafe fn create_qp_ex(context: *mut Context) -> Option<CreateQpEx> {
-    // SAFETY: contexts of libibverbs are whole.
+    // SAFETY: contexts of libibverbs are complete.
     if unsafe { (*context).abi_compat }.addr() != usize::MAX {
         return None;
     }
     // A context with that mark is the end of a larger structure, which grows at its front.
     let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-    // SAFETY: that one's size is right before the context.
+    // SAFETY: its size is right before the context.
     let size = unsafe { (&raw const (*whole).sz).read() };
     if size < size_of::<verbs_context>() - offset_of!(verbs_context, create_qp_ex) {
         return None;
     }
-    // SAFETY: within that structure; what is there is a function of that type, or null.
+    // SAFETY: within that structure; the field is a function of that type, or null.
     unsafe { (&raw const (*whole).create_qp_ex).read() }
 }

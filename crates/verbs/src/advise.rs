@@ -1,5 +1,5 @@
-//! On-demand paging: all memory is paged on demand here, so that a region that asks for it is one like any other. It
-//! may be said in advance which pages will be needed.
+//! On-demand paging: all memory here is paged on demand, so a region that requests it is like any other. A program may
+//! announce which pages it will need.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use uverbs::Region;
 use uverbs::qp::access;
 
-/// Requests of every kind may be about such memory.
+/// Requests of every kind may use such memory.
 pub const CAPABILITIES: ibv_odp_caps = {
     let message = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let rc = message | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -17,7 +17,7 @@ pub const CAPABILITIES: ibv_odp_caps = {
     ibv_odp_caps { general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT, per_transport_caps }
 };
 
-/// Where the pages are that are meant, if they may be fetched so (`ibv_advise_mr(3)`).
+/// Where the requested pages are, if they may be prefetched so (`ibv_advise_mr(3)`).
 fn find(region: &Region, pd: u32, sge: &ibv_sge, writes: bool) -> Outcome<(usize, usize)> {
     let needs = if writes { access::LOCAL_WRITE } else { 0 };
     if region.pd != pd || region.access & needs != needs {
@@ -31,7 +31,7 @@ fn find(region: &Region, pd: u32, sge: &ibv_sge, writes: bool) -> Outcome<(usize
     if may_use(address, len, writes) { Ok((address, len)) } else { Err(libc::EFAULT) }
 }
 
-/// Fetches pages, or has the kernel begin to. That is advice: no more is said of it.
+/// Fetches pages, or makes the kernel start to. It is only advice, so no result is returned.
 fn fetch((address, len): (usize, usize), writes: bool, waits: bool) {
     let page = rustix::param::page_size();
     let start = address / page * page;

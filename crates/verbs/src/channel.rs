@@ -1,4 +1,4 @@
-//! Completion channels: where programs sleep until a completion comes.
+//! Completion channels: where programs sleep until a completion arrives.
 
 use crate::abi::*;
 use crate::completion::Cq;
@@ -29,12 +29,12 @@ impl Channel {
         unsafe { &*channel.cast() }
     }
 
-    /// Leaves out the events of a completion queue that was destroyed.
+    /// Drops the events of a completion queue that was destroyed.
     pub fn forget(&self, cq: u32) {
         self.events.forget(|event| u32::from_ne_bytes(event) == cq);
     }
 
-    /// What the device knows it by.
+    /// The device's handle for it.
     pub const fn handle(&self) -> u32 {
         self.handle
     }
@@ -81,8 +81,8 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
 
 /// Waits for the next event.
 ///
-/// When the device is gone, each completion queue of the channel has one more, so that it is polled and says what was
-/// flushed.
+/// When the device is gone, each completion queue of the channel gets one more event, so that it is polled and reports
+/// what was flushed.
 unsafe fn next(channel: *mut ibv_comp_channel) -> Outcome<*mut ibv_cq> {
     // SAFETY: a channel of ours.
     let (ours, context) = unsafe { (Channel::of(channel), Context::of((*channel).context)) };
@@ -100,7 +100,7 @@ unsafe fn next(channel: *mut ibv_comp_channel) -> Outcome<*mut ibv_cq> {
             let untold = waiting.find(|cq| !cq.told_of_death.swap(true, Ordering::AcqRel));
             return untold.map(tell).ok_or(libc::EIO);
         };
-        // One that was destroyed in the meantime has no events.
+        // A queue that was destroyed meanwhile has no events.
         if let Some(cq) = objects.cqs.get(u32::from_ne_bytes(handle)) {
             return Ok(tell(cq));
         }
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
-    // SAFETY: a completion queue of ours, which can't go before its events were acknowledged.
+    // SAFETY: a completion queue of ours, which can't be destroyed before its events are acknowledged.
     unsafe {
         acknowledge(&raw mut (*cq).mutex, &raw mut (*cq).cond, &raw mut (*cq).comp_events_completed, events);
     }

@@ -18,15 +18,15 @@ use uverbs::completion::opcode::RECV;
 use uverbs::completion::{INLINE, INLINE_SHARED};
 use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkQueue, WorkRequest};
 
-/// Empty polls, some microseconds, after which the CPU is offered to whoever wants it.
+/// Empty polls, some microseconds, after which the thread yields the CPU.
 const YIELD: u32 = 256;
-/// The same, where somebody wanted it lately.
+/// The same, if another thread recently wanted it.
 const YIELD_CROWDED: u32 = 1;
-/// A yield that took so long had somebody to yield to.
+/// If a yield takes this long, another thread used the CPU.
 const CROWDED: Duration = Duration::from_micros(5);
-/// Empty polls after which it is asked whether the device is gone: a system call.
+/// Empty polls after which it checks whether the device is gone, by a system call.
 const LOOK: u32 = 4096;
-/// Queue pairs that are found without looking for them.
+/// Queue pairs that are found without a search.
 const RECENT: usize = 16;
 
 /// A completion queue. All have what the extended interface needs.
@@ -34,18 +34,18 @@ const RECENT: usize = 16;
 pub struct Cq {
     c: UnsafeCell<ibv_cq_ex>,
     pub(crate) state: Lock<State>,
-    /// Completion events that the program was told.
+    /// Completion events delivered to the program.
     pub(crate) told: AtomicU32,
-    /// Asynchronous events that it was told.
+    /// Asynchronous events delivered to it.
     pub(crate) told_async: AtomicU32,
-    /// Whether its channel told that the device is gone.
+    /// Whether its channel reported that the device is gone.
     pub(crate) told_of_death: AtomicBool,
     /// The thread ([`this_thread`]) whose code runs within an iteration of the extended interface, which keeps the
     /// state locked; 0: none.
     reader: AtomicUsize,
-    /// Whether messages are copied only to memory that is registered still: one of a deregistered region may be here.
+    /// Whether messages are copied only to memory that is still registered: one for a deregistered region may be here.
     is_strict: AtomicBool,
-    /// Whether others wanted the CPU lately: what is polled for may have to come from them.
+    /// Whether other threads recently wanted the CPU: the completions that are polled for may have to come from them.
     is_crowded: AtomicBool,
 }
 
@@ -55,24 +55,24 @@ fn this_thread() -> usize {
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
-// SAFETY: the C part is the program's as much as ours, and its events are counted under its mutex; the rest has locks.
+// SAFETY: the C part belongs to the program as well, and its events are counted under its mutex; the rest has locks.
 unsafe impl Sync for Cq {}
 // SAFETY: as above.
 unsafe impl Send for Cq {}
 
 pub(crate) struct State {
     queue: CompletionQueue,
-    /// What the extended interface reads.
+    /// The completion that the extended interface reads.
     pub(crate) current: Completion,
-    /// Polls in a row that found nothing.
+    /// Consecutive polls that found nothing.
     empty: u32,
-    /// What was taken before the program asked for it ([`Cq::settle`]).
+    /// Completions taken before the program polled for them ([`Cq::settle`]).
     settled: VecDeque<Completion>,
-    /// What a device that is gone left undone.
+    /// Completions for what a device that is gone left undone.
     flushed: VecDeque<Completion>,
-    /// Of the receive at hand.
+    /// The list of the current receive.
     list: Vec<Segment>,
-    /// Queue pairs of the last ones, by their last bits, which are there until [`Self::forget`].
+    /// The most recent queue pairs, by the last bits of their numbers. They exist until [`Self::forget`].
     recent: [Option<(u32, NonNull<Qp>)>; RECENT],
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// Has completions of a queue pair left out that nobody took.
+    /// Drops completions of a queue pair that nobody took.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.queue.forget(qpn);
         self.recent = Default::default();
@@ -90,10 +90,10 @@ impl State {
     }
 }
 
-/// Copies a message to where a list says.
+/// Copies a message to the segments of a list.
 ///
 /// # Safety
-/// What the list says must be memory that may be written to.
+/// The list must name writable memory.
 unsafe fn scatter(mut message: &[u8], list: &[Segment]) {
     for segment in list {
         let (part, rest) = message.split_at(message.len().min(segment.len as usize));
@@ -103,14 +103,14 @@ unsafe fn scatter(mut message: &[u8], list: &[Segment]) {
     }
 }
 
-/// Copies a message out of the parcels of a queue pair.
+/// Copies a message from the parcels of a queue pair.
 ///
 /// # Safety
 /// As of [`scatter`].
 unsafe fn unpack(qp: &Qp, position: u32, len: usize, list: &[Segment]) {
     let Some(parcels) = &qp.parcels else { return };
     if let Some(place) = parcels.get(position, len) {
-        // SAFETY: the peer is done with it; the caller's promise.
+        // SAFETY: the peer has finished with it; the caller's promise.
         unsafe { scatter(std::slice::from_raw_parts(place.as_ptr(), len), list) };
     }
     parcels.give_back(position, len);
@@ -126,7 +126,7 @@ impl Cq {
         unsafe { &*cq.cast() }
     }
 
-    /// What programs know it by.
+    /// The pointer that programs use.
     pub fn c(&self) -> *mut ibv_cq {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -144,8 +144,8 @@ impl Cq {
         self.take_new(state)
     }
 
-    /// Copies all messages that came with their completions to where they belong, and keeps the completions for the
-    /// next poll: afterwards nothing is written to memory that was deregistered before.
+    /// Copies all messages that came with their completions to their destination, and keeps the completions for the
+    /// next poll. Afterwards nothing is written to memory that was deregistered before.
     pub(crate) fn settle(&self) {
         loop {
             if let Some(mut state) = self.state.try_lock() {
@@ -153,11 +153,12 @@ impl Cq {
             }
             let reader = self.reader.load(Ordering::Acquire);
             if reader == this_thread() {
-                // SAFETY: this thread has the lock by `start_poll`, and is not in another call that uses the state.
+                // SAFETY: this thread has had the lock since `start_poll`, and is not in another call that uses the
+                // state.
                 return self.settle_in(unsafe { self.state.held() });
             }
             if reader != 0 {
-                // Its iteration may wait for this thread. Whichever of its calls comes next sees this (`resume`).
+                // Its iteration may wait for this thread. Its next call sees this flag (`resume`).
                 self.is_strict.store(true, Ordering::SeqCst);
                 if self.reader.load(Ordering::SeqCst) == reader {
                     return;
@@ -178,7 +179,7 @@ impl Cq {
         self.reader.store(this_thread(), Ordering::Release);
     }
 
-    /// The program's code goes on with its iteration, or ends it. Does what [`Self::settle`] left to it meanwhile.
+    /// The program's code continues or ends its iteration. Does what [`Self::settle`] left to it meanwhile.
     pub(crate) fn resume(&self, state: &mut State) {
         self.reader.swap(0, Ordering::SeqCst);
         if self.is_strict.load(Ordering::SeqCst) {
@@ -187,14 +188,14 @@ impl Cq {
         }
     }
 
-    /// Empties a list of memory that is not registered any more: a message is copied nowhere then.
+    /// Empties a list if its memory is no longer registered: then the message is not copied.
     fn keep_registered(&self, list: &mut Vec<Segment>) {
         if !self.may_write(list) {
             list.clear();
         }
     }
 
-    /// Whether a message may be copied to where this list says.
+    /// Whether a message may be copied to the segments of this list.
     fn may_write(&self, list: &[Segment]) -> bool {
         if !self.is_strict.load(Ordering::SeqCst) {
             return true;
@@ -218,7 +219,7 @@ impl Cq {
         }
     }
 
-    /// Does what a completion asks for. False where nobody is to see it.
+    /// Does the work that belongs to a completion. False if nobody must see it.
     fn is_wanted(&self, completion: &mut Completion, state: &mut State) -> bool {
         state.empty = 0;
         match completion.placement {
@@ -232,7 +233,7 @@ impl Cq {
             Placement::At(address, message) => {
                 let len = INLINE_SHARED.min(completion.byte_len as usize);
                 if self.may_write(&[Segment { address, len: len as u32, lkey: 0 }]) {
-                    // SAFETY: the peer saw that there is registered memory of that length.
+                    // SAFETY: the peer checked that there is registered memory of that length.
                     unsafe {
                         std::ptr::copy_nonoverlapping(message.as_ptr().cast(), address as *mut u8, len)
                     };
@@ -243,8 +244,8 @@ impl Cq {
         true
     }
 
-    /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the
-    /// table first, and then has it forgotten here.
+    /// The queue pair with this number, which exists while the lock is held: destroying it first removes it from the
+    /// table, and then drops its completions here.
     #[inline]
     fn qp(&self, qpn: u32, state: &mut State) -> Option<NonNull<Qp>> {
         let recent = &mut state.recent[qpn as usize % RECENT];
@@ -254,8 +255,8 @@ impl Cq {
         recent.map(|(_, qp)| qp)
     }
 
-    /// Gives the receive of a message back, and copies the message to where it says. False where the receive was
-    /// flushed before, as the device is gone: peers that share memory may not have heard of that.
+    /// Returns the receive of a message, and copies the message to the receive's memory. False if the receive was
+    /// flushed before because the device is gone: peers that share memory may not know that yet.
     fn receive(&self, completion: &mut Completion, state: &mut State) -> bool {
         let Some(qp) = self.qp(completion.qpn, state) else { return true };
         // SAFETY: as `qp` says.
@@ -273,13 +274,13 @@ impl Cq {
             (Placement::ParcelAt(address, position), _) => {
                 list.push(Segment { address, len: completion.byte_len, lkey: 0 });
                 self.keep_registered(list);
-                // SAFETY: the peer saw that there is registered memory of that length.
+                // SAFETY: the peer checked that there is registered memory of that length.
                 unsafe { unpack(qp, position, len, list) };
             }
             (Placement::Parcel(position), Some(receive)) => {
                 completion.id = receive.oldest(list);
                 self.keep_registered(list);
-                // SAFETY: the peer saw that the list is of registered memory, with room for it.
+                // SAFETY: the peer checked that the list is of registered memory with room for it.
                 unsafe { unpack(qp, position, len, list) };
             }
             (Placement::Here(message), Some(receive)) => {
@@ -298,8 +299,8 @@ impl Cq {
         true
     }
 
-    /// After a poll that found nothing. Returns whether the CPU is to be offered to others, by [`Self::give_way`], once
-    /// the state is unlocked.
+    /// Called after a poll that found nothing. Returns whether to yield the CPU ([`Self::give_way`]) once the state is
+    /// unlocked.
     pub(crate) fn idle(&self, state: &mut State) -> bool {
         let link = &self.context().link;
         state.empty = state.empty.wrapping_add(1);
@@ -309,19 +310,19 @@ impl Cq {
         if link.is_dead() {
             self.flush(state);
         }
-        // Whoever is waited for needs a CPU of its own, or this one; nothing tells where it is.
+        // The awaited thread needs a CPU of its own, or this one; nothing tells which.
         let is_crowded = self.is_crowded.load(Ordering::Relaxed);
         state.empty.is_multiple_of(if is_crowded { YIELD_CROWDED } else { YIELD })
     }
 
-    /// Offers the CPU to others. Who does so with the state locked keeps those from it who wait for that.
+    /// Yields the CPU. With the state locked, that would block the threads that wait for the lock.
     pub(crate) fn give_way(&self) {
         let began = Instant::now();
         std::thread::yield_now();
         self.is_crowded.store(began.elapsed() >= CROWDED, Ordering::Relaxed);
     }
 
-    /// Ends what the device, which is gone, was not done with.
+    /// Ends the requests that the device, which is gone, had not finished.
     fn flush(&self, state: &mut State) {
         for qp in self.context().objects().qps.all() {
             qp.flush(self, |qp, request, opcode| state.flushed.push_back(flushed(qp, request, opcode)));
@@ -470,7 +471,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut ibv_wc) 
     let mut taken = 0;
     while taken < room {
         let Some(completion) = ours.take(&mut state) else { break };
-        // SAFETY: the program says that there is room for so many.
+        // SAFETY: the program promises that there is room for that many.
         unsafe { to.add(taken as usize).write(completion.into()) };
         taken += 1;
     }

@@ -6,7 +6,7 @@ use crate::errno::pointer;
 use std::ffi::c_int;
 use uverbs::Completion;
 
-/// What a completion queue offers.
+/// The fields that a completion queue supports.
 pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
     ibv_cq_ex {
         base,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn create_cq_ex(
     pointer(made.map(|cq| cq.cast()))
 }
 
-/// Takes the next completion, and shows what programs read without asking.
+/// Takes the next completion, and sets the fields that programs read without a call.
 ///
 /// # Safety
 /// The caller must hold the queue's lock.
@@ -71,7 +71,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if !attr.is_null() && unsafe { (*attr).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: a completion queue of ours; the lock is acquired, and released here where nothing came.
+    // SAFETY: a completion queue of ours; the lock is acquired, and released here if there was no completion.
     unsafe {
         let ours = Cq::of(cq.cast());
         ours.state.acquire();
@@ -142,7 +142,7 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     packet_type(unsafe { current(cq) }.flags)
 }
 
-/// Peers that share memory do not look at the clock: theirs came when it is seen.
+/// Peers that share memory do not read the clock: their completions get the time at which they are seen.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: programs ask between `start_poll` and `end_poll`.
     let completion = unsafe { &mut Cq::of(cq.cast()).state.held().current };
@@ -158,7 +158,7 @@ fn nanoseconds() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// There is nothing more to say of an error.
+/// There is no further information about an error.
 unsafe extern "C" fn read_vendor_err(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

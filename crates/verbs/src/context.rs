@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::Region;
 
-/// A device that is open: what programs see of it, and what is ours.
+/// An open device: the part that programs see, and ours.
 #[repr(C)]
 pub struct Context {
     c: UnsafeCell<verbs_context>,
@@ -23,7 +23,7 @@ pub struct Context {
     objects: Mutex<Objects>,
     /// Its memory regions, by their keys.
     regions: Mutex<HashMap<u32, Region>>,
-    /// Held by who goes through its completion queues, none of which is destroyed meanwhile.
+    /// Held while its completion queues are settled; none of them is destroyed meanwhile.
     settling: Mutex<()>,
     /// Whether the program was told that the device is gone.
     pub told_of_death: AtomicBool,
@@ -38,7 +38,7 @@ impl Context {
             async_fd: link.events().number(),
             num_comp_vectors: completion_vectors(),
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            // Says that this is a `verbs_context`.
+            // Marks this as a `verbs_context`.
             abi_compat: usize::MAX as *mut c_void,
         };
         let c = UnsafeCell::new(extended(context));
@@ -51,7 +51,7 @@ impl Context {
     /// # Safety
     /// It must come from [`ibv_open_device`], and not be closed yet.
     pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
-        // SAFETY: it lies at that place of a context of ours.
+        // SAFETY: it is at that offset in a context of ours.
         unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast() }
     }
 
@@ -60,13 +60,13 @@ impl Context {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completion vectors that a completion queue may name.
+    /// Number of completion vectors.
     pub fn completion_vectors(&self) -> u32 {
         // SAFETY: as it was made.
         u32::try_from(unsafe { (*self.c.get()).context.num_comp_vectors }).unwrap_or(0)
     }
 
-    /// Its objects. What is locked first: a completion queue, then this, then a work queue.
+    /// Its objects. The order of locks is: a completion queue, then this, then a work queue.
     pub fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,23 +75,23 @@ impl Context {
         self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings all messages to where they belong that peers put into completion queues: after this, memory that was
-    /// deregistered is not written to.
+    /// Copies all messages that peers put into completion queues to their destination: afterwards nothing is written
+    /// to memory that was deregistered.
     pub fn settle(&self) {
         if self.link.info().is_trusting {
             let _none_is_destroyed = self.settling();
             let queues: Vec<_> = self.objects().cqs.all().map(NonNull::from).collect();
-            // SAFETY: they are there as long as that is held.
+            // SAFETY: they exist as long as that is held.
             queues.iter().for_each(|queue| unsafe { queue.as_ref() }.settle());
         }
     }
 }
 
-/// Completion vectors at most: programs spread their completion queues, and threads, over them.
+/// Most completion vectors: programs spread their completion queues and threads over them.
 const MAX_VECTORS: usize = 8;
 
-/// As many as CPUs. They are all the same: events come by completion channels, and there is no interrupt to give to a
-/// CPU.
+/// As many as CPUs. They are all equivalent: events come through completion channels, and there is no interrupt to
+/// assign to a CPU.
 fn completion_vectors() -> c_int {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     cpus.min(MAX_VECTORS) as c_int
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: it was made by `open`, and the program does not use it any more.
+    // SAFETY: it was made by `open`, and the program no longer uses it.
     unsafe {
         let ours = context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>();
         drop(Box::from_raw(ours));

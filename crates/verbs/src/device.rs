@@ -1,4 +1,4 @@
-//! Devices: one for each socket of the daemon that we may connect to.
+//! Devices: one for each socket of the daemon to which we may connect.
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, VIADUCT, ibv_device, viaduct_device};
 use crate::link::{Link, dial};
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Where the daemon has its sockets.
+/// The directory of the daemon's sockets.
 const DIRECTORY: &str = "/run/viaduct/rdma";
 /// Other sockets, separated by colons.
 const VARIABLE: &CStr = c"VIADUCT_RDMA";
@@ -56,7 +56,7 @@ impl Device {
     }
 
     fn guid(&self) -> u64 {
-        // One that can't be reached now may be later.
+        // A device that can't be reached now may be reachable later.
         let known = self.guid.get().copied();
         known
             .or_else(|| {
@@ -67,7 +67,7 @@ impl Device {
     }
 }
 
-/// Text for a field of the C interface, cut where it is too long.
+/// Text for a field of the C interface, truncated if it is too long.
 pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
@@ -76,9 +76,10 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The sockets to look at, and whether to try them first.
+/// The sockets to try, in order.
 fn sockets() -> Vec<PathBuf> {
-    // A program that runs with more rights than its user's must not be told by them whom to show its memory to.
+    // For a program with more rights than its user, the user's variable must not determine to whom the program shows
+    // its memory.
     if let Some(paths) = crate::environment::variable(VARIABLE) {
         let paths = paths.to_bytes().split(|byte| *byte == b':').filter(|path| !path.is_empty());
         return paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
@@ -93,7 +94,7 @@ fn sockets() -> Vec<PathBuf> {
 
 static KNOWN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
-/// The same device for the same socket and name, however often it is asked for.
+/// The same device for the same socket and name, however often it is requested.
 fn devices() -> Vec<&'static Device> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let find = |(index, path): (usize, PathBuf)| {
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
     c_int::try_from(unsafe { Device::of(device) }.index).unwrap_or(-1)
 }
 
-/// In the order of the wire.
+/// In wire order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     // SAFETY: a device of ours.

@@ -1,11 +1,11 @@
-//! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each
-//! other.
+//! Peers that share memory: if both sides trust each other, we execute our requests ourselves instead of the peer's
+//! device.
 //!
-//! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and
-//! stores where the peer has that memory in a file ([`Windows`]), else by a system call, for which the peer's process
-//! has to give us all of its memory: that is asked for once a message needs it. Whatever is out of the ordinary (no
-//! receive, wrong keys, full queues, atomic operations elsewhere) is left to the device, in whose hands all is as
-//! without this.
+//! A message that fits into a completion is sent in it. Others are copied once, to the memory of the receive: by loads
+//! and stores if the peer has that memory in a file ([`Windows`]), otherwise by a system call, for which the peer's
+//! process must give us access to all of its memory; that is requested once a message needs it. Every unusual case (no
+//! receive, wrong keys, full queues, atomic operations elsewhere) is left to the device, which works as without this
+//! module.
 
 mod copies;
 
@@ -25,11 +25,11 @@ use uverbs::{
     Segment, SharedSource, WorkRequest, WorkSource, point,
 };
 
-/// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at
-/// once.
+/// The last byte of a longer message is stored after all others, because peers wait for it. Shorter messages are
+/// stored at once.
 const AT_ONCE: usize = 8;
 
-/// Attempts at a receive of a shared queue, where others take theirs at the same time.
+/// Attempts to take a receive of a shared queue while others take theirs.
 const ATTEMPTS: u32 = 64;
 
 /// A part of our own memory.
@@ -38,7 +38,7 @@ type Part = libc::iovec;
 /// A part of an inline message, and its length.
 pub type Bytes = (*const u8, usize);
 
-/// A part of the peer's.
+/// A part of the peer's memory.
 #[derive(Clone, Copy)]
 struct Place {
     address: u64,
@@ -60,24 +60,24 @@ pub struct Direct {
     own_cq: CompletionSink,
     memory: Far,
     channel: Option<OwnedFd>,
-    /// The peer's channel has no room for what it is to be told.
+    /// A notification is missing, because the peer's channel had no room for it.
     pub is_untold: bool,
-    /// Of the request at hand: our parts, what the receive says, and where that is.
+    /// For the current request: our parts, the receive's list, and where that is.
     parts: Vec<Part>,
     list: Vec<Segment>,
     places: Vec<Place>,
     vector: Vec<Part>,
 }
 
-// SAFETY: the parts are those of the request at hand, and used by nobody after it.
+// SAFETY: the parts belong to the current request, and nobody uses them after it.
 unsafe impl Send for Direct {}
 
-/// What it is that is sent.
+/// The sending queue pair.
 pub struct Sender {
-    /// Its queue pair, and that one's protection domain.
+    /// Its number, and its protection domain.
     pub qpn: u32,
     pub pd: u32,
-    /// Whether its completion is wanted.
+    /// Whether a completion is wanted.
     pub signaled: bool,
 }
 
@@ -87,11 +87,11 @@ enum Receives {
     Shared(SharedSource),
 }
 
-/// What the device is asked for after it.
+/// What the device must do afterwards.
 pub struct Done {
-    /// To tell a completion channel of ours.
+    /// Notify a completion channel of ours.
     pub tells: bool,
-    /// To tell the peer that few receives are left in its shared queue.
+    /// Tell the peer that few receives are left in its shared queue.
     pub is_low: bool,
 }
 
@@ -99,7 +99,7 @@ impl Direct {
     /// Asks for it.
     ///
     /// # Errors
-    /// `EAGAIN` where the peer is not ready; others where it will never be.
+    /// `EAGAIN` if the peer is not ready; other errors if it never will be.
     pub fn open(link: &Link, qpn: u32) -> Outcome<Self> {
         let (Reply::Direct(peer), mut files) = link.ask_for(&Request::Direct { qpn })? else {
             return Err(libc::EIO);
@@ -145,19 +145,20 @@ impl Direct {
         self.bond.is_closed()
     }
 
-    /// Maps memory of the peer's that was found not to be mapped yet.
+    /// Maps memory of the peer that was found not to be mapped yet.
     #[inline]
     pub fn open_window(&mut self, link: &Link, qpn: u32) {
         self.windows.open(link, qpn, &self.peer_regions);
     }
 
-    /// Gets memory of the peer's that can't be mapped, where a message needs it. Whether that came now.
+    /// Requests access to the peer's memory that can't be mapped, if a message needs it. Returns whether it was
+    /// granted now.
     #[inline]
     pub fn open_memory(&mut self, link: &Link, qpn: u32) -> bool {
         matches!(self.memory, Far::Wanted) && self.memory.open(link, qpn)
     }
 
-    /// Unmaps what is none of the peer's regions any more, and asks again for what was not to be had.
+    /// Unmaps what no longer belongs to a region of the peer, and allows another request for what was not available.
     pub fn close_windows(&mut self) {
         if matches!(self.memory, Far::Refused) {
             self.memory = Far::Unknown;
@@ -165,10 +166,10 @@ impl Direct {
         self.windows.close_old(&self.peer_regions);
     }
 
-    /// Does what a request asks for, all of it; `None` where that is left to the device.
+    /// Executes a request completely; `None` if it is left to the device.
     ///
     /// # Safety
-    /// The bytes of an inline message, and memory that is registered, must be there.
+    /// The bytes of an inline message, and registered memory, must exist.
     pub unsafe fn perform(
         &mut self,
         sender: &Sender,
@@ -194,12 +195,12 @@ impl Direct {
         }
         // SAFETY: the caller's promise.
         let done = unsafe { self.do_it(last, left) }.map(|()| self.complete(sender, request, len));
-        // Not before: our completion queue may be taken away after it.
+        // Not earlier: afterwards our completion queue may be taken away.
         self.bond.leave();
         done
     }
 
-    /// Counts what was done, and completes it.
+    /// Counts an executed request, and completes it.
     fn complete(&self, sender: &Sender, request: &WorkRequest, len: usize) -> Done {
         self.bond.count(len as u64);
         let is_low = matches!(&self.receives, Receives::Shared(source) if source.is_low());
@@ -214,12 +215,12 @@ impl Direct {
             number: request.number,
             ..Completion::default()
         };
-        // There is room: it was looked for, and who completes at the same time overruns.
+        // There is room: it was checked, and whoever completes at the same time overruns.
         let note = |place| self.bond.note_own_place(place);
         Done { tells: self.own_cq.push_noting(&own, false, note) == Ok(true), is_low }
     }
 
-    /// Our parts of a message, and their length; `None` where one may not be used so.
+    /// Our parts of a message, and their length; `None` if one of them must not be used so.
     fn gather(
         &mut self,
         sender: &Sender,
@@ -250,7 +251,7 @@ impl Direct {
     }
 
     /// # Safety
-    /// The parts must be readable, of a READ writable.
+    /// The parts must be readable; for a READ, writable.
     unsafe fn do_it(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -274,7 +275,7 @@ impl Direct {
         }
     }
 
-    /// Does what uses up a receive of the peer's.
+    /// Executes a request that consumes one of the peer's receives.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -303,8 +304,8 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the peer may be left to copy
-    /// the message to where it says; the places are those that the message is to be copied to otherwise.
+    /// Takes a receive of the peer. Returns the number of its slot, its identifier, and whether copying the message to
+    /// its memory may be left to the peer; otherwise `places` has the destination.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
@@ -339,8 +340,8 @@ impl Direct {
         None
     }
 
-    /// Gives a receive back that was not used. One of a shared queue can't be put back, and is flushed: the device will
-    /// say why.
+    /// Puts back a receive that was not used. One of a shared queue can't be put back, and is flushed: the device will
+    /// report why.
     fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
         match &self.receives {
             Receives::Own(source) => source.put_back(number),
@@ -357,7 +358,7 @@ impl Direct {
         None
     }
 
-    /// Finds the places where the receive has a message put that was taken. Returns whether the peer may copy it there.
+    /// Finds the destination of a message in the receive that was taken. Returns whether the peer may copy it there.
     fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
@@ -369,18 +370,18 @@ impl Direct {
             let region = self.peer_regions.get(segment.lkey)?;
             let address =
                 region.find_local(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
-            // The peer copies to where its list says, and not to where the device would.
+            // The peer copies to the addresses in its list, not to where the device would.
             same &= address == segment.address;
             let window = self.windows.find(segment.lkey, &region, address, part);
             self.places.push(Place { address, len: part, window });
             left -= part;
         }
-        // A completion says where one of a shared queue has it.
+        // For a shared queue, the completion names the only destination.
         let is_simple = if self.takes_shared() { self.places.len() <= 1 } else { same };
         (left == 0).then_some(is_simple)
     }
 
-    /// A message that the peer copies: it goes with its completion, or as a parcel, if it can.
+    /// Encloses a message that the peer copies: in its completion or, if possible, in a parcel.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -399,7 +400,7 @@ impl Direct {
         }
         let (mut message, mut at) = (Message::default(), 0);
         for part in &self.parts {
-            // SAFETY: the caller's promise; their lengths sum up to the message's, for which there is room.
+            // SAFETY: the caller's promise; their lengths add up to the message's, for which there is room.
             unsafe {
                 let to = message.as_mut_ptr().cast::<u8>().add(at);
                 std::ptr::copy_nonoverlapping(part.iov_base.cast(), to, part.iov_len);
@@ -428,7 +429,7 @@ impl Direct {
         }
     }
 
-    /// Tells the peer that something arrived.
+    /// Notifies the peer of an arrived message.
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let solicited = request.flags & send_flags::SOLICITED != 0;
         let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
@@ -441,12 +442,12 @@ impl Direct {
         Some(())
     }
 
-    /// Whether a message that the peer may copy goes with its completion, or surely as a parcel.
+    /// Whether a message that the peer may copy fits its completion, or certainly a parcel.
     const fn is_enclosed(&self, len: usize) -> bool {
         len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
     }
 
-    /// Whether all places can be reached; what is missing is asked for, and the device does it this time.
+    /// Whether all places are accessible. What is missing is requested, and this time the device does the work.
     #[inline]
     fn reach(&mut self) -> Option<()> {
         let is_near = |place: &Place| place.window.is_some() || place.len == 0;
@@ -459,12 +460,12 @@ impl Direct {
         None
     }
 
-    /// Whether a message that is too long for its completion is to be stored where it belongs.
+    /// Whether a message that is too long for its completion should be stored at its destination.
     fn is_mapped(&self, len: usize) -> bool {
         len > INLINE && self.places.iter().all(|place| place.window.is_some())
     }
 
-    /// Where memory of the peer lies, if it may be used so.
+    /// The peer's memory for a request, if it may be used so.
     fn remote(&mut self, request: &WorkRequest, len: usize, needs: u32) -> Option<Place> {
         if len == 0 {
             return Some(Place { address: 0, len, window: None });
@@ -478,7 +479,7 @@ impl Direct {
         Some(Place { address, len, window: self.windows.find(request.rkey, &region, address, len) })
     }
 
-    /// An atomic operation on what is mapped.
+    /// An atomic operation on mapped memory.
     ///
     /// # Safety
     /// The parts must be writable.
@@ -498,13 +499,13 @@ impl Direct {
         Some(())
     }
 
-    /// Finds the places where a WRITE puts its message.
+    /// Finds the destination of a WRITE.
     fn aim(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();
         if len > AT_ONCE && place.window.is_none() {
-            // The kernel lets a page go after each place, by an atomic operation that orders all stores: the last one
-            // is seen last on processors that reorder them as well.
+            // After each place, the kernel releases a page by an atomic operation that orders all stores. So the last
+            // one is seen last, even on processors that reorder stores.
             self.places.push(Place { len: len - 1, ..place });
             self.places.push(Place { address: place.address + len as u64 - 1, len: 1, ..place });
         } else {

@@ -1,8 +1,8 @@
-//! How verbs fail: by `errno`'s value, by -1, or by no pointer, and with `errno` set in any case.
+//! How verbs report failure: by `errno`'s value, by -1, or by a null pointer; `errno` is set in any case.
 
 use std::ffi::c_int;
 
-/// What was asked for, or the value of `errno`.
+/// The result, or the value of `errno`.
 pub type Outcome<T> = Result<T, c_int>;
 
 /// Sets `errno`, and returns it.
@@ -17,7 +17,7 @@ pub fn code(outcome: Outcome<()>) -> c_int {
     outcome.map_or_else(set, |()| 0)
 }
 
-/// What is not negative, or -1.
+/// The result, which is not negative, or -1.
 pub fn or_minus_one(outcome: Outcome<c_int>) -> c_int {
     outcome.unwrap_or_else(|errno| {
         set(errno);
@@ -25,7 +25,7 @@ pub fn or_minus_one(outcome: Outcome<c_int>) -> c_int {
     })
 }
 
-/// An object that now belongs to the program, or no pointer.
+/// An object that now belongs to the program, or a null pointer.
 pub fn pointer<T>(outcome: Outcome<*mut T>) -> *mut T {
     outcome.unwrap_or_else(|errno| {
         set(errno);

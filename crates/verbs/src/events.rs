@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::AsyncEvent;
 
-/// What an event is about.
+/// The kind of an event's object.
 #[derive(PartialEq, Eq)]
 pub enum About {
     Cq,
@@ -33,7 +33,7 @@ const fn about(kind: u32) -> About {
     }
 }
 
-/// Leaves out the events of something that was destroyed.
+/// Drops the events of an object that was destroyed.
 pub fn forget(context: &Context, what: &About, handle: u32) {
     context.link.events().forget(|bytes| {
         let event = AsyncEvent::from_bytes(bytes);
@@ -45,7 +45,7 @@ fn tell(told: &AtomicU32) {
     told.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The object of an event, which is counted as told of it. None, where it was destroyed in the meantime.
+/// The object of an event, which is counted as delivered to it. `None` if it was destroyed meanwhile.
 fn element(context: &Context, event: AsyncEvent) -> Option<Element> {
     let objects = context.objects();
     Some(match about(event.kind) {
@@ -84,7 +84,7 @@ fn next(context: &Context) -> Outcome<ibv_async_event> {
     }
 }
 
-/// When the device is gone, that is told once; after that it fails with `EIO`.
+/// When the device is gone, one event reports that; later calls fail with `EIO`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, to: *mut ibv_async_event) -> c_int {
     // SAFETY: a context of ours, and room for an event.
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, to: *mut
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: an event that we told; its object can't go before it was acknowledged.
+    // SAFETY: an event that we delivered; its object can't be destroyed before it is acknowledged.
     unsafe {
         match about((*event).event_type) {
             About::Cq => {

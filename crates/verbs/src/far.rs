@@ -1,4 +1,4 @@
-//! Memory of a peer that is in no file: its process gives us all of it, or we do without.
+//! A peer's memory that is in no file: its process gives us access to all of it, or we do without.
 
 use crate::link::{Link, only};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,12 +18,12 @@ pub enum Far {
     There {
         /// Its `/proc/self/mem`.
         memory: OwnedFd,
-        /// The peer's process, where the kernel lets us copy from and to it at once.
+        /// The peer's process, if the kernel lets us copy from and to it directly.
         process: Option<Process>,
     },
 }
 
-/// A process by its number, which may be another one's after its end.
+/// A process by its number, which another process may get after its end.
 pub struct Process {
     pid: libc::pid_t,
     /// Readable once it ended.
@@ -31,7 +31,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its number, while it is its.
+    /// Its number, while it has it.
     #[inline]
     pub fn number(&self) -> Option<libc::pid_t> {
         let mut wanted = [PollFd::new(&self.end, PollFlags::IN)];
@@ -41,7 +41,7 @@ impl Process {
 }
 
 impl Far {
-    /// Asks for it. Whether it came.
+    /// Requests access. Returns whether it was granted.
     #[cold]
     pub fn open(&mut self, link: &Link, qpn: u32) -> bool {
         *self = match link.ask_for(&Request::Memory { qpn }) {
@@ -57,7 +57,7 @@ impl Far {
 
 /// The peer's process, if it is the one whose memory we have: it has the same token there.
 fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<Process> {
-    // Before it is looked at: what is seen there is of the process that is waited for.
+    // Before it is read, so that the token is that of the process whose end is awaited.
     let end = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let (mut one, mut other) = ([0_u8; TOKEN], [0_u8; TOKEN]);
     let ours = libc::iovec { iov_base: other.as_mut_ptr().cast(), iov_len: TOKEN };

@@ -1,8 +1,8 @@
-//! Where events come from the device, and programs sleep until one does.
+//! The source of the device's events, for which programs sleep.
 //!
-//! What they poll is readable where there is an event for them, or the device is gone. The socket alone would say
-//! neither: it has events of what was destroyed meanwhile, and peers that share memory have the device's end of it as
-//! well, and keep it when the device dies.
+//! Programs poll a descriptor that is readable if there is an event for them, or the device is gone. The socket alone
+//! would show neither: it carries events of destroyed objects, and peers that share memory also have the device's end
+//! of it, and keep that when the device dies.
 
 use crate::errno::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Feed<const N: usize> {
     socket: OwnedFd,
-    /// Events that were taken from there, as they had to be looked at.
+    /// Events that were taken from the socket because they had to be examined.
     waiting: Mutex<VecDeque<[u8; N]>>,
     /// Readable while there are some.
     any: OwnedFd,
@@ -27,7 +27,7 @@ pub struct Feed<const N: usize> {
 }
 
 impl<const N: usize> Feed<N> {
-    /// Events that come on a socket, until that ends, or `life` does.
+    /// Events from a socket, until it or `life` ends.
     ///
     /// # Errors
     /// What the kernel says.
@@ -41,7 +41,7 @@ impl<const N: usize> Feed<N> {
         let add = |fd: BorrowedFd<'_>, wanted| epoll::add(&all, fd, epoll::EventData::new_u64(0), wanted);
         add(socket.as_fd(), epoll::EventFlags::IN)?;
         add(any.as_fd(), epoll::EventFlags::IN)?;
-        // That it ends is told without being asked for; nobody else is to hear what comes there.
+        // Its end is reported without being requested; nothing else from it matters here.
         life.map_or(Ok(()), |life| add(life, epoll::EventFlags::empty()))?;
         Ok(Self { socket, waiting: Mutex::default(), any, all })
     }
@@ -60,10 +60,10 @@ impl<const N: usize> Feed<N> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next event; `None`: the device is gone.
+    /// Waits for the next event; `None` if the device is gone.
     ///
     /// # Errors
-    /// `EAGAIN` where there is none, and the program does not want to wait; `EINTR`.
+    /// `EAGAIN` if there is none, and the program does not want to wait; `EINTR`.
     pub fn next(&self, life: BorrowedFd<'_>) -> Outcome<Option<[u8; N]>> {
         self.wait(life).map_err(Errno::raw_os_error)
     }
@@ -88,14 +88,14 @@ impl<const N: usize> Feed<N> {
                 return Err(Errno::AGAIN);
             }
             let [life, others @ ..] = &wanted;
-            // First what came before the end.
+            // Events from before the end come first.
             if !life.revents().is_empty() && others.iter().all(|other| other.revents().is_empty()) {
                 return Ok(None);
             }
         }
     }
 
-    /// Takes one of those that wait here.
+    /// Takes a waiting event.
     fn take(&self) -> Option<[u8; N]> {
         let mut waiting = self.waiting();
         let taken = waiting.pop_front()?;
@@ -105,7 +105,7 @@ impl<const N: usize> Feed<N> {
         Some(taken)
     }
 
-    /// The next event of the socket; `None` where that ended.
+    /// The next event from the socket; `None` if that ended.
     fn receive(&self) -> rustix::io::Result<Option<[u8; N]>> {
         let mut event = [0; N];
         loop {
@@ -117,7 +117,7 @@ impl<const N: usize> Feed<N> {
         }
     }
 
-    /// Leaves out events that are there of something that was destroyed: the device sends no more of them.
+    /// Drops events of a destroyed object; the device sends no more of them.
     pub fn forget(&self, is_its: impl Fn([u8; N]) -> bool) {
         let mut waiting = self.waiting();
         while let Ok(Some(event)) = self.receive() {

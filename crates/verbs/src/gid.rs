@@ -7,7 +7,7 @@ use crate::query::port;
 use std::ffi::c_int;
 use std::net::Ipv6Addr;
 
-/// The one partition, which everyone is a full member of; in the order of the wire.
+/// The only partition, of which everyone is a full member; in wire order.
 const PKEY: u16 = 0xffff;
 
 fn entry(gid: Ipv6Addr, index: u32) -> ibv_gid_entry {
@@ -18,7 +18,7 @@ fn entry(gid: Ipv6Addr, index: u32) -> ibv_gid_entry {
 /// A GID by its index.
 ///
 /// # Errors
-/// `EINVAL` where there is none; the device's.
+/// `EINVAL` if there is none; the device's error.
 pub fn gid(context: &Context, port_number: u32, index: u32) -> Outcome<Ipv6Addr> {
     port(context, port_number)?.gids.get(index as usize).copied().ok_or(libc::EINVAL)
 }
@@ -26,7 +26,7 @@ pub fn gid(context: &Context, port_number: u32, index: u32) -> Outcome<Ipv6Addr>
 /// The index of a GID.
 ///
 /// # Errors
-/// `EINVAL` where it is not in the table; the device's.
+/// `EINVAL` if it is not in the table; the device's error.
 pub fn index_of(context: &Context, port_number: u32, gid: Ipv6Addr) -> Outcome<u8> {
     let gids = port(context, port_number)?.gids;
     let at = gids.iter().position(|known| *known == gid).ok_or(libc::EINVAL)?;
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// How many entries there are; a negative `errno` where it is not told.
+/// Number of entries, or a negative `errno`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -92,13 +92,13 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         Ok(port) => port.gids,
     };
     for (index, gid) in gids.iter().enumerate() {
-        // SAFETY: the program says that there is room for so many, of that size.
+        // SAFETY: the program promises that there is room for that many of that size.
         unsafe { put(&entry(*gid, index as u32), entries.byte_add(index * size), size) };
     }
     gids.len() as isize
 }
 
-/// Between `libibverbs` and its utilities.
+/// Private between `libibverbs` and its utilities.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,

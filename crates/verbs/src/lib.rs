@@ -9,7 +9,7 @@
 //! Functions with C names do what their man pages say; where one is not done the way they say, it is told at the
 //! function.
 
-#![allow(missing_docs, clippy::missing_safety_doc)] // of exported functions: they have man pages, which say what pointers must be
+#![allow(missing_docs, clippy::missing_safety_doc)] // exported functions have man pages, which specify the pointers
 
 pub mod address;
 pub mod advise;

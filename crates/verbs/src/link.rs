@@ -1,4 +1,4 @@
-//! The connection with the device: control messages, doorbells, and whether it still lives.
+//! The connection to the device: control messages, doorbells, and whether it is alive.
 
 use crate::errno::Outcome;
 use crate::feed::Feed;
@@ -15,7 +15,7 @@ use uverbs::{
     Connection, DeviceInfo, Doorbells, Memory, Point, Refusal, Reply, Request, Rung, SocketError, point,
 };
 
-/// A device that we said hello to.
+/// A device that was greeted.
 #[derive(Debug)]
 pub struct Link {
     control: Mutex<Connection>,
@@ -26,19 +26,19 @@ pub struct Link {
     dead: AtomicBool,
 }
 
-/// Where this process has what peers know it by.
+/// The address in this process by which peers recognise it.
 fn token() -> u64 {
     static TOKEN: OnceLock<[u8; uverbs::TOKEN]> = OnceLock::new();
     let token = TOKEN.get_or_init(|| {
         let mut bytes = [0; uverbs::TOKEN];
-        // Without it peers copy the other way.
+        // Without it, peers use the other way to copy.
         let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         bytes
     });
     token.as_ptr() as u64
 }
 
-/// Opens a connection, and says nothing yet.
+/// Opens a connection without sending anything.
 ///
 /// # Errors
 /// What the kernel says.
@@ -54,10 +54,10 @@ impl Link {
     /// Connects to the device behind this socket.
     ///
     /// # Errors
-    /// The device's, where it refuses (it is told on standard error), or the kernel's.
+    /// The device's error if it refuses (it is reported on standard error), or the kernel's.
     pub fn open(path: &Path) -> Outcome<Self> {
         let mut control = Connection::new(dial(path)?);
-        // The device reads and writes registered memory by it.
+        // The device uses it to read and write registered memory.
         let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let memory = memory.map_err(|error| {
             tell(path, &NoMemory(error));
@@ -84,7 +84,7 @@ impl Link {
         Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead })
     }
 
-    /// What the device said of itself.
+    /// The device's properties.
     pub const fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -94,12 +94,12 @@ impl Link {
         &self.events
     }
 
-    /// What ends with the device.
+    /// A descriptor that hangs up when the device is gone.
     pub fn life(&self) -> BorrowedFd<'_> {
         self.events.socket().as_fd()
     }
 
-    /// Number of the descriptor on which control messages go.
+    /// Number of the descriptor for control messages.
     pub fn control(&self) -> c_int {
         use std::os::fd::AsRawFd;
         self.lock().as_fd().as_raw_fd()
@@ -109,15 +109,15 @@ impl Link {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for something that comes without descriptors.
+    /// Makes a request whose answer has no descriptors.
     ///
     /// # Errors
-    /// The device's; `EIO` where it is gone.
+    /// The device's error; `EIO` if it is gone.
     pub fn ask(&self, request: &Request) -> Outcome<Reply> {
         self.ask_for(request).map(|(reply, _)| reply)
     }
 
-    /// Asks for something that comes with a descriptor.
+    /// Makes a request whose answer has a descriptor.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -125,7 +125,7 @@ impl Link {
         self.ask_with(request, &[])
     }
 
-    /// Asks with descriptors for something that may come with a descriptor.
+    /// Makes a request with descriptors, whose answer may have some.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -147,7 +147,7 @@ impl Link {
         }
     }
 
-    /// Has something taken away. What a dead device had is gone with it.
+    /// Removes an object. Those of a dead device are gone with it.
     ///
     /// # Errors
     /// Where the device refuses.
@@ -158,7 +158,7 @@ impl Link {
         }
     }
 
-    /// Says that a queue has work.
+    /// Announces that a queue has work.
     pub fn ring(&self, doorbell: u32) {
         if self.doorbells.ring(doorbell) == Rung::Asleep {
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -175,7 +175,7 @@ impl Link {
         self.dead.store(true, Ordering::Release);
     }
 
-    /// Looks whether the device is gone.
+    /// Checks whether the device is gone.
     pub fn look(&self) {
         let mut events = [PollFd::new(self.events.socket(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -185,8 +185,8 @@ impl Link {
     }
 }
 
-/// The program can't have a descriptor of its own memory. Who is not "dumpable" (`PR_SET_DUMPABLE`: after `setuid`,
-/// of files that can't be read, or as it wished) owns its files in `/proc` no more, unless it is root.
+/// The program can't have a descriptor of its own memory. A process that is not "dumpable" (`PR_SET_DUMPABLE`: after
+/// `setuid`, when its file can't be read, or by its own wish) does not own its files in `/proc`, unless it is root.
 struct NoMemory(rustix::io::Errno);
 
 impl std::fmt::Display for NoMemory {
@@ -200,7 +200,7 @@ impl std::fmt::Display for NoMemory {
     }
 }
 
-/// Says why we have no device, once.
+/// Reports once why there is no device.
 fn tell(path: &Path, refusal: &impl std::fmt::Display) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
@@ -221,18 +221,18 @@ fn exchange(
     control.receive()
 }
 
-/// Maps what the device made.
+/// Maps memory of the device.
 ///
 /// # Errors
-/// `EIO` where it is not as agreed, or can't be mapped.
+/// `EIO` if it is not as agreed, or can't be mapped.
 pub fn map(file: &OwnedFd, len: usize) -> Outcome<Memory> {
     Memory::open(file, len).map_err(|_| libc::EIO)
 }
 
-/// The only descriptor that came.
+/// The only descriptor of an answer.
 ///
 /// # Errors
-/// `EIO` where there is another number of them.
+/// `EIO` if there is any other number of them.
 pub fn only(descriptors: Vec<OwnedFd>) -> Outcome<OwnedFd> {
     <[OwnedFd; 1]>::try_from(descriptors).map(|[only]| only).map_err(|_| libc::EIO)
 }

@@ -1,4 +1,4 @@
-//! Locks: of queues, which the C interface keeps locked from one call to another, and of what programs wait for.
+//! Locks: for queues, which the C interface keeps locked between calls, and for what programs wait for.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody sleeps for it.
+/// Held, and a thread sleeps for it.
 const AWAITED: u32 = 2;
 
-/// Attempts before one sleeps: a lock is held for less than it takes to sleep and wake.
+/// Attempts before sleeping: a lock is held for less time than sleeping and waking take.
 const SPINS: u32 = 100;
 
-/// A lock that may be left locked by one call and unlocked by the next.
+/// A lock that one call may leave locked for the next call to unlock.
 pub struct Lock<T> {
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is used by who holds the lock, one at a time.
+// SAFETY: only the holder of the lock uses the value, one thread at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -59,7 +59,7 @@ impl<T> Lock<T> {
             }
             std::hint::spin_loop();
         }
-        // Who comes here can't know whether others sleep too.
+        // A thread that gets here can't know whether others sleep too.
         while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
             self.futex(libc::FUTEX_WAIT, AWAITED);
         }
@@ -67,7 +67,7 @@ impl<T> Lock<T> {
 
     fn futex(&self, operation: c_int, value: u32) {
         let none = std::ptr::null::<libc::timespec>();
-        // SAFETY: a word that is there while `self` is borrowed.
+        // SAFETY: a word that exists while `self` is borrowed.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -82,7 +82,7 @@ impl<T> Lock<T> {
     /// Unlocks.
     ///
     /// # Safety
-    /// The caller must hold the lock by [`Self::acquire`], and use nothing of [`Self::held`] any more.
+    /// The caller must hold the lock through [`Self::acquire`], and no longer use anything from [`Self::held`].
     #[inline]
     pub unsafe fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == AWAITED {
@@ -93,7 +93,7 @@ impl<T> Lock<T> {
     /// What it guards.
     ///
     /// # Safety
-    /// The caller must hold the lock by [`Self::acquire`], and have no other reference to the value.
+    /// The caller must hold the lock through [`Self::acquire`], and have no other reference to the value.
     #[allow(clippy::mut_from_ref)] // the lock is held
     pub unsafe fn held(&self) -> &mut T {
         // SAFETY: the caller's promise.
@@ -120,15 +120,15 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: it was acquired when the guard was made, and the guard is going.
+        // SAFETY: it was acquired when the guard was made, and the guard is being dropped.
         unsafe { self.0.release() };
     }
 }
 
-/// Counts events that were acknowledged, in an object of the C interface.
+/// Counts acknowledged events in an object of the C interface.
 ///
 /// # Safety
-/// The three must be those of an object that is alive.
+/// The three must belong to an object that is alive.
 pub unsafe fn acknowledge(
     mutex: *mut libc::pthread_mutex_t,
     condition: *mut libc::pthread_cond_t,
@@ -144,7 +144,7 @@ pub unsafe fn acknowledge(
     }
 }
 
-/// Waits until as many events were acknowledged as were delivered.
+/// Waits until all delivered events are acknowledged.
 ///
 /// # Safety
 /// As of [`acknowledge`].
@@ -172,7 +172,7 @@ mod tests {
     fn one_at_a_time() {
         let lock = Lock::new(0);
         lock.acquire();
-        // One who does not get it leaves it to who has it.
+        // A thread that does not get it leaves it to the holder.
         assert!(lock.try_lock().is_none());
         assert!(lock.try_lock().is_none());
         // SAFETY: acquired above, released here.

@@ -1,11 +1,11 @@
-//! What is mapped in this process, and what may be done there.
+//! The mappings of this process, and their permissions.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
-/// What is mapped at some addresses (`proc(5)`).
+/// A mapping of some addresses (`proc(5)`).
 #[derive(Debug)]
 pub struct Mapping {
     pub start: usize,
@@ -17,7 +17,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// All of the program's, in their order.
+    /// All mappings of the program, in order.
     pub fn all() -> Vec<Self> {
         let lines = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         lines.lines().filter_map(Self::parse).collect()
@@ -70,7 +70,7 @@ struct Query {
 const _: () = assert!(size_of::<Query>() == 104);
 
 impl Mapping {
-    /// Those that have a part of this memory, in their order. Kernels from Linux 6.11 on are asked for them alone.
+    /// The mappings that overlap this memory, in order. Kernels from Linux 6.11 on are queried for only those.
     pub fn within(start: usize, len: usize) -> Vec<Self> {
         let end = start.saturating_add(len);
         Self::queried(start, end).unwrap_or_else(|| {
@@ -78,7 +78,7 @@ impl Mapping {
         })
     }
 
-    /// The same by queries; `None` where the kernel does not answer them.
+    /// The same by queries; `None` if the kernel does not support them.
     fn queried(start: usize, end: usize) -> Option<Vec<Self>> {
         let file = File::open("/proc/self/maps").ok()?;
         let (mut at, mut found) = (start, Vec::new());
@@ -107,7 +107,7 @@ impl Mapping {
             name: name.as_mut_ptr() as u64,
             ..Query::default()
         };
-        // SAFETY: the kernel writes to the query, and a name that is no longer than `name`.
+        // SAFETY: the kernel writes to the query, and a name no longer than `name`.
         if unsafe { libc::ioctl(maps.as_raw_fd(), QUERY as _, &raw mut query) } != 0 {
             return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
         }
@@ -126,7 +126,7 @@ impl Mapping {
     }
 }
 
-/// Whether all of this memory is mapped, so that each mapping is as is asked for.
+/// Whether all of this memory is mapped, and each mapping fulfils the condition.
 pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&Mapping) -> bool) -> bool {
     let Some(end) = start.checked_add(len) else { return false };
     let mut at = start;
@@ -139,9 +139,9 @@ pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&M
     at >= end
 }
 
-/// Whether each mapping of this memory is as is asked for, by what `/proc/self/smaps` alone says
-/// (`proc_pid_smaps(5)`): its `VmFlags`, and its protection key, 0 where it has none. It is read no further than that
-/// memory: the kernel walks through the pages of what it tells of.
+/// Whether each mapping of this memory fulfils a condition on what only `/proc/self/smaps` reports
+/// (`proc_pid_smaps(5)`): its `VmFlags`, and its protection key, 0 if it has none. The file is read no further than
+/// that memory, because the kernel walks through the pages of every mapping that it reports.
 pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bool) -> bool {
     let Ok(file) = File::open("/proc/self/smaps") else { return false };
     let (mut is_its, mut key) = (false, 0);
@@ -163,15 +163,15 @@ pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bo
     true
 }
 
-/// Whether the kernel has pages of the process pinned for long, as of buffers registered with `io_uring`: it does not
-/// say which.
+/// Whether the kernel has pages of the process pinned for long, as for buffers registered with `io_uring`; it does not
+/// report which.
 pub fn has_pinned_pages() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
     pinned.is_some_and(|size| size.split_ascii_whitespace().next() != Some("0"))
 }
 
-/// Whether pages at this address are placed by a policy of their own (`mbind(2)`).
+/// Whether pages at this address have their own placement policy (`mbind(2)`).
 pub fn has_policy(address: usize) -> bool {
     /// `MPOL_F_ADDR`.
     const BY_ADDRESS: libc::c_ulong = 2;
@@ -179,19 +179,19 @@ pub fn has_policy(address: usize) -> bool {
     const DEFAULT: libc::c_int = 0;
     let mut policy = DEFAULT;
     let none = std::ptr::null_mut::<libc::c_ulong>();
-    // SAFETY: a place for a number, and none for nodes; the address is looked up only.
+    // SAFETY: room for a number, and none for nodes; the address is only looked up.
     let said = unsafe {
         libc::syscall(libc::SYS_get_mempolicy, &raw mut policy, none, 0_usize, address, BY_ADDRESS)
     };
-    // Who may not ask can't have set one.
+    // A process that may not query one can't have set one.
     said == 0 && policy != DEFAULT
 }
 
-/// Whether the program itself may read all of this memory, or write to it. The device could do more: what it reads
-/// and writes by heeds no protection of pages.
+/// Whether the program itself may read all of this memory, or write to it. The device could do more: the interface by
+/// which it reads and writes ignores the protection of pages.
 pub fn may_use(start: usize, len: usize, writes: bool) -> bool {
     let may = |mapping: &Mapping| mapping.permissions.contains(if writes { 'w' } else { 'r' });
-    // Where mappings are not to be seen, the program is believed.
+    // If mappings can't be read, the program is believed.
     len == 0 || are_all(start, len, &Mapping::within(start, len), may) || Mapping::all().is_empty()
 }
 

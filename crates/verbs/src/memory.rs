@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::qp::access;
 use uverbs::{Kind, Region, Reply, Request};
 
-/// A protection domain, or a parent domain, which is one under another pointer.
+/// A protection domain, or a parent domain, which is the same domain with another pointer.
 #[repr(C)]
 struct Pd {
     c: ibv_pd,
@@ -20,7 +20,7 @@ struct Pd {
     thread: *mut Td,
 }
 
-/// A thread domain: a promise of the program's that we make no use of.
+/// A thread domain: a promise of the program that we do not use.
 #[repr(C)]
 struct Td {
     c: ibv_td,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 }
 
 unsafe fn dealloc_pd(pd: *mut Pd) -> Outcome<()> {
-    // SAFETY: a domain of ours, which the program gives back.
+    // SAFETY: a domain of ours, which the program gives up.
     unsafe {
         if (*pd).children.load(Ordering::Acquire) > 0 {
             return Err(libc::EBUSY);
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_i
 
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     let td = td.cast::<Td>();
-    // SAFETY: a thread domain of ours, which the program gives back.
+    // SAFETY: a thread domain of ours, which the program gives up.
     unsafe {
         if (*td).users.load(Ordering::Acquire) > 0 {
             return set(libc::EBUSY);
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// The program's allocators are not asked: we allocate nothing that they are for.
+/// The program's allocators are not called: we allocate nothing for which they are meant.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     }
 }
 
-/// What the device may do with memory the program may do itself, when it registers that.
+/// The device may do with registered memory only what the program itself may do.
 fn check_pages(addr: *mut c_void, length: usize, access: u32) -> Outcome<()> {
     let writes = access & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     if may_use(addr.addr(), length, writes) { Ok(()) } else { Err(libc::EFAULT) }
@@ -146,7 +146,7 @@ unsafe fn reg_mr(
     if !region.is_implicit() {
         check_pages(addr, length, access)?;
     }
-    // What is paged on demand may be something else by the next access: no file has that.
+    // Memory that is paged on demand may be something else at the next access, which a file can't follow.
     let pages = if is_on_demand { None } else { MovedPages::of(addr.addr(), length) };
     let request = Request::RegMr {
         pd: pd_handle,
@@ -270,17 +270,17 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: a region of ours, which the program gives back.
+    // SAFETY: a region of ours, which the program gives up.
     code(unsafe {
         let (context, lkey) = (Context::of((*mr).context), (*mr).lkey);
-        // Not later: its key may be another one's then.
+        // Not later: then its key may belong to another region.
         let region = context.regions().remove(&lkey);
         let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).handle });
         context.settle();
         if taken.is_err() {
             context.regions().extend(region.map(|region| (lkey, region)));
         }
-        // Only now nobody is at work with its pages.
+        // Only now does nobody work with its pages any more.
         taken.map(|()| drop(Box::from_raw(mr.cast::<Mr>())))
     })
 }

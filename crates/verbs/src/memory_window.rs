@@ -28,14 +28,14 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw 
 }
 
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: a window of ours, which the program gives back.
+    // SAFETY: a window of ours, which the program gives up.
     code(unsafe {
         let taken = Context::of((*mw).context).link.take_away(&Request::DeallocMw { mw: (*mw).handle });
         taken.map(|()| drop(Box::from_raw(mw)))
     })
 }
 
-/// Has a request ask for the binding of a window by this key, of which the program chooses the lowest byte.
+/// Makes a request bind a window with this key, whose lowest byte the program chooses.
 ///
 /// # Safety
 /// A window of ours, and a region of ours, or none.

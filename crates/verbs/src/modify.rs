@@ -1,4 +1,4 @@
-//! Queue pairs: their states and attributes.
+//! The states and attributes of queue pairs.
 
 use crate::abi::*;
 use crate::errno::{Outcome, code};
@@ -19,14 +19,14 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
     }
     let request = Request::ModifyQp { qpn: qp.number(), mask, attributes: attr.into() };
     if state == Some(IBV_QPS_RESET) {
-        // Nobody posts while both sides begin anew.
+        // Nobody posts while both sides reset the queue pair.
         let mut send = qp.send.lock();
         let receive = qp.receive.as_ref().map(|receive| receive.lock());
         qp.context().link.ask(&request)?;
         if let Some(mut receive) = receive {
             receive.reset();
         }
-        // Nobody waits for its queues who has a completion queue locked.
+        // A thread that has a completion queue locked must not wait for the queue pair's queues.
         qp.forget_completions();
         send.queue.begin_anew(qp.qp_type, qp.context().link.info().is_trusting);
     } else {
@@ -40,7 +40,7 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
 
 fn remember(qp: &Qp, state: u32) {
     qp.state.store(state, Ordering::Release);
-    // SAFETY: what programs read; they do not while they modify.
+    // SAFETY: a field that programs read, but not while they modify.
     unsafe { (*qp.c()).state = state };
 }
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     code(unsafe { modify(Qp::of(qp), &*attr, mask as u32) })
 }
 
-/// All attributes are told, whatever the mask says.
+/// All attributes are returned, whatever the mask says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,

@@ -1,7 +1,7 @@
-//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device
-//! and peers that share memory map it, and need no system call for what is there. Only where the program's user asks
-//! for it, by `VIADUCT_RDMA_SHARE=1`: pages take time to move, and back, nobody may write to them meanwhile, and
-//! children of a fork have them too.
+//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered. The device
+//! and peers that share memory map the file, and need no system call to access it. This happens only if the program's
+//! user requests it with `VIADUCT_RDMA_SHARE=1`: moving pages there and back takes time, nobody may write to them
+//! meanwhile, and children of a fork share them too.
 
 use crate::errno::Outcome;
 use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use uverbs::Memory;
 
-/// The files' name, as it is in `/proc/self/maps`.
+/// The files' name in `/proc/self/maps`.
 const NAME: &str = "verbs region";
 
 /// Pages and their file.
@@ -21,19 +21,19 @@ struct Moved {
     inode: u64,
 }
 
-/// Those that there are, and how many use them.
+/// All moved pages, each with the number of its users.
 static MOVED: Mutex<Vec<(Arc<Moved>, u32)>> = Mutex::new(Vec::new());
 
 fn moved() -> MutexGuard<'static, Vec<(Arc<Moved>, u32)>> {
     MOVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A use of moved pages. After the last one the program has them to itself again.
+/// A use of moved pages. After the last one they become private to the program again.
 #[derive(Debug)]
 pub struct MovedPages(Arc<Moved>);
 
 impl MovedPages {
-    /// Moves the whole pages of this memory, if that is wanted, and may be.
+    /// Moves the whole pages of this memory, if that is wanted and possible.
     pub fn of(address: usize, len: usize) -> Option<Self> {
         static IS_WANTED: OnceLock<bool> = OnceLock::new();
         let is_wanted = || std::env::var_os("VIADUCT_RDMA_SHARE").is_some_and(|value| value == "1");
@@ -59,7 +59,7 @@ impl MovedPages {
         Some(Self(pages))
     }
 
-    /// Where they are, and how many bytes.
+    /// Their address, and their length in bytes.
     pub fn range(&self) -> (u64, u64) {
         (self.0.address as u64, self.0.len as u64)
     }
@@ -82,9 +82,9 @@ impl Drop for MovedPages {
     }
 }
 
-/// What a mapping may be that is as good elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and
-/// later, accounted or not; what was advised of huge pages is lost. Others are lost as well, and mean more: that it
-/// is locked, kept from children of a fork, or emptied for them, watched by a `userfaultfd`.
+/// Flags of a mapping that works as well elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and
+/// later, accounted or not. Advice about huge pages is lost. Other flags would be lost as well, but matter more: the
+/// mapping is locked, kept from children of a fork, or emptied for them, or watched by a `userfaultfd`.
 const PLAIN: [&str; 10] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh"];
 
 /// Whether all these pages may be mapped from elsewhere.
@@ -95,7 +95,7 @@ fn is_movable(start: usize, len: usize, mappings: &[Mapping]) -> bool {
     are_all(start, len, mappings, is_free) && !has_pinned_pages() && are_all_flagged(start, len, is_plain)
 }
 
-/// Whether it is memory of the program's own, without a meaning to the kernel.
+/// Whether it is the program's own memory, without a meaning to the kernel.
 fn is_private_memory(mapping: &Mapping) -> bool {
     let name = &mapping.name;
     let is_own = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
@@ -103,25 +103,25 @@ fn is_private_memory(mapping: &Mapping) -> bool {
 }
 
 impl Moved {
-    /// Moves pages of the program's.
+    /// Moves pages of the program.
     fn new(address: usize, len: usize) -> Outcome<Self> {
         let (_, file) = Memory::create(NAME, len).map_err(|_| libc::ENOMEM)?;
         let inode = rustix::fs::fstat(&file).map_err(rustix::io::Errno::raw_os_error)?.st_ino;
         let mut done = 0;
         while done < len {
             let from = (address + done) as *const libc::c_void;
-            // SAFETY: the kernel reads what is there; what isn't is an error.
+            // SAFETY: the kernel reads what is there; missing memory is an error.
             let copied = unsafe { libc::pwrite(file.as_raw_fd(), from, len - done, done as i64) };
             done += usize::try_from(copied).ok().filter(|copied| *copied > 0).ok_or(libc::EFAULT)?;
         }
         let moved = Self { address, len, file, inode };
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: private memory there is replaced by a copy of it.
+        // SAFETY: private memory is replaced by a copy of it.
         unsafe { moved.map(address, len, access, flags, 0) }.then_some(moved).ok_or(libc::ENOMEM)
     }
 
     /// # Safety
-    /// What is at this address must be what the file has at this offset.
+    /// The memory at this address must equal the file at this offset.
     unsafe fn map(&self, address: usize, len: usize, access: i32, flags: i32, offset: i64) -> bool {
         let fd = self.file.as_raw_fd();
         // SAFETY: the caller's promise.
@@ -129,8 +129,7 @@ impl Moved {
         mapped != libc::MAP_FAILED
     }
 
-    /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may
-    /// have unmapped some.
+    /// Makes them private, ordinary memory again, as far as they still exist: the program may have unmapped some.
     fn make_private(&self) {
         let is_ours = |it: &Mapping| it.inode == self.inode && it.permissions.ends_with('s');
         let mut mappings = Mapping::within(self.address, self.len);
@@ -147,8 +146,8 @@ impl Moved {
             let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
             let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
             let (len, flags) = (end - start, libc::MAP_PRIVATE | libc::MAP_FIXED);
-            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone.
-            // Without room for a copy it is still the file's where nothing is written.
+            // SAFETY: the file is mapped there, at that offset; what is written from now on is only the program's. If
+            // there is no room for a copy, pages that are not written to stay the file's.
             unsafe {
                 let _ = self.put_copy(start, len, access, offset)
                     || self.map(start, len, access, flags, offset as i64);
@@ -156,15 +155,16 @@ impl Moved {
         }
     }
 
-    /// Puts a copy of a part of the file at an address, in one step. False where there is no room for it.
+    /// Puts a copy of a part of the file at an address, in one step. False if there is no room for it.
     ///
     /// # Safety
-    /// What is at this address must be what the file has at this offset.
+    /// The memory at this address must equal the file at this offset.
     unsafe fn put_copy(&self, address: usize, len: usize, access: i32, offset: u64) -> bool {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // All of it is written to: a fault for each page would take longer.
+        // All of it is written: a fault for each page would take longer.
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        // SAFETY: new memory, which is filled before anybody has it, and takes the place of the same; or goes again.
+        // SAFETY: new memory, which is filled before anybody uses it, and replaces memory with the same content, or is
+        // unmapped again.
         unsafe {
             let copy = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
             if copy == libc::MAP_FAILED {
@@ -182,7 +182,7 @@ impl Moved {
     }
 
     /// # Safety
-    /// There must be room for so many bytes.
+    /// There must be room for `len` bytes.
     unsafe fn read(&self, to: *mut u8, len: usize, offset: u64) -> bool {
         let mut done = 0;
         while done < len {

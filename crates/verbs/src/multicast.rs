@@ -8,13 +8,13 @@ use std::net::Ipv6Addr;
 use uverbs::Request;
 
 /// # Safety
-/// They must be a queue pair of ours, and a GID.
+/// They must be one of our queue pairs, and a GID.
 unsafe fn order(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
     request: impl FnOnce(u32, Ipv6Addr) -> Request,
 ) -> c_int {
-    // SAFETY: the caller's promise; a GID may lie anywhere.
+    // SAFETY: the caller's promise; a GID may be at any alignment.
     let (context, qpn, gid) = unsafe { (Context::of((*qp).context), (*qp).qp_num, gid.read_unaligned()) };
     code(context.link.ask(&request(qpn, gid.into())).map(drop))
 }

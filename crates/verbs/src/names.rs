@@ -1,4 +1,4 @@
-//! Names of numbers, for people.
+//! Names of numbers, for display.
 
 use std::ffi::{CStr, c_char};
 
@@ -85,7 +85,8 @@ pub extern "C" fn ibv_wc_status_str(status: u32) -> *const c_char {
     name(&NAMES, status as usize)
 }
 
-/// Newer than Debian 12: drivers' libraries of Ubuntu 24.04, which perftest is linked with, don't load without it.
+/// Newer than Debian 12: without it, the drivers' libraries of Ubuntu 24.04, with which perftest is linked, don't
+/// load.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wr_opcode_str(opcode: u32) -> *const c_char {
     const NAMES: [&CStr; 16] = [

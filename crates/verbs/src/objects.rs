@@ -1,4 +1,4 @@
-//! Which objects a context has: by the handles that events bear.
+//! The objects of a context, by the handles in events.
 
 use crate::completion::Cq;
 use crate::queue_pair::Qp;
@@ -6,7 +6,7 @@ use crate::shared_receive::Srq;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// Objects of one kind. They are there from their creation to the beginning of their destruction.
+/// Objects of one kind, from their creation until their destruction starts.
 pub struct Table<T>(HashMap<u32, NonNull<T>>);
 
 // SAFETY: the objects may be used from any thread; they are alive while in the table.
@@ -19,12 +19,12 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Of an object that was just made.
+    /// Adds an object that was just created.
     pub fn insert(&mut self, handle: u32, object: *mut T) {
         self.0.extend(NonNull::new(object).map(|object| (handle, object)));
     }
 
-    /// The device may have given its handle to another one already, which stays.
+    /// The device may already have given its handle to another object, which stays.
     pub fn remove(&mut self, handle: u32, object: &T) {
         if self.0.get(&handle) == Some(&NonNull::from(object)) {
             self.0.remove(&handle);

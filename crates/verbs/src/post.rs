@@ -13,7 +13,7 @@ use uverbs::{Segment, WorkQueue, WorkRequest};
 
 const _: () = assert!(size_of::<Segment>() == size_of::<ibv_sge>());
 
-/// A list of segments, if it is no longer than may be.
+/// A list of segments, if it is no longer than the limit.
 ///
 /// # Safety
 /// The list must be as long as `count` says.
@@ -26,7 +26,7 @@ unsafe fn segments<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Outcom
     Ok(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
 }
 
-/// Meaning of the union, by opcode and type of queue pair.
+/// Reads the union, whose meaning depends on the opcode and the type of the queue pair.
 ///
 /// # Safety
 /// The address handle of a datagram must be one of ours, or null.
@@ -49,7 +49,7 @@ unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome
             }
             IBV_WR_BIND_MW => {
                 let BindMw { mw, rkey, bind_info } = &wr.bind_mw;
-                // One of type 1 has a verb of its own.
+                // A window of type 1 has its own verb.
                 mw.as_ref().filter(|mw| mw.type_ == IBV_MW_TYPE_2).ok_or(libc::EINVAL)?;
                 ask_to_bind(request, *mw, *rkey, bind_info)?;
             }
@@ -59,7 +59,7 @@ unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome
     Ok(())
 }
 
-/// Has the device do a request that is nobody else's business, and has no message.
+/// Leaves a request without a message, which concerns no peer, to the device.
 pub(crate) fn hand_over_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkRequest) -> Outcome<()> {
     fill_local(qp, send, request)?;
     hand_over(qp, send);
@@ -73,10 +73,10 @@ fn fill_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkRequest) -> Outco
     if is_filled { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// Does a request at once, where that can be, or fills a slot.
+/// Executes a request at once, if possible, or fills a slot.
 ///
 /// # Safety
-/// The request must be as its man page says.
+/// The request must be as its man page specifies.
 unsafe fn post(qp: &Qp, Sending { queue: send, parts, .. }: &mut Sending, wr: &ibv_send_wr) -> Outcome<()> {
     if !is_offered(qp.qp_type, wr.opcode) {
         return Err(libc::EINVAL);
@@ -114,11 +114,11 @@ unsafe fn post(qp: &Qp, Sending { queue: send, parts, .. }: &mut Sending, wr: &i
         request.segments = list.len() as u16;
         list
     };
-    // SAFETY: the program says that they may be read, and that memory which is registered is there.
+    // SAFETY: the program promises that they may be read, and that registered memory exists.
     if unsafe { send.put(qp, &request, list, parts) } { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// In these states sends may be posted. In some of them they wait, or are flushed: that is up to the device.
+/// In these states sends may be posted. In some of them they wait or are flushed; the device decides.
 pub(crate) fn may_send(qp: &Qp) -> bool {
     qp.state.load(Ordering::Acquire) > IBV_QPS_RTR
 }
@@ -149,10 +149,10 @@ pub unsafe extern "C" fn post_send(
     code(outcome)
 }
 
-/// Posts receives, as many as can be.
+/// Posts as many receives as possible.
 ///
 /// # Safety
-/// The requests must be as their man page says, with room for a pointer.
+/// The requests must be as their man page specifies, with room for a pointer.
 pub(crate) unsafe fn receive(
     queue: &mut WorkQueue,
     limit: u32,
@@ -178,7 +178,7 @@ pub(crate) unsafe fn receive(
         unsafe { bad.write(wr) };
     }
     queue.publish();
-    // The next one will not have to wait for who read that slot long ago.
+    // So the next one need not wait for whoever read that slot long ago.
     queue.prefetch();
     outcome
 }

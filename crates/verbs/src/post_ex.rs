@@ -1,5 +1,5 @@
-//! The extended interface of send queues: a work request is made call by call, between `ibv_wr_start` and
-//! `ibv_wr_complete`.
+//! The extended interface of send queues: several calls between `ibv_wr_start` and `ibv_wr_complete` make a work
+//! request.
 
 use crate::abi::*;
 use crate::direct::Bytes;
@@ -20,18 +20,18 @@ pub(crate) struct Sending {
     draft: Option<WorkRequest>,
     segments: Vec<Segment>,
     inline: Vec<u8>,
-    /// Of a datagram: whether it is said where it goes, as it must be.
+    /// For a datagram: whether its destination is set, as it must be.
     has_address: bool,
     needs_address: bool,
     /// The first error since `ibv_wr_start`.
     error: c_int,
 }
 
-// SAFETY: pointers among the parts are used by the call that put them there.
+// SAFETY: only the call that put pointers among the parts uses them.
 unsafe impl Send for Sending {}
 
 impl Sending {
-    /// With room for what a request may have, so that posting does not allocate.
+    /// With room for the largest request, so that posting does not allocate.
     pub(crate) fn new(queue: SendQueue, capacity: &Capacity, qp_type: u32) -> Self {
         Self {
             queue,
@@ -64,7 +64,7 @@ impl Sending {
         self.draft = Some(draft);
     }
 
-    /// The request that was made last, if it can be one.
+    /// The request that was made last, if it is valid.
     fn end_draft(&mut self) -> Option<WorkRequest> {
         let mut request = self.draft.take().filter(|_| self.error == 0)?;
         if self.needs_address && !self.has_address || !has_place(&request, &self.segments) {
@@ -94,12 +94,12 @@ impl Sending {
         }
     }
 
-    /// Has everything done that was made, if all of it can be requests. One alone is done at once, where that can be.
+    /// Executes everything that was made, if all requests are valid. A single one is executed at once, if possible.
     fn finish(&mut self, qp: &Qp) {
         let Some(request) = self.end_draft() else { return };
         let is_alone = self.queue.queue.unpublished() == 0;
         let inline = [(self.inline.as_ptr(), self.inline.len())];
-        // SAFETY: a vector of that length; memory that is registered is there, says the program.
+        // SAFETY: a vector of that length; the program promises that registered memory exists.
         if !unsafe { self.queue.put(qp, &request, &self.segments, &inline) } {
             self.fail(libc::EINVAL);
         }
@@ -111,10 +111,10 @@ impl Sending {
     }
 }
 
-/// What the program makes, of a queue locked by `ibv_wr_start`.
+/// The request under construction, in a queue locked by `ibv_wr_start`.
 ///
 /// # Safety
-/// It must be a queue pair of ours, and locked so.
+/// It must be one of our queue pairs, locked by that call.
 unsafe fn making<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut Sending) {
     // SAFETY: the caller's promise; the C part comes first.
     unsafe {
@@ -128,7 +128,7 @@ unsafe fn making<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut Sending) {
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, aim: impl FnOnce(&mut WorkRequest)) {
     // SAFETY: the caller's promise.
     let ((ours, send), id, flags) = unsafe { (making(qp), (*qp).wr_id, (*qp).wr_flags) };
-    // Whether it is inline is said by what sets its data.
+    // The call that sets its data determines whether it is inline.
     let flags = (flags & SEND_FLAGS & !IBV_SEND_INLINE) as u8;
     let mut draft = WorkRequest { id, opcode: opcode as u8, flags, ..WorkRequest::default() };
     aim(&mut draft);
@@ -146,7 +146,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: a queue pair of ours, locked by `wr_start`; nothing is used of it after.
+    // SAFETY: a queue pair of ours, locked by `wr_start`; nothing of it is used afterwards.
     unsafe {
         let (ours, send) = making(qp);
         send.finish(ours);
@@ -161,7 +161,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: a queue pair of ours, locked by `wr_start`; nothing is used of it after.
+    // SAFETY: a queue pair of ours, locked by `wr_start`; nothing of it is used afterwards.
     unsafe {
         let (ours, send) = making(qp);
         send.draft = None;
@@ -219,7 +219,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, aim) };
 }
 
-/// For an operation that is not offered: the whole batch fails.
+/// For an unsupported operation: the whole batch fails.
 ///
 /// # Safety
 /// As of [`making`].
@@ -299,8 +299,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: a queue pair of ours, locked by `wr_start`; a list as long as the program says, of buffers that may be
-    // read.
+    // SAFETY: a queue pair of ours, locked by `wr_start`; a list as long as the program says, of readable buffers.
     unsafe {
         let (ours, send) = making(qp);
         send.inline.clear();

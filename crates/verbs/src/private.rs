@@ -1,6 +1,6 @@
-//! Symbols between `libibverbs` and its drivers: they are there so that programs linked with a driver's library load.
+//! Symbols between `libibverbs` and its drivers. They exist so that programs linked with a driver's library load.
 //!
-//! No driver has a device here. What returns a number refuses; what returns a pointer returns none.
+//! No driver has a device here. Functions that return a number refuse; those that return a pointer return null.
 
 #![allow(non_upper_case_globals)] // the C interface's names
 
@@ -8,7 +8,7 @@ use crate::errno::set;
 use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 
-/// A driver may set it, and read it.
+/// A driver may set and read it.
 #[unsafe(no_mangle)]
 pub static verbs_allow_disassociate_destroy: AtomicBool = AtomicBool::new(false);
 
@@ -21,7 +21,7 @@ macro_rules! refused {
     )*};
 }
 
-/// Of those without a result, and those that return a pointer or a count.
+/// For functions without a result, and those that return a pointer or a count.
 macro_rules! nothing {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! What was posted is done: by ourselves, where memory is shared with the peer, else by the device.
+//! Executing posted requests: by ourselves if memory is shared with the peer, otherwise by the device.
 
 use crate::abi::{IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED};
 use crate::direct::{Bytes, Direct, Sender};
@@ -7,24 +7,24 @@ use crate::send_queue::SendQueue;
 use std::sync::atomic::Ordering;
 use uverbs::{Request, Segment, WorkQueue, WorkRequest};
 
-/// The peer is asked again after at most so many posts.
+/// Most posts before the peer is asked again.
 const LONGEST_PAUSE: u32 = 1024;
 
-/// Posts after which it is asked whether the device is gone, without which no peer is to be reached: a system call.
+/// Posts after which it checks whether the device is gone, without which no peer is reachable: a system call.
 const LOOK: u32 = 4096;
 
 /// Whether memory is shared with the peer.
 pub(crate) enum Sharing {
     /// Never.
     No,
-    /// Not yet: after so many posts it is asked for, and then after so many.
+    /// Not yet: it is requested after `posts` posts, and then after `pause` more.
     NotYet { posts: u32, pause: u32 },
     /// For so many posts.
     Yes { direct: Box<Direct>, posts: u32 },
 }
 
 impl Sharing {
-    /// What it is at first.
+    /// The initial state.
     pub fn new(qp_type: u32, is_trusting: bool) -> Self {
         if qp_type == IBV_QPT_RC && is_trusting { Self::NotYet { posts: 1, pause: 1 } } else { Self::No }
     }
@@ -61,7 +61,7 @@ impl Sharing {
     }
 }
 
-/// Has everything done that was filled.
+/// Executes everything that was filled.
 pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
     let SendQueue { queue, sharing, list, .. } = send;
     if let Some(direct) = direct(qp, queue, sharing) {
@@ -69,7 +69,7 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
         while done < queue.unpublished() {
             list.clear();
             let (request, inline) = queue.peek(done, list);
-            // SAFETY: inline bytes are in our queue; memory that is registered is there, says the program.
+            // SAFETY: inline bytes are in our queue; the program promises that registered memory exists.
             if !unsafe { perform(qp, direct, &request, list, &[(inline.as_ptr(), inline.len())]) } {
                 break;
             }
@@ -80,10 +80,10 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
     hand_over(qp, send);
 }
 
-/// Does a request at once, without the device and before it is filled in, if it can be.
+/// Executes a request at once, if possible: without the device, and before it is filled in.
 ///
 /// # Safety
-/// The bytes of an inline message, and memory that is registered, must be there.
+/// The bytes of an inline message, and registered memory, must exist.
 pub(crate) unsafe fn at_once(
     qp: &Qp,
     queue: &WorkQueue,
@@ -97,7 +97,7 @@ pub(crate) unsafe fn at_once(
     unsafe { perform(qp, direct, request, list, inline) }
 }
 
-/// Has the device do what was filled.
+/// Leaves what was filled to the device.
 pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
     if send.queue.unpublished() > 0 {
         send.queue.publish();
@@ -107,8 +107,8 @@ pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
     }
 }
 
-/// What is shared with the peer, if requests may be done without the device, which has nothing to do with this queue at
-/// the moment: they keep their order.
+/// What is shared with the peer, if requests may be executed without the device: that must have nothing to do with
+/// this queue at the moment, so that requests keep their order.
 #[inline]
 fn direct<'a>(qp: &Qp, queue: &WorkQueue, sharing: &'a mut Sharing) -> Option<&'a mut Direct> {
     let may =
@@ -116,7 +116,7 @@ fn direct<'a>(qp: &Qp, queue: &WorkQueue, sharing: &'a mut Sharing) -> Option<&'
     if may { sharing.get(qp) } else { None }
 }
 
-/// Does a request without the device. False where that can't be.
+/// Executes a request without the device. False if that is not possible.
 ///
 /// # Safety
 /// As of [`at_once`].
@@ -135,16 +135,16 @@ unsafe fn perform(
     let link = &qp.context().link;
     direct.open_window(link, qp.number());
     if direct.open_memory(link, qp.number()) {
-        // SAFETY: the caller's promise; nothing was done of it.
+        // SAFETY: the caller's promise; nothing of it was executed.
         done = unsafe { direct.perform(&sender, request, list, inline) };
     }
     if std::mem::take(&mut direct.is_untold) {
-        // The device keeps it until there is room.
+        // The device keeps the notification until there is room.
         let _ = link.ask(&Request::TellPeer { qpn: qp.number() });
     }
     let Some(done) = done else { return false };
     if done.tells {
-        // Who waits for our own completions is told by the device, whose end of the channel it is.
+        // Waiters for our own completions are notified by the device, which has that end of the channel.
         let _ = link.ask(&Request::TellChannel { cq: qp.send_cq() });
     }
     if done.is_low {

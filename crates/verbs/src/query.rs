@@ -1,4 +1,4 @@
-//! What the device and its port are.
+//! The properties of the device and its port.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -6,7 +6,7 @@ use crate::errno::{Outcome, code};
 use std::ffi::c_int;
 use uverbs::{DeviceInfo, PortInfo, Reply, Request};
 
-/// What programs know an unregistered vendor by.
+/// The number of an unregistered vendor.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
 fn count(of: u32) -> c_int {
@@ -35,7 +35,8 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
             | IBV_DEVICE_SRQ_RESIZE
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
-            // What of them programs have: local invalidation, SEND with invalidate. Fast registration is the kernel's.
+            // Programs have these parts of it: local invalidation, and SEND with invalidate. Fast registration is the
+            // kernel's.
             | IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: count(info.max_sge),
         max_sge_rd: count(info.max_sge),
@@ -64,7 +65,7 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
         max_srq_wr: count(info.max_srq_wr),
         max_srq_sge: count(info.max_srq_sge),
         max_pkeys: 1,
-        // 4.096 us times two to the power of it: what an answer may take longer when the device's CPU is busy.
+        // 4.096 us times two to the power of this: how much longer an answer may take when the device's CPU is busy.
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
     }
@@ -83,7 +84,7 @@ pub unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
-    // SAFETY: the program's input, where it gave one.
+    // SAFETY: the program's input, if it gave one.
     if !input.is_null() && unsafe { (*input).comp_mask } != 0 || size < size_of::<ibv_device_attr>() {
         return crate::errno::set(libc::EINVAL);
     }
@@ -113,23 +114,23 @@ pub unsafe extern "C" fn query_device_ex(
     0
 }
 
-/// Fills as much of a structure as the program knows of it; what we don't know of it becomes zero.
+/// Fills as much of a structure as the program knows; fields that we don't know become zero.
 ///
 /// # Safety
 /// There must be room for `size` bytes.
 unsafe fn fill<T>(to: *mut u8, size: usize, from: &T) {
     let known = size.min(size_of::<T>());
-    // SAFETY: the caller's promise, and no more than there is of it. Padding is copied as it is.
+    // SAFETY: the caller's promise, and no more than the source has. Padding is copied as it is.
     unsafe {
         to.write_bytes(0, size);
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(from).cast(), to, known);
     }
 }
 
-/// The port, as the device has it now.
+/// The current state of the port.
 ///
 /// # Errors
-/// `EINVAL` where it is not port 1; the device's.
+/// `EINVAL` if it is not port 1; the device's error.
 pub fn port(context: &Context, number: u32) -> Outcome<PortInfo> {
     if number != 1 {
         return Err(libc::EINVAL);
@@ -152,7 +153,7 @@ fn port_attr(info: &PortInfo) -> ibv_port_attr {
         qkey_viol_cntr: info.qkey_violations,
         pkey_tbl_len: 1,
         max_vl_num: 1,
-        // There is no line and no speed of one; programs make estimates by it: 4 lanes of 25 Gbit/s.
+        // There is no line that could have a speed, but programs use it for estimates: 4 lanes of 25 Gbit/s.
         active_width: 2,
         active_speed: 32,
         // Link up, or disabled.
@@ -190,7 +191,7 @@ pub unsafe extern "C" fn query_rt_values(_context: *mut ibv_context, values: *mu
     // SAFETY: the program's structure.
     let values = unsafe { &mut *values };
     if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        // SAFETY: room for a time. It is the clock of completions' timestamps.
+        // SAFETY: room for a time. It is the same clock as for completions' timestamps.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut values.raw_clock) };
     }
     values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;

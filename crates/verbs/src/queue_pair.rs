@@ -1,4 +1,4 @@
-//! Queue pairs: making them and taking them away.
+//! Creating and destroying queue pairs.
 
 use crate::abi::*;
 use crate::completion::Cq;
@@ -21,25 +21,25 @@ pub struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
     /// `ibv_qp_type`.
     pub(crate) qp_type: u32,
-    /// `ibv_qp_state`, as far as we know: the device may have gone on to the error state.
+    /// `ibv_qp_state`, as far as known: the device may have entered the error state.
     pub(crate) state: AtomicU32,
     pub(crate) capacity: Capacity,
     pub(crate) sq_sig_all: bool,
     pub(crate) send: Lock<Sending>,
-    /// Sends whose completions were polled, with those before that have none, since the beginning.
+    /// Number of sends whose completions were polled, including earlier ones without a completion.
     retired: Arc<AtomicU32>,
-    /// None, where there is an SRQ.
+    /// `None` if it uses an SRQ.
     pub(crate) receive: Option<Lock<WorkQueue>>,
-    /// Where peers that share memory put messages.
+    /// Where peers that share memory store messages.
     pub(crate) parcels: Option<Parcels>,
     pub(crate) doorbell: u32,
     /// Whether the program asked for the extended interface.
     is_extended: bool,
-    /// Asynchronous events that the program was told.
+    /// Asynchronous events delivered to the program.
     pub(crate) told: AtomicU32,
 }
 
-// SAFETY: the C part is the program's as much as ours, and its events are counted under its mutex; the rest has locks.
+// SAFETY: the C part belongs to the program as well, and its events are counted under its mutex; the rest has locks.
 unsafe impl Sync for Qp {}
 // SAFETY: as above.
 unsafe impl Send for Qp {}
@@ -54,38 +54,38 @@ impl Qp {
         unsafe { &*qp.cast() }
     }
 
-    /// What programs know it by.
+    /// The pointer that programs use.
     pub fn c(&self) -> *mut ibv_qp {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
     /// Its number.
     pub fn number(&self) -> u32 {
-        // SAFETY: it stays as it was made.
+        // SAFETY: it never changes.
         unsafe { (*self.c()).qp_num }
     }
 
     /// Its protection domain.
     pub(crate) fn pd(&self) -> u32 {
-        // SAFETY: it stays as it was made, and the domain stays while it is used.
+        // SAFETY: it never changes, and the domain exists while it is used.
         unsafe { (*(*self.c()).pd).handle }
     }
 
     /// Where its sends complete.
     pub(crate) fn send_cq(&self) -> u32 {
-        // SAFETY: as of the domain.
+        // SAFETY: as for the domain.
         unsafe { (*(*self.c()).send_cq).handle }
     }
 
-    /// The completion of this send was polled: there is room for it, and for those before, again.
+    /// The completion of this send was polled: its room, and that of earlier ones, is free again.
     #[inline]
     pub(crate) fn retire(&self, number: u32) {
         self.retired.store(number.wrapping_add(1), Ordering::Release);
     }
 
-    /// Has its completions left out that nobody took.
+    /// Drops its completions that nobody took.
     pub(crate) fn forget_completions(&self) {
-        // SAFETY: they stay as they were made, and the queues stay while they are used.
+        // SAFETY: they never change, and the queues exist while they are used.
         let queues = unsafe { [(*self.c()).send_cq, (*self.c()).recv_cq].map(|cq| Cq::of(cq)) };
         queues.into_iter().for_each(|cq| cq.state.lock().forget(self.number()));
     }
@@ -95,17 +95,17 @@ impl Qp {
         unsafe { Context::of((*self.c()).context) }
     }
 
-    /// Tells of every request whose completion would have come to `cq` from a device that is gone, with its opcode
-    /// there.
+    /// Calls `each` for every request whose completion would have come to `cq` from a device that is gone, with its
+    /// opcode there.
     ///
-    /// What somebody is at work with is left for the next time.
+    /// Queues with which another thread works are left for the next time.
     pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u8)) {
-        // SAFETY: they stay as they were made.
+        // SAFETY: they never change.
         let (of_sends, of_receives) = unsafe { ((*self.c()).send_cq, (*self.c()).recv_cq) };
         if of_sends == cq.c()
             && let Some(mut send) = self.send.try_lock()
         {
-            // The device may have ended after it completed a request, and before it gave its slot back.
+            // The device may have ended after it completed a request and before it returned the slot.
             let retired = self.retired.load(Ordering::Acquire);
             let is_left = |request: &WorkRequest| request.number.wrapping_sub(retired).cast_signed() >= 0;
             send.queue.queue.abandon(|request| {
@@ -152,7 +152,7 @@ pub(crate) const fn cap(of: &Capacity) -> ibv_qp_cap {
 }
 
 /// # Safety
-/// Pointers among the attributes must be to objects of ours, or null.
+/// Pointers in the attributes must be to our objects, or null.
 unsafe fn wish(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Outcome<CreateQp> {
     if attr.send_cq.is_null() || attr.recv_cq.is_null() || pd.is_null() {
         return Err(libc::EINVAL);
@@ -251,8 +251,8 @@ pub unsafe extern "C" fn create_qp_ex(
     {
         return pointer(Err(libc::EOPNOTSUPP));
     }
-    // SAFETY: the program's attributes, with objects of ours; they begin as those of `ibv_create_qp`, and are written
-    // by field.
+    // SAFETY: the program's attributes, with objects of ours; they start like those of `ibv_create_qp`, and are
+    // written field by field.
     pointer(unsafe { create(attr.pd, &mut *all.cast(), is_extended) })
 }
 
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 }
 
 unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
-    // SAFETY: a queue pair of ours, which the program gives back.
+    // SAFETY: a queue pair of ours, which the program gives up.
     unsafe {
         let ours = Qp::of(qp);
         let context = ours.context();
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(unsafe { destroy(qp) })
 }
 
-/// Bytes of a message may come in any order: the peer's copies are the kernel's and the processor's.
+/// Bytes of a message may arrive in any order, because the kernel and the processor make the peer's copies.
 #[unsafe(no_mangle)]
 pub const extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _opcode: u32, _flags: u32) -> c_int {
     0

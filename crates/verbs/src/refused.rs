@@ -1,4 +1,4 @@
-//! What is not offered, and what there is nothing to do for.
+//! Functions that are not supported, and those that have nothing to do.
 
 use crate::abi::*;
 use crate::errno::{pointer, set};
@@ -55,7 +55,7 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     pointer(Err(libc::EOPNOTSUPP))
 }
 
-// No page is pinned: a child of the program has its own copy of registered memory, and the device keeps to the
+// No page is pinned: a child of the program gets its own copy of registered memory, and the device keeps using the
 // parent's.
 
 #[unsafe(no_mangle)]

@@ -17,10 +17,11 @@ const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
     | bit(IBV_WR_BIND_MW);
 const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
 
-/// Yields while a slot is about to be given back: the device may wait for a CPU.
+/// Yields while a slot is about to be returned: the device may wait for a CPU.
 const PATIENCE: u32 = 1 << 14;
 
-/// Operations that each type of queue pair offers: bits `ibv_qp_create_send_ops_flags`, which are those of the opcodes.
+/// Operations that each type of queue pair supports: bits of `ibv_qp_create_send_ops_flags`, which are those of the
+/// opcodes.
 pub(crate) const OFFERED: [(u32, u64); 3] = [
     (IBV_QPT_RC, ON_ANY | ON_CONNECTED | ON_RC),
     (IBV_QPT_UC, ON_ANY | (ON_CONNECTED & !bit(IBV_WR_SEND_WITH_INV))),
@@ -31,7 +32,7 @@ const fn bit(opcode: u32) -> u64 {
     1 << opcode
 }
 
-/// Whether a queue pair of that type offers an operation.
+/// Whether a queue pair of this type supports an operation.
 pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
     opcode < u64::BITS && OFFERED.iter().any(|(of, flags)| *of == qp_type && flags & bit(opcode) != 0)
 }
@@ -39,19 +40,19 @@ pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
 /// A send queue.
 pub(crate) struct SendQueue {
     pub(crate) queue: WorkQueue,
-    /// Sends since the beginning, with those that are filled and not published.
+    /// Number of sends, including those that are filled and not published.
     posted: u32,
-    /// Those among them that were polled, or came before one that was.
+    /// Number of those that were polled, or come before a polled one.
     retired: Arc<AtomicU32>,
-    /// Sends that may be posted and not polled.
+    /// Most sends that are posted and not polled.
     limit: u32,
     pub(crate) sharing: Sharing,
-    /// The list of a request, while it is performed.
+    /// The list of the current request.
     pub(crate) list: Vec<Segment>,
 }
 
 impl SendQueue {
-    /// With room for what a request may have, so that posting does not allocate.
+    /// With room for the largest request, so that posting does not allocate.
     pub(crate) fn new(
         (queue, retired): (WorkQueue, Arc<AtomicU32>),
         capacity: &Capacity,
@@ -68,19 +69,20 @@ impl SendQueue {
         }
     }
 
-    /// Forgets everything, the peer too. Its completions must be forgotten by now.
+    /// Resets everything, including the peer. Its completions must have been dropped before.
     pub(crate) fn begin_anew(&mut self, qp_type: u32, is_trusting: bool) {
         self.queue.reset();
         self.retired.store(self.posted, Ordering::Release);
         self.sharing = Sharing::new(qp_type, is_trusting);
     }
 
-    /// The number of the next send, if there is room for it: until its completion, or a later one, is polled.
+    /// The number of the next send, if there is room for it. It is used until its completion, or a later one, is
+    /// polled.
     fn next(&mut self) -> Option<u32> {
         if self.posted.wrapping_sub(self.retired.load(Ordering::Acquire)) >= self.limit {
             return None;
         }
-        // The device gives a slot back right after it completed what was there.
+        // The device returns a slot right after it completes the request in it.
         for _ in 0..PATIENCE {
             if self.queue.has_room() {
                 return Some(self.posted);
@@ -90,21 +92,21 @@ impl SendQueue {
         None
     }
 
-    /// Gives a request its number, if there is room for it.
+    /// Assigns a request its number, if there is room for it.
     pub(crate) fn number(&mut self, request: &mut WorkRequest) -> Outcome<()> {
         request.number = self.next().ok_or(libc::ENOMEM)?;
         Ok(())
     }
 
-    /// The next send is done, or filled.
+    /// The next send is executed or filled.
     const fn count(&mut self) {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Fills a slot with a numbered request. False where it does not fit.
+    /// Fills a slot with a numbered request. False if it does not fit.
     ///
     /// # Safety
-    /// The bytes of an inline message must be there.
+    /// The bytes of an inline message must exist.
     pub(crate) unsafe fn fill(&mut self, request: &WorkRequest, list: &[Segment], inline: &[Bytes]) -> bool {
         let is_filled = if is_inline(request) {
             // SAFETY: the caller's promise.
@@ -118,11 +120,11 @@ impl SendQueue {
         is_filled
     }
 
-    /// Does a numbered request at once, where none waits in front of it and that can be; else fills a slot with it.
-    /// False where it does not fit.
+    /// Executes a numbered request at once, if none waits before it and that is possible; otherwise fills a slot with
+    /// it. False if it does not fit.
     ///
     /// # Safety
-    /// The bytes of an inline message, and memory that is registered, must be there.
+    /// The bytes of an inline message, and registered memory, must exist.
     pub(crate) unsafe fn put(
         &mut self,
         qp: &Qp,
@@ -147,12 +149,12 @@ impl SendQueue {
     }
 }
 
-/// Whether the data of a message are in its slot.
+/// Whether the data of a message is in its slot.
 pub(crate) fn is_inline(request: &WorkRequest) -> bool {
     u32::from(request.flags) & IBV_SEND_INLINE != 0
 }
 
-/// Whether a request that brings something back says where to: inline it can't, and the value of an atomic has one
+/// Whether a request that returns data has a valid destination: it can't be inline, and an atomic's value has one
 /// place.
 pub(crate) fn has_place(request: &WorkRequest, list: &[Segment]) -> bool {
     let is_inline = is_inline(request);

@@ -20,11 +20,11 @@ pub struct Srq {
     queue: Lock<WorkQueue>,
     max_wr: AtomicU32,
     max_sge: u32,
-    /// Asynchronous events that the program was told.
+    /// Asynchronous events delivered to the program.
     pub(crate) told: AtomicU32,
 }
 
-// SAFETY: the C part is the program's as much as ours, and its events are counted under its mutex; the rest has a lock.
+// SAFETY: the C part belongs to the program as well, and its events are counted under its mutex; the rest has a lock.
 unsafe impl Sync for Srq {}
 // SAFETY: as above.
 unsafe impl Send for Srq {}
@@ -39,7 +39,7 @@ impl Srq {
         unsafe { &*srq.cast() }
     }
 
-    /// What programs know it by.
+    /// The pointer that programs use.
     pub fn c(&self) -> *mut ibv_srq {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -50,13 +50,13 @@ impl Srq {
     }
 
     fn handle(&self) -> u32 {
-        // SAFETY: it stays as it was made.
+        // SAFETY: it never changes.
         unsafe { (*self.c()).handle }
     }
 }
 
 /// # Safety
-/// It must be a domain of ours.
+/// It must be one of our domains.
 unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut ibv_srq> {
     // SAFETY: the caller's promise.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: the program's attributes, which begin as those of `ibv_create_srq`.
+    // SAFETY: the program's attributes, which start like those of `ibv_create_srq`.
     unsafe {
         let (has, kind) = ((*attr).comp_mask, (*attr).srq_type);
         let is_basic = has & IBV_SRQ_INIT_ATTR_TYPE == 0 || kind == IBV_SRQT_BASIC;
@@ -128,7 +128,7 @@ fn modify(srq: &Srq, attr: &ibv_srq_attr, mask: c_int) -> Outcome<()> {
     srq.context().link.ask(&request).map(|_| ())
 }
 
-/// Gives the queue room for so many receives. `EINVAL` where more wait, or it would be fewer than the limit.
+/// Gives the queue room for this many receives. `EINVAL` if more wait, or if it would be fewer than the limit.
 fn resize(srq: &Srq, max_wr: u32, limit: Option<u32>) -> Outcome<()> {
     if max_wr == 0 {
         return Err(libc::EINVAL);
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 }
 
 unsafe fn destroy(srq: *mut ibv_srq) -> Outcome<()> {
-    // SAFETY: a queue of ours, which the program gives back.
+    // SAFETY: a queue of ours, which the program gives up.
     unsafe {
         let ours = Srq::of(srq);
         let context = ours.context();
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn post_srq_recv(
     // SAFETY: a queue of ours; the program's requests, and room for a pointer.
     unsafe {
         let srq = Srq::of(srq);
-        // It has no doorbell: the device looks when a message comes.
+        // It has no doorbell: the device checks it when a message arrives.
         code(crate::post::receive(&mut srq.queue.lock(), srq.max_sge, wr, bad))
     }
 }

@@ -1,5 +1,5 @@
-//! Files about devices. They are where somebody mounted what `viaduct rdma tree` writes; else what programs ask for
-//! is not found, as on a kernel without RDMA.
+//! Files about devices. They exist if somebody mounted the output of `viaduct rdma tree`; otherwise they are not
+//! found, as on a kernel without RDMA.
 
 use crate::environment::variable;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
@@ -7,21 +7,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Bytes of a path to sysfs at most.
+/// Most bytes in a path to sysfs.
 const MAX_PATH: usize = 255;
 
-/// Where sysfs is: `SYSFS_PATH` says it where it is not at its usual place.
+/// Where sysfs is: `SYSFS_PATH`, if set, or its usual place.
 pub fn root() -> &'static CStr {
     static ROOT: OnceLock<CString> = OnceLock::new();
     ROOT.get_or_init(|| variable(c"SYSFS_PATH").map_or_else(|| c"/sys".to_owned(), |path| cleaned(&path)))
 }
 
-/// Without slashes at its end, and no longer than may be.
+/// Without trailing slashes, and truncated to the limit.
 fn cleaned(path: &CStr) -> CString {
     let bytes = path.to_bytes();
     let bytes = &bytes[..bytes.len().min(MAX_PATH)];
     let len = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-    // There is no zero in what was a C string.
+    // A former C string has no zero inside.
     CString::new(&bytes[..len]).unwrap_or_default()
 }
 
@@ -30,7 +30,7 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     root().as_ptr()
 }
 
-/// Reads `directory/file` without the newline at its end. Bytes, or -1.
+/// Reads `directory/file` without the newline at its end. Returns the number of bytes, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
@@ -71,7 +71,7 @@ mod tests {
         std::fs::write(dir.path().join("node_type"), "1: CA\n").unwrap();
         let path = CString::new(dir.path().as_os_str().as_bytes()).unwrap();
         let mut to = [b'x' as c_char; 8];
-        // SAFETY: C strings, and as much room as is said.
+        // SAFETY: C strings, and as much room as stated.
         let read = |name: &CStr, to: &mut [c_char]| unsafe {
             ibv_read_sysfs_file(path.as_ptr(), name.as_ptr(), to.as_mut_ptr(), to.len())
         };

@@ -1,23 +1,23 @@
-//! Pages of a peer's regions that are in files: mapped once they are used, and until the region, or memory window, is
-//! gone by whose key they were asked for.
+//! A peer's regions' pages in files: mapped when they are first used, until the region or memory window of the key by
+//! which they were requested is gone.
 
 use crate::link::{Link, only};
 use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
 
-/// Windows at most: beyond, memory is reached by system calls.
+/// Most windows; further memory is accessed by system calls.
 const MOST: usize = 256;
 
 /// One region's.
 struct Window {
     key: u32,
     file: u64,
-    /// `None`: not to be had.
+    /// `None` if they are not available.
     pages: Option<SharedPages>,
 }
 
 impl Window {
-    /// Whether it is what is to be had by a key for this file. The keys of a region and of all memory windows bound
-    /// to it are of one file, but a peer may refuse one of them alone.
+    /// Whether this is the answer to a request with this key for this file. The keys of a region and of all memory
+    /// windows bound to it have the same file, but a peer may refuse only one of them.
     fn serves(&self, key: u32, file: u64) -> bool {
         self.file == file && (self.pages.is_some() || self.key == key)
     }
@@ -34,12 +34,12 @@ pub struct Windows {
     list: Vec<Window>,
     /// The one used last.
     last: usize,
-    /// Key and file of a region that was looked for and not found.
+    /// Key and file of a region that was looked up and not found.
     wanted: Option<(u32, u64)>,
 }
 
 impl Windows {
-    /// The window that has all these bytes of a region; where there is none yet, it is to be asked for.
+    /// The window with all these bytes of a region. If there is none yet, it must be requested.
     #[inline]
     pub fn find(&mut self, key: u32, region: &Region, address: u64, len: usize) -> Option<usize> {
         if region.file == 0 {
@@ -58,7 +58,7 @@ impl Windows {
         self.pages(self.last)?.covers(address, len).then_some(self.last)
     }
 
-    /// Whether one is to be asked for.
+    /// Whether a window must be requested.
     pub const fn is_wanted(&self) -> bool {
         self.wanted.is_some()
     }
@@ -69,7 +69,7 @@ impl Windows {
         self.list.get(window)?.pages.as_ref()
     }
 
-    /// Opens the window that was wanted, if one was.
+    /// Opens the wanted window, if there is one.
     pub fn open(&mut self, link: &Link, qpn: u32, regions: &RegionTable) {
         let Some((key, file)) = self.wanted.take() else { return };
         self.list.retain(|window| window.is_there(regions));
@@ -82,7 +82,7 @@ impl Windows {
         self.list.push(Window { key, file, pages: pages.filter(|pages| pages.inode() == file) });
     }
 
-    /// Closes those of regions that are gone, and asks again for those that were not to be had.
+    /// Closes windows of regions that are gone, and allows another request for those that were not available.
     pub fn close_old(&mut self, regions: &RegionTable) {
         self.list.retain(|window| window.pages.is_some() && window.is_there(regions));
     }

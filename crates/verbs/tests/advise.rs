@@ -1,4 +1,4 @@
-//! On-demand paging: it is announced, such regions are made, and pages are fetched in advance.
+//! On-demand paging: it is reported, such regions can be created, and pages can be prefetched.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +32,7 @@ fn register(pd: *mut ibv_pd, start: *mut u8, len: usize, access: i32) -> *mut ib
     mr
 }
 
-/// What of some pages is there.
+/// Which of some pages are present.
 fn present(start: *mut u8, pages: usize) -> Vec<u8> {
     let mut there = vec![0_u8; pages];
     // SAFETY: the pages are mapped, and there is room for a byte of each.
@@ -68,10 +68,10 @@ fn pages_are_fetched_and_nothing_else() {
         }
     };
     assert_eq!((advised(all, NO_FAULT, FLUSH, 0, PAGE), advised(all, PREFETCH, 0, 0, PAGE)), (0, 0));
-    // Registration looks at the first and at the last one.
+    // Registration touches the first and the last one.
     assert_eq!(present(pages, 6)[1..5], [0; 4]);
     assert_eq!(advised(all, WRITE, FLUSH, 2 * PAGE + 1, PAGE), 0);
-    // Where the kernel is too old for it, nothing comes.
+    // If the kernel is too old for it, nothing is fetched.
     assert!([[0, 1, 1, 0], [0; 4]].contains(&present(pages, 6)[1..5].try_into().unwrap()));
     for (mr, advice, flags, from, len, errno) in [
         (all, 3, 0, 0, 1, libc::ENOTSUP),
@@ -91,7 +91,7 @@ fn pages_are_fetched_and_nothing_else() {
         let mut foreign = ibv_sge { lkey: (*all).lkey, ..wrong };
         assert_eq!(advise::advise_mr(other, PREFETCH, 0, &mut foreign, 1), libc::EPERM);
         assert_eq!(memory::ibv_dealloc_pd(other), 0);
-        // What was there is gone.
+        // The former memory is gone.
         libc::munmap(pages.cast(), PAGE);
     }
     assert_eq!(advised(all, PREFETCH, 0, 0, 1), libc::EFAULT);
@@ -102,7 +102,7 @@ fn pages_are_fetched_and_nothing_else() {
     two.close();
 }
 
-/// Memory that comes after its registration, too.
+/// Includes memory that is mapped after its registration.
 #[test]
 fn a_region_may_be_all_there_is() {
     for shares in [false, true] {

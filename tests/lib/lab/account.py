@@ -11,21 +11,21 @@ from pathlib import Path
 from .shell import Failed, eventually
 from .stream import Stream
 
-# Heaps keep a part of what was freed; the more threads, the larger the part.
+# Heaps keep a part of freed memory; the more threads, the larger the part.
 MEMORY_TOLERANCE = 48 << 20
-# The C library keeps the stacks of some twenty threads for others to come, and arenas; each is two mappings.
+# The C library keeps the stacks of about twenty threads for later ones, and arenas; each takes two mappings.
 MAPPINGS_TOLERANCE = 100
 # Packets that wait at the sender.
 QUEUE = 10_000
-# Each thread that signals others' eventfds has one, from the first time on.
+# Each thread that signals others' eventfds has one, after the first time.
 OF_THREADS = "/dev/null"
-# Of the server of the API: their number follows that of requests at the same time, and falls 10 s after the last.
+# Threads of the API server: their number follows that of concurrent requests, and falls 10 s after the last one.
 POOL = "control"
 
 
 @dataclass
 class Account:
-    """What a process has at one moment."""
+    """The resources of a process at one moment."""
 
     descriptors: Counter
     threads: Counter
@@ -38,7 +38,7 @@ class Account:
         return cls(_descriptors(proc), _threads(proc), len((proc / "maps").read_text().splitlines()), _memory(proc))
 
     def beyond(self, before):
-        """In words what there is more of than before; empty if all is back."""
+        """Describes what there is more of than before; empty if everything was returned."""
         more = [
             f"{count} x {what}"
             for what, count in (self.descriptors - before.descriptors).items()
@@ -55,7 +55,7 @@ class Account:
 
 
 def _descriptors(proc):
-    """Open files by what they are. Sockets and pipes go by their kind, not by their number."""
+    """Open files by their kind. For sockets and pipes, the number is left out."""
     kinds = Counter()
     for entry in os.scandir(proc / "fd"):
         try:
@@ -78,19 +78,19 @@ def _threads(proc):
 
 
 def _memory(proc):
-    """Bytes of its own memory that are resident, without what guests share with it."""
+    """Resident bytes of its own memory, without memory that guests share with it."""
     status = (proc / "status").read_text()
     return 1024 * int(re.search(r"^RssAnon:\s+(\d+)", status, re.M)[1])
 
 
 def daemon_pid(host):
-    """The process that serves: the one started is `ip netns exec`, which becomes it."""
+    """The process of the daemon: the started one is `ip netns exec`, which becomes it."""
     return host.viaduct("status")["pid"]
 
 
 class Pulse:
     """Asks the daemon for `status`, and adds and removes a route, again and again while the `with` block runs: the
-    tables change, and every worker must take that up, as for any `apply`."""
+    tables change, and every worker must follow, as for any `apply`."""
 
     ROUTE = ("--network", "blue", "198.51.100.0/24")
 
@@ -117,7 +117,7 @@ class Pulse:
                 return
 
     def wait(self, beats=2):
-        """Until it answered so many times more."""
+        """Waits until it has answered this many more times."""
         goal = self.beats + beats
         eventually(lambda: self.beats >= goal or self.failure, f"{beats} answers to status and changes", 120)
         if self.failure:
@@ -130,12 +130,12 @@ class Pulse:
 
 @contextmanager
 def unharmed(host, source, target, packets=200):
-    """What happens inside hurts nobody: a stream between two guests loses nothing, the daemon answers `status` and
-    changes, and afterwards it has no more than before."""
+    """What happens inside the block affects nobody: a stream between two guests loses nothing, the daemon answers
+    `status` and changes, and afterwards it has no more than before."""
     pid = daemon_pid(host)
     address = target.addresses[0]
     source.expect_ping(address, 1)
-    # Room for what is sent while a busy machine has no CPU for the daemon: such a loss would be nobody's fault.
+    # Room for packets sent while a busy machine has no CPU for the daemon: their loss would be nobody's fault.
     source.namespace.ip("link set", source.device, "txqueuelen", QUEUE)
     before = Account.of(pid)
     with Stream(source.namespace, target.namespace, address, rate=400) as stream, Pulse(host) as pulse:

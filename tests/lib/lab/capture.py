@@ -1,4 +1,4 @@
-"""Packets on a cable, as dumpcap saw them and as tshark reads them."""
+"""Packets on a cable, as dumpcap captured and tshark decodes them."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ class Capture:
         self.expression = expression
 
     def __enter__(self):
-        # dumpcap and not tcpdump, which wants to become another user and can't in a user namespace.
+        # dumpcap rather than tcpdump, which switches to another user and can't do so in a user namespace.
         words = ["dumpcap", "-q", "-P", "-i", self.device, "-w", self.file, "-f", self.expression]
         self.dumpcap = self.namespace.background(words, f"dumpcap-{self.file.stem}")
         self.dumpcap.wait_for("File: ")
@@ -30,7 +30,7 @@ class Capture:
             raise Failed(self.dumpcap.describe())
 
     def wait_for(self, display_filter, count=1):
-        """Waits until so many packets of that kind were captured."""
+        """Waits until this many packets of that kind were captured."""
         eventually(lambda: len(self.fields(display_filter, "frame.number")) >= count, f"{count} x {display_filter}")
 
     def fields(self, display_filter, *names):
@@ -41,8 +41,8 @@ class Capture:
 
 
 def tshark(file, *words):
-    """What `tshark WORDS` prints of a file, which may still be growing."""
-    # Its Thrift takes random payloads of TCP for its own.
+    """The output of `tshark WORDS` for a file, which may still be growing."""
+    # Its Thrift dissector mistakes random TCP payloads for Thrift.
     done = run(["tshark", "-n", "--disable-protocol", "thrift", "-r", file, *words], check=False, timeout=120)
     if done.returncode != 0 and "cut short" not in done.stderr:
         raise Failed(f"tshark {' '.join(map(str, words))}: {done.stderr}")

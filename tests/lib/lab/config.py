@@ -1,4 +1,4 @@
-"""Builds a host.toml, or takes one and changes it."""
+"""Builds a host.toml, or changes an existing one."""
 
 import json
 import tomllib
@@ -43,7 +43,7 @@ class Config:
         return self
 
     def rule(self, network, priority, action, *, source=None, to=None, protocol=None, ports=None):
-        """Adds a `[[rule]]` (`from` is a word that Python keeps for itself)."""
+        """Adds a `[[rule]]` (`from` is a keyword in Python)."""
         keys = {"network": network, "priority": priority, "from": source, "to": to}
         return self.add("rule", **keys, protocol=protocol, ports=ports, action=action)
 
@@ -53,7 +53,7 @@ class Config:
         return other
 
     def without(self, table, **keys):
-        """A copy that lacks the entries of `table` which have all the given keys."""
+        """A copy without those entries of `table` that have all the given keys."""
         other = self.copy()
         other.tables = [
             (name, entry)
@@ -63,7 +63,7 @@ class Config:
         return other
 
     def entry(self, table, name):
-        """The keys of the entry with that name, to be changed in place."""
+        """The keys of the entry with that name, to change in place."""
         return next(entry for kind, entry in self.tables if kind == table and entry["name"] == name)
 
     def text(self):

@@ -1,4 +1,4 @@
-"""A guest's driver and VMM in one that do as a test says: vhost-user messages by hand, rings written byte by byte.
+"""A guest's driver and VMM in one, controlled by a test: vhost-user messages by hand, rings written byte by byte.
 
 Memory is one file: the two areas of rings first, then buffers. Guest addresses and the VMM's own are offsets in it."""
 
@@ -12,11 +12,11 @@ import struct
 
 from .shell import Failed, eventually
 
-# Of vhost-user (QEMU, docs/interop/vhost-user.rst).
+# From vhost-user (QEMU, docs/interop/vhost-user.rst).
 GET_FEATURES, SET_FEATURES, SET_OWNER, SET_MEM_TABLE = 1, 2, 3, 5
 SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE = 8, 9, 10, 11
 SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR = 12, 13, 14
-# Of virtio (VIRTIO 1.2, sections 5.1.3 and 6).
+# From virtio (VIRTIO 1.2, sections 5.1.3 and 6).
 CSUM, HOST_TSO4, MRG_RXBUF, INDIRECT, EVENT_IDX, VERSION_1, PACKED = (1 << bit for bit in (0, 11, 15, 28, 29, 32, 34))
 NEXT, WRITE, INDIRECT_TABLE = 1, 2, 4
 AVAIL, USED = 1 << 7, 1 << 15  # flags of a packed descriptor
@@ -39,7 +39,7 @@ def spoil(descriptor):
 
 
 class Ring:
-    """One virtqueue of a driver: where its parts are, and what the driver keeps of it."""
+    """One virtqueue of a driver: the location of its parts, and the driver's state."""
 
     def __init__(self, driver, index, size):
         self.driver = driver
@@ -63,7 +63,7 @@ class Ring:
         struct.pack_into("<H", self.driver.memory, self.avail + 4 + 2 * (slot % self.size), index)
 
     def set_available(self, index, kick=True):
-        """Sets `avail.idx` to anything at all."""
+        """Sets `avail.idx` to any value."""
         self.next = index & 0xFFFF
         struct.pack_into("<H", self.driver.memory, self.avail + 2, self.next)
         if kick:
@@ -91,7 +91,7 @@ class Ring:
         return struct.unpack_from("<H", self.driver.memory, self.used + 2)[0]
 
     def used_bytes(self):
-        """The used ring as it lies in memory, without the index."""
+        """The used ring in memory, without the index."""
         return bytes(self.driver.memory[self.used + 4 : self.used + 4 + 8 * self.size])
 
     def notify(self):
@@ -110,7 +110,7 @@ class Driver:
 
     def __init__(self, path, *, features=VERSION_1 | MRG_RXBUF, size=256, buffers=1 << 20, seal=True, start=True):
         self.connection = socket.socket(socket.AF_UNIX)
-        # Without a timeout, which would make it fail where others wait to be let in.
+        # Without a timeout, which would make it fail while others wait to be accepted.
         self.connection.connect(str(path))
         self.connection.settimeout(10)
         self.features = features
@@ -137,7 +137,7 @@ class Driver:
         return self.rings[TRANSMIT]
 
     def say(self, request, payload=b"", descriptors=()):
-        """Sends a message of the VMM's."""
+        """Sends a message of the VMM."""
         message = struct.pack("<III", request, 1, len(payload)) + payload
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         self.connection.sendmsg([message], rights)
@@ -178,7 +178,7 @@ class Driver:
         self.settle()
 
     def settle(self):
-        """Returns when all that was said has been done: messages are answered in their order."""
+        """Returns when everything sent has been processed: messages are answered in order."""
         self.ask(GET_FEATURES)
 
     def put(self, offset, data):
@@ -195,11 +195,11 @@ class Driver:
         self.receive.offer(*range(count))
 
     def send(self, frame, header=bytes(HEADER)):
-        """Sends one frame by one chain and waits until the daemon gave it back."""
+        """Sends one frame in one chain and waits until the daemon returned it."""
         self.send_often(1, frame, header)
 
     def send_often(self, count, frame, header=bytes(HEADER)):
-        """Sends a frame so many times at once, from one buffer, and waits until the daemon gave all back."""
+        """Sends a frame this many times at once, from one buffer, and waits until the daemon returned all."""
         goal = (self.transmit.next + count) & 0xFFFF
         data = header + bytes(frame)
         address = self.put(0, data)
@@ -209,7 +209,7 @@ class Driver:
         eventually(lambda: self.transmit.used_index == goal, f"{count} descriptors", 10)
 
     def notified(self, ring, timeout=5.0):
-        """Whether the ring's call event comes in that time."""
+        """Whether the ring's call event arrives within that time."""
         return bool(select.select([ring.call], [], [], timeout)[0])
 
     def __enter__(self):

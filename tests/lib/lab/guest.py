@@ -1,4 +1,4 @@
-"""What every kind of guest can do, and containers: namespaces with a tap device of viaductd in them."""
+"""The base class of guests, and containers: namespaces with a tap device of viaductd in them."""
 
 import re
 
@@ -76,7 +76,7 @@ class Container(Guest):
 
 
 class Server(Container):
-    """A plain Linux machine: a namespace that viaductd knows nothing of."""
+    """A plain Linux machine: a namespace unknown to viaductd."""
 
     def __init__(self, namespace: Namespace):
         self.namespace = namespace

@@ -60,7 +60,7 @@ class Host:
         command = [card_daemon() if card else binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
         command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
         command += self.options
-        # Both streams go to one file: `ready` is then found, and seen in its place among the messages.
+        # Both streams go to one file: so `ready` is found, and appears in its place among the messages.
         self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})
         ready = lambda: "ready" in self.daemon.text().splitlines() or not self.daemon.running()
         try:
@@ -72,7 +72,7 @@ class Host:
         return self
 
     def stop(self):
-        """Ends the daemon as a user would, and fails unless it ends in order."""
+        """Ends the daemon as a user would, and fails unless it exits cleanly."""
         if self.daemon is None or self.daemon.process.returncode is not None:
             return
         if not self.daemon.running():
@@ -96,7 +96,7 @@ class Host:
             raise Failed(f"host {self.name}: {failed}") from None
 
     def viaduct(self, *words, **options):
-        """What `viaduct --json WORDS` prints, parsed."""
+        """The parsed output of `viaduct --json WORDS`."""
         output = self.call("--json", *words, **options).stdout
         try:
             return json.loads(output)
@@ -108,7 +108,7 @@ class Host:
         return self.call("apply", self.write(config))
 
     def background(self, *words, label="viaduct"):
-        """A `viaduct` command that goes on by itself (capture, top)."""
+        """A `viaduct` command that keeps running (capture, top)."""
         command = [binary("viaduct"), "--run-dir", self.run_dir, *words]
         return Background(self.namespace.words(command), self.directory / f"{label}.log")
 

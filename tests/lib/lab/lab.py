@@ -40,7 +40,7 @@ class Lab:
         self.cleanup.close()
 
     def namespace(self, name):
-        """The namespace of that name, made when it is first asked for."""
+        """The namespace of that name, created on first use."""
         if name not in self.namespaces:
             self.namespaces[name] = Namespace(self.prefix + name, self.directory)
             self.cleanup.callback(self.namespaces[name].delete)
@@ -51,7 +51,7 @@ class Lab:
         namespace, switch = self.namespace(name), self.namespace(fabric)
         if switch.run(["ip", "link", "show", "br0"], check=False).returncode != 0:
             switch.ip("link add br0 type bridge")
-            # No word of its own: neither IPv6 nor multicast housekeeping.
+            # It must not send packets of its own: neither IPv6 nor multicast housekeeping.
             switch.sysctl("net.ipv6.conf.all.disable_ipv6", 1)
             switch.sysctl("net.ipv6.conf.default.disable_ipv6", 1)
             switch.ip("link set br0 type bridge mcast_snooping 0")
@@ -61,8 +61,8 @@ class Lab:
         return namespace
 
     def segment(self, *names, device="up0"):
-        """Has the devices segment and complete what they send, as a network card does: so that what is captured at the
-        other end is what would be on a wire."""
+        """Makes the devices segment and complete what they send, as a network card does, so that packets captured at
+        the other end look as they would on a wire."""
         for name in names:
             self.namespace(name).run(["ethtool", "-K", device, "tx", "off"])
 
@@ -86,7 +86,7 @@ class Lab:
         return server
 
     def vm(self, host, guest, **options):
-        """A virtual machine that boots while the caller goes on."""
+        """A virtual machine that boots while the caller continues."""
         vm = Vm(self.directory / f"vm-{guest}", host, guest, **options).start()
         self.cleanup.callback(vm.stop)
         return vm

@@ -25,7 +25,7 @@ class Namespace:
             self.sysctl(f"net.ipv6.conf.{where}.router_solicitations", 0)
 
     def words(self, command):
-        """The command as it has to be called from outside."""
+        """The command line to run the command from outside."""
         return ["ip", "netns", "exec", self.name, *command]
 
     def run(self, command, **options):
@@ -46,7 +46,7 @@ class Namespace:
 
     @contextmanager
     def entered(self):
-        """The calling thread is inside for the duration; sockets opened meanwhile stay there."""
+        """Puts the calling thread inside for the duration; sockets opened meanwhile stay there."""
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         there = os.open(f"/run/netns/{self.name}", os.O_RDONLY)
         try:

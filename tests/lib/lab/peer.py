@@ -31,7 +31,7 @@ class Peer:
         self.qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capacity))
 
     def connect(self, directory, name, other):
-        """Returns when both have said who they are, and this one is ready to send."""
+        """Returns when both have introduced themselves and this one is ready to send."""
         own = [str(self.context.query_gid(PORT, INDEX)), self.qp.qp_num, self.region.buf, self.region.rkey]
         draft = Path(directory, f"{name}.draft")
         draft.write_text(json.dumps(own))
@@ -48,12 +48,12 @@ class Peer:
         self.qp.to_rts(wanted)
 
     def write(self, data):
-        """Writes into the other's memory, at its beginning; the status of the completion."""
+        """Writes to the beginning of the other's memory; returns the completion's status."""
         self.region.write(data, len(data))
         return self.post(e.IBV_WR_RDMA_WRITE, len(data))
 
     def post(self, opcode, length):
-        """Has so many bytes of both regions moved; the status of the completion."""
+        """Transfers this many bytes between both regions; returns the completion's status."""
         piece = SGE(self.region.buf, length, self.region.lkey)
         work = SendWR(num_sge=1, sg=[piece], opcode=opcode, send_flags=e.IBV_SEND_SIGNALED)
         work.set_wr_rdma(self.key, self.remote)

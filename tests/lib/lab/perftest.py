@@ -21,7 +21,9 @@ def libraries():
 
 
 def with_device(container, command, *, prefix=()):
-    """The command as a program that finds the container's verbs device; `prefix` goes in front of the program."""
+    """The command, with the environment in which it finds the container's verbs device.
+
+    `prefix` precedes the program."""
     device = container.host.config.entry("guest", container.name)["rdma"]
     variables = [f"LD_LIBRARY_PATH={libraries()}", f"VIADUCT_RDMA={container.host.run_dir / 'rdma' / device}"]
     return ["env", *variables, *prefix, *command]
@@ -29,7 +31,7 @@ def with_device(container, command, *, prefix=()):
 
 @dataclass
 class Row:
-    """What perftest says of a size: a latency is the median in microseconds, of half a round trip where there are two
+    """perftest's result for a size: a latency is the median in microseconds, for half a round trip if there are two
     ways."""
 
     bytes: int

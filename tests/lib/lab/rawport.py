@@ -1,4 +1,4 @@
-"""Frames sent and seen on a device by hand: a peer that does what no kernel would."""
+"""Frames sent and received on a device by hand: a peer that does what no kernel would."""
 
 import socket
 import struct
@@ -9,7 +9,8 @@ from .shell import Failed
 
 ETH_P_ALL = 3
 SOL_PACKET, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING = 263, 8, 23
-# struct tpacket_auxdata of linux/if_packet.h, and a bit of its first field: the kernel took a VLAN tag off the frame.
+# struct tpacket_auxdata of linux/if_packet.h, and a bit of its first field: the kernel removed a VLAN tag from the
+# frame.
 AUXDATA = struct.Struct("=IIIHHHH")
 TP_STATUS_VLAN_VALID = 1 << 4
 
@@ -57,7 +58,7 @@ class RawPort:
                 yield frame
 
     def _receive(self):
-        """The next frame, with the outermost tag that the kernel took off."""
+        """The next frame, with the outermost tag that the kernel removed."""
         frame, control, *_ = self.socket.recvmsg(65536, socket.CMSG_SPACE(AUXDATA.size))
         for level, kind, data in control:
             if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):

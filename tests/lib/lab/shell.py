@@ -1,4 +1,4 @@
-"""Running programs, and waiting for what they do."""
+"""Running programs, and waiting for their effects."""
 
 import shlex
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Failed(Exception):
-    """A command or an expectation failed; the text says which and what was seen."""
+    """A command or an expectation failed; the text says which one, and what was seen."""
 
 
 def run(command, *, check=True, timeout=60, stdin=None):
@@ -70,7 +70,7 @@ class Background:
         return f"{shlex.join(self.command)}\n{tail}"
 
     def stop(self, how=signal.SIGTERM, timeout=10.0):
-        """Ends it and returns its exit status; kills it if it doesn't listen."""
+        """Ends it and returns its exit status; kills it if it doesn't react."""
         if self.running():
             self.process.send_signal(how)
             try:

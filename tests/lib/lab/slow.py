@@ -1,4 +1,4 @@
-"""Memory whose pages never come: of a file, in a file system (FUSE) that does not answer."""
+"""Memory whose pages never arrive: that of a file in a file system (FUSE) that does not answer."""
 
 import ctypes
 import mmap
@@ -11,15 +11,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-# Of linux/fuse.h.
+# From linux/fuse.h.
 LOOKUP, FORGET, GETATTR, OPEN, READ, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 15, 26, 27, 36, 42
-# The number of the one file; what else is asked for is the directory.
+# The inode number of the only file; any other is the directory.
 FILE = 2
 PR_SET_PDEATHSIG = 1
 
 
 class SlowMemory:
-    """Pages that are there at first. After `lose`, who touches one waits for as long as this process lives."""
+    """Pages that exist at first. After `lose`, a thread that touches one waits as long as this process lives."""
 
     def __init__(self, directory, length=16 * PAGE):
         self.length = length
@@ -32,13 +32,13 @@ class SlowMemory:
         if os.fork() == 0:
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             self._serve(device)
-        # The child alone has it now: the file system ends with the child, and who waits gets an error.
+        # Only the child has it now: the file system ends with the child, and waiting threads get an error.
         os.close(device)
         self.file = os.open(f"{directory}/file", os.O_RDONLY)
         self.address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.file, 0)
 
     def lose(self):
-        """From now on no page comes, nor are those there that were."""
+        """From now on no page arrives, and the existing ones are gone."""
         self.is_lost[0] = 1
         _libc.madvise(self.address, self.length, mmap.MADV_DONTNEED)
         os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""A guest that runs RoCEv2 itself, beside one with a verbs device."""
+"""A guest that runs RoCEv2 itself, next to one with a verbs device."""
 
 from .topology import SEATS, host_config, tap, vhost
 from .verbs import Verbs

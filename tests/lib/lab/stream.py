@@ -14,7 +14,7 @@ _HEAD = struct.Struct("!QQ")  # sequence number, time of sending in ns
 
 @dataclass
 class Result:
-    """What became of a stream."""
+    """The result of a stream."""
 
     sent: int = 0
     received: int = 0
@@ -62,7 +62,7 @@ class Stream:
         self.receiver.close()
 
     def wait(self, packets, timeout=30):
-        """Waits until so many more packets have arrived."""
+        """Waits until this many more packets have arrived."""
         goal = len(self.arrived) + packets
         eventually(lambda: len(self.arrived) >= goal, f"{packets} more packets of the stream", timeout)
 
@@ -105,7 +105,7 @@ class Stream:
 
     def _receive(self):
         quiet = 0
-        # After the end, until nothing has come for three timeouts: packets on the way are not lost.
+        # After the end, waits until nothing has arrived for three timeouts: packets under way are not lost.
         while quiet < 3:
             try:
                 packet = self.receiver.recv(65536)

@@ -25,7 +25,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a guest sits, and what it is called there."""
+    """The location and the name of a guest."""
 
     name: str
     host: str
@@ -78,7 +78,7 @@ def verbs(**keys):
 
 
 def host_config(name, guests, *, wire=True, mtu=9000, family=4, **host):
-    """A host with its wire, both networks as far as guests need them, and the guests.
+    """A host with its wire, its guests, and those of both networks that they need.
 
     `guests`: seat name -> keys of the guest (see `tap`, `vhost`).
     """
@@ -122,7 +122,7 @@ def bridge_entries(config, *remotes, family=4):
 
 
 def bridged_routes(config, *remotes):
-    """Remote guests by VXLAN, for what is bridged and for what is routed."""
+    """Remote guests over VXLAN, for bridged and routed packets."""
     bridge_entries(config, *remotes)
     for seat in (SEATS[name] for name in remotes):
         hop = {"tunnel": "vxlan", "remote": UNDERLAY[seat.host], "vni": NETWORKS[seat.network]["vni"], "mac": seat.mac}

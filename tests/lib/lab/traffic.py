@@ -1,4 +1,4 @@
-"""TCP and UDP between guests, small and exact: whether a connection works, and how fast a stream is."""
+"""Simple TCP and UDP traffic between guests: whether a connection works, and how fast a stream is."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from .shell import Failed, eventually
 
 
 class EchoServer:
-    """Answers on a TCP and a UDP port of a namespace with what it gets, while the `with` block runs."""
+    """Echoes on a TCP and a UDP port of a namespace while the `with` block runs."""
 
     def __init__(self, guest, port, family=socket.AF_INET):
         self.tcp = guest.namespace.socket(family, socket.SOCK_STREAM)
@@ -82,7 +82,7 @@ def connect(guest, address, port, timeout=1.5):
 
 
 def answers(connection, text=b"hello"):
-    """Whether what is sent on a connection comes back."""
+    """Whether data sent on a connection comes back."""
     try:
         connection.sendall(text)
         return connection.recv(65536) == text
@@ -103,7 +103,7 @@ def datagram(guest, address, port, text=b"hello", timeout=1.5):
 
 
 def tcp_rate(client, server, address, *, seconds=2, options=()):
-    """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for so many bytes."""
+    """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
     server.run(["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"], check=False)
     words = [
         "iperf3",

@@ -6,8 +6,8 @@ use model::{DropReason, Lookup, Tunnel, VifId, Vrf, underlay_path};
 use packet::{Mac, TunnelKind, checksum, proto};
 use std::net::IpAddr;
 
-/// Where a wire has less room than this for a tenant's packets, the host has them: the card takes the VLAN tags off
-/// this.
+/// If a wire's MTU has less room than this for a tenant's packets, the host handles them: the card subtracts the VLAN
+/// tags from it.
 const LEAST_MTU: u16 = 8;
 
 impl<T: Lookup> Compiler<'_, T> {
@@ -27,8 +27,8 @@ impl<T: Lookup> Compiler<'_, T> {
         .unwrap_or_else(host_line)
     }
 
-    /// To a guest that is attached, has no VLANs and gets no copies made, in a network that lowers no MSS. RoCEv2,
-    /// which may be its verbs device's, goes to the host anyway.
+    /// To a guest that is attached, has no VLANs and no mirror, in a network that lowers no MSS. RoCEv2, which may be
+    /// for its verbs device, goes to the host anyway.
     fn guest(&self, id: VifId, mac: Mac) -> Option<registers::Nexthop> {
         let vif = self
             .tables
@@ -85,8 +85,8 @@ const fn encapsulation(kind: TunnelKind) -> registers::Tunnel {
     }
 }
 
-/// What of the checksum of UDP over IPv6 is the same in all packets of a tunnel, added up; the card adds source port,
-/// lengths and payload. 0 where there is no checksum.
+/// The one's complement sum of the parts of UDP's checksum over IPv6 that are the same in all packets of a tunnel; the
+/// card adds source port, lengths and payload. 0 if there is no checksum.
 #[must_use]
 pub fn outer_checksum(kind: TunnelKind, id: u32, src: IpAddr, dst: IpAddr) -> u16 {
     const TTL: u32 = 64;

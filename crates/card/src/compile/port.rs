@@ -16,9 +16,9 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// Meters, copies and VLANs are the host's, and guests without a MAC of their own beside a wire, whose MAC they
-    /// may not use. Of a guest that has a verbs device beside its port fragments are the host's too, which the card
-    /// can't tell from the device's: so connections are tracked.
+    /// The host handles meters, mirrors and VLANs, and guests without their own MAC on a network with a wire, whose
+    /// MAC they may not use. For a guest with a verbs device beside its port, the host also handles fragments, because
+    /// the card can't distinguish them from the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
         // Where MACs are learned, nobody learns that one.
@@ -43,7 +43,7 @@ impl<T: Lookup> Compiler<'_, T> {
         plain.then_some(port)
     }
 
-    /// A wire takes tunnels to any address of this host, of which those are known here that fit.
+    /// A wire accepts tunnels to any address of this host; the card knows as many as fit.
     fn wire_port(&self, vif: &Vif) -> Option<Port> {
         let own = vif.wire.as_ref()?.addresses.iter().map(|subnet| subnet.addr());
         let sources = self.tables.host().tunnel_source.iter().copied();

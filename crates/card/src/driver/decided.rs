@@ -1,4 +1,4 @@
-//! What the host's decisions about packets do to the flows on the card.
+//! The effect of the host's decisions about packets on the card's flows.
 
 use super::Driver;
 use super::flowtable::Refused;
@@ -10,10 +10,9 @@ use crate::{Card, CardError};
 use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId, VifKind};
 
 impl<C: Card> Driver<C> {
-    /// The host decided about a packet, and carried the decision out: lets the flows end that the connection's new
-    /// state ends, and puts the packet's own flow onto the card where that can be. To be told of every packet that
-    /// makes or changes a connection, also of those that came by no port of the card. Returns the flow's key if it is
-    /// on the card now.
+    /// The host decided about a packet, and executed the decision. Ends flows that the connection's new state ends,
+    /// and puts the packet's own flow onto the card if possible. Call it for every packet that creates or changes a
+    /// connection, including those that came by no port of the card. Returns the flow's key if it is now on the card.
     ///
     /// # Errors
     /// The card hangs.
@@ -50,7 +49,7 @@ impl<C: Card> Driver<C> {
         Ok(self.install(tables, &flow, ingress, hold)?.then_some(flow.key))
     }
 
-    /// Puts a flow onto the card, if there is room, and if its interface has not its share of it.
+    /// Puts a flow onto the card, if there is room and its interface has not used up its share.
     fn install<T: Lookup>(
         &mut self,
         tables: &T,
@@ -77,8 +76,8 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// A new connection ends the drops of both its directions, one that closes its own flows: what comes next is the
-    /// host's.
+    /// A new connection ends the drops of both its directions, and a closing one ends its own flows: the host decides
+    /// what comes next.
     fn follow(&mut self, change: &FlowChange) -> Result<(), CardError> {
         match change {
             FlowChange::Create { connection, .. } => {
@@ -101,7 +100,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// The host forgot a connection: it was idle, gave way to another, or was flushed.
+    /// The host forgot a connection: it was idle, evicted, or flushed.
     ///
     /// # Errors
     /// The card hangs.
@@ -109,7 +108,7 @@ impl<C: Card> Driver<C> {
         self.remove_flows(connection, false)
     }
 
-    /// Takes flows off the card that do not hold any more, of the next `count` ones; to be called from time to time.
+    /// Among the next `count` flows, takes invalid ones off the card. Call it from time to time.
     ///
     /// # Errors
     /// The card hangs.
@@ -117,27 +116,27 @@ impl<C: Card> Driver<C> {
         self.flows.stale(count).iter().try_for_each(|key| self.remove_flow(key))
     }
 
-    /// How many flows are on the card, those that do not hold any more included.
+    /// Number of flows on the card, including invalid ones.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// How many of them found no place in their buckets and are in the stash.
+    /// Number of flows that found no place in their buckets and are in the stash.
     pub fn stashed(&self) -> usize {
         self.flows.stashed()
     }
 
-    /// How often flows were left to the host for want of room, or because their interface had its share of it.
+    /// How often flows stayed on the host because there was no room, or their interface had used up its share.
     pub const fn refused(&self) -> Refused {
         self.flows.refused
     }
 
-    /// How many of the flows have no counters.
+    /// Number of flows without counters.
     pub fn uncounted(&self) -> usize {
         self.flows.uncounted()
     }
 
-    /// Removes the flows of a connection, or those alone that drop.
+    /// Removes the flows of a connection, or only those that drop.
     fn remove_flows(&mut self, connection: &FlowKey, dropped_only: bool) -> Result<(), CardError> {
         let keys = self.flows.of_connection(connection, dropped_only);
         keys.iter().try_for_each(|key| self.remove_flow(key))

@@ -1,4 +1,4 @@
-//! The flows on the card, by their keys and by the connections that they are directions of.
+//! The flows on the card, by their keys and by their connections.
 
 use super::usage::Counter;
 use crate::card::Identity;
@@ -15,24 +15,24 @@ use model::{FlowKey, Nat, VifId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Of the room for flows, what those that came in by one guest may have at most, and by one wire: a part of so many.
+/// The fraction of the room for flows that one guest may use, and that one wire may use, as divisors.
 const GUEST_PART: usize = 16;
 const WIRE_PART: usize = 2;
 
-/// How often flows were left to the host, and why.
+/// How often flows stayed on the host, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Their interface had its share of flows.
+    /// Their interface had used up its share.
     pub quota: u64,
-    /// There was no room, in the table, within reach of a search or in the stash.
+    /// There was no room: in the table, within reach of a search, or in the stash.
     pub full: u64,
 }
 
-/// What is remembered of a flow.
+/// What is known about a flow.
 #[derive(Debug)]
 struct Record {
     flow: Flow,
-    /// The interface it came in by first.
+    /// The interface by which it first came in.
     vif: VifId,
     counter: Counter,
     generation: u8,
@@ -49,24 +49,24 @@ pub struct FlowTable {
     table: Cuckoo<entries::FlowEntry>,
     records: BTreeMap<Key, Record>,
     connections: BTreeMap<FlowKey, BTreeSet<Key>>,
-    /// How many came in by each interface.
+    /// Number of flows by interface.
     by_vif: BTreeMap<VifId, usize>,
-    /// How many there is room for.
+    /// Number of flows for which there is room.
     room: usize,
     pub refused: Refused,
-    /// By network; those not there have 0.
+    /// By network; missing ones have 0.
     generations: BTreeMap<u16, u8>,
-    /// Networks that have flows which depend on other networks.
+    /// Networks with flows that depend on other networks.
     far: BTreeSet<u16>,
-    /// Numbers of counters that were used; all from `next` on were not, and there are `end`. Below `counted` there
-    /// are counters, beyond only bits that say whether packets came.
+    /// Numbers of counters that were used before; those from `next` to `end` never were. Numbers below `counted` have
+    /// counters, the others only seen bits.
     free: BTreeSet<u32>,
     next: u32,
     end: u32,
     counted: u32,
     /// The flows with counters, by their numbers.
     owners: BTreeMap<u32, Key>,
-    /// Where the sweep goes on.
+    /// Where the sweep continues.
     swept: Option<Key>,
 }
 
@@ -92,7 +92,7 @@ impl FlowTable {
         }
     }
 
-    /// How many there are, those of former generations included.
+    /// Number of flows, including those of former generations.
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -102,13 +102,13 @@ impl FlowTable {
         self.table.stashed()
     }
 
-    /// The generation of flows that hold in a network.
+    /// The generation of valid flows in a network.
     pub fn generation(&self, vrf: u16) -> u8 {
         self.generations.get(&vrf).copied().unwrap_or_default()
     }
 
-    /// The next generation begins in a network. Where the numbers begin anew all of its flows are to be removed, or old
-    /// ones would hold again.
+    /// Starts the next generation in a network. If the numbers wrap around, returns all of its flows: they must be
+    /// removed, or old ones would become valid again.
     pub fn bump(&mut self, vrf: u16) -> Vec<Key> {
         let generation = self.generations.entry(vrf).or_default();
         *generation = generation.wrapping_add(1);
@@ -118,7 +118,7 @@ impl FlowTable {
         self.records.keys().filter(|key| key.vrf == vrf).copied().collect()
     }
 
-    /// The networks with flows that depend on other networks, of which none will hold any more.
+    /// Takes the networks with flows that depend on other networks, all of which are about to become invalid.
     pub fn take_far(&mut self) -> BTreeSet<u16> {
         std::mem::take(&mut self.far)
     }
@@ -128,7 +128,7 @@ impl FlowTable {
         self.records.get_mut(key).map(|record| &mut record.counter)
     }
 
-    /// The flow that has a counter.
+    /// The flow with this counter.
     pub fn owner(&self, index: u32) -> Option<Key> {
         self.owners.get(&index).copied()
     }
@@ -148,7 +148,7 @@ impl FlowTable {
         self.records.len() - self.owners.len()
     }
 
-    /// Whether a flow is on the card just so.
+    /// Whether the card has exactly this flow.
     pub fn holds(&self, flow: &Flow) -> bool {
         let generation = self.generation(flow.key.vrf);
         self.records
@@ -156,7 +156,7 @@ impl FlowTable {
             .is_some_and(|record| record.generation == generation && record.flow == *flow)
     }
 
-    /// A counter that no flow has, and whether one had it before.
+    /// A free counter, and whether a flow had it before.
     pub fn take_counter(&mut self) -> Option<(u32, bool)> {
         if let Some(index) = self.free.pop_first() {
             return Some((index, true));
@@ -170,7 +170,7 @@ impl FlowTable {
         Some((index, false))
     }
 
-    /// The flows of a connection; those alone that are dropped, or all.
+    /// The flows of a connection: all, or only dropped ones.
     pub fn of_connection(&self, connection: &FlowKey, dropped_only: bool) -> Vec<Key> {
         let keys = self.connections.get(connection).into_iter().flatten();
         let dropped = |key: &Key| {
@@ -180,7 +180,7 @@ impl FlowTable {
         keys.filter(|key| !dropped_only || dropped(key)).copied().collect()
     }
 
-    /// Some flows of former generations, as the sweep over all flows comes upon them within `count`.
+    /// Some flows of former generations that the sweep over all flows finds within `count`.
     pub fn stale(&mut self, count: usize) -> Vec<Key> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.swept.map_or(Unbounded, Excluded);
@@ -192,7 +192,7 @@ impl FlowTable {
         part.into_iter().filter(stale).collect()
     }
 
-    /// Whether an interface may have one more; if not, that is counted.
+    /// Whether an interface may have one more flow; if not, that is counted.
     pub fn admits(&mut self, vif: VifId, wire: bool) -> bool {
         let part = if wire { WIRE_PART } else { GUEST_PART };
         let admits = self.by_vif.get(&vif).is_none_or(|count| *count < self.room / part);
@@ -200,8 +200,8 @@ impl FlowTable {
         admits
     }
 
-    /// Puts a flow onto the card whose own nexthop has this number, and says what to do for it; none where there is no
-    /// room. There must be no flow of this key.
+    /// Puts a flow, whose own nexthop has this number, onto the card; returns the steps, or `None` if there is no
+    /// room. There must be no flow with this key.
     pub fn insert(
         &mut self,
         flow: &Flow,
@@ -234,11 +234,11 @@ impl FlowTable {
         Some(steps)
     }
 
-    /// Forwards a flow from now on, if it is in this hold group; what to do for it.
+    /// Forwards a flow from now on, if it is in this hold group; returns the steps.
     pub fn free(&mut self, key: &Key, hold: Hold) -> Vec<Step> {
         let Some(mut entry) = self.held(key, hold) else { return Vec::new() };
         *entry.action_mut() = FlowAction::Forward as u8;
-        // It takes the place that it has.
+        // It keeps its place.
         self.table.insert(entry).unwrap_or_default()
     }
 
@@ -252,7 +252,7 @@ impl FlowTable {
         (*entry.action_mut() == hold.action()).then_some(entry)
     }
 
-    /// Takes a flow off the card; its own nexthop, and what to do for it.
+    /// Takes a flow off the card; returns its own nexthop and the steps.
     pub fn remove(&mut self, key: &Key) -> Option<(Option<Hop>, Vec<Step>)> {
         let record = self.records.remove(key)?;
         self.free.insert(record.counter.index);

@@ -1,4 +1,4 @@
-//! Flows that wait on the card until what the host still has of them is in front.
+//! Flows whose packets wait on the card until those that the host still has have left.
 
 use super::Driver;
 use crate::frame::Key;
@@ -6,12 +6,12 @@ use crate::hold::Hold;
 use crate::{Card, CardError};
 
 impl<C: Card> Driver<C> {
-    /// A hold group for flows that go onto the card at once ([`Driver::decided_behind`]); none where all are in use.
+    /// A hold group for flows that move onto the card together ([`Driver::decided_behind`]); `None` if all are in use.
     pub fn begin_hold(&mut self) -> Option<Hold> {
         self.groups.take()
     }
 
-    /// No flow came into the group.
+    /// Returns a group that no flow entered.
     pub fn cancel_hold(&mut self, hold: Hold) {
         self.groups.put_back(hold);
     }
@@ -28,7 +28,7 @@ impl<C: Card> Driver<C> {
         hold.is_released(self.commands.released(), outputs)
     }
 
-    /// The group is released: frees those of these flows from it that are still in it, and the group for others.
+    /// The group is released: forwards those of these flows that are still in it, and makes the group available again.
     ///
     /// # Errors
     /// The card hangs.

@@ -1,4 +1,4 @@
-//! Numbers of the card's nexthops: equal ones share one, counted by those that lead there.
+//! Numbers of the card's nexthops: equal ones share a number, which counts its users.
 
 use crate::compile::{Compiler, Hop};
 use crate::registers::Nexthop;
@@ -21,9 +21,9 @@ struct Used {
 #[derive(Debug)]
 pub struct Hops {
     used: BTreeMap<Hop, Used>,
-    /// Nobody leads there, nor does any packet under way. The lowest is taken first, as those are on chip.
+    /// Numbers without users, not even packets under way. The lowest is taken first, because low ones are on chip.
     free: BTreeSet<u32>,
-    /// Nobody leads there, but packets under way may.
+    /// Numbers without users, but packets under way may still use them.
     retired: Vec<u32>,
     /// Numbers from here on were never used.
     next: u32,
@@ -42,13 +42,13 @@ impl Hops {
         self.next = self.next.max(number);
     }
 
-    /// Whether a barrier would give room, and there is none else.
+    /// Whether only a barrier would make room.
     pub fn is_tight(&self) -> bool {
         self.free.is_empty() && self.next == self.end && !self.retired.is_empty()
     }
 
-    /// The number of a nexthop that is used once more, and its line if that has to be written. Where there is no room
-    /// it is the host's.
+    /// The number of a nexthop with one more user, and its line if that must be written. If there is no room, the
+    /// host's number.
     pub fn acquire(&mut self, hop: Hop, line: impl FnOnce() -> Nexthop) -> (u32, Option<Nexthop>) {
         if hop == Hop::Host {
             return (HOST, None);
@@ -57,7 +57,7 @@ impl Hops {
             used.count += 1;
             return (used.number, None);
         }
-        // Without room it is counted all the same, so that whoever leads there now leads to the host for good.
+        // Without room it is counted all the same, so its current users lead to the host for good.
         let number = self.free.pop_first().or_else(|| self.fresh()).unwrap_or(HOST);
         let line = line();
         self.used.insert(hop, Used { number, count: 1, line });
@@ -70,7 +70,7 @@ impl Hops {
         Some(number)
     }
 
-    /// It is used once less.
+    /// Removes one user.
     pub fn release(&mut self, hop: Hop) {
         let Some(used) = self.used.get_mut(&hop) else { return };
         used.count -= 1;
@@ -80,12 +80,12 @@ impl Hops {
         }
     }
 
-    /// No packet is under way any more that was when numbers were released.
+    /// All packets that were under way when numbers were released have left.
     pub fn reclaim(&mut self) {
         self.free.extend(self.retired.drain(..));
     }
 
-    /// The lines that are other ones by now.
+    /// The lines that have changed.
     pub fn rewritten<T: Lookup>(&mut self, compiler: Compiler<'_, T>) -> Vec<(u32, Nexthop)> {
         let mut changed = Vec::new();
         for (hop, used) in &mut self.used {

@@ -1,4 +1,4 @@
-//! A card that another driver had: nothing of its tables may be found.
+//! Taking over a card that another driver used: nothing in its tables may be found.
 
 use crate::commands::Commands;
 use crate::compile::VRFS;
@@ -13,8 +13,8 @@ const LABELS: u32 = 1 << 16;
 const VNIS: u32 = 1 << 13;
 const REMOTES: u32 = 1 << 13;
 
-/// Clears the tables of a card that isn't blank and forwards nothing. Of the route memory the part for IPv6 alone: IPv4
-/// tries are written whole before anything leads to them, as nexthops are.
+/// Clears the tables of a card that isn't blank and forwards nothing. Only IPv6's part of the route memory is cleared:
+/// IPv4 tries, like nexthops, are written completely before anything refers to them.
 pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
     if commands.is_blank() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What a change touches: the keys whose meaning may be another one, and the networks whose flows may be others.
+//! What a change affects: keys whose values may differ, and networks whose flows may differ.
 
 use super::Image;
 use ipnet::IpNet;
@@ -7,14 +7,14 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What is configured, as far as its keys can't be asked for.
+/// The configuration, as far as its keys can't be queried.
 #[derive(Debug, Default)]
 pub struct Configured {
     /// The interfaces, their networks and MACs.
     vifs: BTreeMap<VifId, (Option<Vrf>, Option<Mac>)>,
     /// The networks and their gateways.
     networks: BTreeMap<Vrf, Vec<IpAddr>>,
-    /// As they are, or were last.
+    /// Current nexthops, and deleted ones as they were last.
     nexthops: BTreeMap<NexthopId, Nexthop>,
     routes: BTreeMap<(Vrf, IpNet), NexthopId>,
     macs: BTreeSet<(Vrf, Mac)>,
@@ -33,29 +33,30 @@ pub struct Touched {
     pub routes: BTreeSet<(Vrf, IpNet)>,
     pub labels: BTreeSet<u32>,
     pub vnis: BTreeSet<u32>,
-    /// Addresses that a tunnel leads to, or did.
+    /// Addresses to which a tunnel leads or led.
     pub remotes: BTreeSet<IpAddr>,
     /// Lines of nexthops.
     pub lines: bool,
-    /// Interfaces: so all ports, MACs and labels.
+    /// All interfaces, and so all ports, MACs and labels.
     pub all_vifs: bool,
-    /// All that is in these networks.
+    /// Everything in these networks.
     pub networks: BTreeSet<Vrf>,
-    /// Networks whose flows may not hold any more.
+    /// Networks whose flows may be invalid now.
     pub bump: BTreeSet<Vrf>,
     /// All networks' flows.
     pub bump_all: bool,
-    /// The flows that depend on more than the rules of their network; they end where any network's do.
+    /// Whether flows are affected that depend on more than the rules of their network; they end with those of any
+    /// network.
     pub bump_far: bool,
 }
 
 impl Configured {
-    /// The nexthop that a prefix is routed to.
+    /// The nexthop to which a prefix is routed.
     pub fn route(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
         self.routes.get(&(vrf, *prefix)).copied()
     }
 
-    /// Notes a change and what it touches.
+    /// Records a change and what it affects.
     pub fn note<T: Lookup>(&mut self, tables: &T, change: &Change, touched: &mut Touched) {
         match change {
             Change::SetHost(_) => (touched.all_vifs, touched.lines) = (true, true),
@@ -72,8 +73,8 @@ impl Configured {
                 self.networks.remove(vrf);
             }
             Change::PutNexthop(id, nexthop) => self.note_nexthop(*id, nexthop, touched),
-            // Nothing leads there once the batch is applied, but to one that takes its number within the batch: so what
-            // it was is kept.
+            // After the batch nothing refers to it, except a nexthop that gets its number within the batch: so its
+            // former value is kept.
             Change::DelNexthop(id) => {
                 touched.remotes.extend(self.nexthops.get(id).and_then(Nexthop::remote));
             }
@@ -108,7 +109,7 @@ impl Configured {
         }
     }
 
-    /// Notes that an interface is another one, or attached elsewhere.
+    /// Records that an interface changed, or is attached elsewhere.
     pub fn note_vif(&mut self, id: VifId, vif: Option<&Vif>, touched: &mut Touched) {
         let old = self.vifs.remove(&id);
         let new = vif.map(|vif| (vif.vrf, vif.mac));
@@ -134,7 +135,7 @@ impl Configured {
         (touched.all_vifs, touched.lines) = (true, true);
     }
 
-    /// Where a nexthop becomes another one, all that leads there does. Groups that have it are for flows alone.
+    /// If a nexthop changes, everything that refers to it is affected. Groups that contain it serve only flows.
     fn note_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop, touched: &mut Touched) {
         let old = self.nexthops.insert(id, nexthop.clone());
         touched
@@ -150,7 +151,7 @@ impl Configured {
         }
     }
 
-    /// A route that leads to another network, now or before, bears on which rules are asked, and under which addresses.
+    /// A route that leads or led to another network affects which rules are asked, and with which addresses.
     fn note_route<T: Lookup>(
         &mut self,
         tables: &T,
@@ -172,7 +173,7 @@ impl Configured {
         touched.bump_far = true;
     }
 
-    /// The nexthop of the longest prefix that has all of this one.
+    /// The nexthop of the longest prefix that contains this one.
     fn covering(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
         let mut lengths = (0..=prefix.prefix_len()).rev();
         lengths.find_map(|length| {
@@ -181,7 +182,7 @@ impl Configured {
         })
     }
 
-    /// Whether packets that are routed there stay in their network, and are not dropped there.
+    /// Whether packets routed there stay in their network, and are not dropped there.
     fn stays<T: Lookup>(&self, tables: &T, vrf: Vrf, id: NexthopId) -> bool {
         match self.nexthops.get(&id).or_else(|| tables.nexthop(id)) {
             Some(Nexthop::Encap { vif, .. }) => tables.vif(*vif).is_some_and(|vif| vif.vrf == Some(vrf)),
@@ -190,7 +191,7 @@ impl Configured {
         }
     }
 
-    /// Which flows go by a floating address can't be told from it: any may.
+    /// A floating address does not tell which flows use it: any may.
     fn note_floating(&mut self, vrf: Vrf, outside: IpAddr, put: bool, touched: &mut Touched) {
         let key = (vrf, IpNet::from(outside));
         note_key(&mut self.floating, &mut touched.routes, key, put);
@@ -198,7 +199,7 @@ impl Configured {
     }
 }
 
-/// Notes a key that is there from now on, or not any more.
+/// Records a key that now exists, or no longer does.
 fn note_key<K: Copy + Ord>(known: &mut BTreeSet<K>, touched: &mut BTreeSet<K>, key: K, put: bool) {
     if put {
         known.insert(key);
@@ -209,7 +210,7 @@ fn note_key<K: Copy + Ord>(known: &mut BTreeSet<K>, touched: &mut BTreeSet<K>, k
 }
 
 impl Touched {
-    /// Adds the keys that what is touched stands for.
+    /// Adds the affected keys.
     pub fn complete(&mut self, configured: &Configured, image: &Image) {
         if self.all_vifs {
             self.vifs.extend(configured.vifs.keys().chain(image.ports.keys()));

@@ -1,4 +1,4 @@
-//! What the card knows of flows' packets: how many, of the flows that have counters; whether there were any, of the
+//! What the card knows about flows' packets: their number, for flows with counters; whether there were any, for the
 //! others.
 
 use super::Driver;
@@ -10,11 +10,11 @@ use std::collections::HashMap;
 /// Kinds of counters ([`crate::registers::counters::SELECT`]).
 const FLOW_PACKETS: u8 = 6;
 const FLOW_BYTES: u8 = 7;
-/// What is counted of packets and of bytes before counters begin anew.
+/// Largest counts of packets and of bytes before counters wrap around.
 const PACKETS: u64 = (1 << 36) - 1;
 const BYTES: u64 = (1 << 44) - 1;
 
-/// What a flow carried since this was last asked, or since it is on the card.
+/// What a flow carried since the last query, or since it is on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// So much.
@@ -24,7 +24,7 @@ pub enum Usage {
         /// Their bytes.
         bytes: u64,
     },
-    /// It has no counters: whether there were packets.
+    /// For a flow without counters: whether there were packets.
     Seen(bool),
 }
 
@@ -33,14 +33,14 @@ pub enum Usage {
 pub struct Counter {
     /// Its number.
     pub index: u32,
-    /// What the card's counters showed last: packets and bytes.
+    /// The last values of the card's counters: packets and bytes.
     pub last: (u64, u64),
-    /// What was counted until then, and not asked for yet.
+    /// What was counted until then and not queried yet.
     pub more: (u64, u64),
 }
 
 impl Counter {
-    /// Takes what the card's counters show: they may have begun anew once since the last time.
+    /// Takes new values of the card's counters, which may have wrapped around once since the last time.
     const fn follow(&mut self, now: (u64, u64)) {
         self.more.0 += now.0.wrapping_sub(self.last.0) & PACKETS;
         self.more.1 += now.1.wrapping_sub(self.last.1) & BYTES;
@@ -48,14 +48,14 @@ impl Counter {
     }
 }
 
-/// Bits that were taken from the card with others of their word, and not asked for yet.
+/// Seen bits that were taken from the card with others of their word, and not queried yet.
 #[derive(Debug, Default)]
 pub struct Seen {
     words: HashMap<u32, u64>,
 }
 
 impl Seen {
-    /// Whether packets of a flow came since this was last asked.
+    /// Whether packets of a flow arrived since the last query.
     pub fn take<C: Card>(&mut self, commands: &mut Commands<C>, index: u32) -> bool {
         let (word, bit) = (index / 64, 1 << (index % 64));
         let bits = self.words.remove(&word).unwrap_or_default() | commands.take_seen(word);
@@ -67,7 +67,7 @@ impl Seen {
 }
 
 impl<C: Card> Driver<C> {
-    /// What a flow carried; none where it isn't on the card.
+    /// What a flow carried; `None` if it isn't on the card.
     pub fn usage(&mut self, key: &Key) -> Option<Usage> {
         let index = self.flows.counter(key)?.index;
         if !self.flows.is_counted(key) {
@@ -77,7 +77,7 @@ impl<C: Card> Driver<C> {
         Some(Usage::Counted { packets, bytes })
     }
 
-    /// Reads a flow's counter, which there is.
+    /// Reads a flow's counter, if it has one.
     fn read(&mut self, key: &Key) -> Option<&mut Counter> {
         let index = self.flows.counter(key)?.index;
         let now = self.count(index);
@@ -91,7 +91,7 @@ impl<C: Card> Driver<C> {
         self.flows.is_counted(key)
     }
 
-    /// A counter for a flow that begins.
+    /// A counter for a new flow.
     pub(super) fn begin(&mut self, index: u32, used: bool) -> Counter {
         if index >= self.commands.identity().flow_counters {
             self.seen.take(&mut self.commands, index);
@@ -101,8 +101,8 @@ impl<C: Card> Driver<C> {
         Counter { index, last: if fresh { (0, 0) } else { self.count(index) }, more: (0, 0) }
     }
 
-    /// Reads the counters that went far since they were last read, so that none begins anew twice in between: `most`
-    /// of them. To be called every few seconds: the fastest counter takes a minute for half of its range.
+    /// Reads up to `most` counters that advanced far since they were last read, so that none wraps around twice in
+    /// between. Call it every few seconds: the fastest counter takes a minute for half of its range.
     pub fn follow_counters(&mut self, most: usize) {
         for _ in 0..most {
             let event = self.commands.flow_event();

@@ -1,4 +1,4 @@
-//! What the card counts: drops by their reasons, flows' packets and bytes, and which flows had any.
+//! The card's counters: drops by reason, flows' packets and bytes, and seen bits.
 
 use crate::registers::counters;
 use std::collections::{HashMap, VecDeque};
@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 /// Kinds of counters.
 const DROPS: u32 = 5;
 const FLOW_PACKETS: u32 = 6;
-/// Bits of flows' counters: of packets, of bytes.
+/// Bits of flow counters: for packets, for bytes.
 const WIDTHS: [u32; 2] = [36, 44];
 /// Events there is room for.
 const EVENTS: usize = 512;
@@ -31,7 +31,7 @@ impl Counts {
         *self.counted.entry(DROPS << 24 | u32::from(reason)).or_default() += 1;
     }
 
-    /// Counts packets of a flow: fewer than an eighth of what can be counted.
+    /// Counts packets of a flow: fewer than an eighth of the range.
     pub fn flow(&mut self, index: u32, flows: u32, packets: u64, bytes: u64) {
         *self.seen.entry(index / 64).or_default() |= 1 << (index % 64);
         if index >= flows {

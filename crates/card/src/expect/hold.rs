@@ -1,18 +1,18 @@
-//! What waits in front of an output of the card, as `rtl/pipe/hold.sv`.
+//! What waits before an output of the card, as in `rtl/pipe/hold.sv`.
 
 use crate::hold::{GROUPS, Hold};
 
-/// What waits in front of an output.
+/// The packets that wait before an output.
 #[derive(Clone, Debug)]
 pub struct Holding<T> {
-    /// Beats that a group has room for.
+    /// Beats for which a group has room.
     room: usize,
     /// Releases that make one.
     releases: usize,
     /// The turns released last.
     turns: [bool; GROUPS],
     released: [usize; GROUPS],
-    /// Beats in the rings, and what they hold.
+    /// Beats in the rings, and their packets.
     rings: [(usize, Vec<T>); GROUPS],
     /// Packets that had to wait.
     pub kept: u32,
@@ -21,14 +21,14 @@ pub struct Holding<T> {
 }
 
 impl<T> Holding<T> {
-    /// Nothing yet. A group has room for so many beats, and is released by so many releases.
+    /// Empty. A group has room for `room` beats, and `releases` packets release it.
     #[must_use]
     pub fn new(room: usize, releases: usize) -> Self {
         let rings = std::array::from_fn(|_| (0, Vec::new()));
         Self { room, releases, turns: [false; GROUPS], released: [0; GROUPS], rings, kept: 0, full: 0 }
     }
 
-    /// A packet of so many beats comes; it goes out if it need not wait.
+    /// A packet of `beats` beats arrives; returned if it need not wait.
     pub fn pass(&mut self, hold: Option<Hold>, beats: usize, packet: T) -> Option<T> {
         let Some(hold) = hold.filter(|hold| self.turns[hold.group()] != hold.turn()) else {
             return Some(packet);
@@ -44,7 +44,7 @@ impl<T> Holding<T> {
         None
     }
 
-    /// A release comes; what goes out.
+    /// A release arrives; returns the packets that leave.
     pub fn release(&mut self, hold: Hold) -> Vec<T> {
         let group = hold.group();
         self.released[group] += 1;
@@ -56,7 +56,7 @@ impl<T> Holding<T> {
         std::mem::take(&mut self.rings[group]).1
     }
 
-    /// The turns released last, a bit each.
+    /// The turns that were released last, one bit each.
     #[must_use]
     pub fn turns(&self) -> u32 {
         (0..GROUPS).fold(0, |turns, group| turns | u32::from(self.turns[group]) << group)

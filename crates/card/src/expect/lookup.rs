@@ -15,7 +15,7 @@ use model::Nat;
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What a line of the flow table says.
+/// The content of a flow table line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowLine {
     pub action: u8,
@@ -32,7 +32,7 @@ impl FlowLine {
     }
 }
 
-/// Prefix lengths of IPv6 that a network has room for.
+/// Prefix lengths of IPv6 for which a network has room.
 const LENGTHS: usize = 16;
 
 impl Memory {
@@ -65,7 +65,7 @@ impl Memory {
             .any(|place| Remote::decode(&self.line(Table::Remote, place)) == wanted)
     }
 
-    /// The addresses of the first lines of the two buckets that an entry may be in, of a table of 2^`bits` in each way.
+    /// The addresses of the first lines of an entry's two buckets, in a table of 2^`bits` buckets in each way.
     fn places<E: Entry>(&self, wanted: &E, bits: u32) -> [u32; 2] {
         let [a, b] = choices(&wanted.key(), self.secret()).map(|choice| choice & ((1 << bits) - 1));
         let [first, second] = E::ways(bits);
@@ -113,7 +113,7 @@ impl Memory {
         (entry.kind == RouteKind::Nexthop as u8).then_some(entry.value)
     }
 
-    /// The entry of this number, over the whole memory.
+    /// The entry with this number in the whole memory.
     fn route4_entry(&self, number: u32) -> Route4 {
         let line: [u8; 32] = self.line(Table::Route, number >> 3);
         Route4::decode(&line.as_chunks().0[number as usize & 7])

@@ -1,4 +1,4 @@
-//! A card made of memory: its registers, and what commands wrote to its tables.
+//! A card in memory: its registers, and what commands wrote to its tables.
 
 use super::Counts;
 use crate::card::Card;
@@ -10,7 +10,7 @@ const COMMAND: u32 = 0x1000;
 const ENGINE: u32 = 0x2000;
 const COUNTERS: u32 = 0x3000;
 
-/// How large its tables are, as the registers of [`identity`] say.
+/// The sizes of its tables, as in the registers of [`identity`].
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // each is the register of its name
 pub struct Sizes {
@@ -46,16 +46,16 @@ pub struct Memory {
     scratch: u32,
     enabled: bool,
     secret: [u64; 5],
-    /// Of guests' ports and of wires'.
+    /// For guests' ports and for wires'.
     budgets: [u32; 2],
     budget_reason: u8,
     data: [u32; 16],
     table: u32,
     address: u32,
     done: u32,
-    /// Lines that were written, extended by zeros.
+    /// Written lines, extended by zeros.
     lines: HashMap<(Table, u32), [u8; 64]>,
-    /// The nexthop that takes the place of the one in HBM with this number.
+    /// The nexthop that replaces the one in HBM with this number.
     changing: Option<Write>,
     counts: Counts,
     /// Barriers so far.
@@ -117,13 +117,13 @@ impl Memory {
         self.budgets[usize::from(wire)]
     }
 
-    /// The reason why others are dropped.
+    /// The drop reason of packets beyond the budget.
     #[must_use]
     pub const fn budget_reason(&self) -> u8 {
         self.budget_reason
     }
 
-    /// Commands done, and how many of them were barriers.
+    /// Number of finished commands, and of barriers among them.
     #[must_use]
     pub const fn commands(&self) -> (u32, usize) {
         (self.done, self.barriers)
@@ -139,17 +139,17 @@ impl Memory {
         self.counts.flow(index, self.sizes.flow_counters, packets, bytes);
     }
 
-    /// Keeps the writes from now on.
+    /// Records the writes from now on.
     pub fn record(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// The writes that were kept.
+    /// The recorded writes.
     pub fn recorded(&mut self) -> Vec<Write> {
         self.log.take().unwrap_or_default()
     }
 
-    /// Does a write that was kept.
+    /// Repeats a recorded write.
     pub fn replay(&mut self, write: &Write) {
         if write.table == Table::NexthopChange {
             self.changing = Some(*write);
@@ -157,20 +157,20 @@ impl Memory {
         self.lines.insert((write.table, write.address), write.line);
     }
 
-    /// A line, or the beginning of one.
+    /// A line, or its beginning.
     #[must_use]
     pub fn line<const N: usize>(&self, table: Table, address: u32) -> [u8; N] {
         let line = self.lines.get(&(table, address)).copied().unwrap_or([0; 64]);
         std::array::from_fn(|at| line[at])
     }
 
-    /// Whether another nexthop takes the place of this one.
+    /// Whether another nexthop replaces this one.
     #[must_use]
     pub fn is_changing(&self, number: u32) -> bool {
         number >= self.sizes.nexthops_on_chip && self.changing.is_some_and(|change| change.address == number)
     }
 
-    /// The line of a nexthop, or of the one that takes its place.
+    /// The line of a nexthop, or of its replacement.
     #[must_use]
     pub fn nexthop_line(&self, number: u32) -> [u8; 64] {
         let changing = self.changing.filter(|_| self.is_changing(number));
@@ -200,7 +200,7 @@ impl Memory {
     }
 }
 
-/// Whether a table is in HBM, where a write is of 32 bytes.
+/// Whether a table is in HBM, where a write has 32 bytes.
 const fn is_memory(table: Table) -> bool {
     matches!(table, Table::Flow | Table::Bridge | Table::Route)
 }

@@ -6,9 +6,9 @@ use rtl::EngineSim;
 /// All channels, in the order of the engine's ports.
 pub(super) struct Channels {
     all: Vec<Channel>,
-    /// Addresses and data of writes whose other half has not come.
+    /// Addresses and data of writes whose other half has not arrived.
     writes: Vec<(Option<u64>, Option<[u8; 32]>)>,
-    /// What was said to be taken in this clock, a bit each.
+    /// What is accepted in this clock, one bit each.
     ready: Ready,
 }
 
@@ -21,8 +21,8 @@ struct Ready {
     b: u32,
 }
 
-/// Which of a table's channels a line is in, and which line of it: as `rtl/memory/memory.sv` places them, in as many
-/// channels as a power of two.
+/// The channel of a table's line, and the line in it: as `rtl/memory/memory.sv` places them, over a number of channels
+/// that is a power of two.
 #[must_use]
 pub fn place(line: u32, channels: usize) -> (usize, u32) {
     let bits = channels.trailing_zeros();
@@ -33,7 +33,7 @@ pub fn place(line: u32, channels: usize) -> (usize, u32) {
 impl Channels {
     pub fn new(engine: &EngineSim, timing: Timing) -> Self {
         let count = engine.rdata().words().len() / 8;
-        // The route table's lines are 4 GiB, in four channels here.
+        // The route table has 4 GiB of lines, here in four channels.
         let controller = Controller { bytes: 1 << 30, ..Controller::default() };
         Self {
             all: (0..count).map(|_| Channel::new(timing, controller)).collect(),
@@ -70,7 +70,7 @@ impl Channels {
         self.ready = ready;
     }
 
-    /// Takes what the engine gave and what it took, and lets a clock pass in every channel.
+    /// Takes the engine's outputs, and lets a clock pass in every channel.
     #[allow(clippy::useless_conversion, reason = "with two pipes of each direction ports are that wide")]
     pub fn take(&mut self, engine: &EngineSim) {
         let ar = u32::from(engine.arvalid()) & self.ready.ar;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// Bytes of a beat.
 const BEAT: usize = 64;
-/// Bytes from stream to stream at the ports: a beat, its size and its port.
+/// Bytes between streams at the ports: a beat, its size and its port.
 const STRIDE: usize = BEAT + 4;
 /// The same in words.
 pub(super) const WORDS: usize = STRIDE / 4;
@@ -15,9 +15,9 @@ pub(super) const WORDS: usize = STRIDE / 4;
 /// A packet for the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Port it comes in by; no matter where it is to be sent as it is.
+    /// Port by which it comes in; irrelevant if it is sent unchanged.
     pub port: u16,
-    /// Where the host decided it: port and output that it leaves by. It passes the engine unchanged.
+    /// For a packet that the host decided: port and output by which it leaves. It passes the engine unchanged.
     pub direct: Option<PuntMeta>,
     /// The frame.
     pub bytes: Vec<u8>,
@@ -26,9 +26,9 @@ pub struct Sent {
 /// A packet from the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Port it leaves by; of what the host has to decide: that it came in by.
+    /// Port by which it leaves; for a punted packet, the one by which it came in.
     pub port: u16,
-    /// Why the host has to decide it, if it has to.
+    /// Why the host must decide it, if it must.
     pub punt: Option<PuntMeta>,
     /// The frame.
     pub bytes: Vec<u8>,
@@ -40,9 +40,9 @@ pub struct Received {
 #[derive(Default)]
 pub(super) struct Input {
     queue: VecDeque<Sent>,
-    /// Bytes of the packet in front that have gone in; its metadata counts.
+    /// Bytes of the first packet that have gone in, including its metadata.
     done: usize,
-    /// The beat at the port is that of `done`.
+    /// Whether the beat at the port is that of `done`.
     offered: bool,
     valid: bool,
 }
@@ -56,7 +56,7 @@ impl Input {
         self.queue.len()
     }
 
-    /// Puts the next beat, if there is one and it `may` come, at the port.
+    /// Puts the next beat at the port, if there is one and it `may` come.
     pub fn offer(&mut self, engine: &mut EngineSim, index: usize, may: bool) {
         if self.offered {
             return;
@@ -91,7 +91,7 @@ impl Input {
         (self.offered, self.valid) = (true, true);
     }
 
-    /// The clock comes; the engine takes the beat if it is `ready`.
+    /// After a clock; the engine took the beat if it was `ready`.
     pub fn advance(&mut self, ready: bool, buffers: &mut Buffers) {
         if !(ready && self.offered) {
             return;

@@ -1,10 +1,10 @@
-//! A network's trie: what its entries are, by its routes.
+//! A network's trie: the values of its entries according to its routes.
 use super::{Pool, Route4, Step, Table};
 use crate::registers::RouteKind;
 use crate::step::{LINE, Line};
 use std::collections::BTreeMap;
 
-/// Bits that a level resolves, with those above it.
+/// Bits that a level and those above it resolve.
 const DEPTHS: [u8; 3] = [16, 24, 32];
 /// Entries of a line and of a block.
 const ENTRIES: u32 = 8;
@@ -33,8 +33,8 @@ pub struct Block {
     routes: u32,
 }
 
-/// Entries of a level, whole lines: `count` of them, a power of two, from `first` on, a multiple of it. Entries are
-/// numbered by the bits of the address that lead to them.
+/// Entries of a level, in whole lines: `count` of them, a power of two, starting at `first`, a multiple of it. The
+/// bits of the address that lead to an entry are its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     level: usize,
@@ -56,7 +56,7 @@ impl Range {
         Self { level, first: index & !(ENTRIES - 1), count: ENTRIES }
     }
 
-    /// The entries that a prefix covers at the level where it is written, in whole lines.
+    /// The entries that a prefix covers at its level, in whole lines.
     fn prefix(prefix: u32, length: u8) -> Self {
         let level = level(length);
         let count = (1 << (DEPTHS[level] - length)).max(ENTRIES);
@@ -69,12 +69,12 @@ pub fn mask(address: u32, length: u8) -> u32 {
     address & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
 }
 
-/// The level at which a prefix is written.
+/// The level to which a prefix is written.
 fn level(length: u8) -> usize {
     DEPTHS.iter().position(|&depth| length <= depth).unwrap_or(2)
 }
 
-/// The levels of the blocks that a prefix needs, and their numbers.
+/// The levels of the blocks that a prefix needs, and the blocks' numbers.
 fn needed(prefix: u32, length: u8) -> impl Iterator<Item = (usize, u32)> {
     (1..=level(length)).map(move |level| (level, prefix >> (32 - DEPTHS[level - 1])))
 }
@@ -92,12 +92,12 @@ impl NetworkTrie {
         Self { root, routes: BTreeMap::new(), blocks: [BTreeMap::new(), BTreeMap::new()] }
     }
 
-    /// The nexthop of the longest prefix of at most `length` bits that has this address.
+    /// The nexthop of the longest prefix of at most `length` bits that contains this address.
     pub fn cover(&self, address: u32, length: u8) -> Option<u32> {
         (0..=length).rev().find_map(|length| self.routes.get(&(mask(address, length), length)).copied())
     }
 
-    /// Counts a prefix in the blocks that it needs; those that are new, the upper one first.
+    /// Counts a prefix in the blocks that it needs; returns the new ones, the upper one first.
     pub fn grow(&mut self, pool: &mut Pool, prefix: u32, length: u8) -> Option<Vec<(usize, u32)>> {
         let fresh: Vec<_> = needed(prefix, length)
             .filter(|(level, index)| !self.blocks[level - 1].contains_key(index))
@@ -115,7 +115,8 @@ impl NetworkTrie {
         Some(fresh)
     }
 
-    /// Counts a prefix no more; those blocks that go with it, the upper one first, and where they were.
+    /// Stops counting a prefix; returns the blocks that are no longer needed, the upper one first, and where they
+    /// were.
     pub fn shrink(&mut self, prefix: u32, length: u8) -> Vec<(usize, u32, u32)> {
         let mut gone = Vec::new();
         for (level, index) in needed(prefix, length) {
@@ -129,7 +130,7 @@ impl NetworkTrie {
         gone
     }
 
-    /// All entries that a prefix may be the longest for, as they are.
+    /// The current values of all entries for which a prefix may be the longest one.
     pub fn affected(&self, prefix: u32, length: u8) -> Vec<(Range, Vec<Line>)> {
         let own = Range::prefix(prefix, length);
         let mut ranges = Vec::new();

@@ -1,4 +1,4 @@
-//! What stands behind an AXI port of the card's memories: a channel, and the clock-by-clock handshakes with it.
+//! The memory behind an AXI port of the card: a channel, and the clock-by-clock handshakes with it.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub struct Beat {
     pub last: bool,
 }
 
-/// A channel: what it takes and offers in a clock stays the same until [`Channel::tick`].
+/// A channel: what it accepts and offers in a clock stays the same until [`Channel::tick`].
 pub trait Channel {
     fn takes_read(&self) -> bool;
     fn read(&mut self, id: u8, addr: u64, beats: u8);
@@ -124,7 +124,7 @@ struct Read {
     addr: u64,
     beats: u8,
     sent: u8,
-    /// What was there when the read came; else it is read when it goes.
+    /// The content when the read arrived; otherwise it is read when the answer leaves.
     early: [Option<Word>; 2],
 }
 
@@ -134,12 +134,12 @@ struct Write {
     stored: bool,
 }
 
-/// A channel as unpleasant as AXI allows: answers after any time and in any order, beats of different reads mixed,
-/// bytes read and written at any moment between request and answer.
+/// A channel as unpleasant as AXI allows: it answers at any time and in any order, mixes beats of different reads, and
+/// reads and writes bytes at any moment between request and answer.
 pub struct Adversary {
     random: Random,
     pub words: HashMap<u64, Word>,
-    /// What is read where nothing was written.
+    /// The content where nothing was written.
     untouched: fn(u64) -> Word,
     reads: Vec<Read>,
     writes: Vec<Write>,
@@ -185,7 +185,7 @@ impl Adversary {
         }
     }
 
-    /// Stores what was written and isn't yet, or answers.
+    /// Stores what was written and not stored yet, or answers.
     fn finish_write(&mut self) {
         let write = &mut self.writes[0];
         if write.stored {

@@ -1,4 +1,5 @@
-//! Counters against sums, with events of few numbers in bursts and with pauses, and what a reader is told meanwhile.
+//! Counters compared with sums, for events with few numbers, in bursts and with pauses, and what a reader gets
+//! meanwhile.
 #![cfg(feature = "card-test")]
 #![allow(missing_docs, reason = "a test")]
 
@@ -39,7 +40,7 @@ fn every_event_counts_once_and_reads_are_no_older_than_the_last_gap() {
         }
         assert_eq!((top.rd_packets(), top.rd_bytes()), sums[number]);
         checked += u64::from(sums[number].0 > 0);
-        // Events without a gap leave the reader with what it was told.
+        // During events without a gap, the reader keeps its last value.
         top.set_valid(true);
         top.set_number(number as u8);
         top.set_size(64);

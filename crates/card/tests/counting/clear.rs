@@ -4,10 +4,10 @@ use card::registers::{Command, Table};
 use model::generate::Rng;
 use rtl::Commands;
 
-/// What was written: on chip or to which memory, table, address or line and half, whether zeros.
+/// A write: on chip or the memory, table, address or line and half, and whether it writes zeros.
 type Write = (u8, u8, u32, bool);
 
-/// Runs a command; its writes.
+/// Runs a command; returns its writes.
 fn run(
     top: &mut Commands,
     rng: &mut Rng,
@@ -59,7 +59,7 @@ fn each_line_of_the_range_is_written_once_with_zeros_and_no_other() {
     top.reset(3);
     let tables =
         [Table::Flow, Table::Bridge, Table::Route, Table::Nexthop, Table::Port, Table::Vrf, Table::Label];
-    // Among the nexthops those of which some are on chip, and some that are all in memory.
+    // Among nexthops of which some are on chip, and among some that are all in memory.
     for (table, from) in tables
         .map(|table| (table, 100))
         .into_iter()
@@ -80,7 +80,7 @@ fn each_line_of_the_range_is_written_once_with_zeros_and_no_other() {
     }
 }
 
-/// What a line of zeros is written by: in memory a nexthop takes two halves.
+/// The writes that clear a line: in memory a nexthop takes two halves.
 fn writes_of(table: Table, way: u32, at: u32) -> Vec<Write> {
     let number = table as u8;
     match table {

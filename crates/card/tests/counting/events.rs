@@ -1,4 +1,4 @@
-//! Counters that begin anew, and the events by which a host knows.
+//! Counters that wrap around, and the events that tell the host.
 
 use model::generate::Rng;
 use rtl::FlowCounters;
@@ -8,14 +8,14 @@ const FLOWS: usize = 8;
 const PACKETS: u32 = 7;
 const BYTES: u32 = 14;
 
-/// What a host makes of the counters, and what was counted.
+/// The host's counts, and the true ones.
 struct Host {
     top: FlowCounters,
     rng: Rng,
     last: [[u64; 2]; FLOWS],
     total: [[u64; 2]; FLOWS],
     counted: [[u64; 2]; FLOWS],
-    /// Eighths passed, by packets and by bytes, and those that events told of.
+    /// Eighths that packets and bytes passed, and those that events reported.
     passed: [u64; 2],
     told: [u64; 2],
 }
@@ -52,7 +52,7 @@ impl Host {
         self.top.clock();
     }
 
-    /// Reads a flow's counters, while packets come: the pipe keeps them back for a clock.
+    /// Reads a flow's counters while packets arrive: the pipe holds them back for a clock.
     fn read(&mut self, number: usize, packets: bool) {
         self.top.set_rd_number(number as u8);
         self.clock(false);
@@ -81,7 +81,7 @@ impl Host {
         Some(number)
     }
 
-    /// No more packets: what the host has counted in the end.
+    /// No more packets: compares the host's final counts.
     fn end(&mut self) {
         for _ in 0..8 {
             self.clock(false);
@@ -116,7 +116,7 @@ fn a_host_that_reads_at_each_event_loses_no_count() {
 #[test]
 fn events_that_are_lost_are_said_to_be_until_the_host_has_heard() {
     let mut host = Host::new(4);
-    // 8 flows' events within an eighth of their counters each: as many as fit, and then more.
+    // Events of 8 flows, each within an eighth of its counters: as many as fit, and then more.
     for packets in 0.. {
         if host.top.lost() {
             break;

@@ -1,4 +1,4 @@
-//! What counts and limits, as modules of their own with small parameters, against the same in a few lines of Rust.
+//! Modules that count and limit, with small parameters, compared with a few lines of Rust.
 #![cfg(feature = "card-test")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// Words of 64 flows, as in `crates/rtl/build/tops.rs`.
 const WORDS: usize = 4;
-/// Clocks from a take to what it took.
+/// Clocks from a take to its result.
 const LATENCY: usize = 3;
 
 #[test]
@@ -18,7 +18,7 @@ fn a_take_has_what_was_set_since_the_last_one_and_loses_nothing() {
     let mut found: VecDeque<Option<u64>> = [None; LATENCY - 1].into();
     let (mut takes, mut bits) = (0, 0);
     for _ in 0..300_000 {
-        // Few flows at times, so that sets and takes of one word follow each other closely.
+        // At times few flows, so that sets and takes of one word follow each other closely.
         let flow = if rng.percent(50) { rng.below(3) } else { rng.below(64 * WORDS) };
         let word = if rng.percent(50) { flow / 64 } else { rng.below(WORDS) };
         let take = rng.percent(15);

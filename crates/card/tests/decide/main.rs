@@ -1,5 +1,5 @@
-//! What the card does, by the lines that the driver writes, against `decide`: whatever it forwards or drops is
-//! forwarded or dropped by `decide` in the same way, with random tables that change, and random packets.
+//! The card, according to the lines that the driver writes, compared with `decide`: whatever it forwards or drops,
+//! `decide` forwards or drops in the same way, with random tables that change, and random packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../host/mod.rs"]
@@ -24,8 +24,8 @@ struct Counts {
     tracked: usize,
     translated: usize,
     punted: BTreeMap<Punt, usize>,
-    /// Packets that `decide` forwards to one port without copies, meters or parts that only hosts see; and those of
-    /// them that the card forwards when they come again.
+    /// Packets that `decide` forwards to one port without copies, meters or parts that only hosts see; and how many of
+    /// them the card forwards when they come again.
     plain: usize,
     plain_forwarded: usize,
 }
@@ -57,7 +57,7 @@ impl Carrier for Bench {
         self.host.decide(packet)
     }
 
-    /// Sends a packet: to the card, and from there to the host; then once more.
+    /// Sends a packet to the card, and from there to the host; then once more.
     fn send(&mut self, packet: &Packet) {
         self.sent.push(packet.clone());
         let first = self.host.outcome(packet);
@@ -74,7 +74,8 @@ impl Carrier for Bench {
 }
 
 impl Bench {
-    /// Whether any card should do it by itself: one delivery, nothing that only the host can, as for guests with VLANs.
+    /// Whether every card should handle it itself: one delivery, and nothing that only the host can do, as for guests
+    /// with VLANs.
     fn is_plain(&self, packet: &Packet, decision: &Decision) -> bool {
         let Verdict::Forward(forward) = &decision.verdict else { return false };
         let is_tagged = |id| self.host.tables.vif(id).is_some_and(Vif::is_tagged);
@@ -86,7 +87,7 @@ impl Bench {
             && !is_tagged(forward.port)
     }
 
-    /// Holds what the card does against `decide`.
+    /// Compares the card's outcome with `decide`.
     fn check(&mut self, packet: &Packet, outcome: &Outcome) {
         self.counts.packets += 1;
         let told = || format!("{outcome:?}\nport {} {:02x?}", packet.ingress, packet.frame);
@@ -116,7 +117,7 @@ impl Bench {
         }
     }
 
-    /// The host sees nothing of the packet: so there must be nothing that changes by it.
+    /// The host does not see the packet: so nothing may change because of it.
     fn check_effects(&self, decision: &Decision, outcome: &Outcome, told: &str) {
         let effects = &decision.effects;
         let none = effects.meters.is_empty()
@@ -141,8 +142,8 @@ impl Bench {
         }
     }
 
-    /// Applies a change, and looks what the card does with the latest packets after each single write on the way: what
-    /// `decide` said before, or what it says after.
+    /// Applies a change, and checks the card's outcomes for the latest packets after each write: they must match
+    /// `decide` before or after the change.
     fn apply_slowly(&mut self, change: Change) {
         let latest: Vec<_> = self.sent.iter().rev().take(15).cloned().collect();
         let decide =
@@ -153,7 +154,7 @@ impl Bench {
         self.host.apply(std::slice::from_ref(&change));
         let after = decide(&self.host);
         let writes = self.host.card().recorded();
-        // Of a new trie, whose lines are written before anything leads there, not all of them.
+        // For a new trie, whose lines are written before anything refers to it, only some of them.
         let all = writes.len() < 400;
         for (number, write) in writes.iter().enumerate() {
             memory.replay(write);
@@ -180,7 +181,7 @@ impl Bench {
         }
     }
 
-    /// A card that is set up anew does the same, but for what flows tell it.
+    /// A card that is set up anew does the same, except for flows.
     fn check_anew(&mut self) {
         let host = &self.host;
         let mut anew = blank();
@@ -206,7 +207,7 @@ impl Bench {
     }
 }
 
-/// Whether the card does what `decide` says, as far as packets that leave tell, or leaves it to the host.
+/// Whether the card agrees with `decide`, as far as leaving packets show, or leaves the packet to the host.
 fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
     match (outcome, decision.map(|decision| &decision.verdict)) {
         (Outcome::Punt(_), _) => true,
@@ -219,7 +220,7 @@ fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
     }
 }
 
-/// A host with random tables, made tame or not, and with neighbours that are known.
+/// A host with random tables, tame or not, and with known neighbours.
 fn set_up(rng: &mut Rng, tame: bool) -> Bench {
     let mut host = blank();
     let tables = tables(rng, tame);
@@ -227,7 +228,7 @@ fn set_up(rng: &mut Rng, tame: bool) -> Bench {
     Bench { host, sent: Vec::new(), counts: Counts::default() }
 }
 
-/// Packets and changes by turns; whose flows may be on the card, are sent again after each.
+/// Alternates packets and changes. Packets whose flows may be on the card are sent again after each change.
 fn run(seed: u64, counts: Counts) -> Counts {
     let mut rng = Rng::new(seed);
     let mut bench = Bench { counts, ..set_up(&mut rng, seed % 2 == 1) };
@@ -262,7 +263,7 @@ fn all(seeds: impl Iterator<Item = u64>, run: impl Fn(u64, Counts) -> Counts) ->
     counts
 }
 
-/// How many random tables: more by the environment.
+/// Number of random tables; the environment may ask for more.
 fn seeds() -> u64 {
     std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
 }

@@ -1,4 +1,4 @@
-//! Two cards that are told the same: the simulated one and one made of memory.
+//! Two cards that get the same writes: the simulated one and one in memory.
 
 use crate::host::Known;
 use crate::weather::Weather;
@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 
 /// Pipes of each direction.
 pub const PIPES: usize = if cfg!(feature = "card-sim-2x2") { 2 } else { 1 };
-/// Pipes of both: as many inputs there are, and outputs. Those of guests, and of the host, come first.
+/// Pipes of both, which is the number of inputs and of outputs. Those of guests, and of the host, come first.
 pub const STREAMS: usize = 2 * PIPES;
 /// Data, table and address of the command block.
 const WORDS: usize = 18;
 
-/// Both. What only costs clocks is left out: registers are written where they change, and before the first packet the
-/// lines of tables in memory are there at once.
+/// Both. What only costs clocks is left out: registers are written only when they change, and before the first packet,
+/// lines of tables in memory appear at once.
 pub struct Both {
     sim: SimCard,
     memory: Memory,
@@ -27,11 +27,11 @@ pub struct Both {
     wanted: [u32; WORDS],
     /// What the simulated card has there.
     held: [Option<u32>; WORDS],
-    /// No packet came since reset: so no line is in a cache.
+    /// Whether no packet has come since reset, so that no line is in a cache.
     fresh: bool,
     running: bool,
     done: u32,
-    /// Commands that the simulated card needn't do.
+    /// Commands that the simulated card need not execute.
     spared: u32,
     /// Lines of tables on chip that are not zero.
     chip: BTreeSet<(Table, u32)>,
@@ -64,7 +64,7 @@ impl Both {
         }
     }
 
-    /// The same cards as new ones but for their counters, and the lines on chip that are yet to be cleared.
+    /// The same cards, like new ones except for their counters, and the lines on chip that are yet to be cleared.
     pub fn reset(mut self) -> (Self, BTreeSet<(Table, u32)>) {
         self.sim.reset();
         let memory = Memory::new(*self.memory.sizes());
@@ -97,7 +97,7 @@ impl Both {
         let passing = table == Table::NexthopChange
             || table == Table::Nexthop && address >= self.memory.sizes().nexthops_on_chip;
         if value == Command::Write as u32 && passing {
-            // Gone with a reset.
+            // Lost with a reset.
         } else if value == Command::Write as u32 && !in_memory {
             let line = self.memory.line::<64>(table, address);
             let zero = line == [0; 64];

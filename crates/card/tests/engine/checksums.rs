@@ -1,4 +1,4 @@
-//! UDP tunnels over IPv6: their checksum stands in front of the payload that it covers.
+//! UDP tunnels over IPv6: their checksum precedes the payload that it covers.
 
 use crate::lockstep::{Lockstep, Prepared};
 use crate::weather::Weather;
@@ -35,7 +35,7 @@ const WORLD: &str = "\
     case any\n\
     in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n";
 
-/// The ways into a tunnel: who sends, and what is in front of the payload.
+/// The ways into a tunnel: the sender, and the headers before the payload.
 const WAYS: [(&str, &str); 14] = [
     ("vm1", "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.1.4.1 tos 1 / udp 1 > 2"),
     ("vm1", "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.1.5.1 / tcp 1 > 2 A"),
@@ -52,7 +52,7 @@ const WAYS: [(&str, &str); 14] = [
     ("up0", "MPLS / ip6 fd00:1::77 > fd00:4::1 tos 1 / tcp 1 > 2 A"),
     ("up0", "VXLAN / ip4 10.1.1.77 > 10.1.5.1 tos 1 / udp 1 > 2"),
 ];
-/// What comes by a wire; in a packet that was marked on its way.
+/// A packet from a wire that was marked on its way.
 const MPLS: &str = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 tos 3 / udp 50000 > 6635 / mpls 200";
 const VXLAN: &str = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip6 2001:db8::2 > 2001:db8::1 tos 3 / udp 50000 > 4789 / vxlan 5001 / eth 02:00:00:00:00:77 > 00:00:5e:00:01:00";
 
@@ -75,7 +75,7 @@ impl Bench {
         Packet { ingress: self.case.setup.vif_id(from), frame, gso_size: None }
     }
 
-    /// It as it is once the host has seen its flow: it must go into such a tunnel.
+    /// The same once the host has seen its flow: it must go into such a tunnel.
     fn prepared(&mut self, packet: &Packet) -> Prepared {
         if self.lockstep.prepare(packet).punt().is_some() {
             self.lockstep.host.hosted(packet);
@@ -143,7 +143,7 @@ fn the_largest_packets_find_room_while_their_payload_is_summed() {
 fn small_packets_leave_at_full_rate() {
     const PACKETS: u64 = 2000;
     let mut bench = Bench::new();
-    // A beat that becomes two, routed into MPLS; and three, bridged into VXLAN.
+    // One beat that becomes two, routed into MPLS; and three, bridged into VXLAN.
     for (way, beats) in [(0, 2), (4, 3)] {
         let packet = bench.packet(way, 22);
         let packet = bench.prepared(&packet);

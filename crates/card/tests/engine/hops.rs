@@ -1,4 +1,4 @@
-//! Nexthops beyond those on chip: their lines are in HBM, and packets wait for them.
+//! Nexthops that are not on chip: their lines are in HBM, and packets wait for them.
 
 use crate::both::STREAMS;
 use crate::host::port_of;
@@ -20,7 +20,7 @@ const WORLD: &str = "\
 const ONE: VifId = VifId(1);
 const TWO: VifId = VifId(2);
 
-/// A way to the second guest that is one of many: each has a nexthop of its own, for the MAC.
+/// One of many ways to the second guest: each has its own nexthop, because of the MAC.
 fn way(number: u16) -> [Change; 2] {
     let [high, low] = number.to_be_bytes();
     let (id, mac) = (NexthopId(number.into()), Mac([2, 7, 7, 7, high, low]));
@@ -67,7 +67,7 @@ fn nexthops_on_chip_and_in_memory_side_by_side() {
     }
 }
 
-/// What a packet became: its output and its port.
+/// The results of packets: output and port.
 fn outputs(bench: &mut Lockstep, left: &mut Vec<(usize, u16)>) {
     for output in 0..STREAMS {
         let card = bench.host.card();

@@ -1,10 +1,10 @@
-//! What the card's counters must hold.
+//! The expected values of the card's counters.
 
 use card::{Card, Commands};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Kinds of counters (`select` of the counters' block): packets; the bytes are the kind behind each, but of what is
-/// punted and dropped.
+/// Kinds of counters (`select` of the counters' block) for packets. The kind after each counts bytes, except for punts
+/// and drops.
 pub const RECEIVED: u8 = 0;
 pub const SENT: u8 = 2;
 pub const PUNTED: u8 = 4;
@@ -12,7 +12,7 @@ pub const DROPPED: u8 = 5;
 pub const FLOW: u8 = 6;
 const PUNTED_BYTES: u8 = 8;
 const DROPPED_BYTES: u8 = 9;
-/// Reasons there are counters for.
+/// Number of reasons with counters.
 pub const REASONS: u32 = 64;
 
 /// The kind that counts the bytes of packets of a kind.
@@ -24,7 +24,7 @@ const fn bytes_of(kind: u8) -> u8 {
     }
 }
 
-/// The counters, and which of them changed since they were looked at.
+/// The counters, and which of them changed since they were last checked.
 #[derive(Default)]
 pub struct Ledger {
     counts: BTreeMap<(u8, u32), u64>,
@@ -40,7 +40,7 @@ impl Ledger {
         }
     }
 
-    /// Takes over what the card says, of packets whose way is not known exactly.
+    /// Takes over the card's values, for packets whose path is not known exactly.
     pub fn adopt<C: Card>(
         &mut self,
         commands: &mut Commands<C>,
@@ -59,14 +59,14 @@ impl Ledger {
         self.counts.range((kind, 0)..(kind + 1, 0)).map(|(_, count)| count).sum()
     }
 
-    /// Holds those that changed against the card's.
+    /// Compares the changed ones with the card's.
     pub fn check<C: Card>(&mut self, commands: &mut Commands<C>) {
         for (kind, number) in std::mem::take(&mut self.changed) {
             self.check_one(commands, kind, number);
         }
     }
 
-    /// Holds all reasons against the card's, those that nothing had included, and everything that ever changed.
+    /// Compares all reasons with the card's, including those without packets, and everything that ever changed.
     pub fn check_all<C: Card>(&mut self, commands: &mut Commands<C>) {
         let reasons = [PUNTED, DROPPED, PUNTED_BYTES, DROPPED_BYTES].into_iter();
         self.changed.extend(reasons.flat_map(|kind| (0..REASONS).map(move |number| (kind, number))));

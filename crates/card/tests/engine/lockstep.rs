@@ -1,4 +1,4 @@
-//! A simulated card and the host behind it, in lock-step with the card's pipe in Rust: what packets become.
+//! A simulated card and its host, in lock-step with the card's pipe in Rust: the fate of each packet.
 
 use crate::both::{Both, PIPES, STREAMS};
 use crate::host::talk::Carrier;
@@ -14,10 +14,10 @@ use model::vectors::{Case, Step, load};
 use model::{Decision, Forward, Lookup, PacketView, Tables, TunnelKind, Vif, VifId, VifKind, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Clocks without a packet after which the card is taken for hung.
+/// Clocks without a packet after which the card counts as hung.
 pub const PATIENCE: u64 = 20_000;
 
-/// How often a command is asked for before the card is taken for hung.
+/// How often a command is polled before the card counts as hung.
 const POLLS: u32 = 5000;
 
 /// What became of packets.
@@ -38,13 +38,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was forwarded or dropped, of a hundred packets.
+    /// Packets that were forwarded or dropped, per hundred.
     pub fn served(&self) -> usize {
         100 * (self.forwarded + self.dropped.values().sum::<usize>()) / self.packets.max(1)
     }
 }
 
-/// How a packet is to leave.
+/// How a packet must leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     port: u16,
@@ -52,7 +52,7 @@ struct Left {
     bytes: Vec<u8>,
 }
 
-/// A packet, and what is to become of it: the output it leaves by, or the reason why it is dropped; and its flow's
+/// A packet and its expected fate: the output by which it leaves, or the reason why it is dropped; and its flow's
 /// counter.
 #[derive(Clone)]
 pub struct Prepared {
@@ -69,7 +69,7 @@ impl Prepared {
         (self.input, self.sent.port)
     }
 
-    /// Whether the card says itself what becomes of it.
+    /// Whether the card itself decides it.
     pub fn is_served(&self) -> bool {
         self.fate.as_ref().map_or(true, |(_, left)| left.punt.is_none())
     }
@@ -102,10 +102,10 @@ pub struct Lockstep {
     pub ledger: Ledger,
     /// Packets of the coming rounds.
     sent: Vec<Packet>,
-    /// What is to leave: by outputs; of each pipe's packets, then of those that it passes for the host.
+    /// Packets that must leave, by output: those of each pipe, then those that it passes for the host.
     expected: [[VecDeque<Left>; STREAMS]; 2 * STREAMS],
     missing: usize,
-    /// Packets that each pipe gave to the host.
+    /// Packets that each pipe punted.
     punts: [u32; STREAMS],
     clock: u64,
 }
@@ -129,7 +129,7 @@ impl Carrier for Lockstep {
         self.host.decide(packet)
     }
 
-    /// The host deals with it; it comes again in the next rounds.
+    /// The host handles it; it comes again in the next rounds.
     fn send(&mut self, packet: &Packet) {
         if !packet.frame.is_empty() {
             self.host.hosted(packet);
@@ -153,7 +153,7 @@ impl Lockstep {
         }
     }
 
-    /// One with the tables of the text's first case, and what it has the host learn.
+    /// One with the tables of the text's first case, after the host has learned what they need.
     pub fn of(text: &str) -> (Self, Case) {
         let mut bench = Self::new();
         let case = load(text).unwrap().remove(0);
@@ -183,13 +183,13 @@ impl Lockstep {
         self.host.card().memory().line(table, address)
     }
 
-    /// What is to become of a packet.
+    /// The expected fate of a packet.
     pub fn prepare(&mut self, packet: &Packet) -> Prepared {
         let wire = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
         self.prepare_frame(input_of(packet.ingress, wire), port_of(packet.ingress), &packet.frame)
     }
 
-    /// The same of any frame that comes in by a port.
+    /// The same for any frame that comes in by a port.
     pub fn prepare_frame(&mut self, input: usize, port: u16, frame: &[u8]) -> Prepared {
         let memory = self.host.card().memory();
         let outcome = outcome(memory, port, frame, frame.len());
@@ -212,7 +212,7 @@ impl Lockstep {
         std::mem::take(&mut self.sent)
     }
 
-    /// The packets sent so far, and what is to become of them.
+    /// The packets sent so far, with their expected fates.
     pub fn prepared(&mut self) -> Vec<Prepared> {
         self.take_sent().iter().map(|packet| self.prepare(packet)).collect()
     }
@@ -254,7 +254,7 @@ impl Lockstep {
         self.host.card().send(input, Sent { port: 0, direct: Some(meta), bytes: bytes.to_vec() });
     }
 
-    /// Gives packets to both cards, so many in all: mostly those that the card serves itself.
+    /// Gives `count` packets to both cards: mostly those that the card decides itself.
     pub fn round(&mut self, rng: &mut Rng, packets: &[Prepared], count: usize) {
         let (served, others): (Vec<_>, Vec<_>) = packets.iter().partition(|packet| packet.is_served());
         for _ in 0..count {
@@ -265,11 +265,11 @@ impl Lockstep {
         self.drain();
     }
 
-    /// Waits until all has left that is to leave, and nothing else has; then the counters must be right.
+    /// Waits until everything has left that must, and nothing else has; then the counters must be right.
     pub fn drain(&mut self) {
         let start = self.host.card().sim().cycle();
         let mut last = start;
-        // The last ones may be such as are dropped: those go in, and nothing comes of them.
+        // The last packets may be dropped: those go in, and nothing comes out.
         let mut backlog = self.backlog();
         while self.missing > 0 || backlog > 0 {
             self.host.card().tick();
@@ -280,7 +280,7 @@ impl Lockstep {
             }
             assert!(now - last < PATIENCE, "{} packets are missing: {}", self.missing, self.fronts());
         }
-        // What is dropped has been when this is done.
+        // When this is done, everything that is dropped has been.
         self.host.driver.commands().barrier().unwrap();
         self.ledger.check(self.host.driver.commands());
         assert!(!self.collect(), "more than was sent");
@@ -290,13 +290,13 @@ impl Lockstep {
         self.counts.all_clocks += now - std::mem::replace(&mut self.clock, now);
     }
 
-    /// Packets that have not gone in.
+    /// Packets that have not entered.
     fn backlog(&mut self) -> usize {
         let sim = self.host.card().sim();
         (0..STREAMS).map(|input| sim.backlog(input)).sum()
     }
 
-    /// Takes what has left; whether anything has.
+    /// Takes what has left; returns whether there was anything.
     fn collect(&mut self) -> bool {
         let before = self.missing;
         for output in 0..STREAMS {
@@ -307,7 +307,7 @@ impl Lockstep {
         before != self.missing
     }
 
-    /// A packet that left must be the next one of a pipe by that output.
+    /// A packet that left must be the next one of a pipe for that output.
     fn check(&mut self, output: usize, received: Received) {
         let punt = received.punt.map(|meta| self.punted(output, &meta, &received));
         let left = Left { port: received.port, punt, bytes: received.bytes };
@@ -325,14 +325,14 @@ impl Lockstep {
         panic!("left by {output}: {}\nexpected of the pipes: {}", told(&left), self.fronts());
     }
 
-    /// What each pipe is to send next.
+    /// What each pipe must send next.
     fn fronts(&self) -> String {
         let fronts =
             self.expected.each_ref().map(|pipe| pipe.each_ref().map(|output| output.front().map(told)));
         format!("{fronts:#?}")
     }
 
-    /// Why the host has to decide a packet; each says how many came before it.
+    /// Checks why the host must decide a packet; each punt tells how many came before it.
     pub fn punted(&mut self, output: usize, meta: &PuntMeta, received: &Received) -> Punt {
         assert_eq!((meta.port, usize::from(meta.size)), (received.port, received.bytes.len()), "{meta:?}");
         let count = &mut self.punts[output + if meta.from_tunnel { PIPES } else { 0 }];
@@ -355,8 +355,8 @@ fn is_same(left: &Left, expected: &Left) -> bool {
     left.port == expected.port && left.bytes == expected.bytes && reason
 }
 
-/// Where the card doesn't look further, it can't say what else is wrong; and what is wrong inside of ARP it doesn't see
-/// at all, so that it may find what is wrong around it.
+/// Where the card stops parsing, it can't know what else is wrong. It does not see errors inside ARP at all, so it may
+/// find errors around it.
 fn is_same_reason(left: Punt, expected: Punt) -> bool {
     const BLIND: [Punt; 4] =
         [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack, Punt::HeaderTooLong];

@@ -1,6 +1,5 @@
-//! The engine in lock-step with the card's pipe in Rust (`card::expect`), which is held against `decide` elsewhere:
-//! what each packet becomes, byte for byte, why it goes to the host, the order of what leaves, and what the counters
-//! say.
+//! The engine in lock-step with the card's pipe in Rust (`card::expect`), which other tests compare with `decide`: the
+//! fate of each packet, byte for byte, why it is punted, the order of packets that leave, and the counters.
 #![cfg(feature = "card-sim")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 

@@ -8,12 +8,12 @@ use model::generate::{Rng, packet};
 /// Packets of the same tables.
 const OF_TABLES: usize = 8000;
 
-/// Packets in all; more by the environment.
+/// Packets in all; the environment may ask for more.
 fn packets() -> usize {
     std::env::var("CARD_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
 }
 
-/// Conversations of random guests, and some packets of no sense: what the host has seen of them the card knows.
+/// Conversations of random guests, and some meaningless packets; the card knows what the host has seen of them.
 pub fn traffic(rng: &mut Rng, bench: &mut Lockstep) -> Vec<Prepared> {
     for _ in 0..80 {
         talk::converse(rng, bench);

@@ -1,5 +1,5 @@
-//! Every reason for which the card gives a packet to the host, and every one for which it drops one, occurs: by the
-//! model and by the engine.
+//! Every reason for which the card punts a packet, and every one for which it drops one, occurs: in the model and in
+//! the engine.
 
 use crate::host::SECRET;
 use crate::lockstep::{Lockstep, Prepared};
@@ -13,7 +13,7 @@ use model::generate::Packet;
 use model::vectors::{Case, Step as CaseStep, load};
 use std::collections::BTreeSet;
 
-/// All that the driver has the card drop for: routes that say so, and rules' flows. Every other drop is the host's.
+/// All drops that the driver writes to the card: for routes, and for rules' flows. The host makes every other drop.
 const DROPS: [DropReason; 3] = [DropReason::DiscardRoute, DropReason::RuleDrop, DropReason::DefaultDrop];
 
 #[test]
@@ -35,7 +35,7 @@ fn every_reason_occurs() {
     bench.ledger.check_all(bench.host.driver.commands());
     let missing: Vec<_> = Punt::ALL
         .iter()
-        // Means that a packet does not go to the host.
+        // Means that a packet is not punted.
         .filter(|punt| **punt != Punt::None && !bench.counts.punted.contains_key(punt))
         .collect();
     assert!(missing.is_empty(), "{missing:?} never occurred");
@@ -48,7 +48,7 @@ fn pass(bench: &mut Lockstep, packet: &Prepared) {
     bench.drain();
 }
 
-/// Does what a case says but for its last packet.
+/// Runs a case except for its last packet.
 fn last_packet(case: &Case, bench: &mut Lockstep) -> Prepared {
     let mut packets = Vec::new();
     for step in &case.steps {
@@ -67,7 +67,7 @@ fn last_packet(case: &Case, bench: &mut Lockstep) -> Prepared {
     bench.prepare(&last)
 }
 
-/// The tables of the case of that name, and its last packet.
+/// The tables of the case with that name, and its last packet.
 fn set_up(bench: &mut Lockstep, name: &str) -> Packet {
     let case = load(include_str!("reasons.txt")).unwrap().into_iter().find(|case| case.name == name).unwrap();
     last_packet(&case, bench);
@@ -75,7 +75,7 @@ fn set_up(bench: &mut Lockstep, name: &str) -> Packet {
     Packet { ingress: packet.ingress, frame: packet.frame, gso_size: None }
 }
 
-/// The driver has the card give no flow's packets to the host: as if it did.
+/// The driver never makes the card punt a flow's packets; this simulates it.
 fn flow_entry(mut bench: Lockstep) -> Lockstep {
     let packet = set_up(&mut bench, "flow_miss");
     let [src, dst] = [0x0a02_0101, 0x0a02_0102];
@@ -128,7 +128,7 @@ fn options_to_translate(mut bench: Lockstep) -> Lockstep {
     bench
 }
 
-/// A frame with four options that say nothing in its IPv4 header.
+/// A frame with four no-op options in its IPv4 header.
 fn with_options(frame: &[u8]) -> Vec<u8> {
     let (ethernet, ip) = frame.split_at(14);
     let (header, rest) = ip.split_at(20);

@@ -1,4 +1,4 @@
-//! Tables with too many entries in one place, and with too many entries.
+//! Tables with too many entries in one place, and with too many entries in all.
 
 use crate::both::PIPES;
 use crate::host::SECRET;
@@ -33,7 +33,7 @@ fn frame(ingress: VifId, text: &str) -> Packet {
     Packet { ingress, frame: text::parse(text).unwrap(), gso_size: None }
 }
 
-/// A packet of a flow that only its ports tell from others.
+/// A packet of a flow that only its ports distinguish.
 fn datagram((sport, dport): (u16, u16)) -> Packet {
     let ip = "ip4 10.1.1.1 > 10.1.1.2";
     frame(
@@ -53,14 +53,14 @@ fn places(packet: &Packet, bits: u32) -> [u32; 2] {
     choices(&entries::FlowEntry::from(&key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
 }
 
-/// Ports of flows whose first buckets are alike in what `of` says of them.
+/// Ports of flows whose first buckets have the same `of`.
 fn alike<V: PartialEq>(bits: u32, count: usize, of: impl Fn(u32) -> V) -> Vec<(u16, u16)> {
     let wanted = of(buckets((1, 1), bits)[0]);
     let all = (1..=u16::MAX).flat_map(|sport| (1000..5000).map(move |dport| (sport, dport)));
     all.filter(|ports| of(buckets(*ports, bits)[0]) == wanted).take(count).collect()
 }
 
-/// The host sees packets of some flows, then they come in any order, with others that no flow is known of.
+/// The host sees packets of some flows; then they come in any order, with others of unknown flows.
 fn flood(bench: &mut Lockstep, flows: &[(u16, u16)]) {
     let known: Vec<_> = flows.iter().map(|ports| datagram(*ports)).collect();
     known.iter().for_each(|packet| bench.host.hosted(packet));
@@ -89,9 +89,9 @@ fn among_others(bench: &mut Lockstep, known: &[Packet]) {
 fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
     let mut bench = Lockstep::of(WORLD).0;
     let bits = bench.host.driver.commands().identity().flow_buckets;
-    // More than a bucket has room for: they move to their other ones.
+    // More than fit a bucket: some move to their other ones.
     flood(&mut bench, &alike(bits, 8, |bucket| bucket));
-    // One channel, and one of its cache's places: each look-up is a read.
+    // One channel, and one place of its cache: each look-up is a read.
     flood(
         &mut bench,
         &alike(bits, 100, |bucket| {
@@ -112,7 +112,7 @@ fn flows_in_the_stash_instead_of_their_buckets() {
         |port| format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {ip6} / udp {port} > 9 / payload 30");
     let packets: Vec<_> = (1..=10).flat_map(|port| [datagram((port, 9)), frame(VM1, &v6(port))]).collect();
     packets.iter().for_each(|packet| bench.host.hosted(packet));
-    // To the stash as the driver would write them, had their buckets no room; the last four stay.
+    // Into the stash as the driver would write them if their buckets had no room; the last four stay.
     for (number, packet) in (0..16).zip(&packets) {
         let bucket = places(packet, bits)[0] << 1;
         let lines = [bucket, bucket | 1].map(|line| bench.line::<32>(Table::Flow, line));
@@ -123,7 +123,7 @@ fn flows_in_the_stash_instead_of_their_buckets() {
         commands.write(Table::Flow, bucket | 1, &[0; 32]).unwrap();
     }
     among_others(&mut bench, &packets);
-    // Two are cleared; two take the places of others, IPv4 after IPv6 and the other way round.
+    // Two are cleared; two replace others, IPv4 after IPv6 and the reverse.
     for (from, to) in [(0, 0), (1, 1), (2, 5), (3, 4)] {
         let line: [u8; 64] = bench.line(Table::Stash, from);
         bench.host.driver.commands().write(Table::Stash, to, &line).unwrap();

@@ -1,5 +1,4 @@
-//! Tables that change while packets are under way: each packet is treated by the old or by the new ones, or is the
-//! host's.
+//! Tables that change while packets are under way: each packet is treated by the old or the new ones, or is punted.
 
 use crate::both::STREAMS;
 use crate::host::{port_of, tables, talk, vif_at};
@@ -13,22 +12,22 @@ use model::{Change, Lookup, Verdict, VifKind};
 
 /// Packets around a change.
 const LOAD: usize = 400;
-/// Clocks without a packet coming out after which none is left behind where a barrier waits for them.
+/// Clocks without an outgoing packet after which none is left after the place where a barrier waits for them.
 const EXIT: u32 = 1000;
 /// Packets behind it.
 const AFTER: usize = 60;
 
-/// A packet on its way: where it came in, and the number of the one that it is a copy of.
+/// A packet under way: where it came in, and the number of the one of which it is a copy.
 struct Flight {
     input: usize,
     of: usize,
     frame: Vec<u8>,
-    /// It came when the change was done.
+    /// Whether it came after the change was complete.
     late: bool,
     left: bool,
 }
 
-/// What `decide` says of each packet.
+/// The decisions of `decide` about each packet.
 type Verdicts = Vec<Option<Verdict>>;
 
 /// A card under load.
@@ -36,19 +35,19 @@ struct Load {
     bench: Lockstep,
     pool: Vec<Packet>,
     flights: Vec<Flight>,
-    /// The latest packet of each pipe by each output.
+    /// The latest packet of each pipe for each output.
     latest: [[Option<usize>; STREAMS]; STREAMS],
     forwarded: usize,
-    /// Changes that were done while packets waited to come in.
+    /// Number of changes made while packets waited to come in.
     loaded: usize,
 }
 
-/// How many random tables: more by the environment.
+/// Number of random tables; the environment may ask for more.
 fn seeds() -> u64 {
     std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
 }
 
-/// Big enough a route that the change takes longer than the load.
+/// Whether a route is so wide that the change takes longer than the load.
 fn is_wide(change: &Change) -> bool {
     let prefix = match change {
         Change::PutRoute { prefix, .. } | Change::DelRoute { prefix, .. } => prefix,
@@ -111,7 +110,7 @@ impl Load {
         self.drain(&before, &after);
     }
 
-    /// When nothing changes the card does exactly what its tables say: nothing old is left.
+    /// Without changes, the card does exactly what its tables say: nothing old remains.
     fn settle(&mut self, rng: &mut Rng) {
         let packets: Vec<_> = self.pool.iter().map(|packet| self.bench.prepare(packet)).collect();
         let flows = packets.iter().filter_map(Prepared::index);
@@ -126,7 +125,7 @@ impl Load {
         (0..STREAMS).map(|input| sim.backlog(input)).sum()
     }
 
-    /// Waits until nothing is under way, and looks at all that left.
+    /// Waits until nothing is under way, and checks everything that left.
     fn drain(&mut self, before: &Verdicts, after: &Verdicts) {
         let start = self.bench.host.card().sim().cycle();
         while self.backlog() > 0 {
@@ -159,7 +158,7 @@ impl Load {
         assert_eq!(self.bench.host.card().sim().memory_errors(), 0);
     }
 
-    /// A packet left: in the order of its pipe, and as `decide` said or says, or to the host.
+    /// A packet left: in the order of its pipe, and as `decide` says before or after the change, or to the host.
     fn check(&mut self, output: usize, received: &Received, before: &Verdicts, after: &Verdicts) {
         let number = usize::from_be_bytes(*received.bytes.last_chunk().unwrap());
         let flight = &mut self.flights[number];

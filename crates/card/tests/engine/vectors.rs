@@ -31,7 +31,7 @@ fn the_card_does_what_the_vectors_say_or_leaves_it_to_the_host() {
     assert!(bench.counts.checksummed >= 2, "{:?}", bench.counts);
 }
 
-/// Does what a case says; the card gets each packet as it comes first, and once more when the host has seen it.
+/// Runs a case; the card gets each packet first as it comes, and again after the host has seen it.
 fn run(case: &Case, bench: &mut Lockstep) {
     for step in &case.steps {
         match step {
@@ -41,7 +41,7 @@ fn run(case: &Case, bench: &mut Lockstep) {
             Step::Wait(seconds) => bench.host.wait(*seconds),
             // Guests of a card are offered no segmentation.
             Step::Packet(packet) if packet.gso_size.is_some() => {}
-            // The card has passed on a packet's head before it could have summed the packet.
+            // The card passes on a packet's head before it could have summed the packet.
             Step::Packet(packet) if packet.expected == [Expected::Drop(DropReason::OuterChecksumWrong)] => {}
             Step::Packet(packet) => {
                 let came = model::generate::Packet {
@@ -60,7 +60,7 @@ fn run(case: &Case, bench: &mut Lockstep) {
     }
 }
 
-/// What the card does by itself is what the vector says.
+/// What the card does itself matches the vector.
 fn check_expected(outcome: &Outcome, packet: &Packet) {
     let leaves: Vec<_> =
         packet.expected.iter().filter(|one| matches!(one, Expected::Out(..) | Expected::Drop(_))).collect();
@@ -74,7 +74,7 @@ fn check_expected(outcome: &Outcome, packet: &Packet) {
     assert_eq!(leaves, [&said], "line {}", packet.line);
 }
 
-/// What it does once the host has seen the packet is what `decide` says of another one.
+/// What it does after the host has seen the packet matches the decision of `decide` about another one.
 fn check_decided(bench: &mut Lockstep, packet: &model::generate::Packet) {
     let verdict = bench.host.decide(packet).map(|decision| decision.verdict);
     match (bench.host.outcome(packet), verdict) {

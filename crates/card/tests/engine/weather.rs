@@ -1,4 +1,4 @@
-//! What a card has to bear: outputs that don't take, inputs that pause, memory that stalls.
+//! The conditions that a card must bear: outputs that don't accept, inputs that pause, memory that stalls.
 
 use crate::both::STREAMS;
 use card::sim::SimCard;
@@ -7,10 +7,10 @@ use model::generate::Rng;
 /// How bad it is.
 pub struct Weather {
     rng: Rng,
-    /// How likely an input offers, and an output takes, a beat: percent.
+    /// How likely an input offers, and an output accepts, a beat: per cent.
     pub offers: usize,
     pub takes: usize,
-    /// How many clocks of a thousand have a memory channel that stalls.
+    /// In how many of a thousand clocks a memory channel stalls.
     pub stalls: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Flows' counters and bits while packets come as fast as they can, and lines that are cleared under them.
+//! Flow counters and seen bits at the highest packet rate, and lines that are cleared during it.
 
 use crate::Both;
 use crate::{SECRET, frame, host, through};
@@ -12,7 +12,7 @@ use card::registers::{Flow4, Path, Punt, Table, identity};
 use card::sim::{Sent, place};
 use model::{PacketView, VifId, decide};
 
-/// A card with a flow on it, from the first guest to the second, and the number of its bucket in the first way.
+/// A card with a flow from the first guest to the second, and the number of its bucket in the first way.
 fn with_flow() -> (Driver<Both>, Key, u32) {
     let (mut tables, mut driver) = host(true);
     let bytes = frame(1, 2);
@@ -79,9 +79,9 @@ fn bits_are_taken_among_packets_and_neither_is_lost() {
     }
 }
 
-/// A line of the flow table's first way, where it lies in memory.
+/// The location in memory of a line in the flow table's first way.
 fn at(driver: &mut Driver<Both>, line: u32) -> (usize, u64) {
-    // Half of the channels that are there for flows; lines of two halves.
+    // Half of the channels of the flow table; lines of two halves.
     let channels = driver.commands().card().sim.read32(identity::CHANNELS) as u8 / 2;
     let (channel, place) = place(line >> 1, channels.into());
     (channel, u64::from(place) << 6 | u64::from(line & 1) << 5)
@@ -93,7 +93,7 @@ fn what_is_cleared_is_not_found_and_what_is_beside_it_stays() {
     let line = bucket << 1;
     assert!(is_forwarded(&mut driver), "so that the line is in the cache");
     let held = driver.commands().card().memory.line::<32>(Table::Flow, line);
-    // Old lines, from before and behind what is cleared, and within it.
+    // Old lines, before, after and within the cleared range.
     let old = [line - 9, line - 8, line - 1, line + 1, line + 90, line + 91];
     for beside in old {
         let (channel, address) = at(&mut driver, beside);

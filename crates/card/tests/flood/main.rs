@@ -1,4 +1,4 @@
-//! Floods of packets that the card leaves to the host, and what the engine counts: beside the card's pipe in Rust.
+//! Floods of punted packets, and the engine's counters, compared with the card's pipe in Rust.
 #![cfg(feature = "card-sim")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
@@ -16,7 +16,7 @@ use host::pair::Pair;
 use model::{Action, Change, DropReason, Network, Tables, Vif, VifId, VifKind, Vrf, text};
 use packet::Mac;
 
-/// The simulated card, and one of memory.
+/// The simulated card, and one in memory.
 type Both = Pair<SimCard>;
 
 const SECRET: [u64; 5] = [3, 1, 4, 1, 5];
@@ -85,7 +85,7 @@ fn frame(from: u16, to: u16) -> Vec<u8> {
     text::parse(&line).unwrap()
 }
 
-/// The packets that leave the simulated card, by port: why the host has them.
+/// The packets that leave the simulated card, by port, with the punt reason.
 fn through(driver: &mut Driver<Both>, packets: &[(u16, bool, Vec<u8>)]) -> Vec<(u16, Option<Punt>)> {
     let sim = &mut driver.commands().card().sim;
     for (port, wire, bytes) in packets {
@@ -119,7 +119,7 @@ fn what_is_beyond_a_ports_budget_is_dropped_until_the_next_window() {
     driver.commands().set_budgets(BUDGETS);
     let mut windows = Windows::default();
     let mut dropped = 0;
-    // Nobody has MAC 9; port 77 is none of the card's; both pipes know a port 2, each its own.
+    // Nobody has MAC 9; port 77 does not exist on the card; both pipes have a port 2, each its own.
     let mut burst: Vec<(u16, bool, Vec<u8>)> = (0..10).map(|_| (1, false, frame(1, 9))).collect();
     burst.extend((0..4).map(|_| (1, false, frame(1, 2))));
     burst.extend((0..5).map(|_| (2, false, frame(2, 9))));

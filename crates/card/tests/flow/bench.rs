@@ -1,4 +1,4 @@
-//! Four pipes that look flows up, the driver's shadow of the table, and what is behind the memories' ports.
+//! Four pipes that look up flows, the driver's shadow of the table, and the memories behind the ports.
 
 use std::array::from_fn;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ pub const PIPES: usize = 4;
 const TAGS: usize = 1024;
 const BANKS: usize = 8;
 const CHANNELS: usize = 2 * BANKS;
-/// As the top has it.
+/// As in the top module.
 pub const BUCKET_BITS: u32 = 18;
 const SECRET: Words = [
     0x0f1e_2d3c_4b5a_6978,
@@ -26,7 +26,7 @@ const SECRET: Words = [
     0x5555_aaaa_3333_cccc,
 ];
 
-/// A flow that looks random.
+/// A random flow.
 pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     let addresses = [random.next(), random.next(), random.next(), random.next()];
     let ([sport, dport, vrf], protocol) = ([(); 3].map(|()| random.next() as u16), 17);
@@ -55,10 +55,10 @@ pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     }
 }
 
-/// `flow_result_t`, or 0 of a flow that isn't there.
+/// `flow_result_t`, or 0 if there is no such flow.
 pub fn result(flow: Option<&FlowEntry>) -> u128 {
     let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool| {
-        // Of those unknown the host decides.
+        // The host decides about packets with unknown actions.
         let action = if (3..8).contains(&action) { 0 } else { action };
         u128::from(has_nexthop) << 66
             | u128::from(nexthop) << 67
@@ -80,7 +80,7 @@ pub fn result(flow: Option<&FlowEntry>) -> u128 {
     }
 }
 
-/// A key, and what looking it up may give.
+/// A key, and the possible results of looking it up.
 #[derive(Clone, Copy)]
 pub struct Probe {
     pub key: Words,
@@ -94,7 +94,7 @@ impl Probe {
     }
 }
 
-/// Stores behind a port's back.
+/// Stores, bypassing a port.
 pub trait Store {
     fn poke(&mut self, addr: u64, data: &Word);
 }
@@ -153,7 +153,7 @@ impl<C: Channel + Store> Bench<C> {
         bench
     }
 
-    /// Puts a flow into the table before anything runs.
+    /// Puts a flow into the table before the simulation runs.
     pub fn load(&mut self, flow: FlowEntry) {
         for step in self.table.insert(flow).expect("a table with room") {
             if let Step::Write { address, data, .. } = step {
@@ -165,7 +165,7 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// A clock, in which a pipe that can take one is given the key that `next` has for it.
+    /// One clock: each pipe that can accept a key gets the one that `next` has for it.
     pub fn clock(&mut self, mut next: impl FnMut(usize) -> Option<Probe>) {
         for pipe in 0..PIPES {
             if self.offered[pipe].is_none() && !self.free[pipe].is_empty() {
@@ -183,7 +183,7 @@ impl<C: Channel + Store> Bench<C> {
         self.top.clock();
     }
 
-    /// Writes the flow of the stash that the steps have come to, if they have, in all pipes.
+    /// Writes the flow that the steps have reached, if any, to the stash of all pipes.
     fn write_stash(&mut self) {
         let Some(Step::Stash { number, lines }) = self.steps.front() else {
             self.top.set_stash_valid(false);
@@ -195,7 +195,7 @@ impl<C: Channel + Store> Bench<C> {
         self.steps.pop_front();
     }
 
-    /// The write that the steps have come to: half of the table, line, half of the line, bytes.
+    /// The write that the steps have reached: half of the table, line, half of the line, bytes.
     fn next_write(&mut self) -> Option<(usize, u32, u8, Line)> {
         match *self.steps.front()? {
             Step::Stash { .. } => None,
@@ -212,13 +212,13 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// Whether a key is being looked up.
+    /// Whether this key is being looked up.
     pub fn asks(&self, key: &Words) -> bool {
         let offered = self.offered.iter().flatten().map(|(_, probe)| probe);
         self.asked.iter().flatten().flatten().chain(offered).any(|probe| probe.key == *key)
     }
 
-    /// Whether keys had better not be asked for, since a barrier waits.
+    /// Whether no new keys should be looked up because a barrier waits.
     pub fn barrier(&self) -> bool {
         matches!(self.steps.front(), Some(Step::Barrier))
     }
@@ -298,12 +298,12 @@ impl<C: Channel + Store> Bench<C> {
     }
 }
 
-/// Half of the table, line of it, and half of the line that an address of the table names.
+/// The half of the table, the line in it, and the half of the line at an address of the table.
 fn place(address: u32) -> (usize, u32, u8) {
     ((address >> 31) as usize, (address & 0x0fff_ffff) >> 1, (address & 1) as u8)
 }
 
-/// What the card puts on a port.
+/// The card's outputs to a memory port.
 fn master(top: &FlowUnitSim, c: usize) -> Master {
     let bit = |mask: u16| mask >> c & 1 == 1;
     let mut data = [0; 32];

@@ -1,4 +1,4 @@
-//! Look-ups in the flow table as the driver's shadow lays it out: results, and how many in a clock.
+//! Look-ups in the flow table as the driver's shadow lays it out: their results, and their number per clock.
 #![cfg(feature = "card-test")]
 
 mod bench;
@@ -14,8 +14,8 @@ use card::step::Step;
 use channel::{Adversary, Channel, Random};
 use hbm::{Controller, Timing};
 
-/// A table of flows, one in four IPv6, and as many flows that are not in it, one in four of which differ from one
-/// that is there in a bit.
+/// A table of flows, one in four IPv6, and as many flows that are not in it. One in four of those differs in one bit
+/// from a flow that is.
 fn loaded<C: Channel + Store>(
     bench: &mut Bench<C>,
     random: &mut Random,
@@ -50,7 +50,7 @@ fn flows_are_found_and_others_are_not() {
     let mut bench = Bench::new(hostile);
     let (there, absent) = loaded(&mut bench, &mut random, 3000);
     let mut probes: Vec<_> = there.iter().chain(&absent).map(|flow| Probe::new(&bench.table, flow)).collect();
-    // Some again and again.
+    // Some are looked up again and again.
     probes.extend_from_within(..20);
     for clock in 0..12_000 {
         let hot = clock / 1000 % 2 == 1;
@@ -73,7 +73,7 @@ fn flows_stay_found_while_the_table_changes() {
     let mut probes: Vec<_> = there.iter().map(|flow| Probe::new(&bench.table, flow)).collect();
     let mut changes = 0;
     while changes < 150 {
-        // A flow comes, changes or goes; look-ups from now until all is done may find either.
+        // Inserts, changes or removes a flow; until that is done, look-ups may find the old or the new value.
         let n = random.below(there.len() as u64) as usize;
         while bench.asks(&probes[n].key) {
             bench.clock(|_| {
@@ -93,7 +93,7 @@ fn flows_stay_found_while_the_table_changes() {
                 .expect("room"),
         };
         let after = result(bench.table.find(&probes[n].key));
-        // Between its two halves an IPv6 flow isn't found.
+        // While only one of its two halves is written, an IPv6 flow isn't found.
         let torn = matches!(there[n], FlowEntry::V6(_)) && before != 0 && after != 0;
         probes[n].results = [before, after];
         bench.steps.extend(steps);
@@ -104,7 +104,7 @@ fn flows_stay_found_while_the_table_changes() {
                 (!(barrier || torn && chosen == n)).then(|| probes[chosen])
             });
         }
-        // From here on only what is there now.
+        // From here on look-ups find only the new value.
         probes[n].results = [after; 2];
         changes += 1;
     }
@@ -112,7 +112,7 @@ fn flows_stay_found_while_the_table_changes() {
     assert!(bench.hits > 1000, "{}", bench.hits);
 }
 
-/// What is in the stash, and what of it may be found.
+/// The contents of the stash, and the results that a look-up may have.
 struct Stash {
     flows: Vec<FlowEntry>,
     probes: Vec<Probe>,
@@ -120,13 +120,13 @@ struct Stash {
 }
 
 impl Stash {
-    /// Of these flows none is there.
+    /// None of these flows is in the stash.
     fn of(flows: Vec<FlowEntry>) -> Self {
         let probes = flows.iter().map(|flow| Probe { key: flow.key(), results: [0; 2] }).collect();
         Self { flows, probes, places: [None; 16] }
     }
 
-    /// Writes a place; which flows that changes.
+    /// Writes a place; returns the step and the flows that it changes.
     fn write(&mut self, random: &mut Random) -> (Step, Vec<usize>) {
         let number = random.below(16) as usize;
         let (before, chosen) = (self.places[number], random.below(self.flows.len() as u64) as usize);
@@ -134,7 +134,7 @@ impl Stash {
         let after = Some(chosen).filter(|_| !elsewhere && random.chance(80));
         self.places[number] = after;
         if let Some(flow) = after {
-            // Known by all that is said of it.
+            // A value that identifies the flow and its version.
             let value = random.next() as u32 >> 8;
             match &mut self.flows[flow] {
                 FlowEntry::V4(flow) => (flow.index, flow.new_src) = (value, !value),
@@ -163,7 +163,7 @@ fn flows_of_the_stash_are_found_as_they_are_written() {
         while changed.iter().any(|flow| bench.asks(&stash.probes[*flow].key)) {
             bench.clock(|_| None);
         }
-        // Those under way may find either, and no one else.
+        // Look-ups of flows being changed may find the old or the new value; others may not.
         let next = |random: &mut Random, stash: &Stash| match random.below(4) {
             0 => table[random.below(24) as usize],
             1 => stash.probes[random.below(24) as usize],
@@ -195,7 +195,7 @@ fn a_key_written_down_is_hashed_as_the_driver_does() {
     assert_eq!((bench.answered, bench.hits), ([0, 0, 1, 0], 1));
 }
 
-/// Look-ups a clock of each pipe, all of them asking for as much as they can, over channels with a timing.
+/// Look-ups per clock of each pipe, while all ask as fast as they can, over channels with a given timing.
 fn rate(name: &str, timing: &Timing, flows: u64, clocks: u64) -> f64 {
     let mut random = Random(4);
     let mut bench = Bench::new(|_| hbm::Channel::new(*timing, Controller::default()));

@@ -1,4 +1,4 @@
-//! A host with a card, and guests whose connections are tracked.
+//! A host with a card, and guests with tracked connections.
 
 use card::Commands;
 use card::compile::Attachment;
@@ -16,7 +16,7 @@ use packet::Mac;
 pub const VRF: Vrf = Vrf(5);
 pub const SECRET: [u64; 5] = [9; 5];
 
-/// The guests, by their ports.
+/// The guests' ports.
 pub fn guests() -> impl Iterator<Item = u16> {
     1..=20
 }
@@ -50,7 +50,7 @@ fn guest(id: u16) -> Change {
 }
 
 impl Host {
-    /// With tables of this size.
+    /// A host with tables of this size.
     pub fn new(sizes: Sizes) -> Self {
         Self::with(Memory::new(sizes))
     }
@@ -93,7 +93,7 @@ impl Host {
         self.host_behind(None, from, frame);
     }
 
-    /// The same, but the flow's packets wait on the card; its key, if it is there.
+    /// Like `host`, but the flow's packets wait on the card; returns the flow's key if the flow is on the card.
     pub fn host_behind(&mut self, hold: Option<Hold>, from: u16, frame: &[u8]) -> Option<Key> {
         let mut view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
         view.checked = true;
@@ -103,7 +103,7 @@ impl Host {
         self.driver.decided_behind(hold, &self.tables, &view, VifId(from), &decision).unwrap()
     }
 
-    /// Whether the card forwards a frame, and if not the host has it.
+    /// Whether the card forwards a frame; if not, the host gets it.
     pub fn is_on_card(&mut self, from: u16, frame: &[u8]) -> bool {
         match self.card(from, frame) {
             Outcome::Forward { index, .. } => index.is_some(),
@@ -113,7 +113,7 @@ impl Host {
     }
 }
 
-/// A packet of a flow of its own.
+/// A packet with its own flow.
 pub fn frame(from: u16, to: u16, ports: (u16, u16)) -> Vec<u8> {
     datagram(from, to, &format!("ip4 10.0.0.{from} > 10.0.0.{to}"), ports)
 }
@@ -133,8 +133,8 @@ pub fn key(frame: &[u8]) -> Key {
     Frame::parse(frame, frame.len(), false).unwrap().key(VRF.0, Path::Bridged).unwrap()
 }
 
-/// Ports of UDP flows from the first guest to the second, as who knew the secret would choose them: of a table of
-/// 2^`bits` buckets in each way ever the same two.
+/// Ports of UDP flows from the first guest to the second that an attacker who knew the secret would choose: in a table
+/// of 2^`bits` buckets per way, all of them hash to the same two buckets.
 pub fn colliding(v6: bool, bits: u32) -> impl Iterator<Item = (u16, u16)> {
     let model = key(&if v6 { frame6(1, 2, (0, 0)) } else { frame(1, 2, (0, 0)) });
     let buckets = move |key: &Key| {

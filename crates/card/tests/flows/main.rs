@@ -1,4 +1,4 @@
-//! Floods of flows: shares of the table, a full one, keys that collide. The card is one of memory.
+//! Floods of flows: per-guest quotas, a full table, and keys that collide. The card is a model in memory.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 mod host;

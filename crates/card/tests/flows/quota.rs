@@ -1,10 +1,10 @@
-//! One guest can't have the whole table, and what finds no place the host serves.
+//! One guest can't fill the whole table, and the host serves flows that find no place.
 
 use crate::host::{Host, colliding, frame, guests};
 use card::driver::Refused;
 use card::expect::Sizes;
 
-/// Room for 4096 flows: 256 of a guest.
+/// Tables for 4096 flows, 256 per guest.
 fn small() -> Host {
     Host::new(Sizes { flow_buckets: 10, ..Sizes::default() })
 }
@@ -23,7 +23,7 @@ fn a_guest_that_opens_many_flows_has_its_share_and_leaves_the_others_theirs() {
     let other = frame(3, 2, (5, 6));
     host.host(3, &other);
     assert!(host.is_on_card(3, &other));
-    // The first flow ends: there is room for one more.
+    // When the first flow ends, there is room for one more.
     let first = host.tables.connections().map(|(connection, _)| connection.original);
     let first = first.min_by_key(|key| key.src.port).unwrap();
     assert_eq!((first.src.port, host.is_on_card(1, &flood[0])), (0, true));
@@ -57,7 +57,7 @@ fn flows_that_collide_find_no_room_beyond_buckets_and_stash_and_nothing_else_suf
 
 #[test]
 fn a_full_table_leaves_the_rest_to_the_host_and_takes_flows_again_when_some_end() {
-    // 64 places and a few, 4 of a guest.
+    // A little over 64 places, 4 per guest.
     let mut host = Host::new(Sizes { flow_buckets: 4, stash_flows: 3, ..Sizes::default() });
     let flow = |from: u16, port: u16| frame(from, from % 20 + 1, (port, 9));
     let all = || guests().flat_map(|from| (0..4).map(move |port| (from, port)));

@@ -1,4 +1,4 @@
-//! Flows that find no place in their buckets: in the stash until there is one.
+//! Flows that find no place in their buckets are in the stash until a place becomes free.
 
 use crate::host::{Host, colliding, frame, frame6, key};
 use card::driver::Refused;
@@ -7,7 +7,7 @@ use card::frame::Key;
 
 const BITS: u32 = 8;
 
-/// Frames of flows that collide: of IPv6, each of which takes a bucket, then of IPv4, and so on.
+/// Frames of flows that collide, IPv6 and IPv4 in turn; an IPv6 flow takes a whole bucket.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     let v4 = colliding(false, BITS).map(|ports| frame(1, 2, ports));
     let v6 = colliding(true, BITS).map(|ports| frame6(1, 2, ports));
@@ -36,7 +36,7 @@ fn flows_come_home_as_others_go_and_are_found_at_every_step() {
     let frames = frames(30);
     frames.iter().for_each(|frame| host.host(1, frame));
     let placed: Vec<_> = frames.iter().filter(|frame| host.is_on_card(1, frame)).collect();
-    // One of IPv6 takes a bucket, two of IPv4 the other.
+    // One IPv6 flow takes one bucket, two IPv4 flows the other.
     assert_eq!((placed.len(), host.driver.flows(), host.driver.stashed()), (19, 19, 16));
     assert_eq!(host.driver.refused(), Refused { quota: 0, full: 11 });
     let (mut left, mut homes) = (0, 0);
@@ -60,7 +60,7 @@ fn flows_come_home_as_others_go_and_are_found_at_every_step() {
     }
     assert_eq!((left, host.driver.flows(), host.driver.stashed()), (16, 0, 0));
     assert!(homes > 5, "{homes}");
-    // Each place in the stash can be taken again.
+    // Each place in the stash can be used again.
     frames.iter().for_each(|frame| host.host(1, frame));
     assert_eq!((host.driver.flows(), host.driver.stashed()), (19, 16));
 }

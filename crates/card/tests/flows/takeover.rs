@@ -1,4 +1,4 @@
-//! A driver takes over a card from another one that is gone.
+//! A driver takes over a card from a driver that has ended.
 
 use crate::host::{Host, frame};
 use card::Commands;
@@ -6,7 +6,7 @@ use card::driver::Driver;
 use card::expect::{Memory, Outcome, Sizes};
 use card::registers::{Punt, Table};
 
-/// Small, or clearing takes long.
+/// Small tables, because clearing large ones takes long.
 fn sizes() -> Sizes {
     Sizes { flow_buckets: 6, ..Sizes::default() }
 }

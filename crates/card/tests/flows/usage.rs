@@ -1,4 +1,4 @@
-//! What the driver knows of flows' packets: counters that begin anew, flows without any.
+//! The driver's knowledge of flows' packets: counters that restart, and flows without a counter.
 
 use crate::host::{Host, frame};
 use card::Commands;
@@ -7,7 +7,7 @@ use card::expect::{Memory, Outcome, Sizes};
 use card::frame::{Frame, Key};
 use card::registers::Path;
 
-/// Puts a flow onto the card; its key and the number of its counter.
+/// Puts a flow onto the card; returns its key and the number of its counter.
 fn flow(host: &mut Host, port: u16) -> (Key, u32) {
     let packet = frame(1, 2, (port, 9));
     host.host(1, &packet);
@@ -31,7 +31,7 @@ fn no_count_is_lost_where_counters_begin_anew_again_and_again() {
         for (_, index) in &flows[..2] {
             host.driver.commands().card().count_flow(*index, packets, bytes);
         }
-        // Neither of them is looked at but for events.
+        // The driver reads neither unless there is an event.
         host.driver.follow_counters(100);
     }
     for (key, _) in &flows[..2] {
@@ -56,7 +56,7 @@ fn where_events_are_lost_all_counters_are_read() {
     for (key, _) in &flows[..799] {
         assert_eq!(host.driver.usage(key), counted(20 << 33, 2000));
     }
-    // What was said is not said again.
+    // Packets already reported are not reported again.
     assert_eq!(host.driver.usage(&flows[799].0), counted(6 << 33, 600));
 }
 
@@ -81,21 +81,21 @@ fn flows_beyond_the_counters_are_known_to_be_in_use_or_not() {
     for used in [2, 63, 64, 65] {
         host.driver.commands().card().count_flow(flows[used].1, 3, 300);
     }
-    // Those of a word are asked for one after the other: each is said once.
+    // The flows of a word are queried one after the other, and each reports its packets once.
     for said in [true, false] {
         let seen: Vec<_> =
             (2..70).filter(|n| host.driver.usage(&flows[*n].0) == Some(Usage::Seen(true))).collect();
         assert_eq!(seen, if said { vec![2, 63, 64, 65] } else { vec![] });
     }
     assert_eq!(host.driver.usage(&flows[0].0), counted(0, 0));
-    // Flows with counters go first, when there are some again.
+    // Once counters are free again, new flows get them first.
     let first = host.tables.connections().map(|(connection, _)| connection.original);
     let first = first.min_by_key(|key| key.src.port).unwrap();
     host.driver.commands().card().count_flow(flows[9].1, 1, 1);
     host.driver.forgotten(&first).unwrap();
     let (key, index) = flow(&mut host, 100);
     assert!(index < 2 && host.driver.usage(&key) == counted(0, 0));
-    // Nor is an old bit taken for the new flow's packets.
+    // An old bit is not taken for packets of the new flow either.
     let ninth = host.tables.connections().find(|(connection, _)| connection.original.src.port == 9);
     let ninth = ninth.unwrap().0.original;
     host.driver.forgotten(&ninth).unwrap();

@@ -1,5 +1,5 @@
-//! Flows that go onto the card under traffic, behind a slow host: what of a flow leaves the card leaves in its order,
-//! and what is missing was counted.
+//! Flows that move onto the card under traffic, with a slow host: a flow's packets leave the card in order, and every
+//! missing one was counted.
 
 use crate::world::{Flow, tables};
 use card::compile::Attachment;
@@ -13,22 +13,22 @@ use model::generate::Rng;
 use model::{Effects, PacketView, Tables, Verdict, VifId, decide, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Inputs and outputs; queue 0 is the host's, and wire 1.
+/// Inputs and outputs; number 0 is the host's, number 1 is the wire.
 const STREAMS: usize = 2;
-/// Flows that send at a time.
+/// Number of flows that send at the same time.
 const FLOWS: usize = 12;
-/// Clocks without a packet after which the card is taken for hung.
+/// Clocks without a packet after which the card counts as hung.
 const PATIENCE: u64 = 100_000;
 
-/// A frame that the host has: when it is done with it, where it came in by, its bytes.
+/// A frame at the host: the time at which the host is done with it, its ingress, its bytes.
 type Waiting = (u64, VifId, Vec<u8>);
 
-/// How far flows are that go onto the card.
+/// Progress of flows on their way onto the card.
 enum Stage {
     Idle,
-    /// So many marks are under way.
+    /// This many marks are outstanding.
     Marked(usize),
-    /// So many frames have to be done with.
+    /// The host still has to finish this many frames.
     Host(usize),
     Released,
 }
@@ -40,7 +40,7 @@ struct Counts {
     arrived: u32,
     punted: u32,
     batches: u32,
-    /// Packets that came behind later ones of their flow.
+    /// Packets that left after later packets of their flow.
     overtaken: u32,
     kept: u32,
     full: u32,
@@ -50,20 +50,20 @@ struct World {
     tables: Tables,
     driver: Driver<SimCard>,
     rng: Rng,
-    /// Flows' packets wait for those that the host has.
+    /// Whether flows' packets wait for those that the host has.
     holding: bool,
-    /// Clocks that the host takes, at most.
+    /// The host's maximum delay, in clocks.
     delay: usize,
     flows: Vec<Flow>,
     next: u16,
     host: VecDeque<Waiting>,
-    /// What came for the host while flows were released.
+    /// Frames that arrived for the host while flows were released.
     behind: Vec<(VifId, Vec<u8>)>,
     candidates: Vec<(VifId, Vec<u8>)>,
     stage: Stage,
     hold: Option<Hold>,
     keys: Vec<Key>,
-    /// The number that a flow's next packet has at least.
+    /// The lowest number that a flow's next packet may have.
     expected: BTreeMap<u16, u32>,
     counts: Counts,
 }
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    /// A flow that nobody knows yet, but for the handshake of one of TCP.
+    /// A flow that nobody knows yet, except for the handshake if it is TCP.
     fn flow(&mut self) -> Flow {
         let flow = Flow::new(self.next, 20 + self.rng.below(400) as u32);
         self.next += 1;
@@ -144,7 +144,7 @@ impl World {
         self.counts
     }
 
-    /// The next packet of one of the flows, where the card takes it.
+    /// Sends the next packet of one of the flows, if the card accepts it.
     fn send(&mut self) {
         let which = self.rng.below(FLOWS);
         let payload = 8 + self.rng.below(300);
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Gives the host a frame; it is done with it later, in order.
+    /// Gives the host a frame; the host finishes frames later, in order.
     fn hand(&mut self, ingress: VifId, bytes: Vec<u8>) {
         self.counts.punted += 1;
         let due = self.sim().cycle() + self.rng.below(self.delay) as u64;
@@ -208,7 +208,7 @@ impl World {
         self.host.push_back((due, ingress, bytes));
     }
 
-    /// The host decides about a frame, and sends it as it is to be.
+    /// The host decides about a frame, and sends the result.
     fn decide_front(&mut self) {
         let (_, ingress, bytes) = self.host.pop_front().unwrap();
         let view = PacketView::parse(&bytes, bytes.len() as u32, None).unwrap();
@@ -225,7 +225,8 @@ impl World {
         }
     }
 
-    /// Puts the flows of what the host decided onto the card; what came before is marked.
+    /// Puts the flows of the frames that the host decided about onto the card, and sends marks after the packets that
+    /// came before.
     fn install(&mut self) {
         self.hold = Some(self.driver.begin_hold().expect("one at a time"));
         let hold = self.hold.filter(|_| self.holding);
@@ -244,7 +245,7 @@ impl World {
         self.counts.batches += 1;
     }
 
-    /// What the host had is on its way out: the flows' packets behind it.
+    /// The frames that the host had are on their way out: releases the flows' packets behind them.
     fn release(&mut self) {
         let hold = self.hold.expect("flows are held");
         for (input, output) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -277,7 +278,7 @@ fn nothing_overtakes_and_nothing_is_lost() {
     }
 }
 
-/// The clocks that the host takes are more than a ring has room for.
+/// The host takes more clocks than a ring has room for.
 #[test]
 fn what_does_not_fit_is_dropped_and_counted() {
     let counts = World::new(7, true, 4000).run(40_000, 40);
@@ -285,7 +286,7 @@ fn what_does_not_fit_is_dropped_and_counted() {
     assert!(counts.full > 50 && counts.arrived + counts.full == counts.sent, "{counts:?}");
 }
 
-/// Or else the tests above could not fail.
+/// Shows that the tests above can fail.
 #[test]
 fn without_holding_packets_overtake() {
     let counts = World::new(1, false, 700).run(20_000, 20);

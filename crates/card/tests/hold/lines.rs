@@ -1,4 +1,4 @@
-//! What the driver writes of flows that change hands, as the card's pipe reads it.
+//! The driver's writes for flows that change hands, as the card's pipe reads them.
 
 use crate::world::{Flow, ONE, tables};
 use card::Commands;
@@ -39,7 +39,7 @@ impl Host {
     }
 }
 
-/// Frames of flows of IPv4 by all ways, and one of IPv6.
+/// Frames of IPv4 flows by all paths, and one of an IPv6 flow.
 fn frames() -> Vec<(u16, Vec<u8>)> {
     let mut frames: Vec<_> = [0, 2, 3].map(|number| Flow::new(number, 9).packet(40)).into();
     let v6 =

@@ -1,4 +1,5 @@
-//! Flows that change hands: what the driver writes, what waits on the card, by itself and in the engine.
+//! Flows that change hands: what the driver writes, and which packets wait on the card; the unit alone and in the
+//! engine.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 #[cfg(feature = "card-sim")]

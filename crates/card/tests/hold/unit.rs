@@ -1,4 +1,5 @@
-//! The unit in front of an output against its model: what leaves, in which order, what waits and what is dropped.
+//! The unit in front of an output against its model: which packets leave, in which order, which wait, and which are
+//! dropped.
 
 use card::expect::Holding;
 use card::hold::Hold;
@@ -6,7 +7,7 @@ use card::registers::PuntMeta;
 use model::generate::Rng;
 use std::collections::VecDeque;
 
-/// As the top has them.
+/// As in the top module.
 const RELEASES: usize = 3;
 const ROOM: usize = 16;
 const BEAT: u16 = 64;
@@ -21,7 +22,7 @@ enum What {
     Release(Hold),
 }
 
-/// A packet of `size` bytes, told by its number.
+/// A packet of `size` bytes, identified by its number.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     what: What,
@@ -39,8 +40,8 @@ fn hold(number: usize) -> Hold {
     Hold::of_action(8 + number as u8).unwrap()
 }
 
-/// Packets of eight groups' turns, and releases of them; each group's turns follow each other, and behind a release
-/// only a few come that were under way.
+/// Packets of eight groups' turns, and their releases. A group's turns follow each other; only a few packets, already
+/// under way, come after a release.
 fn random(rng: &mut Rng, count: u32, largest: usize) -> Vec<Packet> {
     let mut turns = [4; 4];
     let mut releases = [0; 4];
@@ -67,7 +68,7 @@ fn random(rng: &mut Rng, count: u32, largest: usize) -> Vec<Packet> {
         .collect()
 }
 
-/// What is to leave: number and beats.
+/// The packets that should leave, as number and beats.
 fn expected(packets: &[Packet]) -> (VecDeque<Packet>, Holding<Packet>) {
     let mut holding = Holding::new(ROOM, RELEASES);
     let mut out = VecDeque::new();
@@ -95,8 +96,8 @@ fn offer(unit: &mut rtl::Hold, packet: &Packet, beat: u16) {
     data.set(539, 1, (beat + 1 == packet.beats()).into());
 }
 
-/// Sends packets, each side ready in so many of a hundred clocks, and holds what leaves against the model; returns
-/// clocks.
+/// Sends packets, with each side ready in the given percentage of clocks, and compares what leaves with the model;
+/// returns the number of clocks.
 fn run(packets: &[Packet], valid: usize, ready: usize, rng: &mut Rng) -> u64 {
     let mut unit = rtl::Hold::new();
     unit.reset(2);
@@ -197,7 +198,7 @@ fn a_beat_a_clock_where_nothing_waits() {
     let packets: Vec<_> = (0..1000)
         .map(|number| Packet { what: What::Packet((number % 2 == 0).then(|| hold(2))), size: 100, number })
         .collect();
-    // Out of reset the skid takes nothing for a clock; then two of latency.
+    // After reset the skid buffer accepts nothing for one clock; the latency adds two.
     let clocks = run(&packets, 100, 100, &mut Rng::new(1));
     assert!(clocks <= 2000 + 4, "{clocks}");
 }

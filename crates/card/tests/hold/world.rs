@@ -1,4 +1,4 @@
-//! Two guests, another host behind a wire, and flows between them whose packets are numbered.
+//! Two guests, another host behind a wire, and flows between them with numbered packets.
 
 use ipnet::IpNet;
 use model::{
@@ -16,7 +16,7 @@ pub const WIRE: VifId = VifId(10);
 enum Way {
     /// From one guest to the other.
     Bridged,
-    /// The same, of TCP: its last packet is a FIN.
+    /// The same over TCP: its last packet is a FIN.
     Tcp,
     /// To another host.
     Out,
@@ -55,7 +55,7 @@ impl Flow {
         1024 + self.number
     }
 
-    /// The input that it comes in by.
+    /// The input at which its packets arrive.
     pub const fn input(&self) -> usize {
         match self.way {
             Way::In => 1,
@@ -87,7 +87,7 @@ impl Flow {
         (vif.0, bytes, last)
     }
 
-    /// A frame's flow and number.
+    /// The flow and the number of a frame.
     pub fn told(frame: &[u8]) -> (u16, u32) {
         let [.., a, b, c, d, e, f] = *frame else { panic!("short") };
         (u16::from_be_bytes([a, b]), u32::from_be_bytes([c, d, e, f]))

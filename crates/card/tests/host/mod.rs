@@ -1,5 +1,5 @@
-//! A host with a card: the model's tables, the driver that keeps the card's as they are, and `decide` for the packets
-//! that the card leaves to the host.
+//! A host with a card: the model's tables, the driver that keeps the card's tables the same, and `decide` for the
+//! packets that the card leaves to the host.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod pair;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 /// The hash's secret.
 pub const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 
-/// A card of which it is known what its tables hold.
+/// A card that can tell what its tables hold.
 pub trait Known: Card {
     fn memory(&self) -> &Memory;
 }
@@ -40,7 +40,7 @@ pub fn vif_at(port: VifId) -> VifId {
     VifId(port.0 - 100)
 }
 
-/// Random tables, made tame or not.
+/// Random tables, tamed or not.
 pub fn tables(rng: &mut Rng, tame: bool) -> Vec<Change> {
     let changes = generate::tables(rng);
     if tame { talk::tame(rng, changes) } else { changes }
@@ -55,7 +55,7 @@ pub struct Host<C> {
     pub learned: BTreeSet<(Vrf, Mac)>,
     pub neighbours: Vec<NeighbourScope>,
     now: Seconds,
-    /// Where an interface is attached to the card, if it is.
+    /// Where an interface is attached to the card, if anywhere.
     at: fn(&Vif) -> Option<Attachment>,
 }
 
@@ -80,7 +80,8 @@ impl<C: Known> Host<C> {
         self.driver.commands().card()
     }
 
-    /// Applies changes and attaches what can be; says whether the tables took them.
+    /// Applies changes and attaches the interfaces that can be attached; returns whether the tables accepted the
+    /// changes.
     pub fn apply(&mut self, changes: &[Change]) -> bool {
         if self.tables.apply(changes).is_err() {
             return false;
@@ -97,7 +98,7 @@ impl<C: Known> Host<C> {
         true
     }
 
-    /// Random tables, and neighbours that are known.
+    /// Sets up random tables, with all neighbours known.
     pub fn set_up(&mut self, rng: &mut Rng, changes: &[Change]) {
         assert!(self.apply(changes));
         for packet in generate::warm_up(rng, &self.tables) {
@@ -110,20 +111,20 @@ impl<C: Known> Host<C> {
         outcome(self.card().memory(), port_of(packet.ingress), &packet.frame, packet.frame.len())
     }
 
-    /// A packet, if it is well-formed. The card takes outer UDP checksums as right, unless there is none.
+    /// A packet, if it is well-formed. The card assumes that outer UDP checksums are right, unless there is none.
     fn view<'a>(&self, packet: &'a Packet) -> Option<PacketView<'a>> {
         let mut view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
         view.checked = true;
         Some(view)
     }
 
-    /// What the host does with it, if it is well-formed.
+    /// The host's decision about it, if it is well-formed.
     pub fn decide(&self, packet: &Packet) -> Option<Decision> {
         let view = self.view(packet)?;
         Some(decide(&self.tables, &view, packet.ingress, self.now))
     }
 
-    /// The host deals with a packet, and tells the card.
+    /// The host handles a packet, and updates the card.
     pub fn hosted(&mut self, packet: &Packet) {
         let Some(view) = self.view(packet) else { return };
         let decision = decide(&self.tables, &view, packet.ingress, self.now);
@@ -131,7 +132,7 @@ impl<C: Known> Host<C> {
         self.driver.decided(&self.tables, &view, packet.ingress, &decision).unwrap();
     }
 
-    /// What a packet leaves behind.
+    /// Applies the effects of a packet.
     pub fn effects(&mut self, effects: &Effects, len: usize) {
         let _ = self.tables.commit(effects, len, u64::from(self.now) * 1_000_000_000);
         if let Some(learn) = effects.learn {
@@ -147,13 +148,13 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// What the underlay carries to a remote changed.
+    /// The underlay's path to a remote changed.
     fn underlay_changed(&mut self) {
         let any = NeighbourScope::Wire(VifId(0));
         self.driver.neighbour(&self.tables, any).unwrap();
     }
 
-    /// Time passes: what is forgotten the driver is told.
+    /// Time passes: tells the driver what is forgotten.
     pub fn wait(&mut self, seconds: Seconds) {
         self.now += seconds;
         let known: Vec<_> = self.tables.connections().map(|(connection, _)| connection.original).collect();
@@ -171,7 +172,7 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// A change to tables that are there: one of what other tables would be made of, or the removal of one.
+    /// A change to the current tables: an entry taken from other random tables, or a removal.
     pub fn change(&self, rng: &mut Rng) -> Change {
         let known = rng.one(&self.changes);
         match known {

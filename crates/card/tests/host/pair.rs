@@ -1,18 +1,18 @@
-//! Two cards that are told the same: a simulated one and one made of memory.
+//! Two cards that get the same writes: a simulated one and a model in memory.
 
 use super::Known;
 use card::Card;
 use card::expect::{Memory, Sizes};
 use card::registers::identity;
 
-/// Both. Reads are of the simulated one.
+/// Both cards. Reads come from the simulated one.
 pub struct Pair<C> {
     pub sim: C,
     pub memory: Memory,
 }
 
 impl<C: Card> Pair<C> {
-    /// The simulated one, just out of reset, and one of its sizes.
+    /// The simulated card, just out of reset, and a model of the same size.
     pub fn of(mut sim: C) -> Self {
         let sizes = Sizes {
             nexthops: sim.read32(identity::NEXTHOPS),

@@ -1,11 +1,11 @@
-//! A look-up unit between somebody who asks and a memory that answers when and in the order that it likes.
+//! A look-up unit between a requester and a memory that answers at any time and in any order.
 use crate::random::Random;
 use card::step::{LINE, Line, Step};
 use std::collections::{HashMap, VecDeque};
 
 pub const TAGS: u16 = 1024;
 
-/// A unit's ports, one like the other.
+/// A unit's ports, the same for each unit.
 pub trait Unit {
     type Key: Copy;
     const REQUESTERS: usize;
@@ -25,9 +25,9 @@ pub trait Unit {
 /// How the memory behaves.
 #[derive(Clone, Copy)]
 pub enum Manner {
-    /// Takes a request per clock and requester, answers so many clocks later.
+    /// Accepts a request per clock and requester, and answers this many clocks later.
     Steady(u64),
-    /// Requests wait, answers come after up to so many clocks, in any order.
+    /// Requests may wait; answers come after up to this many clocks, in any order.
     Random(u64),
 }
 
@@ -36,7 +36,7 @@ struct Read {
     due: u64,
     context: u16,
     line: u32,
-    /// What it found, if it has looked.
+    /// The data it read, if it has read the memory already.
     data: Option<Line>,
 }
 
@@ -88,14 +88,14 @@ impl<U: Unit> Bench<U> {
         }
     }
 
-    /// Writes to the memory; what was read before keeps what it found.
+    /// Writes to the memory; reads made earlier keep their data.
     pub fn write(&mut self, step: &Step) {
         if let Step::Write { address, data, .. } = *step {
             self.lines.insert(address, data);
         }
     }
 
-    /// When the oldest look-up under way began.
+    /// When the oldest look-up in flight began.
     pub fn oldest(&self) -> u64 {
         let asked = self.asked.iter().map(|(_, asked)| asked);
         self.pending.iter().flatten().chain(asked).map(|pending| pending.since).min().unwrap_or(self.now)
@@ -105,12 +105,12 @@ impl<U: Unit> Bench<U> {
         usize::from(TAGS) - self.free.len()
     }
 
-    /// Whether the next one can be given to `clock`.
+    /// Whether the next look-up can be passed to `clock`.
     pub fn wants(&self) -> bool {
         self.asked.is_none() && !self.free.is_empty()
     }
 
-    /// One clock; `next` is a look-up to begin, with the version of the tables, and is kept until the unit takes it.
+    /// One clock; `next` is a look-up to start, with the version of the tables. It is kept until the unit takes it.
     pub fn clock(&mut self, next: Option<(U::Key, usize)>) -> Option<Answer<U::Key>> {
         if let Some((key, version)) = next {
             assert!(self.asked.is_none());
@@ -172,7 +172,7 @@ impl<U: Unit> Bench<U> {
         }
     }
 
-    /// Offers an answer that is due, unless the one before is still there.
+    /// Offers an answer that is due, unless the previous one still waits.
     fn respond(&mut self, requester: usize) {
         if self.responses[requester].is_none() {
             let due: Vec<_> = (0..self.reads[requester].len())
@@ -197,7 +197,7 @@ impl<U: Unit> Bench<U> {
     }
 }
 
-/// What a run of look-ups came to.
+/// Results of a run of look-ups.
 pub struct Figures {
     latencies: Vec<u64>,
     clocks: u64,
@@ -222,7 +222,7 @@ impl Figures {
     }
 }
 
-/// As many look-ups of `key` as told, one offered each clock of which `percent` are, and each answer checked.
+/// Runs this many look-ups of `key`, offers one in `percent` of the clocks, and checks each answer.
 pub fn run<U: Unit>(
     bench: &mut Bench<U>,
     count: usize,
@@ -245,9 +245,9 @@ pub fn run<U: Unit>(
     Figures { latencies, clocks: bench.now - began }
 }
 
-/// Does the changes one after the other while look-ups go on; each answer must be right behind as many changes as
-/// were done at some moment between the look-up's beginning and its end. How many answers there were, and how many of
-/// them were of before the last change. `key` is told what version of the tables the line of the network is of.
+/// Does the changes one after the other while look-ups go on. Each answer must be right for the number of changes done
+/// at some moment between the look-up's start and its end. Returns the number of answers, and how many of them were
+/// from before the last change. `key` gets the version of the tables that the network's line belongs to.
 pub fn update<U: Unit>(
     bench: &mut Bench<U>,
     changes: &[Vec<Step>],
@@ -266,7 +266,7 @@ pub fn update<U: Unit>(
                 waits = None;
                 steps.pop_front();
             }
-            // A change of many lines would take too long one by one.
+            // The many writes of a large change follow each other at once: with pauses they would take too long.
             Some(step @ Step::Write { .. }) if steps.len() > 50 || bench.random.chance(20) => {
                 bench.write(step);
                 steps.pop_front();
@@ -274,9 +274,9 @@ pub fn update<U: Unit>(
             _ => {}
         }
         let going = version < changes.len() || !steps.is_empty();
-        // Few at once, as a barrier waits for them all.
+        // Few at a time, because a barrier waits for all of them.
         let next = (going && bench.wants() && bench.in_flight() < 48 && bench.random.chance(60)).then(|| {
-            // What begins now may see the change under way, or not yet.
+            // A look-up that starts now may or may not see the change in progress.
             let done = version - usize::from(!steps.is_empty());
             let known = if bench.random.chance(50) { done } else { version };
             (key(&mut bench.random, known), done)

@@ -7,7 +7,7 @@ use card::registers::Bridge;
 use card::step::{Line, Step};
 use rtl::BridgeLookup;
 
-/// As the top is built.
+/// As in the top module.
 const BITS: u32 = 8;
 
 /// Network and MAC.
@@ -93,7 +93,7 @@ fn entry((vrf, mac): Key, random: &mut Random) -> Bridge {
     Bridge { mac, vrf, valid: true, fixed: random.chance(50), nexthop, at_tunnel: random.chance(50), at }
 }
 
-/// Keys alike: the same MACs in several networks.
+/// Similar keys: the same MACs in several networks.
 fn key(random: &mut Random) -> Key {
     (random.pick(&[0, 1, 2, 4095]), 0x0200_0000_0000 | (u64::from(random.below(400)) * 0x1_0001))
 }
@@ -102,7 +102,7 @@ fn find<'a>(table: &'a Cuckoo<Bridge>, &(vrf, mac): &Key) -> Option<&'a Bridge> 
     table.find(&Bridge { mac, vrf, ..Bridge::default() }.key())
 }
 
-/// A table filled to `percent` of its 1024 entries, and in memory.
+/// A table filled to `percent` of its 1024 entries, also in memory.
 fn filled(bench: &mut Bench<BridgeLookup>, percent: usize) -> Cuckoo<Bridge> {
     let mut table = Cuckoo::new(BITS, crate::SECRET);
     while table.len() < 1024 * percent / 100 {
@@ -123,7 +123,7 @@ fn look_up(manner: Manner, count: usize, percent: u32) -> Figures {
         hits.set(hits.get() + usize::from(right.is_some()));
     };
     let figures = run(&mut bench, count, percent, key, check);
-    // Of 1600 MACs there are 716.
+    // Of 1600 MACs, 716 are in the table.
     assert!((count / 3..count * 3 / 5).contains(&hits.get()), "{} hits", hits.get());
     figures
 }
@@ -145,7 +145,7 @@ fn a_look_up_each_clock() {
 #[test]
 fn changes_are_seen_or_not_yet() {
     let mut bench = bench(Manner::Random(60));
-    // Nearly full, so that most changes move others.
+    // The table is nearly full, so that most changes move other entries.
     let mut table = filled(&mut bench, 88);
     let keys: Vec<Key> = (0..200).map(|_| key(&mut bench.random)).collect();
     let results =

@@ -1,4 +1,4 @@
-//! The look-ups of MACs and routes in hardware, against the shadows that wrote their tables.
+//! The hardware look-ups of MACs and routes, against the shadows that wrote their tables.
 #![cfg(feature = "card-test")]
 
 mod bench;
@@ -16,7 +16,7 @@ const SECRET: Words = [
     0x1111_2222_3333_4444,
 ];
 
-/// The secret as a port has it.
+/// The secret, in the form that a port takes.
 fn secret() -> [u8; 40] {
     let mut bytes = [0; 40];
     for (bytes, word) in bytes.chunks_mut(8).zip(SECRET) {

@@ -8,10 +8,10 @@ use card::trie::Trie;
 use rtl::RouteLookup;
 use std::collections::BTreeMap;
 
-/// As the top is built.
+/// As in the top module.
 const BITS6: u32 = 10;
 
-/// A destination, and what the network's line says.
+/// A destination, and the contents of the network's line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
     v6: bool,
@@ -91,7 +91,7 @@ const VRFS: [u16; 3] = [0, 7, 4095];
 const LENGTHS4: [u8; 12] = [0, 8, 12, 15, 16, 17, 20, 23, 24, 25, 30, 32];
 const LENGTHS6: [u8; 16] = [0, 1, 16, 29, 32, 40, 47, 48, 52, 56, 60, 63, 64, 96, 127, 128];
 
-/// The routes of the networks: in both shadows, and naively.
+/// The routes of the networks: in both shadows, and in a naive map.
 struct Routes {
     trie: Trie,
     roots: BTreeMap<u16, u32>,
@@ -106,7 +106,7 @@ fn mask(v6: bool, dst: u128, length: u8) -> u128 {
     dst.checked_shr(rest).and_then(|head| head.checked_shl(rest)).unwrap_or(0)
 }
 
-/// Addresses that have much in common.
+/// Addresses with long common prefixes.
 fn address(random: &mut Random, v6: bool) -> u128 {
     if v6 {
         let bytes = [0x20, 1, random.pick(&[0, 0x80]), random.below(3) as u8, random.below(4) as u8, 0];
@@ -129,7 +129,7 @@ impl Routes {
         Self { trie, roots, table: Routes6::new(BITS6, crate::SECRET), naive: BTreeMap::new() }
     }
 
-    /// One more route, one less, or another nexthop.
+    /// Adds a route, removes one, or changes its nexthop.
     fn change(&mut self, random: &mut Random, v6: bool, insert: u32) -> Vec<Step> {
         let vrf = random.pick(&VRFS);
         let length = if v6 { random.pick(&LENGTHS6) } else { random.pick(&LENGTHS4) };
@@ -214,7 +214,7 @@ fn finds_the_longest_prefix() {
     look_up(Manner::Random(3), Family::Both, 5000, 100).print("both, quick random memory");
 }
 
-/// Routes of one length only, so that all look-ups go as deep.
+/// Routes of one length only, so that all look-ups go equally deep.
 fn of_one_length(v6: bool, length: u8, manner: Manner, count: usize, percent: u32) -> Figures {
     let mut bench = bench(manner);
     let mut routes = Routes::new(&mut bench);

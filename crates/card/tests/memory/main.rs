@@ -1,5 +1,5 @@
-//! The card's memory against channels as unpleasant as AXI allows: every request is answered once and with the right
-//! bytes, whatever is cached, on its way, written at the time or stalled.
+//! The card's memory against channels that are as unpleasant as AXI allows: every request is answered once and with
+//! the right bytes, no matter what is cached, in flight, stalled, or being written.
 #![cfg(feature = "card-test")]
 
 #[path = "../channel/mod.rs"]
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use channel::{Adversary, Port, Random, Word};
 use top::{BANKS, Inputs, REQUESTERS, Top};
 
-/// What a word at an address within its channel holds after its `version`th write.
+/// Contents of a word at an address within its channel after its `version`th write.
 fn word(addr: u64, version: u64) -> Word {
     let mut random = Random(addr << 20 ^ version ^ 0x9e37_79b9_7f4a_7c15);
     let words = [addr, version, random.next(), random.next()];
@@ -37,7 +37,7 @@ struct Versions {
     done: u64,
 }
 
-/// What a requester waits for: a line, and the version that each of its words had for sure when it asked.
+/// What a requester waits for: a line, and the version that each of its words had for certain at the request.
 struct Asked {
     line: u32,
     least: Vec<u64>,
@@ -48,12 +48,12 @@ struct Asked {
 struct Mix {
     seed: u64,
     line: fn(&mut Random) -> u32,
-    /// Chances in percent: of a request, of taking an answer, of beginning a write, of the channels' doing anything.
+    /// Chances in percent: of a request, of taking an answer, of beginning a write, of any activity of the channels.
     ask: u64,
     take: u64,
     write: u64,
     eager: u64,
-    /// Writes begun before the last is done.
+    /// Maximum number of writes in progress.
     writes: usize,
 }
 
@@ -64,7 +64,7 @@ fn anywhere(random: &mut Random) -> u32 {
     random.below(1024) as u32
 }
 
-/// Lines that have three places of the cache between them.
+/// Lines that share three places of the cache.
 fn colliding(random: &mut Random) -> u32 {
     let (bank, place, number) = (random.below(BANKS as u64), random.below(3), random.below(4));
     (bank + BANKS as u64 * (place + 16 * number)) as u32
@@ -75,7 +75,7 @@ fn hot(random: &mut Random) -> u32 {
     if random.chance(90) { 5 } else { colliding(random) }
 }
 
-/// The top of all addresses.
+/// Lines at the top of the address space.
 fn far(random: &mut Random) -> u32 {
     (1 << 27) - 1 - random.below(64) as u32
 }
@@ -115,12 +115,12 @@ impl<T: Top> Bench<T> {
         }
     }
 
-    /// Where a line's word is in its channel.
+    /// The address of a line's word in its channel.
     fn addr(line: u32, word: usize) -> u64 {
         32 * (u64::from(line) / BANKS as u64 * T::WORDS as u64 + word as u64)
     }
 
-    /// What is put on the ports in the next clock: what was not taken stays.
+    /// Sets the ports for the next clock: inputs that were not taken stay.
     fn offer(&mut self) {
         let (random, mix) = (&mut self.random, self.mix);
         for (r, request) in self.inputs.requests.iter_mut().enumerate() {
@@ -145,7 +145,7 @@ impl<T: Top> Bench<T> {
         self.top.set(&self.inputs);
         let outputs = self.top.get();
         assert!(!outputs.error);
-        // First what is done: a request in the same clock is one made from then on.
+        // Completed writes first: a request in the same clock comes after them.
         if outputs.wr_done {
             self.written += 1;
             assert!(self.written <= self.writing.len(), "more writes done than begun");
@@ -179,8 +179,8 @@ impl<T: Top> Bench<T> {
         self.top.clock();
     }
 
-    /// An answer is to something asked, and each word is no older than what was done then and no newer than what was
-    /// begun.
+    /// Each answer belongs to a request, and each word is no older than the last write completed by then and no newer
+    /// than the last one begun.
     fn check(&mut self, r: usize, context: u16, words: &[Word]) {
         let asked =
             self.asked[r].remove(&context).expect("an answer to what was asked, and not yet answered");
@@ -197,7 +197,7 @@ impl<T: Top> Bench<T> {
         self.answers += 1;
     }
 
-    /// Asks and writes for some clocks, then waits for all answers.
+    /// Reads and writes for this many clocks, then waits for all answers.
     fn run(mut self, clocks: u32) -> Self {
         for _ in 0..clocks {
             self.offer();
@@ -249,7 +249,7 @@ fn whoever_asks_after_a_write_gets_the_new_bytes() {
     }
 }
 
-/// Clocks that a run of requests takes, each requester asking for the lines in turn as fast as it can, answers taken
+/// Clocks for a run of requests, where each requester asks for the lines in turn as fast as it can, and takes answers
 /// at once.
 fn clocks<T: Top>(bench: &mut Bench<T>, requests: u64, line: impl Fn(usize, u64) -> u32) -> u64 {
     let (start, answered) = (bench.top.cycle(), bench.answers);
@@ -281,11 +281,11 @@ fn a_hot_line_is_given_to_every_requester_in_every_clock() {
     assert!(taken <= 1000 + latency, "{taken}");
 }
 
-/// Requests that wait join the one before them, so the bank is asked less often than the requester asks.
+/// Waiting requests join the one before them, so the bank gets fewer requests than the requester makes.
 #[test]
 fn hot_lines_of_one_bank_are_given_in_every_clock() {
     let mut bench = Bench::<rtl::MemorySim>::new(CALM);
-    // All of bank 0.
+    // All in bank 0.
     let line = |r: usize, _| [0, 5, 10, 15][r];
     clocks(&mut bench, 1, line);
     let taken = clocks(&mut bench, 1000, line);

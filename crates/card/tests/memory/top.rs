@@ -1,11 +1,11 @@
-//! Both tops, of lines of 64 and of 32 bytes, as one trait.
+//! Both tops, with lines of 64 and of 32 bytes, as one trait.
 
 use crate::channel::{Master, Slave, Word};
 
 pub const REQUESTERS: usize = 4;
 pub const BANKS: usize = 4;
 
-/// What is put on a top's ports in a clock.
+/// Inputs of a top's ports in a clock.
 #[derive(Default)]
 pub struct Inputs {
     /// Line and context.
@@ -30,7 +30,7 @@ pub struct Outputs {
 }
 
 pub trait Top {
-    /// Words of 32 bytes in a line.
+    /// Number of 32-byte words in a line.
     const WORDS: usize;
     fn new() -> Self;
     fn set(&mut self, inputs: &Inputs);

@@ -1,5 +1,5 @@
-//! The engine in OpenNIC's box: the same packets come out as of the engine alone (`tests/engine`), as the shell wants
-//! them; registers are reached from the shell's clock, and the shell's reset leaves no half packet behind.
+//! The engine in OpenNIC's box: the same packets come out as from the engine alone (`tests/engine`), in the form the
+//! shell expects; registers are reached from the shell's clock, and the shell's reset leaves no partial packet behind.
 #![cfg(feature = "card-test")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -28,7 +28,7 @@ fn packets_come_out_as_of_the_engine_whatever_waits() {
         for _ in 0..40 {
             rounds.send(&packet(&mut rng, &rounds.host.tables));
         }
-        // All at once, then with pauses on either side.
+        // Without pauses, then with pauses on both sides.
         for stall in [0, 30, 80] {
             rounds.host.card().sim.stall = stall;
             rounds.rounds(&mut rng, 6);
@@ -63,7 +63,7 @@ fn registers_are_written_and_read_once_each_across_the_clocks() {
         shell.write32(identity::SCRATCH, value);
         assert_eq!(shell.read32(identity::SCRATCH), value);
     }
-    // Of the command block, so that one that came twice would count twice.
+    // In the command block, where a duplicate write would count twice.
     let at = (shell.read32(identity::DIRECTORY + 4) & 0xffff) * 4096;
     for done in 1..100 {
         shell.write32(at + command::COMMAND, Command::Barrier as u32);
@@ -77,7 +77,7 @@ fn a_reset_throws_the_rest_of_a_packet_away_and_waits_for_memory() {
     for beats in 0..6 {
         let mut shell = Shell::new();
         shell.write32(identity::SCRATCH, 7);
-        // It goes in as far as `beats`, then the reset comes.
+        // It enters up to beat `beats`, then the reset comes.
         let meta = PuntMeta { port: 5, size: 320, egress: 1, ..PuntMeta::default() };
         let long = [&meta.encode()[..], &[0xee; 320]].concat();
         shell.send_raw(0, long.clone());
@@ -91,7 +91,8 @@ fn a_reset_throws_the_rest_of_a_packet_away_and_waits_for_memory() {
         assert!(shell.is_reset_done());
         assert_eq!(shell.read32(identity::SCRATCH), 0, "the engine was reset");
         shell.forget();
-        // From nobody the engine knows: the host's, each as it came.
+        // The engine knows no interfaces now: the host's packet leaves unchanged, and the wire's goes to the host
+        // unchanged.
         let bytes: Vec<u8> = (0..200).collect();
         let meta = PuntMeta { size: 100, ..meta };
         shell.send_raw(0, [&meta.encode()[..], &bytes[..100]].concat());

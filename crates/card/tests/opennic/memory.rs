@@ -1,18 +1,18 @@
-//! Memory at the box's AXI masters: whatever was written, some clocks later, and reads in any order.
+//! Memory at the box's AXI masters: writes take effect some clocks later, and reads complete in any order.
 
 use model::generate::Rng;
 use rtl::OpennicBox;
 use std::collections::{HashMap, VecDeque};
 
-/// Clocks from an address to its first beat, at least.
+/// Minimum clocks from an address to its first beat.
 const LATENCY: u64 = 20;
 
 #[derive(Default)]
 pub struct Channel {
     lines: HashMap<u64, [u8; 32]>,
-    /// Reads: clock from which they are answered, ID, address, beats.
+    /// Reads: the clock at which they may be answered, ID, address, beats.
     reads: VecDeque<(u64, u8, u64, u64)>,
-    /// The beat at the port: ID, address, beats after it.
+    /// The beat at the port: ID, address, number of beats after it.
     beat: Option<(u8, u64, u64)>,
     address: Option<u64>,
     data: Option<[u8; 32]>,
@@ -62,7 +62,7 @@ impl Channels {
         top.set_m_axi_bvalid(b as _);
     }
 
-    /// Takes what the engine gave and what it took.
+    /// Takes the engine's outputs, and the inputs that it accepted.
     pub fn take(&mut self, top: &OpennicBox) {
         for (index, channel) in self.all.iter_mut().enumerate() {
             let set = |all: u16| all >> index & 1 != 0;

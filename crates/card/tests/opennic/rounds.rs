@@ -1,4 +1,4 @@
-//! Packets through the box and, in Rust, through the card's pipe: what they become, in the order of each pipe.
+//! Packets through the box and, in Rust, through the card's pipe: compares the results, in the order of each pipe.
 
 use crate::host::pair::Pair;
 use crate::host::talk::Carrier;
@@ -13,7 +13,7 @@ use model::generate::{Packet, Rng};
 use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifId, VifKind, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Clocks without a packet after which the card is taken for hung.
+/// Clocks without a packet after which the card counts as hung.
 const PATIENCE: u64 = 20_000;
 
 /// What became of packets.
@@ -37,9 +37,9 @@ impl Counts {
     }
 }
 
-/// What is to leave by an output: its port, why the host is to decide it, its bytes.
+/// A packet that should leave by an output: its port, the reason if the host has to decide about it, its bytes.
 type Left = (u16, Option<Punt>, Vec<u8>);
-/// By the pipe that a packet came in by, and the output.
+/// By the pipe that took the packet, and by the output.
 type Expected = [[VecDeque<Left>; 2]; 2];
 
 pub struct Rounds {
@@ -49,7 +49,7 @@ pub struct Rounds {
     sent: Vec<Packet>,
 }
 
-/// Whether an interface is at the card: the box's one MAC port is the first wire.
+/// Whether an interface is attached to the card: the box's one MAC port is the first wire.
 fn is_there(vif: VifId) -> bool {
     vif != VifId(2)
 }
@@ -69,7 +69,7 @@ impl Rounds {
         Self { host, counts: Counts::default(), sent: Vec::new() }
     }
 
-    /// Gives the packets sent so far to both cards, in another order each time, and holds one against the other.
+    /// Gives the packets sent so far to both cards, in a different order each time, and compares the results.
     pub fn rounds(&mut self, rng: &mut Rng, times: usize) {
         let packets = std::mem::take(&mut self.sent);
         for _ in 0..times {
@@ -130,7 +130,7 @@ impl Carrier for Rounds {
         self.host.decide(packet)
     }
 
-    /// A packet comes that the card doesn't know what to do with; it comes again in the coming rounds.
+    /// The host handles a packet first, as if its flow were new to the card; the coming rounds send it again.
     fn send(&mut self, packet: &Packet) {
         if !packet.frame.is_empty() && is_there(packet.ingress) {
             self.host.hosted(packet);
@@ -139,7 +139,7 @@ impl Carrier for Rounds {
     }
 }
 
-/// A packet that left must be the next one of a pipe by that output.
+/// A packet that left must be a pipe's next one at that output.
 fn check(expected: &mut Expected, output: usize, received: &Received) {
     let punt = received.punt.map(|meta| *Punt::ALL.get(usize::from(meta.reason)).expect("a reason"));
     let left = (received.port, punt, received.bytes.clone());
@@ -153,7 +153,7 @@ fn check(expected: &mut Expected, output: usize, received: &Received) {
     panic!("left by {output}: {left:02x?}\nexpected of the pipes: {fronts:02x?}");
 }
 
-/// Whether a packet left as expected. Where the card doesn't look further, it can't say what else is wrong.
+/// Whether a packet left as expected. Where the card stops parsing early, it can't report later errors.
 fn is_same(left: &Left, expected: &Left) -> bool {
     const BLIND: [Punt; 3] = [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack];
     let blind = expected.1.is_some() && left.1.is_some_and(|punt| BLIND.contains(&punt));

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 
 /// Bytes of a beat.
 const BEAT: usize = 64;
-/// Of a packet from the host: what the guest at `port` sent.
+/// For a packet from the host: the guest at `port` sent it.
 const TO_PIPE: u8 = 15;
-/// The port that the MAC port is, as `crates/rtl/build/tops.rs` says.
+/// The engine's port for the MAC port, as in `crates/rtl/build/tops.rs`.
 pub const WIRE: u16 = 101;
-/// Clocks after which the box is taken for hung.
+/// Clocks after which the box counts as hung.
 const PATIENCE: usize = 2000;
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Input {
     offered: bool,
 }
 
-/// What stands at an output.
+/// A beat at an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Beat {
     data: Vec<u8>,
@@ -39,7 +39,7 @@ struct Output {
     bytes: Vec<u8>,
     begun: u64,
     size: Option<u16>,
-    /// The beat that was not taken in the clock before.
+    /// The beat that was not taken in the previous clock.
     waits: Option<Beat>,
     done: VecDeque<Received>,
 }
@@ -83,7 +83,7 @@ impl Shell {
         self.cycle
     }
 
-    /// As the engine's port takes it; what the box needs in front is put there.
+    /// Takes a packet as for the engine's port; adds the metadata that the box expects in front.
     pub fn send(&mut self, input: usize, packet: Sent) {
         if input == 1 {
             assert_eq!(packet.port, WIRE);
@@ -113,7 +113,7 @@ impl Shell {
         panic!("nothing came out of {output}");
     }
 
-    /// The next of so many bytes.
+    /// The next packet, with this many bytes.
     pub fn wait_for(&mut self, output: usize, size: usize) -> Received {
         let received = self.wait(output);
         assert_eq!(
@@ -204,7 +204,7 @@ impl Shell {
 
     // ---- The shell's slow clock
 
-    /// A slow clock; says what `look` saw just before its edge.
+    /// A slow clock; returns what `look` saw just before its edge.
     fn slow_tick<T>(&mut self, look: impl Fn(&OpennicBox) -> T) -> T {
         while self.slow {
             self.tick();
@@ -220,7 +220,7 @@ impl Shell {
         assert!(done, "AXI4-Lite hangs");
     }
 
-    /// The shell's handshake, to its end if memory is ready.
+    /// The shell's reset handshake; it completes if memory is ready.
     pub fn reset(&mut self, memory_ready: bool) {
         self.top.set_memory_ready(memory_ready);
         self.top.set_mod_rstn(false);
@@ -229,7 +229,7 @@ impl Shell {
         for _ in 0..300 {
             self.slow_tick(|_| ());
         }
-        // A packet that was leaving is cut.
+        // A packet on its way out is cut.
         self.outputs = Default::default();
     }
 
@@ -244,7 +244,7 @@ impl Shell {
         self.top.mod_rst_done()
     }
 
-    /// Lets all come out that is to come, and forgets whole packets that were not cut.
+    /// Waits until everything has come out, and discards the packets that came out whole.
     pub fn forget(&mut self) {
         for _ in 0..PATIENCE {
             self.tick();
@@ -293,7 +293,7 @@ impl Output {
     }
 }
 
-/// A packet of the box; the host finds a beat of metadata in front.
+/// A packet of the box; a packet to the host has a beat of metadata in front.
 fn received(mut bytes: Vec<u8>, host: bool, cycles: (u64, u64)) -> Received {
     if !host {
         return Received { port: WIRE, punt: None, bytes, cycles };

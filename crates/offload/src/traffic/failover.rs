@@ -6,11 +6,11 @@ use crate::line::Taken;
 use engine::Engine;
 use model::VifId;
 
-/// Clocks that a failed card is given to let go of what is inside.
+/// Clocks that a failed card gets to release what is inside.
 const LAST_CLOCKS: u32 = 4096;
 
 impl<C: Carry> Traffic<C> {
-    /// Takes what still comes out of the card. The number of packets that do not, and are lost.
+    /// Takes what still comes out of the card. Returns the number of packets that do not, and are lost.
     pub fn give_up(&mut self) -> u64 {
         self.end_moving();
         for _ in 0..LAST_CLOCKS {
@@ -23,8 +23,8 @@ impl<C: Carry> Traffic<C> {
         lost
     }
 
-    /// Gives the engine what waited for the card, and has it send by the ports themselves. Nothing is to be taken from
-    /// the ports any more.
+    /// Passes to the engine what waited for the card, and makes it send by the ports directly. Nothing may be taken
+    /// from the ports any more.
     pub fn hand_over(&mut self, engine: &Engine) {
         for packet in self.passage.take_back() {
             if packet.direct.is_none() {
@@ -34,12 +34,14 @@ impl<C: Carry> Traffic<C> {
                     line.hand(Taken::finished(packet.bytes), self.driver.commands().card().buffers());
                 }
             } else if !packet.bytes.is_empty() {
-                // What is empty is a mark or a release, and for nobody any more.
+                // An empty packet is a mark or a release, which nobody needs any more.
                 self.deliver(Outgoing { port: packet.port, punt: None, bytes: packet.bytes });
             }
         }
         if !self.settle_engine() {
-            tracing::warn!("the engine does not keep up; packets it has not seen yet may come late");
+            tracing::warn!(
+                "the engine does not keep up; packets that it has not seen yet may arrive out of order"
+            );
         }
         self.send_what_is_left();
         for (vif, line) in self.ports.iter_mut() {

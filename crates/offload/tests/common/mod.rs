@@ -1,4 +1,4 @@
-//! A host with two guests and a wire, and a card of memory that carries packets by the card's pipe in Rust.
+//! A host with two guests and a wire, and a card in memory that carries packets through the card's pipe in Rust.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Tests, by every card there is.
+/// Tests with every kind of card.
 #[macro_export]
 macro_rules! by_cards {
     ($($test:ident),*) => {
@@ -45,7 +45,7 @@ pub const ONE: VifId = VifId(1);
 pub const TWO: VifId = VifId(2);
 pub const WIRE: VifId = VifId(10);
 
-/// A test's card: the simulated one, or one of memory. It stops for good when told to.
+/// A test's card: the simulated one, or one in memory. It stops for good when told to.
 pub struct Stopping<C> {
     card: C,
     stopped: Arc<AtomicBool>,
@@ -95,10 +95,10 @@ impl<C: Carry> Carry for Stopping<C> {
     }
 }
 
-/// Clocks that a packet spends in the card of memory.
+/// Clocks that a packet spends in the card in memory.
 const LATENCY: u64 = 40;
 
-/// What a packet is at its output.
+/// The kind of a packet at its output.
 enum Way {
     Out(Outgoing, Option<Hold>),
     Release(Hold),
@@ -123,7 +123,7 @@ impl SoftCard {
         Self::with_ring(RING)
     }
 
-    /// One whose hold groups have room for so many beats.
+    /// A card whose hold groups have room for this many beats.
     pub fn with_ring(beats: usize) -> Self {
         Self {
             memory: Memory::new(Sizes::default()),
@@ -138,12 +138,12 @@ impl SoftCard {
         }
     }
 
-    /// One with counters for so many flows.
+    /// A card with counters for this many flows.
     pub fn with_counters(flows: u32) -> Self {
         Self { memory: Memory::new(Sizes { flow_counters: flows, ..Sizes::default() }), ..Self::new() }
     }
 
-    /// One that grants guests no more than this many packets to the host in a window.
+    /// A card that grants guests only this many packets to the host per window.
     pub fn with_budget(budget: u32) -> Self {
         Self { budget: Some(budget), ..Self::new() }
     }
@@ -291,8 +291,8 @@ impl World {
         Self { engine, card, one, two, wire, stopped }
     }
 
-    /// Packets that the card forwarded, and those it left to the host, once it has done so with all it got: they are
-    /// counted a moment after they leave.
+    /// Packets that the card forwarded, and those it punted, once it has processed all: they are counted a moment
+    /// after they leave.
     pub fn carried(&self) -> (u64, u64) {
         let mut carried = (0, 0);
         until(|| {
@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-/// Packets of the connection of this flow, its replies, and whether some are missing in them.
+/// Packets of the connection of this flow, its replies, and whether some are missing.
 pub fn counted(world: &World, flow: u16) -> Option<(u64, u64, bool)> {
     let mut found = None;
     world.card.flows(&mut |info| {
@@ -316,7 +316,7 @@ pub fn counted(world: &World, flow: u16) -> Option<(u64, u64, bool)> {
     found
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(mut so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !so() {
@@ -392,12 +392,12 @@ pub fn tables() -> Vec<Change> {
     changes
 }
 
-/// A frame by its text.
+/// A frame from text.
 pub fn frame(text: &str) -> Packet {
     (model::text::parse(text).unwrap(), Offload::default())
 }
 
-/// A UDP packet from a guest to the other, bridged; its number is at its end.
+/// A bridged UDP packet from one guest to the other, with its number at its end.
 pub fn numbered(from: VifId, to: VifId, flow: u16, number: u32) -> Packet {
     let mut packet = frame(&format!(
         "eth 02:00:00:00:00:0{from} > 02:00:00:00:00:0{to} / ip4 10.1.1.{from} > 10.1.1.{to} \

@@ -19,11 +19,11 @@ pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
 
 struct Device {
     manager: Manager,
-    /// Channels by their numbers: whose they are, what they are called, and where events go.
+    /// Channels by number: their clients, their tags, and where events go.
     channels: BTreeMap<u32, (Client, u32, Connection)>,
 }
 
-/// All devices, and what is under way between them.
+/// All devices, and the messages between them.
 struct World {
     now: Duration,
     devices: [Device; 2],
@@ -106,7 +106,7 @@ impl World {
         };
         let answer = wiring::answer(&mut device.manager, self.now, client, request, |_, to| to != NOWHERE);
         if let (Ok(Reply::Handle(channel)), Some(socket)) = (&answer, descriptors.into_iter().next()) {
-            // A program that does not listen is not waited for.
+            // A program that does not read is not waited for.
             rustix::io::ioctl_fionbio(&socket, true).unwrap();
             device.channels.insert(*channel, (client, tag, Connection::new(socket)));
         }
@@ -129,8 +129,8 @@ impl World {
         self.devices.iter_mut().flat_map(sent).collect()
     }
 
-    /// Carries messages until there are none, and tells what came of it. Nobody is about to listen: who asks is not
-    /// made to wait for that.
+    /// Carries messages until there are none, and delivers the resulting events. No listener is about to start, so
+    /// requests are not made to wait for one.
     fn carry(&mut self) {
         loop {
             let mut outgoing = self.sent();

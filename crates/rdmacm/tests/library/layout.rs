@@ -1,4 +1,4 @@
-//! Structures against the headers of `librdmacm-dev`.
+//! Structures compared with the headers of `librdmacm-dev`.
 
 use rdmacm::abi::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, JoinMcAttrEx, UdParam};
 use rdmacm::address::SockaddrIb;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
 
-/// What the compiler is asked, and what is expected.
+/// The questions to the compiler, and the expected answers.
 #[derive(Default)]
 struct Questions {
     program: String,
@@ -20,7 +20,7 @@ impl Questions {
     }
 }
 
-/// Size of a structure, if it is whole, and offsets of its members: with the names they have in C, if they differ.
+/// Size of a structure, if it is complete, and offsets of its members, with their names in C if those differ.
 macro_rules! compare {
     ($questions:ident, $rust:ty = $c:literal $(, $size:ident)? { $($member:ident $(= $name:literal)?),* $(,)? }) => {{
         $(compare!(@ $size $questions, $rust, $c);)?

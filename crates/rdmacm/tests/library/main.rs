@@ -1,5 +1,5 @@
-//! The library as programs see it, over a `libibverbs` and devices that are made up here; and its structures against
-//! the headers.
+//! The library as programs see it, with a mock `libibverbs` and mock devices; and its structures compared with the
+//! headers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod connections;

@@ -33,7 +33,7 @@ fn addresses_are_read_as_written() {
     assert_eq!(unsafe { address::read(ptr::null()) }, None);
 }
 
-/// What a name means: flags, type and port space, source and destination.
+/// The result of a name: flags, type and port space, source and destination.
 type Meaning = (i32, u32, u32, Option<SocketAddr>, Option<SocketAddr>);
 
 fn meaning(node: Option<&CStr>, service: Option<&CStr>, hints: Option<&AddrInfo>) -> Result<Meaning, i32> {
@@ -80,7 +80,7 @@ fn names_are_looked_up() {
         meaning(Some(c"fd00::2"), service, Some(&v6)),
         Ok((0, IBV_QPT_UD, RDMA_PS_UDP, None, address("[fd00::2]:7471")))
     );
-    // A source goes along.
+    // A source is passed along.
     let mut source = address::write("10.0.0.1:0".parse().unwrap());
     let mut from = hints(0, 0, RDMA_PS_TCP);
     (from.ai_src_addr, from.ai_src_len) = ((&raw mut source).cast(), 16);
@@ -93,7 +93,7 @@ fn names_are_looked_up() {
     assert_eq!(meaning(None, None, None), Err(-1));
 }
 
-/// libfabric's, where a GID is no network device's address.
+/// As libfabric uses it, for a GID that is not a network device's address.
 #[test]
 fn a_gid_with_a_service_is_an_address_too() {
     for (gid, to) in [("::ffff:10.0.0.2", "10.0.0.2:7471"), ("fd00::2", "[fd00::2]:7471")] {
@@ -109,7 +109,7 @@ fn a_gid_with_a_service_is_an_address_too() {
         // SAFETY: the address is whole.
         assert_eq!(unsafe { address::read((&raw const ib).cast()) }, Some(to.parse().unwrap()));
     }
-    // A name is looked up whatever kind of address is wanted.
+    // A name is looked up for any kind of address.
     let mut any = hints(RAI_NUMERICHOST, 0, RDMA_PS_TCP);
     any.ai_family = address::AF_IB;
     let found = meaning(Some(c"10.0.0.2"), Some(c"7471"), Some(&any)).unwrap();

@@ -1,4 +1,4 @@
-//! What programs do over and over.
+//! Steps that programs repeat.
 
 use crate::devices::ADDRESSES;
 use libc::{c_int, c_void};
@@ -18,7 +18,7 @@ pub fn id(channel: *mut EventChannel, ps: u32) -> *mut CmId {
     id
 }
 
-/// A listener at any port, and where it is.
+/// A listener at any port, and its address.
 pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, SocketAddr) {
     let id = id(channel, ps);
     let mut any = address::write(SocketAddr::new(ip.parse().unwrap(), 0));
@@ -32,7 +32,7 @@ pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, So
     (id, SocketAddr::new(ADDRESSES[1].into(), port))
 }
 
-/// Takes the next event: it must be of this kind.
+/// Takes the next event, which must be of this kind.
 pub fn event(channel: *mut EventChannel, kind: u32) -> *mut CmEvent {
     let mut event: *mut CmEvent = ptr::null_mut();
     // SAFETY: the channel is one of the library's, and there is a place for the result.
@@ -43,18 +43,18 @@ pub fn event(channel: *mut EventChannel, kind: u32) -> *mut CmEvent {
     event
 }
 
-/// Is done with an event that was taken.
+/// Acknowledges an event that was taken.
 pub fn acknowledge(event: *mut CmEvent) {
-    // SAFETY: whoever took it does not look at it any more.
+    // SAFETY: nobody looks at it any more.
     assert_eq!(unsafe { rdma_ack_cm_event(event) }, 0);
 }
 
-/// Takes the next event, of this kind, and is done with it.
+/// Takes and acknowledges the next event, which must be of this kind.
 pub fn acknowledged(channel: *mut EventChannel, kind: u32) {
     acknowledge(event(channel, kind));
 }
 
-/// Ends a test: its identifiers, with their queue pairs, and its channels.
+/// Ends a test: destroys its identifiers with their queue pairs, and its channels.
 pub fn end(ids: &[*mut CmId], channels: &[*mut EventChannel]) {
     for id in ids {
         // SAFETY: they are the test's, which acknowledged their events, and uses them no more.
@@ -66,7 +66,7 @@ pub fn end(ids: &[*mut CmId], channels: &[*mut EventChannel]) {
     }
 }
 
-/// An identifier that may connect.
+/// An identifier that is ready to connect.
 pub fn resolved(channel: *mut EventChannel, ps: u32, to: SocketAddr) -> *mut CmId {
     let id = id(channel, ps);
     let mut from = address::write(SocketAddr::new(ADDRESSES[0].into(), 0));

@@ -1,4 +1,4 @@
-//! What a device does with the requests of `uverbs::cm`: each is a call of `rdma::cm::Manager`.
+//! The device's handling of `uverbs::cm` requests: each becomes a call of `rdma::cm::Manager`.
 
 use rdma::Mtu;
 use rdma::cm::{
@@ -16,7 +16,7 @@ fn refusal(refused: Refused) -> Refusal {
     Refusal { errno: refused.errno(), message: refused.to_string() }
 }
 
-/// Does a request, but for `Hello`, and for what a channel's socket is to its number: that is the host's.
+/// Handles a request, except `Hello`, and except a channel's socket: both are the host's task.
 pub fn answer(
     manager: &mut Manager,
     now: Duration,
@@ -121,7 +121,7 @@ fn attributes(target: Target, transition: Transition) -> CmReply {
     CmReply::QpAttributes { mask, attributes }
 }
 
-/// Fills attributes, and returns which.
+/// Sets attributes, and returns their mask.
 fn fill(attributes: &mut QpAttributes, transition: Transition) -> u32 {
     attributes.port_num = PORT.into();
     match transition {
@@ -173,7 +173,7 @@ fn fill(attributes: &mut QpAttributes, transition: Transition) -> u32 {
     }
 }
 
-/// What is told on a channel with this tag.
+/// The event to send on a channel with this tag.
 pub fn told(event: &Event, tag: u32) -> CmEvent {
     CmEvent {
         tag,

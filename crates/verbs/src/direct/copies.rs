@@ -1,17 +1,17 @@
-//! The bytes of a message: copied between our memory and the peer's, long ones piece by piece.
+//! The bytes of a message: copied between our memory and the peer's, long ones in pieces.
 
 use super::{Direct, Part, Place};
 use crate::far::Far;
 use std::os::fd::AsRawFd;
 use uverbs::{Point, WorkRequest, point};
 
-/// Bytes of a WRITE or READ that are copied at a time, before it is looked again whether they may be.
+/// Bytes of a WRITE or READ that are copied before the permission is checked again.
 pub const PIECE: usize = 1 << 20;
 
-/// From so many bytes on, a copy between processes is faster than one by way of the kernel's files.
+/// Number of bytes from which a copy between processes is faster than one through the kernel's files.
 const AT_ONCE_FROM: usize = 2048;
 
-/// Moves the first `len` bytes of some parts elsewhere.
+/// Moves the first `len` bytes of some parts to another list.
 fn cut(from: &mut Vec<Part>, mut len: usize, to: &mut Vec<Part>) {
     to.clear();
     let whole = from.iter().take_while(|part| len.checked_sub(part.iov_len).map(|left| len = left).is_some());
@@ -26,11 +26,11 @@ fn cut(from: &mut Vec<Part>, mut len: usize, to: &mut Vec<Part>) {
 }
 
 impl Direct {
-    /// Does all of a long message but its last piece, and returns that. Who takes its memory away waits for a piece
-    /// at most.
+    /// Executes a long message except for its last piece, and returns that. Whoever withdraws its memory waits for at
+    /// most one piece.
     ///
     /// # Safety
-    /// The parts must be readable, of a READ writable.
+    /// The parts must be readable; for a READ, writable.
     #[cold]
     pub(super) unsafe fn do_pieces(
         &mut self,
@@ -59,7 +59,7 @@ impl Direct {
     /// Copies between our parts and the peer's places.
     ///
     /// # Safety
-    /// The parts must be readable, or, where the peer is read, writable.
+    /// The parts must be readable or, when reading from the peer, writable.
     pub(super) unsafe fn copy(&mut self, writes: bool) -> Option<()> {
         let is_far = |place: &Place| place.window.is_none();
         let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
@@ -101,7 +101,7 @@ impl Direct {
         Some(())
     }
 
-    /// Copies between the vector and a place that is mapped.
+    /// Copies between the vector and a mapped place.
     ///
     /// # Safety
     /// As of [`Self::copy`].
@@ -132,7 +132,7 @@ impl Direct {
         // SAFETY: the caller's promise; what it does at the other end was granted.
         let copied = unsafe {
             match *parts {
-                // Without a list they are quicker.
+                // Faster without a list.
                 [part] if writes => libc::pwrite(fd, part.iov_base, part.iov_len, at),
                 [part] => libc::pread(fd, part.iov_base, part.iov_len, at),
                 _ if writes => libc::pwritev(fd, list, count, at),
@@ -142,7 +142,7 @@ impl Direct {
         place.len == 0 || copied == place.len as isize
     }
 
-    /// As [`Self::copy`], of all parts and places in one system call.
+    /// As [`Self::copy`], for all parts and places in one system call.
     ///
     /// # Safety
     /// As of that.

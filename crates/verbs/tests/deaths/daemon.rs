@@ -1,4 +1,4 @@
-//! The daemon of a scene: two devices, each with a host of its own where they talk by RoCE.
+//! The daemon of a scene: two devices, each with its own host if they communicate by RoCE.
 
 use crate::program::{NoRules, device_at};
 use crate::scene::{Way, answer, commands};
@@ -7,7 +7,7 @@ use mem::{Burst, Offload, Opened};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes the devices in a directory, and obeys until its standard input ends.
+/// Opens the devices in a directory, and obeys until its standard input ends.
 pub fn run(way: Way, directory: &Path) {
     let fabric = || Arc::new(Fabric::new(Box::new(NoRules)));
     let one = fabric();
@@ -21,12 +21,12 @@ pub fn run(way: Way, directory: &Path) {
     answer("ready");
     for command in commands() {
         assert_eq!(command.words(), ["look"]);
-        // Who has memory of whom is known until somebody asks, and both did not end.
+        // Grants of memory are known until somebody asks and both processes have ended.
         answer(&format!("{}", a.holders().len() + b.holders().len()));
     }
 }
 
-/// Carries frames from port to port for ever.
+/// Carries frames from port to port forever.
 fn carry(mut ports: [Opened; 2]) {
     let mut burst = Burst::new();
     loop {

@@ -1,6 +1,6 @@
-//! A party to memory that is shared, or to a connection, is killed, or stands still, at each point of the protocol:
-//! whoever else takes part goes on, each request has one completion, nothing is written to memory that was taken
-//! away, and the daemon has what it had.
+//! A process that takes part in shared memory or a connection is killed or stopped at each point of the protocol: all
+//! others continue, each request has one completion, nothing is written to withdrawn memory, and the daemon recovers
+//! all resources.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod daemon;
@@ -21,8 +21,8 @@ use uverbs::Point;
 
 /// Scenes at a time: they wait more than they compute.
 const AT_ONCE: usize = 4;
-/// Attempts at a victim that may reach its point in one run and not in another: who sleeps, and when, is up to the
-/// system.
+/// Attempts for a victim that may or may not reach its point in a run: the system decides which thread sleeps, and
+/// when.
 const ATTEMPTS: usize = 5;
 
 /// A process of a scene; not a test of its own.
@@ -40,19 +40,19 @@ fn party() {
     }
 }
 
-/// Random deaths that are enough.
+/// Number of random deaths that suffices.
 const DEATHS: usize = 10_000;
-/// They die at the latest when a point is reached so often.
+/// The latest occurrence of a point at which they die.
 const LATEST: usize = 12;
 
 /// What may happen.
 type Case = (Kind, Vec<Victim>);
 
-/// One that leaves a hole in the receiver's completion queue.
+/// A victim that leaves a hole in the receiver's completion queue.
 const LEAVES_A_HOLE: Victim =
     Victim { role: Role::Sender, point: Point::PlaceHeld, time: 1, fate: Fate::Killed };
 
-/// Plays scenes, some at a time, so often that victims reach their points; what was reached in each.
+/// Plays scenes, some at a time, until victims reach their points; returns the points reached in each.
 fn play_all(cases: &[Case]) -> Vec<Option<Reached>> {
     let outcomes = try_all(cases, ATTEMPTS);
     for (outcome, case) in outcomes.iter().zip(cases) {
@@ -61,7 +61,7 @@ fn play_all(cases: &[Case]) -> Vec<Option<Reached>> {
     outcomes
 }
 
-/// Plays scenes, some at a time, so often at most. `None`: a victim did not reach its point.
+/// Plays scenes, some at a time, at most `attempts` times. `None` if a victim did not reach its point.
 fn try_all(cases: &[Case], attempts: usize) -> Vec<Option<Reached>> {
     let next = Mutex::new(0);
     let outcomes = Mutex::new(vec![None; cases.len()]);
@@ -89,7 +89,7 @@ fn try_all(cases: &[Case], attempts: usize) -> Vec<Option<Reached>> {
     outcomes.into_inner().unwrap()
 }
 
-/// Where each role reaches each point: in which scenes, with which others that die before.
+/// Where each role reaches each point: in which scenes, and after which other deaths.
 fn census() -> Vec<((Role, Point), Vec<Case>)> {
     let mut cases: Vec<Case> = Kind::all().map(|kind| (kind, Vec::new())).collect();
     let with_hole = Kind::all().filter(|kind| matches!(kind.way, Way::Shared | Way::Files));
@@ -97,7 +97,7 @@ fn census() -> Vec<((Role, Point), Vec<Case>)> {
     let mut found: HashMap<_, Vec<Case>> = HashMap::new();
     for (case, reached) in cases.iter().zip(play_all(&cases)) {
         for (role, point, _) in reached.unwrap() {
-            // The other sender is as the first one is.
+            // The other sender behaves like the first one.
             if role != Role::Third && !case.1.iter().any(|victim| victim.role == role) {
                 found.entry((role, point)).or_default().push(case.clone());
             }
@@ -111,7 +111,7 @@ fn census() -> Vec<((Role, Point), Vec<Case>)> {
     found
 }
 
-/// What may become of a role.
+/// The possible fates of a role.
 fn fates(role: Role) -> &'static [Fate] {
     if role == Role::Sender {
         &[Fate::Killed, Fate::StoppedAndKilled, Fate::Stopped]
@@ -124,12 +124,12 @@ fn victim((role, point): (Role, Point), fate: Fate) -> Victim {
     Victim { role, point, time: 1, fate }
 }
 
-/// Each point, by whom it may be reached, in one of the scenes.
+/// Each point and each role that reaches it, in one of the scenes.
 #[test]
 fn each_point_is_survived() {
     let mut cases = Vec::new();
     for (at, (who, scenes)) in census().into_iter().enumerate() {
-        // Where nobody died before, if that can be.
+        // Preferably without earlier deaths.
         let alone: Vec<_> = scenes.iter().filter(|(_, others)| others.is_empty()).collect();
         let scenes = if alone.is_empty() { scenes.iter().collect() } else { alone };
         for (round, fate) in fates(who.0).iter().enumerate() {
@@ -141,7 +141,7 @@ fn each_point_is_survived() {
     println!("{} deaths and stops", cases.len());
 }
 
-/// The same, in all scenes: `make soak`.
+/// The same in all scenes: `make soak`.
 #[test]
 #[ignore = "takes minutes"]
 fn each_point_is_survived_in_each_scene() {

@@ -1,4 +1,4 @@
-//! What programs of a scene have in common.
+//! Code that the programs of a scene share.
 
 use crate::program::{attributes, errno, gid, poll};
 use std::ffi::c_int;
@@ -25,7 +25,7 @@ pub fn number(qp: *mut ibv_qp) -> u32 {
     unsafe { (*qp).qp_num }
 }
 
-/// To the state in which it sends; its peer has the device with that index.
+/// Takes a queue pair to the state in which it sends; its peer has the device with this index.
 pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     for state in [1, IBV_QPS_RTR, IBV_QPS_RTS] {
         let (mut attr, mask) = attributes(IBV_QPT_RC, state, peer, dest_qp_num);
@@ -37,7 +37,7 @@ pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     }
 }
 
-/// A completion queue, which is polled, or slept for.
+/// A completion queue that is polled or slept for.
 pub struct Queue {
     pub cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
@@ -66,17 +66,17 @@ impl Queue {
         polls.flatten().collect()
     }
 
-    /// What there is, or comes; none where it was called for nothing.
+    /// The completions that exist or arrive; none if the wake-up was spurious.
     pub fn next(&mut self) -> Vec<ibv_wc> {
         self.next_or(-1)
     }
 
-    /// The same; it ends as well when something else can be read.
+    /// The same; it also returns when `other` becomes readable.
     pub fn next_or(&mut self, other: c_int) -> Vec<ibv_wc> {
         if !self.sleeps {
             return self.poll();
         }
-        // Who was not told looks at nothing: it would not know that there is something.
+        // Without a notification it does not poll: it would not know that there is something.
         if !self.is_armed {
             // SAFETY: the queue is ours.
             unsafe { completion::req_notify_cq(self.cq, 0) };
@@ -94,7 +94,7 @@ impl Queue {
                     channel::ibv_ack_cq_events(cq, 1);
                     self.is_armed = false;
                 }
-                // The device is gone, which was told before.
+                // The device is gone, which was reported before.
                 _ => self.is_armed = errno() == libc::EAGAIN,
             }
         }

@@ -1,5 +1,5 @@
-//! The program that receives: a queue pair for each of two senders, with one completion queue, and with receives of
-//! their own or from a shared queue.
+//! The receiving program: a queue pair for each of two senders, one completion queue, and receives of their own or
+//! from a shared queue.
 
 use crate::parties::{Queue, connect, number, open};
 use crate::program::*;
@@ -13,10 +13,10 @@ use verbs::{context, memory, queue_pair, shared_receive};
 
 /// Receives for each sender.
 pub const EACH: u64 = 3 * RECEIVES;
-/// What memory is filled with that nobody may write to any more.
+/// The content of memory to which nobody may write any more.
 const CANARY: u8 = 0xa5;
 
-/// Identifiers and statuses of receives, in the order in which they came.
+/// Identifiers and statuses of receives, in order of arrival.
 type Seen = Arc<Mutex<Vec<(u64, u32)>>>;
 
 struct Receiver {
