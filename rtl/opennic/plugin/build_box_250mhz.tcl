@@ -7,5 +7,5 @@ foreach folder {axis parse lookup memory rewrite pipe engine opennic} {
         if {![string match *_pkg.sv $file]} { read_verilog -quiet -sv $file }
     }
 }
-# Yours, around AMD's HBM controller: module hbm_channels.
 read_verilog -quiet -sv [file join [pwd] hbm_channels.sv]
+source [file join [pwd] hbm_ip.tcl]

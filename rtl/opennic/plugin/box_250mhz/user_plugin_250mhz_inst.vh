@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the body of OpenNIC's box_250mhz: the engine at the shell's ports, and HBM at the engine's. `hbm_channels` is what one
-// writes around AMD's HBM controller (docs/card.md); it is not here.
+// In the body of OpenNIC's box_250mhz: the engine at the shell's ports, and HBM at the engine's. `hbm_channels` has AMD's
+// HBM controller in it.
 
 initial begin
   if (USE_PHYS_FUNC == 0 || NUM_QDMA != 1 || NUM_PHYS_FUNC != NUM_CMAC_PORT) begin
@@ -56,7 +56,7 @@ opennic_box #(.Pipes(NUM_CMAC_PORT)) viaduct (
   .m_axi_wdata(hbm_wdata), .m_axi_bvalid(hbm_bvalid), .m_axi_bready(hbm_bready), .m_axi_bresp(hbm_bresp)
 );
 
-hbm_channels #(.Channels(HbmChannels)) hbm (
+hbm_channels hbm (
   .clk(axis_aclk), .ref_clk_100mhz, .ready(hbm_ready),
   .arvalid(hbm_arvalid), .arready(hbm_arready), .arid(hbm_arid), .araddr(hbm_araddr),
   .arlen(hbm_arlen), .rvalid(hbm_rvalid), .rready(hbm_rready), .rid(hbm_rid),
