@@ -60,11 +60,28 @@ def latency(results):
     return titled(drawing, [axes], {**figure, "across": "", "up": "clocks of 4 ns", "better": "lower"})
 
 
+TRAFFIC = ["both 64", "GRE", "IPv6", "VXLAN bridged", "VXLAN routed", "IMIX", "Zipf 64", "Zipf IMIX", "64 flows a pipe"]
+
+
+def traffic(results):
+    """What part of the limit of the beats each kind of traffic reaches, of both directions."""
+    drawing, axes = pyplot.subplots(figsize=(9, 3.2))
+    points = [r for name in TRAFFIC for card in COLOURS for r in results if r["name"] == f"{card} {name}"]
+    for offset, direction, colour in ((-0.2, "down", "#0b6e4f"), (0.2, "up", "#2f5d9b")):
+        parts = [100 * r[f"beats_{direction}"] for r in points]
+        axes.bar([place + offset for place in range(len(points))], parts, 0.38, color=colour, label=direction)
+    names = [r["name"].replace(" ", "\n", 1).replace("VXLAN ", "VXLAN\n").replace("64 flows", "64 flows\n") for r in points]
+    axes.set_xticks(range(len(points)), names, fontsize=8)
+    axes.axhline(98, color="#888888", linewidth=0.8, linestyle=":", label="goal")
+    figure = {"title": "Card: kinds of traffic, both directions busy", "on": SIMULATED, "better": "higher"}
+    return titled(drawing, [axes], {**figure, "across": "", "up": "% of what the beats allow"})
+
+
 def main(results, folder):
     results = [json.loads(line) for line in Path(results).read_text().splitlines()]
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in (("card-throughput", throughput), ("card-latency", latency)):
+    for name, draw in (("card-throughput", throughput), ("card-latency", latency), ("card-traffic", traffic)):
         (folder / f"{name}.svg").write_text(draw(results))
         print(f"{folder / name}.svg")
 

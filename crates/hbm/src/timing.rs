@@ -35,6 +35,8 @@ pub enum Refresh {
 impl Refresh {
     /// HBM2, one bank after the other: tRFCsb 160 ns, tREFIsb 3900 ns / 16, tRREFD 8 ns (ramulator; DRAMSys 96/244/8).
     pub const HBM2_PER_BANK: Self = Self::PerBank { rfc: 160, refi: 244, rrefd: 8 };
+    /// The same in periods of 1.111 ns: of [`Timing::hbm2_1800`].
+    pub const HBM2_1800_PER_BANK: Self = Self::PerBank { rfc: 145, refi: 219, rrefd: 8 };
 }
 
 /// Least distances between commands, in clock periods of the memory (tCK). `_s` holds between bank groups, `_l`

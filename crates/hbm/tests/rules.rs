@@ -209,7 +209,8 @@ fn controller() -> impl Strategy<Value = Controller> {
 
 fn timings() -> Vec<Timing> {
     let per_bank = Timing { refresh: Refresh::HBM2_PER_BANK, ..Timing::hbm2() };
-    vec![Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), per_bank, Timing::ddr4_2400()]
+    let slower = Timing { refresh: Refresh::HBM2_1800_PER_BANK, ..Timing::hbm2_1800() };
+    vec![Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), per_bank, slower, Timing::ddr4_2400()]
 }
 
 /// Runs the traffic and returns the commands.

@@ -1,17 +1,23 @@
 //! The card's cycle gates: packets a clock, and clocks a packet takes, of the simulated card at 250 MHz, every packet
 //! checked. Exit status 1 where a gate is missed, but for those that are known to be.
 //!
-//! `cargo run --profile card -p card --features card-sim-2x2 --example card_bench [-- --quick] [--only NAME] [--json FILE]`
+//! `cargo run --profile card -p card --features card-sim-2x2 --example card_bench -- [--quick] [--only 'NAME;NAME']
+//! [--clocks NUMBER] [--json FILE]`
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
+mod driven;
+mod load;
+mod packets;
 mod points;
 mod report;
 mod run;
+mod shape;
 mod world;
 
 use card::sim::SimCard;
 use hbm::Timing;
+use load::Updating;
 use points::{Point, points};
 use report::Report;
 use run::run;
@@ -30,11 +36,16 @@ fn main() -> ExitCode {
     let quick = arguments.iter().any(|argument| argument == "--quick");
     let only = value("--only");
     let mut json = value("--json").map(|path| File::create(path).expect("a file for the results"));
+    let clocks = value("--clocks").map(|clocks| clocks.parse().expect("a number of clocks"));
     let flows = if quick { 1 << 16 } else { 1 << 20 };
     let mut broken = false;
     for pipes in [1, 2] {
-        let all = points(pipes, quick);
-        let chosen: Vec<_> = all.iter().filter(|point| only.is_none_or(|only| *only == point.name)).collect();
+        let mut all = points(pipes, quick);
+        all.iter_mut().for_each(|point| point.load.clocks = clocks.unwrap_or(point.load.clocks));
+        let chosen: Vec<_> = all
+            .iter()
+            .filter(|point| only.is_none_or(|only| only.split(';').any(|name| name == point.name)))
+            .collect();
         if chosen.is_empty() {
             continue;
         }
@@ -43,10 +54,16 @@ fn main() -> ExitCode {
             if point.hops != hops {
                 (world, hops) = (None, point.hops);
             }
-            let world = world
-                .get_or_insert_with(|| World::new(flows, pipes, !quick, hops).expect("the tables have room"));
             let began = Instant::now();
-            let measured = measure(world, pipes, point);
+            let measured = if point.load.updating == Updating::Driver {
+                sim(pipes, point.memory).and_then(driven::run)
+            } else {
+                let fill = !quick;
+                let world = world.get_or_insert_with(|| {
+                    World::new(flows, pipes, fill, hops).expect("the tables have room")
+                });
+                measure(world, pipes, point)
+            };
             broken |= match measured {
                 Ok(measured) => {
                     let report = Report::new(pipes, point, measured, began.elapsed().as_secs_f64());
@@ -68,12 +85,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(world: &mut World, pipes: usize, point: &Point) -> Result<run::Measured, String> {
-    let mut timing = if point.conservative { Timing::conservative() } else { Timing::hbm2() };
-    // As the controllers of HBM on FPGAs can, and the card's are to be set.
-    if !point.refresh_at_once {
-        timing.refresh = hbm::Refresh::HBM2_PER_BANK;
-    }
-    let mut card = run::open(world, sim(pipes, timing)?)?;
+    let mut card = run::open(world, sim(pipes, point.memory)?)?;
     run(&mut card, world, point.load)
 }
 

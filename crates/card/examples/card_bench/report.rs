@@ -1,7 +1,8 @@
 //! What people and programs are told of a measurement.
 
+use crate::load::{Flows, Sizes, Updating};
 use crate::points::{Gate, Point};
-use crate::run::{Measured, beats};
+use crate::run::Measured;
 use crate::world::Hops;
 use std::fmt::Write as _;
 
@@ -18,6 +19,7 @@ const DEPENDENT: [u32; 2] = [2, 0];
 pub struct Report<'a> {
     name: String,
     point: &'a Point,
+    pipes: usize,
     measured: Measured,
     mpps: [f64; 2],
     /// Of a direction: what the beats allow, Mpps.
@@ -30,14 +32,16 @@ pub struct Report<'a> {
 impl<'a> Report<'a> {
     pub fn new(pipes: usize, point: &'a Point, measured: Measured, seconds: f64) -> Self {
         let mpps = measured.rate.map(|rate| rate * CLOCK);
-        let size = point.load.size;
+        let load = point.load;
+        let beats = load.sizes.mean(|size| load.shape.beats(size));
         Self {
             name: format!("{pipes}+{pipes} {}", point.name),
             point,
-            measured,
+            pipes,
             mpps,
-            limit: pipes as f64 * CLOCK / beats(size) as f64,
-            inner: (mpps[0] + mpps[1]) * 8.0 * size as f64 / 1000.0,
+            limit: pipes as f64 * CLOCK / beats,
+            inner: (measured.bytes[0] + measured.bytes[1]) * 8.0 * CLOCK / 1000.0,
+            measured,
             seconds,
         }
     }
@@ -45,8 +49,10 @@ impl<'a> Report<'a> {
     /// Gbit/s on wires. What is sent to guests is checked and counted before it would go over one; what comes and
     /// goes there has `WIRE` more.
     fn wires(&self) -> [f64; 2] {
-        let bits = 8.0 * (self.point.load.size - 14 + 46 + WIRE) as f64;
-        self.mpps.map(|mpps| mpps * bits / 1000.0)
+        let more = self.point.load.shape.outer() + WIRE - 14;
+        let bytes =
+            |direction: usize| self.measured.bytes[direction] * CLOCK + self.mpps[direction] * more as f64;
+        [0, 1].map(|direction| 8.0 * bytes(direction) / 1000.0)
     }
 
     /// Latency of a direction, clocks: 50th, 99th and 99.9th percentile.
@@ -58,12 +64,15 @@ impl<'a> Report<'a> {
 
     fn gate(&self) -> (String, bool) {
         let reach = |least: [f64; 2]| self.mpps[0] >= least[0] && self.mpps[1] >= least[1];
-        let updated = !self.point.load.updates || self.measured.updates.clocks.is_some();
+        let updated = self.point.load.updating == Updating::Nothing || self.measured.updates.clocks.is_some();
         match self.point.gate {
             Gate::Mpps(down, up) => (format!(">= {down:.0} and {up:.0} Mpps"), reach([down, up]) && updated),
             Gate::Gbits(least) => (format!(">= {least:.0} Gbit/s"), self.inner >= least),
             Gate::Limit(part) => {
-                (format!(">= {:.0} % of the beats", 100.0 * part), reach([part * self.limit; 2]))
+                let (load, beats) = (self.point.load, self.measured.beats);
+                let met = |on: bool, beats: f64| !on || beats >= part * self.pipes as f64;
+                let met = met(load.down, beats[0]) && met(load.up, beats[1]);
+                (format!(">= {:.0} % of the beats", 100.0 * part), met)
             }
             Gate::Clocks(median, tail) => {
                 let hop = u32::from(self.point.hops == Hops::InMemory);
@@ -101,6 +110,18 @@ impl<'a> Report<'a> {
             let (down, up) = (self.latency(0), self.latency(1));
             let _ = write!(line, "; clocks p50/p99/p99.9 down {down:?} up {up:?}");
         }
+        let hits = self.measured.hits;
+        if matches!(self.point.load.flows, Flows::Zipf | Flows::Few) {
+            let _ = write!(
+                line,
+                "; {} packets of {} flows, {:.1} % of one, {:.1} % of a hundred, {:.1} % behind others of their flow",
+                hits.packets,
+                hits.flows,
+                100.0 * hits.most,
+                100.0 * hits.hundred,
+                100.0 * hits.followed as f64 / hits.packets as f64
+            );
+        }
         let updates = self.measured.updates;
         if updates.lines > 0 {
             let (all, moves, lines, barriers) = (updates.all, updates.moves, updates.lines, updates.barriers);
@@ -109,6 +130,11 @@ impl<'a> Report<'a> {
                 Some(clocks) => write!(line, "in {clocks} clocks"),
                 None => write!(line, "not done in time"),
             };
+        }
+        if let (Some(clocks), 1..) = (updates.clocks, updates.reads) {
+            let (all, reads, writes) = (updates.all, updates.reads, updates.writes);
+            let rate = f64::from(all) * CLOCK * 1e6 / clocks as f64;
+            let _ = write!(line, "; {all} updates: {rate:.0} a second, {writes} writes and {reads} reads");
         }
         let _ = write!(line, " ({:.0} s)", self.seconds);
         line
@@ -119,23 +145,37 @@ impl<'a> Report<'a> {
         let (gate, met) = self.gate();
         let (updates, wires) = (self.measured.updates, self.wires());
         let number = |value: f64| format!("{value:.2}");
-        let flows = format!("{:?}", self.point.load.flows);
+        let (hits, load) = (self.measured.hits, self.point.load);
+        let size = if let Sizes::All(size) = load.sizes { size.to_string() } else { "null".to_owned() };
+        let samples = self.measured.latency.each_ref().map(Vec::len);
+        let flows = format!("{:?}", load.flows);
         object(&[
             ("name", quoted(&self.name)),
-            ("size", self.point.load.size.to_string()),
+            ("size", size),
+            ("shape", quoted(&format!("{:?}", load.shape))),
             ("flows", quoted(&flows)),
             ("down_mpps", number(self.mpps[0])),
             ("up_mpps", number(self.mpps[1])),
             ("limit_mpps", number(self.limit)),
+            ("beats_down", format!("{:.4}", self.measured.beats[0] / self.pipes as f64)),
+            ("beats_up", format!("{:.4}", self.measured.beats[1] / self.pipes as f64)),
             ("wire_gbits_down", number(wires[0])),
             ("wire_gbits_up", number(wires[1])),
             ("inner_gbits", number(self.inner)),
             ("latency_clocks_down", format!("{:?}", self.latency(0))),
             ("latency_clocks_up", format!("{:?}", self.latency(1))),
+            ("latency_samples", format!("{samples:?}")),
+            ("packets", hits.packets.to_string()),
+            ("flows_hit", hits.flows.to_string()),
+            ("most_hit_flow", format!("{:.5}", hits.most)),
+            ("most_hit_hundred", format!("{:.5}", hits.hundred)),
+            ("behind_others_of_their_flow", hits.followed.to_string()),
             ("updates", updates.all.to_string()),
             ("moves", updates.moves.to_string()),
             ("lines_written", updates.lines.to_string()),
             ("barriers", updates.barriers.to_string()),
+            ("register_reads", updates.reads.to_string()),
+            ("register_writes", updates.writes.to_string()),
             ("update_clocks", updates.clocks.map_or("null".to_owned(), |clocks| clocks.to_string())),
             ("clocks", self.measured.clocks.to_string()),
             ("gate", quoted(&gate)),

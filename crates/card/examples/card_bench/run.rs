@@ -1,15 +1,14 @@
 //! Sends packets of a workload through the card and holds what leaves against what is to leave.
 
-use crate::world::{Mark, World, read_mark};
+use crate::load::{Chooser, Flows, Load, Updating, pipe_of};
+use crate::shape::{Mark, read_mark};
+use crate::world::World;
 use card::Commands;
 use card::registers::Table;
 use card::sim::{Received, Sent, SimCard};
 use card::step::{Step, together};
-use model::generate::Rng;
 use std::collections::HashMap;
 
-/// Clocks before which nothing is counted.
-const WARM: u64 = 3000;
 /// Clocks without a packet after which those that are missing are lost.
 const PATIENCE: u64 = 20_000;
 /// Changes of the tables that are made together, and clocks that they have: 2000 a millisecond.
@@ -21,45 +20,32 @@ const DEEP: usize = 3000;
 /// Of so many packets one is compared byte by byte; all are counted and held against their order.
 const SAMPLE: u32 = 32;
 
-/// Which flows packets are of.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Flows {
-    /// Any through tunnels, to any output.
-    Random,
-    /// Those whose packets leave by the output with their pipe's number.
-    Straight,
-    /// Any.
-    Mixed,
-    /// One for each pipe, all through one nexthop.
-    OnePerPipe,
-    /// One, hence one pipe of each direction.
-    One,
-}
-
-/// What is sent.
-#[derive(Clone, Copy)]
-pub struct Load {
-    pub down: bool,
-    pub up: bool,
-    /// Of guests' frames, bytes.
-    pub size: usize,
-    pub flows: Flows,
-    /// Arrivals by chance, as this part of what the beats allow; else as fast as the card takes them.
-    pub part: Option<f64>,
-    /// Whether the tables are updated, [`BATCH`] changes from the beginning on.
-    pub updates: bool,
-    pub clocks: u64,
-}
-
 /// What came of it, of both directions.
 #[derive(Clone, Default)]
 pub struct Measured {
-    /// Packets a clock.
+    /// Packets a clock, and bytes of guests' frames.
     pub rate: [f64; 2],
+    pub bytes: [f64; 2],
+    /// Beats a clock, of those that packets need at least.
+    pub beats: [f64; 2],
     /// Clocks from a packet's arrival to its first beat out, sorted.
     pub latency: [Vec<u32>; 2],
+    pub hits: Hits,
     pub updates: Updates,
     pub clocks: u64,
+}
+
+/// Which flows packets were of.
+#[derive(Clone, Copy, Default)]
+pub struct Hits {
+    pub packets: u64,
+    /// Flows of a direction, each counted for itself.
+    pub flows: usize,
+    /// The part of all packets that were of the flow with the most, and of the hundred with the most.
+    pub most: f64,
+    pub hundred: f64,
+    /// Packets sent while others of their flow were before or on the card, which they must not overtake.
+    pub followed: u64,
 }
 
 /// What the host wrote meanwhile.
@@ -70,6 +56,9 @@ pub struct Updates {
     pub moves: u32,
     pub lines: u32,
     pub barriers: u32,
+    /// Registers read and written, where they are counted.
+    pub reads: u32,
+    pub writes: u32,
     /// Clocks that those took which were made together, if they were done in time.
     pub clocks: Option<u64>,
 }
@@ -79,7 +68,7 @@ struct Run<'a> {
     world: &'a mut World,
     load: Load,
     pipes: usize,
-    rng: Rng,
+    chooser: Chooser,
     next: Vec<f64>,
     sent: HashMap<(usize, u32), u32>,
     seen: HashMap<(usize, u32), u32>,
@@ -87,48 +76,42 @@ struct Run<'a> {
     last: u64,
     from: u64,
     counts: [u64; 2],
+    bytes: [u64; 2],
+    beats: [u64; 2],
     measured: Measured,
-}
-
-/// Flows that differ by this alone are of other pipes, and have the same nexthop.
-const PIPE: u32 = 1 << 13;
-
-fn pipe_of(flow: u32, pipes: usize) -> usize {
-    (flow / PIPE) as usize % pipes
-}
-
-/// Beats of a direction's packets, the longer of in and out.
-pub fn beats(size: usize) -> usize {
-    (size - 14 + 46).div_ceil(64).max(size.div_ceil(64))
 }
 
 /// Does it; what is wrong with the card, if something is.
 pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Result<Measured, String> {
     let (pipes, start) = (card.card().pipes(), card.card().cycle());
+    let chooser = Chooser::new(load, pipes, world);
     let mut run = Run {
         card,
         world,
         load,
         pipes,
-        rng: Rng::new(1),
+        chooser,
         next: vec![start as f64; 2 * pipes],
         sent: HashMap::new(),
         seen: HashMap::new(),
         missing: 0,
         last: start,
-        from: start + WARM,
+        from: start + load.warm,
         counts: [0; 2],
+        bytes: [0; 2],
+        beats: [0; 2],
         measured: Measured::default(),
     };
     let end = run.from + load.clocks;
-    let mut steps = if load.updates { run.changes() } else { Vec::new() }.into_iter();
+    let updated = load.updating != Updating::Nothing;
+    let mut steps = if updated { run.changes() } else { Vec::new() }.into_iter();
     while run.card.card().cycle() < end {
-        run.feed(if load.updates { DEEP } else { DEPTH });
+        run.feed(if updated { DEEP } else { DEPTH });
         match steps.next() {
             Some(step) => run.write(step)?,
             None => run.card.card().tick(),
         }
-        if load.updates && steps.len() == 0 {
+        if updated && steps.len() == 0 {
             let clocks = run.now() - start;
             run.measured.updates.clocks.get_or_insert(clocks);
         }
@@ -143,6 +126,9 @@ pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Resul
         }
     }
     run.measured.rate = run.counts.map(|count| count as f64 / clocks as f64);
+    run.measured.bytes = run.bytes.map(|bytes| bytes as f64 / clocks as f64);
+    run.measured.beats = run.beats.map(|beats| beats as f64 / clocks as f64);
+    run.hits();
     run.measured.clocks = clocks;
     run.measured.latency.iter_mut().for_each(|latency| latency.sort_unstable());
     Ok(run.measured)
@@ -165,8 +151,7 @@ impl Run<'_> {
                 Some(part) => {
                     while self.next[input] <= self.now() as f64 {
                         self.send(input, direction);
-                        let chance = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-                        self.next[input] -= (1.0 - chance).ln() * beats(self.load.size) as f64 / part;
+                        self.next[input] += self.chooser.gap(part);
                     }
                 }
                 None => {
@@ -180,36 +165,25 @@ impl Run<'_> {
 
     fn send(&mut self, input: usize, direction: usize) {
         let pipe = input % self.pipes;
-        let flow = self.flow(pipe, direction);
+        let flow = self.chooser.flow(self.world, pipe, direction);
         let number = self.sent.entry((direction, flow)).or_default();
+        let before = self.seen.get(&(direction, flow)).copied().unwrap_or_default();
+        self.measured.hits.followed += u64::from(*number > before);
         let mark = Mark { number: *number, cycle: self.card.card().cycle() as u32 };
         *number += 1;
-        let bytes = self.world.packet(flow, direction, self.load.size, mark);
+        let bytes = self.world.packet(flow, direction, self.load.sizes.of(flow, mark.number), mark);
         let port = self.world.port(flow, direction, pipe);
         self.card.card().send(input, Sent { port, direct: None, bytes });
         self.missing += 1;
     }
 
-    /// A flow stays with its pipe, as it would by its hash.
-    fn flow(&mut self, pipe: usize, direction: usize) -> u32 {
-        let count = self.world.count;
-        loop {
-            let flow = match self.load.flows {
-                Flows::One => 64 * 5,
-                Flows::OnePerPipe => 64 * 5 + (pipe as u32) * PIPE,
-                _ => self.rng.below(count as usize) as u32,
-            };
-            let fits = match self.load.flows {
-                Flows::Random => !World::is_local(flow),
-                Flows::Straight => {
-                    !World::is_local(flow) && self.world.output(flow, direction) as usize % self.pipes == pipe
-                }
-                _ => true,
-            };
-            if fits && pipe_of(flow, self.pipes) == pipe {
-                return flow;
-            }
-        }
+    fn hits(&mut self) {
+        let mut counts: Vec<u64> = self.sent.values().map(|count| u64::from(*count)).collect();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        let hits = &mut self.measured.hits;
+        (hits.packets, hits.flows) = (counts.iter().sum(), counts.len());
+        let part = |first: usize| counts.iter().take(first).sum::<u64>() as f64 / hits.packets.max(1) as f64;
+        (hits.most, hits.hundred) = (part(1), part(100));
     }
 
     /// Changes of the tables.
@@ -247,10 +221,13 @@ impl Run<'_> {
                 self.missing -= 1;
                 let by_wire = output >= self.pipes;
                 // What guests send to guests leaves by a queue to the host too.
-                let (_, mark) = read_mark(&packet.bytes, by_wire).ok_or("a packet too short")?;
+                let (flow, mark) = read_mark(&packet.bytes, by_wire).ok_or("a packet too short")?;
                 let direction = usize::from(direction_of(&packet.bytes, by_wire) == 1);
                 if (self.from..end).contains(&packet.cycles.1) {
                     self.counts[direction] += 1;
+                    let size = self.load.sizes.of(flow, mark.number);
+                    self.bytes[direction] += size as u64;
+                    self.beats[direction] += self.load.shape.beats(size) as u64;
                     if self.load.part.is_some() {
                         self.measured.latency[direction]
                             .push((packet.cycles.0 as u32).wrapping_sub(mark.cycle));
@@ -279,7 +256,8 @@ impl Run<'_> {
         }
         let pipe = pipe_of(flow, self.pipes);
         let port = self.world.port(flow, direction, pipe);
-        let frame = self.world.packet(flow, direction, self.load.size, mark);
+        let size = self.load.sizes.of(flow, mark.number);
+        let frame = self.world.packet(flow, direction, size, mark);
         let expected = self.world.expected(port, &frame).ok_or("the tables don't forward this flow")?;
         let left = (output as u8, packet.port, packet.bytes.clone());
         if left == expected { Ok(()) } else { Err(format!("left: {left:02x?}\nexpected: {expected:02x?}")) }

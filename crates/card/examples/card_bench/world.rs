@@ -1,40 +1,56 @@
 //! The workload: networks, guests, routes and flows, as lines of a card's tables.
 
+use crate::shape::Shape;
 use card::cuckoo::{Cuckoo, Entry};
 use card::entries::FlowEntry;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::{
-    Flow4, FlowAction, Label, LabelKind, Nexthop, NexthopKind, Path, Port, Remote, Table, Tunnel, Vrf,
+    Bridge, Flow4, Flow6, FlowAction, FlowKind, Label, LabelKind, Nexthop, NexthopKind, Path, Port, Remote,
+    Table, Tunnel, Vni, Vrf,
 };
+use card::route6::Routes6;
 use card::sim::SimCard;
 use card::step::{Line, Step};
 use card::trie::Trie;
 use card::{CardError, Commands};
 use model::{PacketView, rewrite};
-use packet::{Mac, build, proto};
-use std::net::Ipv4Addr;
+use packet::proto;
 
 /// Networks, with a guest each, whose port has the network's number.
 pub const VRFS: u32 = 64;
-/// Tunnels: nexthops from the first on.
-const TUNNELS: u32 = 4096;
-/// Nexthops of guests come behind that many.
+/// Tunnels of MPLS over UDP: nexthops from the first on.
+pub const TUNNELS: u32 = 4096;
+/// Nexthops of guests come behind that many; then those of the other tunnels, so many of each encapsulation.
 const GUESTS: u32 = 8192;
+const GRE: u32 = 10_240;
+const VXLAN: u32 = 12_288;
+const OTHER_TUNNELS: u32 = 1024;
 /// A number from which on nexthops are not on chip.
 const IN_MEMORY: u32 = 1 << 17;
-/// The first label of a guest.
-const LABELS: u32 = 1000;
+/// The first label of a guest, and the first VXLAN network identifier.
+pub const LABELS: u32 = 1000;
+pub const VNIS: u32 = 5000;
 /// The first wire's port.
 const WIRES: u16 = 200;
 /// Entries of the filled flow table: four fifths of 2^22.
 const FILL: usize = (1 << 22) / 5 * 4;
+/// Of so many flows there is one more of each shape but the first.
+const SHAPED: u32 = 32;
+/// MACs of other hosts' guests in a network.
+pub const MACS: u32 = 128;
+/// IPv6 prefixes of a network, and their lengths.
+const PREFIXES: u32 = 48;
+const LENGTHS: [u8; 3] = [64, 56, 48];
+/// Flows that the card's stash has room for.
+const STASH: u32 = 16;
 const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
-const HOST: u32 = 0xc0a8_0001;
-const HOST_MAC: u64 = 0x0200_0000_0001;
-/// Bytes of a frame from a guest before its payload.
-const INNER: usize = 42;
-/// Bytes in front of a guest's IP packet on a wire: Ethernet, IPv4, UDP, label.
-const OUTER: usize = 46;
+pub const HOST: u32 = 0xc0a8_0001;
+/// Where tunnels lead: the address of number 0.
+pub const FAR: u32 = 0xc0a8_1000;
+pub const HOST_MAC: u64 = 0x0200_0000_0001;
+const FAR_MAC: u64 = 0x0200_0001_0000;
+/// Number of the tables' rows for MACs and lines of IPv6 prefixes, binary logarithm.
+const SMALL: u32 = 12;
 
 /// Where nexthops are.
 #[derive(Clone, Copy, PartialEq)]
@@ -67,10 +83,10 @@ impl World {
     /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up
     /// with others that no packet is of.
     pub fn new(count: u32, pipes: usize, fill: bool, hops: Hops) -> Result<Self, Box<dyn std::error::Error>> {
-        let sizes = Sizes { flow_buckets: 20, bridge_lines: 12, route6_lines: 12, ..Sizes::default() };
+        let sizes = Sizes { flow_buckets: 20, bridge_lines: SMALL, route6_lines: SMALL, ..Sizes::default() };
         let mut world = Self {
             memory: Commands::open(Memory::new(sizes))?,
-            flows: Cuckoo::new(20, SECRET),
+            flows: Cuckoo::new(20, SECRET).with_stash(STASH),
             lines: Vec::new(),
             chip: Vec::new(),
             count,
@@ -78,30 +94,47 @@ impl World {
             first: if hops == Hops::OnChip { 0 } else { IN_MEMORY },
             extra: 0,
         };
-        let mut trie = Trie::new(8192);
+        let (mut trie, mut routes6) = (Trie::new(8192), Routes6::new(SMALL, SECRET));
         let mut steps = Vec::new();
         for vrf in 1..=VRFS {
             let (root, fresh) = trie.add(vrf as u16)?;
             steps.extend(fresh);
-            world.network(vrf, root);
+            for number in 0..PREFIXES {
+                let (prefix, length, nexthop) = world.prefix6(vrf, number);
+                steps.extend(routes6.insert(vrf as u16, prefix, length, nexthop)?);
+            }
+            steps.extend(trie.insert(vrf as u16, guest(vrf), 32, world.first + GUESTS + vrf)?);
+            world.network(vrf, root, routes6.lengths(vrf as u16));
         }
         world.nexthops();
-        for flow in 0..count {
-            let (vrf, dst, nexthop) = (world.vrf(flow), world.remote(flow), world.nexthop(flow));
-            steps.extend(trie.insert(vrf as u16, dst, 32, nexthop)?);
+        steps.extend(world.macs()?);
+        for flow in world.all_flows() {
+            let (vrf, nexthop) = (world.vrf(flow), world.nexthop(flow));
+            if matches!(Shape::of(flow).0, Shape::Plain | Shape::Gre | Shape::Vxlan) {
+                steps.extend(trie.insert(vrf as u16, world.remote(flow), 32, nexthop)?);
+            }
             for direction in 0..2 {
-                let entry = FlowEntry::V4(world.entry(flow, direction));
+                let entry = world.entry(flow, direction);
                 steps.extend(world.flows.insert(entry)?);
             }
         }
-        while fill && world.flows.len() < FILL {
+        // An IPv6 flow takes the room of two.
+        let fill = if fill { FILL - 2 * world.count_of(Shape::Ipv6) as usize } else { 0 };
+        while world.flows.len() < fill {
             let entry = world.another();
-            steps.extend(world.flows.insert(entry)?);
+            // A rare one finds no place within reach of a search: it would go to the stash, or be the host's.
+            steps.extend(world.flows.insert(entry).unwrap_or_default());
         }
         for step in &steps {
-            if let Step::Write { table, address, data } = step {
-                world.memory.write(*table, *address, data)?;
-                world.lines.push((*table, *address, *data));
+            match step {
+                Step::Write { table, address, data } => {
+                    world.memory.write(*table, *address, data)?;
+                    world.lines.push((*table, *address, *data));
+                }
+                Step::Stash { number, lines } => {
+                    world.chip.push((Table::Stash, *number, lines.as_flattened().to_vec()));
+                }
+                Step::Barrier => {}
             }
         }
         for (table, address, line) in &world.chip {
@@ -112,8 +145,8 @@ impl World {
         Ok(world)
     }
 
-    fn network(&mut self, vrf: u32, root: u32) {
-        let line = Vrf { valid: true, generation: 7, root, lengths6: u128::MAX, ..Vrf::default() };
+    fn network(&mut self, vrf: u32, root: u32, lengths6: u128) {
+        let line = Vrf { valid: true, generation: 7, root, lengths6, ..Vrf::default() };
         self.chip.push((Table::Vrf, vrf, line.encode().to_vec()));
         let port = Port {
             valid: true,
@@ -124,12 +157,16 @@ impl World {
             vrf: vrf as u16,
             mac: guest_mac(vrf),
             address4_0: guest(vrf),
+            addresses6: 1,
+            address6_0: guest6(vrf),
             ..Port::default()
         };
         self.chip.push((Table::Port, vrf, port.encode().to_vec()));
         let label =
             Label { kind: LabelKind::Nexthop as u8, vrf: vrf as u16, nexthop: self.first + GUESTS + vrf };
         self.chip.push((Table::Label, LABELS + vrf, label.encode().to_vec()));
+        let vni = Vni { vni: VNIS + vrf, vrf: vrf as u16, valid: true };
+        self.chip.push((Table::Vni, vni.vni & 0xfff, vni.encode().to_vec()));
         let hop = Nexthop {
             kind: NexthopKind::Guest as u8,
             policy: true,
@@ -144,23 +181,14 @@ impl World {
 
     fn nexthops(&mut self) {
         for number in 1..=TUNNELS {
-            let wire = self.wire(number);
-            let hop = Nexthop {
-                kind: NexthopKind::Tunnel as u8,
-                tunnel: Tunnel::MplsUdp as u8,
-                port: WIRES + u16::from(wire),
-                egress: self.pipes + wire,
-                mtu: 9000,
-                id: 16 + number,
-                outer_src: HOST.into(),
-                outer_dst: u128::from(0xc0a8_1000 + number),
-                outer_src_mac: HOST_MAC,
-                outer_dst_mac: 0x0200_0001_0000 + u64::from(number),
-                ..Nexthop::default()
-            };
-            self.chip.push((Table::Nexthop, self.first + number, hop.encode().to_vec()));
-            let remote = Remote { address: hop.outer_dst, valid: true, ..Remote::default() };
-            self.chip.push((Table::Remote, hop.outer_dst as u32 & 0xfff, remote.encode().to_vec()));
+            self.tunnel(number, number, Tunnel::MplsUdp, 16 + number);
+            let address = u128::from(FAR + number);
+            let remote = Remote { address, valid: true, ..Remote::default() };
+            self.chip.push((Table::Remote, address as u32 & 0xfff, remote.encode().to_vec()));
+        }
+        for number in 0..OTHER_TUNNELS {
+            self.tunnel(GRE + number, 1 + number, Tunnel::MplsGre, 16 + number);
+            self.tunnel(VXLAN + number, 1 + number, Tunnel::Vxlan, VNIS + 1 + number % VRFS);
         }
         for wire in 0..u32::from(self.pipes) {
             let port = Port {
@@ -173,6 +201,44 @@ impl World {
             };
             self.chip.push((Table::Port, u32::from(WIRES) + wire, port.encode().to_vec()));
         }
+    }
+
+    /// A nexthop that leads to a host, by the wire that its number says.
+    fn tunnel(&mut self, nexthop: u32, host: u32, tunnel: Tunnel, id: u32) {
+        let wire = self.wire(nexthop);
+        let hop = Nexthop {
+            kind: NexthopKind::Tunnel as u8,
+            tunnel: tunnel as u8,
+            port: WIRES + u16::from(wire),
+            egress: self.pipes + wire,
+            mtu: 9000,
+            id,
+            mac: 0x0200_0004_0000 + u64::from(host),
+            outer_src: HOST.into(),
+            outer_dst: u128::from(FAR + host),
+            outer_src_mac: HOST_MAC,
+            outer_dst_mac: FAR_MAC + u64::from(host),
+            ..Nexthop::default()
+        };
+        self.chip.push((Table::Nexthop, self.first + nexthop, hop.encode().to_vec()));
+    }
+
+    /// MACs of this host's guests, and of others'.
+    fn macs(&self) -> Result<Vec<Step>, card::cuckoo::Full> {
+        let mut table = Cuckoo::new(SMALL, SECRET);
+        let mut steps = Vec::new();
+        for vrf in 1..=VRFS {
+            let blank = Bridge { vrf: vrf as u16, valid: true, fixed: true, ..Bridge::default() };
+            let nexthop = self.first + GUESTS + vrf;
+            steps.extend(table.insert(Bridge { mac: guest_mac(vrf), nexthop, at: vrf, ..blank })?);
+            for number in 0..MACS {
+                let nexthop = self.vxlan(vrf, number);
+                let at = FAR + 1 + (nexthop - self.first - VXLAN);
+                let mac = far_mac(vrf, number);
+                steps.extend(table.insert(Bridge { mac, nexthop, at_tunnel: true, at, ..blank })?);
+            }
+        }
+        Ok(steps)
     }
 
     /// Puts everything onto a card: memory at once, the rest as its driver does.
@@ -190,14 +256,53 @@ impl World {
 
     // ---- Flows
 
-    fn vrf(&self, flow: u32) -> u32 {
+    /// How many there are of a shape, each in both directions.
+    pub fn count_of(&self, shape: Shape) -> u32 {
+        if shape == Shape::Plain { self.count } else { self.count / SHAPED }
+    }
+
+    fn all_flows(&self) -> Vec<u32> {
+        let of_shape = |shape: Shape| (0..self.count_of(shape)).map(move |number| shape.flow(number));
+        // Those first that need a bucket of their own.
+        let (ipv6, others): (Vec<_>, Vec<_>) =
+            Shape::ALL.into_iter().partition(|shape| *shape == Shape::Ipv6);
+        ipv6.into_iter().chain(others).flat_map(of_shape).collect()
+    }
+
+    pub fn vrf(&self, flow: u32) -> u32 {
         1 + flow % VRFS
     }
 
     /// Spread over the trie's levels, and over their lines: 16 blocks of 65536 addresses in each network.
     fn remote(&self, flow: u32) -> u32 {
-        let n = flow / VRFS;
-        10 << 24 | (n % 16 * 17) << 16 | (n / 16 % 256) << 8 | n.wrapping_mul(0x9e37_79b1) >> 24
+        let (shape, number) = Shape::of(flow);
+        let n = number / VRFS;
+        (10 + shape as u32) << 24
+            | (n % 16 * 17) << 16
+            | (n / 16 % 256) << 8
+            | n.wrapping_mul(0x9e37_79b1) >> 24
+    }
+
+    /// Which of its network's IPv6 prefixes, or of its MACs, a flow goes to.
+    pub fn far(&self, flow: u32, of: u32) -> u32 {
+        Shape::of(flow).1 / VRFS % of
+    }
+
+    /// An IPv6 prefix of a network, its length, and its nexthop.
+    fn prefix6(&self, vrf: u32, number: u32) -> (u128, u8, u32) {
+        let prefix = 0x2001_0db8_u128 << 96 | u128::from(vrf) << 88 | u128::from(number) << 80;
+        let nexthop = self.first + 1 + number * VRFS + vrf - 1;
+        (prefix, LENGTHS[number as usize % LENGTHS.len()], nexthop)
+    }
+
+    /// The other end of an IPv6 flow.
+    fn remote6(&self, flow: u32) -> u128 {
+        self.prefix6(self.vrf(flow), self.far(flow, PREFIXES)).0 | u128::from(Shape::of(flow).1 + 1)
+    }
+
+    /// A VXLAN nexthop of a network: it has as many as there are for all, divided by the networks.
+    fn vxlan(&self, vrf: u32, number: u32) -> u32 {
+        self.first + VXLAN + number % (OTHER_TUNNELS / VRFS) * VRFS + vrf - 1
     }
 
     /// The queue to the host by which a network's guest is reached.
@@ -216,19 +321,67 @@ impl World {
     }
 
     fn nexthop(&self, flow: u32) -> u32 {
-        let any = flow.wrapping_mul(0x9e37_79b1);
-        self.first + 1 + if Self::is_local(flow) { GUESTS + any % VRFS } else { any % TUNNELS }
+        let (shape, number) = Shape::of(flow);
+        let any = number.wrapping_mul(0x9e37_79b1);
+        match shape {
+            Shape::Plain if Self::is_local(flow) => self.first + 1 + GUESTS + any % VRFS,
+            Shape::Plain => self.first + 1 + any % TUNNELS,
+            Shape::Ipv6 => self.prefix6(self.vrf(flow), self.far(flow, PREFIXES)).2,
+            Shape::Gre => self.first + GRE + any % OTHER_TUNNELS,
+            Shape::Vxlan => self.vxlan(self.vrf(flow), any),
+            Shape::Bridged => self.vxlan(self.vrf(flow), self.far(flow, MACS)),
+        }
     }
 
-    /// Whether it is between guests of this host: every eighth.
+    /// The number of the host that packets of a flow come from.
+    pub fn host(&self, flow: u32) -> u32 {
+        1 + flow % if Shape::of(flow).0 == Shape::Plain { TUNNELS } else { OTHER_TUNNELS }
+    }
+
+    /// Whether it is between guests of this host: every eighth of the plain ones.
     pub const fn is_local(flow: u32) -> bool {
-        (flow / VRFS).is_multiple_of(8)
+        flow >> 24 == 0 && (flow / VRFS).is_multiple_of(8)
     }
 
-    fn entry(&self, flow: u32, direction: Direction) -> Flow4 {
+    pub fn entry(&self, flow: u32, direction: Direction) -> FlowEntry {
+        let plain = self.entry4(flow, direction);
+        if Shape::of(flow).0 != Shape::Ipv6 {
+            return FlowEntry::V4(plain);
+        }
+        let (near, far) = (guest6(self.vrf(flow)), self.remote6(flow));
+        let (src, dst) = if direction == 0 { (near, far) } else { (far, near) };
+        let Flow4 { sport, dport, protocol, vrf, path, from_tunnel, action, generation, index, .. } = plain;
+        let kind = FlowKind::V6Low as u8;
+        FlowEntry::V6(Flow6 {
+            src,
+            dst,
+            sport,
+            dport,
+            protocol,
+            vrf,
+            path,
+            from_tunnel,
+            action,
+            generation,
+            index,
+            kind,
+            ..Flow6::default()
+        })
+    }
+
+    fn entry4(&self, flow: u32, direction: Direction) -> Flow4 {
+        let (shape, number) = Shape::of(flow);
         let (near, far) = (guest(self.vrf(flow)), self.remote(flow));
         let (src, dst) = if direction == 0 { (near, far) } else { (far, near) };
-        let (sport, dport) = if direction == 0 { ports(flow) } else { (ports(flow).1, ports(flow).0) };
+        let (sport, dport) = if direction == 0 { ports(number) } else { (ports(number).1, ports(number).0) };
+        let path = match shape {
+            Shape::Bridged => Path::Bridged,
+            Shape::Vxlan => Path::Routed,
+            _ if direction == 0 => Path::Routed,
+            _ => Path::Labelled,
+        };
+        // Behind those that updates use.
+        let base = if shape == Shape::Plain { 0 } else { 1 << 22 | (shape as u32) << 17 };
         Flow4 {
             src,
             dst,
@@ -236,12 +389,12 @@ impl World {
             dport,
             protocol: proto::UDP,
             vrf: self.vrf(flow) as u16,
-            path: if direction == 0 { Path::Routed as u8 } else { Path::Labelled as u8 },
+            path: path as u8,
             from_tunnel: direction == 1,
-            kind: card::registers::FlowKind::V4 as u8,
+            kind: FlowKind::V4 as u8,
             action: FlowAction::Forward as u8,
             generation: 7,
-            index: 2 * flow + direction as u32,
+            index: base + 2 * number + direction as u32,
             ..Flow4::default()
         }
     }
@@ -249,7 +402,7 @@ impl World {
     /// A flow that no packet is of.
     fn another(&mut self) -> FlowEntry {
         self.extra += 1;
-        FlowEntry::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry(0, 0) })
+        FlowEntry::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry4(0, 0) })
     }
 
     /// What an update does. Two of three give a flow's line another counter; the third adds a flow for which others
@@ -257,11 +410,11 @@ impl World {
     pub fn update(&mut self, number: u32) -> Vec<Step> {
         if !number.is_multiple_of(3) {
             let flow = number.wrapping_mul(0x9e37_79b1) % self.count;
-            let mut entry = self.entry(flow, number as usize % 2);
+            let mut entry = self.entry4(flow, number as usize % 2);
             entry.index ^= 1 << 21;
             return self.flows.insert(FlowEntry::V4(entry)).unwrap_or_default();
         }
-        let oldest = Flow4 { protocol: proto::TCP, src: number / 3 + 1, ..self.entry(0, 0) };
+        let oldest = Flow4 { protocol: proto::TCP, src: number / 3 + 1, ..self.entry4(0, 0) };
         let mut steps = self.flows.remove(&FlowEntry::V4(oldest).key());
         for _ in 0..100 {
             let entry = self.another();
@@ -283,32 +436,6 @@ impl World {
         if direction == 0 { self.vrf(flow) as u16 } else { WIRES + pipe as u16 }
     }
 
-    /// A packet: the frame that a guest sends or gets is of `size` bytes. It carries what tells it from others.
-    pub fn packet(&self, flow: u32, direction: Direction, size: usize, mark: Mark) -> Vec<u8> {
-        let entry = self.entry(flow, direction);
-        let vrf = self.vrf(flow);
-        let mut out = vec![0; size.max(60) + OUTER];
-        let mut at = 0;
-        let inner = size - 14;
-        if direction == 0 {
-            at += ethernet(&mut out, model::GATEWAY_MAC, mac(guest_mac(vrf)), proto::ETHERTYPE_IPV4);
-        } else {
-            at += ethernet(&mut out, mac(HOST_MAC), mac(0x0200_0001_0000), proto::ETHERTYPE_IPV4);
-            let source = 0xc0a8_1001 + flow % TUNNELS;
-            at += ipv4(&mut out[at..], source, HOST, 20 + 8 + 4 + inner);
-            at += udp(&mut out[at..], 49152 + flow as u16 % 16384, 6635, 8 + 4 + inner);
-            out[at..at + 4].copy_from_slice(&((LABELS + vrf) << 12 | 1 << 8 | 64).to_be_bytes());
-            at += 4;
-        }
-        at += ipv4(&mut out[at..], entry.src, entry.dst, inner);
-        at += udp(&mut out[at..], entry.sport, entry.dport, inner - 20);
-        out.truncate(at + inner - 28);
-        for (bytes, word) in out[at..].chunks_mut(4).zip([flow, mark.number, mark.cycle]) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        out
-    }
-
     /// What leaves where for it: output, port, bytes.
     pub fn expected(&mut self, port: u16, frame: &[u8]) -> Option<(u8, u16, Vec<u8>)> {
         let Outcome::Forward { forward, egress, .. } = outcome(self.memory.card(), port, frame, frame.len())
@@ -320,22 +447,6 @@ impl World {
     }
 }
 
-/// What tells a packet from others of its flow.
-#[derive(Clone, Copy)]
-pub struct Mark {
-    /// Counts within the flow.
-    pub number: u32,
-    /// When it came.
-    pub cycle: u32,
-}
-
-/// Flow and mark of a packet that left by a wire, or to a guest.
-pub fn read_mark(frame: &[u8], by_wire: bool) -> Option<(u32, Mark)> {
-    let at = if by_wire { OUTER + INNER - 14 } else { INNER };
-    let word = |n: usize| Some(u32::from_le_bytes(frame.get(at + 4 * n..at + 4 * n + 4)?.try_into().ok()?));
-    Some((word(0)?, Mark { number: word(1)?, cycle: word(2)? }))
-}
-
 fn ports(flow: u32) -> (u16, u16) {
     (5000 + (flow % 40_009) as u16, 443)
 }
@@ -344,29 +455,15 @@ fn guest(vrf: u32) -> u32 {
     172 << 24 | 16 << 16 | vrf
 }
 
-fn guest_mac(vrf: u32) -> u64 {
+pub fn guest_mac(vrf: u32) -> u64 {
     0x0200_0002_0000 + u64::from(vrf)
 }
 
-fn mac(bits: u64) -> Mac {
-    let bytes = bits.to_be_bytes();
-    Mac(std::array::from_fn(|at| bytes[at + 2]))
+fn guest6(vrf: u32) -> u128 {
+    0xfd00_u128 << 112 | u128::from(vrf)
 }
 
-fn ipv4(out: &mut [u8], src: u32, dst: u32, len: usize) -> usize {
-    let (src, dst) = (Ipv4Addr::from_bits(src), Ipv4Addr::from_bits(dst));
-    let (id, tos, len) = (0, 0, len as u16);
-    let header = build::Ipv4 { src, dst, protocol: proto::UDP, ttl: 64, tos, id, dont_fragment: true, len };
-    build::ipv4(out, &header).expect("room for a header")
-}
-
-fn udp(out: &mut [u8], src: u16, dst: u16, len: usize) -> usize {
-    build::udp(out, src, dst, len as u16, 0).expect("room for a header")
-}
-
-fn ethernet(out: &mut [u8], dst: Mac, src: Mac, ethertype: u16) -> usize {
-    out[..6].copy_from_slice(&dst.0);
-    out[6..12].copy_from_slice(&src.0);
-    out[12..14].copy_from_slice(&ethertype.to_be_bytes());
-    14
+/// The MAC of another host's guest.
+pub fn far_mac(vrf: u32, number: u32) -> u64 {
+    0x0200_0100_0000 + u64::from(vrf << 12 | number)
 }
