@@ -28,6 +28,12 @@ pub enum Command {
     Diff { file: PathBuf },
     /// Report errors in FILE; needs no daemon
     Check { file: PathBuf },
+    /// Look whether this machine has what the daemon needs; needs no daemon
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor {
+        /// The daemon's file [default: /etc/viaduct/host.toml]
+        file: Option<PathBuf>,
+    },
     /// Show the state of the host on one screen
     Status,
     /// Show the state of the host, live (q quits)
@@ -120,6 +126,10 @@ pub enum Command {
     #[command(hide = true)]
     Man { dir: PathBuf },
 }
+
+const DOCTOR_HELP: &str = "\
+Each line is good, warning (it works, but slower or less safely) or broken, and says what to do. Exit status 1: a line is
+broken. Run it as root: it sees what the daemon would see.";
 
 const GUEST_EXAMPLES: &str = "Example: viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
 

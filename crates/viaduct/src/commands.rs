@@ -2,6 +2,7 @@
 
 mod apply;
 mod capture;
+mod doctor;
 mod explain;
 mod flow;
 mod nouns;
@@ -29,6 +30,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
     // These need no daemon.
     match &options.command {
         Command::Check { file } => return apply::check(file, options.json),
+        Command::Doctor { file } => return doctor::doctor(file.as_deref(), &options.run_dir, options.json),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Options::command(), "viaduct", &mut script);
@@ -66,7 +68,9 @@ pub async fn run(options: Options) -> Result<(), Failure> {
             let request = api::v1::CaptureRequest { interface: guest, filter, snap_length };
             capture::capture(&mut on, request, write, count).await
         }
-        Command::Check { .. } | Command::Completion { .. } | Command::Man { .. } => Ok(()),
+        Command::Check { .. } | Command::Doctor { .. } | Command::Completion { .. } | Command::Man { .. } => {
+            Ok(())
+        }
     }
 }
 
