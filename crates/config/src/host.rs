@@ -1,6 +1,6 @@
 //! `[host]`: what belongs to the daemon as a whole.
 
-use crate::object::Wire;
+use crate::object::{Place, Wire};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Prefix, Value, text};
@@ -97,7 +97,7 @@ impl Host {
         first(true).into_iter().chain(first(false)).collect()
     }
 
-    pub(crate) fn read(mut r: Reader<'_>) -> Self {
+    pub(crate) fn read(mut r: Reader<'_>) -> (Self, Place) {
         let host = Self {
             name: r.require("name").unwrap_or_default(),
             workers: r.list("workers"),
@@ -122,7 +122,6 @@ impl Host {
         {
             r.problem(Some("tunnel_source"), "`tunnel_source` takes one address per family");
         }
-        r.finish();
-        host
+        (host, r.finish())
     }
 }

@@ -9,6 +9,7 @@
 
 mod check;
 mod host;
+mod machine;
 mod object;
 mod problem;
 mod reader;
@@ -17,6 +18,7 @@ mod value;
 
 pub use check::{Index, check, check_routes};
 pub use host::{Executor, Host};
+pub use machine::{check_machine, cpus};
 pub use object::{
     Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
     Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
@@ -29,10 +31,12 @@ use std::cell::RefCell;
 use tree::Table;
 
 /// A whole file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, std::default::Default)]
 pub struct Document {
     /// Its `[host]`.
     pub host: Host,
+    /// Where that is written.
+    pub host_place: Place,
     /// Everything else, by kind and in the file's order.
     pub objects: Vec<Item>,
 }
@@ -44,7 +48,8 @@ pub struct Document {
 pub fn parse(text: &str) -> Result<Document, Problems> {
     let mut parts = Parts::read(text);
     parts.require_host();
-    let document = Document { host: parts.host.unwrap_or_default(), objects: parts.objects };
+    let (host, host_place) = parts.host.unwrap_or_default();
+    let document = Document { host, host_place, objects: parts.objects };
     let mut problems = parts.problems;
     let index = Index::new(&document.host, document.objects.iter().map(|item| &item.object));
     problems.extend(check::check_beside(&parts.unread, &index, &document.objects));
@@ -61,7 +66,8 @@ pub fn read(text: &str) -> Result<Document, Problems> {
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
     }
-    Ok(Document { host: parts.host.unwrap_or_default(), objects: parts.objects })
+    let (host, host_place) = parts.host.unwrap_or_default();
+    Ok(Document { host, host_place, objects: parts.objects })
 }
 
 /// Reads objects alone, as they are kept in the store; what holds between objects is not checked.
@@ -95,7 +101,7 @@ pub fn object(kind: Kind, fields: toml::Table) -> Result<Object, Problems> {
 
 /// What could be read of a text.
 struct Parts {
-    host: Option<Host>,
+    host: Option<(Host, Place)>,
     objects: Vec<Item>,
     /// Names of objects that could not be read.
     unread: Vec<String>,

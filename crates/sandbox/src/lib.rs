@@ -81,6 +81,29 @@ pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
     Report { seccomp, landlock, missing, ..now }
 }
 
+/// What the kernel lacks or refuses of a daemon's sandbox, and Landlock's version. A thread tries it, and ends.
+#[must_use]
+pub fn offered() -> Report {
+    let attempt = || {
+        let mut report = Report::default();
+        let mut note = |what: &str, why: String| report.missing.push(format!("{what}: {why}"));
+        match rustix::thread::set_no_new_privs(true) {
+            Ok(()) => report.no_new_privs = true,
+            Err(e) => note("no_new_privs", e.to_string()),
+        }
+        match files::restrict(&[], false) {
+            Ok(version) => report.landlock = version,
+            Err(why) => note("Landlock", why),
+        }
+        match calls::restrict(Calls::Daemon) {
+            Ok(()) => report.seccomp = true,
+            Err(why) => note("seccomp", why),
+        }
+        report
+    };
+    std::thread::spawn(attempt).join().unwrap_or_default()
+}
+
 /// The state of a process that gave up nothing.
 #[must_use]
 pub fn now() -> Report {

@@ -29,6 +29,12 @@ pub enum Command {
     Diff { file: PathBuf },
     /// Report errors in FILE; needs no daemon
     Check { file: PathBuf },
+    /// Look whether this machine has what the daemon needs; needs no daemon
+    #[command(after_help = help::DOCTOR)]
+    Doctor {
+        /// The daemon's file [default: /etc/viaduct/host.toml]
+        file: Option<PathBuf>,
+    },
     /// Show the state of the host on one screen
     Status,
     /// Show the state of the host, live (q quits)

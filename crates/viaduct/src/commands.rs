@@ -2,6 +2,7 @@
 
 mod apply;
 mod capture;
+mod doctor;
 mod explain;
 mod flow;
 mod nouns;
@@ -29,6 +30,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
     // These need no daemon.
     match &options.command {
         Command::Check { file } => return apply::check(file, options.json),
+        Command::Doctor { file } => return doctor::doctor(file.as_deref(), &options.run_dir, options.json),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Options::command(), "viaduct", &mut script);
@@ -65,7 +67,9 @@ pub async fn run(options: Options) -> Result<(), Failure> {
             explain::explain(&mut on, interface, packet, exit_code).await
         }
         Command::Capture(args) => capture::capture(&mut on, args.request(), args.write, args.count).await,
-        Command::Check { .. } | Command::Completion { .. } | Command::Man { .. } => Ok(()),
+        Command::Check { .. } | Command::Doctor { .. } | Command::Completion { .. } | Command::Man { .. } => {
+            Ok(())
+        }
     }
 }
 

@@ -94,3 +94,7 @@ it has these:
                                   the state of the connection
 
 Example: viaduct flow --match 'established and tcp dst port 443 and not net 10.1.1.0/24'";
+
+pub const DOCTOR: &str = "\
+Each line is good, warning (it works, but slower or less safely) or broken, and says what to do. Exit status 1: a line is
+broken. Run it as root: it sees what the daemon would see.";

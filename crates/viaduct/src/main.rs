@@ -1,11 +1,12 @@
 //! The Viaduct command line: queries and controls the daemon through its API.
 //!
-//! It depends only on `api` and `config`; it links no code of the daemon.
+//! It depends only on `api` and `config`, and for `doctor` on `sandbox`; it links no other code of the daemon.
 #![deny(unsafe_code)]
 
 mod args;
 mod client;
 mod commands;
+mod doctor;
 mod help;
 mod input;
 mod output;

@@ -34,6 +34,17 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
+    /// Bytes of headers that it puts before an IP packet: outer IP, its own, and what is inside of it before IP.
+    #[must_use]
+    pub const fn overhead(&self) -> usize {
+        let v6 = self.remote.is_ipv6();
+        match self.kind {
+            TunnelKind::MplsOverUdp => packet::TunnelKind::MplsUdp.overhead(v6),
+            TunnelKind::MplsOverGre => packet::TunnelKind::MplsGre.overhead(v6),
+            TunnelKind::Vxlan => packet::TunnelKind::Vxlan.overhead(v6) + packet::proto::ETHERNET_LEN,
+        }
+    }
+
     /// The tunnel to a mirror on another host, `vxlan:REMOTE:VNI`, with an IPv6 address in brackets or without.
     /// Nothing where the mirror is a guest: no name of one has a colon.
     ///

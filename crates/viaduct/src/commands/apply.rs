@@ -13,7 +13,11 @@ fn read(file: &Path) -> Result<String, Failure> {
 
 /// Checks a file without a daemon.
 pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
-    match config::parse(&read(file)?) {
+    let fits = |document| match config::check_machine(&document) {
+        problems if problems.is_empty() => Ok(document),
+        problems => Err(problems.into()),
+    };
+    match config::parse(&read(file)?).and_then(fits) {
         Ok(document) => {
             let warnings: Vec<_> = document.objects.iter().filter_map(config::Item::warning).collect();
             if json {

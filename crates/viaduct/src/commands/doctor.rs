@@ -1,0 +1,68 @@
+//! doctor.
+
+use super::value;
+use crate::client::Failure;
+use crate::doctor::{Finding, Level, Machine, Subject, examine};
+use crate::output::{green, print, print_json, red, yellow};
+use config::Document;
+use std::path::Path;
+
+/// The file that the systemd unit names.
+const FILE: &str = "/etc/viaduct/host.toml";
+
+/// Looks at this machine, and prints what it found. With a broken line the exit status is 1.
+pub fn doctor(file: Option<&Path>, run_dir: &Path, json: bool) -> Result<(), Failure> {
+    let (about_file, document) = read(file);
+    let machine = Machine { root: "/".into() };
+    let mut found = vec![about_file];
+    found.extend(examine(&Subject { machine: &machine, document: &document, run_dir }));
+    if json {
+        print_json(&found.iter().map(value).collect())?;
+    } else {
+        print(&found.iter().map(line).collect::<String>())?;
+    }
+    let count = |level| found.iter().filter(|one| one.level == level).count();
+    match (count(Level::Broken), count(Level::Warning)) {
+        (0, _) => Ok(()),
+        (broken, warnings) => Err(Failure::Refused(format!("{broken} broken, {warnings} warnings"))),
+    }
+}
+
+/// The file, or a host with nothing where it can't be read.
+fn read(file: Option<&Path>) -> (Finding, Document) {
+    let path = file.unwrap_or(Path::new(FILE));
+    let name = path.display();
+    let finding = |level, message, advice: Option<String>| Finding { check: "file", level, message, advice };
+    let nothing = Document::default();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        // That there is none is no surprise before the first start.
+        Err(e) if file.is_none() && e.kind() == std::io::ErrorKind::NotFound => {
+            let advice = format!("name another: viaduct doctor FILE; or write {FILE}, see host.toml(5)");
+            let message = format!("{name}: {e}; looked at the machine alone");
+            return (finding(Level::Warning, message, Some(advice)), nothing);
+        }
+        Err(e) => {
+            let advice = "name a file that can be read: viaduct doctor FILE".to_owned();
+            return (finding(Level::Broken, format!("{name}: {e}"), Some(advice)), nothing);
+        }
+    };
+    match config::parse(&text) {
+        Ok(document) => (finding(Level::Good, format!("{name} is good"), None), document),
+        Err(problems) => {
+            let advice = Some(format!("viaduct check {name}"));
+            let first = problems.iter().next().map(ToString::to_string).unwrap_or_default();
+            (finding(Level::Broken, format!("{name}: {first}"), advice), nothing)
+        }
+    }
+}
+
+fn line(found: &Finding) -> String {
+    let level = match found.level {
+        Level::Good => green("good   ".to_owned()),
+        Level::Warning => yellow("warning".to_owned()),
+        Level::Broken => red("broken ".to_owned()),
+    };
+    let advice = found.advice.as_ref().map(|advice| format!("{:24}-> {advice}\n", "")).unwrap_or_default();
+    format!("{level}  {:<13}  {}\n{advice}", found.check, found.message)
+}

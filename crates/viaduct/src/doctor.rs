@@ -1,0 +1,156 @@
+//! What `viaduct doctor` looks at: whether this machine has what the daemon needs for a file, and what to do where it
+//! has not.
+//!
+//! A check looks at files below a root, so that tests give it another one, and asks the kernel where there is no file.
+
+mod cpus;
+mod guests;
+mod kernel;
+mod libvirt;
+mod memory;
+mod privileges;
+mod wires;
+
+use config::{Document, Driver, Guest, GuestKind, Index, Network, Object, Wire};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Good,
+    /// It works, but slower, less safely, or for others only.
+    Warning,
+    /// It does not work.
+    Broken,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub check: &'static str,
+    /// How it is.
+    pub level: Level,
+    /// What was seen.
+    pub message: String,
+    /// What to do about it, if it is not good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn good(check: &'static str, message: impl Into<String>) -> Self {
+        Self { check, level: Level::Good, message: message.into(), advice: None }
+    }
+
+    fn warning(check: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, level: Level::Warning, message: message.into(), advice: Some(advice.into()) }
+    }
+
+    fn broken(check: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { level: Level::Broken, ..Self::warning(check, message, advice) }
+    }
+
+    /// The same, broken only where somebody needs what is missing.
+    fn unless(self, is_needed: bool) -> Self {
+        if is_needed { self } else { Self { level: self.level.min(Level::Warning), ..self } }
+    }
+}
+
+/// The machine as its files say it is.
+pub struct Machine {
+    /// `/`, except in tests.
+    pub root: PathBuf,
+}
+
+impl Machine {
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The text of a file, without space around it; `None` where it can't be read.
+    fn text(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// The number in a file.
+    fn number(&self, path: &str) -> Option<u64> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// A list of CPUs in a file; empty where there is no such file.
+    fn cpus(&self, path: &str) -> Vec<u16> {
+        self.text(path).and_then(|list| config::cpus(&list)).unwrap_or_default()
+    }
+}
+
+/// The file that the daemon reads, and what else a check has to know.
+pub struct Subject<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The file. One of a host with nothing, if there is none.
+    pub document: &'a Document,
+    /// The daemon's run-dir.
+    pub run_dir: &'a Path,
+}
+
+impl Subject<'_> {
+    fn guests(&self, kind: GuestKind) -> impl Iterator<Item = &Guest> {
+        let guests = self.document.objects.iter().filter_map(|item| match &item.object {
+            Object::Guest(guest) => Some(&**guest),
+            _ => None,
+        });
+        guests.filter(move |guest| guest.kind == kind)
+    }
+
+    fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.document.objects.iter().filter_map(|item| match &item.object {
+            Object::Network(network) => Some(network),
+            _ => None,
+        })
+    }
+
+    fn wires(&self) -> impl Iterator<Item = &Wire> {
+        self.document.objects.iter().filter_map(|item| match &item.object {
+            Object::Wire(wire) => Some(wire),
+            _ => None,
+        })
+    }
+
+    /// The wires that are network devices of the kernel.
+    fn nics(&self) -> impl Iterator<Item = &Wire> {
+        self.wires().filter(|wire| matches!(wire.driver, Driver::AfPacket | Driver::AfXdp))
+    }
+
+    fn has_xdp(&self) -> bool {
+        self.wires().any(|wire| wire.driver == Driver::AfXdp)
+    }
+
+    fn has_taps(&self) -> bool {
+        self.guests(GuestKind::Tap).next().is_some() || self.wires().any(|wire| wire.driver == Driver::Tap)
+    }
+
+    fn index(&self) -> Index {
+        Index::new(&self.document.host, self.document.objects.iter().map(|item| &item.object))
+    }
+}
+
+/// Makes all checks.
+pub fn examine(subject: &Subject<'_>) -> Vec<Finding> {
+    let checks: [fn(&Subject<'_>) -> Vec<Finding>; 7] = [
+        privileges::check,
+        kernel::check,
+        cpus::check,
+        memory::check,
+        guests::check,
+        wires::check,
+        libvirt::check,
+    ];
+    checks.iter().flat_map(|check| check(subject)).collect()
+}
+
+#[cfg(test)]
+mod tests;

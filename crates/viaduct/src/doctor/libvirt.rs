@@ -1,0 +1,99 @@
+//! Whether QEMU, as libvirt starts it, may connect to the sockets of guests.
+
+use super::{Finding, Subject};
+use config::{Guest, GuestKind, Role};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const CHECK: &str = "libvirt";
+/// The user as which libvirt starts QEMU: Debian's and Ubuntu's, and that of others.
+const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
+
+/// A user and its groups.
+struct User {
+    name: String,
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+/// Checks the socket of each guest that Viaduct listens for.
+pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
+    let Some(user) = user(subject) else {
+        return vec![Finding::good(CHECK, "not installed here: no user libvirt-qemu")];
+    };
+    let guests = subject.guests(GuestKind::Vhost).filter(|guest| guest.role == Role::Server);
+    let found: Vec<_> = guests.filter_map(|guest| socket(subject, guest, &user)).collect();
+    if found.is_empty() {
+        return vec![Finding::good(CHECK, format!("{} may connect to the sockets of all guests", user.name))];
+    }
+    found
+}
+
+fn user(subject: &Subject<'_>) -> Option<User> {
+    let passwd = subject.machine.text("/etc/passwd")?;
+    let groups = subject.machine.text("/etc/group").unwrap_or_default();
+    let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = users.find(|fields| fields.len() > 3 && USERS.contains(&fields[0]))?;
+    let (name, uid, gid) = (entry[0].to_owned(), entry[2].parse().ok()?, entry[3].parse().ok()?);
+    let member =
+        |line: &&str| line.rsplit(':').next().is_some_and(|list| list.split(',').any(|one| one == name));
+    let number = |line: &str| line.split(':').nth(2)?.parse().ok();
+    let groups = groups.lines().filter(member).filter_map(number).chain([gid]).collect();
+    Some(User { name, uid, groups })
+}
+
+fn socket(subject: &Subject<'_>, guest: &Guest, user: &User) -> Option<Finding> {
+    let name = guest.socket.clone().unwrap_or_else(|| format!("{}.sock", guest.name));
+    let path = subject.run_dir.join(name);
+    let advice = format!(
+        "owner = \"{}:kvm\" for guest {} in the file, then: viaduct apply FILE",
+        user.name, guest.name
+    );
+    if path.exists() {
+        return (!may(&path, user, Wanted::Write))
+            .then(|| {
+                let message = format!(
+                    "{} may not write {}, the socket of guest {}",
+                    user.name,
+                    path.display(),
+                    guest.name
+                );
+                Finding::warning(CHECK, message, advice)
+            })
+            .or_else(|| closed(&path, user));
+    }
+    // Without the daemon there is only the file to look at.
+    let owner = guest.owner.as_deref().and_then(|owner| owner.split(':').next());
+    let is_its_own = owner.is_some_and(|owner| owner == user.name || owner == user.uid.to_string());
+    (!is_its_own).then(|| {
+        let message =
+            format!("guest {}: its socket will not belong to {}, QEMU's user", guest.name, user.name);
+        Finding::warning(CHECK, message, advice)
+    })
+}
+
+/// The first directory above the socket that the user may not search.
+fn closed(path: &Path, user: &User) -> Option<Finding> {
+    let closed: PathBuf = path.ancestors().skip(1).find(|dir| !may(dir, user, Wanted::Search))?.into();
+    let message = format!("{} may not search {}, above sockets of guests", user.name, closed.display());
+    Some(Finding::warning(CHECK, message, format!("chmod o+x {}", closed.display())))
+}
+
+#[derive(Clone, Copy)]
+enum Wanted {
+    Search = 1,
+    Write = 2,
+}
+
+/// Whether the mode of a file lets the user. Access lists are not looked at.
+fn may(path: &Path, user: &User, wanted: Wanted) -> bool {
+    let Ok(file) = path.metadata() else { return false };
+    let shift = if file.uid() == user.uid {
+        6
+    } else if user.groups.contains(&file.gid()) {
+        3
+    } else {
+        0
+    };
+    file.mode() >> shift & wanted as u32 != 0
+}
