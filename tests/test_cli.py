@@ -96,7 +96,7 @@ def test_exit_codes(host, lab):
 
 def test_refusal_as_json_is_still_an_exit_code(host):
     refused = host.call("--json", "guest", "show", "nobody", check=False)
-    assert refused.returncode == 1
+    assert refused.returncode == 1 and json.loads(refused.stderr)["status"] == 1
 
 
 def test_check_needs_no_daemon(host, lab):
@@ -106,7 +106,8 @@ def test_check_needs_no_daemon(host, lab):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(host, shell):
-    assert "dropstats" in run([binary("viaduct"), "completion", shell]).stdout
+    script = run([binary("viaduct"), "completion", shell]).stdout
+    assert "COMPLETE" in script and "viaduct" in script
 
 
 def test_help_names_every_command():

@@ -134,6 +134,47 @@ def test_dropped_packets_are_kept_with_reason_and_head(host):
     assert "rule_drop" in host.call("dropstats", "--log", "5").stdout
 
 
+def test_dropped_packets_are_filtered(host):
+    datagram(host.a1, A2.address, 7653, timeout=0.2)
+    host.a1.ping("172.16.9.9", 1, timeout=0.5)
+    eventually(lambda: {"rule_drop", "no_route"} <= set(host.drops()), "both drops")
+    only = host.viaduct("dropstats", "--reason", "no_route", "--log", "50")
+    assert [row["reason"] for row in only["reasons"]] == ["no_route"]
+    assert {packet["reason"] for packet in only["log"]} == {"no_route"}
+    of_a2 = host.viaduct("dropstats", "-i", "a2", "--log", "50")
+    assert not {"rule_drop", "no_route"} & {row["reason"] for row in of_a2["reasons"]}
+    of_a1 = {row["reason"]: row["packets"] for row in host.viaduct("dropstats", "--interface", "a1")["reasons"]}
+    assert of_a1["rule_drop"] >= 1 and of_a1["no_route"] >= 1
+    wrong = host.call("dropstats", "--reason", "no_rout", check=False)
+    assert wrong.returncode == 1 and "--explain" in wrong.stderr
+
+
+def test_every_reason_has_advice(host):
+    reasons = host.viaduct("dropstats", "--explain")["reasons"]
+    assert len(reasons) > 50 and all(row["advice"] for row in reasons)
+    text = host.call("dropstats", "--explain", "--reason", "tx_down").stdout
+    assert "viaduct status" in text and "no_route" not in text
+
+
+def test_a_broadcast_to_who_is_not_there_is_no_drop(lab):
+    host = lab.host(host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "b1": {"kind": "vhost", "socket": "b1.sock"}},
+                                wire=False))
+    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    assert host.viaduct("vif", "show", "b1")["state"] == "down"
+    before = host.viaduct("vif", "show", "a2")["tx_packets"]
+    a1.ping("10.1.1.99", 1, timeout=1)  # nobody has it: ARP asks all
+    eventually(lambda: host.viaduct("vif", "show", "a2")["tx_packets"] > before, "the broadcast at a2")
+    assert "tx_down" not in host.drops() and host.viaduct("vif", "show", "b1")["tx_drops"] == 0
+
+
+def test_flows_are_counted_when_they_are_asked_for(host):
+    host.a1.expect_ping(A2.address)
+    host.call("flow", "flush")
+    received, _ = host.a1.ping(A2.address, 20, interval=0.01)
+    flow = host.viaduct("flow", "--match", "icmp")[0]
+    assert (flow["packets"], flow["reply_packets"]) == (received, received), flow
+
+
 def test_capture_opens_in_tshark_with_names_and_reasons(host, lab):
     file = lab.directory / "seen.pcapng"
     capture = host.background("capture", "-w", file, label="capture")

@@ -5,11 +5,12 @@ use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Prefix, Value, text};
 use ipnet::IpNet;
+use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path};
 
 /// `[host]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// The host's name.
     pub name: String,
@@ -24,8 +25,10 @@ pub struct Host {
     /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,
     /// Where Prometheus may scrape; `None`: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
     /// Group whose members may read by a second API socket; `None`: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub readers: Option<String>,
     /// Directories, besides the run-dir and those of sockets in the file, in which sockets may be that are added while
     /// the daemon runs; `DIR/**` is `DIR` with all below it. `/**` in a file that names none.
@@ -63,7 +66,8 @@ impl Value for Group {
 }
 
 /// What forwards packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Executor {
     /// CPU cores.
     #[default]
@@ -87,6 +91,16 @@ impl Value for Executor {
 }
 
 impl Host {
+    /// `[host]` in TOML.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let body = toml::Table::try_from(self).unwrap_or_default();
+        let is_set = |value: &toml::Value| value.as_array().is_none_or(|list| !list.is_empty());
+        let set = body.iter().filter(|(key, value)| is_set(value) || *key == "socket_dirs");
+        let lines = set.map(|(key, value)| format!("{key} = {value}\n"));
+        format!("[host]\n{}", lines.collect::<String>())
+    }
+
     /// Where tunnels start: what is configured, or else the first address of each family that a wire has.
     pub fn tunnel_sources<'a>(&self, wires: impl Iterator<Item = &'a Wire>) -> Vec<IpAddr> {
         if !self.tunnel_source.is_empty() {

@@ -3,6 +3,7 @@
 mod guest;
 mod network;
 mod rdma;
+mod refers;
 mod route;
 mod rule;
 mod target;
@@ -165,6 +166,25 @@ objects! {
 }
 
 impl Object {
+    /// The object as `[[kind]]` in TOML for people: a key to a line, the name first, tables inline, no defaults.
+    #[must_use]
+    pub fn to_concise_toml(&self) -> String {
+        let mut body = toml::Table::try_from(self).unwrap_or_default();
+        // Those of other kinds have no defaults.
+        let has_defaults = matches!(self, Self::Wire(_) | Self::Network(_) | Self::Guest(_) | Self::Rule(_));
+        for key in body.keys().filter(|_| has_defaults).cloned().collect::<Vec<_>>() {
+            let value = body.remove(&key);
+            if crate::object(self.kind(), body.clone()).ok().as_ref() != Some(self) {
+                body.extend(value.map(|value| (key, value)));
+            }
+        }
+        let mut lines: Vec<_> =
+            body.iter().map(|(key, value)| (key != "name", key != "network", key, value)).collect();
+        lines.sort_by_key(|(name, network, key, _)| (*name, *network, *key));
+        let lines = lines.iter().map(|(.., key, value)| format!("{key} = {value}\n"));
+        format!("[[{}]]\n{}", self.kind(), lines.collect::<String>())
+    }
+
     /// The object as `[[kind]]` in TOML, defaults written out.
     ///
     /// # Panics

@@ -31,6 +31,34 @@ fn objects_written_out_read_back() {
 }
 
 #[test]
+fn a_host_written_out_for_people_reads_back() {
+    let document = parse(VALID).unwrap();
+    let objects = document.objects.iter().map(|item| item.object.to_concise_toml());
+    let text = document.host.to_toml() + &objects.collect::<String>();
+    let back = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert_eq!(back.host, document.host);
+    let of = |document: &config::Document| {
+        document.objects.iter().map(|item| item.object.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&back), of(&document));
+    assert!(!text.contains("tcp_midstream"), "a default is written out:\n{text}");
+}
+
+#[test]
+fn objects_say_whom_they_refer_to() {
+    let of = |key: &str| {
+        let document = parse(VALID).unwrap();
+        let item = document.objects.into_iter().find(|item| item.object.key().to_string() == key);
+        let keys = item.unwrap_or_else(|| panic!("{key}")).object.refers_to();
+        keys.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(of("network \"public\""), ["wire \"up0\""]);
+    assert_eq!(of("guest \"vm1\""), ["network \"blue\"", "network \"public\"", "guest \"mon0\""]);
+    assert_eq!(of("route \"10.8.0.0/16\" of network \"blue\""), ["nexthop \"spine\"", "network \"blue\""]);
+    assert_eq!(of("nat \"10.1.1.1\" of network \"blue\""), ["network \"blue\"", "network \"public\""]);
+}
+
+#[test]
 fn lines_are_those_of_the_keys() {
     let document = parse(VALID).unwrap();
     let line_of = |text: &str| VALID.lines().position(|l| l == text).map(|i| i + 1);

@@ -145,8 +145,12 @@ impl Core {
         for item in &file.objects {
             let key = item.object.key();
             if let Some(other) = next.get(&key).filter(|other| other.owner != Owner::File) {
+                // What is there already, and the same, stays as it is: an exported file has what others brought.
+                if other.object == item.object {
+                    continue;
+                }
                 return Err(Error::Conflict(format!(
-                    "{key} belongs to {}; leave it out of the file, or remove it there first",
+                    "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
                     other.owner.name()
                 )));
             }

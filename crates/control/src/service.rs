@@ -7,6 +7,7 @@ mod rdma;
 mod read_only;
 mod state;
 mod tables;
+mod users;
 
 use crate::core::{Core, Error, View};
 use crate::object_change::ObjectChange;
@@ -14,6 +15,7 @@ use crate::owner::Owner;
 use crate::server::Sandbox;
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio_stream::Stream;
@@ -93,6 +95,39 @@ fn changes(list: Vec<ObjectChange>, warnings: Vec<v1::Warning>) -> v1::Changes {
     v1::Changes { changes: list.into_iter().map(change).collect(), warnings }
 }
 
+fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
+    let kind = convert::kind(request.kind());
+    let objects = view.objects.in_order().into_iter().filter(|owned| {
+        let key = owned.object.key();
+        kind.is_none_or(|kind| kind == key.kind)
+            && request.network.as_ref().is_none_or(|n| key.network.as_ref().is_none_or(|of| of == n))
+    });
+    let mut users = if request.users { users::of_objects(view) } else { HashMap::new() };
+    let objects = objects.map(|owned| {
+        let of = users.remove(&owned.object.key()).unwrap_or_default();
+        v1::OwnedObject {
+            owner: owned.owner.name().to_owned(),
+            object: Some(convert::message(&owned.object)),
+            users: of.names,
+            user_count: of.count,
+        }
+    });
+    v1::ObjectsReply { objects: objects.collect() }
+}
+
+/// The configuration in force as a file. What others than the file brought says so.
+fn export(view: &View) -> String {
+    let mut out = view.host.to_toml();
+    for owned in view.objects.in_order() {
+        out.push('\n');
+        if owned.owner != Owner::File {
+            out += &format!("# owner: {}\n", owned.owner.name());
+        }
+        out += &owned.object.to_concise_toml();
+    }
+    out
+}
+
 #[tonic::async_trait]
 impl Viaduct for Service {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
@@ -132,22 +167,17 @@ impl Viaduct for Service {
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
         let request = request.into_inner();
-        let kind = convert::kind(request.kind());
-        let view = self.view();
-        let objects = view.objects.in_order().into_iter().filter(|owned| {
-            let key = owned.object.key();
-            kind.is_none_or(|kind| kind == key.kind)
-                && request.network.as_ref().is_none_or(|n| key.network.as_ref().is_none_or(|of| of == n))
-        });
-        let objects = objects.map(|owned| v1::OwnedObject {
-            owner: owned.owner.name().to_owned(),
-            object: Some(convert::message(&owned.object)),
-        });
-        Ok(Response::new(v1::ObjectsReply { objects: objects.collect() }))
+        self.blocking(move |core| Ok(objects(&core.view(), &request))).await.map(Response::new)
+    }
+
+    async fn export(&self, _: Request<v1::ExportRequest>) -> Reply<v1::ExportReply> {
+        let toml = self.blocking(|core| Ok(export(&core.view()))).await?;
+        Ok(Response::new(v1::ExportReply { toml }))
     }
 
     async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
-        tables::reply(&self.view(), &request.into_inner()).map(Response::new)
+        let request = request.into_inner();
+        self.blocking(move |core| tables::reply(&core.view(), &request)).await.map(Response::new)
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
@@ -160,7 +190,8 @@ impl Viaduct for Service {
     }
 
     async fn drop_stats(&self, request: Request<v1::DropStatsRequest>) -> Reply<v1::DropStatsReply> {
-        Ok(Response::new(state::drops(&self.view(), request.into_inner().log)))
+        let request = request.into_inner();
+        self.blocking(move |core| state::drops(&core.view(), &request)).await.map(Response::new)
     }
 
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {

@@ -331,6 +331,17 @@ impl Executor for Engine {
         workers.map(|worker| worker.cells.nexthop_counters(nexthop)).fold(Counters::default(), sum)
     }
 
+    fn settle(&self) {
+        // Not worth more than a moment: a worker that is late counts by itself soon.
+        let deadline = Instant::now() + PATIENCE;
+        let pending = self.post_all(|| Message::Settle);
+        for (worker, pending) in self.common.workers.iter().zip(pending) {
+            if !worker.is_stalled() {
+                let _ = pending.wait(deadline);
+            }
+        }
+    }
+
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {
         self.common.shared.flows().for_each(self.common.clock.now().seconds, each);
     }

@@ -22,6 +22,8 @@ pub(crate) enum Message {
     Solicit(Question),
     /// Send a frame of this host's own.
     Tell(Unasked),
+    /// Bring the counters of connections, rules and nexthops up to date; the receipt is given back when that is done.
+    Settle,
     /// Empty the flow cache.
     Forget,
     /// Nothing: the receipt shows that the worker runs.

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::core::{Core, Limits};
 use crate::counters::WorkerCells;
 use crate::cycles;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Receipt};
 use crate::message::Message;
 use crate::pinned::Tables;
 use crate::receivers::{Receiver, Receivers};
@@ -61,6 +61,8 @@ pub(crate) struct Worker {
     core: Core,
     /// Packets were forwarded that are not all counted yet.
     unsettled: bool,
+    /// Who waits for all to be counted, and how many lines of the cache are still to be visited for that.
+    settling: (Vec<Receipt>, usize),
     /// How long it polls in vain before it sleeps.
     spin: Duration,
     /// Whether other threads want its CPU.
@@ -93,6 +95,7 @@ impl Worker {
             receivers: Receivers::default(),
             core,
             unsettled: false,
+            settling: (Vec::new(), 0),
             spin: SHORTEST_SPIN,
             is_crowded: false,
             held: (0, 0),
@@ -111,8 +114,8 @@ impl Worker {
         let mut last = cycles::now();
         loop {
             // One message a round, so that many of them do not hold up packets.
-            if let Some((message, _receipt)) = self.mailbox.next() {
-                if !self.obey(message) {
+            if let Some((message, receipt)) = self.mailbox.next() {
+                if !self.obey(message, receipt) {
                     return;
                 }
                 last = cycles::now();
@@ -183,6 +186,7 @@ impl Worker {
             self.reader.pin();
         }
         busy |= self.look_at_held();
+        busy |= self.settle_some();
         busy
     }
 
@@ -200,6 +204,25 @@ impl Worker {
                 self.core.actions.settle(tables, &self.core.cells, self.core.now.seconds);
             }
         }
+    }
+
+    /// Counts what some lines of the cache hold, where somebody waits for that. Returns whether it did.
+    fn settle_some(&mut self) -> bool {
+        let (waiting, left) = &mut self.settling;
+        if waiting.is_empty() {
+            return false;
+        }
+        self.core.now = self.clock.now();
+        let pinned = self.reader.pin();
+        let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+        let lines = (*left).min(LINES_PER_ROUND);
+        self.core.tidy(tables, lines);
+        *left -= lines;
+        if *left == 0 || self.core.cache.is_empty() {
+            self.core.actions.settle(tables, &self.core.cells, self.core.now.seconds);
+            waiting.clear();
+        }
+        true
     }
 
     /// Decides held packets again, some in each round, when there may be news. Returns whether there are more to look
@@ -269,8 +292,8 @@ impl Worker {
         self.unsettled = false;
     }
 
-    /// Obeys a message; returns false if the worker must end.
-    fn obey(&mut self, message: Message) -> bool {
+    /// Does what a message says, of which the receipt tells; false if the worker is to end.
+    fn obey(&mut self, message: Message, receipt: Receipt) -> bool {
         match message {
             Message::Receive { vif, queue } => self.receive(vif, queue),
             Message::Send { vif, queues } => self.core.ports.attach(vif, queues),
@@ -288,6 +311,10 @@ impl Worker {
                 self.core.now = self.clock.now();
                 self.core.turn = Turn::NEW;
                 self.core.send_all(&unasked.frame, &unasked.to);
+            }
+            Message::Settle => {
+                self.settling.0.push(receipt);
+                self.settling.1 = self.core.cache.lines();
             }
             Message::Forget => {
                 let pinned = self.reader.pin();

@@ -42,6 +42,8 @@ pub trait Executor: Send + Sync {
     /// Counter of a nexthop.
     fn nexthop_counters(&self, nexthop: NexthopId) -> Counters;
 
+    /// Brings the counters of connections, rules and nexthops up to date; otherwise they lag by two seconds at most.
+    fn settle(&self);
     /// Calls `each` for connections until it returns false.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool);
     /// Removes the connections for which `which` returns true; returns how many.

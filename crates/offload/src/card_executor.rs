@@ -214,6 +214,10 @@ impl Executor for CardExecutor {
         self.engine.explain(ingress, frame)
     }
 
+    fn settle(&self) {
+        self.engine.settle();
+    }
+
     fn dropped(&self, n: usize) -> Vec<DroppedPacket> {
         self.engine.dropped(n)
     }

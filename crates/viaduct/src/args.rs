@@ -1,13 +1,14 @@
 //! The command line's grammar.
 
-use crate::help;
+use crate::{complete, help};
 use clap::{Args, Parser, Subcommand};
-use clap_complete::Shell;
+use clap_complete::{ArgValueCandidates, Shell};
 use std::path::PathBuf;
 
 /// Query and control the Viaduct daemon on this host.
 ///
-/// Exit status: 0 done, 1 refused (the message says why, and what to do instead), 2 wrong usage, 3 no daemon.
+/// Exit status: 0 done, 1 refused (the message says why, and what to do instead), 2 wrong usage, 3 no daemon. With
+/// --json, errors are JSON too, on standard error: {"error": TEXT, "status": N}.
 #[derive(Parser)]
 #[command(version, about, arg_required_else_help = true)]
 pub struct Options {
@@ -17,14 +18,37 @@ pub struct Options {
     /// Print JSON, for scripts: keys are stable, new ones may be added
     #[arg(long, global = true)]
     pub json: bool,
+    /// The same as --json
+    #[arg(short, long, value_enum, global = true, hide_possible_values = true, value_name = "json")]
+    pub output: Option<Output>,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Options {
+    /// Whether output is JSON.
+    pub const fn is_json(&self) -> bool {
+        self.json || self.output.is_some()
+    }
+}
+
+/// Forms of output.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Output {
+    /// JSON.
+    Json,
 }
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Configure the host as FILE says: all of it, or nothing
-    Apply { file: PathBuf },
+    Apply {
+        /// A host.toml; - is standard input
+        file: PathBuf,
+        /// Only show what would change, as `diff` does
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Show what `apply FILE` would change
     Diff { file: PathBuf },
     /// Report errors in FILE; needs no daemon
@@ -35,51 +59,84 @@ pub enum Command {
         /// The daemon's file [default: /etc/viaduct/host.toml]
         file: Option<PathBuf>,
     },
+    /// Print the configuration in force as a file that `apply` takes
+    Export,
     /// Show the state of the host on one screen
     Status,
     /// Show the state of the host, live (q quits)
     Top,
     /// Interfaces: guests and wires, with state and counters
     #[command(after_help = help::GUEST_EXAMPLES)]
+    #[command(aliases = ["vifs", "interface", "interfaces"])]
     Vif(Noun<GuestArgs>),
     /// Guests: virtual machines' and containers' interfaces
     #[command(after_help = help::GUEST_EXAMPLES)]
+    #[command(aliases = ["guests"])]
     Guest(Noun<GuestArgs>),
     /// Wires: ways out of the host
     #[command(
         after_help = "Example: viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24"
     )]
+    #[command(aliases = ["wires"])]
     Wire(Noun<WireArgs>),
     /// Tenant networks
     #[command(after_help = "Example: viaduct network add blue --vrf 1 --gateway 10.1.1.254/24 --vni 5001")]
+    #[command(aliases = ["networks"])]
     Network(Noun<NetworkArgs>),
-    /// Nexthops; added ones have a name, and routes can share them
+    /// Nexthops in use, by number, with what refers to them
     #[command(
         after_help = "Example: viaduct nh add spine --to mpls-over-udp:192.0.2.2:100 --to mpls-over-udp:192.0.2.3:100"
     )]
     Nh(Noun<NexthopArgs>),
+    /// Nexthops with a name, which routes can share
+    #[command(after_help = help::NEXTHOP_EXAMPLES, aliases = ["nexthops"])]
+    Nexthop(Noun<NexthopArgs>),
     /// Routes
     #[command(after_help = help::RT_EXAMPLES)]
+    #[command(visible_alias = "route", aliases = ["routes"])]
     Rt(NetworkNoun<RouteArgs>),
     /// MAC tables, with static and learned entries
     #[command(
         after_help = "Example: viaduct bridge add --network blue 02:00:00:00:00:03 --to vxlan:192.0.2.2:5001"
     )]
+    #[command(aliases = ["mac", "macs"])]
     Bridge(NetworkNoun<BridgeArgs>),
     /// MPLS labels of arriving packets
     #[command(after_help = "Example: viaduct mpls add 200 --to network:blue")]
+    #[command(aliases = ["label", "labels"])]
     Mpls(Noun<MplsArgs>),
     /// VXLAN network identifiers of arriving packets
     #[command(after_help = "Example: viaduct vxlan add 5003 --network blue")]
+    #[command(aliases = ["vni", "vnis"])]
     Vxlan(Noun<VxlanArgs>),
     /// Security rules; KEY is the id in the list
     #[command(after_help = help::RULE_EXAMPLES)]
+    #[command(aliases = ["rules"])]
     Rule(RuleNoun),
+    /// Floating addresses; KEY is the inside address
+    #[command(after_help = help::NAT_EXAMPLES, aliases = ["nats", "floating"])]
+    Nat(NetworkNoun<NatArgs>),
+    /// Where networks flood to, besides their guests; KEY is the network
+    #[command(after_help = help::FLOOD_EXAMPLES, aliases = ["floods"])]
+    Flood(Noun<FloodArgs>),
+    /// What networks do with traffic that no rule matches; KEY is the network
+    #[command(after_help = "Example: viaduct default add blue --action drop", aliases = ["defaults"])]
+    Default(Noun<DefaultArgs>),
+    /// Neighbours by ARP and neighbour discovery, on wires and in networks; KEY is the address
+    #[command(visible_alias = "neighbour", aliases = ["neighbours", "neighbor", "neighbors", "arp"])]
+    Neigh {
+        /// The network
+        #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
+        network: Option<String>,
+        #[command(subcommand)]
+        action: Option<Look>,
+    },
     /// Verbs devices of guests, and the objects of their clients
     #[command(after_help = help::RDMA_EXAMPLES)]
     Rdma(RdmaArgs),
     /// Connections
     #[command(after_long_help = help::FLOW_FILTERS)]
+    #[command(aliases = ["flows"])]
     Flow(FlowArgs),
     /// Packets, drops and cycles by worker
     Stats {
@@ -92,6 +149,15 @@ pub enum Command {
         /// Also show the last N dropped packets
         #[arg(long, value_name = "N", default_value_t = 0)]
         log: u32,
+        /// Only packets of this guest or wire, counted among the last packets that were dropped
+        #[arg(short = 'i', long, value_name = "VIF", add = ArgValueCandidates::new(complete::vifs))]
+        interface: Option<String>,
+        /// Only this reason; may be repeated
+        #[arg(long = "reason", value_name = "REASON", add = ArgValueCandidates::new(complete::reasons))]
+        reasons: Vec<String>,
+        /// List all reasons, with what they mean and what to do about them
+        #[arg(long)]
+        explain: bool,
     },
     /// Show what would happen to a packet: every table it touches, and the decision
     #[command(
@@ -100,7 +166,7 @@ pub enum Command {
     )]
     Explain {
         /// The interface by which the packet arrives
-        #[arg(long = "in", value_name = "VIF")]
+        #[arg(long = "in", value_name = "VIF", add = ArgValueCandidates::new(complete::vifs))]
         interface: String,
         /// Exit with 4 if a packet would be dropped, with 5 if it would wait for a neighbour
         #[arg(long)]
@@ -130,19 +196,40 @@ pub struct Noun<A: Args> {
 #[derive(Subcommand)]
 pub enum Action<A: Args> {
     /// List all (the default)
+    #[command(visible_alias = "ls")]
     List,
     /// Show one in full
-    Show { key: String },
+    #[command(visible_alias = "get")]
+    Show {
+        #[arg(add = ArgValueCandidates::new(complete::keys))]
+        key: String,
+    },
     /// Add one
+    #[command(alias = "create")]
     Add(A),
     /// Remove objects that the API added: all of those named, or none
+    #[command(visible_alias = "delete", aliases = ["rm", "remove"])]
     Del(Keys),
+}
+
+/// The actions on what is not configured.
+#[derive(Subcommand)]
+pub enum Look {
+    /// List all (the default)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one in full
+    #[command(visible_alias = "get")]
+    Show {
+        #[arg(add = ArgValueCandidates::new(complete::keys))]
+        key: String,
+    },
 }
 
 /// The objects to act on.
 #[derive(Args)]
 pub struct Keys {
-    #[arg(value_name = "KEY", required_unless_present = "file")]
+    #[arg(value_name = "KEY", required_unless_present = "file", add = ArgValueCandidates::new(complete::keys))]
     pub keys: Vec<String>,
     /// Read the keys from the first word of each line of FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "keys")]
@@ -152,8 +239,8 @@ pub struct Keys {
 /// The actions on one kind of object that belongs to a network.
 #[derive(Args)]
 pub struct NetworkNoun<A: Args> {
-    /// The network
-    #[arg(long, global = true)]
+    /// The network; may be left out where there is only one
+    #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     #[command(subcommand)]
     pub action: Option<Action<A>>,
@@ -161,8 +248,8 @@ pub struct NetworkNoun<A: Args> {
 
 #[derive(Args)]
 pub struct RuleNoun {
-    /// The network
-    #[arg(long, global = true)]
+    /// The network; may be left out where there is only one
+    #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     #[command(subcommand)]
     pub action: Option<Action<RuleArgs>>,
@@ -171,8 +258,9 @@ pub struct RuleNoun {
 #[derive(Args)]
 pub struct GuestArgs {
     pub name: String,
-    #[arg(long)]
-    pub network: String,
+    /// Its network; may be left out where there is only one
+    #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
     /// vhost, tap, or rdma (a verbs device without a port)
     #[arg(long, default_value = "vhost")]
     pub kind: String,
@@ -349,8 +437,39 @@ const TO: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpl
 #[derive(Args)]
 pub struct VxlanArgs {
     pub vni: u32,
-    #[arg(long)]
+    /// The network; may be left out where there is only one
+    #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
+}
+
+#[derive(Args)]
+pub struct NatArgs {
+    /// The guest's own address
+    pub inside: String,
+    /// The address by which others know it
+    #[arg(long, value_name = "ADDRESS")]
+    pub outside: String,
+    /// The network in which they do
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::networks))]
+    pub outside_network: String,
+}
+
+#[derive(Args)]
+pub struct FloodArgs {
+    #[arg(add = ArgValueCandidates::new(complete::networks))]
     pub network: String,
+    /// vxlan:REMOTE:VNI; may be repeated
+    #[arg(long, required = true, value_name = "TARGET")]
+    pub to: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct DefaultArgs {
+    #[arg(add = ArgValueCandidates::new(complete::networks))]
+    pub network: String,
+    /// allow, drop or reject
+    #[arg(long)]
+    pub action: String,
 }
 
 #[derive(Args)]
@@ -359,10 +478,10 @@ pub struct RuleArgs {
     #[arg(long)]
     pub priority: u32,
     /// Source: a prefix or a guest [default: any]
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(complete::guests))]
     pub from: Option<String>,
     /// Destination: a prefix or a guest [default: any]
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(complete::guests))]
     pub to: Option<String>,
     /// tcp, udp, sctp, icmp, icmp6 or a number [default: any]
     #[arg(long)]
@@ -419,7 +538,7 @@ pub struct TreeArgs {
 #[derive(Args)]
 pub struct CaptureArgs {
     /// Capture only at this guest or wire; any: at all
-    #[arg(short = 'i', long, visible_alias = "interface", value_name = "VIF")]
+    #[arg(short = 'i', long, visible_alias = "interface", value_name = "VIF", add = ArgValueCandidates::new(complete::vifs))]
     pub guest: Option<String>,
     /// Capture only matching packets; the same as FILTER in one word
     #[arg(long = "filter", value_name = "FILTER", default_value = "", conflicts_with = "words")]

@@ -12,6 +12,7 @@ mod top;
 
 use crate::args::{Command, Options};
 use crate::client::{Client, Failure, connect};
+use crate::complete;
 use clap::CommandFactory;
 use serde::Serialize;
 use serde_json::Value;
@@ -29,13 +30,11 @@ pub struct Context {
 pub async fn run(options: Options) -> Result<(), Failure> {
     // These need no daemon.
     match &options.command {
-        Command::Check { file } => return apply::check(file, options.json),
-        Command::Doctor { file } => return doctor::doctor(file.as_deref(), &options.run_dir, options.json),
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Options::command(), "viaduct", &mut script);
-            return crate::output::print(&String::from_utf8_lossy(&script));
+        Command::Check { file } => return apply::check(file, options.is_json()),
+        Command::Doctor { file } => {
+            return doctor::doctor(file.as_deref(), &options.run_dir, options.is_json());
         }
+        Command::Completion { shell } => return crate::output::print(&complete::script(*shell)?),
         Command::Man { dir } => {
             std::fs::create_dir_all(dir)?;
             return Ok(clap_mangen::generate_to(Options::command(), dir)?);
@@ -43,9 +42,10 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         _ => {}
     }
     let client = connect(&options.run_dir).await?;
-    let mut on = Context { client, json: options.json, run_dir: options.run_dir };
+    let mut on = Context { client, json: options.is_json(), run_dir: options.run_dir };
     match options.command {
-        Command::Apply { file } => apply::apply(&mut on, &file, false).await,
+        Command::Apply { file, dry_run } => apply::apply(&mut on, &file, dry_run).await,
+        Command::Export => apply::export(&mut on).await,
         Command::Diff { file } => apply::apply(&mut on, &file, true).await,
         Command::Status => statistics::status(&mut on).await,
         Command::Top => top::top(&mut on).await,
@@ -54,15 +54,23 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Wire(noun) => nouns::wire(&mut on, noun.action).await,
         Command::Network(noun) => nouns::network(&mut on, noun.action).await,
         Command::Nh(noun) => nouns::nh(&mut on, noun.action).await,
+        Command::Nexthop(noun) => nouns::nexthop(&mut on, noun.action).await,
         Command::Rt(noun) => nouns::rt(&mut on, noun.network, noun.action).await,
         Command::Bridge(noun) => nouns::bridge(&mut on, noun.network, noun.action).await,
         Command::Mpls(noun) => nouns::mpls(&mut on, noun.action).await,
         Command::Vxlan(noun) => nouns::vxlan(&mut on, noun.action).await,
         Command::Rule(noun) => nouns::rule(&mut on, noun.network, noun.action).await,
+        Command::Nat(noun) => nouns::nat(&mut on, noun.network, noun.action).await,
+        Command::Flood(noun) => nouns::flood(&mut on, noun.action).await,
+        Command::Default(noun) => nouns::default(&mut on, noun.action).await,
+        Command::Neigh { network, action } => nouns::neigh(&mut on, network, action).await,
         Command::Rdma(args) => rdma::rdma(&mut on, args).await,
         Command::Flow(args) => flow::flow(&mut on, args).await,
         Command::Stats { worker } => statistics::stats(&mut on, worker).await,
-        Command::Dropstats { log } => statistics::dropstats(&mut on, log).await,
+        Command::Dropstats { log, interface, reasons, explain } => {
+            let request = api::v1::DropStatsRequest { log, interface, reasons, all: explain };
+            statistics::dropstats(&mut on, request).await
+        }
         Command::Explain { interface, exit_code, packet } => {
             explain::explain(&mut on, interface, packet, exit_code).await
         }

@@ -5,6 +5,7 @@ pub const GUEST_EXAMPLES: &str = "Example: viaduct guest add vm1 --network blue 
 pub const RT_EXAMPLES: &str = "\
 Examples:
   viaduct rt --network blue
+  viaduct rt show --network blue 10.9.3.4
   viaduct rt add --network blue 10.9.0.0/16 --to mpls-over-udp:192.0.2.2:100
   viaduct rt add --network blue 10.9.0.0/16 --to vxlan:[2001:db8::2]:5001 --to vxlan:[2001:db8::3]:5001
   viaduct rt del --network blue 10.9.0.0/16
@@ -22,6 +23,19 @@ Examples:
   viaduct rdma show vm1
   viaduct rdma qp --device vm1
   viaduct rdma tree --follow /run/job7 c1 c2";
+
+pub const NEXTHOP_EXAMPLES: &str = "\
+Examples:
+  viaduct nexthop add spine --to mpls-over-udp:192.0.2.2:100 --to mpls-over-udp:192.0.2.3:100
+  viaduct nexthop show spine";
+
+pub const NAT_EXAMPLES: &str = "\
+Examples:
+  viaduct nat add --network blue 10.1.1.1 --outside 203.0.113.7 --outside-network public
+  viaduct nat show --network blue 10.1.1.1";
+
+pub const FLOOD_EXAMPLES: &str = "\
+Example: viaduct flood add blue --to vxlan:192.0.2.2:5001 --to vxlan:192.0.2.3:5001";
 
 pub const EXPLAIN: &str = "\
 Examples:

@@ -6,6 +6,7 @@
 mod args;
 mod client;
 mod commands;
+mod complete;
 mod doctor;
 mod help;
 mod input;
@@ -15,12 +16,19 @@ mod pcapng;
 mod target;
 
 use args::Options;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use client::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    // Where a shell asks for completions, this answers and ends.
+    clap_complete::CompleteEnv::with_factory(Options::command).complete();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(e) if e.use_stderr() && asked_for_json() => return fail(&Failure::Usage(e.to_string()), true),
+        Err(e) => e.exit(),
+    };
+    let json = options.is_json();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(commands::run(options)),
@@ -31,9 +39,25 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(failure @ (Failure::Dropped | Failure::Held)) => ExitCode::from(failure.status()),
-        Err(failure) => {
-            eprintln!("viaduct: {failure}");
-            ExitCode::from(failure.status())
-        }
+        Err(failure) => fail(&failure, json),
     }
+}
+
+/// Says why the command failed.
+fn fail(failure: &Failure, json: bool) -> ExitCode {
+    let status = failure.status();
+    if json {
+        let text = failure.to_string();
+        eprintln!("{}", serde_json::json!({ "error": text.trim_end(), "status": status }));
+    } else {
+        eprintln!("viaduct: {failure}");
+    }
+    ExitCode::from(status)
+}
+
+/// Whether a command line that makes no sense asks for JSON.
+fn asked_for_json() -> bool {
+    let words: Vec<String> = std::env::args().collect();
+    words.iter().any(|word| matches!(&**word, "--json" | "-ojson" | "--output=json"))
+        || words.windows(2).any(|pair| matches!(&*pair[0], "-o" | "--output") && pair[1] == "json")
 }

@@ -388,6 +388,11 @@ pub struct OwnedObject {
     pub owner: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub object: ::core::option::Option<Object>,
+    /// Objects that refer to it, as in: guest "vm1". The first ones, and how many there are; only where asked for.
+    #[prost(string, repeated, tag = "3")]
+    pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "4")]
+    pub user_count: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -465,6 +470,22 @@ pub struct ObjectsRequest {
     pub kind: i32,
     #[prost(string, optional, tag = "2")]
     pub network: ::core::option::Option<::prost::alloc::string::String>,
+    /// Also tell who refers to them.
+    #[prost(bool, tag = "3")]
+    pub users: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportRequest {}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportReply {
+    #[prost(string, tag = "1")]
+    pub toml: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -595,6 +616,14 @@ pub struct NexthopEntry {
     pub packets: u64,
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
+    /// The objects of kind nexthop that it comes from.
+    #[prost(string, repeated, tag = "6")]
+    pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What refers to it, as in: route "10.9.0.0/16" of network "blue". The first ones, and how many there are.
+    #[prost(string, repeated, tag = "7")]
+    pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "8")]
+    pub user_count: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -705,6 +734,11 @@ pub struct NeighbourEntry {
     /// Packets that wait for it.
     #[prost(uint32, tag = "4")]
     pub held: u32,
+    /// Objects that name its address as a remote or router. The first ones, and how many there are.
+    #[prost(string, repeated, tag = "5")]
+    pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "6")]
+    pub user_count: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -945,22 +979,35 @@ pub struct DropCount {
     pub help: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub packets: u64,
+    /// What to do about it.
+    #[prost(string, tag = "4")]
+    pub advice: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DropStatsRequest {
     /// Dropped packets to show at most.
     #[prost(uint32, tag = "1")]
     pub log: u32,
+    /// Only packets that came in by this interface.
+    #[prost(string, optional, tag = "2")]
+    pub interface: ::core::option::Option<::prost::alloc::string::String>,
+    /// Only these reasons; none: every one.
+    #[prost(string, repeated, tag = "3")]
+    pub reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Also the reasons that never dropped a packet.
+    #[prost(bool, tag = "4")]
+    pub all: bool,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DropStatsReply {
-    /// Every reason that ever dropped a packet, most first.
+    /// Every reason that ever dropped a packet, most first. Of one interface: counted among the packets that the log holds
+    /// now.
     #[prost(message, repeated, tag = "1")]
     pub reasons: ::prost::alloc::vec::Vec<DropCount>,
     /// Newest last.
@@ -1762,6 +1809,27 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Objects"));
             self.inner.unary(req, path, codec).await
         }
+        /// The configuration in force as a host.toml, which Apply takes.
+        pub async fn export(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportRequest>,
+        ) -> std::result::Result<tonic::Response<super::ExportReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/Export",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Export"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The entries of a table.
         pub async fn table(
             &mut self,
@@ -1991,6 +2059,11 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::ObjectsRequest>,
         ) -> std::result::Result<tonic::Response<super::ObjectsReply>, tonic::Status>;
+        /// The configuration in force as a host.toml, which Apply takes.
+        async fn export(
+            &self,
+            request: tonic::Request<super::ExportRequest>,
+        ) -> std::result::Result<tonic::Response<super::ExportReply>, tonic::Status>;
         /// The entries of a table.
         async fn table(
             &self,
@@ -2282,6 +2355,49 @@ pub mod viaduct_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ObjectsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Export" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::ExportRequest>
+                    for ExportSvc<T> {
+                        type Response = super::ExportReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::export(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -216,7 +216,9 @@ fn owners_keep_what_is_theirs() {
     bench.core.apply(FILE, false).unwrap();
     bench.core.add(Owner::Api, route()).unwrap();
     assert_eq!(bench.core.add(Owner::Api, route()).unwrap(), [], "the same again");
-    let said = bench.core.apply(&format!("{FILE}{ROUTE}"), false).unwrap_err().to_string();
+    assert_eq!(bench.core.apply(&format!("{FILE}{ROUTE}"), false).unwrap(), [], "the same, by a file");
+    let differs = ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }");
+    let said = bench.core.apply(&format!("{FILE}{differs}"), false).unwrap_err().to_string();
     assert!(said.contains("belongs to api"), "{said}");
     let other = config::parse_objects(&ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }")).unwrap();
     let said = bench.core.add(Owner::Api, other).unwrap_err().to_string();

@@ -94,7 +94,7 @@ async fn objects_come_and_go() {
         assert_eq!(client.add(add.clone()).await.unwrap().into_inner().changes.len(), 1);
         assert_eq!(client.add(add).await.unwrap().into_inner().changes.len(), 0);
 
-        let request = v1::ObjectsRequest { kind: Kind::Route.into(), network: None };
+        let request = v1::ObjectsRequest { kind: Kind::Route.into(), network: None, users: false };
         let objects = client.objects(request).await.unwrap().into_inner().objects;
         assert_eq!((objects.len(), objects[0].owner.as_str()), (1, "api"));
 
@@ -121,7 +121,7 @@ async fn readers_see_and_change_nothing() {
     with_server(|dir| async move {
         let mut client = client_of(api::readers_socket(dir.path())).await;
         assert!(client.status(v1::StatusRequest {}).await.is_ok());
-        let all = v1::ObjectsRequest { kind: Kind::Unspecified.into(), network: None };
+        let all = v1::ObjectsRequest { kind: Kind::Unspecified.into(), network: None, users: false };
         let before = client.objects(all.clone()).await.unwrap().into_inner().objects;
         assert!(!before.is_empty());
         let apply = v1::ApplyRequest { toml: HOST.to_owned(), dry_run: false };

@@ -10,6 +10,7 @@ use tonic::Status;
 /// The connections that a text asks for. They are collected before any is sent: a slow client holds up nobody.
 pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
     let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(Status::invalid_argument)?;
+    view.executor.settle();
     let mut found = Vec::new();
     view.executor.flows(&mut |flow| {
         if matching.flow(&flow, |vrf| view.network_name(vrf)) {

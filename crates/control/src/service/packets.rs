@@ -21,7 +21,7 @@ const BACKLOG: usize = 4096;
 /// Bytes kept of a captured packet where the client does not say: all there can be.
 const SNAP_LENGTH: u32 = 256 * 1024;
 
-fn interface(view: &View, name: &str) -> Result<VifId, Status> {
+pub(super) fn interface(view: &View, name: &str) -> Result<VifId, Status> {
     view.ids.vif(name).ok_or_else(|| {
         let names: Vec<&str> = view.tables.vifs.values().map(|vif| &*vif.name).collect();
         Status::not_found(format!("there is no interface \"{name}\"; there are: {}", names.join(", ")))
@@ -44,10 +44,11 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     // The tables know no ports' state. An answer goes back to where the packet came from, which therefore is up.
     let is_answer = matches!(verdict, Verdict::Reply(_));
     let is_lost = !is_answer && !exits.is_empty() && exits.iter().all(|port| !port.up);
-    let reason = if is_lost { Some(DropReason::TxDown) } else { verdict.reason() };
+    let lost = if matches!(verdict, Verdict::Flood(_)) { DropReason::NoMember } else { DropReason::TxDown };
+    let reason = if is_lost { Some(lost) } else { verdict.reason() };
     let mut lines = Vec::new();
     if is_lost {
-        lines.push(format!("drop {}", DropReason::TxDown));
+        lines.push(format!("drop {lost}"));
     }
     lines.extend(verdict.lines(view));
     lines.extend(explanation.decision.effects.lines(view));

@@ -32,6 +32,10 @@ impl Viaduct for ReadOnly {
         self.0.objects(request).await
     }
 
+    async fn export(&self, request: Request<v1::ExportRequest>) -> Reply<v1::ExportReply> {
+        self.0.export(request).await
+    }
+
     async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
         self.0.table(request).await
     }

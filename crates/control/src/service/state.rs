@@ -1,5 +1,6 @@
 //! Status and statistics.
 
+use super::packets::interface;
 use super::tables::vif_entries;
 use crate::core::View;
 use crate::kernel;
@@ -151,23 +152,48 @@ fn worker(w: &WorkerCounters) -> v1::WorkerStats {
 
 /// The reasons that dropped packets, most first.
 pub(crate) fn reasons(workers: &[WorkerCounters]) -> Vec<v1::DropCount> {
-    let total = |i: usize| workers.iter().filter_map(|w| w.drops.get(i)).sum::<u64>();
-    let mut counts: Vec<_> = DropReason::ALL
-        .iter()
-        .enumerate()
-        .map(|(i, reason)| v1::DropCount {
-            reason: reason.name().to_owned(),
-            help: reason.help().to_owned(),
-            packets: total(i),
-        })
-        .filter(|count| count.packets > 0)
-        .collect();
+    let total = |reason: DropReason| workers.iter().filter_map(|w| w.drops.get(reason as usize)).sum();
+    let mut counts = counts(total);
+    counts.retain(|count| count.packets > 0);
+    counts
+}
+
+/// All reasons, that with most packets first.
+fn counts(packets: impl Fn(DropReason) -> u64) -> Vec<v1::DropCount> {
+    let count = |reason: &DropReason| v1::DropCount {
+        reason: reason.name().to_owned(),
+        help: reason.help().to_owned(),
+        packets: packets(*reason),
+        advice: reason.advice().to_owned(),
+    };
+    let mut counts: Vec<_> = DropReason::ALL.iter().map(count).collect();
     counts.sort_by_key(|count| std::cmp::Reverse(count.packets));
     counts
 }
 
-pub(super) fn drops(view: &View, log: u32) -> v1::DropStatsReply {
-    let dropped = if log == 0 { Vec::new() } else { view.executor.dropped(log as usize) };
+pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::DropStatsReply, Status> {
+    for name in &request.reasons {
+        if DropReason::ALL.iter().all(|reason| reason.name() != name) {
+            let text =
+                format!("there is no drop reason \"{name}\"; `viaduct dropstats --explain` lists them");
+            return Err(Status::invalid_argument(text));
+        }
+    }
+    let vif = request.interface.as_deref().map(|name| interface(view, name)).transpose()?;
+    let is_wanted =
+        |reason: &str| request.reasons.is_empty() || request.reasons.iter().any(|name| name == reason);
+    let mut log = match (request.log, vif) {
+        (0, None) => Vec::new(),
+        _ => view.executor.dropped(usize::MAX),
+    };
+    log.retain(|packet| vif.is_none_or(|vif| vif == packet.ingress) && is_wanted(packet.reason.name()));
+    let workers = view.executor.workers();
+    let mut reasons = match vif {
+        Some(_) => counts(|reason| log.iter().filter(|packet| packet.reason == reason).count() as u64),
+        None => counts(|reason| workers.iter().filter_map(|w| w.drops.get(reason as usize)).sum()),
+    };
+    reasons.retain(|count| (request.all || count.packets > 0) && is_wanted(&count.reason));
+    let log = log.split_off(log.len().saturating_sub(request.log as usize));
     let entry = |packet: executor::DroppedPacket| v1::DroppedPacket {
         time_ns: packet.time_ns,
         interface: view.vif_name(packet.ingress),
@@ -176,8 +202,5 @@ pub(super) fn drops(view: &View, log: u32) -> v1::DropStatsReply {
         text: model::text::show(&packet.head),
         head: packet.head,
     };
-    v1::DropStatsReply {
-        reasons: reasons(&view.executor.workers()),
-        log: dropped.into_iter().map(entry).collect(),
-    }
+    Ok(v1::DropStatsReply { reasons, log: log.into_iter().map(entry).collect() })
 }

@@ -1,5 +1,6 @@
 //! Requests for table entries.
 
+use super::users;
 use crate::compile::route_origins;
 use crate::core::View;
 use crate::owner::Owned;
@@ -16,11 +17,14 @@ pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::Table
             None => return Err(Status::not_found(format!("there is no network \"{name}\""))),
         },
     };
+    if matches!(request.table(), TableName::Nexthop | TableName::Rule) {
+        view.executor.settle();
+    }
     let mut reply = v1::TableReply::default();
     match request.table() {
         TableName::Unspecified => return Err(Status::invalid_argument("which table?")),
         TableName::Vif => reply.vifs = vif_entries(view, only),
-        TableName::Nexthop => reply.nexthops = nexthop_entries(view),
+        TableName::Nexthop => reply.nexthops = nexthops(view),
         TableName::Route => reply.routes = routes(view, only),
         TableName::Bridge => reply.bridge = bridge(view, only),
         TableName::Mpls => reply.mpls = mpls(view),
@@ -97,6 +101,19 @@ fn nexthop_text(view: &View, id: NexthopId) -> String {
     }
 }
 
+/// The nexthops of all networks, with their names and users.
+fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
+    let (mut users, mut names) = (users::of_nexthops(view), users::nexthop_names(view));
+    let mut entries = nexthop_entries(view);
+    for entry in &mut entries {
+        let id = NexthopId(entry.id);
+        let of = users.remove(&id).unwrap_or_default();
+        (entry.users, entry.user_count) = (of.names, of.count);
+        entry.names = names.remove(&id).unwrap_or_default();
+    }
+    entries
+}
+
 /// The nexthops of all networks.
 pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
     let entry = |(&id, nexthop): (&NexthopId, &Nexthop)| {
@@ -116,6 +133,7 @@ pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
             text: nexthop_text(view, id),
             packets: used.packets,
             bytes: used.bytes,
+            ..v1::NexthopEntry::default()
         }
     };
     view.tables.nexthops.iter().map(entry).collect()
@@ -235,6 +253,7 @@ fn neighbours(view: &View, only: Option<Vrf>) -> Vec<v1::NeighbourEntry> {
         NeighbourScope::Network(vrf) => is_of(only, vrf),
         NeighbourScope::Wire(_) => only.is_none(),
     });
+    let users = users::of_neighbours(view);
     let entry = |n: &executor::NeighbourInfo| v1::NeighbourEntry {
         scope: match n.scope {
             NeighbourScope::Wire(vif) => view.vif_name(vif),
@@ -243,6 +262,8 @@ fn neighbours(view: &View, only: Option<Vrf>) -> Vec<v1::NeighbourEntry> {
         address: n.addr.to_string(),
         mac: n.mac.map(|mac| mac.to_string()),
         held: u32::try_from(n.held).unwrap_or(u32::MAX),
+        users: users.get(&n.addr).map(|of| of.names.clone()).unwrap_or_default(),
+        user_count: users.get(&n.addr).map_or(0, |of| of.count),
     };
     wanted.map(entry).collect()
 }

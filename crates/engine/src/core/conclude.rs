@@ -78,7 +78,8 @@ impl Core {
         Ok(())
     }
 
-    /// Delivers to all destinations, as far as the turn's budget allows.
+    /// Delivers to all destinations, until the turn's budget is used up. A member that is not connected misses nothing; if
+    /// none is connected, there is no member.
     fn flood(
         &mut self,
         tables: Tables<'_>,
@@ -87,11 +88,20 @@ impl Core {
         Flood { vrf, to }: &Flood,
     ) -> Result<(), DropReason> {
         self.storms.add(flooder(tables, case.ingress, *vrf), to.len(), self.now.seconds);
-        for forward in to {
-            if !self.turn.take(1, original.len()) {
-                return Err(DropReason::TurnBudget);
+        self.absent = Some(0);
+        let sent = to.iter().all(|forward| {
+            let may = self.turn.take(1, original.len());
+            if may {
+                self.send(case, original, forward);
             }
-            self.send(case, original, forward);
+            may
+        });
+        let absent = self.absent.take();
+        if !sent {
+            return Err(DropReason::TurnBudget);
+        }
+        if absent == Some(to.len()) {
+            return Err(DropReason::NoMember);
         }
         if let Some(first) = to.first() {
             self.send_mirrored(tables, case, original, first);
@@ -180,7 +190,10 @@ impl Core {
             cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
         }
         if let Some((_, reason)) = delivery.drops.first() {
-            self.lost(port, *reason, frame.len(), frame.head);
+            match &mut self.absent {
+                Some(absent) if *reason == DropReason::TxDown => *absent += 1,
+                _ => self.lost(port, *reason, frame.len(), frame.head),
+            }
         }
     }
 
@@ -370,14 +383,17 @@ impl Core {
         }
     }
 
-    /// Sends one of our own frames to each of these, as far as the turn's budget allows.
+    /// Sends one of our own frames to each of these, as far as the turn's budget allows. Who is not connected misses
+    /// nothing.
     pub fn send_all(&mut self, frame: &[u8], to: &[Forward]) {
+        self.absent = Some(0);
         for forward in to {
             if !self.turn.take(1, frame.len()) {
-                return;
+                break;
             }
             self.send_own(frame, forward);
         }
+        self.absent = None;
     }
 }
 

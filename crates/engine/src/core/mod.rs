@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub last_ns: u64,
     /// The neighbour that was last solicited without a waiting packet: scope, address, whose packet, second.
     pub asked: Option<(NeighbourScope, IpAddr, VifId, u32)>,
+    /// While a flood is delivered: how many of its copies were for ports that are down.
+    pub absent: Option<usize>,
     /// Which entries this burst created: one bit for each 64th of the hashes.
     pub memoised: u64,
 }
@@ -108,6 +110,7 @@ impl Core {
             epoch: 0,
             last_ns: now.ns,
             asked: None,
+            absent: None,
             memoised: 0,
         }
     }

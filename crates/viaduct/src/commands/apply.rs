@@ -8,7 +8,11 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 fn read(file: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(file).map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
+    let text = match file.to_str() {
+        Some("-") => std::io::read_to_string(std::io::stdin()),
+        _ => std::fs::read_to_string(file),
+    };
+    text.map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
 }
 
 /// Checks a file without a daemon.
@@ -55,6 +59,12 @@ pub async fn apply(on: &mut Context, file: &Path, dry_run: bool) -> Result<(), F
         }
     })?;
     show(&changes.into_inner(), on.json, if dry_run { "would change" } else { "changed" })
+}
+
+/// Prints the configuration in force.
+pub async fn export(on: &mut Context) -> Result<(), Failure> {
+    let toml = on.client.export(v1::ExportRequest {}).await?.into_inner().toml;
+    if on.json { print_json(&json!({ "toml": toml })) } else { print(&toml) }
 }
 
 /// A warning as a line says it.

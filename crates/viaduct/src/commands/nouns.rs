@@ -1,6 +1,11 @@
 //! The kinds of objects: list, show, add, del.
 
 mod add;
+mod configured;
+mod look;
+
+pub use configured::{default, flood, nat, nexthop};
+pub use look::neigh;
 
 use super::{Context, apply, value};
 use crate::args::{
@@ -9,18 +14,20 @@ use crate::args::{
 };
 use crate::client::Failure;
 use crate::input;
-use crate::output::{Column, print_row, print_rows};
+use crate::output::{Column, cell, print_row, print_rows};
 use api::v1::object::Object;
 use api::v1::{self, Kind, TableName};
 use clap::Args;
+use ipnet::IpNet;
 use serde_json::Value;
+use std::net::IpAddr;
 
 /// A kind of thing, as the command line knows it.
 struct Noun<'a> {
     /// What messages call it.
     name: &'a str,
-    /// The key of a row that identifies it.
-    key: &'a str,
+    /// The keys of a row by which it is found.
+    keys: &'a [&'a str],
     /// The kind of object that is added and removed.
     kind: Kind,
     network: Option<String>,
@@ -38,7 +45,8 @@ impl Noun<'_> {
         match action {
             None | Some(Action::List) => print_rows(rows, self.columns, on.json),
             Some(Action::Show { key }) => {
-                let found = rows.iter().find(|row| crate::output::cell(&row[self.key]) == key);
+                let is_wanted = |row: &&Value| self.keys.iter().any(|name| cell(&row[*name]) == key);
+                let found = rows.iter().find(is_wanted);
                 let missing =
                     || Failure::Refused(format!("there is no {} {key}{}", self.name, self.somewhere()));
                 print_row(found.ok_or_else(missing)?, on.json)
@@ -50,11 +58,20 @@ impl Noun<'_> {
                 apply::show(&changes, on.json, "changed")
             }
             Some(Action::Del(keys)) => {
-                let key = |name| v1::Key { kind: self.kind.into(), network: self.network.clone(), name };
-                let keys = input::keys(keys)?.into_iter().map(key).collect();
+                let keys = input::keys(keys)?.into_iter().map(|name| self.key(name)).collect();
                 let changes = on.client.remove(v1::RemoveRequest { keys }).await?.into_inner();
                 apply::show(&changes, on.json, "changed")
             }
+        }
+    }
+
+    /// What identifies the object of this name.
+    fn key(&self, name: String) -> v1::Key {
+        let kind = self.kind.into();
+        match self.kind {
+            // Of these, a network has one.
+            Kind::Flood | Kind::Default => v1::Key { kind, network: Some(name), name: String::new() },
+            _ => v1::Key { kind, network: self.network.clone(), name },
         }
     }
 
@@ -77,17 +94,24 @@ fn rows<T: serde::Serialize>(entries: &[T]) -> Vec<Value> {
     entries.iter().map(value).collect()
 }
 
-/// The objects of a kind as rows: their fields, and their owner.
+/// The objects of a kind as rows: their fields, their owner, and who refers to them.
 async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
-    let request = v1::ObjectsRequest { kind: kind.into(), network: None };
+    let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: true };
     let reply = on.client.objects(request).await?.into_inner();
     let row = |owned: v1::OwnedObject| {
         let mut row = match owned.object?.object? {
-            Object::Guest(guest) => value(&guest),
-            Object::Wire(wire) => value(&wire),
-            Object::Network(network) => value(&network),
-            Object::Nexthop(nexthop) => value(&nexthop),
-            _ => return None,
+            Object::Wire(object) => value(&object),
+            Object::Network(object) => value(&object),
+            Object::Guest(object) => value(&object),
+            Object::Nexthop(object) => value(&object),
+            Object::Route(object) => value(&object),
+            Object::Mac(object) => value(&object),
+            Object::Flood(object) => value(&object),
+            Object::Nat(object) => value(&object),
+            Object::Rule(object) => value(&object),
+            Object::Default(object) => value(&object),
+            Object::Mpls(object) => value(&object),
+            Object::Vxlan(object) => value(&object),
         };
         let fields = row.as_object_mut()?;
         // A guest's own `owner` is that of its socket.
@@ -96,9 +120,49 @@ async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
             fields.insert("socket_owner".to_owned(), socket_owner);
         }
         fields.insert("owner".to_owned(), owned.owner.into());
+        fields.insert("users".to_owned(), owned.users.into());
+        fields.insert("user_count".to_owned(), owned.user_count.into());
         Some(row)
     };
     Ok(reply.objects.into_iter().filter_map(row).collect())
+}
+
+/// The network that was named, or the only one.
+async fn the_network(on: &mut Context, named: Option<String>) -> Result<String, Failure> {
+    if let Some(name) = named {
+        return Ok(name);
+    }
+    let request = v1::ObjectsRequest { kind: Kind::Network.into(), network: None, users: false };
+    let reply = on.client.objects(request).await?.into_inner();
+    let name = |owned: v1::OwnedObject| match owned.object?.object? {
+        Object::Network(network) => Some(network.name),
+        _ => None,
+    };
+    let mut names: Vec<String> = reply.objects.into_iter().filter_map(name).collect();
+    match (names.pop(), &names[..]) {
+        (None, _) => {
+            Err(Failure::Refused("there is no network yet; see `viaduct network add --help`".to_owned()))
+        }
+        (Some(only), []) => Ok(only),
+        (Some(last), others) => Err(Failure::Usage(format!(
+            "which network? Add --network NAME; there are: {}, {last}",
+            others.join(", ")
+        ))),
+    }
+}
+
+/// The network of an action on one entry: that named, or the only one. Lists may be of all.
+async fn needed<A: Args>(
+    on: &mut Context,
+    network: Option<String>,
+    action: &Option<Action<A>>,
+) -> Result<Option<String>, Failure> {
+    match action {
+        None | Some(Action::List) => Ok(network),
+        Some(Action::Show { .. } | Action::Add(_) | Action::Del(_)) => {
+            the_network(on, network).await.map(Some)
+        }
+    }
 }
 
 /// The objects of a kind with the state of their interfaces; what changes with every packet is `vif`'s.
@@ -124,7 +188,10 @@ fn state_of(vif: &v1::VifEntry) -> &'static str {
 }
 
 /// Interfaces, the daemon's view of guests and wires.
-pub async fn vif(on: &mut Context, action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
+pub async fn vif(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
+    if let Some(Action::Add(args)) = &mut action {
+        args.network = Some(the_network(on, args.network.take()).await?);
+    }
     let vifs = table(on, TableName::Vif, None).await?.vifs;
     let row = |vif: &v1::VifEntry| {
         let mut row = value(vif);
@@ -150,12 +217,15 @@ pub async fn vif(on: &mut Context, action: Option<Action<GuestArgs>>) -> Result<
         ("TX-DROP", "tx_drops"),
     ];
     let rows = vifs.iter().map(row).collect();
-    Noun { name: "interface", key: "name", kind, network: None, columns }
+    Noun { name: "interface", keys: &["name"], kind, network: None, columns }
         .run(on, rows, action, add::guest)
         .await
 }
 
-pub async fn guest(on: &mut Context, action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
+pub async fn guest(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
+    if let Some(Action::Add(args)) = &mut action {
+        args.network = Some(the_network(on, args.network.take()).await?);
+    }
     let rows = interfaces(on, Kind::Guest).await?;
     let columns: &[Column] = &[
         ("NAME", "name"),
@@ -168,7 +238,7 @@ pub async fn guest(on: &mut Context, action: Option<Action<GuestArgs>>) -> Resul
         ("MTU", "mtu"),
         ("OWNER", "owner"),
     ];
-    Noun { name: "guest", key: "name", kind: Kind::Guest, network: None, columns }
+    Noun { name: "guest", keys: &["name"], kind: Kind::Guest, network: None, columns }
         .run(on, rows, action, add::guest)
         .await
 }
@@ -185,7 +255,7 @@ pub async fn wire(on: &mut Context, action: Option<Action<WireArgs>>) -> Result<
         ("MTU", "mtu"),
         ("OWNER", "owner"),
     ];
-    Noun { name: "wire", key: "name", kind: Kind::Wire, network: None, columns }
+    Noun { name: "wire", keys: &["name"], kind: Kind::Wire, network: None, columns }
         .run(on, rows, action, add::wire)
         .await
 }
@@ -204,21 +274,28 @@ pub async fn network(on: &mut Context, action: Option<Action<NetworkArgs>>) -> R
         ("MTU", "mtu"),
         ("OWNER", "owner"),
     ];
-    Noun { name: "network", key: "name", kind: Kind::Network, network: None, columns }
+    Noun { name: "network", keys: &["name"], kind: Kind::Network, network: None, columns }
         .run(on, rows, action, add::network)
         .await
 }
 
+/// Nexthops in use. Those that have a name are added and removed here, too.
 pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result<(), Failure> {
-    let columns: &[Column] = &[("ID", "id"), ("KIND", "kind"), ("NEXTHOP", "text"), ("PACKETS", "packets")];
-    let mut key = "id";
-    let mut rows = rows(&table(on, TableName::Nexthop, None).await?.nexthops);
-    if let Some(Action::Show { key: wanted }) = &action
-        && wanted.parse::<u32>().is_err()
-    {
-        (rows, key) = (objects(on, Kind::Nexthop).await?, "name");
+    match &action {
+        Some(Action::Show { key }) if key.parse::<u32>().is_err() => return nexthop(on, action).await,
+        Some(Action::Add(_) | Action::Del(_)) => return nexthop(on, action).await,
+        _ => {}
     }
-    Noun { name: "nexthop", key, kind: Kind::Nexthop, network: None, columns }
+    let columns: &[Column] = &[
+        ("ID", "id"),
+        ("KIND", "kind"),
+        ("NEXTHOP", "text"),
+        ("NAMES", "names"),
+        ("USERS", "user_count"),
+        ("PACKETS", "packets"),
+    ];
+    let rows = rows(&table(on, TableName::Nexthop, None).await?.nexthops);
+    Noun { name: "nexthop", keys: &["id"], kind: Kind::Nexthop, network: None, columns }
         .run(on, rows, action, add::nexthop)
         .await
 }
@@ -228,26 +305,19 @@ fn shows<A: Args>(action: &Option<Action<A>>) -> bool {
     matches!(action, None | Some(Action::List | Action::Show { .. }))
 }
 
-/// The network that an action on one entry needs.
-fn needed<A: Args>(network: &Option<String>, action: &Option<Action<A>>) -> Result<(), Failure> {
-    match (network, action) {
-        (None, Some(Action::Show { .. } | Action::Add(_) | Action::Del(_))) => {
-            Err(Failure::Usage("which network? Add --network NAME".to_owned()))
-        }
-        _ => Ok(()),
-    }
-}
-
 pub async fn rt(
     on: &mut Context,
     network: Option<String>,
-    action: Option<Action<RouteArgs>>,
+    mut action: Option<Action<RouteArgs>>,
 ) -> Result<(), Failure> {
-    needed(&network, &action)?;
+    let network = needed(on, network, &action).await?;
     let rows = match shows(&action) {
         true => rows(&table(on, TableName::Route, network.clone()).await?.routes),
         false => Vec::new(),
     };
+    if let Some(Action::Show { key }) = &mut action {
+        *key = longest_match(&rows, key).unwrap_or(std::mem::take(key));
+    }
     let columns: &[Column] = &[
         ("NETWORK", "network"),
         ("PREFIX", "prefix"),
@@ -257,9 +327,17 @@ pub async fn rt(
         ("FROM", "origin"),
     ];
     let of = network.clone().unwrap_or_default();
-    Noun { name: "route", key: "prefix", kind: Kind::Route, network, columns }
+    Noun { name: "route", keys: &["prefix"], kind: Kind::Route, network, columns }
         .run(on, rows, action, |args| add::route(of, args))
         .await
+}
+
+/// The prefix of the route that an address takes; nothing where it is no address.
+fn longest_match(rows: &[Value], key: &str) -> Option<String> {
+    let addr: IpAddr = key.parse().ok()?;
+    let prefixes = rows.iter().filter_map(|row| row["prefix"].as_str()?.parse::<IpNet>().ok());
+    let longest = prefixes.filter(|prefix| prefix.contains(&addr)).max_by_key(IpNet::prefix_len);
+    longest.map(|prefix| prefix.to_string())
 }
 
 pub async fn bridge(
@@ -267,12 +345,12 @@ pub async fn bridge(
     network: Option<String>,
     action: Option<Action<BridgeArgs>>,
 ) -> Result<(), Failure> {
-    needed(&network, &action)?;
+    let network = needed(on, network, &action).await?;
     let rows = rows(&table(on, TableName::Bridge, network.clone()).await?.bridge);
     let columns: &[Column] =
         &[("NETWORK", "network"), ("MAC", "mac"), ("TO", "nexthop"), ("STATIC", "static"), ("IDLE", "idle")];
     let of = network.clone().unwrap_or_default();
-    Noun { name: "MAC", key: "mac", kind: Kind::Mac, network, columns }
+    Noun { name: "MAC", keys: &["mac"], kind: Kind::Mac, network, columns }
         .run(on, rows, action, |args| add::bridge(of, args))
         .await
 }
@@ -280,15 +358,18 @@ pub async fn bridge(
 pub async fn mpls(on: &mut Context, action: Option<Action<MplsArgs>>) -> Result<(), Failure> {
     let rows = rows(&table(on, TableName::Mpls, None).await?.mpls);
     let columns: &[Column] = &[("LABEL", "label"), ("NH", "nexthop"), ("TO", "text")];
-    Noun { name: "label", key: "label", kind: Kind::Mpls, network: None, columns }
+    Noun { name: "label", keys: &["label"], kind: Kind::Mpls, network: None, columns }
         .run(on, rows, action, add::mpls)
         .await
 }
 
-pub async fn vxlan(on: &mut Context, action: Option<Action<VxlanArgs>>) -> Result<(), Failure> {
+pub async fn vxlan(on: &mut Context, mut action: Option<Action<VxlanArgs>>) -> Result<(), Failure> {
+    if let Some(Action::Add(args)) = &mut action {
+        args.network = Some(the_network(on, args.network.take()).await?);
+    }
     let rows = rows(&table(on, TableName::Vxlan, None).await?.vxlan);
     let columns: &[Column] = &[("VNI", "vni"), ("VRF", "vrf"), ("NETWORK", "network")];
-    Noun { name: "VNI", key: "vni", kind: Kind::Vxlan, network: None, columns }
+    Noun { name: "VNI", keys: &["vni"], kind: Kind::Vxlan, network: None, columns }
         .run(on, rows, action, add::vxlan)
         .await
 }
@@ -298,9 +379,11 @@ pub async fn rule(
     network: Option<String>,
     action: Option<Action<RuleArgs>>,
 ) -> Result<(), Failure> {
-    if let (None, Some(Action::Add(_))) = (&network, &action) {
-        return Err(Failure::Usage("which network? Add --network NAME".to_owned()));
-    }
+    // Others are named by a number of the whole host.
+    let network = match &action {
+        Some(Action::Add(_)) => Some(the_network(on, network).await?),
+        _ => network,
+    };
     let rows = rows(&table(on, TableName::Rule, network.clone()).await?.rules);
     let columns: &[Column] = &[
         ("ID", "id"),
@@ -320,7 +403,7 @@ pub async fn rule(
     let action = match action {
         Some(Action::Del(keys)) => {
             let keys = input::keys(keys)?;
-            let is_there = |id: &&String| rows.iter().any(|row| crate::output::cell(&row["id"]) == **id);
+            let is_there = |id: &&String| rows.iter().any(|row| cell(&row["id"]) == **id);
             if let Some(id) = keys.iter().find(|id| !is_there(id)) {
                 return Err(Failure::Refused(format!("there is no rule {id}; `viaduct rule` lists them")));
             }
@@ -328,7 +411,22 @@ pub async fn rule(
         }
         other => other,
     };
-    Noun { name: "rule", key: "id", kind: Kind::Rule, network, columns }
+    Noun { name: "rule", keys: &["id"], kind: Kind::Rule, network, columns }
         .run(on, rows.clone(), action, |args| add::rule(of, args, &guests))
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn an_address_takes_the_longest_prefix() {
+        let rows =
+            ["0.0.0.0/0", "10.9.0.0/16", "10.9.3.0/24", "fd00::/8"].map(|prefix| json!({ "prefix": prefix }));
+        let found = |key| super::longest_match(&rows, key);
+        assert_eq!(found("10.9.3.4").as_deref(), Some("10.9.3.0/24"));
+        assert_eq!(found("192.0.2.1").as_deref(), Some("0.0.0.0/0"));
+        assert_eq!((found("2001:db8::1"), found("10.9.3.0/24")), (None, None));
+    }
 }

@@ -164,6 +164,17 @@ fn reasons(reasons: &[v1::DropCount]) -> String {
     table(&rows, &[("DROPPED", "packets"), ("REASON", "reason"), ("MEANING", "help")])
 }
 
+/// A reason, what it means, and what to do about it.
+fn explained(count: &v1::DropCount) -> String {
+    format!(
+        "{} {} packets\n  {}\n  {}\n",
+        bold(count.reason.clone()),
+        count.packets,
+        count.help,
+        count.advice
+    )
+}
+
 pub async fn stats(on: &mut Context, worker: Option<u32>) -> Result<(), Failure> {
     let stats = on.client.stats(v1::StatsRequest { worker }).await?.into_inner();
     if on.json {
@@ -206,13 +217,17 @@ fn worker_text(worker: &v1::WorkerStats) -> String {
     out
 }
 
-pub async fn dropstats(on: &mut Context, log: u32) -> Result<(), Failure> {
-    let stats = on.client.drop_stats(v1::DropStatsRequest { log }).await?.into_inner();
+pub async fn dropstats(on: &mut Context, request: v1::DropStatsRequest) -> Result<(), Failure> {
+    let all = request.all;
+    let stats = on.client.drop_stats(request).await?.into_inner();
     if on.json {
         return print_json(&value(&stats));
     }
-    let mut out =
-        if stats.reasons.is_empty() { "nothing was dropped\n".to_owned() } else { reasons(&stats.reasons) };
+    let mut out = match &stats.reasons[..] {
+        [] => "nothing was dropped\n".to_owned(),
+        counts if all => counts.iter().map(explained).collect(),
+        counts => reasons(counts),
+    };
     if !stats.log.is_empty() {
         out.push('\n');
     }

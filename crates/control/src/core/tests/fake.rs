@@ -89,6 +89,8 @@ impl Executor for FakeExecutor {
         0
     }
 
+    fn settle(&self) {}
+
     fn flow_use(&self, _vif: VifId) -> FlowUse {
         FlowUse::default()
     }

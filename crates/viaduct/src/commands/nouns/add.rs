@@ -1,7 +1,8 @@
 //! Objects from arguments.
 
 use crate::args::{
-    BridgeArgs, GuestArgs, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
+    BridgeArgs, DefaultArgs, FloodArgs, GuestArgs, MplsArgs, NatArgs, NetworkArgs, NexthopArgs, RouteArgs,
+    RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
 use crate::input::lines;
@@ -28,7 +29,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
     let rdma_limits = (rdma_limits != v1::RdmaLimits::default()).then_some(rdma_limits);
     Ok(vec![Object::Guest(v1::Guest {
         name: args.name,
-        network: args.network,
+        network: args.network.unwrap_or_default(),
         kind: args.kind,
         socket: args.socket,
         device: args.device,
@@ -114,7 +115,20 @@ pub fn mpls(args: MplsArgs) -> Result<Vec<Object>, Failure> {
 }
 
 pub fn vxlan(args: VxlanArgs) -> Result<Vec<Object>, Failure> {
-    Ok(vec![Object::Vxlan(v1::Vxlan { vni: args.vni, network: args.network })])
+    Ok(vec![Object::Vxlan(v1::Vxlan { vni: args.vni, network: args.network.unwrap_or_default() })])
+}
+
+pub fn nat(network: String, args: NatArgs) -> Vec<Object> {
+    let NatArgs { inside, outside, outside_network } = args;
+    vec![Object::Nat(v1::Nat { network, inside, outside, outside_network })]
+}
+
+pub fn flood(args: FloodArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Flood(v1::Flood { network: args.network, to: all_to(&args.to)? })])
+}
+
+pub fn default(args: DefaultArgs) -> Vec<Object> {
+    vec![Object::Default(v1::Default { network: args.network, action: args.action })]
 }
 
 /// A rule's ends are guests where one has that name, else prefixes.

@@ -1,0 +1,68 @@
+//! What objects refer to.
+
+use super::{Endpoint, Key, Kind, Object, RuleAction, Target, Tunnel};
+use std::net::IpAddr;
+
+impl Object {
+    /// The objects that it refers to by their names; one may be there twice.
+    #[must_use]
+    pub fn refers_to(&self) -> Vec<Key> {
+        let named = |kind: Kind, name: &str| Key { kind, network: None, name: name.to_owned() };
+        let network = |name: &str| named(Kind::Network, name);
+        let mirror = |name: &str| Tunnel::of_mirror(name).is_none().then(|| named(Kind::Guest, name));
+        let mut keys: Vec<Key> = self.targets().iter().filter_map(target).collect();
+        keys.extend(self.key().network.as_deref().map(network));
+        match self {
+            Self::Network(of) => keys.extend(of.wire.as_deref().map(|wire| named(Kind::Wire, wire))),
+            Self::Guest(guest) => {
+                keys.push(network(&guest.network));
+                keys.extend(guest.vlans.iter().map(|vlan| network(&vlan.network)));
+                keys.extend(guest.mirror.as_deref().and_then(mirror));
+            }
+            Self::Nat(nat) => keys.push(network(&nat.outside_network)),
+            Self::Rule(rule) => {
+                let ends = [&rule.from, &rule.to].into_iter();
+                keys.extend(
+                    ends.filter_map(|Endpoint { guest, .. }| Some(named(Kind::Guest, guest.as_deref()?))),
+                );
+                if let RuleAction::Mirror(name) = &rule.action {
+                    keys.extend(mirror(name));
+                }
+            }
+            Self::Vxlan(vxlan) => keys.push(network(&vxlan.network)),
+            _ => {}
+        }
+        keys
+    }
+
+    /// The hosts and routers that it names as remotes of tunnels or as next hops.
+    pub fn next_hops(&self) -> impl Iterator<Item = IpAddr> {
+        self.targets().iter().filter_map(|target| match target {
+            Target::Via(addr) => Some(*addr),
+            Target::Tunnel(tunnel) => Some(tunnel.remote),
+            _ => None,
+        })
+    }
+
+    /// Where it sends packets.
+    fn targets(&self) -> &[Target] {
+        match self {
+            Self::Nexthop(nexthop) => &nexthop.to,
+            Self::Route(route) => &route.to,
+            Self::Mac(mac) => std::slice::from_ref(&mac.to),
+            Self::Flood(flood) => &flood.to,
+            Self::Mpls(mpls) => std::slice::from_ref(&mpls.to),
+            _ => &[],
+        }
+    }
+}
+
+fn target(target: &Target) -> Option<Key> {
+    let (kind, name) = match target {
+        Target::Guest(name) => (Kind::Guest, name),
+        Target::Network(name) => (Kind::Network, name),
+        Target::Nexthop(name) => (Kind::Nexthop, name),
+        Target::Drop | Target::Via(_) | Target::Tunnel(_) => return None,
+    };
+    Some(Key { kind, network: None, name: name.clone() })
+}

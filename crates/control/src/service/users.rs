@@ -1,0 +1,96 @@
+//! Who refers to objects, nexthops and neighbours.
+
+use crate::core::View;
+use config::{Key, Object, Target};
+use ipnet::IpNet;
+use model::{BridgeTarget, Nexthop, NexthopId};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+/// Users that are named; the rest is counted.
+const NAMED: usize = 16;
+
+/// Who refers to a thing.
+#[derive(Clone, Default)]
+pub(super) struct Users {
+    pub(super) names: Vec<String>,
+    pub(super) count: u64,
+}
+
+fn note<K: Hash + Eq>(users: &mut HashMap<K, Users>, thing: K, user: impl FnOnce() -> String) {
+    let users = users.entry(thing).or_default();
+    users.count += 1;
+    if users.names.len() < NAMED {
+        users.names.push(user());
+    }
+}
+
+/// Of objects, by their keys.
+pub(super) fn of_objects(view: &View) -> HashMap<Key, Users> {
+    let mut users = HashMap::new();
+    for owned in view.objects.in_order() {
+        let mut keys = owned.object.refers_to();
+        keys.sort();
+        keys.dedup();
+        keys.into_iter().for_each(|key| note(&mut users, key, || owned.object.key().to_string()));
+    }
+    users
+}
+
+/// Of neighbours, by their addresses.
+pub(super) fn of_neighbours(view: &View) -> HashMap<IpAddr, Users> {
+    let mut users = HashMap::new();
+    for owned in view.objects.in_order() {
+        owned.object.next_hops().for_each(|addr| note(&mut users, addr, || owned.object.key().to_string()));
+    }
+    users
+}
+
+/// Of nexthops, by their numbers.
+pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
+    let tables = &view.tables;
+    let mut users = HashMap::new();
+    for ((vrf, prefix), &id) in &tables.routes {
+        note(&mut users, id, || format!("route \"{prefix}\" of network \"{}\"", view.network_name(*vrf)));
+    }
+    for (label, &id) in &tables.mpls {
+        note(&mut users, id, || format!("mpls \"{label}\""));
+    }
+    for ((vrf, mac), target) in &tables.macs {
+        if let BridgeTarget::Nexthop(id) = target {
+            note(&mut users, *id, || format!("mac \"{mac}\" of network \"{}\"", view.network_name(*vrf)));
+        }
+    }
+    for network in tables.networks.values() {
+        network
+            .flood
+            .iter()
+            .for_each(|&id| note(&mut users, id, || format!("flood of network \"{}\"", network.name)));
+    }
+    for (group, nexthop) in &tables.nexthops {
+        if let Nexthop::Ecmp(members) = nexthop {
+            members.iter().for_each(|&id| note(&mut users, id, || format!("nexthop {group}")));
+        }
+    }
+    users
+}
+
+/// The names of the `[[nexthop]]`s that nexthops in use come from.
+pub(super) fn nexthop_names(view: &View) -> HashMap<NexthopId, Vec<String>> {
+    let mut names: HashMap<NexthopId, Vec<String>> = HashMap::new();
+    for owned in view.objects.of_kind(config::Kind::Route) {
+        let Object::Route(route) = &owned.object else { continue };
+        let [Target::Nexthop(name)] = &route.to[..] else { continue };
+        let prefix: IpNet = route.prefix;
+        let id =
+            view.network(&route.network).and_then(|network| view.tables.routes.get(&(network.vrf, prefix)));
+        if let Some(id) = id {
+            let names = names.entry(*id).or_default();
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+    }
+    names
+}

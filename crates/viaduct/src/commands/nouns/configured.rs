@@ -1,0 +1,67 @@
+//! Objects that are shown as they are configured: named nexthops, floating addresses, floods, default actions.
+
+use super::{Action, Context, Noun, add, needed, objects};
+use crate::args::{DefaultArgs, FloodArgs, NatArgs, NexthopArgs};
+use crate::client::Failure;
+use crate::output::Column;
+use api::v1::Kind;
+
+pub async fn nexthop(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result<(), Failure> {
+    let rows = objects(on, Kind::Nexthop).await?;
+    let columns: &[Column] = &[("NAME", "name"), ("TO", "to"), ("USERS", "user_count"), ("OWNER", "owner")];
+    Noun { name: "nexthop", keys: &["name"], kind: Kind::Nexthop, network: None, columns }
+        .run(on, rows, action, add::nexthop)
+        .await
+}
+
+pub async fn nat(
+    on: &mut Context,
+    network: Option<String>,
+    action: Option<Action<NatArgs>>,
+) -> Result<(), Failure> {
+    let network = needed(on, network, &action).await?;
+    let guests = objects(on, Kind::Guest).await?;
+    let mut rows = objects(on, Kind::Nat).await?;
+    rows.retain(|row| network.as_ref().is_none_or(|network| row["network"] == **network));
+    for row in &mut rows {
+        let has_it = |guest: &&serde_json::Value| {
+            let addresses = guest["addresses"].as_array();
+            guest["network"] == row["network"] && addresses.is_some_and(|all| all.contains(&row["inside"]))
+        };
+        row["guest"] = guests.iter().find(has_it).map(|guest| guest["name"].clone()).unwrap_or_default();
+    }
+    let columns: &[Column] = &[
+        ("NETWORK", "network"),
+        ("INSIDE", "inside"),
+        ("GUEST", "guest"),
+        ("OUTSIDE", "outside"),
+        ("OUTSIDE NETWORK", "outside_network"),
+        ("OWNER", "owner"),
+    ];
+    let of = network.clone().unwrap_or_default();
+    Noun { name: "floating address", keys: &["inside", "outside"], kind: Kind::Nat, network, columns }
+        .run(on, rows, action, |args| Ok(add::nat(of, args)))
+        .await
+}
+
+pub async fn flood(on: &mut Context, action: Option<Action<FloodArgs>>) -> Result<(), Failure> {
+    let rows = objects(on, Kind::Flood).await?;
+    let columns: &[Column] = &[("NETWORK", "network"), ("TO", "to"), ("OWNER", "owner")];
+    Noun { name: "flood of network", keys: &["network"], kind: Kind::Flood, network: None, columns }
+        .run(on, rows, action, add::flood)
+        .await
+}
+
+pub async fn default(on: &mut Context, action: Option<Action<DefaultArgs>>) -> Result<(), Failure> {
+    let mut rows = objects(on, Kind::Default).await?;
+    // What a network does that nobody told anything.
+    for network in objects(on, Kind::Network).await? {
+        if rows.iter().all(|row| row["network"] != network["name"]) {
+            rows.push(serde_json::json!({ "network": network["name"], "action": "allow", "owner": "" }));
+        }
+    }
+    let columns: &[Column] = &[("NETWORK", "network"), ("ACTION", "action"), ("OWNER", "owner")];
+    Noun { name: "default of network", keys: &["network"], kind: Kind::Default, network: None, columns }
+        .run(on, rows, action, |args| Ok(add::default(args)))
+        .await
+}

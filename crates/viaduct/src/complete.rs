@@ -1,0 +1,120 @@
+//! Completion on the command line. The shell asks `viaduct` what may follow (clap_complete's environment protocol), and
+//! `viaduct` asks the daemon for the names of this host.
+
+use crate::client::{Client, Failure, connect};
+use api::v1::{self, Kind, TableName};
+use clap_complete::CompletionCandidate;
+use clap_complete::env::Shells;
+use serde_json::Value;
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a shell waits for names at most.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type Candidates = Vec<CompletionCandidate>;
+
+/// The script that makes a shell ask.
+pub fn script(shell: clap_complete::Shell) -> Result<String, Failure> {
+    let (shells, mut script) = (Shells::builtins(), Vec::new());
+    let completer = shells.completer(&shell.to_string());
+    let completer = completer.ok_or_else(|| Failure::Usage(format!("{shell} is not supported")))?;
+    completer.write_registration("COMPLETE", "viaduct", "viaduct", "viaduct", &mut script)?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+pub fn networks() -> Candidates {
+    ask(|client| names(client, Kind::Network))
+}
+
+pub fn guests() -> Candidates {
+    ask(|client| names(client, Kind::Guest))
+}
+
+/// Guests and wires.
+pub fn vifs() -> Candidates {
+    ask(async |mut client| {
+        let request = v1::TableRequest { table: TableName::Vif.into(), network: None };
+        let vifs = client.table(request).await?.into_inner().vifs;
+        Ok(vifs.into_iter().map(|vif| vif.name).collect())
+    })
+}
+
+/// Drop reasons.
+pub fn reasons() -> Candidates {
+    ask(async |mut client| {
+        let request = v1::DropStatsRequest { all: true, ..v1::DropStatsRequest::default() };
+        let reasons = client.drop_stats(request).await?.into_inner().reasons;
+        Ok(reasons.into_iter().map(|count| count.reason).collect())
+    })
+}
+
+/// Keys of the kind of object that the command line is about.
+pub fn keys() -> Candidates {
+    let words = words();
+    let kind = words.iter().find_map(|word| kind(word));
+    match kind {
+        Some(Kind::Rule) => ask(async |mut client| {
+            let request = v1::TableRequest { table: TableName::Rule.into(), network: None };
+            let rules = client.table(request).await?.into_inner().rules;
+            Ok(rules.into_iter().map(|rule| rule.id.to_string()).collect())
+        }),
+        Some(kind) => ask(move |client| names(client, kind)),
+        None => vifs(),
+    }
+}
+
+fn kind(word: &str) -> Option<Kind> {
+    Some(match word {
+        "guest" | "guests" => Kind::Guest,
+        "wire" | "wires" => Kind::Wire,
+        "network" | "networks" | "flood" | "floods" | "default" | "defaults" => Kind::Network,
+        "nh" | "nexthop" | "nexthops" => Kind::Nexthop,
+        "rt" | "route" | "routes" => Kind::Route,
+        "bridge" | "mac" | "macs" => Kind::Mac,
+        "mpls" | "label" | "labels" => Kind::Mpls,
+        "vxlan" | "vni" | "vnis" => Kind::Vxlan,
+        "nat" | "nats" | "floating" => Kind::Nat,
+        "rule" | "rules" => Kind::Rule,
+        _ => return None,
+    })
+}
+
+/// The command line so far.
+fn words() -> Vec<String> {
+    std::env::args().skip_while(|word| word != "--").skip(1).collect()
+}
+
+/// The keys of the objects of a kind.
+async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
+    let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: false };
+    let objects = client.objects(request).await?.into_inner().objects;
+    let name = |owned: v1::OwnedObject| {
+        let fields = match serde_json::to_value(owned.object?.object?).ok()? {
+            Value::Object(map) if map.len() == 1 => map.into_iter().next()?.1,
+            other => other,
+        };
+        let key = ["name", "prefix", "inside", "mac", "label", "vni"]
+            .into_iter()
+            .find(|key| !fields[key].is_null())?;
+        Some(crate::output::cell(&fields[key]))
+    };
+    Ok(objects.into_iter().filter_map(name).collect())
+}
+
+/// What the daemon of the command line answers; nothing where it does not.
+fn ask<F: Future<Output = Result<Vec<String>, Failure>>>(question: impl FnOnce(Client) -> F) -> Candidates {
+    let words = words();
+    let of_option = words.windows(2).find(|pair| pair[0] == "--run-dir").map(|pair| PathBuf::from(&pair[1]));
+    let of_environment = || std::env::var_os("VIADUCT_RUN_DIR").map(PathBuf::from);
+    let run_dir = of_option.or_else(of_environment).unwrap_or_else(|| PathBuf::from(api::RUN_DIR));
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let answer = runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, async { question(connect(&run_dir).await?).await }).await
+    });
+    let names = answer.ok().and_then(Result::ok).unwrap_or_default();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
