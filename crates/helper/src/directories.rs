@@ -35,7 +35,7 @@ impl Directories {
         std::iter::once(&self.run_dir).chain(&self.others).map(|dir| dir.as_os_str())
     }
 
-    /// Parses [`Self::words`]; `None` if there is no run-dir.
+    /// Parses `words`; `None` if there is no run-dir.
     #[must_use]
     pub fn of_words(words: &[OsString]) -> Option<Self> {
         let (run_dir, others) = words.split_first()?;

@@ -1,4 +1,4 @@
-//! On-demand paging: it is reported, such regions can be created, and pages can be prefetched.
+//! On-demand paging: the device reports it, such regions can be created, and pages can be prefetched.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

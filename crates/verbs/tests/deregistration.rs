@@ -1,4 +1,4 @@
-//! After `ibv_dereg_mr` no message is copied to the memory, whoever polls meanwhile.
+//! After `ibv_dereg_mr` no message is copied to the memory, no matter which thread polls meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,17 +9,17 @@ use program::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use verbs::abi::*;
 
-/// What memory is filled with once it is deregistered.
+/// Fills the memory after its deregistration.
 const CANARY: u8 = 0xa5;
 
-/// What both threads may use.
+/// Shared between both threads.
 struct Both<T>(T);
 // SAFETY: objects of the library may be used from any thread.
 unsafe impl<T> Sync for Both<T> {}
 // SAFETY: as above.
 unsafe impl<T> Send for Both<T> {}
 
-/// Receives an empty message and one of 8 bytes, which wait in the completion queue.
+/// Receives an empty message and one of 8 bytes; both completions stay in the completion queue.
 fn two_messages(two: &Two, to: &mut Buffer) {
     assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [])).0, 0);
     assert_eq!(post_receive(two.b.qp, &mut receive(2, &mut [to.sge()])).0, 0);
@@ -31,7 +31,7 @@ fn two_messages(two: &Two, to: &mut Buffer) {
     two.was_direct(2);
 }
 
-/// Polls one completion after the other; `within` runs once the first one is there.
+/// Polls completions one by one; runs `within` after the first one.
 fn iterate(cq: *mut ibv_cq, within: impl FnOnce()) -> Vec<(u64, u32)> {
     let cq = cq.cast::<ibv_cq_ex>();
     // SAFETY: a queue of the library's, whose functions are called in the order that they ask for.
@@ -81,7 +81,7 @@ fn in_the_middle_of_another_threads_iteration() {
     two.close();
 }
 
-/// This thread, and those that it starts, share one CPU.
+/// Binds this thread, and the threads that it starts, to one CPU.
 fn share_a_cpu() {
     // SAFETY: a set is a number of bits, which may all be zero.
     unsafe {

@@ -24,7 +24,7 @@ fn a_device_and_its_port_are_described() {
         let mut attr = MaybeUninit::<ibv_device_attr>::uninit();
         assert_eq!(query::ibv_query_device(context, attr.as_mut_ptr()), 0);
         assert_eq!((attr.assume_init().max_qp, attr.assume_init().node_guid), (64, guid));
-        // Programs that call the symbol have a shorter structure.
+        // Programs that call the symbol pass a shorter structure.
         let mut port = [0xaa_u8; size_of::<ibv_port_attr>()];
         assert_eq!(query::ibv_query_port(context, 1, port.as_mut_ptr().cast()), 0);
         assert!(port[COMPAT_PORT_ATTR..].iter().all(|byte| *byte == 0xaa));
@@ -80,7 +80,7 @@ fn messages_arrive() {
         [(0, 128, 8), (0, 0, 8)]
     );
     assert_eq!(*to.bytes, *b"message!");
-    // Inline: the memory may change, or go, once it is posted.
+    // Inline: after posting, the memory may change or be freed.
     let mut inline = send(3, &mut []);
     let mut gone = Box::new(*b"12");
     let mut list = [ibv_sge { addr: gone.as_mut_ptr() as u64, length: 2, lkey: 0 }];
@@ -111,13 +111,13 @@ fn what_cannot_be_posted_is_pointed_at() {
     let mut wr = send(4, &mut inline);
     wr.send_flags |= IBV_SEND_INLINE;
     assert_eq!(post_send(pair.qps[0], &mut wr), (libc::EINVAL, Some(4)));
-    // One waits for its receive already; the queue has room for three more.
+    // One already waits for its receive; the queue has room for three more.
     for id in 5..8 {
         assert_eq!(post_send(pair.qps[0], &mut send(id, &mut [sge])).0, 0);
     }
     assert_eq!(post_send(pair.qps[0], &mut send(8, &mut [sge])), (libc::ENOMEM, Some(8)));
     assert_eq!(post_receive(pair.qps[1], &mut receive(9, &mut [sge; 3])), (libc::EINVAL, Some(9)));
-    // States: in RESET nothing, before RTS no sends. After it begins anew.
+    // States: in RESET nothing can be posted, before RTS no sends. Afterwards it starts again.
     assert_eq!(modify_to(pair.qps[0], IBV_QPS_RESET), 0);
     assert_eq!(post_receive(pair.qps[0], &mut receive(1, &mut [sge])), (libc::EINVAL, Some(1)));
     assert_eq!(modify_to(pair.qps[0], 1), 0);
@@ -125,7 +125,7 @@ fn what_cannot_be_posted_is_pointed_at() {
     assert_eq!(post_send(pair.qps[0], &mut send(1, &mut [sge])), (libc::EINVAL, Some(1)));
     // SAFETY: the queue pair is the test's, which did not destroy it.
     assert_eq!(unsafe { (*pair.qps[0]).state }, 1);
-    // In the error state it is flushed, posted before or after.
+    // In the error state requests are flushed, whether posted before or after.
     assert_eq!(modify_to(pair.qps[0], IBV_QPS_ERR), 0);
     assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [sge])).0, 0);
     assert_eq!(post_receive(pair.qps[0], &mut receive(3, &mut [sge])).0, 0);
@@ -215,7 +215,7 @@ fn extended_polling_reads_field_by_field() {
         ops.end_poll.unwrap()(cq);
         attr.wc_flags = 1 << 8;
         assert!(completion_ex::create_cq_ex(context, &mut attr).is_null() && errno() == libc::EOPNOTSUPP);
-        // Completions that nobody took stay, in a queue that is resized.
+        // Completions that were not polled stay when the queue is resized.
         assert_eq!(post_receive(pair.qps[1], &mut receive(23, &mut [sge])).0, 0);
         assert_eq!(post_receive(pair.qps[1], &mut receive(24, &mut [sge])).0, 0);
         assert_eq!(post_send(pair.qps[0], &mut wr).0, 0);
@@ -257,7 +257,7 @@ fn a_channel_tells_once_and_is_waited_for() {
         assert_eq!(channel::ibv_get_cq_event(channel, &mut told, &mut its_tag), 0);
         assert_eq!((told, its_tag), (cq, tag));
         assert_eq!(channel::ibv_get_cq_event(channel, &mut told, &mut its_tag), -1);
-        // Its destruction waits for the acknowledgement.
+        // Destroying it waits for the acknowledgement.
         let (address, handle, is_acknowledged) = (cq as usize, (*cq).handle, &AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -357,7 +357,7 @@ fn destroy_queue_pairs(pair: &Pair) {
     }
 }
 
-/// Alone on its device: it comes to the device's limits.
+/// Alone on its device, because it reaches the device's limits.
 #[test]
 fn what_the_device_says_is_passed_on() {
     let pair = Pair::new(1, IBV_QPT_RC);
@@ -370,7 +370,7 @@ fn what_the_device_says_is_passed_on() {
             (memory::ibv_dealloc_pd(pd), completion::ibv_destroy_cq(pair.cq)),
             (libc::EBUSY, libc::EBUSY)
         );
-        // Others call its beginning 99; they ask for an access that is unknown, and may be.
+        // Peers address this region from 99 on; its access flags include an unknown one of those that may be ignored.
         let mut bytes = *b"........";
         let mr = memory::ibv_reg_mr_iova2(pd, bytes.as_mut_ptr().cast(), 8, 99, 1 << 20 | 3);
         let mut write = send(1, &mut []);
@@ -384,7 +384,7 @@ fn what_the_device_says_is_passed_on() {
         assert_eq!((wrong, errno()), (IBV_REREG_MR_ERR_INPUT, libc::EINVAL));
         let wrong = memory::ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 2);
         assert_eq!((wrong, errno()), (IBV_REREG_MR_ERR_CMD, libc::EINVAL));
-        // Another access is not another key: who has it may do what it allows.
+        // The key stays the same with other access flags: whoever has it may do what they allow.
         let key = (*mr).rkey;
         assert_eq!((memory::ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 1), (*mr).rkey), (0, key));
         assert_eq!(post_send(pair.qps[0], &mut write).0, 0);
@@ -424,7 +424,7 @@ fn what_there_is_not_is_refused() {
             let cq = completion::ibv_create_cq(pair.context, cqe, null_mut(), null_mut(), vector);
             assert_eq!((cq.is_null(), errno()), (true, libc::EINVAL), "{cqe}");
         }
-        // Capacities: the most there is, and one more.
+        // Capacities: the maximum, and one more.
         let most =
             [limits.max_qp_wr, limits.max_qp_wr, limits.max_sge, limits.max_sge].map(|most| most as u32);
         for beyond in [None, Some(0), Some(1), Some(2), Some(3)] {
@@ -444,7 +444,7 @@ fn what_there_is_not_is_refused() {
                 assert_eq!((qp.is_null(), errno()), (true, libc::EINVAL), "{beyond:?}");
             }
         }
-        // An address of no route, and a queue pair that would have two ways, or be slowed.
+        // An address without a route, and a queue pair with an alternate path or a rate limit.
         let mut attr = ibv_ah_attr { dlid: 1, port_num: 1, ..ibv_ah_attr::default() };
         assert_eq!((address::ibv_create_ah(pair.pd, &mut attr).is_null(), errno()), (true, libc::EINVAL));
         for bit in [mask::ALT_PATH, mask::RATE_LIMIT, mask::CAP, mask::PATH_MIG_STATE, 1 << 30] {
@@ -452,14 +452,14 @@ fn what_there_is_not_is_refused() {
             let changed = modify::ibv_modify_qp(pair.qps[0], &mut attr, (mask::STATE | bit) as i32);
             assert_eq!((changed, (*pair.qps[0]).state), (libc::EINVAL, IBV_QPS_RTS));
         }
-        // What is in use stays.
+        // Objects in use are not destroyed.
         let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr: srq_attr };
         let srq = shared_receive::ibv_create_srq(pair.pd, &mut init);
         let user = create(pair.context, pair.pd, [pair.cq; 2], srq, IBV_QPT_RC);
         assert_eq!(shared_receive::ibv_destroy_srq(srq), libc::EBUSY);
         assert_eq!((queue_pair::ibv_destroy_qp(user), shared_receive::ibv_destroy_srq(srq)), (0, 0));
         assert_eq!(completion::ibv_destroy_cq(pair.cq), libc::EBUSY);
-        // A queue is not made shorter than what waits in it. Memory of no bytes can be registered.
+        // A queue can't become smaller than its contents. Memory of no bytes can be registered.
         for id in 0..2 {
             assert_eq!(post_receive(pair.qps[0], &mut receive(id, &mut [])).0, 0);
         }

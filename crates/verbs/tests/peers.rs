@@ -1,4 +1,4 @@
-//! Two applications on devices of their own: whether they share memory or not, the same happens.
+//! Two applications, each on its own device: the results are the same whether or not they share memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,12 +27,12 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
 }
 
-/// What programs may look at.
+/// The fields of a completion that programs may read.
 fn seen(wc: &ibv_wc) -> (u64, u32, u32, u32, u32, u32) {
     (wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.wc_flags, wc.imm_data)
 }
 
-/// Lengths within a completion and beyond, in one part and in two.
+/// Messages that fit into a completion and longer ones, in one segment and in two.
 fn messages(shares: bool) {
     let two = Two::new(shares);
     let lengths = [0, 1, 8, 39, 40, 41, 64, 4096, 100_000];
@@ -64,7 +64,7 @@ fn messages(shares: bool) {
     two.close();
 }
 
-/// What was inline is taken when it is posted; more is posted at once than the peer has receives.
+/// Inline data is copied when the request is posted; more requests are posted at once than the peer has receives.
 fn order(shares: bool) {
     let two = Two::new(shares);
     let mut room = Buffer::new(two.b.pd, &[0; 4]);
@@ -87,7 +87,7 @@ fn order(shares: bool) {
     assert_eq!(letters, *b"....");
     let first: Vec<_> = take(two.b.cqs[1], 2).iter().map(|wc| wc.wr_id).collect();
     assert_eq!((first, take(two.a.cqs[0], 2).len()), (vec![0, 1], 2));
-    // Two wait for their receives: what comes after them does not pass.
+    // Two sends wait for their receives: later requests do not overtake them.
     assert!(poll(two.a.cqs[0]).is_empty() && poll(two.b.cqs[1]).is_empty());
     for at in 2..4 {
         assert_eq!(post_receive(two.b.qp, &mut receive(u64::from(at), &mut [part(at)])).0, 0);
@@ -101,7 +101,7 @@ fn order(shares: bool) {
     two.close();
 }
 
-/// An inline message may lie in several places, or in none.
+/// An inline message may come from several segments, or from none.
 fn inline_in_parts(shares: bool) {
     let two = Two::new(shares);
     let mut room = Buffer::new(two.b.pd, &[b'.'; 64]);
@@ -123,10 +123,10 @@ fn inline_in_parts(shares: bool) {
     two.close();
 }
 
-/// Memory is written and read, with and without a word to the peer.
+/// Memory is written and read, with and without notifying the peer.
 fn remote_memory(shares: bool) {
     let two = Two::new(shares);
-    // The last one goes in pieces.
+    // The last one is transferred in pieces.
     for len in [1, 8, 9, 5000, (2 << 20) + 5] {
         let message = pattern(len, 1);
         let (mut from, mut to) = (Buffer::new(two.a.pd, &message), Buffer::new(two.b.pd, &pattern(len, 2)));
@@ -144,7 +144,7 @@ fn remote_memory(shares: bool) {
         let written = two.a.sent();
         assert_eq!((written.wr_id, written.status, written.opcode), (2, 0, 1));
         assert_eq!(*to.bytes, message);
-        // The receive is used up, and nothing is put where it says.
+        // The receive is consumed, and nothing is written to its memory.
         let mut untouched = Buffer::new(two.b.pd, &[1; 4]);
         assert_eq!(post_receive(two.b.qp, &mut receive(3, &mut [untouched.sge()])).0, 0);
         let mut list = [back.sge()];
@@ -160,7 +160,7 @@ fn remote_memory(shares: bool) {
     two.close();
 }
 
-/// What is not allowed fails as ever, at both ends.
+/// Operations that are not allowed fail as usual, at both ends.
 fn wrong_keys(shares: bool) {
     for opcode in [WRITE, WRITE_WITH_IMM, READ] {
         let two = Two::new(shares);
@@ -183,7 +183,7 @@ fn wrong_keys(shares: bool) {
         forget([&mut own, &mut there]);
         two.close();
     }
-    // Beyond the region's end, and a key of one's own that is none.
+    // Beyond the region's end, and with an invalid local key.
     for wrong_at_home in [false, true] {
         let two = Two::new(shares);
         let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
@@ -214,7 +214,7 @@ fn state(end: &End) -> u32 {
     attr.qp_state
 }
 
-/// A message longer than its receive ends both.
+/// A message longer than its receive breaks both ends.
 fn too_long(shares: bool) {
     let two = Two::new(shares);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 60]), Buffer::new(two.b.pd, &[2; 60]));
@@ -223,15 +223,15 @@ fn too_long(shares: bool) {
     short.length = 59;
     assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [short])).0, 0);
     assert_eq!(post_send(two.a.qp, &mut send(2, &mut [own.sge()])).0, 0);
-    // Local length; the peer is told that its request is wrong.
+    // Local length error; the peer reports an invalid request.
     assert_eq!((two.b.received().status, two.a.sent().status), (1, 9));
     forget([&mut own, &mut there]);
     two.close();
 }
 
-/// Memory that was taken away, or may not be used so any more, is not.
+/// Memory that was deregistered, or no longer permits the access, is no longer accessed.
 fn rights_end(shares: bool) {
-    // The region goes; its rights; the queue pair's.
+    // First the region goes; then its rights; then the queue pair's.
     for what in 0..3 {
         let two = Two::new(shares);
         let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 64]), Buffer::new(two.b.pd, &[2; 64]));
@@ -253,7 +253,7 @@ fn rights_end(shares: bool) {
             }
         }
         assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
-        // A queue pair that gives no right says so as memory that gives none does.
+        // A queue pair without the right gives the same error as memory without it.
         assert_eq!((two.a.sent().status, &*there.bytes), (REMOTE_ACCESS, &[2; 64][..]));
         own.forget();
         if what > 0 {
@@ -263,7 +263,7 @@ fn rights_end(shares: bool) {
     }
 }
 
-/// An ended peer does not answer, whatever was shared before; an end is in order, and a beginning too.
+/// A peer that has ended does not answer, no matter what was shared before; both connecting and disconnecting work.
 fn states(shares: bool) {
     let two = Two::new(shares);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
@@ -289,7 +289,7 @@ fn states(shares: bool) {
     }
     two.was_direct(1);
     forget([&mut own, &mut there]);
-    // Destroyed: nobody is there.
+    // Destroyed: there is no peer.
     let Two { a, b, .. } = two;
     b.close();
     assert_eq!(post_send(a.qp, &mut send(5, &mut [])).0, 0);
@@ -297,7 +297,7 @@ fn states(shares: bool) {
     a.close();
 }
 
-/// Who sleeps is woken, at both ends, and once.
+/// A sleeping program is woken, at both ends, once.
 fn sleepers(shares: bool) {
     let two = Two::new(shares);
     for round in 0..20 {
@@ -329,11 +329,12 @@ fn sleepers(shares: bool) {
     two.close();
 }
 
-/// Who reads no events is told of all it waits for nevertheless, once it does.
+/// A program that doesn't read its events for long still gets every notification that it waits for, once it reads
+/// them.
 fn unread_events(shares: bool) {
     let two = Two::new(shares);
     let (a, b) = (&two.a, &two.b);
-    // Another connection, whose receives complete elsewhere.
+    // Another connection, whose receives complete in another queue.
     let other = [a, b].map(|end| create(end.context, end.pd, [end.cqs[0]; 2], null_mut(), IBV_QPT_RC));
     // SAFETY: the queue pair is the test's, which did not destroy it.
     connect(other[1], a.index, unsafe { (*other[0]).qp_num });
@@ -358,14 +359,14 @@ fn unread_events(shares: bool) {
     two.close();
 }
 
-/// Whether the device still has something to do with its only message.
+/// Whether the device still has work to do for its only message.
 fn poll_waiting(end: &End) -> bool {
     // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[1]).handle };
     described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting != 1)
 }
 
-/// Atomics are the device's, writes before and after them may be ours.
+/// The device does atomics; the process may do the writes before and after them itself.
 fn atomics(shares: bool) {
     let two = Two::new(shares);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 16]), Buffer::new(two.b.pd, &[0; 8]));
@@ -387,7 +388,7 @@ fn atomics(shares: bool) {
         assert_eq!(own.bytes[8..], (100 * round).to_ne_bytes());
         assert_eq!(*there.bytes, (100 * round + 7).to_ne_bytes());
     }
-    // One segment of eight bytes it is, or nothing is posted.
+    // An atomic has one segment of eight bytes; others are not posted.
     let mut wrong = aimed(3, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut back, &there);
     back[0].length = 4;
     // SAFETY: numbers, as all that may be there.
@@ -401,7 +402,7 @@ fn atomics(shares: bool) {
     two.close();
 }
 
-/// The peer's device goes, as its daemon would.
+/// The peer's device goes, as if its daemon had ended.
 fn death(shares: bool) {
     let two = Two::of(shares, if shares { TRUSTING + 2 } else { 2 });
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -412,14 +413,14 @@ fn death(shares: bool) {
     assert_eq!(two.a.sent().status, NO_ANSWER);
     own.forget();
     two.a.close();
-    // Its own end is flushed.
+    // The queue pair itself is flushed.
     assert_eq!(post_receive(two.b.qp, &mut receive(2, &mut [])).0, 0);
     assert_eq!(two.b.received().status, FLUSHED);
     there.forget();
     two.b.close();
 }
 
-/// Who is only ready to receive is told that the peer is there, once.
+/// A program whose queue pair is only ready to receive is notified once that its peer communicates.
 fn established(shares: bool) {
     let first = if shares { TRUSTING } else { 0 };
     let (a, b) = (End::new(first), End::new(first + 1));
@@ -454,7 +455,7 @@ fn established(shares: bool) {
     b.close();
 }
 
-/// Applications of one guest are peers as well; and queue pairs of one application.
+/// Applications of one guest are peers too, and so are queue pairs of one application.
 fn one_device(shares: bool) {
     let index = if shares { TRUSTING } else { 0 };
     let (a, b) = (End::new(index), End::new(index));
@@ -478,7 +479,7 @@ fn one_device(shares: bool) {
     pair.destroy();
 }
 
-/// Who talked to someone else before is not held to that.
+/// An earlier, untrusted peer of a queue pair does not matter for the next peer.
 #[test]
 fn another_peer_is_trusted_anew() {
     let (a, b) = (End::new(TRUSTING), End::new(0));

@@ -1,5 +1,4 @@
-//! Queues that are full, overrun, or change their size: whether memory is shared with the peer or not, the same
-//! happens.
+//! Queues that are full, overrun or resized: the results are the same whether or not memory is shared with the peer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +11,7 @@ use verbs::{completion, modify};
 
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
 
-/// Requests without completions leave room behind them, and their order is kept.
+/// Requests without completions free their room, and keep their order.
 fn unsignaled(shares: bool) {
     let two = Two::new(shares);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -21,7 +20,7 @@ fn unsignaled(shares: bool) {
         own.bytes.copy_from_slice(&round.to_ne_bytes());
         let mut wr = aimed(round, WRITE, &mut list, &there);
         wr.send_flags = if round % 4 == 3 { 2 } else { 0 };
-        // Where there is no room, the device has not come to it yet.
+        // If there is no room, the device has not processed the request yet.
         until(|| post_send(two.a.qp, &mut wr).0 == 0);
         if round % 4 == 3 {
             assert_eq!((two.a.sent().wr_id, &*there.bytes), (round, &round.to_ne_bytes()[..]));
@@ -32,7 +31,7 @@ fn unsignaled(shares: bool) {
     two.close();
 }
 
-/// A send takes room until its completion, or a later one, is polled, whoever did it, and however soon.
+/// A send takes room until its completion, or a later one, is polled, no matter who executed it and how soon.
 fn full_queue(shares: bool) {
     let two = Two::new(shares);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -47,7 +46,7 @@ fn full_queue(shares: bool) {
         for id in 0..depth {
             assert_eq!(post(id, id + 1 == depth || round % 2 == 0).0, 0);
         }
-        // They are done, and seen to be once they are polled.
+        // They are done; the program knows that once it polls.
         until(|| !are_awaited(&two.a, 0, if round % 2 == 0 { DEPTH } else { 1 }));
         assert_eq!(post(9, true), (libc::ENOMEM, Some(9)));
         if round % 2 == 0 {
@@ -68,7 +67,7 @@ fn poll_one(cq: *mut ibv_cq) -> Option<u64> {
     (unsafe { completion::poll_cq(cq, 1, &mut room) } == 1).then_some(room.wr_id)
 }
 
-/// A completion queue that nobody takes from overruns: that is told, and is the end of the queue pair.
+/// A completion queue that nobody polls overruns: this is reported, and breaks the queue pair.
 fn overrun(shares: bool) {
     let two = Two::new(shares);
     // SAFETY: the queue is the test's, which did not destroy it.
@@ -88,7 +87,7 @@ fn overrun(shares: bool) {
     two.close();
 }
 
-/// Completion queues of both ends are resized while messages go.
+/// Completion queues of both ends are resized while messages are sent.
 fn resized(shares: bool) {
     let two = Two::new(shares);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 64]), Buffer::new(two.b.pd, &[0; 64]));
@@ -117,16 +116,16 @@ fn resized(shares: bool) {
     two.close();
 }
 
-/// Whether two completions are still to come to a queue.
+/// Whether a queue still has to receive two completions.
 fn is_awaited(end: &End, which: usize) -> bool {
     are_awaited(end, which, 2)
 }
 
-/// Whether there are fewer completions than that in a queue.
+/// Whether a queue has fewer completions than this.
 fn are_awaited(end: &End, which: usize, count: u32) -> bool {
     // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[which]).handle };
-    // Others on the device have queues with the same handle.
+    // Other contexts on the device have queues with the same handle.
     let is_its = |client: &hca::ClientDescription| client.qps.iter().any(|qp| qp.qpn == end.number());
     let clients = described(end.index);
     let mut cqs = clients.iter().filter(|client| is_its(client)).flat_map(|client| &client.cqs);

@@ -1,5 +1,5 @@
-//! Two applications whose queue pairs receive from one shared queue of a third: whether they share memory or not, the
-//! same happens.
+//! Two applications whose queue pairs send to a shared receive queue of a third: the results are the same whether or
+//! not they share memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,12 +14,12 @@ use std::ptr::null_mut;
 use verbs::abi::*;
 use verbs::{channel, completion, context, events, memory, queue_pair, shared_receive};
 
-/// Receives that the queue has room for.
+/// Number of receives that fit into the queue.
 const ROOM: u32 = 8;
 /// `IBV_EVENT_SRQ_LIMIT_REACHED`.
 const LIMIT_REACHED: u32 = 15;
 
-/// Receives for two senders, each of which has an application and a queue pair.
+/// Receives for two senders, each with its own application and queue pair.
 struct Shared {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -69,7 +69,7 @@ impl Shared {
         assert_eq!(unsafe { shared_receive::ibv_modify_srq(self.srq, &mut attr, IBV_SRQ_LIMIT) }, 0);
     }
 
-    /// Messages that went without the device.
+    /// Number of messages that bypassed the device.
     fn was_direct(&self, messages: u64) {
         let sum: u64 = self.senders.iter().map(End::direct).sum();
         assert_eq!(sum, if self.shares { messages } else { 0 });
@@ -89,7 +89,7 @@ impl Shared {
     }
 }
 
-/// Lengths within a completion and beyond, to one part and to two, by turns from both.
+/// Messages that fit into a completion and longer ones, to one segment and to two, from both senders in turn.
 fn messages(shares: bool) {
     let shared = Shared::new(shares);
     let lengths = [0, 1, 8, 24, 25, 40, 41, 4096, 100_000];
@@ -123,8 +123,8 @@ fn messages(shares: bool) {
     shared.close();
 }
 
-/// Both send at the same time, more than there are receives for at any time: each message takes a receive of its own,
-/// and those of a sender keep their order.
+/// Both send at the same time, always more than there are receives: each message consumes its own receive, and a
+/// sender's messages keep their order.
 fn all_at_once(shares: bool) {
     const MESSAGES: u64 = 500;
     let shared = Shared::new(shares);
@@ -143,7 +143,7 @@ fn all_at_once(shares: bool) {
                 let mut own = Buffer::new(pd as *mut ibv_pd, &[0; 64]);
                 for number in 0..MESSAGES {
                     own.bytes[..8].copy_from_slice(&number.to_ne_bytes());
-                    // Within a completion, and beyond.
+                    // Fits into a completion, and longer.
                     let mut sge = own.sge();
                     sge.length = if number % 3 == 0 { 64 } else { 8 };
                     assert_eq!(post_send(qp as *mut ibv_qp, &mut send(number, &mut [sge])).0, 0);
@@ -171,7 +171,7 @@ fn all_at_once(shares: bool) {
     shared.close();
 }
 
-/// What comes when there is no receive waits for one; with immediate data, a WRITE takes one too.
+/// A message without a receive waits for one; a WRITE with immediate data consumes one too.
 fn later(shares: bool) {
     let shared = Shared::new(shares);
     let sender = &shared.senders[0];
@@ -193,7 +193,7 @@ fn later(shares: bool) {
     shared.close();
 }
 
-/// A receive that is too short for its message ends both, and no other.
+/// A receive that is too short for its message breaks both queue pairs, and no other.
 fn too_long(shares: bool) {
     let shared = Shared::new(shares);
     let sender = &shared.senders[0];
@@ -210,7 +210,7 @@ fn too_long(shares: bool) {
     shared.close();
 }
 
-/// Fewer receives than the limit are told of, once, whoever took them.
+/// An event reports once that there are fewer receives than the limit, no matter who consumed them.
 fn limit(shares: bool) {
     let shared = Shared::new(shares);
     // SAFETY: the context is the test's until its end.
@@ -222,7 +222,7 @@ fn limit(shares: bool) {
             return false;
         }
         let told = event.assume_init();
-        // Others are of queue pairs: their peer was heard of.
+        // Other events are of queue pairs: that their peers communicate.
         let of_srq = told.event_type == LIMIT_REACHED && told.element.srq == shared.srq;
         events::ibv_ack_async_event(event.as_mut_ptr());
         of_srq
@@ -249,7 +249,7 @@ fn limit(shares: bool) {
     shared.close();
 }
 
-/// What waits moves to the queue of another size, if there is room for it, and whoever sends finds it there.
+/// The waiting receives move to the queue of another size if there is room for them; every sender finds them there.
 fn resize(shares: bool) {
     let shared = Shared::new(shares);
     let modify = |max_wr, srq_limit, mask| {
@@ -287,7 +287,7 @@ fn resize(shares: bool) {
     assert_eq!(shared.post(44, &mut []), libc::ENOMEM);
     expect(40);
     if shares {
-        // Peers that share memory do so again.
+        // Peers that share memory share it again.
         let direct = || shared.senders.iter().map(End::direct).sum::<u64>();
         let before = direct();
         let mut id = 44;

@@ -1,5 +1,5 @@
-//! Regions whose pages are moved into files, as `VIADUCT_RDMA_SHARE=1` asks for: what happens is what happens without,
-//! and peers that share memory, and the device, map them.
+//! Regions whose pages are moved into files, as `VIADUCT_RDMA_SHARE=1` asks for: the results are the same as without,
+//! and the device and peers that share memory map the files.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
 }
 
-/// Two applications, where regions are shared.
+/// Two applications that share regions.
 fn two(shares: bool, first: usize) -> Two {
     static SET: Once = Once::new();
     // SAFETY: nobody reads it yet: whoever opens a device here comes by first.
@@ -29,7 +29,7 @@ fn two(shares: bool, first: usize) -> Two {
     Two::of(shares, first)
 }
 
-/// Memory of a program, of whole pages.
+/// Memory of a program, in whole pages.
 struct Pages {
     start: *mut u8,
     len: usize,
@@ -73,7 +73,7 @@ impl Pages {
         maps().into_iter().filter_map(of).collect()
     }
 
-    /// The file that all of it is in.
+    /// The file that contains all of it.
     fn file(&self) -> Option<u64> {
         match &self.maps()[..] {
             [(permissions, inode)] if permissions == "rw-s" => Some(*inode),
@@ -98,7 +98,7 @@ fn maps() -> Vec<(usize, usize, String, u64)> {
     text.lines().map(line).collect()
 }
 
-/// How often a file is mapped so that what is written there goes to it.
+/// How many mappings of a file write through to it.
 fn mapped(file: u64) -> usize {
     maps().into_iter().filter(|(.., permissions, inode)| *inode == file && permissions.ends_with('s')).count()
 }
@@ -108,7 +108,7 @@ fn deregister(mr: *mut ibv_mr) {
     assert_eq!(unsafe { memory::ibv_dereg_mr(mr) }, 0);
 }
 
-/// Performs a request of one segment on memory of b's, and waits for it.
+/// Executes a request with one segment on memory of b's, and waits for it.
 fn perform(two: &Two, opcode: u32, part: ibv_sge, (address, rkey): (u64, u32)) -> u32 {
     let mut list = [part];
     let mut wr = send(1, &mut list);
@@ -133,11 +133,11 @@ fn connect_again(two: &Two) {
     two.a.connect(&two.b);
 }
 
-/// Writes, reads and sends of all lengths, in the pages that are moved, across their ends and beside them.
+/// Writes, reads and sends of all lengths, in the moved pages, across their ends and beside them.
 fn messages(shares: bool, first: usize) {
     let two = two(shares, first);
     let (mut from, mut to) = (Pages::new(6), Pages::new(6));
-    // Parts of the first and the last page are not of the region, and stay where they are.
+    // The parts of the first and the last page outside the region stay in place.
     let (offset, len) = (100, 5 * PAGE);
     let (ours, theirs) = (from.register(two.a.pd, 0, 6 * PAGE), to.register(two.b.pd, offset, len));
     let permissions = |pages: &Pages| pages.maps().into_iter().map(|(it, _)| it).collect::<Vec<_>>();
@@ -178,7 +178,7 @@ fn messages(shares: bool, first: usize) {
             assert_eq!(to.bytes()[at..at + len], message);
         }
     }
-    // What is not of the region is not to be had, moved or not.
+    // Memory outside the region is not accessible, moved or not.
     for at in [0, 99, offset + len] {
         assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 1), (to.start as u64 + at as u64, rkey)), 10);
         connect_again(&two);
@@ -210,7 +210,7 @@ fn who_has_windows_is_not_given_everything() {
         assert_eq!(perform(&two, READ, from.sge(ours, 0, len), there), 0);
     }
     assert_eq!(given(DEVICE + 1), [Given::Regions]);
-    // What is in no file is to be had with all the rest alone.
+    // A peer gets access to memory in no file only together with all other memory of the process.
     let mut stack = [0_u8; 5000];
     // SAFETY: it is there, and outlives its region.
     let mr = unsafe { memory::ibv_reg_mr(two.b.pd, stack.as_mut_ptr().cast(), stack.len(), 15) };
@@ -228,7 +228,7 @@ fn messages_that_the_device_copies() {
     messages(false, 0);
 }
 
-/// Adds 1 to a word so many times by each connection, all at once.
+/// Each connection adds 1 to a word this many times, all at once.
 fn add_from_each(connections: [&Two; 2], regions: [*mut ibv_mr; 2], address: u64, times: u64) {
     std::thread::scope(|scope| {
         for (two, region) in connections.into_iter().zip(regions) {
@@ -252,8 +252,8 @@ fn add_from_each(connections: [&Two; 2], regions: [*mut ibv_mr; 2], address: u64
 fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
     const TIMES: u64 = 3000;
     let direct = two(true, TRUSTING + 2);
-    // One application with two devices' peers would need two regions: the other one's region is of another device, and
-    // of the same memory.
+    // One application with peers on two devices would need two regions: the second on the other device, over the same
+    // memory.
     let copied = two(false, 2);
     let counter = Pages::new(1);
     let regions = [&direct, &copied].map(|two| counter.register(two.b.pd, 0, PAGE));
@@ -273,7 +273,7 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
         assert_eq!(atomic(&direct, IBV_WR_ATOMIC_CMP_AND_SWP, part, there, (compare, swap)), 0);
         assert_eq!((result.bytes()[16..24].to_vec(), sum()), (before.to_ne_bytes().to_vec(), after));
     }
-    // Not where the word is not aligned, or the peer has no right.
+    // Not if the word is not aligned, or the peer has no right.
     assert_eq!(
         atomic(&direct, IBV_WR_ATOMIC_FETCH_AND_ADD, result.sge(own, 16, 8), (there.0 + 4, there.1), (1, 0)),
         9
@@ -285,7 +285,7 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
     assert_eq!((sum(), counter.maps()[0].0.as_str()), (u64::MAX, "rw-p"));
 }
 
-/// Two applications, of which each thread uses its own.
+/// Two applications with several threads, each of which uses its own objects.
 struct Shared<'a>(&'a Two);
 
 // SAFETY: objects of the library may be used by any thread, and here each has its own.
@@ -307,7 +307,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     let file = to.file().unwrap();
     // SAFETY: the region is registered.
     let there = |region: *mut ibv_mr| (to.start as u64 + 8, unsafe { (*region).rkey });
-    // The program's, and the device's for each region; with the first use of either the peer's.
+    // The program's mapping, and the device's for each region; the peer's after it first uses one of them.
     assert_eq!(mapped(file), 3);
     for region in regions {
         assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there(region)), 0);
@@ -321,7 +321,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     to.bytes()[..4].copy_from_slice(b"more");
     assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there_of(&to, 1)), 10);
     connect_again(&two);
-    // Registered again, they move again, with what is there now; the peer lets go of what is none.
+    // Registered again, they move again with their current contents; the peer unmaps files that no region uses.
     let region = to.register(two.b.pd, PAGE, PAGE);
     for _ in 0..2 {
         // SAFETY: the region is registered.
@@ -334,7 +334,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     two.close();
 }
 
-/// With a key that nothing has.
+/// With a key that no region has.
 fn there_of(pages: &Pages, rkey: u32) -> (u64, u32) {
     (pages.start as u64, rkey)
 }
@@ -343,7 +343,7 @@ fn there_of(pages: &Pages, rkey: u32) -> (u64, u32) {
 fn only_private_memory_is_moved() {
     let two = two(true, TRUSTING);
     let pages = Pages::new(4);
-    // Parts of others, and of what is moved already.
+    // Parts of other regions, and memory that is already moved.
     let first = pages.register(two.b.pd, 0, 2 * PAGE);
     let over = pages.register(two.b.pd, PAGE, 2 * PAGE);
     let within = pages.register(two.b.pd, PAGE, PAGE);
@@ -358,7 +358,7 @@ fn only_private_memory_is_moved() {
     };
     assert_eq!([first, over, within, small].map(shared), [true, false, true, false]);
     [first, over, within, small].into_iter().for_each(deregister);
-    // A file's, and what may only be read.
+    // A file's memory, and read-only memory.
     let file = tempfile::tempfile().unwrap();
     file.set_len(PAGE as u64).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -404,7 +404,7 @@ fn what_is_mapped_there_meanwhile_stays() {
     pages.unmap();
 }
 
-/// Additions by peers of two contexts: of one's region all pages are in a file, of the other's, which has more, none.
+/// Additions by peers of two contexts: all pages of one's region are in a file, and none of the other's larger region.
 #[test]
 fn contexts_of_a_program_agree_on_words_in_files() {
     const TIMES: u64 = 3000;
@@ -421,7 +421,7 @@ fn contexts_of_a_program_agree_on_words_in_files() {
     counter.unmap();
 }
 
-/// What memory is after it was registered: as if it had not been.
+/// Memory after its registration: as if it had not been registered.
 #[test]
 fn memory_is_plain_again_after_deregistration() {
     let two = two(true, 0);
@@ -462,7 +462,7 @@ fn memory_is_plain_again_after_deregistration() {
     two.close();
 }
 
-/// What would lose a meaning is registered, and stays where it is.
+/// Memory that would lose a property by moving is registered, and stays in place.
 #[test]
 fn memory_with_a_meaning_stays() {
     type Mark = fn(*mut libc::c_void) -> bool;

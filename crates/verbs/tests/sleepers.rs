@@ -1,4 +1,4 @@
-//! What programs poll and sleep on: readable where there is something, and where the device is gone.
+//! Descriptors that programs poll and sleep on: they are readable if there is an event, and after the device is gone.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use verbs::{channel, completion, context, events, memory, queue_pair};
 
 const DEVICE_FATAL: u32 = 8;
 
-/// What both threads may use.
+/// Shared between both threads.
 struct Both<T>(T);
 // SAFETY: objects of the library may be used from any thread.
 unsafe impl<T> Send for Both<T> {}
@@ -24,14 +24,14 @@ fn is_readable(fd: i32) -> bool {
     is_readable_in(0, fd)
 }
 
-/// Whether it is readable, or becomes so in as many milliseconds.
+/// Whether it is readable, or becomes so within this many milliseconds.
 fn is_readable_in(patience: i32, fd: i32) -> bool {
     let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor.
     unsafe { libc::poll(&mut wanted, 1, patience) == 1 }
 }
 
-/// Waits for an event: its queue, or why there is none.
+/// Waits for an event; returns its queue, or the error.
 fn sleep(channel: &Both<*mut ibv_comp_channel>) -> Result<usize, i32> {
     let (mut cq, mut tag) = (null_mut(), null_mut());
     // SAFETY: the channel is the test's, and there are places for the results.
@@ -41,7 +41,7 @@ fn sleep(channel: &Both<*mut ibv_comp_channel>) -> Result<usize, i32> {
     }
 }
 
-/// A peer may have what the device told by, and lives on.
+/// The peer survives, and may hold the descriptors through which the device reported events.
 fn death(shares: bool) {
     let two = Two::of(shares, if shares { TRUSTING } else { 0 });
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -61,14 +61,14 @@ fn death(shares: bool) {
     let mut found = [woken[0], woken[1]];
     queues.sort_unstable();
     found.sort_unstable();
-    // Each is told by itself, one perhaps before the other.
+    // Each descriptor is signalled by itself, perhaps one before the other.
     let readable = fds.map(|fd| is_readable_in(20_000, fd));
     assert_eq!((found, woken[2], readable), (queues, Err(libc::EIO), [true; 2]));
     let mut event = MaybeUninit::<ibv_async_event>::uninit();
     // SAFETY: the context and the queues are the test's; an event that was got is whole.
     unsafe {
         let mut kind = 0;
-        // That the peer was heard of came before.
+        // The event that the peer communicates came before.
         while kind != DEVICE_FATAL {
             assert_eq!(events::ibv_get_async_event(two.b.context, event.as_mut_ptr()), 0);
             kind = event.assume_init().event_type;
@@ -80,7 +80,7 @@ fn death(shares: bool) {
     two.close();
 }
 
-/// Events of what was destroyed are gone with it, and others stay.
+/// Events of destroyed objects disappear with them, and other events stay.
 fn destroyed(shares: bool) {
     let two = Two::of(shares, if shares { TRUSTING + 2 } else { 2 });
     let (a, b) = (&two.a, &two.b);
@@ -93,7 +93,7 @@ fn destroyed(shares: bool) {
     };
     bring(a, b, b.cqs[1]);
     bring(b, a, b.cqs[0]);
-    // A key that is none is told of at the other end.
+    // An invalid key is reported at the other end.
     let mut wrong = send(3, &mut []);
     wrong.opcode = IBV_WR_RDMA_WRITE;
     wrong.wr.rdma = Rdma { remote_addr: 1, rkey: 1 };

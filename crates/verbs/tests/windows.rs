@@ -1,4 +1,4 @@
-//! Memory windows, by the C interface: with peers that share memory, and with others.
+//! Memory windows, through the C interface: with peers that share memory, and with others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ const fn next_key(key: u32) -> u32 {
     key & !0xff | (key + 1) & 0xff
 }
 
-/// Memory of b's to which windows may be bound, of which peers have no key.
+/// Memory of b's to which windows may be bound; its peers have no key for it.
 fn bindable(two: &Two) -> Buffer {
     let mut bytes: Box<[u8]> = vec![0; 4096].into();
     // SAFETY: the domain is the test's, and the memory is there until it is deregistered.
@@ -42,7 +42,7 @@ fn key_of(mw: *const ibv_mw) -> u32 {
     unsafe { (*mw).rkey }
 }
 
-/// The part from 100 on of some memory.
+/// The part of some memory from offset 100 on.
 fn part(of: &Buffer, length: u64) -> ibv_mw_bind_info {
     ibv_mw_bind_info { mr: of.mr, addr: of.bytes.as_ptr() as u64 + 100, length, mw_access_flags: RIGHTS }
 }
@@ -50,7 +50,7 @@ fn part(of: &Buffer, length: u64) -> ibv_mw_bind_info {
 /// A request that needs no peer.
 fn local(opcode: u32) -> ibv_send_wr {
     let mut wr = send(9, &mut []);
-    // What is no message has no list.
+    // A request that sends no message has no list of segments.
     (wr.opcode, wr.num_sge) = (opcode, 77);
     wr
 }

@@ -1,4 +1,4 @@
-//! What `packet` says of a frame, in the card's words.
+//! What `packet` finds in a frame, in the card's terms.
 
 use card::registers::{Punt, Tunnel as Encapsulation};
 use packet::{
@@ -9,13 +9,13 @@ use std::net::IpAddr;
 /// A frame that `packet` accepts.
 #[derive(Default)]
 pub struct Accepted {
-    /// Fields of `header_t` that are of account.
+    /// The fields of `header_t` that matter.
     pub fields: Vec<(&'static str, u128)>,
-    /// Reasons for which the card may leave it to the host all the same.
+    /// Reasons for which the card may still leave it to the host.
     pub stricter: Vec<Punt>,
 }
 
-/// A guest's frame, of which the first `window` bytes are looked at.
+/// A guest's frame, parsed from its first `window` bytes.
 pub fn guest(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     let headers = Headers::ethernet(head(frame, window), 0, frame.len()).map_err(punt)?;
     let mut accepted = Accepted::default();
@@ -25,7 +25,7 @@ pub fn guest(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     Ok(accepted)
 }
 
-/// A frame that came by a wire.
+/// A frame that a wire received.
 pub fn wire(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     let bytes = head(frame, window);
     let outer = Headers::ethernet(bytes, 0, frame.len()).map_err(punt)?;
@@ -57,7 +57,7 @@ fn head(frame: &[u8], window: usize) -> &[u8] {
     &frame[..frame.len().min(window)]
 }
 
-/// The headers of what may be a tunnel packet, as `decide` looks at them.
+/// The headers of a possible tunnel packet, checked like `decide` does.
 fn underlay(outer: &Headers) -> Result<(&Ethernet, &Ip), Punt> {
     let eth = outer.eth.as_ref().ok_or(Punt::EthernetTruncated)?;
     if is_neighbour(outer) {
@@ -73,7 +73,7 @@ fn underlay(outer: &Headers) -> Result<(&Ethernet, &Ip), Punt> {
     Ok((eth, ip))
 }
 
-/// What `decide` refuses of a label.
+/// The reason why `decide` refuses a label.
 fn label(bytes: &[u8], tunnel: &Tunnel) -> Result<(), Punt> {
     if !tunnel.bottom {
         return Err(Punt::LabelStack);
@@ -94,7 +94,7 @@ fn is_neighbour(headers: &Headers) -> bool {
 }
 
 impl Accepted {
-    /// The fields of the tenant's packet but for its traffic class.
+    /// The fields of the tenant's packet except its traffic class.
     fn tenant(&mut self, headers: &Headers, start: usize, stop: usize) {
         self.fields.extend([
             ("start", start as u128),
@@ -151,7 +151,7 @@ impl Accepted {
         ]);
     }
 
-    /// The traffic class with which it goes on.
+    /// The traffic class of the packet that is sent on.
     fn tos(&mut self, headers: &Headers, tos: u8) {
         let changed = headers.ip().is_some_and(|ip| ip.tos != tos);
         self.fields.push(("new_tos", changed.into()));

@@ -1,4 +1,5 @@
-//! Frames: those of the conformance vectors, random ones by guests and wires, and all of them spoilt in many ways.
+//! Frames: those of the conformance vectors, random ones from guests and wires, and variants of all of them with
+//! errors.
 
 use model::Tables;
 use model::generate::{self, Rng};
@@ -24,7 +25,7 @@ pub fn of_vectors() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Random frames of guests and wires.
+/// Random frames from guests and wires.
 pub fn generated(rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while frames.len() < count {
@@ -37,7 +38,7 @@ pub fn generated(rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Every tunnel with every tenant's packet, over both families, as text of `model`.
+/// Every tunnel with every tenant's packet, over both families, as `model` text.
 pub fn tunnels() -> Vec<Vec<u8>> {
     let ethernet = "eth 02:00:00:00:00:05 > 02:00:00:00:00:06";
     let l4 = ["udp 7 > 9 / payload 20", "tcp 7 > 9 PA / payload 20", "sctp 7 > 9 / payload 16", "payload 0"];
@@ -79,14 +80,15 @@ pub fn tunnels() -> Vec<Vec<u8>> {
     all.iter().map(|text| model::text::parse(text).expect("a frame")).collect()
 }
 
-/// What is at an edge that chance seldom meets, over and over, since what is behind a frame's end is another each time.
+/// Edge cases that random frames seldom reach. Each is there many times, because the bytes after a frame's end differ
+/// each time.
 pub fn edges() -> Vec<Vec<u8>> {
     let outer = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 192.0.2.1 > 192.0.2.2";
     let texts = [
-        // The last bytes that a datagram can have, and one more.
+        // The last bytes that a datagram can have, and one byte more.
         format!("{outer} id 1 frag 65528 proto 17 / payload 7"),
         format!("{outer} id 1 frag 65528 proto 17 / payload 8"),
-        // Nothing behind the label.
+        // Nothing after the label.
         format!("{outer} / udp 50000 > 6635 / mpls 100"),
         format!("{outer} / gre / mpls 100"),
         format!("{outer} / gre / mpls 100 / hex 45"),
@@ -95,7 +97,7 @@ pub fn edges() -> Vec<Vec<u8>> {
     frames.iter().cycle().take(50 * frames.len()).cloned().collect()
 }
 
-/// Where the headers of a well-formed frame are.
+/// Offsets of the headers in a well-formed frame.
 #[derive(Default)]
 struct Places {
     ethernet: Vec<usize>,
@@ -132,7 +134,7 @@ impl Places {
     }
 }
 
-/// The frame, made longer or wrong in some ways.
+/// The frame, made longer or given errors.
 pub fn spoilt(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if rng.percent(25) {
@@ -160,7 +162,7 @@ pub fn spoilt(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Puts VLAN tags behind the MACs, or options behind an IPv4 header, the lengths in front of which grow along.
+/// Inserts VLAN tags after the MACs, or options after an IPv4 header; the lengths before them are adjusted.
 fn insert(rng: &mut Rng, frame: &mut Vec<u8>) {
     let places = Places::of(frame);
     let tags = rng.percent(50);
@@ -199,7 +201,7 @@ fn add(frame: &mut [u8], at: usize, count: usize) {
     frame[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }
 
-/// Makes an IPv4 header's checksum right.
+/// Corrects an IPv4 header's checksum.
 fn correct(frame: &mut [u8], at: usize) {
     let end = at + 4 * usize::from(frame[at] & 0xf);
     if frame[at] >> 4 != 4 || end < at + 20 || end > frame.len() {
@@ -210,7 +212,7 @@ fn correct(frame: &mut [u8], at: usize) {
     frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Gives a field that decides something another value.
+/// Changes the value of a field that decides something.
 fn field(rng: &mut Rng, frame: &mut [u8], places: &Places) {
     let random = rng.next_u64() as u8;
     let few = rng.below(24) as u8;

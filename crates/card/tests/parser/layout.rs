@@ -1,4 +1,4 @@
-//! Where the fields of the packed structs of `rtl/` lie, read from the source that the simulated card is made of.
+//! The positions of the fields in the packed structs of `rtl/`, read from the source of the simulated card.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of the struct of this name.
+    /// The layout of the struct of this name.
     ///
     /// # Panics
-    /// If there is none, or one of its types isn't understood.
+    /// If there is no such struct, or one of its types isn't understood.
     pub fn of(name: &str) -> Self {
         let (before, _) = SOURCE.split_once(&format!("}} {name};")).expect("a struct of this name");
         let (_, body) = before.rsplit_once("typedef struct packed {").expect("its start");
@@ -43,7 +43,7 @@ impl Layout {
     }
 }
 
-/// Bits of a type: `logic`, `logic [7:0]`, or the name of one that is made of such, or of an enumeration.
+/// Bits of a type: `logic`, `logic [7:0]`, or the name of a struct or an enumeration.
 fn width_of(kind: &str) -> usize {
     if let Some(range) = kind.strip_prefix("logic") {
         let range = range.trim().trim_matches(['[', ']']);

@@ -1,5 +1,5 @@
-//! The card's parser against `packet`, clock by clock: what `packet` refuses the card must refuse, for the same
-//! reason; what `packet` accepts the card must find the same fields in, or be stricter in one of a few ways.
+//! The card's parser against `packet`, clock by clock: the card must refuse what `packet` refuses, for the same
+//! reason. In what `packet` accepts, the card must find the same fields, or be stricter in one of a few ways.
 #![cfg(feature = "card-test")]
 
 mod expect;
@@ -13,7 +13,7 @@ use model::generate::Rng;
 use rtl::{Bits, ParserTop};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the card looks at, bytes.
+/// Bytes that the card examines.
 const WINDOW: usize = 128;
 
 /// One of the two parsers.
@@ -22,17 +22,18 @@ struct Parser {
     /// Clocks from the beat that completes the window to the header.
     latency: u64,
     expect: fn(&[u8], usize) -> Result<Accepted, Punt>,
-    /// Frames whose header is to come, and the clock at which their windows were complete.
+    /// Frames whose headers are outstanding, and the clock at which their windows were complete.
     waiting: VecDeque<(u64, Frame)>,
-    /// How often the card had which reason.
+    /// How often the card gave each reason.
     reasons: BTreeMap<&'static str, usize>,
     /// Frames that went on.
     accepted: usize,
-    /// Frames that went to the host though `packet` accepts them, by whether they were plain and the reason.
+    /// Frames that the card left to the host although `packet` accepts them, by whether they were plain and by the
+    /// reason.
     stricter: BTreeMap<(bool, &'static str), usize>,
-    /// Frames that `packet` refuses for another reason than the card.
+    /// Frames that `packet` and the card refuse for different reasons.
     renamed: BTreeMap<(Punt, &'static str), usize>,
-    /// Frames that went on though their TCP options end behind the window.
+    /// Frames that the card accepted although their TCP options end after the window.
     long_tcp: usize,
 }
 
@@ -46,7 +47,7 @@ struct Frame {
     direct: bool,
 }
 
-/// The simulated parsers, and what they are fed with.
+/// The simulated parsers, and their input.
 struct Bench {
     top: ParserTop,
     beat: Layout,
@@ -81,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// Sends a frame's beats, with `gaps` times of a hundred a clock without one before each.
+    /// Sends a frame's beats; before each, a clock without one in `gaps` percent of the cases.
     fn send(&mut self, frame: Frame, gaps: usize) {
         let beats = frame.bytes.len().div_ceil(64);
         for (index, part) in frame.bytes.chunks(64).enumerate() {
@@ -111,7 +112,7 @@ impl Bench {
         }
     }
 
-    /// A beat of random bytes: what is not said to be valid must not matter, nor what is behind a frame's end.
+    /// A beat of random bytes: bytes that aren't valid must not matter, nor bytes after a frame's end.
     fn noise(&mut self, valid: bool) {
         self.top.set_s_valid(valid);
         let width = self.beat.width;
@@ -141,7 +142,7 @@ impl Bench {
 }
 
 impl Parser {
-    /// Checks that a header comes out exactly when it should, and what it says.
+    /// Checks that a header comes out exactly when it should, and its contents.
     fn look(&mut self, clock: u64, valid: bool, header: Bits<'_>, layout: &Layout) {
         let due = self.waiting.front().is_some_and(|(since, _)| clock == since + self.latency);
         assert_eq!(valid, due, "{}, clock {clock}: a header at the wrong time", self.name);
@@ -168,7 +169,7 @@ impl Parser {
         }
         let near = (self.expect)(&frame.bytes, WINDOW);
         let too_long = matches!(near, Err(Punt::HeaderTooLong)) && exception != Punt::HeaderTooLong;
-        // The options of TCP and of neighbour discovery need not be in the window.
+        // The options of TCP and of neighbour discovery may end after the window.
         let expected = if too_long { (self.expect)(&frame.bytes, usize::MAX) } else { near };
         if too_long && exception == Punt::None && get("l4") != 1 && get("neighbour") == 0 {
             return Err("a header that ends behind the window".into());
@@ -189,7 +190,7 @@ impl Parser {
             }
             (Err(Punt::Neighbour), Punt::None) if get("neighbour") == 1 => Ok(()),
             (Err(reason), _) if reason == exception => Ok(()),
-            // The card stops at these, `packet` goes on and finds something else.
+            // The card stops at these; `packet` goes on and finds another reason.
             (Err(reason), Punt::Ipv6Extension | Punt::LabelStack | Punt::TunnelMalformed) => {
                 *self.renamed.entry((reason, exception.name())).or_default() += 1;
                 Ok(())
@@ -204,7 +205,7 @@ impl Parser {
     }
 }
 
-/// The reasons that both parsers know, and those of tunnels.
+/// The reasons that both parsers know, and the reasons for tunnels.
 const REASONS: [Punt; 11] = [
     Punt::None,
     Punt::EthernetTruncated,
@@ -231,7 +232,7 @@ const TUNNEL_REASONS: [Punt; 10] = [
     Punt::Ecn,
 ];
 
-/// Frames of all kinds, some of them spoilt.
+/// Frames of all kinds, some of them with errors.
 fn frames(rng: &mut Rng, generated: usize, spoilt: usize) -> Vec<Frame> {
     let mut all = frames::of_vectors();
     let tunnels = frames::tunnels();
@@ -262,7 +263,7 @@ fn the_card_reads_what_packet_reads() {
     let plain = frames.iter().filter(|frame| frame.plain).count();
     let mut bench = Bench::new(2);
     for (index, frame) in frames.into_iter().enumerate() {
-        // Back to back and with gaps, in turns.
+        // Back to back and with gaps, in turn.
         let gaps = [0, 0, 30, 80][index / 1000 % 4];
         bench.send(frame, gaps);
     }

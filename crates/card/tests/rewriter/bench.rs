@@ -1,4 +1,4 @@
-//! Sends packets through the rewriter and takes what leaves.
+//! Sends packets through the rewriter and collects its output.
 
 use crate::edit::Edit;
 use model::generate::Rng;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 pub const BEAT: usize = 64;
 
-/// A packet, what is done with it, and what is to leave.
+/// A packet, its edit, and the expected output.
 pub struct Job {
     pub frame: Vec<u8>,
     pub edit: Edit,
@@ -17,7 +17,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A packet that is forwarded as the model rewrites it; `None` where the card leaves it to the host.
+    /// A packet that is forwarded as the model rewrites it; `None` if the card leaves it to the host.
     pub fn forward(forward: &Forward, packet: &PacketView<'_>) -> Option<Self> {
         let edit = Edit::of(forward, packet)?;
         let expected = (forward.port.0, rewrite::rewrite(forward, packet)?);
@@ -35,14 +35,14 @@ impl Job {
         Self { frame, edit: Edit::Drop, expected: None }
     }
 
-    /// The most beats that go in or out.
+    /// The maximum of the beats that go in and those that come out.
     pub fn beats(&self) -> usize {
         let out = self.expected.as_ref().map_or(0, |(_, bytes)| bytes.len());
         self.frame.len().max(out).div_ceil(BEAT)
     }
 }
 
-/// How often, in a hundred cycles, each side is ready to go on.
+/// How often, in percent of the cycles, each side is ready.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub beats: usize,
@@ -57,20 +57,20 @@ struct Bench<'a> {
     rng: Rng,
     pace: Pace,
     jobs: &'a [Job],
-    /// Beats of packets that went in: the packet they are of, and their offset in it.
+    /// Position of the next beat that goes in: the packet, and the offset in it.
     beat: (usize, usize),
-    /// Whether the next beat and the next edit are shown. What is shown stays until it is taken.
+    /// Whether the next beat and the next edit are offered. An offer stays until it is taken.
     offered: (bool, bool),
     edits: usize,
     expected: VecDeque<&'a (u16, Vec<u8>)>,
     taken: usize,
-    /// What was shown and not taken in the last cycle.
+    /// The output that was offered but not taken in the last cycle.
     shown: Option<Vec<u32>>,
-    /// Cycles in which packets ended.
+    /// The cycles in which packets ended.
     ends: Vec<u64>,
 }
 
-/// Sends all packets and checks all that leaves; returns the cycles in which packets ended.
+/// Sends all packets and checks all output; returns the cycles in which packets ended.
 pub fn run(jobs: &[Job], pace: Pace, seed: u64) -> Vec<u64> {
     let mut sim = RewriterSim::new();
     sim.reset(2);
@@ -93,7 +93,7 @@ pub fn run(jobs: &[Job], pace: Pace, seed: u64) -> Vec<u64> {
         bench.cycle();
         assert!(bench.sim.cycle() < most, "nothing moves any more");
     }
-    // Nothing else comes.
+    // No other output comes.
     for _ in 0..50 {
         bench.cycle();
     }
@@ -126,7 +126,7 @@ impl Bench<'_> {
             && let Some(job) = self.jobs.get(index)
             && self.rng.below(100) < self.pace.beats
         {
-            // Behind the end is anything.
+            // The bytes after the end are random.
             let mut words: [u32; 16] = std::array::from_fn(|_| self.rng.next_u64() as u32);
             let rest = &job.frame[at..];
             for (k, byte) in rest.iter().take(BEAT).enumerate() {
@@ -152,7 +152,7 @@ impl Bench<'_> {
         self.sim.set_edit_valid(self.offered.1);
     }
 
-    /// Compares what is shown with what is expected.
+    /// Compares the output with the expected packets.
     fn look(&mut self) {
         let sim = &self.sim;
         let words = sim.m_valid().then(|| sim.m_data().words().to_vec());

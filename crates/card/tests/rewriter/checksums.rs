@@ -16,7 +16,7 @@ fn address(rng: &mut Rng) -> Ipv4Addr {
     Ipv4Addr::from_bits(rng.one(&words) << 16 | rng.one(&words))
 }
 
-/// A packet whose L4 checksum is anything; that of its IP header is right, since no other is forwarded.
+/// A packet with any L4 checksum. The checksum of its IP header is right, because others are not forwarded.
 fn frame(rng: &mut Rng) -> Vec<u8> {
     let l4 = ["udp 1 > 2", "tcp 1 > 2 A", "icmp echo 1 2", "sctp 1 > 2", ""];
     let layer = rng.one(&l4);
@@ -28,7 +28,7 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
     let mut frame = text::parse(&text).unwrap();
     frame[26..30].copy_from_slice(&address(rng).octets());
     frame[30..34].copy_from_slice(&address(rng).octets());
-    // The identification makes the checksum what it is.
+    // The identification is chosen to give this checksum.
     let any = rng.next_u64() as u16;
     let id = rng.one(&[0, 0xffff, any]);
     frame[18..20].copy_from_slice(&id.to_be_bytes());
@@ -80,7 +80,7 @@ fn any_checksum_is_updated_as_the_model_does() {
     run(&jobs, FULL, 1);
 }
 
-/// Where a tunnel's UDP checksum is in a frame over IPv6.
+/// Position of a tunnel's UDP checksum in a frame over IPv6.
 const OUTER: std::ops::Range<usize> = 60..62;
 
 fn address6(rng: &mut Rng) -> IpAddr {
@@ -102,7 +102,7 @@ fn tunnel(rng: &mut Rng) -> Encap {
     }
 }
 
-/// An IPv6 packet, with extra headers in front of it or not.
+/// An IPv6 packet, with or without extra headers in front of it.
 fn frame6(rng: &mut Rng) -> Vec<u8> {
     let l4 = rng.one(&["udp 1 > 2", "tcp 1 > 2 A", "icmp echo 1 2"]);
     let (hops, tos, len) = (rng.one(&[0, 1, 2, 64, 255]), rng.below(256), rng.below(300));
@@ -110,7 +110,7 @@ fn frame6(rng: &mut Rng) -> Vec<u8> {
     text::parse(&format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {ip}")).unwrap()
 }
 
-/// A frame that is bridged: an IP packet behind tags, or none; or nothing but zeros.
+/// A bridged frame: an IP packet after tags or without tags, or only zeros.
 fn frame2(rng: &mut Rng) -> Vec<u8> {
     let tags = rng.one(&["", " vlan 5", " vlan 5 vlan 6"]);
     let len = rng.below(300);
@@ -120,7 +120,7 @@ fn frame2(rng: &mut Rng) -> Vec<u8> {
     if rng.percent(5) { vec![0; 14 + len] } else { text::parse(&text).unwrap() }
 }
 
-/// A packet that goes into a tunnel, and how.
+/// A packet that enters a tunnel, and its forwarding.
 fn tunnelled(rng: &mut Rng) -> (Vec<u8>, Forward) {
     let encap = Some(tunnel(rng));
     let vxlan = encap.is_some_and(|encap| encap.kind == TunnelKind::Vxlan);
@@ -137,7 +137,7 @@ fn tunnelled(rng: &mut Rng) -> (Vec<u8>, Forward) {
     (frame, Forward { encap, ethernet, nat, ..routed })
 }
 
-/// What leaves, if the model forwards it so.
+/// The output, if the model forwards it this way.
 fn leaves(frame: &[u8], forward: &Forward) -> Option<Vec<u8>> {
     let view = PacketView::parse(frame, frame.len() as u32, None).ok()?;
     rewrite::rewrite(forward, &view)
@@ -150,7 +150,7 @@ fn udp_over_ipv6_has_the_models_checksum() {
     for _ in 0..PACKETS {
         let (mut frame, forward) = tunnelled(&mut rng);
         let Some(out) = leaves(&frame, &forward) else { continue };
-        // Of some packets the checksum becomes what is 0: by the last word, if that is at an even place.
+        // In some packets, changes the last word at an even offset so that the checksum becomes 0.
         let at = frame.len() & !1;
         if rng.percent(20) && out.len() > 150 {
             let (more, old) = (u16::from_be_bytes([out[60], out[61]]), &mut frame[at - 2..at]);

@@ -1,4 +1,4 @@
-//! What the model decides over generated tables and packets, and over the conformance vectors.
+//! The model's decisions over generated tables and packets, and over the conformance vectors.
 
 use crate::bench::{FULL, Job, Pace, run};
 use model::generate::{self, Rng};
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 const WORLDS: u64 = 2000;
 const PACKETS: usize = 200;
 
-/// What was tried, and how often.
+/// The kinds that were tried, and how often.
 type Kinds = BTreeMap<&'static str, usize>;
 
-/// Decides about packets as they come, and keeps what the card can do.
+/// Decides about packets in order, and keeps those that the card can forward.
 #[derive(Default)]
 struct Decided {
     jobs: Vec<Job>,
@@ -99,7 +99,7 @@ fn translated(forward: &Forward, headers: &Headers, packet: &PacketView<'_>) -> 
     kinds
 }
 
-/// What generated tables make of generated packets.
+/// Decisions about generated packets with generated tables.
 fn generated() -> Decided {
     let mut decided = Decided::default();
     for seed in 0..WORLDS {
@@ -117,7 +117,7 @@ fn generated() -> Decided {
     decided
 }
 
-/// Puts packets that are punted or dropped in between.
+/// Inserts packets that are punted or dropped between the others.
 fn mixed(jobs: Vec<Job>) -> Vec<Job> {
     let mut rng = Rng::new(1);
     let mut all = Vec::new();
@@ -176,7 +176,7 @@ fn vectors() -> Vec<(String, Vec<Case>)> {
     .collect()
 }
 
-/// Packets between guests with floating addresses and others, in the tables of the vectors about them.
+/// Packets between guests with floating addresses and other guests, with the tables of the vectors about them.
 fn floating() -> Decided {
     let (_, cases) = vectors().into_iter().find(|(name, _)| name.contains("nat")).unwrap();
     let mut case = cases.into_iter().next().unwrap();

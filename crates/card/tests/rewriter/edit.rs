@@ -1,4 +1,4 @@
-//! The edit of a decision: what the verdict gives to the rewriter.
+//! The edit for a decision: the rewriter's input from the verdict.
 
 use card::compile::outer_checksum;
 use model::{Forward, GATEWAY_MAC, Nat, PacketView, TunnelKind, rewrite};
@@ -6,12 +6,12 @@ use packet::{Fragment, Headers, L4, Mac, checksum};
 use rtl::RewriterSim;
 use std::net::IpAddr;
 
-/// `edit_t`, as far as it is set.
+/// The parts of `edit_t` that are set.
 #[derive(Clone, Debug)]
 pub enum Edit {
     /// Nothing leaves.
     Drop,
-    /// To the host, behind this.
+    /// To the host, after these bytes.
     Punt {
         /// `punt_meta_t`.
         meta: [u32; 16],
@@ -22,21 +22,21 @@ pub enum Edit {
     Forward(Box<Forwarded>),
 }
 
-/// What is done with a packet that is forwarded.
+/// The changes to a packet that is forwarded.
 #[derive(Clone, Debug)]
 pub struct Forwarded {
     /// The decision.
     pub forward: Forward,
     /// Bytes kept.
     pub kept: u16,
-    /// Headers of what is kept.
+    /// The headers of the part that is kept.
     pub headers: Headers,
-    /// Its sum, as it came.
+    /// Its sum, as received.
     pub sum: u16,
 }
 
 impl Edit {
-    /// The edit that does what was decided; `None` where the card leaves it to the host.
+    /// The edit for a decision; `None` if the card leaves the packet to the host.
     pub fn of(forward: &Forward, packet: &PacketView<'_>) -> Option<Self> {
         let range = rewrite::kept(forward, packet);
         let body = packet.bytes.get(range.clone())?;
@@ -73,8 +73,8 @@ impl Edit {
     }
 }
 
-/// Whether the card does this translation, or there is none: not in fragments, behind IPv4 options, or in what ICMP
-/// errors quote.
+/// Whether the card can do this translation, or there is none. It translates no fragments, no packets with IPv4
+/// options, and nothing that ICMP errors quote.
 fn translates(nat: &Nat, headers: &Headers, body: &[u8]) -> bool {
     let Some(ip) = headers.ip() else { return true };
     let quotes = !matches!(headers.quoted(body, body.len()), Ok(None));

@@ -7,7 +7,7 @@ use rtl::Entropy;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const HEADERS: usize = 20_000;
-/// Cycles from header to hash.
+/// Cycles from the header to the hash.
 const LATENCY: usize = 2;
 
 fn address(rng: &mut Rng, v4: bool) -> IpAddr {
@@ -92,7 +92,7 @@ fn the_hash_is_the_models() {
     for _ in 0..HEADERS {
         let headers = headers(&mut rng);
         set(&mut sim, &headers);
-        // It stands still without a step.
+        // Without a step it keeps its state.
         let step = rng.percent(80);
         sim.set_step(step);
         let before = sim.hash();

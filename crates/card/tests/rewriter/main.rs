@@ -1,4 +1,4 @@
-//! The rewriter, the sums that it is given and the entropy hash against the model, in simulation.
+//! The rewriter, the sums at its input and the entropy hash against the model, in simulation.
 #![cfg(feature = "card-test")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
-//! Sums of payloads: of packets of any size and any part of them, with pauses, waited for or not.
+//! Sums of payloads: packets of any size and any part of them, with and without pauses, with and without waiting for
+//! the sum.
 
 use model::generate::Rng;
 use packet::checksum;
@@ -9,7 +10,7 @@ use std::ops::Range;
 const BEAT: usize = 64;
 /// Packets that may wait.
 const WAITING: usize = 60;
-/// Cycles from a packet's last beat, or from its part, to its sum.
+/// Cycles from a packet's last beat, or from the arrival of its part, to its sum.
 const LATENCY: u64 = 7;
 
 struct Packet {
@@ -26,7 +27,7 @@ impl Packet {
         };
         let fill = rng.one(&[0, 0xff, 1, 1]);
         let bytes = (0..size).map(|_| if fill == 1 { rng.next_u64() as u8 } else { fill }).collect();
-        // What is malformed has a part that makes no sense.
+        // A malformed packet has a meaningless part.
         let start = 2 * rng.below(64);
         let end = if rng.percent(70) { size } else { rng.below(size + 1) };
         Self { bytes, part: start..end }
@@ -41,8 +42,8 @@ impl Packet {
     }
 }
 
-/// How often, in a hundred cycles, a beat comes and a packet is taken; whether it is waited for; cycles that the
-/// parser takes.
+/// How often, in percent of the cycles, a beat comes and a packet is taken; whether packets wait for their sum; cycles
+/// that the parser takes.
 #[derive(Clone, Copy)]
 struct Pace {
     beats: usize,
@@ -55,17 +56,17 @@ struct Bench {
     sim: PayloadSum,
     rng: Rng,
     pace: Pace,
-    /// All that came, or are coming.
+    /// All packets that have arrived or are arriving.
     packets: Vec<Packet>,
-    /// Beats of the last one that came; 0: all.
+    /// Beats of the last packet that have arrived; 0: all.
     at: usize,
-    /// When packets had come whole.
+    /// The cycles in which packets had arrived completely.
     whole: Vec<u64>,
-    /// When the parser says what counts.
+    /// The cycles in which the parser gives the part to sum, and that part.
     parts: VecDeque<(u64, Range<usize>)>,
     parsed: usize,
     taken: usize,
-    /// The oldest packet is taken only with its sum.
+    /// Whether the oldest packet is taken only with its sum.
     wait: bool,
     checked: usize,
 }
@@ -116,7 +117,7 @@ impl Bench {
             self.packets.push(Packet::random(&mut self.rng));
         }
         let packet = self.packets.last().unwrap();
-        // Behind the end is anything.
+        // The bytes after the end are random.
         let mut words: [u32; 16] = std::array::from_fn(|_| self.rng.next_u64() as u32);
         for (k, byte) in packet.bytes[BEAT * self.at..].iter().take(BEAT).enumerate() {
             let shift = 8 * (k % 4);

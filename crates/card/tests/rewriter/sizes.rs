@@ -1,4 +1,4 @@
-//! Every size at the edges of beats, and how many cycles a packet takes.
+//! Every size near a multiple of the beat size, and the cycles per packet.
 
 use crate::bench::{BEAT, FULL, Job, Pace, run};
 use model::generate::Rng;
@@ -20,7 +20,7 @@ fn encap(kind: TunnelKind, v6: bool) -> Encap {
     Encap { kind, id: 0xabcde, src, dst, src_mac: MAC, dst_mac: GATEWAY_MAC, entropy: 0x1234_5678, tos: 0xb8 }
 }
 
-/// What goes in front of an IP packet.
+/// Headers put in front of an IP packet.
 fn routed() -> Vec<Forward> {
     let ethernet = |ethertype| Some(EthernetRewrite { dst: MAC, src: GATEWAY_MAC, ethertype });
     let tunnel = |kind, v6| Some(encap(kind, v6));
@@ -32,21 +32,21 @@ fn routed() -> Vec<Forward> {
         Forward { encap: tunnel(TunnelKind::MplsGre, false), ..base() },
         Forward { encap: tunnel(TunnelKind::MplsGre, true), ..base() },
         Forward { encap: tunnel(TunnelKind::MplsUdp, true), ..base() },
-        // The longest there is: 84 bytes.
+        // The longest: 84 bytes.
         Forward { ethernet: ethernet(0x0800), encap: tunnel(TunnelKind::Vxlan, true), ..base() },
     ]
 }
 
-/// What goes in front of a frame.
+/// Headers put in front of a frame.
 fn bridged() -> Vec<Forward> {
     let vxlan = |v6| Forward { encap: Some(encap(TunnelKind::Vxlan, v6)), ..Forward::unchanged(VifId(7)) };
     vec![Forward::unchanged(VifId(6)), vxlan(false), vxlan(true)]
 }
 
-/// Headers, and how many bytes of them are taken off.
+/// Headers, and the number of their bytes that are removed.
 type Fronts = Vec<(String, u16)>;
 
-/// What is in front of IP packets, and in front of frames.
+/// Headers in front of IP packets, and in front of frames.
 fn fronts() -> (Fronts, Fronts) {
     let tag = " vlan 7";
     let mut packets = vec![
@@ -83,7 +83,7 @@ fn job(frame: &[u8], forward: &Forward) -> Job {
     Job::forward(forward, &view).expect("the card can do it")
 }
 
-/// Every combination of headers taken off and put on, for packets of these sizes.
+/// Every combination of headers removed and added, for packets of these sizes.
 fn combinations(sizes: impl Iterator<Item = usize> + Clone) -> Vec<Job> {
     let (packets, frames) = fronts();
     let mut jobs = Vec::new();
@@ -104,7 +104,7 @@ fn combinations(sizes: impl Iterator<Item = usize> + Clone) -> Vec<Job> {
     jobs
 }
 
-/// The cycles that packets take, from the end of the first to the end of the last, but for the first.
+/// Cycles for the packets, from the end of the first to the end of the last; the first packet itself is not included.
 fn cycles(jobs: &[Job]) -> u64 {
     let ends = run(jobs, FULL, 1);
     ends.last().unwrap() - ends.first().unwrap()
@@ -158,14 +158,14 @@ fn small_packets_leave_at_full_rate() {
     let tunnelled = sized(&format!("{NEAR} / {V4} / udp 50000 > 6635 / mpls 7"), &inner, 96).unwrap();
     let (packets, frames) = (routed(), bridged());
     let cases = [
-        // One beat that becomes two: MPLS over UDP.
+        // One beat becomes two: MPLS over UDP.
         (&small, 14, &packets[2], 2),
         // VXLAN.
         (&small, 0, &frames[1], 2),
-        // One that stays one: bridged, and routed to a guest.
+        // One beat stays one: bridged, and routed to a guest.
         (&small, 0, &frames[0], 1),
         (&small, 14, &packets[0], 1),
-        // Two that become one: decapsulated.
+        // Two beats become one: decapsulated.
         (&tunnelled, 46, &packets[0], 2),
     ];
     for (frame, strip, forward, expected) in cases {

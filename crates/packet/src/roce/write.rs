@@ -36,10 +36,10 @@ pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError>
     })
 }
 
-/// Writes a packet as [`write`] does, but with `len` bytes of payload that `fill` stores.
+/// Writes a packet as [`write()`] does, but with `len` bytes of payload that `fill` stores.
 ///
 /// # Errors
-/// As for [`write`], and any error of `fill`.
+/// As for [`write()`], and any error of `fill`.
 pub fn write_with<E: From<WriteError>>(
     packet: &Datagram<'_>,
     len: usize,

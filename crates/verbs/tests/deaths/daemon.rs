@@ -7,7 +7,7 @@ use mem::{Burst, Offload, Opened};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens the devices in a directory, and obeys until its standard input ends.
+/// Opens the devices in a directory, and executes commands until its standard input ends.
 pub fn run(way: Way, directory: &Path) {
     let fabric = || Arc::new(Fabric::new(Box::new(NoRules)));
     let one = fabric();

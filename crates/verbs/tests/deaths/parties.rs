@@ -94,7 +94,7 @@ impl Queue {
                     channel::ibv_ack_cq_events(cq, 1);
                     self.is_armed = false;
                 }
-                // The device is gone, which was reported before.
+                // The device is gone; this was reported before.
                 _ => self.is_armed = errno() == libc::EAGAIN,
             }
         }

@@ -13,7 +13,7 @@ use verbs::{context, memory, queue_pair, shared_receive};
 
 /// Receives for each sender.
 pub const EACH: u64 = 3 * RECEIVES;
-/// The content of memory to which nobody may write any more.
+/// Fills memory that nobody may write to any more.
 const CANARY: u8 = 0xa5;
 
 /// Identifiers and statuses of receives, in order of arrival.
@@ -77,19 +77,19 @@ impl Receiver {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Receives that were not completed, of those that were posted first.
+    /// Number of the receives posted at the start that are not completed yet.
     fn unseen(&self) -> usize {
         2 * EACH as usize - self.seen().iter().filter(|(id, _)| *id < 2 * EACH).count()
     }
 
-    /// Takes the first sender's memory away.
+    /// Deregisters the first sender's memory.
     fn take_away(&mut self) {
         self.memory[0].forget();
         self.memory[0].bytes.fill(CANARY);
         self.is_taken_away = true;
     }
 
-    /// What is wrong by now.
+    /// The errors so far.
     fn judge(&self) -> Option<String> {
         let mut ids: Vec<_> = self.seen().into_iter().map(|(id, _)| id).collect();
         ids.sort_unstable();
@@ -101,10 +101,10 @@ impl Receiver {
         written.map(|at| format!("byte {at} was written after its memory was taken away"))
     }
 
-    /// Ends both connections: what was not received is flushed, but in a shared queue.
+    /// Ends both connections: outstanding receives are flushed, except in a shared queue.
     fn flush(&self) {
         self.qps.iter().for_each(|qp| _ = modify_to(*qp, IBV_QPS_ERR));
-        // Also where the device is gone.
+        // Even if the device is gone.
         if !self.kind.shares_receives {
             until(|| self.unseen() == 0);
         }
@@ -125,7 +125,7 @@ impl Receiver {
     }
 }
 
-/// Takes completions until something can be read.
+/// Takes completions until `end` can be read.
 fn collect(mut queue: Queue, seen: &Seen, end: &OwnedFd) -> Queue {
     let mut wanted = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor.
@@ -136,7 +136,7 @@ fn collect(mut queue: Queue, seen: &Seen, end: &OwnedFd) -> Queue {
     queue
 }
 
-/// Obeys until its standard input ends.
+/// Executes commands until its standard input ends.
 pub fn run(kind: Kind) {
     let (context, pd) = open();
     let queue = Queue::new(context, kind.sleeps, 128);
@@ -157,7 +157,7 @@ pub fn run(kind: Kind) {
                 receiver.take_away();
                 answer("deregistered");
             }
-            // So many of a sender's receives were successful: nothing else happens that could tell of them.
+            // This many of a sender's receives were successful: no other event shows it.
             ["await", of, count] => {
                 let (of, count): (u64, usize) = (of.parse().unwrap(), count.parse().unwrap());
                 let is_its = |id| receiver.kind.shares_receives || id / EACH == of;
@@ -165,7 +165,7 @@ pub fn run(kind: Kind) {
                 until(|| receiver.seen().iter().filter(|one| done(one)).count() >= count);
                 answer("came");
             }
-            // So many that those before are used up by as many messages.
+            // Enough that as many messages consume the earlier ones.
             ["more"] => {
                 receiver.post(2 * EACH..4 * EACH);
                 answer(&format!("{}", 2 * EACH));

@@ -1,5 +1,5 @@
-//! A scene: a daemon, a program that receives, and two that send to it. One of the four may die, or stand still, at a
-//! point of the protocol; the others go on.
+//! A scene: a daemon, a program that receives, and two that send to it. One of the four may be killed or stopped at a
+//! point of the protocol; the others continue.
 
 use crate::sender::RECEIVES;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use uverbs::Point;
 
-/// How long what must come is waited for.
+/// How long to wait for an expected answer.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How long a receiver or a daemon stands still that goes on then: others are at work meanwhile, or wait for it.
+/// How long a receiver or a daemon is stopped before it continues: the others work meanwhile, or wait for it.
 const STOP: Duration = Duration::from_millis(20);
 
 /// How messages travel.
@@ -21,7 +21,7 @@ const STOP: Duration = Duration::from_millis(20);
 pub enum Way {
     /// Through shared memory; the receiver's regions are not in files.
     Shared,
-    /// The same, and they are.
+    /// Through shared memory; the receiver's regions are in files.
     Files,
     /// By the daemon.
     Copied,
@@ -29,13 +29,13 @@ pub enum Way {
     Roce,
 }
 
-/// What a scene is like.
+/// Properties of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub way: Way,
     /// Receives come from a shared queue.
     pub shares_receives: bool,
-    /// Programs sleep until they are told of completions.
+    /// Programs sleep until they are notified of completions.
     pub sleeps: bool,
 }
 
@@ -54,7 +54,7 @@ impl Kind {
 pub enum Role {
     Daemon,
     Receiver,
-    /// The one that others go on without.
+    /// The sender that dies.
     Sender,
     Third,
 }
@@ -63,28 +63,28 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Killed,
-    /// It stands still, and is killed later.
+    /// It is stopped, and killed later.
     StoppedAndKilled,
-    /// It stands still, and goes on later.
+    /// It is stopped, and continues later.
     Stopped,
 }
 
-/// Where, and when, something becomes of one.
+/// The point and the occurrence at which a process meets its fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     pub role: Role,
     pub point: Point,
-    /// When the point is reached for the so many-th time.
+    /// The occurrence of the point.
     pub time: u32,
     pub fate: Fate,
 }
 
-/// Of a process's other end.
+/// Events at a process's end of the pipe.
 #[derive(Debug)]
 enum Event {
     Line(String),
     Stopped,
-    /// By itself, with this status, or by a signal.
+    /// It ended by itself with this status, or by a signal.
     Ended(Option<i32>),
 }
 
@@ -94,20 +94,20 @@ struct Party {
     pid: Pid,
     to: Option<ChildStdin>,
     events: Receiver<Event>,
-    /// What becomes of it, if it is the victim.
+    /// Its fate, if it is the victim.
     fate: Arc<Mutex<Option<Fate>>>,
     is_hit: bool,
     is_gone: bool,
-    /// It stands still until it is let go.
+    /// Whether it is stopped until the scene lets it continue.
     is_held: bool,
 }
 
-/// Says something to the scene.
+/// Sends a line to the scene.
 pub fn answer(line: &str) {
     println!("> {line}");
 }
 
-/// What the scene says, until it says no more. What is meant for any process is done here.
+/// The scene's commands, until there are no more. Commands for any kind of process are executed here.
 pub fn commands() -> impl Iterator<Item = Line> {
     std::io::stdin().lines().map(|line| Line(line.unwrap())).filter(|line| match line.words()[..] {
         ["arm", point, time, signal] => {
@@ -148,7 +148,7 @@ fn watch(role: Role, pid: Pid, fate: &Mutex<Option<Fate>>, events: &Sender<Event
     }
 }
 
-/// Has one go on, or end, that stands still.
+/// Lets a stopped process continue, or kills it.
 fn let_go(pid: Pid, fate: Option<Fate>) {
     let signal = if fate == Some(Fate::Stopped) { Signal::CONT } else { Signal::KILL };
     let _ = kill_process(pid, signal);
@@ -188,11 +188,11 @@ impl Party {
     }
 
     fn say(&mut self, command: &str) {
-        // One that is gone hears nothing.
+        // A process that has ended reads nothing.
         let _ = self.to.as_mut().map(|to| writeln!(to, "{command}"));
     }
 
-    /// Its answer; `None`: it is gone, or stands still and is held.
+    /// Its answer; `None` if it has ended, or is stopped and held.
     fn hear(&mut self) -> Option<String> {
         while !self.is_gone && !self.is_held {
             match self.events.recv_timeout(PATIENCE) {
@@ -209,7 +209,7 @@ impl Party {
         None
     }
 
-    /// The same; one that is held is let go.
+    /// Like `hear`, but lets a held process continue.
     fn hear_in_the_end(&mut self) -> Option<String> {
         loop {
             let heard = self.hear();
@@ -247,7 +247,7 @@ impl Drop for Party {
     }
 }
 
-/// What a process has: descriptors, mappings of shared memory, threads.
+/// A process's resources: descriptors, mappings of shared memory, threads.
 fn possessions(pid: Pid) -> (usize, usize, usize) {
     let at = |name| format!("/proc/{}/{name}", pid.as_raw_nonzero());
     let count = |name| std::fs::read_dir(at(name)).map_or(0, Iterator::count);
@@ -255,16 +255,16 @@ fn possessions(pid: Pid) -> (usize, usize, usize) {
     (count("fd"), maps.lines().filter(|line| line.contains("/memfd:")).count(), count("task"))
 }
 
-/// How often points were reached by a role.
+/// How often each role reached each point.
 pub type Reached = Vec<(Role, Point, u32)>;
 
 struct Scene {
     kind: Kind,
     daemon: Party,
     receiver: Party,
-    /// The victim, if it is a sender, and the other one.
+    /// The victim, if it is a sender, and the other sender.
     senders: [Party; 2],
-    /// What the daemon had before there were programs.
+    /// The daemon's resources before there were programs.
     before: (usize, usize, usize),
     _directory: tempfile::TempDir,
 }
@@ -301,7 +301,7 @@ impl Scene {
             Some("connected")
         );
         self.senders.iter_mut().for_each(|sender| assert_eq!(sender.hear().as_deref(), Some("connected")));
-        // From here on they count.
+        // From here on points are counted.
         self.all().for_each(|party| _ = party.ask("reached"));
     }
 
@@ -312,7 +312,7 @@ impl Scene {
         party.say(&format!("arm {} {time} {}", point.name(), signal.as_raw()));
     }
 
-    /// Whether all but the first sender are as if nothing had happened.
+    /// Whether everything except the first sender behaves as if nothing had happened.
     fn goes_on(&self) -> bool {
         let is_sound = |party: &Party| party.fate.lock().unwrap().is_none();
         is_sound(&self.daemon) && is_sound(&self.receiver)
@@ -341,7 +341,7 @@ impl Scene {
         }
     }
 
-    /// Who sleeps for what came has it, without anything else that happens.
+    /// A program that sleeps for completions gets all of them without any further event.
     fn all_came(&mut self, own: Option<String>) {
         let rounds = own.map_or(0, |rounds| rounds.parse().unwrap());
         let mut awaited = [rounds * RECEIVES, 2 * RECEIVES];
@@ -354,7 +354,7 @@ impl Scene {
         }
     }
 
-    /// Each receive of the shared queue is completed, or another's message comes there.
+    /// Each receive of the shared queue is completed, or takes a message of the other sender.
     fn none_is_lost(&mut self) {
         let Some(count) = self.receiver.ask("more") else { return };
         let sent = self.senders[1].ask(&format!("send {count}"));
@@ -363,7 +363,7 @@ impl Scene {
         }
     }
 
-    /// Ends all, in an order in which each has those that it needs.
+    /// Ends all processes, in an order in which each still has those that it needs.
     fn end(&mut self) -> Reached {
         let mut reached = Reached::new();
         if let Some(judgement) = self.receiver.ask("flush") {
@@ -381,7 +381,7 @@ impl Scene {
         reached
     }
 
-    /// The daemon has again what it had without programs.
+    /// The daemon's resources are again those without programs.
     fn is_given_back(&mut self) {
         let start = Instant::now();
         while !self.daemon.is_gone && possessions(self.daemon.pid) != self.before {
@@ -396,8 +396,8 @@ impl Scene {
     }
 }
 
-/// What happens in a scene; how often points were reached. Everything else is as it should be, or it panics. `None`:
-/// nothing became of a victim.
+/// Plays a scene; returns how often points were reached. Panics if anything else is not as it should be. `None`: a
+/// victim did not reach its point.
 pub fn play(kind: Kind, victims: &[Victim]) -> Option<Reached> {
     let mut scene = Scene::start(kind);
     scene.connect();

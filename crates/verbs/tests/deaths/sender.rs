@@ -10,9 +10,9 @@ use verbs::{context, memory, queue_pair};
 
 /// Receives that a round takes.
 pub const RECEIVES: u64 = 6;
-/// More than a piece of a message that is copied at a time.
+/// Longer than a piece in which a message is copied.
 const LONG: u32 = (1 << 20) + 5;
-/// Bytes of memory at each end: what is aimed at is in whole pages of it, which can be in a file.
+/// Bytes of memory at each end: the targets are in whole pages of it, which can be in a file.
 pub const LEN: usize = LONG as usize + 3 * PAGE as usize;
 pub const PAGE: u64 = 4096;
 
@@ -49,7 +49,7 @@ impl Sender {
         wr
     }
 
-    /// Has an operation done: whether it was. Each request has one completion.
+    /// Executes an operation; returns whether it succeeded. Each request has one completion.
     fn does(&mut self, opcode: u32, length: u32, count: usize) -> bool {
         let mut lists: Vec<_> = (0..count).map(|_| [self.part(length)]).collect();
         let mut wrs: Vec<_> = lists.iter_mut().map(|list| self.request(opcode, list)).collect();
@@ -87,7 +87,7 @@ impl Sender {
     }
 }
 
-/// Obeys until its standard input ends.
+/// Executes commands until its standard input ends.
 pub fn run(kind: Kind) {
     let (context, pd) = open();
     let queue = Queue::new(context, kind.sleeps, 32);

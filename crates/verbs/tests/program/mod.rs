@@ -1,4 +1,4 @@
-//! What a program does with the library, shortened: two queue pairs on one device that talk to each other.
+//! Shorthands for a program's use of the library: two queue pairs on one device that communicate.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,14 +19,14 @@ use uverbs::qp::mask;
 use verbs::abi::*;
 use verbs::{address, completion, context, device, memory, modify, post, queue_pair};
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Guests of one host and network, a device each.
+/// Guests of one host and network, each with one device.
 pub const DEVICES: usize = 12;
-/// From this one on, each device trusts the one after it.
+/// From this index on, each device trusts the one after it.
 pub const TRUSTING: usize = 6;
-/// Memory regions that an application may have.
+/// Maximum number of memory regions of an application.
 pub const REGIONS: u32 = 64;
 
 struct Host {
@@ -34,7 +34,7 @@ struct Host {
     _directory: tempfile::TempDir,
 }
 
-/// All may talk to all.
+/// All may communicate with all.
 pub struct NoRules;
 
 impl hca::Rules for NoRules {
@@ -43,7 +43,7 @@ impl hca::Rules for NoRules {
     }
 }
 
-/// A device, and the port by which its packets leave: most need none.
+/// A device, and the port by which its packets leave; most devices need no port.
 pub fn device_at(
     path: &Path,
     index: usize,
@@ -69,7 +69,7 @@ pub fn device_at(
     (device, port)
 }
 
-/// The host; the variable that says where its devices are is set before anybody asks.
+/// The host. The variable that names the directory of its devices is set before any use.
 fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(|| {
@@ -93,28 +93,28 @@ const fn address_of(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, index as u8 + 1)
 }
 
-/// The second of the device's GIDs, which peers know it by.
+/// The second of the device's GIDs; peers use this one.
 pub fn gid(index: usize) -> ibv_gid {
     ibv_gid { raw: address_of(index).to_ipv6_mapped().octets() }
 }
 
-/// What the device says of its applications.
+/// The device's report about its applications.
 pub fn described(index: usize) -> Vec<ClientDescription> {
     host().devices[index].lock().unwrap().as_ref().unwrap().describe()
 }
 
-/// What others were given of the device's applications.
+/// The grants that others got to the memory of the device's applications.
 pub fn given(index: usize) -> Vec<Given> {
     let holders = host().devices[index].lock().unwrap().as_ref().unwrap().holders();
     holders.into_iter().map(|holder| holder.given).collect()
 }
 
-/// Ends the device, and what its applications do.
+/// Ends the device, and with it its applications' connections.
 pub fn end(index: usize) {
     drop(host().devices[index].lock().unwrap().take());
 }
 
-/// Waits until something is as it is to be.
+/// Waits until a condition holds.
 pub fn until(mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -146,7 +146,7 @@ pub fn open(index: usize) -> *mut ibv_context {
     }
 }
 
-/// Memory of a program, registered.
+/// Registered memory of a program.
 pub struct Buffer {
     pub bytes: Box<[u8]>,
     pub mr: *mut ibv_mr,
@@ -268,7 +268,7 @@ pub fn create(
     create_of(DEPTH, context, pd, cqs, srq, qp_type)
 }
 
-/// One with room for so many requests of each kind.
+/// A queue pair with room for this many requests of each kind.
 pub fn create_of(
     depth: u32,
     context: *mut ibv_context,
@@ -296,7 +296,7 @@ pub fn create_of(
     qp
 }
 
-/// Attributes for a state, and which they are.
+/// Attributes for a state, and the mask that selects them.
 pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) -> (ibv_qp_attr, u32) {
     let mut attr = ibv_qp_attr {
         qp_state,
@@ -329,7 +329,7 @@ pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) ->
     (attr, mask::STATE | needed)
 }
 
-/// To the state in which it sends.
+/// Changes it to the state in which it sends.
 pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     for state in [1, IBV_QPS_RTR, IBV_QPS_RTS] {
         // SAFETY: the queue pair is the test's, which did not destroy it.
@@ -339,7 +339,7 @@ pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     }
 }
 
-/// To a state that needs no peer.
+/// Changes it to a state that needs no peer.
 pub fn modify_to(qp: *mut ibv_qp, qp_state: u32) -> c_int {
     // SAFETY: the queue pair is the test's, which did not destroy it.
     let (mut attr, mask) = attributes(unsafe { (*qp).qp_type }, qp_state, 0, 0);
@@ -356,7 +356,7 @@ pub fn send(id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
     wr
 }
 
-/// Posts, and returns what it returns and the identifier of the request that was refused.
+/// Posts; returns the result and the identifier of the request that was refused.
 pub fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> (c_int, Option<u64>) {
     let mut bad = null_mut();
     // SAFETY: the queue pair is the test's, which did not destroy it; requests and lists are whole, and what

@@ -1,4 +1,4 @@
-//! Two applications that talk to each other, on devices of their own.
+//! Two applications that communicate, each on its own device.
 
 use super::*;
 use verbs::channel;
@@ -9,7 +9,7 @@ pub struct End {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub channel: *mut ibv_comp_channel,
-    /// Of sends, and of receives, whose channel it is.
+    /// The queues of sends and of receives; both use the channel.
     pub cqs: [*mut ibv_cq; 2],
     pub qp: *mut ibv_qp,
 }
@@ -48,7 +48,7 @@ impl End {
         take(self.cqs[1], 1)[0]
     }
 
-    /// The next completion queue that the channel tells of.
+    /// The next completion queue that the channel reports.
     pub fn told(&self) -> *mut ibv_cq {
         let (mut cq, mut tag) = (null_mut(), null_mut());
         // SAFETY: the channel is the test's, and there are places for the results.
@@ -64,7 +64,7 @@ impl End {
         unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) == 0 }
     }
 
-    /// Messages that went to the peer without the device.
+    /// Number of messages that reached the peer without the device.
     pub fn direct(&self) -> u64 {
         let clients = described(self.index);
         let mut qps = clients.iter().flat_map(|client| &client.qps);
@@ -108,7 +108,7 @@ impl Two {
         assert_eq!((self.a.sent().status, self.b.received().status), (0, 0));
     }
 
-    /// Checks that so many messages went without the device, where memory is shared.
+    /// Checks that this many messages bypassed the device, if memory is shared.
     pub fn was_direct(&self, messages: u64) {
         assert_eq!(self.a.direct(), if self.shares { messages } else { 0 });
     }
@@ -119,7 +119,7 @@ impl Two {
     }
 }
 
-/// A request aimed at memory of the peer.
+/// A request that targets memory of the peer.
 pub fn aimed(id: u64, opcode: u32, list: &mut [ibv_sge], at: &Buffer) -> ibv_send_wr {
     let mut wr = send(id, list);
     wr.opcode = opcode;
