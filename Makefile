@@ -27,7 +27,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the release binaries
-	cargo build --release --locked --bin viaductd --bin viaduct
+	cargo build --release --locked --bin viaductd --bin viaduct --bin viaduct-cni --bin netavark-viaduct
 
 verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in target/release/verbs
 	cargo build --release --locked -p verbs -p rdmacm
