@@ -13,6 +13,8 @@ mod attachment;
 mod attend;
 mod daemon;
 mod error;
+#[cfg(test)]
+mod hostile;
 mod interface;
 mod netns;
 mod records;

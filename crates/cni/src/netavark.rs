@@ -163,6 +163,15 @@ fn teardown(request: &Request) -> Result<(), Error> {
     settings.clear(&settings.attachment(request)?)
 }
 
+/// Whether a request can be carried out, as far as it goes.
+#[cfg(test)]
+pub(crate) fn is_whole(input: &[u8]) -> bool {
+    let Ok(request) = request(input) else { return false };
+    let addresses = addresses(&request);
+    let settings = Settings::of(&request.network).and_then(|settings| settings.attachment(&request));
+    settings.is_ok() && addresses.is_ok_and(|addresses| !routes(&request.network, &addresses).is_empty())
+}
+
 /// The container's addresses, with the gateways of their subnets.
 fn addresses(request: &Request) -> Result<Vec<(IpNet, Option<IpAddr>)>, Error> {
     let subnets = request.network.subnets.as_deref().unwrap_or_default();

