@@ -20,7 +20,7 @@ BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e nightly bench bench-quick bench-instructions bench-instructions-update \
 	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
-	dependencies fuzz mutants soak build verbs verbs-musl \
+	dependencies fuzz mutants soak build verbs verbs-musl plug-ins \
 	install clean
 
 help: ## this list
@@ -39,6 +39,11 @@ verbs-musl: ## the same for musl (Alpine), in target/*-linux-musl/release/verbs
 	RUSTFLAGS="-C target-feature=-crt-static" cargo +nightly build --release --locked -Zbuild-std=std,panic_abort \
 		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm
 	@CC=musl-gcc scripts/link-verbs target/$(MUSL)/release
+
+plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distribution, in target/*-linux-musl/release
+	@rustup target list --installed | grep -qx $(MUSL) || rustup target add $(MUSL)
+	cargo build --release --locked --target $(MUSL) -p cni
+	@! readelf --program-headers $(addprefix target/$(MUSL)/release/,viaduct-cni netavark-viaduct) | grep INTERP
 
 demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
@@ -134,7 +139,7 @@ soak: build verbs ## hostile driver, program and wire, changes and restarts at o
 	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
 	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived
 
-install: build verbs ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
+install: build verbs plug-ins ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
 	@dist/install
 
 clean: ## remove what was built, downloads included

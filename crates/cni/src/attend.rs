@@ -1,0 +1,107 @@
+//! Attaching a container, detaching it, and bringing its tap back after the daemon's restart.
+
+use crate::attachment::Attachment;
+use crate::daemon::Daemon;
+use crate::error::Error;
+use crate::interface::{self, Interface, Link};
+use crate::netns::Netns;
+use crate::records::{Record, Records};
+use api::v1;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Keys of `[[guest]]` that a runtime's network may set for all its containers.
+const KEYS: [&str; 7] = ["allowed", "dhcp_server", "mirror", "policy", "queues", "rate", "router"];
+
+/// What the guests of a runtime's network have in common.
+///
+/// # Errors
+/// [`Error::Config`] names the key that is wrong.
+pub(crate) fn template(
+    network: &str,
+    mtu: Option<u32>,
+    keys: &Map<String, Value>,
+) -> Result<v1::Guest, Error> {
+    if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(Error::Config(format!(
+            "guest: the key \"{key}\" can't be set here; use {}",
+            KEYS.join(", ")
+        )));
+    }
+    let guest: v1::Guest = serde_json::from_value(Value::Object(keys.clone()))
+        .map_err(|e| Error::Config(format!("guest: {e}")))?;
+    Ok(v1::Guest { network: network.to_owned(), kind: "tap".to_owned(), mtu, ..guest })
+}
+
+/// Checks that the container has no interface of that name, but for one that an interrupted call left.
+///
+/// # Errors
+/// [`Error::Config`].
+pub(crate) fn check_free(records: &Records, it: &Attachment, netns: &Netns, name: &str) -> Result<(), Error> {
+    let interrupted = records.has(it) && records.read(it).is_none();
+    if interrupted || !interface::exists(netns, name)? {
+        return Ok(());
+    }
+    Err(Error::Config(format!("{name}: the container has an interface of this name already")))
+}
+
+/// Adds the guest and plugs its tap into the container. If it fails, [`detach`] removes what there is.
+///
+/// `guest` has what [`template`] gives, and the MAC that it is to have, if any.
+pub(crate) fn attach(
+    daemon: &mut Daemon,
+    records: &Records,
+    it: &Attachment,
+    netns: &Netns,
+    guest: v1::Guest,
+    interface: Interface,
+) -> Result<Link, Error> {
+    let guest = v1::Guest {
+        name: it.guest(),
+        device: Some(it.device()),
+        mac: Some(guest.mac.unwrap_or_else(|| it.mac())),
+        addresses: interface.addresses.iter().map(|net| net.addr().to_string()).collect(),
+        ..guest
+    };
+    daemon.add(guest)?;
+    let link = interface::plug(&it.device(), netns, &interface)?;
+    records.complete(it, &Record { netns: netns.path().to_owned(), inode: netns.inode, interface })?;
+    Ok(link)
+}
+
+/// Removes the guest, and its tap with it. What is not there is no error.
+///
+/// A daemon that does not run is one only where the guest may be in its store.
+pub(crate) fn detach(run_dir: &Path, records: &Records, it: &Attachment) -> Result<(), Error> {
+    match Daemon::connect(run_dir).and_then(|mut daemon| daemon.remove(&it.guest())) {
+        Err(Error::NoDaemon(_)) if !records.has(it) => Ok(()),
+        other => other,
+    }
+}
+
+/// Plugs the taps into their containers again, after the daemon's restart made new ones. Returns how many.
+///
+/// # Errors
+/// All of them; the other taps are plugged in nevertheless.
+pub(crate) fn restore(records: &Records) -> Result<usize, Error> {
+    let (mut restored, mut errors) = (0, Vec::new());
+    for it in records.all()? {
+        match restore_one(records, &it) {
+            Ok(true) => restored += 1,
+            Ok(false) => {}
+            Err(e) => errors.push(e),
+        }
+    }
+    Error::all(errors).map(|()| restored)
+}
+
+/// Whether there was something to do.
+fn restore_one(records: &Records, it: &Attachment) -> Result<bool, Error> {
+    let Some(record) = records.read(it) else { return Ok(false) };
+    // A container that is gone is its runtime's affair.
+    let Ok(netns) = Netns::open(&record.netns) else { return Ok(false) };
+    if netns.inode != record.inode || !interface::on_host_exists(&it.device())? {
+        return Ok(false);
+    }
+    interface::plug(&it.device(), &netns, &record.interface).map(|_| true)
+}

@@ -1,0 +1,6 @@
+//! The netavark plug-in.
+#![deny(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    cni::netavark::main()
+}

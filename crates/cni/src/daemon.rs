@@ -1,0 +1,111 @@
+//! The daemon, as plug-ins see it: guests come and go.
+
+use crate::error::{Context, Error};
+use api::v1::object::Object as One;
+use api::v1::viaduct_client::ViaductClient;
+use api::v1::{self, Kind, TableName};
+use std::path::Path;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+/// A daemon that does not answer within this time is none.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest answer, bytes: hosts may have thousands of guests.
+const MAX_REPLY: usize = 64 << 20;
+
+/// A connection to the daemon.
+pub(crate) struct Daemon {
+    runtime: Runtime,
+    client: ViaductClient<Channel>,
+}
+
+impl Daemon {
+    /// Connects to the daemon that runs in `run_dir`.
+    ///
+    /// # Errors
+    /// [`Error::NoDaemon`].
+    pub(crate) fn connect(run_dir: &Path) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context(|| "no runtime".to_owned())?;
+        let socket = api::socket(run_dir);
+        let none = |e: &dyn std::error::Error| {
+            Error::NoDaemon(format!(
+                "no daemon at {}: {}; is viaductd running?",
+                socket.display(),
+                innermost(e)
+            ))
+        };
+        let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).map_err(|e| none(&e))?;
+        let channel = runtime.block_on(endpoint.timeout(TIMEOUT).connect()).map_err(|e| none(&e))?;
+        Ok(Self { runtime, client: ViaductClient::new(channel).max_decoding_message_size(MAX_REPLY) })
+    }
+
+    /// Adds a guest. It is there when this returns, with its tap.
+    pub(crate) fn add(&mut self, guest: v1::Guest) -> Result<(), Error> {
+        let objects = vec![v1::Object { object: Some(One::Guest(guest)) }];
+        self.runtime.block_on(self.client.add(v1::AddRequest { objects })).map_err(refused).map(drop)
+    }
+
+    /// Removes a guest, if it is there.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), Error> {
+        let key = v1::Key { kind: Kind::Guest.into(), network: None, name: name.to_owned() };
+        match self.runtime.block_on(self.client.remove(v1::RemoveRequest { keys: vec![key] })) {
+            Err(status) if status.code() == Code::NotFound => Ok(()),
+            other => other.map_err(refused).map(drop),
+        }
+    }
+
+    /// The guest of that name.
+    pub(crate) fn guest(&mut self, name: &str) -> Result<Option<v1::Guest>, Error> {
+        let objects = self.objects(Kind::Guest)?;
+        Ok(objects.into_iter().find_map(|object| match object {
+            One::Guest(guest) if guest.name == name => Some(guest),
+            _ => None,
+        }))
+    }
+
+    /// Whether there is a network of that name.
+    pub(crate) fn has_network(&mut self, name: &str) -> Result<bool, Error> {
+        let objects = self.objects(Kind::Network)?;
+        Ok(objects.iter().any(|object| matches!(object, One::Network(network) if network.name == name)))
+    }
+
+    /// Whether packets can flow by the interface of that name, and why not if they can't.
+    pub(crate) fn is_up(&mut self, vif: &str) -> Result<(), Error> {
+        let request = v1::TableRequest { table: TableName::Vif.into(), network: None };
+        let table = self.runtime.block_on(self.client.table(request)).map_err(refused)?.into_inner();
+        match table.vifs.into_iter().find(|entry| entry.name == vif) {
+            Some(entry) if entry.up => Ok(()),
+            Some(entry) => {
+                let fault = entry.fault.unwrap_or_else(|| "it is down".to_owned());
+                Err(Error::Broken(format!("viaductd's interface {vif}: {fault}")))
+            }
+            None => Err(Error::Broken(format!("viaductd has no interface {vif}"))),
+        }
+    }
+
+    fn objects(&mut self, kind: Kind) -> Result<Vec<One>, Error> {
+        let request = v1::ObjectsRequest { kind: kind.into(), network: None };
+        let reply = self.runtime.block_on(self.client.objects(request)).map_err(refused)?.into_inner();
+        Ok(reply.objects.into_iter().filter_map(|owned| owned.object?.object).collect())
+    }
+}
+
+fn refused(status: Status) -> Error {
+    match status.code() {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
+            Error::NoDaemon(format!("viaductd went away: {}", status.message()))
+        }
+        _ => Error::Refused(status.message().to_owned()),
+    }
+}
+
+/// The cause of all.
+fn innermost(mut error: &dyn std::error::Error) -> String {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}

@@ -1,0 +1,25 @@
+//! Attaches containers to Viaduct: what the plug-ins of container runtimes have in common, and their protocols.
+//!
+//! Owns: CNI (`viaduct-cni`), the plug-in protocol of Podman's netavark (`netavark-viaduct`), the way of a tap from
+//! the daemon into a container's network namespace, and the records of what was attached.
+//!
+//! A container's interface is a guest of kind `tap`. The daemon creates the device; a plug-in moves it into the
+//! container and configures it there. Removing the guest removes the device, wherever it is.
+//!
+//! Must not know: how the daemon forwards, how a runtime makes containers.
+#![deny(unsafe_code)]
+
+mod attachment;
+mod attend;
+mod daemon;
+mod error;
+#[cfg(test)]
+mod hostile;
+mod interface;
+mod netns;
+mod records;
+
+pub mod cni;
+pub mod netavark;
+
+pub use error::Error;

@@ -1,0 +1,136 @@
+//! Records of attachments, a file each: what an interrupted call leaves behind is found by them, and what a restarted
+//! daemon has to be given back.
+
+use crate::attachment::Attachment;
+use crate::error::{Context, Error};
+use crate::interface::Interface;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where records are unless told otherwise.
+pub(crate) const DATA_DIR: &str = "/var/lib/viaduct-containers";
+
+/// Between the names of container and interface, neither of which may contain it.
+const BETWEEN: char = ':';
+
+/// What was plugged in.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Path of the container's network namespace.
+    pub netns: PathBuf,
+    /// Its inode: another namespace may come to be at that path.
+    pub inode: u64,
+    pub interface: Interface,
+}
+
+/// The records below a directory.
+pub(crate) struct Records(PathBuf);
+
+impl Records {
+    /// Those below `data_dir`.
+    pub(crate) const fn new(data_dir: PathBuf) -> Self {
+        Self(data_dir)
+    }
+
+    /// Records that something of an attachment may be there from now on.
+    pub(crate) fn begin(&self, it: &Attachment) -> Result<(), Error> {
+        let path = self.path(it);
+        let directory = self.0.join(&it.network);
+        fs::create_dir_all(&directory).context(|| format!("creating {}", directory.display()))?;
+        fs::write(&path, "").context(|| format!("writing {}", path.display()))
+    }
+
+    /// Records what was plugged in.
+    pub(crate) fn complete(&self, it: &Attachment, record: &Record) -> Result<(), Error> {
+        let (path, draft) = (self.path(it), self.draft(it));
+        let text = serde_json::to_vec(record).map_err(|e| Error::Decode("the record", e))?;
+        let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        written.context(|| format!("writing {}", path.display()))
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has(&self, it: &Attachment) -> bool {
+        self.path(it).exists()
+    }
+
+    /// What was plugged in; `None` where that is not known.
+    pub(crate) fn read(&self, it: &Attachment) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.path(it)).ok()?).ok()
+    }
+
+    /// Forgets an attachment.
+    pub(crate) fn remove(&self, it: &Attachment) -> Result<(), Error> {
+        for path in [self.draft(it), self.path(it)] {
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    return Err(Error::Io(format!("removing {}", path.display()), e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The attachments of a network.
+    pub(crate) fn of(&self, network: &str) -> Result<Vec<Attachment>, Error> {
+        let found = names(&self.0.join(network))?;
+        // Drafts begin with a dot, as no container does.
+        let parse = |name: &String| {
+            let (container, ifname) = name.split_once(BETWEEN)?;
+            Attachment::new(network, container, ifname).ok()
+        };
+        Ok(found.iter().filter_map(parse).collect())
+    }
+
+    /// All attachments.
+    pub(crate) fn all(&self) -> Result<Vec<Attachment>, Error> {
+        let mut found = Vec::new();
+        for network in names(&self.0)? {
+            found.extend(self.of(&network)?);
+        }
+        Ok(found)
+    }
+
+    fn path(&self, it: &Attachment) -> PathBuf {
+        self.0.join(&it.network).join(format!("{}{BETWEEN}{}", it.container, it.ifname))
+    }
+
+    fn draft(&self, it: &Attachment) -> PathBuf {
+        self.0.join(&it.network).join(format!(".{}{BETWEEN}{}", it.container, it.ifname))
+    }
+}
+
+/// The names in a directory; none where there is no directory.
+fn names(directory: &Path) -> Result<Vec<String>, Error> {
+    let entries = match fs::read_dir(directory) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.context(|| format!("listing {}", directory.display()))?,
+    };
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_of_their_network() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(dir.path().join("deep"));
+        let [a, b] = ["blue", "red"].map(|network| Attachment::new(network, "c.1", "eth0").unwrap());
+        assert!(records.all().unwrap().is_empty());
+        records.begin(&a).unwrap();
+        records.begin(&b).unwrap();
+        assert!(records.read(&a).is_none());
+        let interface = Interface { name: "eth0".to_owned(), addresses: vec![], routes: vec![] };
+        records.complete(&a, &Record { netns: "/run/netns/x".into(), inode: 7, interface }).unwrap();
+        assert_eq!(records.read(&a).unwrap().inode, 7);
+        assert_eq!(records.of("blue").unwrap(), std::slice::from_ref(&a));
+        assert_eq!(records.all().unwrap().len(), 2);
+        records.remove(&a).unwrap();
+        records.remove(&a).unwrap();
+        assert!(!records.has(&a) && records.has(&b));
+    }
+}
