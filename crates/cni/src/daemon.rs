@@ -87,7 +87,7 @@ impl Daemon {
     }
 
     fn objects(&mut self, kind: Kind) -> Result<Vec<One>, Error> {
-        let request = v1::ObjectsRequest { kind: kind.into(), network: None };
+        let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: false };
         let reply = self.runtime.block_on(self.client.objects(request)).map_err(refused)?.into_inner();
         Ok(reply.objects.into_iter().filter_map(|owned| owned.object?.object).collect())
     }
