@@ -4,10 +4,12 @@ import copy
 import hashlib
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from lab import Container, Failed, eventually
+from lab import Container, Failed, eventually, run
 from lab.config import Config
 from lab.containers import Refused, Runtime, example
 
@@ -91,6 +93,39 @@ def test_results_are_of_the_version_of_the_configuration(runtime, version):
     else:
         refused(1, "no such command", runtime.call, "CHECK", config(version, prevResult=result))
     runtime.call("DEL", config(version, prevResult=result))
+    assert runtime.leftovers() == []
+
+
+def test_addresses_that_the_runtime_asks_for(runtime):
+    asked = {"ipam": {"type": "static"}, "runtimeConfig": {"ips": ["10.1.1.55/24", "fd00:1::55/64"]}}
+    runtime.call("ADD", config("1.0.0", **asked))
+    guest(runtime, "c1").expect_ping("10.1.1.254")
+    guest(runtime, "c1").expect_ping("fd00:1::ffff")
+
+
+def test_many_at_a_time(runtime):
+    names = [f"c{number}" for number in range(8)]
+    for name in names:
+        runtime.netns(name)
+    with ThreadPoolExecutor() as pool:
+        results = list(pool.map(lambda name: runtime.call("ADD", config(), container=name), names))
+        assert len({address(result) for result in results}) == len(names)
+        guest(runtime, "c0").expect_ping(address(results[7]))
+        list(pool.map(lambda name: runtime.call("DEL", config(), container=name), names))
+    assert runtime.leftovers() == []
+
+
+def test_a_namespace_that_only_a_process_has(runtime):
+    """As that of a Docker container without a network."""
+    runtime.configure("10-blue.conflist", BLUE)
+    process = runtime.lab.namespace("c1").background(["unshare", "--net", "sleep", "60"])
+    path = f"/proc/{process.process.pid}/ns/net"
+    eventually(lambda: "sleep" in Path(f"/proc/{process.process.pid}/comm").read_text(), "the container's process")
+    runtime.cnitool("add", "blue", path)
+    shell = ["nsenter", f"--net={path}"]
+    assert "1 received" in run([*shell, "ping", "-c", "1", "10.1.1.254"]).stdout
+    process.stop()
+    runtime.cnitool("del", "blue", path)
     assert runtime.leftovers() == []
 
 

@@ -74,7 +74,7 @@ impl Daemon {
 
     /// Whether packets can flow by the interface of that name, and why not if they can't.
     pub(crate) fn is_up(&mut self, vif: &str) -> Result<(), Error> {
-        let request = v1::TableRequest { table: TableName::Vif.into(), network: None };
+        let request = v1::TableRequest { table: TableName::Vif.into(), ..Default::default() };
         let table = self.runtime.block_on(self.client.table(request)).map_err(refused)?.into_inner();
         match table.vifs.into_iter().find(|entry| entry.name == vif) {
             Some(entry) if entry.up => Ok(()),
@@ -87,7 +87,7 @@ impl Daemon {
     }
 
     fn objects(&mut self, kind: Kind) -> Result<Vec<One>, Error> {
-        let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: false };
+        let request = v1::ObjectsRequest { kind: kind.into(), ..Default::default() };
         let reply = self.runtime.block_on(self.client.objects(request)).map_err(refused)?.into_inner();
         Ok(reply.objects.into_iter().filter_map(|owned| owned.object?.object).collect())
     }

@@ -81,7 +81,9 @@ class Runtime:
         return self.run([*command, self.netns(container)], check=check)
 
     def netns(self, container):
-        """The path of the container's network namespace, which is made when it is first asked for."""
+        """The path of the container's network namespace, which is made when it is first asked for, or that path."""
+        if container.startswith("/"):
+            return container
         return f"/run/netns/{self.lab.namespace(container).name}"
 
     def configure(self, name, text):
