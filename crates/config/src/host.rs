@@ -91,13 +91,19 @@ impl Value for Executor {
 }
 
 impl Host {
-    /// `[host]` in TOML.
+    /// `[host]` in TOML for people: the name first, no defaults.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let body = toml::Table::try_from(self).unwrap_or_default();
-        let is_set = |value: &toml::Value| value.as_array().is_none_or(|list| !list.is_empty());
-        let set = body.iter().filter(|(key, value)| is_set(value) || *key == "socket_dirs");
-        let lines = set.map(|(key, value)| format!("{key} = {value}\n"));
+        let everywhere = self.socket_dirs == ["/**"];
+        let is_default = |key: &str, value: &toml::Value| match key {
+            "executor" => self.executor == Executor::default(),
+            "socket_dirs" => everywhere,
+            _ => value.as_bool() == Some(false) || value.as_array().is_some_and(Vec::is_empty),
+        };
+        let mut set: Vec<_> = body.iter().filter(|(key, value)| !is_default(key, value)).collect();
+        set.sort_by_key(|(key, _)| *key != "name");
+        let lines = set.into_iter().map(|(key, value)| format!("{key} = {value}\n"));
         format!("[host]\n{}", lines.collect::<String>())
     }
 

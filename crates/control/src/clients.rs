@@ -80,10 +80,22 @@ pub(crate) struct Client {
     _place: OwnedSemaphorePermit,
 }
 
-impl Connected for Client {
-    type ConnectInfo = ();
+/// Who is at the other end of a connection, as the kernel says (unix(7), SO_PEERCRED).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) uid: Option<u32>,
+    /// As the daemon sees it.
+    pub(crate) pid: Option<i32>,
+}
 
-    fn connect_info(&self) {}
+impl Connected for Client {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.stream
+            .peer_cred()
+            .map_or_else(|_| Peer::default(), |peer| Peer { uid: Some(peer.uid()), pid: peer.pid() })
+    }
 }
 
 impl AsyncRead for Client {

@@ -1,11 +1,12 @@
 //! The one place where the host's objects change: checked, compiled, applied and stored as a whole, or not at all.
 
 mod open_ports;
+mod seen;
 mod view;
 
 pub(crate) use view::View;
 
-use crate::compile::{Desired, Ids, compile, recompile};
+use crate::compile::{Desired, Ids, compile, recompile, route_origins};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, Ports};
@@ -15,6 +16,7 @@ use executor::Executor;
 use model::{ApplyError, Vrf};
 use open_ports::{Open, Switch};
 use packet::Mac;
+use seen::News;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -195,7 +197,7 @@ impl Core {
         let mut next = state.objects.clone();
         for key in keys {
             match next.remove(key) {
-                None => return Err(Error::NotFound(format!("there is no {key}"))),
+                None => return Err(missing(key, &state.objects)),
                 Some(old) if old.owner != owner && old.owner == Owner::File => {
                     return Err(Error::Conflict(format!(
                         "{key} comes from the host's file; take it out there and run `viaduct apply FILE`"
@@ -219,6 +221,7 @@ impl Core {
     /// The executor's.
     pub fn refresh(&self) -> Result<(), Error> {
         let mut state = self.lock();
+        state.log_devices();
         if !state.a_wire_moved() {
             return Ok(());
         }
@@ -317,6 +320,24 @@ impl State {
             .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
     }
 
+    /// Logs what happens to the host's network devices: their link, and frames that the kernel lost.
+    fn log_devices(&mut self) {
+        let now = Instant::now();
+        for (interface, open) in self.open.iter_mut().filter(|(_, open)| open.is_device()) {
+            let device = &open.spec.device;
+            for news in open.seen.notice(&open.port.status(), now) {
+                match news {
+                    News::Down => tracing::warn!(interface, %device, "the wire is down"),
+                    News::Up => tracing::info!(interface, %device, "the wire is up again"),
+                    News::Lost(frames) => tracing::warn!(
+                        interface, %device, frames,
+                        "the kernel lost frames of the wire: its buffers were full"
+                    ),
+                }
+            }
+        }
+    }
+
     /// Whether a wire's device has another link-layer address than the tables.
     fn a_wire_moved(&self) -> bool {
         self.open.iter().any(|(name, open)| {
@@ -353,6 +374,20 @@ impl Next {
             .collect();
         none_of(config::check(&index, &items))?;
         Ok(Self { host, objects, index })
+    }
+}
+
+/// That an object is not there; or of a route, whose it is.
+fn missing(key: &Key, objects: &Objects) -> Error {
+    let route = Some(key).filter(|key| key.kind == Kind::Route);
+    let place = route.and_then(|key| Some((key.network.as_deref()?, key.name.parse().ok()?)));
+    let objects = objects.in_order();
+    match place.and_then(|place| route_origins(&objects).get(&place).copied()) {
+        Some(origin) => Error::Conflict(format!(
+            "{key} is that of {}, and goes with it: change that, or remove it",
+            origin.object.key()
+        )),
+        None => Error::NotFound(format!("there is no {key}")),
     }
 }
 

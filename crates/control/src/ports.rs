@@ -98,6 +98,19 @@ pub enum Device {
     Verbs(RdmaSpec),
 }
 
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Vhost { socket, .. } => write!(f, "vhost-user {}", socket.display()),
+            Self::Tap { device, .. } => write!(f, "tap {device}"),
+            Self::AfPacket { device } => write!(f, "af-packet {device}"),
+            Self::AfXdp { device, .. } => write!(f, "af-xdp {device}"),
+            Self::Dpdk { device } => write!(f, "dpdk {device}"),
+            Self::Verbs(spec) => write!(f, "verbs {}", spec.socket.display()),
+        }
+    }
+}
+
 /// Mode of a vhost-user socket unless told otherwise.
 const SOCKET_MODE: u32 = 0o660;
 

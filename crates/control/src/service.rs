@@ -9,6 +9,7 @@ mod state;
 mod tables;
 mod users;
 
+use crate::clients::Peer;
 use crate::core::{Core, Error, View};
 use crate::object_change::ObjectChange;
 use crate::owner::Owner;
@@ -83,6 +84,24 @@ impl Service {
     }
 }
 
+/// Changes of a request that are logged one by one.
+const LOGGED: usize = 20;
+
+/// Who sent a request.
+fn peer<T>(request: &Request<T>) -> Peer {
+    request.extensions().get::<Peer>().copied().unwrap_or_default()
+}
+
+/// Logs who changed what.
+fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {
+    for ObjectChange { what, object, .. } in changes.iter().take(LOGGED) {
+        tracing::info!(uid, pid, request, "{what} {object}");
+    }
+    if let Some(more) = changes.len().checked_sub(LOGGED).filter(|more| *more > 0) {
+        tracing::info!(uid, pid, request, "and {more} more changes");
+    }
+}
+
 /// What was done, with warnings.
 fn changed(view: &View, list: Vec<ObjectChange>, mut warnings: Vec<v1::Warning>) -> v1::Changes {
     warnings.extend(state::stalled(&view.executor.status().stalled));
@@ -131,10 +150,11 @@ fn export(view: &View) -> String {
 #[tonic::async_trait]
 impl Viaduct for Service {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
+        let peer = peer(&request);
         let v1::ApplyRequest { toml, dry_run } = request.into_inner();
         let done = self.blocking(move |core| Ok(core.apply(&toml, dry_run)?)).await?;
-        if !dry_run && !done.is_empty() {
-            tracing::info!(changes = done.len(), "applied a file");
+        if !dry_run {
+            log(peer, "apply", &done);
         }
         if dry_run {
             return Ok(Response::new(changes(done, Vec::new())));
@@ -144,16 +164,18 @@ impl Viaduct for Service {
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
+        let peer = peer(&request);
         let objects: Result<Vec<_>, String> =
             request.into_inner().objects.iter().map(convert::object).collect();
         let objects = objects.map_err(Status::invalid_argument)?;
         let warnings = state::warnings(objects.iter());
         let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
+        log(peer, "add", &done);
         Ok(Response::new(changed(&self.view(), done, warnings)))
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
-        let view = self.view();
+        let (view, peer) = (self.view(), peer(&request));
         let keys: Result<Vec<_>, String> = request
             .into_inner()
             .keys
@@ -162,6 +184,7 @@ impl Viaduct for Service {
             .collect();
         let keys = keys.map_err(Status::invalid_argument)?;
         let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
+        log(peer, "remove", &done);
         Ok(Response::new(changed(&self.view(), done, Vec::new())))
     }
 
@@ -210,8 +233,10 @@ impl Viaduct for Service {
     }
 
     async fn flush_flows(&self, request: Request<v1::FlushFlowsRequest>) -> Reply<v1::FlushFlowsReply> {
+        let peer = peer(&request);
         let text = request.into_inner().r#match;
         let flushed = self.blocking(move |core| flows::flush(&core.view(), &text)).await?;
+        tracing::info!(uid = peer.uid, pid = peer.pid, flushed, "connections flushed");
         Ok(Response::new(v1::FlushFlowsReply { flushed }))
     }
 

@@ -209,3 +209,48 @@ fn inner(seen: &Seen<'_>, outer: &Headers) -> Option<Headers> {
         Headers::network(seen.bytes, tunnel.inner_at, tunnel.inner_end).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor::{Filter, Side};
+
+    fn passes(filter: Filter, frame: &str, outbound: bool) -> bool {
+        let bytes = model::text::parse(frame).unwrap();
+        let tap = Tap::new(
+            CaptureFilter { filter, ..CaptureFilter::default() },
+            std::sync::mpsc::sync_channel(1).0,
+        );
+        let vif = VifId(1);
+        tap.passes(&Seen { time_ns: 0, vif, outbound, dropped: None, len: bytes.len(), bytes: &bytes })
+    }
+
+    #[test]
+    fn a_tunnel_packet_has_what_is_outside_and_what_is_inside() {
+        let inside = "ip4 10.1.1.1 > 10.1.1.3 / tcp 40000 > 80";
+        let plain = format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {inside}");
+        let tunnel = format!(
+            "eth 02:00:00:00:00:08 > 02:00:00:00:00:09 / ip4 192.0.2.1 > 192.0.2.2 / udp 50000 > 6635 / mpls 100 / {inside}"
+        );
+        let is = |property: &Property| Filter::Is(property.clone());
+        let source = Property::Net(Side::Source, "10.1.1.1/32".parse().unwrap());
+        let remote = Property::Net(Side::Destination, "192.0.2.0/24".parse().unwrap());
+        let http = Property::Ports(Side::Destination, 80..=80);
+        for property in [&source, &http, &Property::Protocol(6), &Property::Ip4, &Property::Inbound] {
+            assert!(
+                passes(is(property), &plain, false) && passes(is(property), &tunnel, false),
+                "{property:?}"
+            );
+            assert!(!passes(Filter::Not(is(property).into()), &tunnel, false), "{property:?}");
+        }
+        assert!(passes(is(&remote), &tunnel, true) && !passes(is(&remote), &plain, true));
+        for property in [Property::Arp, Property::Ip6, Property::Dropped, Property::Protocol(1)] {
+            assert!(!passes(is(&property), &tunnel, false), "{property:?}");
+        }
+        assert!(
+            !passes(is(&Property::Inbound), &plain, true) && passes(is(&Property::Outbound), &plain, true)
+        );
+        let mac = Property::Mac(Side::Any, "02:00:00:00:00:09".parse().unwrap());
+        assert!(passes(is(&mac), &tunnel, true) && !passes(is(&mac), &plain, true));
+    }
+}

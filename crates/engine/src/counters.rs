@@ -76,6 +76,7 @@ pub(crate) struct CycleCells {
     pub deliver: Count,
     pub busy: Count,
     pub idle: Count,
+    pub asleep: Count,
 }
 
 /// All counters of one worker.
@@ -219,6 +220,7 @@ impl WorkerCells {
                 deliver: cycles.deliver.get(),
                 busy: cycles.busy.get(),
                 idle: cycles.idle.get(),
+                asleep: cycles.asleep.get(),
             },
             bursts: std::array::from_fn(|i| self.bursts[i].get()),
         }

@@ -138,7 +138,9 @@ impl Worker {
                     self.sleep();
                     self.spin = spin_after(since.elapsed());
                     (idle_rounds, idle_since) = (0, None);
-                    last = cycles::now();
+                    let woken = cycles::now();
+                    self.core.cells.cycles.asleep.add(woken - last);
+                    last = woken;
                 } else if self.is_crowded || idle >= SHORTEST_SPIN {
                     self.give_way();
                     last = cycles::now();

@@ -24,6 +24,8 @@ pub struct StageCycles {
     pub busy: u64,
     /// Iterations without.
     pub idle: u64,
+    /// Asleep, up to the last time that the worker woke.
+    pub asleep: u64,
 }
 
 /// Counters of one worker.

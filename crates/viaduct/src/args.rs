@@ -63,7 +63,7 @@ pub enum Command {
     Export,
     /// Show the state of the host on one screen
     Status,
-    /// Show the state of the host, live (q quits)
+    /// Show the state of the host, live: rates of interfaces, load of workers, drops (? lists the keys)
     Top,
     /// Interfaces: guests and wires, with state and counters
     #[command(after_help = help::GUEST_EXAMPLES)]

@@ -2,6 +2,7 @@
 
 use api::v1::viaduct_client::ViaductClient;
 use hyper_util::rt::TokioIo;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -77,13 +78,7 @@ pub async fn connect(run_dir: &Path) -> Result<Client, Failure> {
         }
         other => other,
     };
-    let stream = connected.map_err(|e| {
-        let hint = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => "you may not use it; try with sudo",
-            _ => "is viaductd running, with this --run-dir?",
-        };
-        Failure::NoDaemon(format!("no daemon at {}: {e}; {hint}", socket.display()))
-    })?;
+    let stream = connected.map_err(|e| unreachable(&socket, &e))?;
     // The address is only a name here: the connection is there already.
     let mut stream = Some(TokioIo::new(stream));
     let connector = tower::service_fn(move |_| {
@@ -93,4 +88,23 @@ pub async fn connect(run_dir: &Path) -> Result<Client, Failure> {
     let channel = Endpoint::from_static("http://viaduct").connect_with_connector(connector).await;
     let channel = channel.map_err(|e| Failure::NoDaemon(format!("{}: {e}", socket.display())))?;
     Ok(ViaductClient::new(channel).max_decoding_message_size(MAX_REPLY).max_encoding_message_size(MAX_REPLY))
+}
+
+/// Why the daemon can't be reached by its socket, and what would help.
+fn unreachable(socket: &Path, e: &std::io::Error) -> Failure {
+    let at = socket.display();
+    if e.kind() != std::io::ErrorKind::PermissionDenied {
+        return Failure::NoDaemon(format!(
+            "no daemon at {at}: {e}; is viaductd running, with this --run-dir?"
+        ));
+    }
+    let whose = std::fs::metadata(socket).map(|file| {
+        let (user, group) = (file.uid(), file.gid());
+        format!(" (owner {user}, group {group}, mode {:o})", file.mode() & 0o777)
+    });
+    Failure::Refused(format!(
+        "you may not open {at}{}: use sudo, or have an administrator add you to the socket's group; \
+         `[host] readers` is for those who only look",
+        whose.unwrap_or_default()
+    ))
 }

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod forwarder;
+mod log;
 mod notify;
 mod ports;
 mod privileges;
@@ -12,6 +13,7 @@ use clap::Parser;
 use control::{Core, Listeners, Process, RunDir, Store};
 use forwarder::Forwarder;
 use helper::Directories;
+use log::{Format, Log};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ports::ExecutorPorts;
 use privileges::Privileges;
@@ -42,12 +44,21 @@ struct Options {
     /// Log level on stderr: error, warn, info, debug, trace or off
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: LevelFilter,
+    /// Format of the log
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    log_format: Format,
     /// Check the file and exit
     #[arg(long)]
     check: bool,
     /// Keep all privileges, for debugging
     #[arg(long)]
     no_sandbox: bool,
+}
+
+impl Options {
+    const fn log(&self) -> Log {
+        Log { level: self.log, format: self.log_format }
+    }
 }
 
 /// Exit status of a wrong command line or configuration.
@@ -62,11 +73,12 @@ fn main() -> ExitCode {
         && first == helper::ARGUMENT
         && let Some(directories) = Directories::of_words(directories)
     {
-        log(level.to_str().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN));
+        let log = level.to_str().and_then(|words| words.parse().ok());
+        log.unwrap_or(Log { level: LevelFilter::WARN, format: Format::Text }).start();
         return help(directories);
     }
     let options = Options::parse();
-    log(options.log);
+    options.log().start();
     let file = match read(&options.config) {
         Ok(file) => file,
         Err(text) => {
@@ -87,6 +99,14 @@ fn main() -> ExitCode {
             tracing::warn!("wire \"{}\": {warning}", wire.name);
         }
     }
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        host = file.host.name,
+        config = %options.config.display(),
+        run_dir = %options.run_dir.display(),
+        state_dir = %options.state_dir.display(),
+        "viaductd starts"
+    );
     match run(&options, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -102,14 +122,6 @@ fn reasons(error: &anyhow::Error) -> String {
         let cause = cause.to_string();
         if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
     })
-}
-
-fn log(level: LevelFilter) {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_max_level(level)
-        .init();
 }
 
 /// Runs the helper of a daemon, which sends requests by standard input.
@@ -163,7 +175,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     } else {
         let listed = file.host.socket_dirs.iter().map(PathBuf::from);
         let others = listed.chain(control::socket_directories(&file, &run_dir));
-        Privileges::of_helper(&Directories::new(&run_dir, others), &options.log.to_string())?
+        Privileges::of_helper(&Directories::new(&run_dir, others), &options.log().to_string())?
     };
     let _run_dir = RunDir::take(&run_dir)?;
     verbs::make_directory(&run_dir).context("directory of verbs devices")?;

@@ -15,6 +15,21 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A system call needs a right that the process lacks.
+    #[error(
+        "{device}: cannot {what}: that needs {capability}; start viaductd as root, or with the capabilities of \
+         dist/viaductd.service"
+    )]
+    Capability {
+        /// The network device.
+        device: String,
+        /// What was tried.
+        what: &'static str,
+        /// The capability, as capabilities(7) names it.
+        capability: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The device's MTU does not fit the frames of AF_XDP.
     #[error(
         "{device}: AF_XDP takes an MTU of {limit} here, not {mtu}: set the MTU to that, or use kernel 6.6 or newer"
@@ -62,6 +77,42 @@ pub(crate) trait Context<T> {
 
 impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     fn context(self, device: &str, what: &'static str) -> Result<T, Error> {
-        self.map_err(|source| Error::System { device: device.to_owned(), what, source: source.into() })
+        self.map_err(|source| {
+            let (device, source) = (device.to_owned(), source.into());
+            match capability(what).filter(|_| source.kind() == io::ErrorKind::PermissionDenied) {
+                Some(capability) => Error::Capability { device, what, capability, source },
+                None => Error::System { device, what, source },
+            }
+        })
+    }
+}
+
+/// The capability without which the kernel refuses an action.
+fn capability(what: &str) -> Option<&'static str> {
+    match what {
+        "create the tap" => Some("CAP_NET_ADMIN"),
+        "open a packet socket" => Some("CAP_NET_RAW"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_that_lacks_is_named() {
+        let refused = |what| {
+            let refused: Result<(), _> = Err(rustix::io::Errno::PERM);
+            refused.context("c1", what).unwrap_err().to_string()
+        };
+        assert!(refused("create the tap").contains("CAP_NET_ADMIN; start viaductd as root"));
+        assert!(refused("open a packet socket").contains("CAP_NET_RAW"));
+        assert_eq!(refused("find the device"), "c1: cannot find the device");
+        let other: Result<(), io::Error> = Err(io::ErrorKind::AlreadyExists.into());
+        assert_eq!(
+            other.context("c1", "create the tap").unwrap_err().to_string(),
+            "c1: cannot create the tap"
+        );
     }
 }

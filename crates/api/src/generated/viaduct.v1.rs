@@ -950,6 +950,9 @@ pub struct StageCycles {
     pub busy: u64,
     #[prost(uint64, tag = "6")]
     pub idle: u64,
+    /// Asleep, up to the last time that it woke.
+    #[prost(uint64, tag = "7")]
+    pub asleep: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

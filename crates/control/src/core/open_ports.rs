@@ -1,6 +1,7 @@
 //! Opens and closes ports around a change.
 
 use super::Error;
+use super::seen::Seen;
 use crate::ports::{Device, PortSpec, Ports};
 use mem::{Opened, Port};
 use model::VifId;
@@ -12,15 +13,19 @@ use std::sync::Arc;
 pub(super) struct Open {
     pub(super) spec: PortSpec,
     pub(super) port: Arc<dyn Port>,
+    /// What was logged of its state.
+    pub(super) seen: Seen,
 }
 
 impl Open {
     /// The link-layer address that we share with the network device. That of a TAP is its other end's.
     pub(super) fn mac(&self) -> Option<Mac> {
-        match self.spec.device {
-            Device::AfPacket { .. } | Device::AfXdp { .. } => self.port.status().mac.map(Mac),
-            Device::Tap { .. } | Device::Vhost { .. } | Device::Dpdk { .. } | Device::Verbs(_) => None,
-        }
+        if self.is_device() { self.port.status().mac.map(Mac) } else { None }
+    }
+
+    /// Whether it is a network device of the host's.
+    pub(super) const fn is_device(&self) -> bool {
+        matches!(self.spec.device, Device::AfPacket { .. } | Device::AfXdp { .. })
     }
 }
 
@@ -80,7 +85,7 @@ impl<'a> Switch<'a> {
             }
             let opened =
                 self.ports.open(&spec).map_err(|e| Error::Port { name: name.clone(), reason: chain(&*e) })?;
-            self.open.insert(name.clone(), Open { spec, port: opened.port.clone() });
+            self.open.insert(name.clone(), Open { spec, port: opened.port.clone(), seen: Seen::default() });
             self.fresh.push((name, opened));
         }
         Ok(())
@@ -119,7 +124,8 @@ impl<'a> Switch<'a> {
         for (spec, vif) in self.closed.drain(..) {
             match self.ports.open(&spec) {
                 Ok(opened) => {
-                    self.open.insert(spec.name.clone(), Open { spec, port: opened.port.clone() });
+                    let open = Open { spec: spec.clone(), port: opened.port.clone(), seen: Seen::default() };
+                    self.open.insert(spec.name.clone(), open);
                     if let Some(vif) = vif {
                         self.ports.attach(vif, opened);
                     }
@@ -132,6 +138,9 @@ impl<'a> Switch<'a> {
     /// Gives the new ports to the executor and closes those that are gone. `vif` is the new numbering.
     pub(super) fn finish(self, vif: VifOf<'_>) {
         for (name, opened) in self.fresh {
+            if let Some(open) = self.open.get(&name) {
+                tracing::info!(interface = name, device = %open.spec.device, "port opened");
+            }
             if let Some(vif) = vif(&name) {
                 self.ports.attach(vif, opened);
             }
@@ -149,6 +158,7 @@ impl<'a> Switch<'a> {
                 self.ports.detach(old);
             }
             self.open.remove(&name);
+            tracing::info!(interface = name, "port closed");
         }
     }
 }

@@ -227,6 +227,18 @@ fn owners_keep_what_is_theirs() {
 }
 
 #[test]
+fn a_route_that_follows_from_another_object_says_from_which() {
+    let bench = start(FILE);
+    let remove = |name: &str| {
+        let key = Key { kind: Kind::Route, network: Some("blue".into()), name: name.into() };
+        bench.core.remove(Owner::Api, &[key]).unwrap_err().to_string()
+    };
+    assert!(remove("10.1.1.1/32").contains("is that of guest \"vm1\""));
+    assert!(remove("10.1.1.254/32").contains("is that of network \"blue\""));
+    assert!(remove("10.8.0.0/16").contains("there is no route"));
+}
+
+#[test]
 fn what_others_need_cannot_be_removed() {
     let bench = start("[host]\nname = \"a\"\n");
     let objects = config::parse_objects(&FILE.replace("[host]\nname = \"a\"", "")).unwrap();

@@ -50,7 +50,8 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     if is_lost {
         lines.push(format!("drop {lost}"));
     }
-    lines.extend(verdict.lines(view));
+    let otherwise = if is_lost { "otherwise: " } else { "" };
+    lines.extend(verdict.lines(view).into_iter().map(|line| format!("{otherwise}{line}")));
     lines.extend(explanation.decision.effects.lines(view));
     if !is_answer {
         lines.extend(exits.iter().filter(|port| !port.up).map(not_connected));

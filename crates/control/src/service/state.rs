@@ -1,12 +1,12 @@
 //! Status and statistics.
 
 use super::packets::interface;
-use super::tables::vif_entries;
+use super::tables::{live_mtu, vif_entries};
 use crate::core::View;
 use crate::kernel;
 use crate::server::Sandbox;
 use api::v1;
-use config::{Kind, Object};
+use config::{Guest, Kind, Nat, Object};
 use executor::WorkerCounters;
 use model::DropReason;
 use tonic::Status;
@@ -55,7 +55,59 @@ pub(super) fn sandbox(of: &Sandbox) -> v1::Sandbox {
 /// Warnings about the objects in force.
 pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     let of = |kind| view.objects.of_kind(kind).map(|owned| &owned.object);
-    warnings(of(Kind::Guest).chain(of(Kind::Wire)))
+    let mut all = warnings(of(Kind::Guest).chain(of(Kind::Wire)));
+    all.extend(without_floating_address(view));
+    all.extend(mtus(view));
+    all
+}
+
+/// A warning for each guest that can't be answered from outside: others of its network have floating addresses on an
+/// attached network, and it has none.
+fn without_floating_address(view: &View) -> Vec<v1::Warning> {
+    let nats: Vec<_> = view.objects.of_kind(Kind::Nat).filter_map(|owned| as_nat(&owned.object)).collect();
+    let is_attached = |name: &str| view.network(name).is_some_and(|network| network.wire.is_some());
+    let warning = |guest: &Guest| {
+        let of_its =
+            nats.iter().filter(|nat| nat.network == guest.network && is_attached(&nat.outside_network));
+        let lacking = of_its.clone().find(|nat| {
+            let family = guest.addresses.iter().filter(|addr| addr.is_ipv4() == nat.inside.is_ipv4());
+            family.clone().next().is_some()
+                && family.clone().all(|addr| of_its.clone().all(|nat| nat.inside != *addr))
+        })?;
+        let message = format!(
+            "it has no floating address on network \"{}\", so that hosts there can't answer it; add a [[nat]] for it, \
+             or a rule that refuses what it sends there",
+            lacking.outside_network
+        );
+        Some(v1::Warning { object: format!("guest \"{}\"", guest.name), message })
+    };
+    let guests = view.objects.of_kind(Kind::Guest).filter_map(|owned| match &owned.object {
+        Object::Guest(guest) => Some(&**guest),
+        _ => None,
+    });
+    guests.filter_map(warning).collect()
+}
+
+fn as_nat(object: &Object) -> Option<&Nat> {
+    match object {
+        Object::Nat(nat) => Some(nat),
+        _ => None,
+    }
+}
+
+/// A warning for each TAP whose device has another MTU than the configuration.
+fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
+    view.tables.vifs.values().filter_map(|vif| {
+        let live = live_mtu(vif, &view.port(&vif.name));
+        (live != vif.mtu).then(|| v1::Warning {
+            object: format!("guest \"{}\"", vif.name),
+            message: format!(
+                "its device has MTU {live}, and the configuration {}: set the same, with `ip link set DEVICE mtu {}` \
+                 where the device is",
+                vif.mtu, vif.mtu
+            ),
+        })
+    })
 }
 
 /// Warnings about some objects.
@@ -138,6 +190,7 @@ fn worker(w: &WorkerCounters) -> v1::WorkerStats {
             deliver: cycles.deliver,
             busy: cycles.busy,
             idle: cycles.idle,
+            asleep: cycles.asleep,
         }),
         cycles_per_packet: Some(v1::CyclesPerPacket {
             receive: per_packet(cycles.receive),

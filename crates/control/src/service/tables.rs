@@ -67,7 +67,7 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
         vrf: vif.vrf.map(|vrf| vrf.0.into()),
         mac: vif.mac.map(|mac| mac.to_string()),
         addresses: own.chain(underlay).collect(),
-        mtu: vif.mtu.into(),
+        mtu: live_mtu(vif, &port).into(),
         policy: vif.policy,
         up: port.up,
         features: port.features,
@@ -87,6 +87,11 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
         flows_refused: flows.refused,
         flows_displaced: flows.displaced,
     }
+}
+
+/// Largest IP packet of an interface, bytes: of a TAP what its device has now, which its owner may change.
+pub(super) fn live_mtu(vif: &Vif, port: &mem::PortStatus) -> u16 {
+    port.mtu.filter(|_| vif.kind == VifKind::Tap).unwrap_or(vif.mtu)
 }
 
 /// A nexthop in words, with names.

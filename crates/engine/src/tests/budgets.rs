@@ -171,6 +171,20 @@ fn a_turn_makes_so_many_copies() {
 }
 
 #[test]
+fn a_member_that_is_down_misses_nothing_of_a_flood() {
+    let mut host = host();
+    let all = host.run(VifId(1), [broadcast(0)]);
+    let guest = *all.keys().find(|vif| **vif != WIRE).unwrap();
+    host.ports[&guest].set_down(true);
+    let rest = host.run(VifId(1), [broadcast(0)]);
+    assert_eq!(rest.len(), all.len() - 1);
+    assert_eq!((host.drops(), host.core.cells.vif_counters(guest).send_drops), ([].into(), 0));
+    all.keys().for_each(|vif| host.ports[vif].set_down(true));
+    assert!(host.run(VifId(1), [broadcast(0)]).is_empty());
+    assert_eq!(host.drops(), [(DropReason::NoMember, 1)].into());
+}
+
+#[test]
 fn the_copies_of_floods_are_bounded_for_each_second_and_interface() {
     let mut host = host(Accepts::default());
     host.core.storms = Arc::new(Storms::new(20));

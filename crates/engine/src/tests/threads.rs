@@ -43,6 +43,30 @@ fn number_of(frame: &[u8]) -> (u16, u32) {
 }
 
 #[test]
+fn what_is_asked_for_is_counted_to_the_last_packet() {
+    let engine = engine(2);
+    let (one, two) = (TestPort::new(ALL, 1000), TestPort::new(ALL, 1000));
+    engine.attach(VifId(1), one.open()).unwrap();
+    engine.attach(VifId(2), two.open()).unwrap();
+    let counted = || {
+        let mut packets = 0;
+        engine.flows(&mut |flow| {
+            packets += flow.forward.packets;
+            true
+        });
+        packets
+    };
+    let mut sent = 0;
+    for round in 1..=20 {
+        one.send((0..round).map(|number| numbered(7, number)));
+        assert_eq!(two.wait(round as usize, PATIENCE).len(), round as usize);
+        sent += u64::from(round);
+        engine.settle();
+        assert_eq!(counted(), sent);
+    }
+}
+
+#[test]
 fn a_packet_goes_from_guest_to_guest_and_wakes_a_sleeping_worker() {
     let engine = engine(2);
     let (one, two) = (TestPort::new(ALL, 100), TestPort::new(ALL, 100));

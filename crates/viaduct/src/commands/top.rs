@@ -3,17 +3,37 @@
 use super::{Context, statistics};
 use crate::client::Failure;
 use crate::output::scaled;
-use api::v1::{StatusReply, StatusRequest, VifEntry};
+use api::v1::{StatusReply, StatusRequest, VifEntry, WorkerStats};
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
-use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Cell, Clear, Padding, Paragraph, Row, Table};
+use std::cmp::Ordering;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Time between screens.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// Most rows of workers and of drop reasons.
+const MOST_ROWS: u16 = 8;
+
+const TITLES: [&str; 9] =
+    ["NAME", "KIND", "STATE", "NETWORK", "RX pkt/s", "RX bit/s", "TX pkt/s", "TX bit/s", "DROPS/s"];
+
+/// The first of the columns that are numbers.
+const FIRST_RATE: usize = 4;
+
+const HELP: &str = "\
+left, right     sort by another column
+r               reverse the order
+up, down        scroll by a line
+PgUp, PgDn      scroll by ten lines
+Home, End       scroll to the first, last line
+space           hold the screen, go on
+?, h            this help
+q, Esc          quit";
 
 pub async fn top(on: &mut Context) -> Result<(), Failure> {
     if on.json || !std::io::stdout().is_terminal() {
@@ -35,69 +55,212 @@ async fn live(
     terminal: &mut ratatui::DefaultTerminal,
     first: StatusReply,
 ) -> Result<(), Failure> {
-    let (mut before, mut now, mut taken) = (first.clone(), first, Instant::now());
-    let mut seconds = PERIOD.as_secs_f64();
-    loop {
-        terminal.draw(|frame| draw(frame, &before, &now, seconds))?;
-        let rest = PERIOD.saturating_sub(taken.elapsed());
-        if event::poll(rest)? {
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
-                    KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-                    KeyCode::Char('c') if key.modifiers.contains(event::KeyModifiers::CONTROL) => {
-                        return Ok(());
-                    }
-                    _ => {}
-                },
-                _ => {}
+    let mut taken = Instant::now();
+    let mut screen = Screen { before: first.clone(), now: first, seconds: PERIOD.as_secs_f64() };
+    let mut view = View::default();
+    while !view.quits {
+        terminal.draw(|frame| draw(frame, &screen, &mut view))?;
+        if event::poll(PERIOD.saturating_sub(taken.elapsed()))? {
+            if let Event::Key(key) = event::read()? {
+                view.press(key);
             }
             continue;
         }
-        seconds = taken.elapsed().as_secs_f64();
+        let seconds = taken.elapsed().as_secs_f64();
         taken = Instant::now();
-        before = std::mem::replace(&mut now, status(on).await?);
+        let now = status(on).await?;
+        if !view.holds {
+            let before = std::mem::replace(&mut screen.now, now);
+            screen = Screen { before, seconds, ..screen };
+        }
+    }
+    Ok(())
+}
+
+/// What is shown: two states, and the time between them.
+struct Screen {
+    before: StatusReply,
+    now: StatusReply,
+    seconds: f64,
+}
+
+/// How it is shown.
+#[derive(Debug, Default, PartialEq)]
+struct View {
+    /// Column.
+    sorted_by: usize,
+    reversed: bool,
+    /// Interfaces above the screen.
+    scrolled: usize,
+    helps: bool,
+    /// Whether the screen stays as it is.
+    holds: bool,
+    quits: bool,
+}
+
+impl View {
+    fn press(&mut self, key: KeyEvent) {
+        if key.kind != KeyEventKind::Press {
+            return;
+        }
+        let last = TITLES.len() - 1;
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => self.quits = true,
+            KeyCode::Esc if self.helps => self.helps = false,
+            KeyCode::Char('q') | KeyCode::Esc => self.quits = true,
+            KeyCode::Char('?' | 'h') => self.helps = !self.helps,
+            KeyCode::Char(' ') => self.holds = !self.holds,
+            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Left => self.sorted_by = self.sorted_by.checked_sub(1).unwrap_or(last),
+            KeyCode::Right => self.sorted_by = if self.sorted_by == last { 0 } else { self.sorted_by + 1 },
+            KeyCode::Up => self.scrolled = self.scrolled.saturating_sub(1),
+            KeyCode::Down => self.scrolled = self.scrolled.saturating_add(1),
+            KeyCode::PageUp => self.scrolled = self.scrolled.saturating_sub(10),
+            KeyCode::PageDown => self.scrolled = self.scrolled.saturating_add(10),
+            KeyCode::Home => self.scrolled = 0,
+            KeyCode::End => self.scrolled = usize::MAX,
+            _ => {}
+        }
     }
 }
 
-fn draw(frame: &mut Frame<'_>, before: &StatusReply, now: &StatusReply, seconds: f64) {
-    let drops = now.reasons.len().min(8) as u16 + 3;
-    let areas = Layout::vertical([Constraint::Length(2), Constraint::Min(5), Constraint::Length(drops)]);
-    let [head, vifs, reasons] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(format!("{}   (q quits)", statistics::headline(now))).bold(), head);
-    frame.render_widget(interfaces(before, now, seconds), vifs);
-    frame.render_widget(drop_reasons(before, now, seconds), reasons);
+/// An interface and its rates a second.
+struct Line<'a> {
+    vif: &'a VifEntry,
+    rates: [f64; 5],
 }
 
-fn interfaces<'a>(before: &StatusReply, now: &'a StatusReply, seconds: f64) -> Table<'a> {
-    let rate = |vif: &VifEntry, of: fn(&VifEntry) -> u64| {
-        let old = before.vifs.iter().find(|old| old.id == vif.id && old.name == vif.name).map_or(0, of);
-        of(vif).saturating_sub(old) as f64 / seconds
+impl<'a> Line<'a> {
+    fn new(vif: &'a VifEntry, screen: &Screen) -> Self {
+        let old = screen.before.vifs.iter().find(|old| old.id == vif.id && old.name == vif.name);
+        let rate =
+            |of: fn(&VifEntry) -> u64| of(vif).saturating_sub(old.map_or(0, of)) as f64 / screen.seconds;
+        let rates = [
+            rate(|v| v.rx_packets),
+            rate(|v| v.rx_bytes) * 8.0,
+            rate(|v| v.tx_packets),
+            rate(|v| v.tx_bytes) * 8.0,
+            rate(|v| v.rx_drops + v.tx_drops),
+        ];
+        Self { vif, rates }
+    }
+
+    fn text(&self, column: usize) -> &str {
+        match column {
+            0 => &self.vif.name,
+            1 => &self.vif.kind,
+            2 if self.vif.fault.is_some() => "fault",
+            2 if self.vif.up => "up",
+            2 => "down",
+            _ => self.vif.network(),
+        }
+    }
+
+    /// Names from a to z, and the largest rate first.
+    fn order(&self, other: &Self, column: usize) -> Ordering {
+        match column.checked_sub(FIRST_RATE) {
+            Some(rate) => other.rates[rate].total_cmp(&self.rates[rate]),
+            None => self.text(column).cmp(other.text(column)),
+        }
+    }
+
+    fn row(&self) -> Row<'a> {
+        let texts = (0..FIRST_RATE).map(|column| Cell::from(self.text(column).to_owned()));
+        let cells = texts.chain(self.rates.iter().map(|rate| Cell::from(scaled(*rate))));
+        let is_well = self.vif.up && self.vif.fault.is_none();
+        Row::new(cells).style(if is_well { Style::new() } else { Style::new().dim() })
+    }
+}
+
+/// The interfaces in the order asked for.
+fn lines<'a>(screen: &'a Screen, view: &View) -> Vec<Line<'a>> {
+    let mut lines: Vec<_> = screen.now.vifs.iter().map(|vif| Line::new(vif, screen)).collect();
+    lines.sort_by(|a, b| {
+        let order = a.order(b, view.sorted_by);
+        if view.reversed { order.reverse() } else { order }
+    });
+    lines
+}
+
+fn draw(frame: &mut Frame<'_>, screen: &Screen, view: &mut View) {
+    let rows = |count: usize| (count as u16).min(MOST_ROWS) + 3;
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(5),
+        Constraint::Length(rows(screen.now.workers.len())),
+        Constraint::Length(rows(screen.now.reasons.len())),
+    ]);
+    let [head, vifs, workers, drops] = areas.areas(frame.area());
+    let hint = if view.holds { "held: space goes on" } else { "? helps" };
+    let text = format!("{}   ({hint})", statistics::headline(&screen.now));
+    frame.render_widget(Paragraph::new(text).bold(), head);
+    frame.render_widget(interfaces(screen, view, vifs), vifs);
+    frame.render_widget(workers_table(screen), workers);
+    frame.render_widget(drop_reasons(screen), drops);
+    if view.helps {
+        let [area] = Layout::horizontal([Constraint::Length(56)]).areas(frame.area());
+        let area = Rect { height: (HELP.lines().count() as u16 + 2).min(area.height), ..area };
+        frame.render_widget(Clear, area);
+        frame.render_widget(
+            Paragraph::new(HELP).block(Block::bordered().title(" keys ").padding(Padding::horizontal(1))),
+            area,
+        );
+    }
+}
+
+fn interfaces<'a>(screen: &'a Screen, view: &mut View, area: Rect) -> Table<'a> {
+    let lines = lines(screen, view);
+    // Frame and titles take three lines.
+    let room = usize::from(area.height.saturating_sub(3)).max(1);
+    view.scrolled = view.scrolled.min(lines.len().saturating_sub(room));
+    let last = lines.len().min(view.scrolled + room);
+    let place = format!(" interfaces {} to {last} of {} ", (view.scrolled + 1).min(last), lines.len());
+    let mark = if view.reversed { '^' } else { 'v' };
+    let title = |(i, title): (usize, &str)| {
+        if i == view.sorted_by { format!("{title}{mark}") } else { title.to_owned() }
     };
-    let row = |vif: &'a VifEntry| {
-        let style = if vif.up { Style::new() } else { Style::new().dim() };
-        Row::new([
-            Cell::from(vif.name.as_str()),
-            Cell::from(vif.kind.as_str()),
-            Cell::from(if vif.up { "up" } else { "down" }),
-            Cell::from(vif.network()),
-            Cell::from(scaled(rate(vif, |v| v.rx_packets))),
-            Cell::from(scaled(rate(vif, |v| v.rx_bytes) * 8.0)),
-            Cell::from(scaled(rate(vif, |v| v.tx_packets))),
-            Cell::from(scaled(rate(vif, |v| v.tx_bytes) * 8.0)),
-            Cell::from(scaled(rate(vif, |v| v.rx_drops + v.tx_drops))),
-        ])
-        .style(style)
-    };
+    let titles = TITLES.into_iter().enumerate().map(title);
     let widths = [16, 8, 6, 14, 9, 9, 9, 9, 9].map(Constraint::Length);
-    let titles =
-        ["NAME", "KIND", "STATE", "NETWORK", "RX pkt/s", "RX bit/s", "TX pkt/s", "TX bit/s", "DROPS/s"];
-    Table::new(now.vifs.iter().map(row), widths).header(Row::new(titles).bold()).block(Block::bordered())
+    let rows: Vec<_> = lines[view.scrolled..last].iter().map(Line::row).collect();
+    Table::new(rows, widths)
+        .header(Row::new(titles).bold())
+        .block(Block::bordered().title(place).title_alignment(Alignment::Right))
 }
 
-fn drop_reasons<'a>(before: &StatusReply, now: &'a StatusReply, seconds: f64) -> Table<'a> {
-    let rows = now.reasons.iter().map(|reason| {
-        let old = before.reasons.iter().find(|old| old.reason == reason.reason).map_or(0, |old| old.packets);
-        let rate = reason.packets.saturating_sub(old) as f64 / seconds;
+/// The share of its time that a worker worked, percent; the rest it polled in vain or slept.
+fn load(before: &WorkerStats, now: &WorkerStats) -> f64 {
+    let (old, new) = (before.cycles.unwrap_or_default(), now.cycles.unwrap_or_default());
+    let busy = new.busy.saturating_sub(old.busy);
+    let rest = (new.idle + new.asleep).saturating_sub(old.idle + old.asleep);
+    if busy == 0 { 0.0 } else { busy as f64 * 100.0 / (busy + rest) as f64 }
+}
+
+fn workers_table(screen: &Screen) -> Table<'_> {
+    let rows = screen.now.workers.iter().map(|worker| {
+        let nothing = WorkerStats::default();
+        let old = screen.before.workers.iter().find(|old| old.worker == worker.worker).unwrap_or(&nothing);
+        let rate = |of: fn(&WorkerStats) -> u64| of(worker).saturating_sub(of(old)) as f64 / screen.seconds;
+        let busy = |of: &WorkerStats| of.cycles.unwrap_or_default().busy;
+        let cycles = (busy(worker).saturating_sub(busy(old))) as f64 / screen.seconds;
+        let packets = rate(|w| w.packets);
+        Row::new([
+            worker.worker.to_string(),
+            worker.cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
+            format!("{:.0} %", load(old, worker)),
+            scaled(packets),
+            scaled(rate(|w| w.drops)),
+            if packets > 0.0 { scaled(cycles / packets) } else { "-".to_owned() },
+        ])
+    });
+    let widths = [8, 6, 8, 10, 10, 14].map(Constraint::Length);
+    let titles = ["WORKER", "CPU", "LOAD", "pkt/s", "DROPS/s", "CYCLES/pkt"];
+    Table::new(rows, widths).header(Row::new(titles).bold()).block(Block::bordered())
+}
+
+fn drop_reasons(screen: &Screen) -> Table<'_> {
+    let rows = screen.now.reasons.iter().map(|reason| {
+        let old = screen.before.reasons.iter().find(|old| old.reason == reason.reason);
+        let rate = reason.packets.saturating_sub(old.map_or(0, |old| old.packets)) as f64 / screen.seconds;
         Row::new([
             Cell::from(scaled(rate)),
             Cell::from(reason.packets.to_string()),
@@ -108,4 +271,85 @@ fn drop_reasons<'a>(before: &StatusReply, now: &'a StatusReply, seconds: f64) ->
     let widths = [Constraint::Length(9), Constraint::Length(12), Constraint::Length(20), Constraint::Min(20)];
     let titles = ["DROPS/s", "TOTAL", "REASON", "MEANING"];
     Table::new(rows, widths).header(Row::new(titles).bold()).block(Block::bordered())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::v1::StageCycles;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn screen() -> Screen {
+        let vif = |id: u32, rx_packets| {
+            let name = format!("vm{id:02}");
+            VifEntry { id, name, rx_packets, up: true, ..VifEntry::default() }
+        };
+        let worker = |busy, idle, asleep| WorkerStats {
+            cycles: Some(StageCycles { busy, idle, asleep, ..StageCycles::default() }),
+            ..WorkerStats::default()
+        };
+        let state = |rates: [u64; 30], worker| StatusReply {
+            vifs: (0..).zip(rates).map(|(id, packets)| vif(id, packets)).collect(),
+            workers: vec![worker],
+            ..StatusReply::default()
+        };
+        let mut rates = [0; 30];
+        (rates[7], rates[20]) = (3000, 500);
+        Screen {
+            before: state([0; 30], worker(0, 0, 0)),
+            now: state(rates, worker(250, 250, 500)),
+            seconds: 1.0,
+        }
+    }
+
+    fn shown(view: &mut View) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(120, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &screen(), view)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..120).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..24).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn press(view: &mut View, code: KeyCode) {
+        view.press(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+
+    #[test]
+    fn interfaces_are_sorted_by_any_column() {
+        let mut view = View { sorted_by: FIRST_RATE, ..View::default() };
+        let first = |view: &View| lines(&screen(), view)[0].vif.name.clone();
+        assert_eq!(first(&view), "vm07");
+        press(&mut view, KeyCode::Char('r'));
+        assert_eq!(lines(&screen(), &view)[29].vif.name, "vm07");
+        (view.sorted_by, view.reversed) = (0, false);
+        assert_eq!(first(&view), "vm00");
+        press(&mut view, KeyCode::Left);
+        assert_eq!(view.sorted_by, TITLES.len() - 1);
+        press(&mut view, KeyCode::Right);
+        assert_eq!(view.sorted_by, 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_scrolled_to() {
+        let mut view = View::default();
+        let text = shown(&mut view);
+        assert!(text.contains("vm00") && !text.contains("vm29"), "{text}");
+        press(&mut view, KeyCode::End);
+        let text = shown(&mut view);
+        assert!(!text.contains("vm00") && text.contains("vm29") && text.contains("of 30"), "{text}");
+        assert!(view.scrolled < 30, "no further than the end");
+    }
+
+    #[test]
+    fn load_and_help_are_shown() {
+        let mut view = View::default();
+        assert!(shown(&mut view).contains("25 %"));
+        press(&mut view, KeyCode::Char('?'));
+        assert!(shown(&mut view).contains("reverse the order"));
+        press(&mut view, KeyCode::Esc);
+        assert_eq!(view, View::default());
+        press(&mut view, KeyCode::Esc);
+        assert!(view.quits);
+    }
 }

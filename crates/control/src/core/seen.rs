@@ -1,0 +1,67 @@
+//! What was noticed of a network device, so that what changes is logged, and once.
+
+use mem::PortStatus;
+use std::time::{Duration, Instant};
+
+/// How long lost frames are gathered before they are logged again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What was noticed last.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    is_down: bool,
+    lost: u64,
+    told: Option<Instant>,
+}
+
+/// What is worth a line in the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// No packets can flow any more.
+    Down,
+    /// They can again.
+    Up,
+    /// So many frames were lost since this was last said.
+    Lost(u64),
+}
+
+impl Seen {
+    /// Notices a state.
+    pub(super) fn notice(&mut self, status: &PortStatus, now: Instant) -> Vec<News> {
+        let mut news = Vec::new();
+        if self.is_down == status.up {
+            self.is_down = !status.up;
+            news.push(if status.up { News::Up } else { News::Down });
+        }
+        let is_quiet = self.told.is_none_or(|told| now.duration_since(told) >= QUIET);
+        if status.lost > self.lost && is_quiet {
+            news.push(News::Lost(status.lost - self.lost));
+            (self.lost, self.told) = (status.lost, Some(now));
+        }
+        // A device that came back counts from zero.
+        self.lost = self.lost.min(status.lost);
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_is_told_once() {
+        let (mut seen, start) = (Seen::default(), Instant::now());
+        let mut notice = |up, lost, second| {
+            let status = PortStatus { up, lost, ..PortStatus::default() };
+            seen.notice(&status, start + Duration::from_secs(second))
+        };
+        assert_eq!(notice(true, 0, 0), []);
+        assert_eq!(notice(false, 0, 1), [News::Down]);
+        assert_eq!(notice(false, 0, 2), []);
+        assert_eq!(notice(true, 7, 3), [News::Up, News::Lost(7)]);
+        assert_eq!(notice(true, 9, 4), [], "gathered");
+        assert_eq!(notice(true, 10, 63), [News::Lost(3)]);
+        assert_eq!(notice(true, 2, 130), []);
+        assert_eq!(notice(true, 5, 200), [News::Lost(3)]);
+    }
+}
