@@ -172,7 +172,7 @@ fn a_turn_makes_so_many_copies() {
 
 #[test]
 fn a_member_that_is_down_misses_nothing_of_a_flood() {
-    let mut host = host();
+    let mut host = host(Accepts::default());
     let all = host.run(VifId(1), [broadcast(0)]);
     let guest = *all.keys().find(|vif| **vif != WIRE).unwrap();
     host.ports[&guest].set_down(true);
