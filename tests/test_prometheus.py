@@ -92,6 +92,7 @@ def test_prometheus_reads_the_metrics_and_the_rules(host, prometheus):
     assert value('process_open_fds{job="viaduct"} > 10')
     assert value('process_resident_memory_bytes{job="viaduct"} > 1e6')
     assert value('viaduct_drops_total{reason="rule_drop"} > 0')
+    assert value('viaduct_vif_drops_total{vif="a1",reason="rule_drop"} > 0')
     assert not [alert for alert in prometheus("alerts")["alerts"] if alert["state"] == "firing"]
 
 

@@ -8,6 +8,7 @@ use crate::process::{Process, Usage};
 use crate::scrapes;
 use crate::service::{nexthop_entries, rdma_devices, reasons, rule_entries, vif_entries};
 use api::v1::{RdmaDevice, VifEntry};
+use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -135,6 +136,13 @@ fn workers(view: &View, text: &mut Text) {
     let workers = view.executor.workers();
     let drops = reasons(&workers).into_iter().map(|r| (format!("reason=\"{}\"", r.reason), r.packets));
     text.family("drops_total", "counter", "Packets dropped, by reason.", drops);
+    let at_vifs = view.tables.vifs.values().flat_map(|vif| {
+        let counts = DropReason::ALL.iter().zip(view.executor.drops_at(vif.id));
+        counts.filter(|(_, packets)| *packets > 0).map(move |(reason, packets)| {
+            (format!("vif=\"{}\",reason=\"{}\"", vif.name, reason.name()), packets)
+        })
+    });
+    text.family("vif_drops_total", "counter", "Packets dropped at an interface, by reason.", at_vifs);
     let mut each = |name: &str, help: &str, value: &dyn Fn(&executor::WorkerCounters) -> u64| {
         let values = workers.iter().map(|w| (format!("worker=\"{}\"", w.worker), value(w)));
         text.family(name, "counter", help, values);

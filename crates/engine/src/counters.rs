@@ -79,6 +79,10 @@ pub(crate) struct CycleCells {
     pub asleep: Count,
 }
 
+fn drop_index(vif: VifId, reason: DropReason) -> usize {
+    usize::from(vif.0) * DropReason::ALL.len() + reason as usize
+}
+
 /// All counters of one worker.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -93,6 +97,8 @@ pub(crate) struct WorkerCells {
     pub cycles: CycleCells,
     pub bursts: [Count; BURST_CLASSES],
     drops: Vec<Count>,
+    /// Those at each interface, one interface after the other.
+    vif_drops: Vec<Count>,
     vifs: Vec<VifCells>,
     rules: Mutex<HashMap<RuleId, Counters>>,
     nexthops: Mutex<HashMap<NexthopId, Counters>>,
@@ -112,6 +118,7 @@ impl WorkerCells {
             cycles: CycleCells::default(),
             bursts: Default::default(),
             drops: DropReason::ALL.iter().map(|_| Count::default()).collect(),
+            vif_drops: (0..MAX_VIFS * DropReason::ALL.len()).map(|_| Count::default()).collect(),
             vifs: (0..MAX_VIFS).map(|_| VifCells::default()).collect(),
             rules: Mutex::default(),
             nexthops: Mutex::default(),
@@ -119,9 +126,17 @@ impl WorkerCells {
         }
     }
 
-    /// Counts a drop.
-    pub fn drop(&self, reason: DropReason) {
+    /// Counts a drop at an interface.
+    pub fn drop(&self, vif: VifId, reason: DropReason) {
         self.drops[reason as usize].add(1);
+        if let Some(count) = self.vif_drops.get(drop_index(vif, reason)) {
+            count.add(1);
+        }
+    }
+
+    /// Drops at an interface for that reason.
+    pub fn drops_at(&self, vif: VifId, reason: DropReason) -> u64 {
+        self.vif_drops.get(drop_index(vif, reason)).map_or(0, Count::get)
     }
 
     /// Counts a burst of `n` packets.

@@ -321,6 +321,13 @@ impl Executor for Engine {
         })
     }
 
+    fn drops_at(&self, vif: VifId) -> Vec<u64> {
+        let at = |reason: &model::DropReason| {
+            self.common.workers.iter().map(|worker| worker.cells.drops_at(vif, *reason)).sum()
+        };
+        model::DropReason::ALL.iter().map(at).collect()
+    }
+
     fn rule_counters(&self, rule: RuleId) -> Counters {
         let workers = self.common.workers.iter();
         workers.map(|worker| worker.cells.rule_counters(rule)).fold(Counters::default(), sum)

@@ -26,7 +26,7 @@ pub(crate) fn note(
     dropped: Dropped<'_>,
 ) {
     let Dropped { vif, outbound, reason, len, bytes } = dropped;
-    cells.drop(reason);
+    cells.drop(vif, reason);
     if budget.take() {
         log.note(now.unix_ns, vif, reason, len, bytes);
     }

@@ -37,6 +37,9 @@ pub trait Executor: Send + Sync {
     fn workers(&self) -> Vec<WorkerCounters>;
     /// Counters of an interface, over all workers.
     fn vif_counters(&self, vif: VifId) -> VifCounters;
+    /// Drops at an interface, by reason, indexed as [`model::DropReason::ALL`]. Packets that a card drops are not
+    /// among them: it counts by reason only.
+    fn drops_at(&self, vif: VifId) -> Vec<u64>;
     /// Counter of a rule.
     fn rule_counters(&self, rule: RuleId) -> Counters;
     /// Counter of a nexthop.

@@ -171,6 +171,10 @@ impl Executor for CardExecutor {
         }
     }
 
+    fn drops_at(&self, vif: VifId) -> Vec<u64> {
+        self.engine.drops_at(vif)
+    }
+
     fn rule_counters(&self, rule: RuleId) -> Counters {
         sum(self.engine.rule_counters(rule), self.stats.rule(rule))
     }

@@ -994,7 +994,7 @@ pub struct DropStatsRequest {
     /// Dropped packets to show at most.
     #[prost(uint32, tag = "1")]
     pub log: u32,
-    /// Only packets that came in by this interface.
+    /// Only packets dropped at this interface: those that came from it, and those for which it had no room.
     #[prost(string, optional, tag = "2")]
     pub interface: ::core::option::Option<::prost::alloc::string::String>,
     /// Only these reasons; none: every one.
@@ -1009,8 +1009,7 @@ pub struct DropStatsRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DropStatsReply {
-    /// Every reason that ever dropped a packet, most first. Of one interface: counted among the packets that the log holds
-    /// now.
+    /// Every reason that ever dropped a packet, most first. Of one interface: without packets that a card dropped.
     #[prost(message, repeated, tag = "1")]
     pub reasons: ::prost::alloc::vec::Vec<DropCount>,
     /// Newest last.

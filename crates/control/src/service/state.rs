@@ -235,14 +235,17 @@ pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::D
     let vif = request.interface.as_deref().map(|name| interface(view, name)).transpose()?;
     let is_wanted =
         |reason: &str| request.reasons.is_empty() || request.reasons.iter().any(|name| name == reason);
-    let mut log = match (request.log, vif) {
-        (0, None) => Vec::new(),
+    let mut log = match request.log {
+        0 => Vec::new(),
         _ => view.executor.dropped(usize::MAX),
     };
     log.retain(|packet| vif.is_none_or(|vif| vif == packet.ingress) && is_wanted(packet.reason.name()));
     let workers = view.executor.workers();
     let mut reasons = match vif {
-        Some(_) => counts(|reason| log.iter().filter(|packet| packet.reason == reason).count() as u64),
+        Some(vif) => {
+            let at = view.executor.drops_at(vif);
+            counts(|reason| at.get(reason as usize).copied().unwrap_or_default())
+        }
         None => counts(|reason| workers.iter().filter_map(|w| w.drops.get(reason as usize)).sum()),
     };
     reasons.retain(|count| (request.all || count.packets > 0) && is_wanted(&count.reason));

@@ -182,6 +182,8 @@ fn a_member_that_is_down_misses_nothing_of_a_flood() {
     all.keys().for_each(|vif| host.ports[vif].set_down(true));
     assert!(host.run(VifId(1), [broadcast(0)]).is_empty());
     assert_eq!(host.drops(), [(DropReason::NoMember, 1)].into());
+    let at = |vif| host.core.cells.drops_at(vif, DropReason::NoMember);
+    assert_eq!((at(VifId(1)), at(guest)), (1, 0));
 }
 
 #[test]

@@ -67,6 +67,10 @@ impl Executor for FakeExecutor {
         VifCounters::default()
     }
 
+    fn drops_at(&self, _: VifId) -> Vec<u64> {
+        Vec::new()
+    }
+
     fn rule_counters(&self, _: RuleId) -> Counters {
         Counters::default()
     }
