@@ -40,10 +40,10 @@ verbs-musl: ## the same for musl (Alpine), in target/*-linux-musl/release/verbs
 		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm
 	@CC=musl-gcc scripts/link-verbs target/$(MUSL)/release
 
-plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distribution, in target/*-linux-musl/release
+plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distribution, in target/*-linux-musl/plug-in
 	@rustup target list --installed | grep -qx $(MUSL) || rustup target add $(MUSL)
-	cargo build --release --locked --target $(MUSL) -p cni
-	@! readelf --program-headers $(addprefix target/$(MUSL)/release/,viaduct-cni netavark-viaduct) | grep INTERP
+	cargo build --profile plug-in --locked --target $(MUSL) -p cni
+	@! readelf --program-headers $(addprefix target/$(MUSL)/plug-in/,viaduct-cni netavark-viaduct) | grep INTERP
 
 demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
