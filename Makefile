@@ -21,7 +21,7 @@ BENCH ?=
 .PHONY: help demo test test-rust test-e2e nightly bench bench-quick bench-instructions bench-instructions-update \
 	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
 	dependencies fuzz mutants soak build verbs verbs-musl plug-ins \
-	install clean
+	install package package-test clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,13 @@ soak: build verbs ## hostile driver, program and wire, changes and restarts at o
 	@scripts/setup test
 	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
 	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived
+
+package: build verbs plug-ins ## a .deb and an OCI image of what `make install` installs, into target/packages
+	@scripts/setup package --no-chroots
+	@dist/package
+
+package-test: ## the packages installed, upgraded and purged in clean Debian and Ubuntu systems (as root)
+	@scripts/run-tests packages
 
 install: build verbs plug-ins ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
 	@dist/install

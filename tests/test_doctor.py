@@ -26,8 +26,8 @@ def test_a_good_host(lab):
     lab.plug("a")
     status, found = doctor(lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}), start=False))
     assert status == 0 and not broken(found), found
-    assert {"file", "capabilities", "user", "sandbox", "kernel", "af-xdp", "clock", "workers", "hugepages", "kvm", "tun",
-            "wire", "mtu", "libvirt"} <= set(found)
+    assert {"file", "capabilities", "user", "sandbox", "kernel", "af-xdp", "clock", "workers", "hugepages", "kvm",
+            "tun", "wire", "mtu", "libvirt"} <= set(found)
 
 
 def test_what_is_wrong_with_a_wire(lab):
