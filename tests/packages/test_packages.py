@@ -62,7 +62,7 @@ class Chroot:
     def install(self, package):
         shutil.copy(package, self.root / "tmp")
         # By apt, which checks the dependencies: all are there, so that nothing is downloaded.
-        return self.run("apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold",
+        return self.run("apt-get", "install", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold",
                         "-o", "APT::Sandbox::User=root", f"/tmp/{package.name}").stdout
 
     def files(self):
