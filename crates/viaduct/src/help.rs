@@ -96,7 +96,7 @@ A filter has the words of tcpdump (pcap-filter(7)). A tunnel packet matches by i
   ether [src|dst] [host] MAC
   inbound, outbound               came in by the interface, left by it
   dropped                         the packets that Viaduct drops
-  A and B, A or B, not A, (A)     also & | !; and and or bind alike, from left to right";
+  A and B, A or B, not A, (A)     also & | !; 'and' and 'or' bind alike, from the left";
 
 /// The same for connections.
 pub const FLOW_FILTERS: &str = "\
