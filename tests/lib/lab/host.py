@@ -19,16 +19,6 @@ def binary(name):
     return path
 
 
-def plug_in(name):
-    """A plug-in of container runtimes, as `make plug-ins` builds it; VIADUCT_BIN names another directory."""
-    triple = f"{os.uname().machine}-unknown-linux-musl"
-    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / triple / "plug-in"
-    path = Path(os.environ.get("VIADUCT_BIN", default)) / name
-    if not path.exists():
-        raise Failed(f"{path} is missing: run make plug-ins")
-    return path
-
-
 def card_daemon():
     """The viaductd that has a simulated card; VIADUCT_CARD_BIN names another directory than that of `make
     card-daemon`."""
