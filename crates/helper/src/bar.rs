@@ -48,6 +48,6 @@ mod tests {
         std::fs::write(device.path().join("vendor"), format!("{VENDOR}\n")).unwrap();
         open(device.path(), 2).unwrap();
         std::os::unix::fs::symlink("../../drivers/nvme", device.path().join("driver")).unwrap();
-        assert!(open(device.path(), 2).unwrap_err().to_string().contains("unbind it"));
+        assert!(open(device.path(), 2).unwrap_err().to_string().contains("unbind the driver"));
     }
 }
