@@ -219,7 +219,7 @@ def test_addresses_that_are_used_up(runtime):
 
 
 @pytest.mark.parametrize("answer", ["echo '{'", "yes", "echo '{\"ips\": [{\"address\": \"many\"}]}'", "kill -9 $$"])
-def test_a_hostile_ipam_binary(runtime, answer):
+def test_a_hostile_ipam_plug_in(runtime, answer):
     ipam = runtime.plugins / "ipam"
     ipam.write_text(f"#!/bin/sh\n[ $CNI_COMMAND = DEL ] && exit 0\n{answer}\n")
     ipam.chmod(0o755)
