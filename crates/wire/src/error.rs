@@ -108,11 +108,11 @@ mod tests {
         };
         assert!(refused("create the tap").contains("CAP_NET_ADMIN; start viaductd as root"));
         assert!(refused("open a packet socket").contains("CAP_NET_RAW"));
-        assert_eq!(refused("find the device"), "c1: cannot find the device");
+        assert_eq!(refused("find the device"), "c1: can't find the device");
         let other: Result<(), io::Error> = Err(io::ErrorKind::AlreadyExists.into());
         assert_eq!(
             other.context("c1", "create the tap").unwrap_err().to_string(),
-            "c1: cannot create the tap"
+            "c1: can't create the tap"
         );
     }
 }
