@@ -10,6 +10,8 @@ PYTHON := /usr/bin/python3
 QEMU ?= yes
 # make fuzz TIME=600 gives every target ten minutes; make soak TIME=600 goes on so long.
 TIME ?= 30
+# make nightly STAGES="miri fuzz": some of them.
+STAGES ?=
 # make mutants MUTANTS="flow --shard 1/4": one of the areas, a quarter of its mutants.
 MUTANTS ?=
 # make test PYTEST="-k vxlan": arguments for the end-to-end tests.
@@ -62,7 +64,7 @@ test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
 	@scripts/run-tests e2e $(PYTEST)
 
 nightly: ## what takes too long for every change (hours): loom, fuzz targets for TIME seconds each, proofs and benchmark of the card, soak, packages; writes docs/nightly.md
-	@TIME=$(TIME) scripts/run-tests nightly
+	@TIME=$(TIME) scripts/run-tests nightly $(STAGES)
 
 bench-programs:
 	@scripts/setup bench
