@@ -19,6 +19,15 @@ def binary(name):
     return path
 
 
+def plug_in(name):
+    """A plug-in of container runtimes, as `cargo build` makes it; VIADUCT_BIN names another directory."""
+    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "debug"
+    path = Path(os.environ.get("VIADUCT_BIN", default)) / name
+    if not path.exists():
+        raise Failed(f"{path} is missing: run cargo build -p cni")
+    return path
+
+
 def card_daemon():
     """The viaductd that has a simulated card; VIADUCT_CARD_BIN names another directory than that of `make
     card-daemon`."""
