@@ -244,3 +244,27 @@ def test_a_daemon_that_does_not_answer_holds_nobody_up(lab):
     foreign = subprocess.run([REPOSITORY / "dist/libvirt/qemu", "x", "prepare", "begin", "-"], text=True, timeout=60,
                              input="<domain><name>x</name></domain>", capture_output=True)
     assert foreign.returncode == 0 and not foreign.stderr
+
+
+def test_a_domain_does_not_take_the_guest_of_another(lab):
+    """The hook alone, with domains whose guests have the same name, and one that is named like an option."""
+    host = lab.host(host_config("a", {"b1": tap("b1")}, wire=False))
+    environment = {**os.environ, "PATH": f"{binary('viaduct').parent}:{os.environ['PATH']}",
+                   "VIADUCT_RUN_DIR": str(host.run_dir)}
+
+    def hook(operation, seat, **attributes):
+        interface = CLIENT.replace("02:00:00:00:00:01", seat.mac).replace("/run/viaduct", str(host.run_dir))
+        xml = f"<domain><name>x</name>{metadata(seat, **attributes)}<devices>{interface}</devices></domain>"
+        return subprocess.run([REPOSITORY / "dist/libvirt/qemu", "x", operation, "begin", "-"], input=xml, text=True,
+                              timeout=60, env=environment, capture_output=True)
+
+    assert hook("prepare", A1).returncode == 0
+    refused = hook("prepare", A2)
+    assert refused.returncode == 1 and f"there is one with MAC {A1.mac}" in refused.stderr, refused
+    hook("release", A2)
+    assert host.viaduct("guest", "show", "x")["mac"] == A1.mac
+    refused = hook("prepare", A2, name="--help")
+    assert refused.returncode == 1 and "can't be a name" in refused.stderr, refused
+    assert hook("prepare", A1).returncode == 0, "one of its own that is left is replaced"
+    assert not hook("release", A1).stderr
+    assert guest_names(host) == {"b1"}

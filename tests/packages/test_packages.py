@@ -152,6 +152,8 @@ def test_install_upgrade_remove_purge(lab, package, distribution):
     assert chroot.interfaces() == {"lo"}
     assert chroot.namespace.run(["ip", "rule"]).stdout == namespace_rules
     assert example.exists() and not (chroot.root / "usr/bin/viaduct").exists()
+    # What a plug-in leaves where a container was attached.
+    (chroot.root / "var/lib/viaduct-containers/blue").mkdir(parents=True)
     chroot.run("dpkg", "--purge", "viaduct")
     left = chroot.files() - clean
     assert not left, sorted(left)

@@ -31,6 +31,13 @@ mod show;
 
 pub use show::show;
 
+/// Most layers of a text. They nest, and each holds a copy of what is inside.
+const MOST_LAYERS: usize = 64;
+/// Most layers that are told apart in a frame; the rest is bytes. Those of a last round may be past it.
+const MOST_SHOWN: usize = 32;
+/// Most VLAN tags of an Ethernet header, in both.
+const MOST_TAGS: usize = 8;
+
 /// What is wrong with a packet's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("in '{layer}': {what}")]

@@ -66,3 +66,31 @@ fn roce_packets_that_cannot_be_are_refused() {
         assert!(error.contains(what), "{layer}: {error}");
     }
 }
+
+/// A guest may send any depth, and whoever may read may ask for any.
+#[test]
+fn deep_packets_are_shown_and_deep_texts_refused() {
+    const DEPTH: usize = 16_000;
+    let gre = "4500000000000000402f00000a0000010a00000200008847";
+    let labels = framed(&format!("{gre}{}", "00010040".repeat(DEPTH)));
+    let quoted = framed(&"4500000000000000400100000a0000010a0000020300000000000000".repeat(DEPTH / 8));
+    let tags = [&[2; 12][..], &[0x81, 0, 0, 7].repeat(DEPTH)].concat();
+    for mut frame in [labels, quoted, tags] {
+        // Lengths that say "all there is".
+        if frame[12..14] == [8, 0] {
+            let length = (frame.len() - 14).min(0xffff) as u16;
+            frame[16..18].copy_from_slice(&length.to_be_bytes());
+        }
+        let shown = text::show(&frame);
+        assert!(shown.contains("hex "), "{shown}");
+        assert!(text::parse(&shown) == Ok(frame), "{shown}");
+    }
+    for layer in ["mpls 1", "hex", "payload 65535", "icmp 3 0"] {
+        let error = text::parse(&[layer; 100_000].join(" / ")).unwrap_err();
+        assert!(error.to_string().contains("at most 64 layers"), "{error}");
+    }
+    let pads = format!("payload 1{}", " / pad 65535".repeat(100_000));
+    assert!(text::parse(&pads).unwrap_err().to_string().contains("at most 64 layers"));
+    let tagged = format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02{}", " vlan 1".repeat(100_000));
+    assert!(text::parse(&tagged).unwrap_err().what.contains("at most 8 tags"));
+}

@@ -1,6 +1,6 @@
 //! Text to bytes.
 
-use super::TextError;
+use super::{MOST_LAYERS, MOST_TAGS, TextError};
 use packet::build::{self, Ipv4, Ipv6};
 use packet::{Arp, Mac, WriteError, checksum, proto, roce};
 use std::fmt::Display;
@@ -95,7 +95,11 @@ struct Around {
 }
 
 pub(super) fn frame(text: &str) -> Bytes {
-    let mut layers: Vec<&str> = text.split(" / ").map(str::trim).collect();
+    let mut layers: Vec<&str> = text.split(" / ").map(str::trim).take(MOST_LAYERS + 1).collect();
+    if let Some(layer) = layers.get(MOST_LAYERS) {
+        let what = format!("a packet has at most {MOST_LAYERS} layers");
+        return Err(TextError { layer: (*layer).into(), what });
+    }
     let mut ends = Vec::new();
     while let Some(last) = layers.pop_if(|layer| layer.starts_with("pad ") || layer.starts_with("cut ")) {
         ends.push(last);
@@ -165,6 +169,9 @@ fn ethernet(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
         } else {
             break;
         }
+    }
+    if tags.len() > MOST_TAGS {
+        return Err(words.error(format!("a packet has at most {MOST_TAGS} tags")));
     }
     let ethertype = match inner.first().map(|layer| name_of(layer)) {
         Some("ip4") => proto::ETHERTYPE_IPV4,

@@ -1,6 +1,7 @@
 //! Bytes to text.
 
 use super::encode::{ND_FLAGS, TCP_FLAGS};
+use super::{MOST_SHOWN, MOST_TAGS};
 use packet::{Mac, proto, roce};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -71,12 +72,13 @@ fn option(text: &mut String, name: &str, value: u32, default: u32) {
 }
 
 fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
-    if bytes.len() < proto::ETHERNET_LEN {
+    if bytes.len() < proto::ETHERNET_LEN || layers.len() >= MOST_SHOWN {
         return raw(bytes, layers);
     }
     let mut text = format!("eth {} > {}", mac(bytes, 6), mac(bytes, 0));
     let mut at = 12;
-    while let Some(name) = tag_name(be16(bytes, at)).filter(|_| bytes.len() >= at + 6) {
+    for _ in 0..MOST_TAGS {
+        let Some(name) = tag_name(be16(bytes, at)).filter(|_| bytes.len() >= at + 6) else { break };
         let _ = write!(text, " {name} {}", be16(bytes, at + 2));
         at += proto::VLAN_LEN;
     }
@@ -116,7 +118,7 @@ fn arp(bytes: &[u8], layers: &mut Vec<String>) {
 }
 
 fn network(bytes: &[u8], layers: &mut Vec<String>) {
-    match bytes.first().map(|byte| byte >> 4) {
+    match bytes.first().map(|byte| byte >> 4).filter(|_| layers.len() < MOST_SHOWN) {
         Some(4) if bytes.len() >= proto::IPV4_LEN => ip4(bytes, layers),
         Some(6) if bytes.len() >= proto::IPV6_LEN => ip6(bytes, layers),
         _ => raw(bytes, layers),
@@ -227,7 +229,7 @@ fn udp(packet: &[u8], at: usize, layers: &mut Vec<String>) {
 }
 
 fn mpls(bytes: &[u8], layers: &mut Vec<String>) {
-    if bytes.len() < proto::MPLS_LEN {
+    if bytes.len() < proto::MPLS_LEN || layers.len() >= MOST_SHOWN {
         return raw(bytes, layers);
     }
     let entry = be32(bytes, 0);
