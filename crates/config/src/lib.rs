@@ -105,12 +105,15 @@ struct Parts {
     objects: Vec<Item>,
     /// Names of objects that could not be read.
     unread: Vec<String>,
+    /// Whether the text is TOML: else what is missing may be there, but unreadable.
+    is_toml: bool,
     problems: Vec<Problem>,
 }
 
 impl Parts {
     fn read(text: &str) -> Self {
         let (root, problems) = Table::of_text(text);
+        let is_toml = problems.is_empty();
         let problems = RefCell::new(problems);
         let mut reader = Reader::new(&problems, &root, "");
         let host = reader.table("host").map(Host::read);
@@ -125,11 +128,11 @@ impl Parts {
             }
         }
         reader.finish();
-        Self { host, objects, unread, problems: problems.into_inner() }
+        Self { host, objects, unread, is_toml, problems: problems.into_inner() }
     }
 
     fn require_host(&mut self) {
-        if self.host.is_none() {
+        if self.host.is_none() && self.is_toml {
             let message = "missing; it names the host: [host] name = \"a\"";
             self.problems.push(Problem::new(None, "[host]", message));
         }

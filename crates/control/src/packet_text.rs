@@ -9,12 +9,15 @@ use model::{GATEWAY_MAC, NeighbourScope, Network, Nexthop, Vif, VifId};
 use packet::Mac;
 use std::net::IpAddr;
 
+/// How to write a packet, for messages.
+const HOW: &str = "Write a packet like: 10.1.1.1 > 10.1.1.2 / tcp 40000 > 80 syn; `viaduct explain --help` has the \
+     grammar";
+
 /// The frame that a text describes, as it would come in by an interface.
 pub(crate) fn frame(view: &View, ingress: VifId, text: &str) -> Result<Vec<u8>, String> {
     let mut layers: Vec<String> = text.split('/').map(|layer| layer.trim().to_owned()).collect();
     complete(view, ingress, &mut layers);
-    model::text::parse(&layers.join(" / "))
-        .map_err(|e| format!("{e}\nWrite a packet like: 10.1.1.1 > 10.1.1.2 / tcp 40000 > 80 syn"))
+    model::text::parse(&layers.join(" / ")).map_err(|e| format!("{e}\n{HOW}"))
 }
 
 fn complete(view: &View, ingress: VifId, layers: &mut Vec<String>) {

@@ -79,7 +79,10 @@ Examples:
   viaduct capture -i vm1 -n host 10.1.1.1 and tcp port 80
   viaduct capture 'udp port 53 or (icmp and not src 10.1.1.9)'
   viaduct capture -i vm1 dropped
-  viaduct capture -w - | wireshark -k -i -";
+  viaduct capture -w - | wireshark -k -i -
+
+Each line has the time (UTC), < for a packet that arrives by the interface or > for one that leaves by it, the
+interface, and the packet as in `viaduct explain --help`. A dropped packet has the reason, too.";
 
 /// Which filters can be written; `control::matching` reads them.
 pub const FILTERS: &str = "\
@@ -110,5 +113,5 @@ it has these:
 Example: viaduct flow --match 'established and tcp dst port 443 and not net 10.1.1.0/24'";
 
 pub const DOCTOR: &str = "\
-Each line is good, warning (it works, but slower or less safely) or broken, and says what to do. Exit status 1: a line is
-broken. Run it as root: it sees what the daemon would see.";
+Each line is good, warning (it works, but slower or less safely) or broken, and says what to do. The exit status is 1 if
+a line is broken. Run it as root, so that it sees what the daemon sees.";

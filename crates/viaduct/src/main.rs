@@ -25,7 +25,11 @@ fn main() -> ExitCode {
     clap_complete::CompleteEnv::with_factory(Options::command).complete();
     let options = match Options::try_parse() {
         Ok(options) => options,
-        Err(e) if e.use_stderr() && asked_for_json() => return fail(&Failure::Usage(e.to_string()), true),
+        Err(e) if e.use_stderr() && asked_for_json() => {
+            let text = e.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            return fail(&Failure::Usage(text.to_owned()), true);
+        }
         Err(e) => e.exit(),
     };
     let json = options.is_json();

@@ -14,8 +14,8 @@ const MOST_WORDS: usize = 256;
 
 /// What may be written, for messages.
 const WORDS: &str = "use an address, a prefix, a protocol (tcp, udp, icmp, icmp6, sctp, arp, ip, ip6), host, net, \
-     port, src or dst, joined by and, or, not, as in: host 10.1.1.1 and tcp port 80; `viaduct capture --help` lists \
-     all words";
+     port, src or dst, joined by and, or, not, as in: host 10.1.1.1 and tcp port 80; `viaduct capture --help` and \
+     `viaduct flow --help` list all words";
 
 /// What a bare value stands for behind another: `tcp port 80 or 443` is `tcp port 80 or tcp port 443`.
 enum Kind {
@@ -155,7 +155,10 @@ impl<'t> Parser<'t> {
         let word = self.next()?;
         let kind = if matches!(kind, Some("port" | "portrange")) { Kind::Port } else { Kind::Net };
         self.last = Some((protocol, side, kind));
-        self.of_last(word).ok_or_else(|| not_understood(word))
+        self.of_last(word).ok_or_else(|| match self.last {
+            Some((_, _, Kind::Port)) => format!("\"{word}\" is not a port, as in: port 80, portrange 80-443"),
+            _ => format!("\"{word}\" is not an address or prefix, as in: host 10.1.1.1, net 10.1.1.0/24"),
+        })
     }
 
     /// A value of the kind that was last named.

@@ -37,7 +37,7 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     if !shared.is_empty() {
         found.push(Finding::warning(
             CHECK,
-            format!("the kernel runs others on CPUs {} of workers, too, which costs latency", list(&shared)),
+            format!("other processes may run on the workers' CPUs {}, which costs latency", list(&shared)),
             format!("start the kernel with isolcpus={} if latency matters", list(&shared)),
         ));
     }
