@@ -50,9 +50,10 @@ package registers_pkg;
     PuntNat = 6'd41,
     PuntUnknownRemote = 6'd42,
     PuntDhcp = 6'd43,
-    PuntOuterChecksumMissing = 6'd44
+    PuntOuterChecksumMissing = 6'd44,
+    PuntMemoryError = 6'd45
   } punt_e;
-  localparam int unsigned PuntCount = 45;
+  localparam int unsigned PuntCount = 46;
 
   // Encapsulations, numbered as `packet::TunnelKind`.
   typedef enum logic [1:0] {
@@ -358,6 +359,8 @@ package registers_pkg;
   localparam logic [11:0] EngineReleased = 12'h004;
   localparam logic [11:0] EngineHeld = 12'h008;
   localparam logic [11:0] EngineHoldFull = 12'h00c;
+  localparam logic [11:0] EngineMemoryErrors = 12'h010;
+  localparam logic [11:0] EngineFailingChannels = 12'h014;
   localparam logic [11:0] EngineGuestBudget = 12'h020;
   localparam logic [11:0] EngineWireBudget = 12'h024;
   localparam logic [11:0] EngineBudgetReason = 12'h028;

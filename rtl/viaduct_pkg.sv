@@ -118,6 +118,7 @@ package viaduct_pkg;
   } flow_key_t;
 
   typedef struct packed {
+    logic         bad;          // not found in what could be read
     logic         hit;
     flow_action_e action;
     logic [7:0]   generation;
@@ -141,6 +142,7 @@ package viaduct_pkg;
 
   function automatic flow_result_t flow_result4(input flow4_t flow);
     return '{
+        bad: 1'b0,
         hit: 1'b1,
         action: flow_action(flow.action),
         generation: flow.generation,
@@ -156,6 +158,7 @@ package viaduct_pkg;
 
   function automatic flow_result_t flow_result6(input flow6_t flow);
     return '{
+        bad: 1'b0,
         hit: 1'b1,
         action: flow_action(flow.action),
         generation: flow.generation,
@@ -174,17 +177,48 @@ package viaduct_pkg;
     return flow.kind == FlowKindV6Low && flow.kind_high == FlowKindV6High && flow.version == flow.version_high;
   endfunction
 
+  // ---- A line that memory could not give is all ones, which no line is that the host writes.
+
+  // A bucket of no kind.
+  function automatic logic bad_bucket(input logic [511:0] bucket);
+    flow4_t flow4;
+    flow6_t flow6;
+    flow4 = bucket[255:0];
+    flow6 = bucket;
+    return flow4.kind == '1 && flow6.kind == '1;
+  endfunction
+
+  // The broadcast address is no host's.
+  function automatic logic bad_bridge(input bridge_t entry);
+    return entry.mac == '1;
+  endfunction
+
+  function automatic logic bad_route4(input route4_t entry);
+    return entry.kind == '1;
+  endfunction
+
+  // Prefixes are not so long.
+  function automatic logic bad_route6(input route6_t entry);
+    return entry.length == '1;
+  endfunction
+
+  function automatic logic bad_nexthop(input nexthop_t nexthop);
+    return nexthop.kind == '1;
+  endfunction
+
   /* verilator lint_on UNUSEDSIGNAL */
 
   // ---- What the other tables say
 
   typedef struct packed {
+    logic         bad;          // not found in what could be read
     logic         found;
     nexthop_id_t  nexthop;
   } forward_result_t;
 
   // A bridge entry, or none.
   typedef struct packed {
+    logic         bad;          // not found in what could be read
     logic         found;
     logic         fixed;
     nexthop_id_t  nexthop;

@@ -56,7 +56,6 @@ module engine
     input  logic [Channels-1:0]        m_axi_bvalid,
     output logic [Channels-1:0]        m_axi_bready,
     input  logic [Channels-1:0][1:0]   m_axi_bresp,
-    output logic                       memory_error,  // pulse: a channel answered with an error
     // AXI4-Lite slave: the registers.
     input  logic                       axil_awvalid,
     output logic                       axil_awready,
@@ -97,6 +96,8 @@ module engine
   logic [63:0]  value;
   logic [Streams-1:0][31:0] came, left;
   logic [31:0]  released, held, hold_full;
+  logic [Channels-1:0] errors;     // channels that answer with an error
+  logic [4:0]   wr_errors;         // of these, memories that did so to a write
   logic [Streams-1:0][63:0] values, seen_words;
   logic [63:0]  seen;
   logic         select_take, seen_take, event_take;
@@ -116,7 +117,8 @@ module engine
       .rvalid(axil_rvalid), .rready(axil_rready), .rdata(axil_rdata), .rresp(axil_rresp),
       .enable, .secret, .budget, .budget_reason,
       .command_start(start), .command, .command_table(to_table), .command_address(address), .command_data(data),
-      .command_done(done), .released, .held, .hold_full, .select_take, .select, .value,
+      .command_done(done), .released, .held, .hold_full,
+      .errors, .write_failed(|wr_errors), .select_take, .select, .value,
       .seen_take, .seen_word, .seen, .event_take, .flow_event
   );
 
@@ -222,10 +224,6 @@ module engine
 
   // ---- Memories
 
-  logic [4:0]                    errors;
-
-  assign memory_error = |errors;
-
   for (genvar way = 0; way < 2; way++) begin : g_flow
     localparam int unsigned At = way * WayChannels;
     memory #(
@@ -237,7 +235,8 @@ module engine
         .resp_valid(flow_resp_valid[way]), .resp_ready(flow_resp_ready[way]),
         .resp_context(flow_resp_context[way]), .resp_data(flow_resp_data[way]),
         .wr_valid(memory_valid[way]), .wr_ready(memory_ready[way]), .wr_line(memory_line), .wr_half(memory_half),
-        .wr_data(wr_data[255:0]), .wr_done(memory_done[way]), .error(errors[way]), .arlen(m_axi_arlen[At+:WayChannels]),
+        .wr_data(wr_data[255:0]), .wr_done(memory_done[way]), .wr_error(wr_errors[way]),
+        .error(errors[At+:WayChannels]), .arlen(m_axi_arlen[At+:WayChannels]),
         .arvalid(m_axi_arvalid[At+:WayChannels]), .arready(m_axi_arready[At+:WayChannels]),
         .arid(m_axi_arid[At+:WayChannels]), .araddr(m_axi_araddr[At+:WayChannels]),
         .rvalid(m_axi_rvalid[At+:WayChannels]), .rready(m_axi_rready[At+:WayChannels]),
@@ -260,7 +259,8 @@ module engine
       .resp_valid(bridge_resp_valid), .resp_ready(bridge_resp_ready), .resp_context(bridge_resp_context),
       .resp_data(bridge_resp_data),
       .wr_valid(memory_valid[2]), .wr_ready(memory_ready[2]), .wr_line(memory_line), .wr_half(1'b0),
-      .wr_data(wr_data[255:0]), .wr_done(memory_done[2]), .error(errors[2]),
+      .wr_data(wr_data[255:0]), .wr_done(memory_done[2]), .wr_error(wr_errors[2]),
+      .error(errors[FlowChannels+:BridgeChannels]),
       .arlen(m_axi_arlen[FlowChannels+:BridgeChannels]),
       .arvalid(m_axi_arvalid[FlowChannels+:BridgeChannels]), .arready(m_axi_arready[FlowChannels+:BridgeChannels]),
       .arid(m_axi_arid[FlowChannels+:BridgeChannels]), .araddr(m_axi_araddr[FlowChannels+:BridgeChannels]),
@@ -284,7 +284,8 @@ module engine
       .resp_valid(route_resp_valid), .resp_ready(route_resp_ready), .resp_context(route_resp_context),
       .resp_data(route_resp_data),
       .wr_valid(memory_valid[3]), .wr_ready(memory_ready[3]), .wr_line(memory_line), .wr_half(1'b0),
-      .wr_data(wr_data[255:0]), .wr_done(memory_done[3]), .error(errors[3]),
+      .wr_data(wr_data[255:0]), .wr_done(memory_done[3]), .wr_error(wr_errors[3]),
+      .error(errors[RouteAt+:RouteChannels]),
       .arlen(m_axi_arlen[RouteAt+:RouteChannels]),
       .arvalid(m_axi_arvalid[RouteAt+:RouteChannels]), .arready(m_axi_arready[RouteAt+:RouteChannels]),
       .arid(m_axi_arid[RouteAt+:RouteChannels]), .araddr(m_axi_araddr[RouteAt+:RouteChannels]),
@@ -306,7 +307,8 @@ module engine
       .resp_valid(hop_resp_valid), .resp_ready(hop_resp_ready), .resp_context(hop_resp_context),
       .resp_data(hop_resp_data),
       .wr_valid(memory_valid[4]), .wr_ready(memory_ready[4]), .wr_line(memory_line), .wr_half(memory_half),
-      .wr_data(memory_half ? wr_data[511:256] : wr_data[255:0]), .wr_done(memory_done[4]), .error(errors[4]),
+      .wr_data(memory_half ? wr_data[511:256] : wr_data[255:0]), .wr_done(memory_done[4]), .wr_error(wr_errors[4]),
+      .error(errors[NexthopAt+:NexthopChannels]),
       .arlen(m_axi_arlen[NexthopAt+:NexthopChannels]),
       .arvalid(m_axi_arvalid[NexthopAt+:NexthopChannels]), .arready(m_axi_arready[NexthopAt+:NexthopChannels]),
       .arid(m_axi_arid[NexthopAt+:NexthopChannels]), .araddr(m_axi_araddr[NexthopAt+:NexthopChannels]),

@@ -16,7 +16,8 @@ module registers
     parameter int unsigned Seen           = 8388608,
     parameter int unsigned FlowBits       = 23,   // buckets of a way, binary logarithm
     parameter int unsigned BridgeBits     = 16,   // lines of a way, likewise
-    parameter int unsigned Route6Bits     = 18    // lines of a way, likewise
+    parameter int unsigned Route6Bits     = 18,   // lines of a way, likewise
+    localparam int unsigned Channels      = FlowChannels + BridgeChannels + RouteChannels + NexthopChannels
 ) (
     input  logic         clk,
     input  logic         rst,
@@ -50,6 +51,8 @@ module registers
     input  logic [31:0]  released,
     input  logic [31:0]  held,
     input  logic [31:0]  hold_full,
+    input  logic [Channels-1:0] errors,  // channels that answer with an error, for a clock
+    input  logic         write_failed,   // one of these to a write, for a clock, before the command is done
     output logic         select_take,    // for a clock, the first with a new `select`
     output logic [31:0]  select,
     input  logic [63:0]  value,          // of the counter selected, at most 5 clocks later
@@ -123,6 +126,21 @@ module registers
     end
   end
 
+  // ---- Errors of memory
+
+  logic [31:0]         memory_errors;
+  logic [5:0]          more_errors;
+  logic [Channels-1:0] failing;
+  logic                unwritten;
+
+  always_ff @(posedge clk) begin
+    more_errors   <= 6'($countones(errors));
+    memory_errors <= memory_errors + 32'(more_errors);
+    failing       <= failing | errors;
+    unwritten     <= unwritten || write_failed;
+    if (rst) {memory_errors, more_errors, failing, unwritten} <= '0;
+  end
+
   // ---- A counter's value, as it was when it was selected: both halves of it are of that moment
 
   logic [2:0]  settling;
@@ -191,7 +209,7 @@ module registers
           CommandTable:   found = 32'(command_table);
           CommandAddress: found = command_address;
           CommandBusy:    found = 32'(busy);
-          CommandDone:    found = done;
+          CommandDone:    found = {unwritten, done[30:0]};
           default: if (address[11:0] < CommandTable) found = command_data[32*address[5:2]+:32];
         endcase
       end
@@ -201,6 +219,8 @@ module registers
           EngineReleased:     found = released;
           EngineHeld:         found = held;
           EngineHoldFull:     found = hold_full;
+          EngineMemoryErrors: found = memory_errors;
+          EngineFailingChannels: found = 32'(failing);
           EngineGuestBudget:  found = budget[0];
           EngineWireBudget:   found = budget[1];
           EngineBudgetReason: found = 32'(budget_reason);

@@ -24,7 +24,7 @@ module reads_formal #(
   logic rst = 1'b1;
   always_ff @(posedge clk) rst <= 1'b0;
 
-  logic room, done_valid, error, arvalid, rready;
+  logic room, done_valid, done_bad, error, arvalid, rready;
   logic [IdWidth-1:0] id, done_id;
   logic [ContextWidth-1:0] done_context;
   logic [255:0] done_data;
@@ -47,6 +47,7 @@ module reads_formal #(
   logic [Ids-1:0][ContextWidth-1:0] context_of;
   logic [Ids-1:0][LineWidth-1:0] line_of;
   logic [Ids-1:0][7:0] data_of;  // the lowest byte stands for all
+  logic [Ids-1:0] bad_of;
   logic had_room, done;
   assign done = done_valid && done_ready;
 
@@ -66,7 +67,7 @@ module reads_formal #(
     if (arvalid && arready) {unasked[arid[IdWidth-1:0]], asked[arid[IdWidth-1:0]]} <= 2'b01;
     if (rvalid && rready) begin
       {asked[answer_id], arrived[answer_id]} <= 2'b01;
-      data_of[answer_id] <= |rresp ? '0 : rdata[7:0];
+      {bad_of[answer_id], data_of[answer_id]} <= |rresp ? '1 : {1'b0, rdata[7:0]};
     end
     if (done) {used[done_id], arrived[done_id]} <= 2'b00;
     if (rst) {had_room, used, unasked, asked, arrived} <= '0;
@@ -80,6 +81,7 @@ module reads_formal #(
       if (done_valid) begin
         assert (arrived[done_id]);
         assert (done_context == context_of[done_id] && done_data[7:0] == data_of[done_id]);
+        assert (done_bad == bad_of[done_id]);
       end
       if (dut.release_id) assert (dut.unused_ready && !dut.being_born);
     end

@@ -56,11 +56,12 @@ module bridge_lookup
 
   always_comb begin
     result = '0;
+    for (int unsigned i = 0; i < 4; i++) result.bad = result.bad || bad_bridge(entries[i]);
     for (int unsigned i = 0; i < 4; i++) begin
       if (entries[i].valid && entries[i].vrf == wanted.vrf && entries[i].mac == wanted.mac) begin
         result = '{
-            found: 1'b1, fixed: entries[i].fixed, nexthop: entries[i].nexthop, at_tunnel: entries[i].at_tunnel,
-            at: entries[i].at
+            bad: 1'b0, found: 1'b1, fixed: entries[i].fixed, nexthop: entries[i].nexthop,
+            at_tunnel: entries[i].at_tunnel, at: entries[i].at
         };
       end
     end

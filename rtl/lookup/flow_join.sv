@@ -73,7 +73,11 @@ module flow_join
   flow_result_t [1:0] theirs;
 
   for (genvar h = 0; h < 2; h++) begin : g_joined
-    assign joined[h] = '{tag: kept[h].tag, result: kept[h].result.hit ? kept[h].result : theirs[h]};
+    // A flow that one half has is found, whatever the other could not read.
+    assign joined[h] = '{
+        tag: kept[h].tag,
+        result: kept[h].result.hit || kept[h].result.bad && !theirs[h].hit ? kept[h].result : theirs[h]
+    };
   end
 
   always_ff @(posedge clk) begin

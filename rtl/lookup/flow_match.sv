@@ -42,7 +42,13 @@ module flow_match
   logic [1:0] valid;
   tag_t tags[2];
   logic [511:0] bucket, matched;
-  logic low, high, whole;
+  logic low, high, whole, bad;
+  flow_result_t missing;
+
+  always_comb begin
+    missing     = otherwise;
+    missing.bad = bad && !otherwise.hit;
+  end
 
   always_ff @(posedge clk) begin
     if (key_valid) keys[key_tag] <= key;
@@ -57,6 +63,7 @@ module flow_match
       low     <= matches4(bucket[255:0], compared);
       high    <= matches4(bucket[511:256], compared);
       whole   <= matches6(bucket, compared);
+      bad     <= bad_bucket(bucket);
       matched <= bucket;
       tags[1] <= tags[0];
     end
@@ -66,7 +73,7 @@ module flow_match
       if (whole) m_result <= flow_result6(matched);
       else if (low) m_result <= flow_result4(matched[255:0]);
       else if (high) m_result <= flow_result4(matched[511:256]);
-      else m_result <= otherwise;
+      else m_result <= missing;
     end
     {m_valid, valid} <= rst ? '0 : {valid, s_valid};
   end

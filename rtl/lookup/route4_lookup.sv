@@ -68,7 +68,7 @@ module route4_lookup
     for (int unsigned i = 0; i < 3; i++) begin
       // Below the third level there is nothing: what leads there is no route.
       ends[i]  = entry[i].kind != RouteKindChild || i == 2;
-      ended[i] = {tag[i], entry[i].kind == RouteKindNexthop, entry[i].value[19:0]};
+      ended[i] = {tag[i], bad_route4(entry[i]), entry[i].kind == RouteKindNexthop, entry[i].value[19:0]};
     end
   end
 

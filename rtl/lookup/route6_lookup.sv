@@ -108,7 +108,7 @@ module route6_lookup
   logic              read_valid, read_ready;
   logic [1:0][255:0] line;
   route6_t [1:0]     entries;
-  logic [1:0]        hit;
+  logic [1:0]        hit, bad;
 
   two_choices #(
       .Bits(Route6Bits), .Way0(27'h4000000), .Way1(27'h6000000), .ContextWidth($bits(wanted_t)), .Slots(Slots)
@@ -124,6 +124,7 @@ module route6_lookup
 
   always_comb begin
     for (int unsigned i = 0; i < 2; i++) begin
+      bad[i] = bad_route6(entries[i]);
       hit[i] = entries[i].valid && entries[i].prefix == read.prefix && entries[i].vrf == read.vrf &&
                entries[i].length == read.length;
     end
@@ -143,8 +144,13 @@ module route6_lookup
     if (read_ready) begin
       concluded_valid <= read_valid;
       concluded       <= read.turn;
-      more            <= hit == '0 && !read.last;
-      result          <= '{found: |hit, nexthop: hit[0] ? entries[0].nexthop : hit[1] ? entries[1].nexthop : '0};
+      // A shorter prefix must not be taken for one that could not be read.
+      more            <= hit == '0 && bad == '0 && !read.last;
+      result          <= '{
+          bad: hit == '0 && |bad,
+          found: |hit,
+          nexthop: hit[0] ? entries[0].nexthop : hit[1] ? entries[1].nexthop : '0
+      };
     end
     if (rst) concluded_valid <= 1'b0;
   end

@@ -34,7 +34,8 @@ module bank #(
     input  logic                                    wr_half,
     input  logic [           255:0]                 wr_data,
     output logic                                    wr_done,
-    output logic                                    error,         // pulse
+    output logic                                    wr_error,      // pulse, before `wr_done`
+    output logic                                    error,         // pulse, of reads and writes
     output logic                                    arvalid,
     input  logic                                    arready,
     output logic [             5:0]                 arid,
@@ -98,13 +99,13 @@ module bank #(
   logic hit_valid;
   whom_t hit_whom;
   logic [DataWidth-1:0] hit_data;
-  logic done_valid, done_ready, done;
+  logic done_valid, done_ready, done, done_bad;
   read_t read_done;
   logic [DataWidth-1:0] done_data;
   answer_t queued;
   logic queued_valid, queued_ready, output_free;
   logic [2:0] queued_hits;
-  logic read_error, write_error;
+  logic read_error;
   logic [2:0] unused_level;
   logic unused_ready;
 
@@ -166,6 +167,7 @@ module bank #(
       .fill      (done && read_done.cached),
       .fill_index(read_done.index),
       .fill_phase(read_done.phase),
+      .fill_bad  (done_bad),
       .fill_data (done_data)
   );
 
@@ -208,6 +210,7 @@ module bank #(
       .done_id,
       .done_context (read_done),
       .done_data,
+      .done_bad,
       .error        (read_error),
       .arvalid,
       .arready,
@@ -236,7 +239,7 @@ module bank #(
       .forget_valid,
       .forget_ready(take_forget),
       .forget_line,
-      .error       (write_error),
+      .error       (wr_error),
       .awvalid,
       .awready,
       .awaddr,
@@ -253,7 +256,7 @@ module bank #(
   always_ff @(posedge clk) begin
     hit_valid <= answer_hit && !rst;
     if (answer_hit) hit_whom <= looked.whom;
-    error <= read_error || write_error;
+    error <= read_error || wr_error;
   end
 
   queue #(

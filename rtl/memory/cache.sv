@@ -5,7 +5,7 @@
 // 1 (`claim`, `forget`), and later look-ups see that. Not ready for CacheLines cycles after reset.
 //
 // A place is being filled while the phase that its claim wrote differs from the phase that its last fill wrote: so either
-// side writes a RAM of its own.
+// side writes a RAM of its own. A line that memory could not give is not kept: its place is vacant once it is filled.
 module cache #(
     parameter  int unsigned LineBytes  = 64,
     parameter  int unsigned LineWidth  = 24,                   // bits of a line's number
@@ -36,6 +36,7 @@ module cache #(
     input  logic                  fill,
     input  logic [IndexWidth-1:0] fill_index,
     input  logic                  fill_phase,
+    input  logic                  fill_bad,    // there are no bytes: who looks again, reads again
     input  logic [ DataWidth-1:0] fill_data
 );
   if ((CacheLines & (CacheLines - 1)) != 0) $error("cache: CacheLines must be a power of two");
@@ -48,12 +49,18 @@ module cache #(
     logic [NumberWidth-1:0] number;  // the line's upper bits
   } place_t;
 
+  typedef struct packed {
+    logic bad;
+    logic phase;
+  } filled_t;
+
   place_t               places      [CacheLines];
-  logic                 fill_phases [CacheLines];
+  filled_t              fills       [CacheLines];
   logic [DataWidth-1:0] lines       [CacheLines];
 
   place_t read_place, written_place, place, new_place;
-  logic read_fill_phase, place_written, filled, arrived, same, change;
+  filled_t read_fill;
+  logic place_written, filled, filled_bad, arrived, bad, same, change;
   logic [LineWidth-1:0] line;
   logic [IndexWidth:0] cleared;
   logic [IndexWidth-1:0] look_index;
@@ -63,8 +70,9 @@ module cache #(
   assign index      = line[IndexWidth-1:0];
   // What was written in the very cycle of the look-up has to be put in the place of what was read.
   assign place      = place_written ? written_place : read_place;
-  assign arrived    = filled || place.phase == read_fill_phase;
-  assign same       = place.used && place.number == line[LineWidth-1:IndexWidth];
+  assign arrived    = filled || place.phase == read_fill.phase;
+  assign bad        = filled ? filled_bad : read_fill.bad;
+  assign same       = place.used && place.number == line[LineWidth-1:IndexWidth] && !(arrived && bad);
   assign hit        = same && arrived;
   assign coming     = same && !arrived;
   assign coming_id  = place.id;
@@ -81,10 +89,10 @@ module cache #(
   always_ff @(posedge clk) begin
     if (!ready) begin
       places[cleared[IndexWidth-1:0]] <= '0;
-      fill_phases[cleared[IndexWidth-1:0]] <= 1'b0;
+      fills[cleared[IndexWidth-1:0]] <= '0;
     end else begin
       if (change) places[index] <= new_place;
-      if (fill) fill_phases[fill_index] <= fill_phase;
+      if (fill) fills[fill_index] <= '{bad: fill_bad, phase: fill_phase};
     end
     if (fill) lines[fill_index] <= fill_data;
   end
@@ -92,10 +100,11 @@ module cache #(
   always_ff @(posedge clk) begin
     if (look) begin
       read_place      <= places[look_index];
-      read_fill_phase <= fill_phases[look_index];
+      read_fill       <= fills[look_index];
       place_written   <= change && index == look_index;
       written_place   <= new_place;
       filled          <= fill && fill_index == look_index;
+      filled_bad      <= fill_bad;
       line            <= look_line;
     end
     if (hit) data <= lines[index];

@@ -38,7 +38,8 @@ module memory
     input  logic                                    wr_half,       // which 32 bytes of a line of 64
     input  logic  [255:0]                           wr_data,
     output logic                                    wr_done,
-    output logic                                    error,         // pulse: memory answered with an error
+    output logic                                    wr_error,      // pulse, before `wr_done`: a write failed
+    output logic  [Banks-1:0]                       error,         // pulses: a bank's memory answered with an error
     // AXI3: 256 bits, addresses in bytes within the channel, bursts INCR. Writes have ID 0.
     output logic  [Banks-1:0]                       arvalid,
     input  logic  [Banks-1:0]                       arready,
@@ -84,7 +85,7 @@ module memory
   logic [Requesters-1:0] taken_by[Banks];
   logic [Requesters-1:0][Banks-1:0] offers, gives;
 
-  logic [Banks-1:0] bank_wr_ready, bank_wr_done, bank_error;
+  logic [Banks-1:0] bank_wr_ready, bank_wr_done, bank_wr_error, bank_error;
   logic [Requesters-1:0] bank_mask[Banks];
   logic [Requesters-1:0] given[Banks];
   logic [Requesters-1:0][ContextWidth-1:0] bank_context[Banks];
@@ -177,6 +178,7 @@ module memory
         .wr_half,
         .wr_data,
         .wr_done      (bank_wr_done[b]),
+        .wr_error     (bank_wr_error[b]),
         .error        (bank_error[b]),
         .arvalid(arvalid[b]),
         .arready(arready[b]),
@@ -212,6 +214,7 @@ module memory
   end
   always_ff @(posedge clk) begin
     done  <= rst ? '0 : done + done_now - (BankWidth + 1)'(wr_done);
-    error <= !rst && |bank_error;
+    error <= rst ? '0 : bank_error;
+    wr_error <= !rst && |bank_wr_error;
   end
 endmodule

@@ -2,7 +2,8 @@
 //
 // Reads of lines through AXI3: gives each a free ID, keeps what is known of it until the answer, takes answers in any order
 // (beats of different reads may alternate). Latency from the last beat to `done_valid` 1 cycle. Throughput 1 beat per cycle;
-// a line of 64 bytes is two. Bytes that come with an error are given as zeros, which no table takes for an entry.
+// a line of 64 bytes is two. A line that comes with an error is given as ones, which every table takes for a line that
+// could not be read (`viaduct_pkg`).
 module reads #(
     parameter  int unsigned LineBytes    = 64,                   // 32 or 64
     parameter  int unsigned LineWidth    = 24,
@@ -25,6 +26,7 @@ module reads #(
     output logic [     IdWidth-1:0] done_id,
     output logic [ContextWidth-1:0] done_context,
     output logic [   DataWidth-1:0] done_data,
+    output logic                    done_bad,       // memory answered with an error
     output logic                    error,          // pulse: memory answered with an error
     output logic                    arvalid,
     input  logic                    arready,
@@ -129,7 +131,8 @@ module reads #(
     logic [255:0] first;
 
     assign {first_bad, first} = late ? late_first : read_first;
-    assign done_data = first_bad || beat_bad ? '0 : {beat, first};
+    assign done_bad  = first_bad || beat_bad;
+    assign done_data = done_bad ? '1 : {beat, first};
 
     always_ff @(posedge clk) begin
       if (beat_valid && !beat_last) begin
@@ -142,7 +145,8 @@ module reads #(
       end
     end
   end else begin : g_one_beat
-    assign done_data = beat_bad ? '0 : beat;
+    assign done_bad  = beat_bad;
+    assign done_data = done_bad ? '1 : beat;
   end
 
   if (Ids < 64) begin : g_unused

@@ -76,7 +76,6 @@ module opennic_box
     input  logic [Pipes-1:0]           m_axis_adap_tx_250mhz_tready,
     // To the HBM controller, by axis_aclk; addresses within the channel.
     input  logic                       memory_ready,  // it came out of its reset
-    output logic                       memory_error,  // pulse
     output logic [Channels-1:0]        m_axi_arvalid,
     input  logic [Channels-1:0]        m_axi_arready,
     output logic [Channels-1:0][5:0]   m_axi_arid,
@@ -184,7 +183,7 @@ module opennic_box
       .m_axi_arvalid, .m_axi_arready, .m_axi_arid, .m_axi_araddr, .m_axi_arlen,
       .m_axi_rvalid, .m_axi_rready, .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast,
       .m_axi_awvalid, .m_axi_awready, .m_axi_awaddr, .m_axi_wvalid, .m_axi_wready, .m_axi_wdata,
-      .m_axi_bvalid, .m_axi_bready, .m_axi_bresp, .memory_error,
+      .m_axi_bvalid, .m_axi_bready, .m_axi_bresp,
       .axil_awvalid(awvalid), .axil_awready(awready), .axil_awaddr(awaddr),
       .axil_wvalid(wvalid), .axil_wready(wready), .axil_wdata(wdata),
       .axil_bvalid(bvalid), .axil_bready(bready), .axil_bresp(bresp),

@@ -51,8 +51,10 @@ module verdict
     logic         own;        // the flow's own nexthop is used
     logic         found;      // a table gave a nexthop
     logic         source_ok;
+    logic         bad;        // something was not found in what could be read
   } packet_t;
 
+  logic        bad_table;
   packet_t     packet0, packet1, packet2, packet3;
   logic        valid1, valid2, valid3;
   nexthop_id_t nexthop0, nexthop1;
@@ -71,12 +73,14 @@ module verdict
     packet0.source_ok = !s_context.check_source || at_home();
     nexthop0          = s_context.nexthop;
     packet0.found     = 1'b1;
+    bad_table         = 1'b0;
     unique case (s_context.path)
-      PathBridged: {packet0.found, nexthop0} = {s_bridge.found, s_bridge.nexthop};
-      PathRouted:  {packet0.found, nexthop0} = {s_route.found, s_route.nexthop};
+      PathBridged: {bad_table, packet0.found, nexthop0} = {s_bridge.bad, s_bridge.found, s_bridge.nexthop};
+      PathRouted:  {bad_table, packet0.found, nexthop0} = {s_route.bad, s_route.found, s_route.nexthop};
       default: ;
     endcase
     if (packet0.own) nexthop0 = s_flow.nexthop;
+    packet0.bad = s_flow.bad || s_context.check_source && s_source.bad || bad_table && !packet0.own;
   end
 
   // Whether the source MAC is known to be where the packet came from.
@@ -144,6 +148,7 @@ module verdict
     logic [15:0] length, room;
     logic        translated;
     if (packet3.ctx.punt != PuntNone) return packet3.ctx.punt;
+    if (packet3.bad || bad_nexthop(hop)) return PuntMemoryError;
     if (!packet3.source_ok) return PuntLearn;
     if (!packet3.own && !packet3.found) return bridged ? PuntBridgeMiss : PuntRouteMiss;
     if (hop.kind == NexthopKindHost) return PuntNexthop;

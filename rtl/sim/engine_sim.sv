@@ -32,7 +32,7 @@ module engine_sim
     output logic [Channels-1:0][63:0]  ar,       // length in bits 51:48, ID in bits 45:40, address below
     input  logic [Channels-1:0]        rvalid,
     output logic [Channels-1:0]        rready,
-    input  logic [Channels-1:0][31:0]  r,        // last in bit 8, ID in bits 5:0
+    input  logic [Channels-1:0][31:0]  r,        // response in bits 10:9, last in bit 8, ID in bits 5:0
     input  logic [Channels-1:0][255:0] rdata,
     output logic [Channels-1:0]        awvalid,
     input  logic [Channels-1:0]        awready,
@@ -42,7 +42,7 @@ module engine_sim
     output logic [Channels-1:0][255:0] wdata,
     input  logic [Channels-1:0]        bvalid,
     output logic [Channels-1:0]        bready,
-    output logic                       memory_error,
+    input  logic [Channels-1:0]        b_error,
     input  logic                       axil_awvalid,
     output logic                       axil_awready,
     input  logic [19:0]                axil_awaddr,
@@ -66,6 +66,7 @@ module engine_sim
   logic  [Channels-1:0][32:0]      araddr, awaddr;
   logic  [Channels-1:0][3:0]       arlen;
   logic  [Channels-1:0]            rlast;
+  logic  [Channels-1:0][1:0]       rresp, bresp;
 
   for (genvar i = 0; i < Streams; i++) begin : g_stream
     assign s_beat[i]   = '{
@@ -82,6 +83,8 @@ module engine_sim
     assign aw[i]    = {31'd0, awaddr[i]};
     assign rid[i]   = r[i][5:0];
     assign rlast[i] = r[i][8];
+    assign rresp[i] = r[i][10:9];
+    assign bresp[i] = {b_error[i], 1'b0};
   end
 
   engine #(
@@ -90,11 +93,11 @@ module engine_sim
   ) engine (
       .clk, .rst, .s_valid, .s_ready, .s_beat, .m_valid, .m_ready, .m_beat,
       .m_axi_arvalid(arvalid), .m_axi_arready(arready), .m_axi_arid(arid), .m_axi_araddr(araddr), .m_axi_arlen(arlen),
-      .m_axi_rvalid(rvalid), .m_axi_rready(rready), .m_axi_rid(rid), .m_axi_rdata(rdata), .m_axi_rresp('0),
+      .m_axi_rvalid(rvalid), .m_axi_rready(rready), .m_axi_rid(rid), .m_axi_rdata(rdata), .m_axi_rresp(rresp),
       .m_axi_rlast(rlast),
       .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_awaddr(awaddr),
       .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_wdata(wdata),
-      .m_axi_bvalid(bvalid), .m_axi_bready(bready), .m_axi_bresp('0), .memory_error,
+      .m_axi_bvalid(bvalid), .m_axi_bready(bready), .m_axi_bresp(bresp),
       .axil_awvalid, .axil_awready, .axil_awaddr, .axil_wvalid, .axil_wready, .axil_wdata,
       .axil_bvalid, .axil_bready, .axil_bresp,
       .axil_arvalid, .axil_arready, .axil_araddr, .axil_rvalid, .axil_rready, .axil_rdata, .axil_rresp

@@ -81,6 +81,12 @@ pub enum CardError {
         /// What it says.
         value: u32,
     },
+    /// A write to memory that failed: nobody knows what the line holds.
+    #[error(
+        "the card's memory answered a write with an error, so its tables may hold old lines; reset the card and start \
+         the driver again"
+    )]
+    Unwritten,
     /// A command that does not finish.
     #[error(
         "the card hangs: command {command} was not done after {polls} reads; reset it and start the driver again"

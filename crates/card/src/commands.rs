@@ -13,6 +13,18 @@ const POLLS: u32 = 1_000_000;
 /// Lines that one command clears: tens of microseconds.
 const CLEARED: u32 = 1024;
 
+/// In `done`: HBM answered a write with an error.
+const UNWRITTEN: u32 = 1 << 31;
+
+/// Memory's error responses since reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryErrors {
+    /// How many.
+    pub count: u32,
+    /// The channels that gave them, a bit each.
+    pub channels: u32,
+}
+
 /// An event of flow counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEvent {
@@ -45,7 +57,7 @@ impl<C: Card> Commands<C> {
     /// Why this driver can't drive it.
     pub fn open(mut card: C) -> Result<Self, CardError> {
         let identity = Identity::read(&mut card)?;
-        let begun = card.read32(identity.command + command::DONE);
+        let begun = done(card.read32(identity.command + command::DONE))?;
         Ok(Self { card, identity, polls: POLLS, operands: [None; 18], begun, running: None, written: None })
     }
 
@@ -102,7 +114,7 @@ impl<C: Card> Commands<C> {
     /// Writes a line of a table: up to 64 bytes.
     ///
     /// # Errors
-    /// The card hangs.
+    /// The card hangs, or its memory fails to write.
     pub fn write(&mut self, table: Table, address: u32, line: &[u8]) -> Result<(), CardError> {
         self.post(table, address, line)?;
         self.finish()
@@ -111,7 +123,7 @@ impl<C: Card> Commands<C> {
     /// Begins to write a line; whatever comes next begins after it.
     ///
     /// # Errors
-    /// The card hangs.
+    /// The card hangs, or its memory fails to write.
     pub fn post(&mut self, table: Table, address: u32, line: &[u8]) -> Result<(), CardError> {
         debug_assert!(line.len() <= 64, "the command block has 16 data words");
         if self.is_there(table, address, line) {
@@ -123,7 +135,7 @@ impl<C: Card> Commands<C> {
     /// Clears `count` lines of a table: writes zeros to them.
     ///
     /// # Errors
-    /// The card hangs.
+    /// The card hangs, or its memory fails to write.
     pub fn clear(&mut self, table: Table, address: u32, lines: u32) -> Result<(), CardError> {
         let end = address + lines;
         if let Some(written) = &mut self.written {
@@ -163,7 +175,7 @@ impl<C: Card> Commands<C> {
     /// Waits until every packet sees what was written, and every earlier packet has left.
     ///
     /// # Errors
-    /// The card hangs.
+    /// The card hangs, or its memory fails to write.
     pub fn barrier(&mut self) -> Result<(), CardError> {
         self.begin(Command::Barrier)?;
         self.finish()
@@ -201,6 +213,15 @@ impl<C: Card> Commands<C> {
         (self.card.read32(block + engine::HELD), self.card.read32(block + engine::HOLD_FULL))
     }
 
+    /// Memory's error responses since reset.
+    pub fn memory_errors(&mut self) -> MemoryErrors {
+        let block = self.identity.engine;
+        MemoryErrors {
+            count: self.card.read32(block + engine::MEMORY_ERRORS),
+            channels: self.card.read32(block + engine::FAILING_CHANNELS),
+        }
+    }
+
     /// Reads a counter.
     pub fn counter(&mut self, kind: u8, number: u32) -> u64 {
         let block = self.identity.counters;
@@ -229,7 +250,7 @@ impl<C: Card> Commands<C> {
     fn begin(&mut self, command: Command) -> Result<(), CardError> {
         self.finish()?;
         self.card.write32(self.identity.command + command::COMMAND, command as u32);
-        self.begun = self.begun.wrapping_add(1);
+        self.begun = self.begun.wrapping_add(1) & !UNWRITTEN;
         self.running = Some(command);
         Ok(())
     }
@@ -237,11 +258,11 @@ impl<C: Card> Commands<C> {
     /// Waits for the end of the running command, which `done` shows: `busy` may not be set yet when it is first read.
     ///
     /// # Errors
-    /// The card hangs.
+    /// The card hangs, or its memory fails to write.
     pub fn finish(&mut self) -> Result<(), CardError> {
         let Some(command) = self.running else { return Ok(()) };
         for poll in 0..self.polls {
-            if self.card.read32(self.identity.command + command::DONE) == self.begun {
+            if done(self.card.read32(self.identity.command + command::DONE))? == self.begun {
                 self.running = None;
                 return Ok(());
             }
@@ -252,4 +273,9 @@ impl<C: Card> Commands<C> {
         }
         Err(CardError::Hangs { command: command.name(), polls: self.polls })
     }
+}
+
+/// The number of finished commands, from the value of `done`. All ones are a card that is gone; such a card hangs.
+const fn done(register: u32) -> Result<u32, CardError> {
+    if register & UNWRITTEN == 0 || register == u32::MAX { Ok(register) } else { Err(CardError::Unwritten) }
 }

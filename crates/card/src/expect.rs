@@ -58,7 +58,7 @@ pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Opt
 #[must_use]
 pub fn held(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<Hold> {
     let packet = classify(memory, port, bytes, len).ok()?;
-    Hold::of_action(flow_of(memory, &packet)?.action)
+    Hold::of_action(flow_of(memory, &packet).ok()??.action)
 }
 
 /// A packet whose network is known.
@@ -166,9 +166,9 @@ fn check_message(frame: &Frame) -> Result<(), Punt> {
 }
 
 /// The packet's flow, if its generation is valid.
-fn flow_of(memory: &Memory, packet: &Packet) -> Option<FlowLine> {
-    let flow = memory.flow(&packet.frame.key(packet.vrf, packet.path)?)?;
-    (flow.generation == packet.line.generation).then_some(flow)
+fn flow_of(memory: &Memory, packet: &Packet) -> Result<Option<FlowLine>, Punt> {
+    let Some(key) = packet.frame.key(packet.vrf, packet.path) else { return Ok(None) };
+    Ok(memory.flow(&key)?.filter(|flow| flow.generation == packet.line.generation))
 }
 
 /// The results of the tables for a packet.
@@ -183,28 +183,32 @@ struct Way {
 
 fn find(memory: &Memory, packet: &Packet) -> Result<Way, Punt> {
     let frame = &packet.frame;
-    let flow = flow_of(memory, packet);
+    let flow = flow_of(memory, packet)?;
     let own = flow.filter(|flow| flow.forwards() && flow.has_nexthop);
     let hop = memory.nexthop(match (own, packet.path) {
         (Some(flow), _) => flow.nexthop,
         (None, Path::Bridged) => {
             let dst = frame.headers.eth.as_ref().map_or_else(Mac::default, |eth| eth.dst);
-            memory.bridge(packet.vrf, dst).ok_or(Punt::BridgeMiss)?.nexthop
+            memory.bridge(packet.vrf, dst)?.ok_or(Punt::BridgeMiss)?.nexthop
         }
         (None, Path::Routed) => {
             let ip = frame.headers.ip().ok_or(Punt::NotIp)?;
-            memory.route(packet.vrf, &packet.line, ip.dst).ok_or(Punt::RouteMiss)?
+            memory.route(packet.vrf, &packet.line, ip.dst)?.ok_or(Punt::RouteMiss)?
         }
         (None, Path::Labelled) => packet.labelled,
-    });
+    })?;
     Ok(Way { flow, own, hop, tracked: packet.port.policy || hop.policy || own.is_some() })
 }
 
 /// As `rtl/pipe/verdict.sv`.
 fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
     let frame = &packet.frame;
-    check_source(memory, packet)?;
-    let Way { flow, own, hop, tracked } = find(memory, packet)?;
+    let (source, way) = (check_source(memory, packet), find(memory, packet));
+    if source == Err(Punt::MemoryError) || matches!(way, Err(Punt::MemoryError)) {
+        return Err(Punt::MemoryError);
+    }
+    source?;
+    let Way { flow, own, hop, tracked } = way?;
     match NexthopKind::ALL.get(usize::from(hop.kind)) {
         Some(NexthopKind::Discard) => return Ok(Outcome::Drop(hop.id as u8)),
         Some(NexthopKind::Flow) => return Err(Punt::FlowMiss),
@@ -230,7 +234,7 @@ fn check_source(memory: &Memory, packet: &Packet) -> Result<(), Punt> {
     if !packet.line.learning || eth.src == GATEWAY_MAC || !packet.port.is_wire && packet.port.check_mac {
         return Ok(());
     }
-    let known = memory.bridge(packet.vrf, eth.src).ok_or(Punt::Learn)?;
+    let known = memory.bridge(packet.vrf, eth.src)?.ok_or(Punt::Learn)?;
     let (at_tunnel, at) = match packet.frame.outer.map(|outer| outer.src) {
         None => (false, Some(packet.number.into())),
         Some(IpAddr::V4(src)) => (true, Some(src.to_bits())),

@@ -33,4 +33,4 @@ pub mod trie;
 pub use bar::{BarError, MmapBar};
 pub use budget::Budgets;
 pub use card::{Card, CardError, Identity};
-pub use commands::{Commands, FlowEvent};
+pub use commands::{Commands, FlowEvent, MemoryErrors};

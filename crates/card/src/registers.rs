@@ -111,6 +111,8 @@ pub enum Punt {
     Dhcp = 43,
     /// A tunnel packet over IPv6 without a UDP checksum.
     OuterChecksumMissing = 44,
+    /// HBM answered a read for its look-ups with an error, and what could be read does not say.
+    MemoryError = 45,
 }
 
 impl Punt {
@@ -161,6 +163,7 @@ impl Punt {
         Self::UnknownRemote,
         Self::Dhcp,
         Self::OuterChecksumMissing,
+        Self::MemoryError,
     ];
 
     /// The name that people see.
@@ -212,6 +215,7 @@ impl Punt {
             Self::UnknownRemote => "unknown_remote",
             Self::Dhcp => "dhcp",
             Self::OuterChecksumMissing => "outer_checksum_missing",
+            Self::MemoryError => "memory_error",
         }
     }
 }
@@ -1264,7 +1268,7 @@ pub mod command {
     pub const COMMAND: u32 = 0x048;
     /// 1 while a command runs. (ro)
     pub const BUSY: u32 = 0x04c;
-    /// Commands done since reset. (ro)
+    /// Commands done since reset, in bits 30:0. Bit 31: HBM answered a write with an error since then, so that its tables may hold old lines. (ro)
     pub const DONE: u32 = 0x050;
 }
 
@@ -1282,6 +1286,10 @@ pub mod engine {
     pub const HELD: u32 = 0x008;
     /// Packets dropped as their hold group's ring had no room, at all outputs. (ro)
     pub const HOLD_FULL: u32 = 0x00c;
+    /// Answers of HBM with an error since reset: beats of reads, and writes. Such a line is in no cache. (ro)
+    pub const MEMORY_ERRORS: u32 = 0x010;
+    /// HBM channels that answered with an error since reset, a bit each: of the flow table, bridge, route, nexthop. (ro)
+    pub const FAILING_CHANNELS: u32 = 0x014;
     /// Packets that each guest's port may send to the host in a window of 2^18 clocks, about 1 ms; those beyond are dropped. 0: any number. (rw)
     pub const GUEST_BUDGET: u32 = 0x020;
     /// Likewise, of each wire's port. (rw)

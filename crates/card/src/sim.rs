@@ -34,7 +34,6 @@ pub struct SimCard {
     takes: u32,
     timing: Timing,
     cycle: u64,
-    errors: u64,
 }
 
 impl SimCard {
@@ -64,7 +63,6 @@ impl SimCard {
             takes: u32::MAX,
             timing,
             cycle: 0,
-            errors: 0,
         }
     }
 
@@ -82,19 +80,31 @@ impl SimCard {
     /// Stores a line of a table in memory at once, bypassing the engine. Only before the first packet since reset,
     /// since later the engine's caches may have it.
     pub fn load(&mut self, table: Table, address: u32, line: &Line) {
+        let (channel, at) = self.place(table, address);
+        self.channels.all()[channel].poke(at, line);
+    }
+
+    /// Makes memory answer reads and writes of a line of a table with an error from now on, or stop doing so.
+    pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
+        let (channel, at) = self.place(table, address);
+        self.channels.all()[channel].fail(at, fails);
+    }
+
+    /// The channel of a line of a table in memory, and its address there. For a nexthop, that of its first half.
+    fn place(&self, table: Table, address: u32) -> (usize, u64) {
         let pipes = self.pipes();
-        let (way, bridge, route) = (4 * pipes, 2 * pipes, 4 * pipes);
-        let (first, banks, number, at) = match table {
+        let (way, bridge, route, hop) = (4 * pipes, 2 * pipes, 4 * pipes, 2 * pipes);
+        let (first, banks, number, bytes, at) = match table {
             Table::Flow => {
                 let number = (address & 0x7fff_ffff) >> 1;
-                ((address >> 31) as usize * way, way, number, 32 * u64::from(address & 1))
+                ((address >> 31) as usize * way, way, number, 64, 32 * u64::from(address & 1))
             }
-            Table::Bridge => (2 * way, bridge, address, 0),
-            _ => (2 * way + bridge, route, address, 0),
+            Table::Bridge => (2 * way, bridge, address, 32, 0),
+            Table::Nexthop => (2 * way + bridge + route, hop, address, 64, 0),
+            _ => (2 * way + bridge, route, address, 32, 0),
         };
         let (bank, within) = place(number, banks);
-        let bytes = if table == Table::Flow { 64 } else { 32 };
-        self.channels.all()[first + bank].poke(bytes * u64::from(within) + at, line);
+        (first + bank, bytes * u64::from(within) + at)
     }
 
     /// Pipes of each direction.
@@ -107,12 +117,6 @@ impl SimCard {
     #[must_use]
     pub const fn cycle(&self) -> u64 {
         self.cycle
-    }
-
-    /// How often a memory channel answered with an error.
-    #[must_use]
-    pub const fn memory_errors(&self) -> u64 {
-        self.errors
     }
 
     /// Queues a packet for an input: first pipes from guests, then those from wires.
@@ -171,7 +175,6 @@ impl SimCard {
             }
         }
         self.channels.take(engine);
-        self.errors += u64::from(engine.memory_error());
         engine.clock();
         self.cycle += 1;
     }

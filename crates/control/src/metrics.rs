@@ -181,6 +181,12 @@ fn card(card: Option<&executor::CardCounters>, text: &mut Text) {
     one("card_flows", "gauge", "Flows in the card's table.", card.flows);
     one("card_flows_uncounted", "gauge", "Of these, those without counters.", card.flows_uncounted);
     one(
+        "card_memory_errors_total",
+        "counter",
+        "Answers of the card's memory with an error.",
+        card.memory_errors,
+    );
+    one(
         "card_flows_refused_total",
         "counter",
         "Flows left to the host for want of room.",

@@ -94,4 +94,6 @@ pub struct CardCounters {
     pub flows_refused: u64,
     /// Flows in its table without counters: connections, rules and nexthops do not count their packets.
     pub flows_uncounted: u64,
+    /// How often its memory answered with an error.
+    pub memory_errors: u64,
 }

@@ -1,6 +1,6 @@
 //! The port: the card's view of the memory, clock by clock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::device::Device;
 use crate::memory::Memory;
@@ -56,6 +56,8 @@ pub struct Beat {
     pub data: [u8; 32],
     /// The last of its read.
     pub last: bool,
+    /// RRESP is SLVERR; `data` means nothing.
+    pub error: bool,
 }
 
 /// A request that the port refuses.
@@ -92,6 +94,7 @@ struct Response {
     beats: u8,
     sent: u8,
     data: [[u8; 32]; 2],
+    errors: [bool; 2],
 }
 
 /// One pseudo channel. In each card clock: read the outputs, pass on requests and accept responses, then
@@ -103,10 +106,12 @@ pub struct Channel {
     taken: bool, // a read in this clock
     writing: u8, // clocks for which the write data channel is taken
     beat: Option<Beat>,
-    written: Option<u8>,
+    written: Option<(u8, bool)>,
+    /// Addresses, in steps of 32 bytes, for which requests are answered with an error.
+    failing: BTreeSet<u64>,
     latency_ps: [u64; 2],
     r: VecDeque<Response>,
-    b: VecDeque<(u64, u8)>,
+    b: VecDeque<(u64, u8, bool)>,
     trace: Option<Vec<Command>>,
     pub(crate) controller: Controller,
     pub(crate) schedule: Schedule,
@@ -131,6 +136,7 @@ impl Channel {
             writing: 0,
             beat: None,
             written: None,
+            failing: BTreeSet::new(),
             latency_ps: [way_in, latency - way_in],
             r: VecDeque::with_capacity(RESPONSES),
             b: VecDeque::with_capacity(RESPONSES),
@@ -196,7 +202,12 @@ impl Channel {
 
     /// BVALID, and the ID of a write that reads now see. It stays until accepted.
     pub fn b(&self) -> Option<u8> {
-        self.written
+        self.written.map(|(id, _)| id)
+    }
+
+    /// Whether BRESP of that response is SLVERR.
+    pub fn b_error(&self) -> bool {
+        self.written.is_some_and(|(_, error)| error)
     }
 
     /// BREADY, in a clock in which [`Self::b`] shows a response; the next comes with the next clock.
@@ -240,6 +251,16 @@ impl Channel {
     /// Stores, bypassing the port; visible at once. Nothing past the channel's end is stored. Rounds down to 32 bytes.
     pub fn poke(&mut self, addr: u64, data: &[u8; 32]) {
         self.memory.write(addr & !31, data);
+    }
+
+    /// Answers requests for the 32 bytes at an address with SLVERR from now on, or stops doing so. Rounds down to 32
+    /// bytes.
+    pub fn fail(&mut self, addr: u64, fails: bool) {
+        if fails {
+            self.failing.insert(addr & !31)
+        } else {
+            self.failing.remove(&(addr & !31))
+        };
     }
 
     /// Records the commands from now on, for [`Self::take_trace`].
@@ -288,11 +309,12 @@ impl Channel {
         let column = if writing { timing.cwl } else { timing.cl };
         let data_end = (now + u64::from(column + timing.burst)) * u64::from(timing.tck_ps);
         let ready_ps = data_end + self.latency_ps[1];
-        let &Request { id, beats, data, .. } = request;
+        let &Request { id, addr, beats, data, .. } = request;
+        let errors = [0, 1].map(|beat| beat < u64::from(beats) && self.failing.contains(&(addr + 32 * beat)));
         if writing {
-            self.b.push_back((ready_ps, id));
+            self.b.push_back((ready_ps, id, errors.contains(&true)));
         } else {
-            self.r.push_back(Response { ready_ps, id, beats, sent: 0, data });
+            self.r.push_back(Response { ready_ps, id, beats, sent: 0, data, errors });
         }
     }
 
@@ -301,15 +323,16 @@ impl Channel {
             && let Some(first) = self.r.front_mut()
             && first.ready_ps <= self.time_ps
         {
-            let data = first.data[first.sent as usize % 2];
+            let beat = first.sent as usize % 2;
+            let (data, error) = (first.data[beat], first.errors[beat]);
             first.sent += 1;
-            self.beat = Some(Beat { id: first.id, data, last: first.sent == first.beats });
+            self.beat = Some(Beat { id: first.id, data, last: first.sent == first.beats, error });
         }
         if self.written.is_none()
-            && let Some(&(ready_ps, id)) = self.b.front()
+            && let Some(&(ready_ps, id, error)) = self.b.front()
             && ready_ps <= self.time_ps
         {
-            self.written = Some(id);
+            self.written = Some((id, error));
         }
     }
 

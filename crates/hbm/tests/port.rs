@@ -62,7 +62,11 @@ impl Waiting {
         if let Some(beat) = channel.r().copied() {
             channel.accept_r();
             let (addr, last) = self.beats.get_mut(&beat.id).and_then(VecDeque::pop_front).expect("asked for");
-            assert_eq!(beat, Beat { id: beat.id, data: mark(addr), last }, "of address {addr:#x}");
+            assert_eq!(
+                beat,
+                Beat { id: beat.id, data: mark(addr), last, error: false },
+                "of address {addr:#x}"
+            );
             if let Some(before) = self.last.replace(beat) {
                 assert!(before.last || before.id == beat.id, "reads are not interleaved");
             }
@@ -151,7 +155,7 @@ proptest! {
                 channel.accept_b();
                 answered = version;
             }
-            if let Some(&Beat { id, data, last }) = channel.r() {
+            if let Some(&Beat { id, data, last, .. }) = channel.r() {
                 let floor = floor.get_mut(&id).unwrap();
                 prop_assert!(data.iter().all(|byte| *byte == data[0]), "torn: {:?}", data);
                 prop_assert!((floor[0]..=version).contains(&data[0]), "{} of {}..={version}", data[0], floor[0]);

@@ -11,6 +11,7 @@ use crate::orders::{Message, Orders};
 use crate::sleep::Sleep;
 use crate::stats::Stats;
 use crate::traffic::Traffic;
+use card::CardError;
 use card::compile::Attachment;
 use card::driver::Driver;
 use engine::Engine;
@@ -99,6 +100,7 @@ impl<C: Carry> Carrier<C> {
             self.next = Instant::now() + EVERY;
             let (mut paths, flows) = self.datapaths();
             flows.look_after(&mut paths)?;
+            self.count_memory_errors();
             self.follow_tables()?;
             self.end_of_capture()?;
         }
@@ -112,6 +114,22 @@ impl<C: Carry> Carrier<C> {
             std::thread::yield_now();
         }
         Ok(taken || engine || self.traffic.is_busy())
+    }
+
+    /// Counts the errors of the card's memory, and logs new ones with the channels that gave errors so far.
+    fn count_memory_errors(&mut self) {
+        let errors = self.traffic.driver.commands().memory_errors();
+        let before = self.shared.stats.memory_errors.get();
+        if u64::from(errors.count) != before {
+            let channels: Vec<_> =
+                (0..u32::BITS).filter(|channel| errors.channels >> channel & 1 != 0).collect();
+            tracing::warn!(
+                errors = errors.count,
+                ?channels,
+                "the card's memory answers with errors; the host forwards the packets that need those lines"
+            );
+            self.shared.stats.memory_errors.set(errors.count.into());
+        }
     }
 
     /// The flows on the card, and the datapaths that know them.
@@ -253,6 +271,9 @@ impl<C: Carry> Carrier<C> {
             return;
         }
         self.failed = true;
+        if matches!(fault, Fault::Driver(CardError::Unwritten)) {
+            self.count_memory_errors();
+        }
         let lost = self.traffic.give_up();
         tracing::error!(lost, "{fault}; packets are forwarded without the card from now on");
         self.shared.stats.fail(fault.to_string());

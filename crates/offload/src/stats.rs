@@ -78,6 +78,7 @@ pub struct Stats {
     pub flows: Count,
     pub flows_refused: Count,
     pub flows_uncounted: Count,
+    pub memory_errors: Count,
     pub sleeps: Count,
     pub punts: Vec<Count>,
     pub drops: Vec<Count>,
@@ -105,6 +106,7 @@ impl Stats {
             flows: Count::default(),
             flows_refused: Count::default(),
             flows_uncounted: Count::default(),
+            memory_errors: Count::default(),
             sleeps: Count::default(),
             punts: counts(Punt::ALL.len()),
             drops: counts(DropReason::ALL.len()),
@@ -203,6 +205,7 @@ impl Stats {
             flows: self.flows.get(),
             flows_refused: self.flows_refused.get(),
             flows_uncounted: self.flows_uncounted.get(),
+            memory_errors: self.memory_errors.get(),
         }
     }
 

@@ -101,6 +101,22 @@ fn a_flood_for_the_host_is_dropped_beyond_its_budget_and_counted() {
     assert_eq!(world.card.status().card.unwrap().dropped, 20 - u64::from(BUDGET));
 }
 
+#[test]
+fn what_the_cards_memory_does_not_give_is_the_hosts_and_counted() {
+    let world = World::new(SoftCard::without_second_way);
+    for number in 0..10 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        let got = world.two.wait(1, PATIENCE);
+        assert_eq!(got.iter().map(|(frame, _)| number_of(frame)).collect::<Vec<_>>(), [(7, number)]);
+    }
+    // The card can tell no flow that is not there; one that is in the first way it forwards as ever.
+    assert!(world.carried().0 >= 8);
+    let punted = world.card.status().card.unwrap().punted;
+    assert!(matches!(punted[..], [("memory_error", 1..)]), "{punted:?}");
+    until(|| world.card.status().card.unwrap().memory_errors > 0);
+    assert_eq!(world.card.status().name, "card-test");
+}
+
 const PING: &str =
     "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.1.1.2 ttl 9 / icmp echo 3 1 / payload 56";
 

@@ -861,6 +861,9 @@ pub struct CardStats {
     /// Of the flows in its table, those without counters: their packets are in no count of connections, rules, nexthops.
     #[prost(uint64, tag = "11")]
     pub flows_uncounted: u64,
+    /// How often its memory answered with an error.
+    #[prost(uint64, tag = "12")]
+    pub memory_errors: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -8,8 +8,8 @@ use crate::frame::Key;
 use crate::hash::choices;
 use crate::hold::Hold;
 use crate::registers::{
-    Bridge, Flow4, Flow6, FlowAction, FlowKind, Label, Nexthop, Port, Remote, Route4, Route6, RouteKind,
-    Table, Vni, Vrf,
+    Bridge, Flow4, Flow6, FlowAction, FlowKind, Label, Nexthop, Port, Punt, Remote, Route4, Route6,
+    RouteKind, Table, Vni, Vrf,
 };
 use model::Nat;
 use packet::Mac;
@@ -44,8 +44,11 @@ impl Memory {
         Vrf::decode(&self.line(Table::Vrf, number.into()))
     }
 
-    pub(super) fn nexthop(&self, number: u32) -> Nexthop {
-        Nexthop::decode(&self.nexthop_line(number))
+    pub(super) fn nexthop(&self, number: u32) -> Result<Nexthop, Punt> {
+        if !self.is_changing(number) {
+            self.check(Table::Nexthop, number)?;
+        }
+        Ok(Nexthop::decode(&self.nexthop_line(number)))
     }
 
     pub(super) fn label(&self, label: u32) -> Label {
@@ -72,30 +75,36 @@ impl Memory {
         [first + a * E::LINES as u32, second + b * E::LINES as u32]
     }
 
-    pub(super) fn bridge(&self, vrf: u16, mac: Mac) -> Option<Bridge> {
+    pub(super) fn bridge(&self, vrf: u16, mac: Mac) -> Result<Option<Bridge>, Punt> {
         let wanted = Bridge { mac: bits(mac), vrf, ..Default::default() };
-        self.places(&wanted, self.sizes().bridge_lines).into_iter().find_map(|place| {
+        first_of(self.places(&wanted, self.sizes().bridge_lines), |place| {
+            self.check(Table::Bridge, place)?;
             let line: [u8; 32] = self.line(Table::Bridge, place);
-            let entries = line.as_chunks().0.iter().map(Bridge::decode);
-            entries.into_iter().find(|e| e.valid && e.mac == wanted.mac && e.vrf == vrf)
+            let mut entries = line.as_chunks().0.iter().map(Bridge::decode);
+            Ok(entries.find(|e| e.valid && e.mac == wanted.mac && e.vrf == vrf))
         })
     }
 
-    pub(super) fn flow(&self, key: &Key) -> Option<FlowLine> {
+    pub(super) fn flow(&self, key: &Key) -> Result<Option<FlowLine>, Punt> {
         let wanted = entries::FlowEntry::from(key);
-        let buckets = self.places(&wanted, self.sizes().flow_buckets).into_iter();
-        let buckets = buckets.map(|bucket| [0, 1].map(|half| self.line(Table::Flow, bucket | half)));
-        let stash = (0..self.sizes().stash_flows).map(|number| {
-            let flow: [u8; 64] = self.line(Table::Stash, number);
-            [0, 32].map(|at| std::array::from_fn(|byte| flow[at + byte]))
-        });
-        buckets.chain(stash).find_map(|lines: [[u8; 32]; 2]| match wanted {
-            entries::FlowEntry::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
-            entries::FlowEntry::V6(wanted) => flow6(&lines, &wanted),
+        let buckets = self.places(&wanted, self.sizes().flow_buckets).map(|bucket| (Table::Flow, bucket));
+        let stash = (0..self.sizes().stash_flows).map(|number| (Table::Stash, number));
+        first_of(buckets.into_iter().chain(stash), |(table, at)| {
+            let lines: [[u8; 32]; 2] = if table == Table::Flow {
+                [at, at | 1].into_iter().try_for_each(|line| self.check(table, line))?;
+                [at, at | 1].map(|line| self.line(table, line))
+            } else {
+                let flow: [u8; 64] = self.line(table, at);
+                [0, 32].map(|half| std::array::from_fn(|byte| flow[half + byte]))
+            };
+            Ok(match wanted {
+                entries::FlowEntry::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
+                entries::FlowEntry::V6(wanted) => flow6(&lines, &wanted),
+            })
         })
     }
 
-    pub(super) fn route(&self, vrf: u16, line: &Vrf, dst: IpAddr) -> Option<u32> {
+    pub(super) fn route(&self, vrf: u16, line: &Vrf, dst: IpAddr) -> Result<Option<u32>, Punt> {
         match dst {
             IpAddr::V4(dst) => self.route4(line.root, dst.to_bits()),
             IpAddr::V6(dst) => self.route6(vrf, line.lengths6, dst.to_bits()),
@@ -103,34 +112,56 @@ impl Memory {
     }
 
     /// 16, 8 and 8 bits.
-    fn route4(&self, root: u32, dst: u32) -> Option<u32> {
-        let mut entry = self.route4_entry(root << 16 | dst >> 16);
+    fn route4(&self, root: u32, dst: u32) -> Result<Option<u32>, Punt> {
+        let mut entry = self.route4_entry(root << 16 | dst >> 16)?;
         for byte in [dst >> 8 & 0xff, dst & 0xff] {
             if entry.kind == RouteKind::Child as u8 {
-                entry = self.route4_entry(entry.value << 8 | byte);
+                entry = self.route4_entry(entry.value << 8 | byte)?;
             }
         }
-        (entry.kind == RouteKind::Nexthop as u8).then_some(entry.value)
+        Ok((entry.kind == RouteKind::Nexthop as u8).then_some(entry.value))
     }
 
     /// The entry with this number in the whole memory.
-    fn route4_entry(&self, number: u32) -> Route4 {
+    fn route4_entry(&self, number: u32) -> Result<Route4, Punt> {
+        self.check(Table::Route, number >> 3)?;
         let line: [u8; 32] = self.line(Table::Route, number >> 3);
-        Route4::decode(&line.as_chunks().0[number as usize & 7])
+        Ok(Route4::decode(&line.as_chunks().0[number as usize & 7]))
     }
 
-    fn route6(&self, vrf: u16, lengths: u128, dst: u128) -> Option<u32> {
+    fn route6(&self, vrf: u16, lengths: u128, dst: u128) -> Result<Option<u32>, Punt> {
         let lengths = lengths.to_le_bytes().into_iter().take(LENGTHS).take_while(|length| *length <= 128);
-        lengths.into_iter().find_map(|length| {
+        for length in lengths {
             let prefix = dst & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
             let wanted = Route6 { prefix, vrf, length, ..Default::default() };
-            self.places(&wanted, self.sizes().route6_lines).into_iter().find_map(|address| {
+            let found = first_of(self.places(&wanted, self.sizes().route6_lines), |address| {
+                self.check(Table::Route, address)?;
                 let entry = Route6::decode(&self.line(Table::Route, address));
                 let matches = entry.valid && (entry.prefix, entry.vrf, entry.length) == (prefix, vrf, length);
-                matches.then_some(entry.nexthop)
-            })
-        })
+                Ok(matches.then_some(entry.nexthop))
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
+}
+
+/// The entry in the first place that has it. If no readable place has it, the error of an unreadable one.
+fn first_of<P, T>(
+    places: impl IntoIterator<Item = P>,
+    mut look: impl FnMut(P) -> Result<Option<T>, Punt>,
+) -> Result<Option<T>, Punt> {
+    let mut result = Ok(None);
+    for place in places {
+        match look(place) {
+            Ok(None) => {}
+            Ok(found) => return Ok(found),
+            Err(punt) => result = Err(punt),
+        }
+    }
+    result
 }
 
 fn flow4(line: &[u8; 32], wanted: &Flow4) -> Option<FlowLine> {

@@ -2,8 +2,9 @@
 
 use super::Counts;
 use crate::card::Card;
-use crate::registers::{Command, Table, VERSION, command, counters, engine, identity};
-use std::collections::HashMap;
+use crate::registers::{Command, Punt, Table, VERSION, command, counters, engine, identity};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 
 /// Where its blocks are.
 const COMMAND: u32 = 0x1000;
@@ -55,6 +56,10 @@ pub struct Memory {
     done: u32,
     /// Written lines, extended by zeros.
     lines: HashMap<(Table, u32), [u8; 64]>,
+    /// Lines in HBM that can't be read.
+    failing: HashSet<(Table, u32)>,
+    /// How often a look-up needed one of them.
+    errors: Cell<u32>,
     /// The nexthop that replaces the one in HBM with this number.
     changing: Option<Write>,
     counts: Counts,
@@ -157,6 +162,38 @@ impl Memory {
         self.lines.insert((write.table, write.address), write.line);
     }
 
+    /// Memory answers reads of a line in HBM with an error from now on, or stops doing so.
+    pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
+        if fails {
+            self.failing.insert((table, address))
+        } else {
+            self.failing.remove(&(table, address))
+        };
+    }
+
+    /// The written lines in HBM, sorted.
+    #[must_use]
+    pub fn lines_in_hbm(&self) -> Vec<(Table, u32)> {
+        let on_chip = self.sizes.nexthops_on_chip;
+        let in_hbm =
+            |line: &&(Table, u32)| is_memory(line.0) || line.0 == Table::Nexthop && line.1 >= on_chip;
+        let mut lines: Vec<_> = self.lines.keys().filter(in_hbm).copied().collect();
+        lines.sort();
+        lines
+    }
+
+    /// Checks that a line in HBM can be read.
+    ///
+    /// # Errors
+    /// The reason to punt a packet that needs it.
+    pub fn check(&self, table: Table, address: u32) -> Result<(), Punt> {
+        if self.failing.contains(&(table, address)) {
+            self.errors.update(|errors| errors + 1);
+            return Err(Punt::MemoryError);
+        }
+        Ok(())
+    }
+
     /// A line, or its beginning.
     #[must_use]
     pub fn line<const N: usize>(&self, table: Table, address: u32) -> [u8; N] {
@@ -234,6 +271,7 @@ impl Card for Memory {
                 directory.get((offset - identity::DIRECTORY) as usize / 4).copied().unwrap_or_default()
             }
             _ if offset == COMMAND + command::DONE => self.done,
+            _ if offset == ENGINE + engine::MEMORY_ERRORS => self.errors.get(),
             _ if offset & !0xfff == COUNTERS => self.counts.read(offset & 0xfff),
             _ => 0,
         }

@@ -48,7 +48,7 @@ impl Channels {
 
     /// Sets the engine's inputs for the coming clock.
     pub fn drive(&mut self, engine: &mut EngineSim) {
-        let mut ready = Ready::default();
+        let (mut ready, mut b_error) = (Ready::default(), 0_u32);
         for (index, (channel, write)) in self.all.iter().zip(&self.writes).enumerate() {
             let bit = 1 << index;
             ready.ar |= if channel.can_read() { bit } else { 0 };
@@ -56,17 +56,20 @@ impl Channels {
             ready.w |= if write.1.is_none() { bit } else { 0 };
             if let Some(beat) = channel.r() {
                 ready.r |= bit;
-                let tag = u128::from(beat.last) << 8 | u128::from(beat.id);
+                // SLVERR is 2.
+                let tag = u128::from(beat.error) << 10 | u128::from(beat.last) << 8 | u128::from(beat.id);
                 engine.r_mut().set(32 * index, 32, tag);
                 engine.rdata_mut().set_bytes(32 * index, &beat.data);
             }
             ready.b |= if channel.b().is_some() { bit } else { 0 };
+            b_error |= if channel.b_error() { bit } else { 0 };
         }
         engine.set_arready(ready.ar as _);
         engine.set_awready(ready.aw as _);
         engine.set_wready(ready.w as _);
         engine.set_rvalid(ready.r as _);
         engine.set_bvalid(ready.b as _);
+        engine.set_b_error(b_error as _);
         self.ready = ready;
     }
 

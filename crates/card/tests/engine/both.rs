@@ -91,6 +91,12 @@ impl Both {
         &mut self.sim
     }
 
+    /// Memory answers requests for a line in HBM with an error from now on, or no more.
+    pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
+        self.sim.fail(table, address, fails);
+        self.memory.fail(table, address, fails);
+    }
+
     fn command(&mut self, value: u32) {
         let (table, address) = (Table::ALL[self.wanted[WORDS - 2] as usize], self.wanted[WORDS - 1]);
         let in_memory = matches!(table, Table::Flow | Table::Bridge | Table::Route);
@@ -125,12 +131,12 @@ impl Both {
 }
 
 #[cfg(feature = "card-sim-2x2")]
-fn sim() -> SimCard {
+pub fn sim() -> SimCard {
     SimCard::new_2x2(hbm::Timing::hbm2())
 }
 
 #[cfg(not(feature = "card-sim-2x2"))]
-fn sim() -> SimCard {
+pub fn sim() -> SimCard {
     SimCard::new(hbm::Timing::hbm2())
 }
 

@@ -3,6 +3,7 @@
 #![cfg(feature = "card-sim")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod bad_lines;
 mod both;
 mod checksums;
 mod hops;

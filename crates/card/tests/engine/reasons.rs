@@ -1,7 +1,7 @@
 //! Every reason for which the card punts a packet, and every one for which it drops one, occurs: in the model and in
 //! the engine.
 
-use crate::host::SECRET;
+use crate::host::{Known, SECRET};
 use crate::lockstep::{Lockstep, Prepared};
 use card::cuckoo::Cuckoo;
 use card::entries;
@@ -32,6 +32,7 @@ fn every_reason_occurs() {
     bench = flow_entry(bench.renewed());
     bench = without_network(bench.renewed());
     bench = options_to_translate(bench.renewed());
+    bench = unreadable(bench.renewed());
     bench.ledger.check_all(bench.host.driver.commands());
     let missing: Vec<_> = Punt::ALL
         .iter()
@@ -102,6 +103,21 @@ fn without_network(mut bench: Lockstep) -> Lockstep {
     let packet = bench.prepare(&packet);
     assert_eq!(packet.punt(), Some(Punt::NoVrf));
     pass(&mut bench, &packet);
+    bench
+}
+
+/// A route that HBM answers with an error.
+fn unreadable(mut bench: Lockstep) -> Lockstep {
+    let packet = set_up(&mut bench, "discard_route");
+    let lines = bench.host.card().memory().lines_in_hbm();
+    for (table, address) in lines.into_iter().filter(|(table, _)| *table == Table::Route) {
+        bench.host.card().fail(table, address, true);
+    }
+    let packet = bench.prepare(&packet);
+    assert_eq!(packet.punt(), Some(Punt::MemoryError));
+    bench.errors = None;
+    pass(&mut bench, &packet);
+    assert!(bench.host.driver.commands().memory_errors().count > 0);
     bench
 }
 

@@ -155,7 +155,7 @@ impl Load {
         ledger.adopt(commands, DROPPED, 0..REASONS);
         assert_eq!(ledger.sum(DROPPED), dropped);
         ledger.check(commands);
-        assert_eq!(self.bench.host.card().sim().memory_errors(), 0);
+        assert_eq!(self.bench.host.driver.commands().memory_errors().count, 0);
     }
 
     /// A packet left: in the order of its pipe, and as `decide` says before or after the change, or to the host.

@@ -268,7 +268,7 @@ impl<C: Channel + Store> Bench<C> {
             if top.m_valid() >> pipe & 1 == 1 {
                 let tag = (top.m_tag() >> (10 * pipe)) as u16 & 0x3ff;
                 let probe = self.asked[pipe][usize::from(tag)].take().expect("an answer to what was asked");
-                let found = top.m_result().get(124 * pipe, 124);
+                let found = top.m_result().get(125 * pipe, 125);
                 assert!(probe.results.contains(&found), "{found:#x}, not of {:x?}", probe.results);
                 self.free[pipe].push_back(tag);
                 self.asked_now -= 1;

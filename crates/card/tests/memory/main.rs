@@ -304,7 +304,7 @@ fn cached_lines_in_different_banks_are_given_at_once() {
 }
 
 #[test]
-fn what_comes_with_an_error_is_zeros_and_told_of() {
+fn what_comes_with_an_error_is_ones_and_told_of() {
     let mut bench = Bench::<rtl::MemorySim>::new(CALM);
     bench.inputs.bad = true;
     let mut errors = 0;
@@ -317,7 +317,7 @@ fn what_comes_with_an_error_is_zeros_and_told_of() {
             bench.inputs.requests[0] = None;
         }
         if let Some((_, words)) = &outputs.answers[0] {
-            assert_eq!(*words, [[0; 32]; 2]);
+            assert_eq!(*words, [[0xff; 32]; 2]);
             assert!(errors > 0);
             return;
         }

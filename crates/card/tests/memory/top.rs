@@ -115,7 +115,7 @@ macro_rules! top {
                     answers: std::array::from_fn(answer),
                     wr_ready: self.wr_ready(),
                     wr_done: self.wr_done(),
-                    error: self.error(),
+                    error: self.error() != 0,
                     masters: std::array::from_fn(master),
                 }
             }

@@ -144,6 +144,7 @@ fn card(card: executor::CardCounters) -> v1::CardStats {
         flows: card.flows,
         flows_refused: card.flows_refused,
         flows_uncounted: card.flows_uncounted,
+        memory_errors: card.memory_errors,
     }
 }
 

@@ -148,6 +148,15 @@ impl SoftCard {
         Self { budget: Some(budget), ..Self::new() }
     }
 
+    /// One that can't read the second way of its flow table.
+    pub fn without_second_way() -> Self {
+        let mut card = Self::new();
+        let bucket = |number: u32| 1 << 31 | number << 1;
+        (0..1 << Sizes::default().flow_buckets)
+            .for_each(|number| card.memory.fail(registers::Table::Flow, bucket(number), true));
+        card
+    }
+
     fn pass(&mut self, input: usize, packet: Incoming) {
         let Incoming { port, direct, mut bytes } = packet;
         let due = self.clocks + LATENCY;

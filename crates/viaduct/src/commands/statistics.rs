@@ -95,6 +95,9 @@ fn card_text(card: &v1::CardStats) -> String {
     if card.lost > 0 {
         text += &format!(", {} lost", card.lost);
     }
+    if card.memory_errors > 0 {
+        text += &format!(", {} errors of its memory", card.memory_errors);
+    }
     if card.flows_uncounted > 0 {
         text += &format!(", {} of the flows without counters", card.flows_uncounted);
     }

@@ -48,7 +48,7 @@ opennic_box #(.Pipes(NUM_CMAC_PORT)) viaduct (
   .s_axis_adap_rx_250mhz_tuser_size, .s_axis_adap_rx_250mhz_tuser_src, .s_axis_adap_rx_250mhz_tuser_dst, .s_axis_adap_rx_250mhz_tready,
   .m_axis_adap_tx_250mhz_tvalid, .m_axis_adap_tx_250mhz_tdata, .m_axis_adap_tx_250mhz_tkeep, .m_axis_adap_tx_250mhz_tlast,
   .m_axis_adap_tx_250mhz_tuser_size, .m_axis_adap_tx_250mhz_tuser_src, .m_axis_adap_tx_250mhz_tuser_dst, .m_axis_adap_tx_250mhz_tready,
-  .memory_ready(hbm_ready), .memory_error(),
+  .memory_ready(hbm_ready),
   .m_axi_arvalid(hbm_arvalid), .m_axi_arready(hbm_arready), .m_axi_arid(hbm_arid), .m_axi_araddr(hbm_araddr),
   .m_axi_arlen(hbm_arlen), .m_axi_rvalid(hbm_rvalid), .m_axi_rready(hbm_rready), .m_axi_rid(hbm_rid),
   .m_axi_rdata(hbm_rdata), .m_axi_rresp(hbm_rresp), .m_axi_rlast(hbm_rlast), .m_axi_awvalid(hbm_awvalid),
