@@ -91,7 +91,7 @@ impl Both {
         &mut self.sim
     }
 
-    /// Memory answers requests for a line in HBM with an error from now on, or no more.
+    /// Makes memory answer requests for a line in HBM with an error from now on, or stop doing so.
     pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
         self.sim.fail(table, address, fails);
         self.memory.fail(table, address, fails);

@@ -100,7 +100,7 @@ pub struct Lockstep {
     pub host: Host<Both>,
     pub counts: Counts,
     pub ledger: Ledger,
-    /// Answers of memory with an error that there were; none: any number.
+    /// The expected number of memory's error responses since reset; none: any number.
     pub errors: Option<u32>,
     /// Packets of the coming rounds.
     sent: Vec<Packet>,
