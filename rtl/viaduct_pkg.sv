@@ -118,7 +118,7 @@ package viaduct_pkg;
   } flow_key_t;
 
   typedef struct packed {
-    logic         bad;          // not found in what could be read
+    logic         bad;          // found nothing, but could not read every line
     logic         hit;
     flow_action_e action;
     logic [7:0]   generation;
@@ -177,7 +177,7 @@ package viaduct_pkg;
     return flow.kind == FlowKindV6Low && flow.kind_high == FlowKindV6High && flow.version == flow.version_high;
   endfunction
 
-  // ---- A line that memory could not give is all ones, which no line is that the host writes.
+  // ---- A line that memory answers with an error is all ones. The host writes no such line.
 
   // A bucket of no kind.
   function automatic logic bad_bucket(input logic [511:0] bucket);
@@ -188,7 +188,7 @@ package viaduct_pkg;
     return flow4.kind == '1 && flow6.kind == '1;
   endfunction
 
-  // The broadcast address is no host's.
+  // No host has the broadcast address.
   function automatic logic bad_bridge(input bridge_t entry);
     return entry.mac == '1;
   endfunction
@@ -197,7 +197,7 @@ package viaduct_pkg;
     return entry.kind == '1;
   endfunction
 
-  // Prefixes are not so long.
+  // No prefix is that long.
   function automatic logic bad_route6(input route6_t entry);
     return entry.length == '1;
   endfunction
@@ -211,14 +211,14 @@ package viaduct_pkg;
   // ---- What the other tables say
 
   typedef struct packed {
-    logic         bad;          // not found in what could be read
+    logic         bad;          // found nothing, but could not read every line
     logic         found;
     nexthop_id_t  nexthop;
   } forward_result_t;
 
   // A bridge entry, or none.
   typedef struct packed {
-    logic         bad;          // not found in what could be read
+    logic         bad;          // found nothing, but could not read every line
     logic         found;
     logic         fixed;
     nexthop_id_t  nexthop;

@@ -97,7 +97,7 @@ module engine
   logic [Streams-1:0][31:0] came, left;
   logic [31:0]  released, held, hold_full;
   logic [Channels-1:0] errors;     // channels that answer with an error
-  logic [4:0]   wr_errors;         // of these, memories that did so to a write
+  logic [4:0]   wr_errors;         // memories that answer a write with an error
   logic [Streams-1:0][63:0] values, seen_words;
   logic [63:0]  seen;
   logic         select_take, seen_take, event_take;

@@ -52,7 +52,7 @@ module registers
     input  logic [31:0]  held,
     input  logic [31:0]  hold_full,
     input  logic [Channels-1:0] errors,  // channels that answer with an error, for a clock
-    input  logic         write_failed,   // one of these to a write, for a clock, before the command is done
+    input  logic         write_failed,   // memory answered a write with an error: for a clock, before `done`
     output logic         select_take,    // for a clock, the first with a new `select`
     output logic [31:0]  select,
     input  logic [63:0]  value,          // of the counter selected, at most 5 clocks later

@@ -73,7 +73,7 @@ module flow_join
   flow_result_t [1:0] theirs;
 
   for (genvar h = 0; h < 2; h++) begin : g_joined
-    // A flow that one half has is found, whatever the other could not read.
+    // A flow in one half is found even if the other half could not be read.
     assign joined[h] = '{
         tag: kept[h].tag,
         result: kept[h].result.hit || kept[h].result.bad && !theirs[h].hit ? kept[h].result : theirs[h]

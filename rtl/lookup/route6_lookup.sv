@@ -144,7 +144,7 @@ module route6_lookup
     if (read_ready) begin
       concluded_valid <= read_valid;
       concluded       <= read.turn;
-      // A shorter prefix must not be taken for one that could not be read.
+      // A shorter prefix must not replace one that could not be read.
       more            <= hit == '0 && bad == '0 && !read.last;
       result          <= '{
           bad: hit == '0 && |bad,

@@ -5,7 +5,7 @@
 // 1 (`claim`, `forget`), and later look-ups see that. Not ready for CacheLines cycles after reset.
 //
 // A place is being filled while the phase that its claim wrote differs from the phase that its last fill wrote: so either
-// side writes a RAM of its own. A line that memory could not give is not kept: its place is vacant once it is filled.
+// side writes a RAM of its own. A line that comes with an error is not kept: its place is vacant after the fill.
 module cache #(
     parameter  int unsigned LineBytes  = 64,
     parameter  int unsigned LineWidth  = 24,                   // bits of a line's number
@@ -36,7 +36,7 @@ module cache #(
     input  logic                  fill,
     input  logic [IndexWidth-1:0] fill_index,
     input  logic                  fill_phase,
-    input  logic                  fill_bad,    // there are no bytes: who looks again, reads again
+    input  logic                  fill_bad,    // the bytes are invalid: the next look-up reads again
     input  logic [ DataWidth-1:0] fill_data
 );
   if ((CacheLines & (CacheLines - 1)) != 0) $error("cache: CacheLines must be a power of two");

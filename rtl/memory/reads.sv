@@ -2,8 +2,8 @@
 //
 // Reads of lines through AXI3: gives each a free ID, keeps what is known of it until the answer, takes answers in any order
 // (beats of different reads may alternate). Latency from the last beat to `done_valid` 1 cycle. Throughput 1 beat per cycle;
-// a line of 64 bytes is two. A line that comes with an error is given as ones, which every table takes for a line that
-// could not be read (`viaduct_pkg`).
+// a line of 64 bytes is two. A line that comes with an error is given as ones, and each table's look-up
+// recognises them (`viaduct_pkg`).
 module reads #(
     parameter  int unsigned LineBytes    = 64,                   // 32 or 64
     parameter  int unsigned LineWidth    = 24,

@@ -51,7 +51,7 @@ module verdict
     logic         own;        // the flow's own nexthop is used
     logic         found;      // a table gave a nexthop
     logic         source_ok;
-    logic         bad;        // something was not found in what could be read
+    logic         bad;        // a look-up found nothing, but could not read every line
   } packet_t;
 
   logic        bad_table;

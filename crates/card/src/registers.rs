@@ -111,7 +111,7 @@ pub enum Punt {
     Dhcp = 43,
     /// A tunnel packet over IPv6 without a UDP checksum.
     OuterChecksumMissing = 44,
-    /// HBM answered a read for its look-ups with an error, and what could be read does not say.
+    /// HBM answered a read for the packet's look-ups with an error, and the readable lines do not decide.
     MemoryError = 45,
 }
 
@@ -1268,7 +1268,7 @@ pub mod command {
     pub const COMMAND: u32 = 0x048;
     /// 1 while a command runs. (ro)
     pub const BUSY: u32 = 0x04c;
-    /// Commands done since reset, in bits 30:0. Bit 31: HBM answered a write with an error since then, so that its tables may hold old lines. (ro)
+    /// Commands done since reset, in bits 30:0. Bit 31: HBM answered a write with an error since reset, so its tables may hold old lines. (ro)
     pub const DONE: u32 = 0x050;
 }
 
@@ -1286,9 +1286,9 @@ pub mod engine {
     pub const HELD: u32 = 0x008;
     /// Packets dropped as their hold group's ring had no room, at all outputs. (ro)
     pub const HOLD_FULL: u32 = 0x00c;
-    /// Answers of HBM with an error since reset: beats of reads, and writes. Such a line is in no cache. (ro)
+    /// HBM's error responses since reset: beats of reads, and writes. No cache keeps such a line. (ro)
     pub const MEMORY_ERRORS: u32 = 0x010;
-    /// HBM channels that answered with an error since reset, a bit each: of the flow table, bridge, route, nexthop. (ro)
+    /// HBM channels that answered with an error since reset, a bit each: those of the flow, bridge, route and nexthop tables. (ro)
     pub const FAILING_CHANNELS: u32 = 0x014;
     /// Packets that each guest's port may send to the host in a window of 2^18 clocks, about 1 ms; those beyond are dropped. 0: any number. (rw)
     pub const GUEST_BUDGET: u32 = 0x020;
