@@ -151,11 +151,12 @@ impl Driven {
             to: u64::MAX,
             counts: [0; 2],
         };
-        for number in 0..PASSING {
-            let flow = Flow::new(2 + number % 2 + number / 2 * 4, u32::MAX);
+        // No packets pass before all flows are there: `feed` needs flows of both directions.
+        let passing = || (0..PASSING).map(|number| Flow::new(2 + number % 2 + number / 2 * 4, u32::MAX));
+        for flow in passing() {
             driven.put(flow)?;
-            driven.flows.push(Flow::new(2 + number % 2 + number / 2 * 4, u32::MAX));
         }
+        driven.flows = passing().collect();
         Ok(driven)
     }
 

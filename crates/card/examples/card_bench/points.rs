@@ -81,7 +81,7 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
         let short = Load { warm: 500, clocks: 1000, flows: Flows::Straight, ..both };
         all.extend(shapes(short).into_iter().filter(|point| point.name != "GRE"));
         all.extend(mixes(short).into_iter().filter(|point| point.name == "Zipf IMIX"));
-        all.push(latency);
+        all.extend([latency, by_driver(both)]);
         return all;
     }
     let straight = Load { flows: Flows::Straight, ..both };
@@ -105,13 +105,18 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
     if pipes == 2 {
         all.extend(pairs(both, &latency));
     } else {
-        let driver = Load { updating: Updating::Driver, flows: Flows::Few, ..both };
-        all.extend([latency.clone(), point("updates by the driver 64", driver, Gate::Mpps(rate, rate))]);
+        all.extend([latency.clone(), by_driver(both)]);
     }
     let clocks = (MANY * both.sizes.mean(|size| both.shape.beats(size)) / 0.9 / pipes as f64) as u64;
     let long = Load { clocks, ..latency.load };
     all.push(Point { load: long, name: "latency 64, a million packets".to_owned(), ..latency });
     all
+}
+
+/// The driver changes flows over PCIe.
+fn by_driver(both: Load) -> Point {
+    let rate = 122.5;
+    point("updates by the driver 64", Load { updating: Updating::Driver, ..both }, Gate::Mpps(rate, rate))
 }
 
 /// What guests and tunnels carry besides IPv4 in MPLS over UDP.
