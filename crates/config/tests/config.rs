@@ -105,6 +105,12 @@ fn each_mistake_is_named() {
             "gateway = \"192.0.3.254\"",
             "gateway 192.0.3.254 is in none of the wire's subnets",
         ),
+        (
+            "socket = \"vm1.sock\"",
+            "socket = \"a\\n<0>b.sock\"",
+            "guest \"vm1\": `socket` has control characters in it",
+        ),
+        ("device = \"tapmon0\"", "device = \"a\\n<0>b\"", "`device` takes the name of a network device"),
         ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
         ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
         ("vlan = 7", "vlan = 4095", "vlan 4095 is out of range; use 1 to 4094"),

@@ -73,7 +73,7 @@ fn render(core: &Core, process: &Process) -> String {
 }
 
 fn host(view: &View, text: &mut Text) {
-    let info = format!("host=\"{}\",version=\"{}\"", view.host.name, env!("CARGO_PKG_VERSION"));
+    let info = format!("host=\"{}\",version=\"{}\"", escaped(&view.host.name), env!("CARGO_PKG_VERSION"));
     text.family("info", "gauge", "The daemon.", [(info, 1)]);
     let uptime = view.started.elapsed().as_secs();
     text.family("uptime_seconds", "gauge", "Seconds since the daemon started.", [(String::new(), uptime)]);

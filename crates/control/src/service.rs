@@ -54,7 +54,7 @@ impl From<Error> for Status {
 /// Longest message of a refusal, bytes: it travels in a header, whose length HTTP/2 bounds.
 const MAX_MESSAGE: usize = 4096;
 
-/// The lines of a message that fit, and how many did not.
+/// The lines of a message that fit, and how many did not. A line that alone is too long is cut.
 fn shortened(text: &str) -> String {
     let mut length = 0;
     let fits = |line: &&str| {
@@ -64,8 +64,19 @@ fn shortened(text: &str) -> String {
     let lines: Vec<&str> = text.lines().take_while(fits).collect();
     match text.lines().count() - lines.len() {
         0 => text.to_owned(),
+        _ if lines.is_empty() => text.chars().take(MAX_MESSAGE / 4).chain("...".chars()).collect(),
         more => format!("{}\n... and {more} more; `viaduct check FILE` lists all", lines.join("\n")),
     }
+}
+
+/// What was sent is wrong.
+fn invalid(text: impl AsRef<str>) -> Status {
+    Status::invalid_argument(shortened(text.as_ref()))
+}
+
+/// What was asked for is not there.
+fn missing(text: impl AsRef<str>) -> Status {
+    Status::not_found(shortened(text.as_ref()))
 }
 
 impl Service {
@@ -167,7 +178,7 @@ impl Viaduct for Service {
         let peer = peer(&request);
         let objects: Result<Vec<_>, String> =
             request.into_inner().objects.iter().map(convert::object).collect();
-        let objects = objects.map_err(Status::invalid_argument)?;
+        let objects = objects.map_err(invalid)?;
         let warnings = state::warnings(objects.iter());
         let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
         log(peer, "add", &done);
@@ -182,7 +193,7 @@ impl Viaduct for Service {
             .into_iter()
             .map(|key| convert::key(&tables::rule_by_id(&view, key)))
             .collect();
-        let keys = keys.map_err(Status::invalid_argument)?;
+        let keys = keys.map_err(invalid)?;
         let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
         log(peer, "remove", &done);
         Ok(Response::new(changed(&self.view(), done, Vec::new())))

@@ -298,11 +298,16 @@ impl Guest {
         if !(1..=MAX_QUEUES).contains(&self.queues) {
             r.problem(Some("queues"), format!("{} queue pairs; use 1 to {MAX_QUEUES}", self.queues));
         }
-        if self.device.as_ref().is_some_and(|d| d.is_empty() || d.len() > 15 || d.contains(['/', ' '])) {
+        let unfit = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        if self.device.as_ref().is_some_and(|d| d.is_empty() || d.len() > 15 || d.contains(unfit)) {
             r.problem(Some("device"), "`device` takes the name of a network device, 1 to 15 characters");
         }
         if self.socket.as_deref() == Some("") {
             r.problem(Some("socket"), "`socket` is empty");
+        }
+        // The path goes to the log, where a line of its own would be believed.
+        if self.socket.as_ref().is_some_and(|socket| socket.contains(char::is_control)) {
+            r.problem(Some("socket"), "`socket` has control characters in it");
         }
         let is_mode = |mode: &String| u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o777);
         if self.socket_mode.as_ref().is_some_and(|mode| !is_mode(mode)) {

@@ -142,6 +142,36 @@ async fn readers_see_and_change_nothing() {
     .await;
 }
 
+/// Words that go back in a refusal, which travels in a header.
+#[tokio::test]
+async fn long_nonsense_is_refused_in_short() {
+    with_server(|dir| async move {
+        let mut client = client_of(api::readers_socket(dir.path())).await;
+        let long = "x".repeat(900_000);
+        let text = Some(v1::explain_request::Packet::Text(long.clone()));
+        let frame = Some(v1::explain_request::Packet::Frame(vec![0; 900_000]));
+        let explain = |interface: &str, packet| v1::ExplainRequest { interface: interface.into(), packet };
+        let table = v1::TableRequest { table: TableName::Route.into(), network: Some(long.clone()) };
+        let refused = [
+            client.explain(explain("vm1", text)).await.unwrap_err(),
+            client.explain(explain("vm1", frame)).await.unwrap_err(),
+            client.explain(explain(&long, None)).await.unwrap_err(),
+            client.table(table).await.unwrap_err(),
+            client.flows(v1::FlowsRequest { r#match: long }).await.unwrap_err(),
+        ];
+        for status in refused {
+            let is_plain = matches!(status.code(), tonic::Code::InvalidArgument | tonic::Code::NotFound);
+            assert!(
+                is_plain && status.message().len() <= 8192,
+                "{:?} {}",
+                status.code(),
+                status.message().len()
+            );
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_file_of_nonsense_is_refused_with_reasons() {
     with_server(|dir| async move {

@@ -9,7 +9,7 @@ use tonic::Status;
 
 /// The connections that a text asks for. They are collected before any is sent: a slow client holds up nobody.
 pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
-    let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(Status::invalid_argument)?;
+    let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(super::invalid)?;
     view.executor.settle();
     let mut found = Vec::new();
     view.executor.flows(&mut |flow| {
@@ -23,7 +23,7 @@ pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
 
 /// Forgets those connections; returns how many.
 pub(super) fn flush(view: &View, text: &str) -> Result<u64, Status> {
-    let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(Status::invalid_argument)?;
+    let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(super::invalid)?;
     let flushed = view.executor.flush_flows(&mut |flow| matching.flow(flow, |vrf| view.network_name(vrf)));
     Ok(flushed as u64)
 }

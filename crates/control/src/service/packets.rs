@@ -24,18 +24,19 @@ const SNAP_LENGTH: u32 = 256 * 1024;
 pub(super) fn interface(view: &View, name: &str) -> Result<VifId, Status> {
     view.ids.vif(name).ok_or_else(|| {
         let names: Vec<&str> = view.tables.vifs.values().map(|vif| &*vif.name).collect();
-        Status::not_found(format!("there is no interface \"{name}\"; there are: {}", names.join(", ")))
+        super::missing(format!("there is no interface \"{name}\"; there are: {}", names.join(", ")))
     })
 }
 
 pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Explanation, Status> {
     let ingress = interface(view, &request.interface)?;
     let frame = match request.packet {
-        Some(Packet::Frame(frame)) => frame,
-        Some(Packet::Text(text)) => {
-            packet_text::frame(view, ingress, &text).map_err(Status::invalid_argument)?
+        Some(Packet::Frame(frame)) if frame.len() > SNAP_LENGTH as usize => {
+            return Err(super::invalid(format!("a frame of {} bytes; at most {SNAP_LENGTH}", frame.len())));
         }
-        None => return Err(Status::invalid_argument("no packet to explain")),
+        Some(Packet::Frame(frame)) => frame,
+        Some(Packet::Text(text)) => packet_text::frame(view, ingress, &text).map_err(super::invalid)?,
+        None => return Err(super::invalid("no packet to explain")),
     };
     let explanation = view.executor.explain(ingress, &frame);
     let verdict = explanation.decision.verdict;
@@ -113,8 +114,8 @@ pub(super) fn capture(
     let view = core.view();
     let vif = request.interface.as_deref().map(|name| interface(&view, name)).transpose()?;
     let snap_len = if request.snap_length == 0 { SNAP_LENGTH } else { request.snap_length };
-    let matching = Matching::parse(&request.filter).map_err(Status::invalid_argument)?;
-    let filter = matching.capture(vif, snap_len).map_err(Status::invalid_argument)?;
+    let matching = Matching::parse(&request.filter).map_err(super::invalid)?;
+    let filter = matching.capture(vif, snap_len).map_err(super::invalid)?;
     let (to, from) = sync_channel(BACKLOG);
     view.executor.capture(filter, to);
     let (sender, receiver) = tokio::sync::mpsc::channel(BACKLOG);

@@ -17,7 +17,7 @@ struct Configured<'a> {
 
 pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaReply, Status> {
     let table = match request.table() {
-        RdmaTable::Unspecified => return Err(Status::invalid_argument("which table?")),
+        RdmaTable::Unspecified => return Err(super::invalid("which table?")),
         table => table,
     };
     let view = core.view();
@@ -25,7 +25,7 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
     if let Some(name) = &request.device {
         configured.retain(|device| device.spec.name == *name);
         if configured.is_empty() {
-            return Err(Status::not_found(format!("there is no verbs device \"{name}\"")));
+            return Err(super::missing(format!("there is no verbs device \"{name}\"")));
         }
     }
     let live = core.ports().rdma();

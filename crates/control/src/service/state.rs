@@ -157,10 +157,9 @@ pub(super) fn stats(view: &View, only: Option<u32>) -> Result<v1::StatsReply, St
     let wanted = |w: &&WorkerCounters| only.is_none_or(|only| w.worker == only as usize);
     let found: Vec<_> = workers.iter().filter(wanted).map(worker).collect();
     match only {
-        Some(worker) if found.is_empty() => Err(Status::not_found(format!(
-            "there is no worker {worker}; there are {}, from 0",
-            workers.len()
-        ))),
+        Some(worker) if found.is_empty() => {
+            Err(super::missing(format!("there is no worker {worker}; there are {}, from 0", workers.len())))
+        }
         _ => Ok(v1::StatsReply { workers: found }),
     }
 }
@@ -230,7 +229,7 @@ pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::D
         if DropReason::ALL.iter().all(|reason| reason.name() != name) {
             let text =
                 format!("there is no drop reason \"{name}\"; `viaduct dropstats --explain` lists them");
-            return Err(Status::invalid_argument(text));
+            return Err(super::invalid(text));
         }
     }
     let vif = request.interface.as_deref().map(|name| interface(view, name)).transpose()?;

@@ -14,7 +14,7 @@ pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::Table
         None => None,
         Some(name) => match view.network(name) {
             Some(network) => Some(network.vrf),
-            None => return Err(Status::not_found(format!("there is no network \"{name}\""))),
+            None => return Err(super::missing(format!("there is no network \"{name}\""))),
         },
     };
     if matches!(request.table(), TableName::Nexthop | TableName::Rule) {
@@ -22,7 +22,7 @@ pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::Table
     }
     let mut reply = v1::TableReply::default();
     match request.table() {
-        TableName::Unspecified => return Err(Status::invalid_argument("which table?")),
+        TableName::Unspecified => return Err(super::invalid("which table?")),
         TableName::Vif => reply.vifs = vif_entries(view, only),
         TableName::Nexthop => reply.nexthops = nexthops(view),
         TableName::Route => reply.routes = routes(view, only),
