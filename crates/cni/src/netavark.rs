@@ -67,7 +67,8 @@ struct NetworkOptions {
 /// Carries out one command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (output, status) = match run(&words) {
         Ok(output) => (output, ExitCode::SUCCESS),

@@ -61,7 +61,7 @@ fn fail(failure: &Failure, json: bool) -> ExitCode {
 
 /// Whether a command line that makes no sense asks for JSON.
 fn asked_for_json() -> bool {
-    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     words.iter().any(|word| matches!(&**word, "--json" | "-ojson" | "--output=json"))
         || words.windows(2).any(|pair| matches!(&*pair[0], "-o" | "--output") && pair[1] == "json")
 }
