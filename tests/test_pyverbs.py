@@ -12,6 +12,9 @@ from lab.host import REPOSITORY, binary
 from lab.shell import run
 from lab.topology import SEATS, host_config, verbs
 
+# Its programs give up after times of their own.
+pytestmark = pytest.mark.alone
+
 HERE = Path(__file__).parent / "pyverbs"
 # Where packages' documentation is not installed, scripts/setup unpacks it.
 SOURCES = [root / "usr/share/doc/rdma-core/tests" for root in (Path("/"), REPOSITORY / ".cache/rdma-core")]
