@@ -104,20 +104,18 @@ def datagram(guest, address, port, text=b"hello", timeout=1.5):
 
 def tcp_rate(client, server, address, *, seconds=2, options=()):
     """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
-    server.run(["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"], check=False)
-    words = [
-        "iperf3",
-        "-c",
-        address,
-        "-J",
-        "--connect-timeout",
-        "5000",
-        *(options if "-n" in options else ("-t", seconds, *options)),
-    ]
-    # A server in the background may need a moment before it listens.
+    listen = ["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"]
+    amount = options if "-n" in options else ("-t", seconds, *options)
+    connect = ["iperf3", "-c", address, "-J", "--connect-timeout", "5000", *amount]
     refused = "unable to connect to server: Connection refused"
-    attempt = lambda: client.run(words, check=False, timeout=seconds + 30).stdout
-    report = eventually(lambda: (output := attempt()) and refused not in output and output, "an iperf3 server", 20)
+
+    def attempt():
+        # In the background it does not tell that the address is still taken, by the server of the last call.
+        server.run(listen, check=False)
+        output = client.run(connect, check=False, timeout=seconds + 30).stdout
+        return refused not in output and output
+
+    report = eventually(attempt, "an iperf3 server", 20)
     try:
         return json.loads(report[report.index("{"):])["end"]["sum_received"]["bits_per_second"] / 1e6
     except (KeyError, ValueError):
