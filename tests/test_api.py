@@ -1,4 +1,4 @@
-"""The API as other programs use it: the Python example of docs/api.md, the socket for reading, clients that misbehave."""
+"""The API as other programs use it: docs/api.md and its example, the socket for reading, clients that misbehave."""
 
 import grp
 import os
@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_a_program_attaches_a_container(host, stubs, tmp_path):
 
 
 def test_a_refusal_is_one_line(host, stubs):
-    command = [sys.executable, REPOSITORY / "examples/attach.py", host.run_dir / "viaduct.sock", "bleu", "c9", "10.1.1.99"]
+    control = host.run_dir / "viaduct.sock"
+    command = [sys.executable, REPOSITORY / "examples/attach.py", control, "bleu", "c9", "10.1.1.99"]
     done = subprocess.run([*map(str, command)], env={**os.environ, "PYTHONPATH": str(stubs)}, text=True,
                           capture_output=True, timeout=20, check=False)  # fmt: skip
     assert done.returncode == 1
@@ -81,8 +83,7 @@ def test_readers_read(host):
     assert {"a1", "a2"} <= {guest["name"] for guest in host.viaduct("guest")}
 
 
-def test_a_client_that_never_reads_costs_nobody_anything(host):
-    """Clients ask for much and read nothing, or send garbage; another one gets its answers."""
+def test_clients_that_send_garbage_cost_nobody_anything(host):
     path = str(host.run_dir / "viaduct.sock")
     clients = []
     for text in (b"\0" * 100_000, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 50_000):
@@ -99,3 +100,42 @@ def test_a_client_that_never_reads_costs_nobody_anything(host):
     host.a1.expect_ping(SEATS["a2"].address)
     for client in clients:
         client.close()
+
+
+def resident(pid):
+    """Memory of a process, bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+
+
+NEVER_READS = """
+import sys
+import attach
+
+viaduct = attach.connect(sys.argv[1])
+streams = [viaduct.Capture(attach.api.CaptureRequest()) for _ in range(4)]
+streams += [viaduct.Flows(attach.api.FlowsRequest()) for _ in range(4)]
+print("asked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_client_that_never_reads_its_streams_costs_nobody_anything(host, stubs):
+    """More is captured for it than its connection holds; the daemon keeps little of that."""
+    path = os.pathsep.join((str(stubs), str(REPOSITORY / "examples")))
+    client = subprocess.Popen([sys.executable, "-c", NEVER_READS, str(host.run_dir / "viaduct.sock")], text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    try:
+        assert client.stdout.readline() == "asked\n"
+        pid = host.viaduct("status")["pid"]
+        memory = resident(pid)
+        host.a1.run(["ping", "-q", "-f", "-c", "20000", "-s", "1400", SEATS["a2"].address], timeout=60)
+        # 56 MB passed, four times over.
+        assert resident(pid) < memory + (64 << 20)
+        assert host.viaduct("status")
+        with socket.socket(socket.AF_UNIX) as another:
+            another.connect(str(host.run_dir / "viaduct.sock"))
+    finally:
+        client.kill()
+    host.a1.expect_ping(SEATS["a2"].address)

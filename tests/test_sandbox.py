@@ -62,7 +62,7 @@ def test_the_daemon_owns_little_and_says_so(host):
 
 
 def test_its_files_are_those_of_its_start(host):
-    """The daemon holds its store, its lock, sockets, what metrics say of its own process; no other directory, and nothing
+    """The daemon holds its store, its lock, sockets, what metrics say of its own process; no other directory, nothing
     of others."""
     pid = host.viaduct("status")["pid"]
     names = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]

@@ -18,7 +18,10 @@ const MOST: u64 = 1 << 28;
 #[derive(Debug, thiserror::Error)]
 pub enum BarError {
     /// The file can't be opened or mapped.
-    #[error("{}: {error}; give the card's resource file, such as /sys/bus/pci/devices/<address>/resource2, as root", path.display())]
+    #[error(
+        "{}: {error}; give the card's resource file, such as /sys/bus/pci/devices/<address>/resource2, as root",
+        path.display()
+    )]
     Io {
         /// Its path.
         path: PathBuf,
@@ -26,7 +29,10 @@ pub enum BarError {
         error: io::Error,
     },
     /// Too short for a card.
-    #[error("{}: {len} bytes after {window:#x}, but a card's registers take at least 16384: give the file of another BAR", path.display())]
+    #[error(
+        "{}: {len} bytes after {window:#x}, but a card's registers take at least 16384: give the file of another BAR",
+        path.display()
+    )]
     TooShort {
         /// Its path.
         path: PathBuf,

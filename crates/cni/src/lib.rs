@@ -23,3 +23,8 @@ pub mod cni;
 pub mod netavark;
 
 pub use error::Error;
+
+/// The words after the program's name. What is not UTF-8 is no command, and no panic.
+fn arguments() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
+}

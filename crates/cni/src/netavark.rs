@@ -9,7 +9,7 @@ use crate::interface::{Interface, Route};
 use crate::netns::Netns;
 use crate::records::{DATA_DIR, Records};
 use api::v1;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -67,8 +67,7 @@ struct NetworkOptions {
 /// Carries out one command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let arguments: Vec<String> = crate::arguments().collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (output, status) = match run(&words) {
         Ok(output) => (output, ExitCode::SUCCESS),
@@ -190,12 +189,10 @@ fn addresses(request: &Request) -> Result<Vec<(IpNet, Option<IpAddr>)>, Error> {
 fn routes(network: &Network, addresses: &[(IpNet, Option<IpAddr>)]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for gateway in addresses.iter().filter_map(|(_, gateway)| *gateway) {
-        let any: IpAddr = if gateway.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-        let route = Route { dst: any.into(), gw: Some(gateway), ..Route::default() };
-        let route = Route { dst: IpNet::new(any, 0).unwrap_or(route.dst), ..route };
+        let dst = if gateway.is_ipv4() { Ipv4Net::default().into() } else { Ipv6Net::default().into() };
         // Several subnets of a family have one default route.
-        if !routes.iter().any(|other| other.dst == route.dst) {
-            routes.push(route);
+        if !routes.iter().any(|other| other.dst == dst) {
+            routes.push(Route { dst, gw: Some(gateway), ..Route::default() });
         }
     }
     routes.extend(network.routes.iter().flatten().map(|route| Route {

@@ -121,14 +121,15 @@ pub async fn serve(
     let what = "sockets of clients";
     let (listener, readers) =
         (at(what, unix(listeners.api))?, at(what, listeners.readers.map(unix).transpose())?);
-    let scrapes = at(what, listeners.metrics.map(tcp).transpose())?;
+    let scrapes = at(what, listeners.metrics.map(tcp).transpose())?
+        .map(|(listener, process)| metrics::serve(core.clone(), process, listener));
     let service = Service { core: core.clone(), sandbox };
     let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone()), READING));
     ready();
     tokio::select! {
         result = answer(listener, service, CONTROL) => at("control socket", result)?,
         result = or_never(readers) => at("socket of readers", result)?,
-        () = scrape(core.clone(), scrapes) => {}
+        () = or_never(scrapes) => {}
         () = refresh(&core) => {}
         () = stop => {}
     }
@@ -148,13 +149,6 @@ async fn answer(listener: UnixListener, service: impl Viaduct, limits: Limits) -
 async fn or_never<T>(work: Option<impl Future<Output = T>>) -> T {
     match work {
         Some(work) => work.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn scrape(core: Arc<Core>, metrics: Option<(TcpListener, Process)>) {
-    match metrics {
-        Some((listener, process)) => metrics::serve(core, process, listener).await,
         None => std::future::pending().await,
     }
 }

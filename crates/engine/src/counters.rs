@@ -97,7 +97,7 @@ pub(crate) struct WorkerCells {
     pub cycles: CycleCells,
     pub bursts: [Count; BURST_CLASSES],
     drops: Vec<Count>,
-    /// Those at each interface, one interface after the other.
+    /// Those at each interface, one interface after the other: 8 bytes for each reason, 2.4 MB for all interfaces.
     vif_drops: Vec<Count>,
     vifs: Vec<VifCells>,
     rules: Mutex<HashMap<RuleId, Counters>>,

@@ -83,11 +83,7 @@ fn kind(word: &str) -> Option<Kind> {
 
 /// The command line so far.
 fn words() -> Vec<String> {
-    std::env::args_os()
-        .map(|word| word.to_string_lossy().into_owned())
-        .skip_while(|word| word != "--")
-        .skip(1)
-        .collect()
+    crate::words().skip_while(|word| word != "--").skip(1).collect()
 }
 
 /// The keys of the objects of a kind.

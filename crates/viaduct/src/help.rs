@@ -1,6 +1,8 @@
 //! Examples and grammars in help texts and manual pages.
 
-pub const GUEST_EXAMPLES: &str = "Example: viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
+pub const GUEST_EXAMPLES: &str = "\
+Example:
+  viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
 
 pub const RT_EXAMPLES: &str = "\
 Examples:

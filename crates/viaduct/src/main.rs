@@ -59,9 +59,14 @@ fn fail(failure: &Failure, json: bool) -> ExitCode {
     ExitCode::from(status)
 }
 
+/// The words of the command line. What is not UTF-8 is no command, and no panic.
+fn words() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
+}
+
 /// Whether a command line that makes no sense asks for JSON.
 fn asked_for_json() -> bool {
-    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<String> = words().collect();
     words.iter().any(|word| matches!(&**word, "--json" | "-ojson" | "--output=json"))
         || words.windows(2).any(|pair| matches!(&*pair[0], "-o" | "--output") && pair[1] == "json")
 }

@@ -21,7 +21,7 @@ const MAX_INPUT: u64 = 4 << 20;
 /// Carries out one command; what the process was called with decides which.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).skip(1);
+    let mut arguments = crate::arguments();
     if arguments.next().as_deref() == Some("restore") {
         return restore(arguments.next());
     }

@@ -52,9 +52,7 @@ pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
             network.gateways.iter().flat_map(both).collect()
         }
         Object::Guest(guest) => guest.mac.map(|mac| addresses_of(guest, mac)).unwrap_or_default(),
-        Object::Route(route) => {
-            vec![ObjectRoute::from(route)]
-        }
+        Object::Route(route) => vec![ObjectRoute::from(route)],
         _ => Vec::new(),
     }
 }
