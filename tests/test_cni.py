@@ -228,6 +228,16 @@ def test_a_hostile_ipam_plug_in(runtime, answer):
     assert runtime.leftovers() == [] and interfaces(runtime, "c1") == set()
 
 
+def test_an_ipam_plug_in_that_prints_before_it_reads(runtime):
+    """Both sides have more to say than a pipe holds."""
+    ipam = runtime.plugins / "ipam"
+    result = json.dumps({"cniVersion": "1.1.0", "ips": [{"address": "10.1.1.77/24"}]})
+    ipam.write_text(f"#!/bin/sh\nprintf '%200000s' ''\necho '{result}'\ncat >/dev/null\n")
+    ipam.chmod(0o755)
+    runtime.call("ADD", config(ipam={"type": "ipam"}, args={"cni": {"note": "x" * 200_000}}))
+    guest(runtime, "c1").expect_ping("10.1.1.254")
+
+
 def test_gc_removes_what_is_not_valid_in_its_network_alone(runtime):
     for container in ("c1", "c2", "c3"):
         runtime.call("ADD", config(), container=container)

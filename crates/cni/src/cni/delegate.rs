@@ -66,13 +66,9 @@ impl<'a> Delegate<'a> {
     /// Sends the configuration, and reads the answer.
     fn talk(&self, child: &mut Child) -> Result<Vec<u8>, Error> {
         if let Some(mut input) = child.stdin.take() {
-            match input.write_all(self.text) {
-                // It may end without reading.
-                Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                    return Err(Error::Io(format!("writing to {}", self.name), e));
-                }
-                _ => {}
-            }
+            let text = self.text.to_vec();
+            // It may print before it reads, and end without reading.
+            std::thread::spawn(move || input.write_all(&text));
         }
         let mut printed = Vec::new();
         if let Some(output) = child.stdout.take() {
