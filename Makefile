@@ -19,9 +19,11 @@ PYTEST ?=
 
 # make bench BENCH="--only throughput --rounds 3": arguments for the benchmark.
 BENCH ?=
+# make bench-quick PROFILE=card: with the binaries of the tests.
+PROFILE ?= release
 
 .PHONY: help demo test test-rust test-e2e nightly bench bench-quick bench-instructions bench-instructions-update \
-	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
+	bench-programs card-test card-bench card-soak test-binaries card-synthesis rtl-lint fmt fmt-check lint \
 	dependencies fuzz mutants soak build verbs verbs-musl plug-ins \
 	install package package-test clean
 
@@ -49,9 +51,8 @@ plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distrib
 
 demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
-	@$(MAKE) --no-print-directory build verbs
-	@test -x target/card/viaductd || echo "viaductd with the simulated card: Verilator makes C++ of rtl/; the first time that takes minutes"
-	@$(MAKE) --no-print-directory card-daemon
+	@test -x target/card/viaductd || echo "building Viaduct, and C++ of rtl/ by Verilator: the first time that takes minutes"
+	@$(MAKE) --no-print-directory test-binaries
 	@scripts/as-root $(PYTHON) demo/demo.py $(if $(filter no,$(QEMU)),--no-vm)
 
 test: ## every test but those of `make nightly`, the fast ones first; stops at the first stage that fails
@@ -68,16 +69,16 @@ nightly: ## what takes too long for every change (hours): loom, fuzz targets for
 
 bench-programs:
 	@scripts/setup bench
-	@$(MAKE) --no-print-directory build verbs
-	cargo build --release --locked --bin replay
+	@$(MAKE) --no-print-directory $(if $(filter release,$(PROFILE)),build verbs,test-binaries)
+	cargo build --profile $(PROFILE) --locked --bin replay
 	@for program in generator memory regions; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
-	@cp target/release/replay target/bench/
+	@cp target/$(PROFILE)/replay target/bench/
 
 bench: bench-programs ## Viaduct and its peers, measured side by side; report in bench/report (BENCH="--help" tells more)
-	@$(PYTHON) -m bench $(BENCH)
+	@$(PYTHON) -m bench --viaduct-bin target/$(PROFILE) $(BENCH)
 
 bench-quick: bench-programs ## the same in minutes: says that everything can be measured, not how fast it is
-	@$(PYTHON) -m bench --quick $(BENCH)
+	@$(PYTHON) -m bench --viaduct-bin target/$(PROFILE) --quick $(BENCH)
 
 bench-instructions: ## instructions of each stage of the packet path, held against a baseline
 	@scripts/setup instructions
@@ -98,9 +99,10 @@ card-soak: ## five million random packets and many changes of tables through the
 	CARD_PACKETS=5000000 CARD_SEEDS=60 cargo test --profile card --locked --features card-sim -p card --test engine
 	cargo test --profile card --locked --features card-sim-2x2 -p card --test engine
 
-card-daemon: ## viaductd with the simulated card, in target/card
+test-binaries: ## what the demo and the tests run, in target/card: built quickly, viaductd with the simulated card in it
 	@scripts/setup card
-	cargo build --profile card --locked -p viaductd --bin viaductd --features card-sim
+	cargo build --profile card --locked -p viaductd -p viaduct -p verbs -p rdmacm -p cni --features viaductd/card-sim
+	@scripts/link-verbs target/card
 
 card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; plots in bench/report (QUICK=1: one pipe of each direction, minutes)
 	@scripts/setup card-bench
@@ -136,7 +138,7 @@ mutants: ## mutations of the code that everything rests on: 95 % must be caught 
 	@scripts/setup mutants
 	@scripts/mutants $(MUTANTS)
 
-soak: build verbs ## hostile driver, program and wire, changes and restarts at once, then verbs programs that die, for TIME seconds each (default 30)
+soak: test-binaries ## hostile driver, program and wire, changes and restarts at once, then verbs programs that die, for TIME seconds each (default 30)
 	@scripts/setup test
 	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
 	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived

@@ -1,4 +1,4 @@
-"""A host whose executor is the simulated card, clock by clock. `make card-daemon` builds its daemon."""
+"""A host whose executor is the simulated card, clock by clock."""
 
 import socket
 
@@ -6,17 +6,10 @@ import pytest
 
 from lab import eventually
 from lab.capture import tshark
-from lab.host import card_daemon
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes
 from lab.traffic import EchoServer, tcp_rate
 
 # The simulation takes a CPU.
-
-
-@pytest.fixture(autouse=True, scope="module")
-def built():
-    assert card_daemon().exists(), f"no {card_daemon()}: make card-daemon"
-
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from lab import Failed
 from lab.containers import Runtime, example, rootfs, tool
-from lab.host import REPOSITORY, plug_in
+from lab.host import REPOSITORY, binary
 from test_cni import example_host, guest, interfaces
 
 PAGE = (REPOSITORY / "docs/containers.md").read_text()
@@ -59,7 +59,7 @@ class Netavark:
         self.runtime = runtime
         self.plugins = runtime.directory / "netavark"
         self.plugins.mkdir()
-        (self.plugins / "viaduct").symlink_to(plug_in("netavark-viaduct"))
+        (self.plugins / "viaduct").symlink_to(binary("netavark-viaduct"))
 
     def run(self, action, request, *words):
         command = ["env", "NETAVARK_FW=none", tool("netavark"), "--config", self.runtime.directory / "config"]

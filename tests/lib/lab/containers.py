@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from .host import REPOSITORY, plug_in
+from .host import REPOSITORY, binary
 from .shell import Failed, run
 
 TOOLS = REPOSITORY / ".cache/tools/bin"
@@ -35,7 +35,7 @@ class Runtime:
         self.lab, self.host = lab, host
         self.directory = host.directory / "runtime"
         self.plugins = self._directory("plugins")
-        for name, program in (("viaduct-cni", plug_in("viaduct-cni")), ("host-local", tool("host-local"))):
+        for name, program in (("viaduct-cni", binary("viaduct-cni")), ("host-local", tool("host-local"))):
             (self.plugins / name).symlink_to(program)
         self.mounts = {
             host.run_dir: "/run/viaduct",

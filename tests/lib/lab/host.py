@@ -10,29 +10,18 @@ from .shell import Background, Failed, eventually, run
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def binary(name):
-    """The built program; VIADUCT_BIN names another directory than the release build's."""
-    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
-    path = Path(os.environ.get("VIADUCT_BIN", default)) / name
-    if not path.exists():
-        raise Failed(f"{path} is missing: run cargo build --release")
-    return path
-
-
-def plug_in(name):
-    """A plug-in of container runtimes, as `cargo build` makes it; VIADUCT_BIN names another directory."""
-    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "debug"
-    path = Path(os.environ.get("VIADUCT_BIN", default)) / name
-    if not path.exists():
-        raise Failed(f"{path} is missing: run cargo build -p cni")
-    return path
-
-
-def card_daemon():
-    """The viaductd that has a simulated card; VIADUCT_CARD_BIN names another directory than that of `make
-    card-daemon`."""
+def binaries():
+    """The directory of what was built for the tests; VIADUCT_BIN names another one."""
     default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "card"
-    return Path(os.environ.get("VIADUCT_CARD_BIN", default)) / "viaductd"
+    return Path(os.environ.get("VIADUCT_BIN", default))
+
+
+def binary(name):
+    """A built program."""
+    path = binaries() / name
+    if not path.exists():
+        raise Failed(f"{path} is missing: run make test-binaries")
+    return path
 
 
 class Host:
@@ -65,8 +54,7 @@ class Host:
         self.write()
         self.starts += 1
         log = self.directory / f"viaductd-{self.starts}.log"
-        card = self.config.host.get("executor") == "card-sim"
-        command = [card_daemon() if card else binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
+        command = [binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
         command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
         command += self.options
         # Both streams go to one file: so `ready` is found, and appears in its place among the messages.

@@ -1,22 +1,18 @@
-"""Programs that use RDMA in containers whose guests have a verbs device, over the libraries of `make verbs`;
-perftest."""
+"""Programs that use RDMA in containers whose guests have a verbs device, over the drop-in libraries; perftest."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from .host import REPOSITORY
+from .host import binaries
 from .shell import Failed, eventually
 
 PORT = 18515
 
 
 def libraries():
-    """The directory of the drop-in libraries; VIADUCT_BIN names another one than the release build's."""
-    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
-    path = Path(os.environ.get("VIADUCT_BIN", default)) / "verbs"
+    """The directory of the drop-in libraries."""
+    path = binaries() / "verbs"
     if not (path / "libibverbs.so.1").exists():
-        raise Failed(f"{path}/libibverbs.so.1 is missing: run make verbs")
+        raise Failed(f"{path}/libibverbs.so.1 is missing: run make test-binaries")
     return path
 
 
