@@ -2,12 +2,13 @@
 //!
 //! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands packets to a
 //! worker, the [`Offload`] metadata that travels beside a packet, the [`Lease`] of a shared queue, guest memory
-//! [`Regions`], the SIGBUS guard, and [`signal`] for eventfds that others hold. It is the one crate that touches bytes
+//! [`Regions`] and the log of its pages written, the SIGBUS guard, and [`signal`] for eventfds that others hold. It is the one crate that touches bytes
 //! which another party may be writing, so it never forms a `&[u8]` over them.
 //!
 //! Must not know: rings, packet formats, tables.
 
 mod burst;
+mod dirty;
 mod fault;
 mod guard;
 mod lease;
@@ -19,6 +20,7 @@ mod signal;
 pub mod vnet;
 
 pub use burst::{BURST, Burst, RxPacket};
+pub use dirty::{DirtyLog, LOG_PAGE};
 pub use fault::FaultWord;
 pub use guard::Guarded;
 pub use lease::Lease;

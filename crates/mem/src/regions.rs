@@ -184,6 +184,12 @@ impl Region {
         Ok(Self { place: Place { gpa, len, host }, user, shrinkable: false, _mapping: None })
     }
 
+    /// Our address of the byte at `offset`, if there is one.
+    pub(crate) fn byte(&self, offset: u64) -> Option<*mut u8> {
+        // SAFETY: inside the region.
+        (offset < self.place.len).then(|| unsafe { self.place.host.add(offset as usize) })
+    }
+
     /// Whether the guest's side can still remove memory: the file is not sealed against shrinking, or has huge pages.
     #[must_use]
     pub fn shrinkable(&self) -> bool {
@@ -232,6 +238,14 @@ impl Regions {
         (len <= region.place.len - offset).then(|| unsafe { region.place.host.add(offset as usize) })
     }
 
+    /// The guest-physical address of the byte that we have at `host`, if it is the guest's.
+    #[must_use]
+    pub fn gpa(&self, host: *const u8) -> Option<u64> {
+        let offset = |place: &Place| (host.addr() as u64).wrapping_sub(place.host.addr() as u64);
+        let place = self.0.iter().map(|region| region.place).find(|place| offset(place) < place.len)?;
+        Some(place.gpa + offset(&place))
+    }
+
     fn find(&self, gpa: u64) -> Option<&Region> {
         let after = self.0.partition_point(|r| r.place.gpa <= gpa);
         self.0[..after].last().filter(|r| gpa - r.place.gpa < r.place.len)
@@ -259,6 +273,12 @@ impl Resolver {
     pub unsafe fn new(regions: Arc<Regions>) -> Option<Self> {
         let last = regions.0.first()?.place;
         Some(Self { regions, last })
+    }
+
+    /// The regions it looks in.
+    #[must_use]
+    pub fn regions(&self) -> &Regions {
+        &self.regions
     }
 
     /// The `len` bytes at guest-physical `gpa`, if they are in the region of the last hit.

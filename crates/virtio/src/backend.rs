@@ -7,7 +7,7 @@ use crate::features::Features;
 use crate::log::Log;
 use crate::queue::{Running, Shared};
 use crate::ring::{Addresses, Layout, LayoutError, Memory, Packed, Ring, Split, Virtqueue, dispatch};
-use mem::{FaultWord, MAX_REGIONS, Region, RegionError, RegionSpec, Regions};
+use mem::{DirtyLog, FaultWord, MAX_REGIONS, Region, RegionError, RegionSpec, Regions};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -72,6 +72,8 @@ pub(crate) struct Backend {
     features: Features,
     protocol: VhostUserProtocolFeatures,
     regions: Arc<Regions>,
+    /// Where pages written are marked, if features say that they are.
+    dirty: Option<DirtyLog>,
     rings: Vec<Vring>,
 }
 
@@ -82,7 +84,7 @@ impl Backend {
         let rings = shared.queues.iter().map(|_| Vring::default()).collect();
         let protocol = VhostUserProtocolFeatures::empty();
         let features = Features::default();
-        Self { log, shared, offered, max_mtu, features, protocol, regions: Arc::default(), rings }
+        Self { log, shared, offered, max_mtu, features, protocol, regions: Arc::default(), dirty: None, rings }
     }
 
     /// Where messages about this guest are logged.
@@ -119,8 +121,9 @@ impl Backend {
             return Ok(());
         }
         let (packed, event_idx) = (features.has(Features::RING_PACKED), features.has(Features::EVENT_IDX));
+        let dirty = self.dirty.clone().filter(|_| features.has(Features::LOG_ALL));
         // SAFETY: the memory goes into `Running`, which drops it together with the ring, after the last burst.
-        let memory = unsafe { Memory::new(self.regions.clone(), features.has(Features::INDIRECT_DESC)) };
+        let memory = unsafe { Memory::new(self.regions.clone(), features.has(Features::INDIRECT_DESC), dirty) };
         let Some(memory) = memory else { return Ok(()) };
         let layout = Layout::resolve(&self.regions, at, ring.size, packed, event_idx)
             .map_err(|source| Refused::Ring { index, source })?;
@@ -143,7 +146,7 @@ impl Backend {
         {
             self.log.warn(format_args!("ring {index}: can't watch the kick descriptor: {e}"));
         }
-        let mut running = Running::new(form, memory, features);
+        let mut running = Running::new(form, memory, layout.written(packed, event_idx), features);
         (running.enabled, running.kicked) = (ring.enabled, kick.is_some());
         (running.call, running.err) = (ring.call.clone(), ring.err.clone());
         *queue.close().running() = Some(running);
@@ -265,6 +268,9 @@ impl VhostUserBackendReqHandlerMut for Backend {
         }
         let features = Features(features);
         self.paused(|this| {
+            if !features.has(Features::LOG_ALL) && this.features.has(Features::LOG_ALL) {
+                this.dirty = None;
+            }
             this.features = features;
             // Without protocol features there is no SET_VRING_ENABLE, and rings start enabled.
             if !features.has(Features::PROTOCOL_FEATURES) {
@@ -305,6 +311,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn set_vring_addr(
         &mut self,
         index: u32,
+        // Whether this ring is logged, and its used ring's guest-physical address: features say the one, and the other
+        // follows from where the ring is.
         _: VhostUserVringAddrFlags,
         desc: u64,
         device: u64,
@@ -364,7 +372,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
-        Ok(P::MQ | P::REPLY_ACK | P::MTU | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE)
+        Ok(P::MQ | P::LOG_SHMFD | P::RARP | P::REPLY_ACK | P::MTU | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -456,7 +464,16 @@ impl VhostUserBackendReqHandlerMut for Backend {
         Err(Refused::Unsupported.into())
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        Err(Refused::Unsupported.into())
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let dirty = DirtyLog::map(log.mmap_size, log.mmap_offset, &file, &self.shared.fault);
+        // The VMM waits for an answer that has no room for a refusal: the end of the connection is one.
+        let dirty = dirty.map_err(|e| {
+            self.log.warn(format_args!("log of pages written refused: {e}"));
+            VhostError::InvalidParam
+        })?;
+        self.paused(|this| {
+            this.dirty = Some(dirty);
+            Ok::<_, Refused>(())
+        })
     }
 }

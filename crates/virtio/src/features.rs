@@ -48,8 +48,12 @@ bits! {
     STATUS = 16, "";
     /// There is a control queue.
     CTRL_VQ = 17, "";
+    /// The driver announces the guest to the network when it is told to.
+    GUEST_ANNOUNCE = 21, "guest-announce";
     /// More than one queue pair.
     MQ = 22, "mq";
+    /// vhost's own bit: pages that the device writes are logged.
+    LOG_ALL = 26, "";
     /// Header and packet may share a descriptor.
     ANY_LAYOUT = 27, "";
     /// Tables of descriptors.
@@ -79,7 +83,7 @@ impl Features {
     /// The features that we offer: only implemented ones. UFO and USO are not, because nobody here could segment such
     /// packets.
     ///
-    /// The control queue is the VMM's task. But VMMs that mask their own offer by ours (cloud-hypervisor) would
+    /// The control queue and announcements by it are the VMM's task. But VMMs that mask their own offer by ours (cloud-hypervisor) would
     /// otherwise lose it, and multiqueue with it.
     pub(crate) const fn offered(offload: bool) -> Self {
         let base = Self::MTU
@@ -87,6 +91,8 @@ impl Features {
             .with(Self::STATUS)
             .with(Self::CTRL_VQ)
             .with(Self::MQ)
+            .with(Self::GUEST_ANNOUNCE)
+            .with(Self::LOG_ALL)
             .with(Self::ANY_LAYOUT)
             .with(Self::INDIRECT_DESC)
             .with(Self::EVENT_IDX)

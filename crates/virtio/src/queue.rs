@@ -2,7 +2,7 @@
 
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
-use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, dispatch};
+use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, Virtqueue, dispatch};
 use mem::{FaultWord, Segment, signal};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
@@ -18,6 +18,8 @@ pub(crate) const SEGMENTS: usize = 2048;
 pub(crate) struct Running {
     pub(crate) ring: Ring,
     pub(crate) memory: Memory,
+    /// What of the ring we write.
+    areas: [Segment; 2],
     /// Segments of the chains in the current burst. Never grows beyond [`SEGMENTS`] and one chain.
     pub(crate) segments: Vec<Segment>,
     pub(crate) features: Features,
@@ -31,14 +33,28 @@ pub(crate) struct Running {
 
 impl Running {
     /// A ring just resolved.
-    pub(crate) fn new(ring: Ring, memory: Memory, features: Features) -> Self {
+    pub(crate) fn new(ring: Ring, memory: Memory, areas: [Segment; 2], features: Features) -> Self {
         let segments = Vec::with_capacity(SEGMENTS + MAX_CHAIN);
-        Self { ring, memory, segments, features, enabled: false, kicked: false, call: None, err: None }
+        Self { ring, memory, areas, segments, features, enabled: false, kicked: false, call: None, err: None }
     }
 
     /// Whether there is room for the segments of another chain.
     pub(crate) fn has_room(segments: &[Segment]) -> bool {
         segments.len() + MAX_CHAIN <= SEGMENTS
+    }
+
+    /// Makes what was completed visible to the driver. Returns whether it wants to be notified.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let notify = dispatch!(&mut self.ring, ring => ring.publish());
+        self.memory.written(&self.areas);
+        notify
+    }
+
+    /// Asks the driver for notifications of new buffers, or for none.
+    pub(crate) fn want_kicks(&mut self, want: bool) {
+        dispatch!(&mut self.ring, ring => ring.want_kicks(want));
+        self.memory.written(&self.areas);
     }
 
     /// Interrupts the driver.
@@ -206,7 +222,7 @@ impl Drop for Closed<'_> {
         let queue = self.queue;
         let armed = queue.armed.load(Ordering::Relaxed);
         let Some(running) = self.running() else { return };
-        dispatch!(&mut running.ring, r => crate::ring::Virtqueue::want_kicks(r, armed));
+        running.want_kicks(armed);
         queue.lease.open();
         // A worker that armed while we had the lease, or that has slept since before the ring started, must check it.
         signal(queue.wake.as_fd());

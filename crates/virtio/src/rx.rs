@@ -30,13 +30,8 @@ impl GuestRx {
 
     /// Returns all taken chains to the driver.
     fn give_back(running: &mut Running, taken: &mut ArrayVec<Chain, BURST>) {
-        let notify = dispatch!(&mut running.ring, ring => {
-            for chain in taken.drain(..) {
-                ring.complete(chain, 0);
-            }
-            ring.publish()
-        });
-        if notify {
+        dispatch!(&mut running.ring, ring => taken.drain(..).for_each(|chain| ring.complete(chain, 0)));
+        if running.publish() {
             running.notify();
         }
     }
@@ -99,11 +94,8 @@ impl RxQueue for GuestRx {
             return false;
         }
         let Ok(mut held) = queue.lease() else { return false };
-        let pending = dispatch!(&mut held.ring, ring => {
-            ring.want_kicks(true);
-            ring.pending()
-        });
-        pending || !held.kicked
+        held.want_kicks(true);
+        dispatch!(&held.ring, ring => ring.pending()) || !held.kicked
     }
 
     fn disarm(&mut self) {
@@ -111,7 +103,7 @@ impl RxQueue for GuestRx {
         queue.armed.store(false, Ordering::SeqCst);
         queue.drain_events();
         if let Ok(mut held) = queue.lease() {
-            dispatch!(&mut held.ring, ring => ring.want_kicks(false));
+            held.want_kicks(false);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Ports with a mock VMM on their socket and mock drivers on their rings.
 
 mod hostile;
+mod migration;
 
 use crate::features::Features;
 use crate::ring::mock::{Driver, GPA, RING_LEN, Ram, USER};

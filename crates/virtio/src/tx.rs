@@ -41,13 +41,14 @@ impl TxQueue for GuestTx {
             }
         };
         let Running { ring, memory, segments, features, .. } = &mut *held;
-        let (notify, malformed, fault) = dispatch!(ring, ring => {
+        segments.clear();
+        let (malformed, fault) = dispatch!(ring, ring => {
             let mut room = GuestRoom::new(ring, memory, segments, *features);
             fill(&mut room);
-            let GuestRoom { malformed, fault, .. } = room;
-            (ring.publish(), malformed, fault)
+            room.memory.written(room.segments);
+            (room.malformed, room.fault)
         });
-        if notify {
+        if held.publish() {
             held.notify();
         }
         held.count_malformed(malformed);
@@ -95,6 +96,8 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         let mut lens: ArrayVec<u32, MAX_BUFFERS> = ArrayVec::new();
         let most = if self.features.has(Features::MRG_RXBUF) { MAX_BUFFERS } else { 1 };
         let mut room = 0;
+        // Who asked for the packet before has filled it.
+        self.memory.written(self.segments);
         self.segments.clear();
         while room < need {
             if chains.len() == most || !Running::has_room(self.segments) {
@@ -158,6 +161,8 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         let mut header = vnet::build(offload);
         header[10..].copy_from_slice(&buffers.to_le_bytes());
         scatter(&header[..header_len], self.segments, 0);
+        // The rest is written later, and marked then.
+        self.memory.written(self.segments);
         Ok(trim(skip(self.segments, header_len), len))
     }
 
@@ -192,6 +197,7 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
                 if rest_len > 0 {
                     copy(rest, rest_at, &[buffer], header_len + head.len(), rest_len);
                 }
+                self.memory.written(&[buffer.slice(0, len)]);
                 return Ok(());
             }
             self.ring.rewind(&[chain]);

@@ -80,7 +80,7 @@ fn running(ram: Ram, driver: &Driver, features: Features) -> Running {
             true => Ring::Packed(Packed::new(layout, false, true, base)),
             false => Ring::Split(Split::new(layout, false, base)),
         };
-        (Memory::new(regions, false).expect("memory"), ring)
+        (Memory::new(regions, false, None).expect("memory"), ring)
     };
-    Running { enabled: true, kicked: true, ..Running::new(ring, memory, features) }
+    Running { enabled: true, kicked: true, ..Running::new(ring, memory, layout.written(driver.packed, false), features) }
 }

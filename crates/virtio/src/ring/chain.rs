@@ -1,7 +1,7 @@
 //! From descriptors to segments: the part that both forms of ring share.
 
 use super::work::Work;
-use mem::{Regions, Resolver, Segment, gather, prefetch_write};
+use mem::{DirtyLog, Regions, Resolver, Segment, gather, prefetch_write};
 use std::sync::Arc;
 
 /// Most descriptors, and most segments, of one chain. Drivers use about twenty.
@@ -74,6 +74,8 @@ pub(crate) struct Memory {
     table: Box<[u8; MAX_CHAIN * DESC_LEN]>,
     table_parts: Vec<Segment>,
     pub(crate) work: Work,
+    /// Where pages that we write are marked, while the VMM wants that.
+    log: Option<DirtyLog>,
 }
 
 impl Memory {
@@ -81,12 +83,25 @@ impl Memory {
     ///
     /// # Safety
     /// Segments made by it must not be used after it is dropped.
-    pub(crate) unsafe fn new(regions: Arc<Regions>, indirect: bool) -> Option<Self> {
+    pub(crate) unsafe fn new(regions: Arc<Regions>, indirect: bool, log: Option<DirtyLog>) -> Option<Self> {
         // SAFETY: the caller's promise.
         let resolver = unsafe { Resolver::new(regions) }?;
         let table = Box::new([0; MAX_CHAIN * DESC_LEN]);
         let table_parts = Vec::with_capacity(MAX_CHAIN);
-        Some(Self { resolver, indirect, table, table_parts, work: Work::new() })
+        Some(Self { resolver, indirect, table, table_parts, work: Work::new(), log })
+    }
+
+    /// Says that `parts` were written. Costs one comparison where the VMM does not want to know.
+    #[inline(always)]
+    pub(crate) fn written(&self, parts: &[Segment]) {
+        if let Some(log) = &self.log {
+            self.mark(log, parts);
+        }
+    }
+
+    #[cold]
+    fn mark(&self, log: &DirtyLog, parts: &[Segment]) {
+        parts.iter().for_each(|part| log.mark(self.resolver.regions(), part));
     }
 
     /// The buffer of `desc`, if it is the only one in its chain and lies in the region of the last hit.
@@ -222,7 +237,7 @@ mod tests {
             regions.insert(unsafe { Region::from_raw(&spec, ram.at_offset(0)) }.unwrap()).unwrap();
         }
         // SAFETY: as above.
-        (ram, unsafe { Memory::new(Arc::new(regions), indirect) }.unwrap())
+        (ram, unsafe { Memory::new(Arc::new(regions), indirect, None) }.unwrap())
     }
 
     #[test]

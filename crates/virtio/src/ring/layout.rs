@@ -1,6 +1,6 @@
 //! The location of a ring: from the VMM's addresses to checked pointers.
 
-use mem::Regions;
+use mem::{Regions, Segment};
 
 /// The three areas of a ring, as addresses of the VMM (SET_VRING_ADDR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,15 @@ pub(crate) struct Layout {
 unsafe impl Send for Layout {}
 
 impl Layout {
+    /// What the device writes of it: the device area, and the descriptors of a packed ring.
+    pub(crate) fn written(&self, packed: bool, event_idx: bool) -> [Segment; 2] {
+        let n = u32::from(self.size);
+        let event = if event_idx { 2 } else { 0 };
+        let (device, descriptors) = if packed { (4, 16 * n) } else { (4 + 8 * n + event, 0) };
+        // SAFETY: `resolve` checked these lengths; who uses them holds the ring's lease, under which they are mapped.
+        unsafe { [Segment::new(self.device, device), Segment::new(self.desc, descriptors)] }
+    }
+
     /// Checks `size` and finds the areas of a ring in `regions`.
     pub(crate) fn resolve(
         regions: &Regions,

@@ -119,7 +119,7 @@ impl World {
         let whole = Ram::at(base, LEN + 2 * CANARY);
         let ram = Ram::at(base.wrapping_add(CANARY), LEN);
         // SAFETY: the world keeps what its segments lie in.
-        let memory = unsafe { Memory::new(ram.regions(), true) }.unwrap();
+        let memory = unsafe { Memory::new(ram.regions(), true, None) }.unwrap();
         let ring = device(ram, form, size);
         let mut world = Self {
             _backing: backing,

@@ -90,7 +90,7 @@ fn device(driver: &Driver, form: Form, base: u32) -> (Ring, Memory) {
     let layout = Layout::resolve(&regions, &at, driver.size.into(), form.packed, form.event_idx).unwrap();
     // SAFETY: the memory lives as long as the test.
     unsafe {
-        let memory = Memory::new(regions, true).unwrap();
+        let memory = Memory::new(regions, true, None).unwrap();
         let ring = match form.packed {
             true => Ring::Packed(Packed::new(layout, form.event_idx, form.in_order, base)),
             false => Ring::Split(Split::new(layout, form.event_idx, base)),
@@ -337,7 +337,7 @@ fn a_buffer_in_more_regions_than_a_chain_may_have_is_refused() {
                 .unwrap();
         }
         // SAFETY: as above.
-        pair.memory = unsafe { Memory::new(Arc::new(regions), true) }.unwrap();
+        pair.memory = unsafe { Memory::new(Arc::new(regions), true, None) }.unwrap();
         let capacity = pair.segments.capacity();
         for (regions, indirect) in [(count, false), (count - 1, false), (count, true), (count - 1, true)] {
             pair.driver.offer(&[(end, 8 * regions as u32, false)], indirect).unwrap();

@@ -1,0 +1,162 @@
+//! The log of pages written: whatever the device changes in a guest's memory is in it.
+
+use super::*;
+use mem::LOG_PAGE;
+use std::os::unix::fs::FileExt;
+use vhost::VhostUserDirtyLogRegion;
+
+/// Bytes of the log: bits for all pages up to the end of the test's memory.
+const LOG: u64 = (GPA + 0x10_0000) / LOG_PAGE / 8;
+
+/// The VMM's end of a log.
+struct LogFile(File);
+
+impl LogFile {
+    fn new() -> Self {
+        let file = File::from(memfd_create("log", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+        file.set_len(LOG).unwrap();
+        Self(file)
+    }
+
+    fn hand_over(&self, vmm: &Vmm) {
+        let base = VhostUserDirtyLogRegion { mmap_size: LOG, mmap_offset: 0, mmap_handle: self.0.as_raw_fd() };
+        vmm.frontend.set_log_base(0, Some(base)).unwrap();
+    }
+
+    /// The pages marked, from the first of the guest's memory on, and marks them as clean.
+    fn take(&self) -> Vec<u64> {
+        let mut bits = vec![0; LOG as usize];
+        self.0.read_exact_at(&mut bits, 0).unwrap();
+        self.0.write_all_at(&vec![0; LOG as usize], 0).unwrap();
+        let set = (0..8 * LOG).filter(|page| bits[(page / 8) as usize] & 1 << (page % 8) != 0);
+        set.map(|page| page - GPA / LOG_PAGE).collect()
+    }
+}
+
+fn log_all(vmm: &Vmm, features: Features, log: bool) {
+    let log = if log { Features::LOG_ALL } else { Features::default() };
+    vmm.frontend.set_features(features.0 | log.0 | Features::PROTOCOL_FEATURES.0).unwrap();
+}
+
+/// A generator of numbers that are random enough (Knuth's MMIX).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What the device does next: it delivers one or two frames in a burst, receives, or sleeps.
+fn act(port: &mut Opened, random: &mut Random) {
+    let len = 14 + random.below(3000) as usize;
+    match random.below(5) {
+        0 => drop(deliver(port, 0, &frame(len, 1), &Offload::default())),
+        1 | 2 => {
+            let (copied, reserved) = (frame(len, 2), frame(60, 3));
+            port.tx[0].burst(&mut |room| {
+                let _ = room.put(&copied, &[], 0, 0, &Offload::default());
+                if let Ok(to) = room.reserve(reserved.len(), &Offload::default()) {
+                    scatter(&reserved, to, 0);
+                }
+                let _ = room.put(&reserved, &[], 0, 0, &Offload::default());
+            });
+        }
+        3 => drop(receive(port, 0)),
+        _ => {
+            port.rx[0].arm();
+            port.rx[0].disarm();
+        }
+    }
+}
+
+#[test]
+fn every_page_that_changes_is_in_the_log() {
+    let forms = [Features::default(), Features::RING_PACKED];
+    let buffers = [Features::default(), Features::MRG_RXBUF];
+    for (form, buffer) in forms.into_iter().flat_map(|form| buffers.map(|buffer| (form, buffer))) {
+        for event in [Features::default(), Features::EVENT_IDX] {
+            let features = with(&[form, buffer, event]);
+            let (_dir, mut port, mut vmm) = connected("log", features, 1);
+            let log = LogFile::new();
+            log.hand_over(&vmm);
+            log_all(&vmm, features, true);
+            let (mut random, mut changed) = (Random(form.0 ^ buffer.0 ^ event.0), 0);
+            for round in 0..250 {
+                let i = random.below(BUFFERS as u64 / 4096 - 1) as usize;
+                // Buffers that start anywhere and cross pages, or are too short for a header.
+                let (at, len) = (vmm.buffer(i) + random.below(4096), 1 + random.below(2100) as u32);
+                let _ = vmm.drivers[TO_GUEST].offer(&[(GPA + at, len, true)], round % 2 == 1);
+                if random.below(3) == 0 {
+                    let parts = [(GPA + vmm.buffer(i), 12, false), (GPA + vmm.buffer(i) + 64, 60, false)];
+                    let _ = vmm.drivers[FROM_GUEST].offer(&parts, false);
+                }
+                let before = vmm.memory.ram.read(0, vmm.memory.len);
+                log.take();
+                act(&mut port, &mut random);
+                let after = vmm.memory.ram.read(0, vmm.memory.len);
+                let marked = log.take();
+                for page in 0..vmm.memory.len as u64 / LOG_PAGE {
+                    let range = (page * LOG_PAGE) as usize..((page + 1) * LOG_PAGE) as usize;
+                    if before[range.clone()] != after[range] {
+                        changed += 1;
+                        assert!(marked.contains(&page), "page {page} changed, {marked:?} were marked");
+                    }
+                }
+                while vmm.drivers[TO_GUEST].used().is_some() || vmm.drivers[FROM_GUEST].used().is_some() {}
+            }
+            assert!(changed > 20, "{changed}");
+            assert_eq!(port.port.status().malformed, 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_asked_for_is_not_logged() {
+    let (_dir, mut port, mut vmm) = connected("unlogged", BASE, 1);
+    let log = LogFile::new();
+    log.hand_over(&vmm);
+    works(&mut port, &mut vmm);
+    assert_eq!(log.take(), [0; 0], "the features come later");
+    log_all(&vmm, BASE, true);
+    works(&mut port, &mut vmm);
+    assert_ne!(log.take(), [0; 0]);
+    // A larger log for more memory takes the place of the first one.
+    let second = LogFile::new();
+    second.hand_over(&vmm);
+    works(&mut port, &mut vmm);
+    assert!(log.take().is_empty() && !second.take().is_empty());
+    log_all(&vmm, BASE, false);
+    second.take();
+    works(&mut port, &mut vmm);
+    assert_eq!(second.take(), [0; 0]);
+}
+
+#[test]
+fn a_log_that_cannot_be_used_ends_the_connection() {
+    let device = File::options().read(true).write(true).open("/dev/zero").unwrap();
+    let files = [(device, LOG), (LogFile::new().0, LOG + 1), (LogFile::new().0, 0)];
+    for (i, (file, mmap_size)) in files.into_iter().enumerate() {
+        let (dir, mut port, vmm) = connected(&format!("bad-log-{i}"), BASE, 1);
+        let base = VhostUserDirtyLogRegion { mmap_size, mmap_offset: 0, mmap_handle: file.as_raw_fd() };
+        assert!(vmm.frontend.set_log_base(0, Some(base)).is_err());
+        drop(vmm);
+        // The next one is served.
+        let mut vmm = Vmm::new(UnixStream::connect(dir.port(Role::Server, 1).socket).unwrap(), BASE, 1);
+        works(&mut port, &mut vmm);
+    }
+}
+
+#[test]
+fn a_log_that_shrinks_costs_the_guest_alone() {
+    let (_dir, mut port, mut vmm) = connected("shrunk-log", BASE, 1);
+    let log = LogFile::new();
+    log.hand_over(&vmm);
+    log_all(&vmm, BASE, true);
+    works(&mut port, &mut vmm);
+    log.0.set_len(0).unwrap();
+    vmm.send(0, &frame(60, 1));
+    receive(&mut port, 0);
+    until(|| port.port.status().fault.is_some());
+}
