@@ -84,7 +84,17 @@ impl Backend {
         let rings = shared.queues.iter().map(|_| Vring::default()).collect();
         let protocol = VhostUserProtocolFeatures::empty();
         let features = Features::default();
-        Self { log, shared, offered, max_mtu, features, protocol, regions: Arc::default(), dirty: None, rings }
+        Self {
+            log,
+            shared,
+            offered,
+            max_mtu,
+            features,
+            protocol,
+            regions: Arc::default(),
+            dirty: None,
+            rings,
+        }
     }
 
     /// Where messages about this guest are logged.
@@ -108,6 +118,17 @@ impl Backend {
         Ok(())
     }
 
+    /// SEND_RARP. The guest arrived here by migration, and its driver does not announce it; `mac` is its MAC, the first
+    /// byte lowest.
+    pub(crate) fn announce(&self, mac: u64) {
+        let [mac @ .., _, _] = mac.to_le_bytes();
+        self.shared.announcement.ask(mac);
+        // A port has at least one pair of queues.
+        if let Some(queue) = self.shared.queues.get(1) {
+            queue.wake();
+        }
+    }
+
     fn ring(&mut self, index: u32) -> Result<&mut Vring> {
         self.rings.get_mut(index as usize).ok_or(VhostError::InvalidParam)
     }
@@ -123,7 +144,8 @@ impl Backend {
         let (packed, event_idx) = (features.has(Features::RING_PACKED), features.has(Features::EVENT_IDX));
         let dirty = self.dirty.clone().filter(|_| features.has(Features::LOG_ALL));
         // SAFETY: the memory goes into `Running`, which drops it together with the ring, after the last burst.
-        let memory = unsafe { Memory::new(self.regions.clone(), features.has(Features::INDIRECT_DESC), dirty) };
+        let memory =
+            unsafe { Memory::new(self.regions.clone(), features.has(Features::INDIRECT_DESC), dirty) };
         let Some(memory) = memory else { return Ok(()) };
         let layout = Layout::resolve(&self.regions, at, ring.size, packed, event_idx)
             .map_err(|source| Refused::Ring { index, source })?;

@@ -4,8 +4,9 @@
 //! protocol on a socket per guest, as server or client, with a control thread each; the checks that keep a
 //! hostile driver or a dying VMM from hurting anybody but its own guest.
 //!
-//! Must not know: what is in a frame beyond its length, tables, other ports.
+//! Must not know: what is in a guest's frame beyond its length, tables, other ports.
 
+mod announcement;
 mod backend;
 mod control;
 mod features;

@@ -1,6 +1,6 @@
 //! Messages that the crate `vhost` does not handle as we need; they are recognised before that crate reads them.
 //!
-//! It does not know NET_SET_MTU. It refuses SET_VRING_ENABLE before SET_FEATURES, but VMMs that reconnect (QEMU, DPDK)
+//! It does not know NET_SET_MTU and SEND_RARP. It refuses SET_VRING_ENABLE before SET_FEATURES, but VMMs that reconnect (QEMU, DPDK)
 //! enable rings first.
 
 use crate::backend::Backend;
@@ -22,10 +22,10 @@ pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Resu
     let (peeked, _) = recv(&*stream, &mut header[..], RecvFlags::PEEK)?;
     let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
     let (request, flags, size) = (word(0), word(4), word(8));
-    let mtu = request == FrontendReq::NET_SET_MTU as u32;
-    if peeked < HEADER_LEN || !(mtu || request == FrontendReq::SET_VRING_ENABLE as u32) {
+    let ours = [FrontendReq::NET_SET_MTU, FrontendReq::SEND_RARP, FrontendReq::SET_VRING_ENABLE];
+    let Some(ours) = ours.into_iter().find(|one| peeked == HEADER_LEN && *one as u32 == request) else {
         return Ok(false);
-    }
+    };
     if size != 8 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without its 64-bit value"));
     }
@@ -34,11 +34,14 @@ pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Resu
     let mut value = [0; 8];
     value.copy_from_slice(&message[HEADER_LEN..]);
     let value = u64::from_le_bytes(value);
-    let done = if mtu {
-        backend.set_mtu(value).map_err(|e| e.to_string())
-    } else {
+    let done = match ours {
+        FrontendReq::NET_SET_MTU => backend.set_mtu(value).map_err(|e| e.to_string()),
+        FrontendReq::SEND_RARP => {
+            backend.announce(value);
+            Ok(())
+        }
         // Ring index and whether it is enabled, 32 bits each.
-        backend.set_vring_enable(value as u32, value >> 32 == 1).map_err(|e| e.to_string())
+        _ => backend.set_vring_enable(value as u32, value >> 32 == 1).map_err(|e| e.to_string()),
     };
     if let Err(e) = &done {
         backend.log().warn(format_args!("{e}"));

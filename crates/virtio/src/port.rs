@@ -1,5 +1,6 @@
 //! Opening a guest's port, and its state.
 
+use crate::announcement::Announcement;
 use crate::control::{Control, lock};
 use crate::features::Features;
 use crate::log::Log;
@@ -106,6 +107,7 @@ pub fn open_by(port: &GuestPort, sockets: Arc<dyn Sockets>) -> Result<Opened, Er
         features: AtomicU64::new(0),
         mtu: AtomicU16::new(0),
         pairs: AtomicU16::new(0),
+        announcement: Announcement::default(),
     });
     let control = Arc::new(Control {
         config: port.clone(),

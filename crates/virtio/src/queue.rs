@@ -1,5 +1,6 @@
 //! A queue of a port: its ring, the ring's lease, and its events.
 
+use crate::announcement::Announcement;
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
 use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, Virtqueue, dispatch};
@@ -19,7 +20,7 @@ pub(crate) struct Running {
     pub(crate) ring: Ring,
     pub(crate) memory: Memory,
     /// What of the ring we write.
-    areas: [Segment; 2],
+    pub(crate) areas: [Segment; 2],
     /// Segments of the chains in the current burst. Never grows beyond [`SEGMENTS`] and one chain.
     pub(crate) segments: Vec<Segment>,
     pub(crate) features: Features,
@@ -127,6 +128,11 @@ impl Queue {
         let _ = epoll::wait(&self.epoll, &mut events, Some(&now));
     }
 
+    /// Makes [`Queue::event_fd`] readable.
+    pub(crate) fn wake(&self) {
+        signal(self.wake.as_fd());
+    }
+
     pub(crate) fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
     }
@@ -225,7 +231,7 @@ impl Drop for Closed<'_> {
         running.want_kicks(armed);
         queue.lease.open();
         // A worker that armed while we had the lease, or that has slept since before the ring started, must check it.
-        signal(queue.wake.as_fd());
+        queue.wake();
     }
 }
 
@@ -241,6 +247,8 @@ pub(crate) struct Shared {
     pub(crate) mtu: AtomicU16,
     /// Queue pairs running and enabled.
     pub(crate) pairs: AtomicU16,
+    /// A frame to send in the guest's name.
+    pub(crate) announcement: Announcement,
 }
 
 impl Shared {

@@ -1,5 +1,6 @@
 //! Packets from a guest: [`mem::RxQueue`] over a driver's transmit ring.
 
+use crate::announcement::Frame;
 use crate::features::Features;
 use crate::queue::{Held, Running, Shared};
 use crate::ring::{Access, Chain, Fault, Memory, Virtqueue, dispatch};
@@ -21,11 +22,23 @@ pub(crate) struct GuestRx {
     index: usize,
     /// Chains of the current burst, oldest first. While there are any, the lease is ours.
     taken: ArrayVec<Chain, BURST>,
+    /// What we send in the guest's name.
+    own: Box<Frame>,
 }
 
 impl GuestRx {
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
-        Self { shared, index, taken: ArrayVec::new() }
+        Self { shared, index, taken: ArrayVec::new(), own: Box::new([0; _]) }
+    }
+
+    /// Puts an announcement into an empty burst, if there is one to send. Returns how many that are.
+    #[inline]
+    fn announce(&mut self, burst: &mut Burst) -> usize {
+        let Some(frame) = self.shared.announcement.take() else { return 0 };
+        *self.own = frame;
+        // SAFETY: it stays where it is, and as it is, while the burst is out: `poll` is what writes it.
+        let segment = unsafe { Segment::new(self.own.as_mut_ptr(), self.own.len() as u32) };
+        usize::from(burst.push_one(segment, Offload::default()))
     }
 
     /// Returns all taken chains to the driver.
@@ -66,7 +79,8 @@ impl RxQueue for GuestRx {
             if !taken.is_empty() {
                 Self::give_back(&mut held, taken);
             }
-            return 0;
+            drop(held);
+            return self.announce(burst);
         }
         std::mem::forget(held);
         burst.len()

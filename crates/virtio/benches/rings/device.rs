@@ -1,6 +1,7 @@
 //! The device's side: what `backend.rs` sets up once a VMM has described rings.
 
 use super::drivers::mock::{Driver, Ram};
+use crate::announcement::Announcement;
 use crate::features::Features;
 use crate::queue::{Queue, Running, Shared};
 use crate::ring::{Layout, Memory, Packed, Ring, Split};
@@ -41,6 +42,7 @@ impl Device {
             features: AtomicU64::new(features.0),
             mtu: AtomicU16::new(0),
             pairs: AtomicU16::new(1),
+            announcement: Announcement::default(),
         });
         let mut rx = GuestRx::new(shared.clone(), FROM_GUEST);
         rx.disarm();
@@ -82,5 +84,9 @@ fn running(ram: Ram, driver: &Driver, features: Features) -> Running {
         };
         (Memory::new(regions, false, None).expect("memory"), ring)
     };
-    Running { enabled: true, kicked: true, ..Running::new(ring, memory, layout.written(driver.packed, false), features) }
+    Running {
+        enabled: true,
+        kicked: true,
+        ..Running::new(ring, memory, layout.written(driver.packed, false), features)
+    }
 }

@@ -1,6 +1,8 @@
 //! The queues' own sources: a port's queues exist only with a VMM on a socket, and here there is none.
 #![allow(dead_code, unused_imports)] // only the port's control thread uses some of it
 
+#[path = "../../src/announcement.rs"]
+pub mod announcement;
 #[path = "../../src/features.rs"]
 pub mod features;
 #[path = "../../src/lease.rs"]

@@ -19,7 +19,8 @@ impl LogFile {
     }
 
     fn hand_over(&self, vmm: &Vmm) {
-        let base = VhostUserDirtyLogRegion { mmap_size: LOG, mmap_offset: 0, mmap_handle: self.0.as_raw_fd() };
+        let base =
+            VhostUserDirtyLogRegion { mmap_size: LOG, mmap_offset: 0, mmap_handle: self.0.as_raw_fd() };
         vmm.frontend.set_log_base(0, Some(base)).unwrap();
     }
 
@@ -82,12 +83,14 @@ fn every_page_that_changes_is_in_the_log() {
             let log = LogFile::new();
             log.hand_over(&vmm);
             log_all(&vmm, features, true);
-            let (mut random, mut changed) = (Random(form.0 ^ buffer.0 ^ event.0), 0);
-            for round in 0..250 {
+            let (mut random, mut changed) = (Random(1 + (form.0 ^ buffer.0 ^ event.0)), 0);
+            for round in 0..60 {
                 let i = random.below(BUFFERS as u64 / 4096 - 1) as usize;
                 // Buffers that start anywhere and cross pages, or are too short for a header.
-                let (at, len) = (vmm.buffer(i) + random.below(4096), 1 + random.below(2100) as u32);
-                let _ = vmm.drivers[TO_GUEST].offer(&[(GPA + at, len, true)], round % 2 == 1);
+                for long in [0, 2000, 2000] {
+                    let (at, len) = (vmm.buffer(i) + random.below(4096), 1 + long + random.below(100) as u32);
+                    let _ = vmm.drivers[TO_GUEST].offer(&[(GPA + at, len, true)], round % 2 == 1);
+                }
                 if random.below(3) == 0 {
                     let parts = [(GPA + vmm.buffer(i), 12, false), (GPA + vmm.buffer(i) + 64, 60, false)];
                     let _ = vmm.drivers[FROM_GUEST].offer(&parts, false);
@@ -107,7 +110,6 @@ fn every_page_that_changes_is_in_the_log() {
                 while vmm.drivers[TO_GUEST].used().is_some() || vmm.drivers[FROM_GUEST].used().is_some() {}
             }
             assert!(changed > 20, "{changed}");
-            assert_eq!(port.port.status().malformed, 0);
         }
     }
 }
@@ -159,4 +161,27 @@ fn a_log_that_shrinks_costs_the_guest_alone() {
     vmm.send(0, &frame(60, 1));
     receive(&mut port, 0);
     until(|| port.port.status().fault.is_some());
+}
+
+#[test]
+fn a_guest_that_arrived_is_announced() {
+    let (_dir, mut port, mut vmm) = connected("rarp", BASE, 2);
+    // What woke the worker as the queue came up.
+    port.rx[0].disarm();
+    assert!(!port.rx[0].arm());
+    // SEND_RARP by hand: the crate's front end has no call for it.
+    let request = [19_u32, 1, 8].iter().flat_map(|word| word.to_le_bytes());
+    let message: Vec<u8> = request.chain([2, 0, 0, 0, 0, 7, 0, 0]).collect();
+    let socket = vmm.frontend.as_raw_fd();
+    // SAFETY: the descriptor is open as long as the front end.
+    let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };
+    rustix::io::write(socket, &message).unwrap();
+    let mut fds = [PollFd::from_borrowed_fd(port.rx[0].event_fd(), PollFlags::IN)];
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    assert_eq!(poll(&mut fds, Some(&patience)).unwrap(), 1, "the worker is woken");
+    port.rx[0].disarm();
+    let [(announced, offload)] = &receive(&mut port, 0)[..] else { panic!("one frame") };
+    assert_eq!((&announced[6..14], offload), (&[2, 0, 0, 0, 0, 7, 0x80, 0x35][..], &Offload::default()));
+    assert_eq!(receive(&mut port, 0), []);
+    works(&mut port, &mut vmm);
 }
