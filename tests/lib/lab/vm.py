@@ -1,6 +1,7 @@
 """Virtual machines: QEMU with a vhost-user network device, and a shell over the serial line."""
 
 import functools
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from .guest import Guest, address_words
 from .host import REPOSITORY
-from .shell import Background, Failed, run
+from .shell import Background, Failed, eventually, run
 
 IMAGES = REPOSITORY / ".cache" / "vm"
 # With a kernel that has Soft-RoCE, and verbs programs.
@@ -28,13 +29,13 @@ def build_images(images=IMAGES):
     run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
 
 
-def qemu_words(name, accelerator, memory=192, images=IMAGES):
-    """The part of the QEMU command line that every guest has."""
+def qemu_words(name, accelerator, memory="192M", images=IMAGES):
+    """The part of the QEMU command line that every guest has. `memory` is as QEMU has it."""
     # no_timer_check: a busy host is late with the timer's first tick, and the kernel would give up for that.
     kernel = f"console=ttyS0 quiet panic=-1 mitigations=off no_timer_check vm.name={name}"
     return (
         ["qemu-system-x86_64", "-name", name, "-accel", accelerator]
-        + ["-cpu", "host" if accelerator == "kvm" else "max", "-m", str(memory), "-M", "q35"]
+        + ["-cpu", "host" if accelerator == "kvm" else "max", "-m", memory, "-M", "q35"]
         + ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
         + ["-kernel", str(images / "vmlinux"), "-initrd", str(images / "initramfs.cpio")]
         + ["-append", kernel]
@@ -72,7 +73,7 @@ def available():
 class Vm(Guest):
     """A Linux guest of kind "vhost"."""
 
-    def __init__(self, directory: Path, host, guest, *, options="", memory=192, images=IMAGES):
+    def __init__(self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES):
         self.name = guest
         self.host = host
         self.directory = directory
@@ -84,8 +85,9 @@ class Vm(Guest):
         self.console = None
         directory.mkdir(parents=True, exist_ok=True)
 
-    def start(self):
-        """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it."""
+    def start(self, incoming=None):
+        """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it. `incoming`: it has the state
+        that `save` wrote, and waits for `resume`."""
         build_images()  # accelerator() starts one of these
         build_images(self.images)
         queues = self.entry.get("queues", 1)
@@ -102,7 +104,7 @@ class Vm(Guest):
         if self.options:
             device += "," + self.options
         words = qemu_words(self.name, accel, self.memory, self.images) + [
-            *("-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on"),
+            *("-object", f"memory-backend-memfd,id=memory,size={self.memory},share=on"),
             *("-machine", "memory-backend=memory"),
             *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
             *("-netdev", f"vhost-user,id=net0,chardev=vhost,queues={queues}"),
@@ -113,7 +115,10 @@ class Vm(Guest):
                 f"logfile={self.directory}/serial.log",
             ),
             *("-serial", "chardev:serial"),
+            *("-qmp", f"unix:{self.directory}/qmp,server=on,wait=off"),
         ]
+        if incoming:
+            words += ["-S", "-incoming", f"exec:cat {incoming}"]
         self.qemu = Background(words, self.directory / "qemu.log", stdout=subprocess.DEVNULL)
         return self
 
@@ -159,6 +164,58 @@ class Vm(Guest):
         if check and done.returncode != 0:
             raise Failed(f"guest {self.name}: exit status {done.returncode}: {line}\n{output}")
         return done
+
+    def qmp(self, execute, **arguments):
+        """Has QEMU execute a command of its monitor protocol; returns what it answers."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.settimeout(10)
+            # QEMU makes the socket some time after it starts.
+            eventually(lambda: monitor.connect_ex(str(self.directory / "qmp")) == 0, f"{self.name}'s monitor")
+            answers = monitor.makefile()
+            for request in ({"execute": "qmp_capabilities"}, {"execute": execute, "arguments": arguments}):
+                monitor.sendall(json.dumps(request).encode())
+                # Its greeting and events come between.
+                while not (answer := json.loads(answers.readline())).keys() & {"return", "error"}:
+                    pass
+        if "error" in answer:
+            raise Failed(f"guest {self.name}: {execute}: {answer['error']['desc']}")
+        return answer["return"]
+
+    def save(self, file, rounds=4):
+        """Writes the state of the running guest to a file, as a migration would, and ends QEMU. QEMU copies, while the
+        guest runs, at least `rounds` times what was written since the last time, unless nothing is. Returns the
+        guest's memory, as it was when the guest stopped."""
+
+        def progress():
+            now = self.qmp("query-migrate")
+            return now["status"], now.get("ram", {}).get("dirty-sync-count", 0)
+
+        # What takes longer than a millisecond is not the last round.
+        self.qmp("migrate-set-parameters", **{"downtime-limit": 1})
+        self.qmp("migrate", uri=f"exec:cat > {file}")
+        ends = ("completed", "failed")
+        eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 60)
+        self.qmp("migrate-set-parameters", **{"downtime-limit": 60_000})
+        eventually(lambda: progress()[0] in ends, "the migration ends", 60)
+        if progress()[0] != "completed":
+            raise Failed(f"guest {self.name} was not saved: {self.qmp('query-migrate')}")
+        memory = self.content()
+        self.stop()
+        return memory
+
+    def resume(self):
+        """Lets a guest go on that was started with the state of another; returns the memory that it starts with."""
+        eventually(lambda: self.qmp("query-status")["status"] != "inmigrate", "QEMU has the state", 60)
+        memory = self.content()
+        self.qmp("cont")
+        return memory
+
+    def content(self):
+        """The bytes of the guest's memory."""
+        # QEMU names the file after the type of the object that has it.
+        links = Path(f"/proc/{self.qemu.process.pid}/fd").iterdir()
+        file = next(link for link in links if os.readlink(link).startswith("/memfd:memory-backend-memfd"))
+        return file.read_bytes()
 
     def features(self):
         """The virtio feature bits that device and driver agreed on."""
