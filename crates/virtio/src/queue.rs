@@ -44,14 +44,6 @@ impl Running {
         segments.len() + MAX_CHAIN <= SEGMENTS
     }
 
-    /// Makes what was completed visible to the driver. Returns whether it wants to be notified.
-    #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
-        let notify = dispatch!(&mut self.ring, ring => ring.publish());
-        self.memory.written(&self.areas);
-        notify
-    }
-
     /// Asks the driver for notifications of new buffers, or for none.
     pub(crate) fn want_kicks(&mut self, want: bool) {
         dispatch!(&mut self.ring, ring => ring.want_kicks(want));

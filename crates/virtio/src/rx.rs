@@ -43,8 +43,14 @@ impl GuestRx {
 
     /// Returns all taken chains to the driver.
     fn give_back(running: &mut Running, taken: &mut ArrayVec<Chain, BURST>) {
-        dispatch!(&mut running.ring, ring => taken.drain(..).for_each(|chain| ring.complete(chain, 0)));
-        if running.publish() {
+        let notify = dispatch!(&mut running.ring, ring => {
+            for chain in taken.drain(..) {
+                ring.complete(chain, 0);
+            }
+            ring.publish()
+        });
+        running.memory.written(&running.areas);
+        if notify {
             running.notify();
         }
     }

@@ -42,13 +42,15 @@ impl TxQueue for GuestTx {
         };
         let Running { ring, memory, segments, features, .. } = &mut *held;
         segments.clear();
-        let (malformed, fault) = dispatch!(ring, ring => {
+        let (notify, malformed, fault) = dispatch!(ring, ring => {
             let mut room = GuestRoom::new(ring, memory, segments, *features);
             fill(&mut room);
             room.memory.written(room.segments);
-            (room.malformed, room.fault)
+            let GuestRoom { malformed, fault, .. } = room;
+            (ring.publish(), malformed, fault)
         });
-        if held.publish() {
+        held.memory.written(&held.areas);
+        if notify {
             held.notify();
         }
         held.count_malformed(malformed);
@@ -76,6 +78,8 @@ struct GuestRoom<'a, R> {
     features: Features,
     malformed: u64,
     fault: Option<Fault>,
+    /// Whether a packet may take the short path: there is no fault, and what is written is not logged.
+    short: bool,
 }
 
 impl<'a, R: Virtqueue> GuestRoom<'a, R> {
@@ -86,7 +90,14 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         features: Features,
     ) -> Self {
         let fault = ring.look().err();
-        Self { ring, memory, segments, features, malformed: 0, fault }
+        let short = fault.is_none() && !memory.logs();
+        Self { ring, memory, segments, features, malformed: 0, fault, short }
+    }
+
+    #[cold]
+    fn fail(&mut self, fault: Fault) -> NoRoom {
+        (self.fault, self.short) = (Some(fault), false);
+        NoRoom::Down
     }
 
     /// Takes chains for `need` bytes into `segments` and completes them; returns how many.
@@ -115,10 +126,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
                     self.ring.rewind(&chains);
                     return Err(NoRoom::Full);
                 }
-                Err(fault) => {
-                    self.fault = Some(fault);
-                    return Err(NoRoom::Down);
-                }
+                Err(fault) => return Err(self.fail(fault)),
             };
             chains.push(chain);
             if !chain.ok {
@@ -126,8 +134,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
                 self.malformed += 1;
                 chains.drain(..).for_each(|c| self.ring.complete(c, 0));
                 if let Err(fault) = self.memory.work.malformed() {
-                    self.fault = Some(fault);
-                    return Err(NoRoom::Down);
+                    return Err(self.fail(fault));
                 }
                 lens.clear();
                 self.segments.clear();
@@ -177,7 +184,7 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         rest_len: usize,
         offload: &Offload,
     ) -> Result<(), NoRoom> {
-        if self.fault.is_none()
+        if self.short
             && let Some((chain, buffer)) = self.ring.take_single(Access::Write, self.memory)
         {
             let header_len = self.features.header_len();
@@ -197,7 +204,6 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
                 if rest_len > 0 {
                     copy(rest, rest_at, &[buffer], header_len + head.len(), rest_len);
                 }
-                self.memory.written(&[buffer.slice(0, len)]);
                 return Ok(());
             }
             self.ring.rewind(&[chain]);

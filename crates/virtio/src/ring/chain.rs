@@ -91,6 +91,11 @@ impl Memory {
         Some(Self { resolver, indirect, table, table_parts, work: Work::new(), log })
     }
 
+    /// Whether [`Memory::written`] does anything.
+    pub(crate) fn logs(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Says that `parts` were written. Costs one comparison where the VMM does not want to know.
     #[inline(always)]
     pub(crate) fn written(&self, parts: &[Segment]) {
