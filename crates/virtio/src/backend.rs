@@ -118,8 +118,8 @@ impl Backend {
         Ok(())
     }
 
-    /// SEND_RARP. The guest arrived here by migration, and its driver does not announce it; `mac` is its MAC, the first
-    /// byte lowest.
+    /// SEND_RARP. The guest arrived here by migration, and its driver does not announce it; `mac` is its MAC, with the
+    /// first byte lowest.
     pub(crate) fn announce(&self, mac: u64) {
         let [mac @ .., _, _] = mac.to_le_bytes();
         self.shared.announcement.ask(mac);

@@ -83,8 +83,8 @@ impl Features {
     /// The features that we offer: only implemented ones. UFO and USO are not, because nobody here could segment such
     /// packets.
     ///
-    /// The control queue and announcements by it are the VMM's task. But VMMs that mask their own offer by ours (cloud-hypervisor) would
-    /// otherwise lose it, and multiqueue with it.
+    /// The control queue and announcements by it are the VMM's task. But VMMs that mask their own offer by ours
+    /// (cloud-hypervisor) would otherwise lose it, and multiqueue with it.
     pub(crate) const fn offered(offload: bool) -> Self {
         let base = Self::MTU
             .with(Self::MRG_RXBUF)

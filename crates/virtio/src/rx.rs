@@ -31,8 +31,9 @@ impl GuestRx {
         Self { shared, index, taken: ArrayVec::new(), own: Box::new([0; _]) }
     }
 
-    /// Puts an announcement into an empty burst, if there is one to send. Returns how many that are.
-    #[inline]
+    /// Puts an announcement into an empty burst, if there is one to send. Returns how many that are. Separate from the
+    /// loops over packets, so as not to slow them down.
+    #[inline(never)]
     fn announce(&mut self, burst: &mut Burst) -> usize {
         let Some(frame) = self.shared.announcement.take() else { return 0 };
         *self.own = frame;

@@ -152,6 +152,22 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         }
         Ok(chains.len() as u16)
     }
+
+    /// Puts a packet into buffers of any form. Separate from the short path, so as not to slow it down.
+    #[inline(never)]
+    fn put_anywhere(
+        &mut self,
+        head: &[u8],
+        rest: &[Segment],
+        rest_at: usize,
+        rest_len: usize,
+        offload: &Offload,
+    ) -> Result<(), NoRoom> {
+        let dst = self.reserve(head.len() + rest_len, offload)?;
+        scatter(head, dst, 0);
+        copy(rest, rest_at, dst, head.len(), rest_len);
+        Ok(())
+    }
 }
 
 /// Most buffers of one packet: a full-sized segment in buffers of 512 bytes.
@@ -208,10 +224,7 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
             }
             self.ring.rewind(&[chain]);
         }
-        let dst = self.reserve(head.len() + rest_len, offload)?;
-        scatter(head, dst, 0);
-        copy(rest, rest_at, dst, head.len(), rest_len);
-        Ok(())
+        self.put_anywhere(head, rest, rest_at, rest_len, offload)
     }
 }
 

@@ -105,6 +105,7 @@ impl Memory {
     }
 
     #[cold]
+    #[inline(never)]
     fn mark(&self, log: &DirtyLog, parts: &[Segment]) {
         parts.iter().for_each(|part| log.mark(self.resolver.regions(), part));
     }
