@@ -3,7 +3,9 @@
 import copy
 import hashlib
 import json
+import os
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -309,9 +311,16 @@ def test_without_a_daemon(runtime):
     assert runtime.leftovers() == []
 
 
-def test_containers_get_their_interfaces_back_after_a_restart(runtime):
+def test_containers_get_their_interfaces_back(runtime):
+    """They keep them over a restart. If the helper is killed as well, new ones take their place."""
     results = {name: runtime.call("ADD", config(), container=name) for name in ("c1", "c2", "c3")}
     runtime.host.kill()
+    runtime.host.start()
+    for name, result in results.items():
+        runtime.call("CHECK", config(prevResult=result), container=name)
+    helper = runtime.host.viaduct("status")["sandbox"]["helper"]
+    runtime.host.kill()
+    os.kill(helper, signal.SIGKILL)
     runtime.lab.namespaces["c3"].delete()
     runtime.host.start()
     eventually(lambda: interfaces(runtime, "c1") == set(), "the old taps are gone")

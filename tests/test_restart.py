@@ -1,7 +1,11 @@
 """viaductd dies and comes back: with what was applied last, to guests that notice nothing but a gap."""
 
+import json
 import re
 import resource
+import shutil
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +44,69 @@ def test_virtual_machines_live_on(lab, how):
     two.expect_ping(A1.address)
 
 
+def link(container):
+    """What the kernel says of a container's interface and its addresses, but for its counters."""
+    words = ["ip", "-j", "-d", "addr", "show", "dev", container.device]
+    (shown,) = json.loads(container.run(words).stdout)
+    return shown["ifindex"], shown["address"], shown["mtu"], shown["addr_info"]
+
+
+def helpers(host):
+    """The processes of the host's daemons."""
+    pids = run(["ip", "netns", "pids", host.namespace.name]).stdout.split()
+    return [pid for pid in pids if "viaductd" in Path(f"/proc/{pid}/comm").read_text()]
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_containers_keep_their_interfaces(lab, how):
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2") | {"queues": 2}}, wire=False)
+    host = lab.host(config)
+    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    a1.namespace.ip("link set", a1.device, "mtu 1234")
+    before = link(a1), link(a2)
+    with Stream(a1.namespace, a2.namespace, A2.address) as stream:
+        for _ in range(3):
+            getattr(host, how)()
+            host.start()
+            stream.wait(200)
+    assert (link(a1), link(a2)) == before
+    assert stream.result().duplicates == 0
+    a2.expect_ping(A1.address)
+    host.apply(config.without("guest", name="a2"))
+    assert a2.device not in a2.run(["ip", "link"]).stdout, "removed as ever"
+
+
+def test_interfaces_go_with_who_does_not_want_them(lab):
+    """A tap that nobody moved goes with the daemon; one in a container goes with that, or with its guest."""
+    host = lab.host(host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False))
+    a1 = lab.container(host, "a1")
+    host.stop()
+    assert "tapa2" not in host.namespace.run(["ip", "link"]).stdout
+    assert len(helpers(host)) == 1 and "tapa1" in a1.run(["ip", "link"]).stdout
+    a1.namespace.ip("link del", a1.device)
+    eventually(lambda: not helpers(host), "the end of the helper that has nothing to keep")
+    host.start()
+    a1.attach()
+    host.kill()
+    shutil.rmtree(host.directory / "state")
+    host.config = host_config("a", {"a2": tap("a2")}, wire=False)
+    host.start()
+    eventually(lambda: "tapa1" not in a1.run(["ip", "link"]).stdout, "the end of a tap without a guest")
+
+
+def test_the_taps_of_a_daemon_that_runs_are_not_given_away(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as heir:
+            heir.settimeout(10)
+            heir.connect(str(host.run_dir / "taps.sock"))
+            assert heir.recv(100) == b""
+    a1.expect_ping(A2.address)
+    host.kill()
+    host.start()
+    a1.expect_ping(A2.address)
+
+
 def test_user_space_driver_reconnects(lab):
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2", role="client")}, wire=False))
     a1 = lab.container(host, "a1")
@@ -47,7 +114,6 @@ def test_user_space_driver_reconnects(lab):
     a1.expect_ping(A2.address)
     host.kill()
     host.start()
-    a1 = a1.attach()
     a1.expect_ping(A2.address, 20)
 
 
@@ -60,7 +126,6 @@ def test_last_applied_state_comes_back_even_if_the_file_says_otherwise(lab):
     host.config = config  # `start` writes it: the store wins, the file only seeds an empty one
     host.kill()
     host.start()
-    a1.attach(), a2.attach()
     a1.expect_no_ping(A2.address, 2)
     host.apply(config)
     a1.expect_ping(A2.address)

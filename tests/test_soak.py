@@ -156,7 +156,6 @@ def test_soak(lab):
     def restart():
         host.stop()
         host.start()
-        a1.attach(), a2.attach()
 
     with RawPort(lab.plug("evil"), "up0") as port:
         moves = {

@@ -47,7 +47,7 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         Request::Packet { index, sockets } => {
             ensure(is_wire(*index) && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
         }
-        Request::XdpSocket => Ok(()),
+        Request::XdpSocket | Request::ForgetTap { .. } | Request::Settle | Request::Stop => Ok(()),
         Request::AttachXdp(program) => {
             let all_xdp = descriptors.iter().all(is_xdp);
             xdp(program).and(ensure(all_xdp, "a descriptor is not an AF_XDP socket"))

@@ -82,6 +82,16 @@ impl Helper {
         self.0.pidfd.try_clone()
     }
 
+    /// The daemon has opened its ports: taps of the daemon before it that it did not open end.
+    pub fn settle(&self) {
+        let _ = self.ask(&Request::Settle, &[]);
+    }
+
+    /// The daemon stops: taps that it drops from now on are kept for the next one.
+    pub fn stop(&self) {
+        let _ = self.ask(&Request::Stop, &[]);
+    }
+
     /// User and group id of `user` or `user:group`; see [`crate::lookup`].
     ///
     /// # Errors
@@ -168,6 +178,11 @@ impl Opener for Helper {
             Ok((Reply::TapState(state), _)) => Ok(state),
             other => Err(unexpected(other).into()),
         }
+    }
+
+    fn forget_tap(&self, device: &str) {
+        // A helper that has ended keeps nothing.
+        let _ = self.ask(&Request::ForgetTap { device: device.to_owned() }, &[]);
     }
 
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {

@@ -42,6 +42,11 @@ impl Directories {
         Some(Self::new(Path::new(run_dir), others.iter().map(PathBuf::from)))
     }
 
+    /// The run-dir.
+    pub(crate) fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
     /// Whether a path is in or below the run-dir.
     pub(crate) fn is_in_run_dir(&self, path: &Path) -> bool {
         plain(path).starts_with(&self.run_dir)

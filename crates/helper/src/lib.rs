@@ -2,7 +2,7 @@
 //! is one of a few things and makes sense.
 //!
 //! The daemon touches guests' memory and reads what they, programs and peers send, so one of them may come to own it.
-//! What it owns then is what can be asked here: a tap that is not there yet, sockets on a network device, a unix
+//! What it owns then is what can be asked here: a tap that is not there yet, or that the last daemon had, sockets on a network device, a unix
 //! socket that nobody else could have put there, a connection to a VMM, both in directories that it was told at its
 //! start. The helper never sees guests' memory, and nothing but the daemon speaks to it.
 //!
@@ -20,6 +20,7 @@ mod directories;
 mod files;
 mod request;
 mod serve;
+mod taps;
 mod under_way;
 mod users;
 

@@ -12,6 +12,15 @@ pub enum Request {
     Tap(TapPort),
     /// The state of a tap. One of its queues comes with the request.
     TapState,
+    /// Let go of a tap, which ends with its last descriptor.
+    ForgetTap {
+        /// The name under which it was created.
+        device: String,
+    },
+    /// The daemon has all the taps that it wants of the daemon before it: let go of the others.
+    Settle,
+    /// The daemon stops: what it drops from now on is for the next daemon.
+    Stop,
     /// Packet sockets on an interface. The answer has them.
     Packet {
         /// Index of the interface.

@@ -4,9 +4,10 @@ use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
 use crate::request::{Answer, Refusal, Reply, Request};
+use crate::taps::{Heir, Taps, wait};
 use crate::under_way::{UnderWay, Work};
 use crate::{bar, confine, users};
-use rustix::event::{PollFd, PollFlags};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -17,8 +18,8 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use wire::{Attachment, Mode, Opener, XdpError, XdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpSocket};
 
 /// Most requests that are handled at a time.
 const MOST_AT_ONCE: usize = 256;
@@ -33,33 +34,47 @@ pub fn serve(socket: OwnedFd, directories: Directories) {
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
     users::prepare();
     let daemon = rustix::process::getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let mut server = Server::new(directories, started_as);
+    let heir = server.inherit();
     let report: Report = confine::confine();
     for missing in &report.missing {
         tracing::debug!("the helper: {missing}");
     }
-    if let Some(daemon) = daemon
-        && let Err(e) = std::thread::Builder::new().name("watch".into()).spawn(move || end_with(&daemon))
-    {
-        tracing::warn!("the helper can't start a thread: {e}");
-    }
-    let server = Arc::new(Server::new(directories, started_as));
+    let server = Arc::new(server);
+    let (ended, end) = std::io::pipe().map_or((None, None), |(ended, end)| (Some(ended), Some(end)));
+    let watched = [daemon, ended.map(OwnedFd::from)].into_iter().flatten().collect();
+    let watch = {
+        let server = server.clone();
+        std::thread::Builder::new().name("watch".into()).spawn(move || outlive(watched, heir, &server))
+    };
     server.clone().serve(socket);
+    drop(end);
+    match watch {
+        Ok(watch) => drop(watch.join()),
+        Err(e) => tracing::warn!("the helper can't start a thread: {e}"),
+    }
     // A daemon that ends normally has removed its sockets. Those of one that died are for the next daemon to replace:
     // it may already have started, and a file system may have reused the inode numbers for its files.
     std::mem::forget(server);
 }
 
-/// Ends this process together with the daemon, whoever else got its end of the socket. A daemon controlled by a guest
-/// could give it away, and its requests would continue after the next daemon has started.
-fn end_with(daemon: &OwnedFd) {
-    let mut gone = [PollFd::new(daemon, PollFlags::IN)];
-    while rustix::event::poll(&mut gone, None) == Err(rustix::io::Errno::INTR) {}
+/// Ends this process after the daemon, whoever else got its end of the socket: a daemon controlled by a guest could
+/// give it away. Before that, it keeps the taps for the next daemon. One of `daemon` polls readable after its end.
+fn outlive(daemon: Vec<OwnedFd>, heir: Option<Heir>, server: &Server) {
+    let ended = || {
+        server.has_ended.store(true, Ordering::Relaxed);
+        // Who ends all processes of a service ends this one, too; who ends the daemon by the terminal does not.
+        let _ = SigSet::from(Signal::SIGTERM).thread_unblock();
+    };
+    match heir {
+        Some(heir) => heir.serve(&daemon, &server.taps, ended),
+        None => while wait(&daemon.iter().collect::<Vec<_>>(), None).is_none() {},
+    }
     std::process::exit(0);
 }
 
 /// Signals of the terminal and of the service manager are for the daemon: the helper ends after it.
 fn ignore_terminal() {
-    use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
     let signals: SigSet =
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None);
@@ -72,7 +87,10 @@ pub struct Server {
     /// The owner of sockets for which the daemon names none.
     started_as: Account,
     files: Files,
+    taps: Taps,
     at_once: AtomicUsize,
+    /// The daemon has: nobody may ask for anything.
+    has_ended: AtomicBool,
     under_way: UnderWay,
     /// Lines to log that the daemon caused.
     lines: AtomicU64,
@@ -82,9 +100,35 @@ impl Server {
     /// For the daemon with sockets in these directories that this user started.
     #[must_use]
     pub fn new(directories: Directories, started_as: Account) -> Self {
-        let (files, under_way) = (Files::default(), UnderWay::default());
-        let (at_once, lines) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Self { directories, started_as, files, at_once, under_way, lines }
+        Self {
+            directories,
+            started_as,
+            files: Files::default(),
+            taps: Taps::default(),
+            at_once: AtomicUsize::new(0),
+            has_ended: AtomicBool::new(false),
+            under_way: UnderWay::default(),
+            lines: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the taps of the daemon before this one, and waits for who takes those of this one. While the process still
+    /// has the rights of whoever started it.
+    fn inherit(&mut self) -> Option<Heir> {
+        let run_dir = self.directories.run_dir();
+        self.taps = Taps::inherit(run_dir, self.started_as.uid);
+        let heir = std::fs::create_dir_all(run_dir)
+            .map_err(|source| sockets::Error::Os { path: run_dir.to_owned(), source })
+            .and_then(|()| Heir::listen(run_dir, self.started_as.uid));
+        match heir {
+            Ok(heir) => Some(heir),
+            // A daemon runs there, so that this one does not stay.
+            Err(sockets::Error::InUse(_)) => None,
+            Err(e) => {
+                tracing::warn!("taps will end with the daemon: {e}");
+                None
+            }
+        }
     }
 
     /// Logs what the daemon causes, the first, second, fourth, eighth time and so on: however many invalid requests it
@@ -120,7 +164,9 @@ impl Server {
         let busy = self.at_once.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE;
         let server = self.clone();
         let answer = move || {
-            let done = if busy {
+            let done = if server.has_ended.load(Ordering::Relaxed) {
+                Err(Refusal::new("the daemon has ended"))
+            } else if busy {
                 Err(Refusal::new("too many requests at a time"))
             } else {
                 server.handle(&request, &descriptors)
@@ -157,8 +203,20 @@ impl Server {
         let here = wire::Here;
         let done = |descriptors| Ok((Reply::Done, descriptors));
         match request {
-            Request::Tap(port) => done(here.tap(port)?),
+            Request::Tap(port) => done(self.tap(port)?),
             Request::TapState => Ok((Reply::TapState(here.tap_state(descriptors[0].as_fd())?), Vec::new())),
+            Request::ForgetTap { device } => {
+                self.taps.forget(device);
+                done(Vec::new())
+            }
+            Request::Settle => {
+                self.taps.settle();
+                done(Vec::new())
+            }
+            Request::Stop => {
+                self.taps.stop();
+                done(Vec::new())
+            }
             Request::Packet { index, sockets } => done(here.packet(*index, *sockets)?),
             Request::XdpSocket => {
                 let XdpSocket { socket, frames } = here.xdp_socket()?;
@@ -202,6 +260,16 @@ impl Server {
             }
             Request::Bar { address, number } => done(vec![bar::open_bar(address, *number)?.into()]),
         }
+    }
+
+    /// A tap: that of the daemon before, or a new one.
+    fn tap(&self, port: &TapPort) -> Result<Vec<OwnedFd>, Refusal> {
+        let queues = match self.taps.take(port) {
+            Some(queues) => queues,
+            None => wire::Here.tap(port)?,
+        };
+        self.taps.keep(&port.device, &queues)?;
+        Ok(queues)
     }
 
     fn owner(&self, owner: Option<(u32, u32)>) -> (u32, u32) {

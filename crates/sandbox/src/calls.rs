@@ -199,6 +199,7 @@ const HELPER: &[c_long] = &[
     // Landlock lets everybody connect to unix sockets that have a path.
     libc::SYS_connect,
     libc::SYS_listen,
+    libc::SYS_accept4,
     libc::SYS_ioctl,
     libc::SYS_bpf,
     libc::SYS_openat2,

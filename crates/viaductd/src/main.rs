@@ -194,6 +194,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let forwarder = Forwarder::start(&host)?;
     let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone()));
     let core = Core::start(file, run_dir.clone(), store, forwarder.executor(), ports)?;
+    privileges.settle();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("control")
@@ -223,6 +224,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
+            privileges.stop();
         };
         let served = control::serve(
             Arc::new(core),

@@ -52,6 +52,16 @@ impl Privileges {
         self.helper.as_ref().map(Helper::ended).transpose()
     }
 
+    /// The daemon has opened its ports; see [`Helper::settle`].
+    pub fn settle(&self) {
+        self.helper.iter().for_each(Helper::settle);
+    }
+
+    /// The daemon stops; see [`Helper::stop`].
+    pub fn stop(&self) {
+        self.helper.iter().for_each(Helper::stop);
+    }
+
     /// Gives up all that the helper has. The daemon still has one thread. Later it opens only `/dev/null`, by
     /// which eventfds are signalled, its own program, by which a panic names functions, and settings of the kernel's
     /// network, to warn of them.

@@ -14,11 +14,15 @@ pub const MAX_QUEUES: usize = 253;
 
 /// Opens what a port needs: in this process ([`Here`]), or through another one that has the rights.
 pub trait Opener: Send + Sync {
-    /// Creates a tap that does not exist yet, sets it up, and returns its queues.
+    /// Creates a tap that does not exist yet, sets it up, and returns its queues; or returns those of one that was kept
+    /// over the daemon's restart, with its namespace, name, addresses and MTU.
     ///
     /// # Errors
     /// If the device exists already, /dev/net/tun is missing, or permission is (CAP_NET_ADMIN).
     fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>>;
+
+    /// Lets go of a tap whose port is dropped, if it was kept for later.
+    fn forget_tap(&self, _device: &str) {}
 
     /// State of a tap's device, in whatever namespace it is and whatever its name there.
     ///

@@ -52,11 +52,25 @@ fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Re
         sys::ioctl(tap, libc::TUNSETVNETHDRSZ, &mut header)?;
         sys::ioctl(tap, libc::TUNSETVNETLE, &mut little_endian)?;
     }
+    set_offload(tap, offload)
+}
+
+/// Whether frames of a queue's device may come unfinished.
+///
+/// # Errors
+/// If the device no longer exists.
+pub fn set_offload(tap: BorrowedFd<'_>, offload: bool) -> io::Result<()> {
     let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let offloads = if offload { all } else { 0 };
     // SAFETY: takes its flags by value.
     sys::check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) })?;
     Ok(())
+}
+
+/// Whether a queue's device still exists.
+#[must_use]
+pub fn exists(tap: BorrowedFd<'_>) -> bool {
+    name(tap).is_ok()
 }
 
 /// The current name of the device; `EBADFD` if it no longer exists.
@@ -67,8 +81,11 @@ pub(crate) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
     Ok(name_of(&request))
 }
 
-/// The current network namespace of the device.
-pub(crate) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// The current network namespace of a queue's device.
+///
+/// # Errors
+/// If the device no longer exists, or permission is missing (CAP_NET_ADMIN there).
+pub fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: takes no argument; the descriptor returned is ours alone.
     unsafe {
         let fd = sys::check(libc::ioctl(tap.as_raw_fd(), TUNGETDEVNETNS))?;

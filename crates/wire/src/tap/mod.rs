@@ -63,7 +63,7 @@ struct Tap {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Creates a tap and sets it up. It is deleted when the port is dropped.
+/// Creates a tap and sets it up. It is deleted when the port is dropped, unless the opener keeps it for the next daemon.
 ///
 /// The device may be moved to another network namespace and renamed there. If it is deleted, as happens when its
 /// namespace is, it is created anew in its first place.
@@ -208,5 +208,6 @@ impl Drop for Tap {
             // The thread reported its panic where it happened.
             let _ = keeper.join();
         }
+        self.shared.opener.forget_tap(&self.shared.config.device);
     }
 }

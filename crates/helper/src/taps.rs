@@ -1,0 +1,212 @@
+//! Taps outlive the daemon: the helper keeps a descriptor of each queue. After the daemon's end it waits for the next
+//! daemon's helper, gives it the taps and ends; it ends as well once none of the devices is left.
+//!
+//! So a container keeps its interface, with addresses and routes, over a restart or a crash of the daemon.
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
+};
+use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
+use sockets::{ListeningFile, Place, Sockets};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::TapPort;
+
+/// How often to look whether devices still exist. To learn of it one would have to read the packets that wait for the
+/// next daemon.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The inode of a network namespace, and its file system's device.
+type Namespace = (u64, u64);
+
+/// The taps of this daemon, and those of the daemon before it.
+#[derive(Debug, Default)]
+pub(crate) struct Taps(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the name under which they were created.
+    kept: BTreeMap<String, Vec<OwnedFd>>,
+    /// Those that the daemon has not asked for yet.
+    inherited: BTreeMap<String, Vec<OwnedFd>>,
+    /// The daemon is stopping: the taps that it drops now are kept.
+    is_stopping: bool,
+}
+
+impl Taps {
+    /// With those of the daemon before this one.
+    pub(crate) fn inherit(run_dir: &Path, user: u32) -> Self {
+        let inherited = receive(run_dir, user).unwrap_or_else(|e| {
+            tracing::debug!("no taps of an earlier daemon: {e}");
+            BTreeMap::new()
+        });
+        Self(Mutex::new(State { inherited, ..State::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queues of a tap that the daemon before this one had; `None` if it had none like this.
+    pub(crate) fn take(&self, port: &TapPort) -> Option<Vec<OwnedFd>> {
+        let queues = self.lock().inherited.remove(&port.device)?;
+        if queues.len() != usize::from(port.queues.max(1)) || !queues.iter().all(exists) {
+            return None;
+        }
+        queues.iter().try_for_each(|queue| wire::set_tap_offload(queue.as_fd(), port.offload)).ok()?;
+        Some(queues)
+    }
+
+    /// Keeps a tap of the daemon.
+    pub(crate) fn keep(&self, device: &str, queues: &[OwnedFd]) -> io::Result<()> {
+        let queues = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        self.lock().kept.insert(device.to_owned(), queues);
+        Ok(())
+    }
+
+    /// Lets go of a tap that the daemon drops, unless it drops everything.
+    pub(crate) fn forget(&self, device: &str) {
+        let mut state = self.lock();
+        if !state.is_stopping {
+            state.kept.remove(device);
+        }
+    }
+
+    /// Lets go of taps that the daemon did not ask for: their guests are gone.
+    pub(crate) fn settle(&self) {
+        self.lock().inherited.clear();
+    }
+
+    /// The daemon is about to drop everything.
+    pub(crate) fn stop(&self) {
+        self.lock().is_stopping = true;
+    }
+
+    /// After the daemon's end: what is for the next one. Taps that nobody moved out of the namespace `here` end.
+    fn for_heir(&self, here: Option<Namespace>) -> BTreeMap<String, Vec<OwnedFd>> {
+        let mut taps = std::mem::take(&mut self.lock().kept);
+        taps.retain(|_, queues| queues.first().and_then(namespace_of) != here);
+        taps
+    }
+}
+
+fn exists(queue: &OwnedFd) -> bool {
+    wire::tap_exists(queue.as_fd())
+}
+
+fn namespace_of(queue: &OwnedFd) -> Option<Namespace> {
+    let namespace = fstat(wire::tap_namespace(queue.as_fd()).ok()?).ok()?;
+    Some((namespace.st_ino, namespace.st_dev))
+}
+
+/// The namespace of this process.
+fn namespace() -> Option<Namespace> {
+    let namespace = rustix::fs::stat("/proc/self/ns/net").ok()?;
+    Some((namespace.st_ino, namespace.st_dev))
+}
+
+fn path(run_dir: &Path) -> PathBuf {
+    run_dir.join("taps.sock")
+}
+
+/// A tap that changes hands: the name under which it was created, with its queues. `None` comes last.
+type Message = Option<String>;
+
+/// Asks the helper of the daemon before this one.
+fn receive(run_dir: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &SocketAddrUnix::new(path(run_dir))?)?;
+    if !may_have(&socket, user) {
+        return Err(Errno::PERM.into());
+    }
+    let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
+    let mut taps = BTreeMap::new();
+    while let (Some(device), queues) = connection.receive::<Message>()? {
+        taps.insert(device, queues);
+    }
+    Ok(taps)
+}
+
+/// Whether the other end is root's, or of the user that starts daemons here.
+fn may_have(socket: &OwnedFd, user: u32) -> bool {
+    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid.as_raw() == user)
+}
+
+/// The socket by which the next daemon's helper asks for the taps.
+pub(crate) struct Heir {
+    socket: OwnedFd,
+    /// Removed when dropped.
+    _file: Box<dyn ListeningFile>,
+    /// The user that starts daemons here, besides root.
+    user: u32,
+    /// The daemon's namespace, if it is known. The sandbox does not let the helper ask for it later.
+    here: Option<Namespace>,
+}
+
+impl Heir {
+    /// Listens in the run-dir.
+    ///
+    /// # Errors
+    /// If it can't, or another daemon's helper does.
+    pub(crate) fn listen(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
+        let place = Place { path: path(run_dir), owner: None, mode: 0o600 };
+        let (socket, _file) = sockets::Here.listen(&place, SocketType::SEQPACKET, 1)?;
+        Ok(Self { socket, _file, user, here: namespace() })
+    }
+
+    /// Waits for the daemon's end, calls `ended`, and gives the taps to the next daemon's helper. Returns when that is
+    /// done, or none of the devices is left.
+    pub(crate) fn serve(self, daemon: &[OwnedFd], taps: &Taps, ended: impl FnOnce()) {
+        let all: Vec<_> = std::iter::once(&self.socket).chain(daemon).collect();
+        while wait(&all, None).is_none_or(|first| first == 0) {
+            // A second daemon of this run-dir, which does not stay.
+            drop(accept_with(&self.socket, SocketFlags::CLOEXEC));
+        }
+        ended();
+        let mut taps = taps.for_heir(self.here);
+        loop {
+            taps.retain(|_, queues| queues.iter().all(exists));
+            if taps.is_empty() {
+                return;
+            }
+            if wait(&[&self.socket], Some(&LOOK)) == Some(0)
+                && let Some(heir) = self.heir()
+            {
+                return self.give(heir, &taps);
+            }
+        }
+    }
+
+    /// Who asks for the taps, if he may have them.
+    fn heir(&self) -> Option<OwnedFd> {
+        let peer = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
+        may_have(&peer, self.user).then_some(peer)
+    }
+
+    fn give(self, heir: OwnedFd, taps: &BTreeMap<String, Vec<OwnedFd>>) {
+        let mut connection = Connection::carrying(heir, MOST_DESCRIPTORS);
+        for (device, queues) in taps {
+            let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
+            if let Err(e) = connection.send(&Some(device), &queues) {
+                return tracing::warn!(device, "the next daemon does not get the taps: {e}");
+            }
+        }
+        // It listens here itself after the last message.
+        drop(self);
+        let _ = connection.send(&None::<String>, &[]);
+    }
+}
+
+/// Waits until one of these is readable, or failed. Returns the first that is, if any within this time.
+pub(crate) fn wait(on: &[&OwnedFd], most: Option<&Timespec>) -> Option<usize> {
+    let mut fds: Vec<_> = on.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+    let _ = rustix::event::poll(&mut fds, most);
+    fds.iter().position(|fd| !fd.revents().is_empty())
+}
