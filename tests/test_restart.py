@@ -117,14 +117,15 @@ def test_user_space_driver_reconnects(lab):
     a1.expect_ping(A2.address, 20)
 
 
-def test_last_applied_state_comes_back_even_if_the_file_says_otherwise(lab):
+def test_last_applied_state_comes_back_even_if_the_unchanged_file_says_otherwise(lab):
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
     host = lab.host(config)
     a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
-    host.apply(config.copy().rule("blue", 10, "drop", protocol="icmp"))
+    other = lab.directory / "other.toml"
+    other.write_text(config.copy().rule("blue", 10, "drop", protocol="icmp").text())
+    host.call("apply", other)
     a1.expect_no_ping(A2.address, 1)
-    host.config = config  # `start` writes it: the store wins, the file only seeds an empty one
-    host.kill()
+    host.kill()  # `start` takes the daemon's own file only if that was changed
     host.start()
     a1.expect_no_ping(A2.address, 2)
     host.apply(config)

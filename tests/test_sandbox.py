@@ -69,8 +69,8 @@ def test_its_files_are_those_of_its_start(host):
     files = [name for name in names if name.startswith("/") and not name.startswith(("/dev/", "/memfd:"))]
     ours = {
         host.run_dir / "viaductd.lock",
-        host.directory / "state/viaduct.redb",
-        host.directory / "state/viaduct.journal",
+        host.directory / "state/store.0",
+        host.directory / "state/store.1",
     }
     own = {Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/stat")}
     assert set(map(Path, files)) - ours - own <= {host.daemon.log}, files

@@ -1,23 +1,29 @@
 //! The one place where the host's objects change: checked, compiled, applied and stored as a whole, or not at all.
 
+mod config_file;
+mod inherited;
 mod open_ports;
 mod seen;
+mod start;
 mod view;
+
+pub use config_file::ConfigFile;
 
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, compile, recompile, route_origins};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
-use crate::ports::{self, Ports};
+use crate::ports::{self, Device, PortSpec, Ports};
 use crate::store::{Durability, Store, StoreError};
 use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
+use config_file::digest;
 use executor::Executor;
+use inherited::Inherited;
 use model::{ApplyError, Vrf};
-use open_ports::{Open, Switch};
-use packet::Mac;
+use open_ports::{OnFailure, Slot, SlotState, Slots, Switch, chain};
 use seen::News;
-use std::collections::{BTreeMap, HashMap};
+use start::{Beginning, choose};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -54,6 +60,7 @@ pub enum Error {
 pub struct Core {
     executor: Arc<dyn Executor>,
     ports: Box<dyn Ports>,
+    config: ConfigFile,
     store: Store,
     run_dir: PathBuf,
     started: Instant,
@@ -77,40 +84,60 @@ struct State {
     index: Index,
     ids: Ids,
     desired: Desired,
-    open: BTreeMap<String, Open>,
+    slots: Slots,
+    inherited: Inherited,
+}
+
+/// How a change is made.
+struct Switching {
+    durability: Durability,
+    on_failure: OnFailure,
+    /// The digest of the daemon's file where its objects are taken.
+    taken: Option<String>,
+}
+
+impl Switching {
+    /// For a client of the API.
+    const API: Self = Self { durability: Durability::Kernel, on_failure: OnFailure::Refuse, taken: None };
+}
+
+/// What a change did, or would do.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) changes: Vec<ObjectChange>,
+    /// What is told besides: objects, and what happens to them.
+    pub(crate) notes: Vec<(String, String)>,
 }
 
 impl Core {
-    /// Brings up the host: with what is stored, or else with what `file` says. `[host]` is always the file's.
+    /// Brings up the host: with what is stored and what `file` says, of which `config` tells how to read it again.
+    /// `[host]` is always the file's. Ports that can't be opened have a fault and are tried again.
     ///
     /// # Errors
     /// As for any change.
     pub fn start(
-        file: config::Document,
+        file: &config::Document,
+        config: ConfigFile,
         run_dir: PathBuf,
         store: Store,
         executor: Arc<dyn Executor>,
         ports: Box<dyn Ports>,
     ) -> Result<Self, Error> {
-        let stored = store.load()?;
-        let objects = stored.clone().unwrap_or_else(|| {
-            let mut objects = Objects::default();
-            file.objects.iter().for_each(|item| objects.put(Owner::File, item.object.clone()));
-            objects
-        });
+        let Beginning { next, taken } = choose(file, &store)?;
         let empty = State {
             host: Arc::default(),
-            objects: stored.unwrap_or_default(),
+            objects: store.load().map(|stored| stored.objects).unwrap_or_default(),
             index: Index::default(),
             ids: Ids::default(),
             desired: Desired::default(),
-            open: BTreeMap::new(),
+            slots: Slots::new(),
+            inherited: Inherited::default(),
         };
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
-        let core = Self { executor, ports, store, run_dir, started, state: Mutex::new(empty), view };
-        let next = Next::checked(file.host.into(), objects, &[])?;
-        core.switch(&mut core.lock(), next, Durability::Disk)?;
+        let core = Self { executor, ports, config, store, run_dir, started, state: Mutex::new(empty), view };
+        let start = Switching { durability: Durability::DiskOrLater, on_failure: OnFailure::Retry, taken };
+        core.switch(&mut core.lock(), next, &start)?;
         Ok(core)
     }
 
@@ -123,6 +150,11 @@ impl Core {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What is wrong with the store, in words.
+    pub(crate) fn store_problems(&self) -> Vec<String> {
+        self.store.problems()
+    }
+
     /// Who opened the ports.
     pub(crate) fn ports(&self) -> &dyn Ports {
         &*self.ports
@@ -133,46 +165,57 @@ impl Core {
         &self.run_dir
     }
 
+    /// The file that the daemon was started with.
+    pub(crate) const fn config(&self) -> &ConfigFile {
+        &self.config
+    }
+
+    /// Makes the host be what the file says that the daemon was started with. Logs what changed, or why nothing did.
+    pub fn reload(&self) {
+        let file = self.config.path().display();
+        let read = self.config.read().map_err(|e| e.to_string());
+        match read.and_then(|toml| self.apply(&toml, false).map_err(|e| e.to_string())) {
+            Ok(Done { changes, notes }) => {
+                changes.iter().for_each(|change| tracing::info!("reload: {} {}", change.what, change.object));
+                notes.iter().for_each(|(object, note)| tracing::warn!("reload: {object}: {note}"));
+                tracing::info!(changes = changes.len(), "{file} is in force");
+            }
+            Err(e) => tracing::error!("{file} is not taken, and the configuration is as before: {e}"),
+        }
+    }
+
     /// Replaces the file's objects by those of another file; with `dry_run` only says what would change.
-    pub(crate) fn apply(&self, toml: &str, dry_run: bool) -> Result<Vec<ObjectChange>, Error> {
+    pub(crate) fn apply(&self, toml: &str, dry_run: bool) -> Result<Done, Error> {
         // Where reading fails, all that is wrong is told, with what does not fit together.
         let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
+        let digest = digest(&file.objects);
         let mut state = self.lock();
         check_host(&state.host, &file.host)?;
-        let mut next = Objects::default();
-        for owned in state.objects.in_order().into_iter().filter(|owned| owned.owner != Owner::File) {
-            next.restore(owned.seq, owned.owner, owned.object.clone());
-        }
-        let mut places: Vec<&Item> = Vec::new();
-        for item in &file.objects {
-            let key = item.object.key();
-            if let Some(other) = next.get(&key).filter(|other| other.owner != Owner::File) {
-                // What is there already, and the same, stays as it is: an exported file has what others brought.
-                if other.object == item.object {
-                    continue;
-                }
-                return Err(Error::Conflict(format!(
-                    "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
-                    other.owner.name()
-                )));
-            }
-            match state.objects.get(&key) {
-                Some(old) if old.object == item.object => {
-                    next.restore(old.seq, Owner::File, item.object.clone())
-                }
-                _ => next.put(Owner::File, item.object.clone()),
-            }
-            places.push(item);
-        }
+        let (next, places) = replaced(&state.objects, &file.objects)?;
         let next = Next::checked(file.host.into(), next, &places)?;
         if dry_run {
-            return Ok(describe(&state.objects.changes_to(&next.objects)));
+            let changes = describe(&state.objects.changes_to(&next.objects));
+            return Ok(Done { changes, notes: self.remade(&state, &next) });
         }
-        self.switch(&mut state, next, Durability::Disk)
+        // Nobody can tell by the text alone whether it is that of the daemon's file.
+        let own = self.config.read().ok().and_then(|own| config::read(&own).ok());
+        let taken = own.filter(|own| config_file::digest(&own.objects) == digest).map(|_| digest.clone());
+        let how = Switching { durability: Durability::Disk, on_failure: OnFailure::Refuse, taken };
+        self.switch(&mut state, next, &how)
+    }
+
+    /// Which ports a change would make anew.
+    fn remade(&self, state: &State, next: &Next) -> Vec<(String, String)> {
+        let wanted = ports::wanted(&next.host, &self.run_dir, &next.index);
+        let is_open = |spec: &&PortSpec| {
+            let slot = state.slots.get(&spec.name).filter(|slot| slot.port().is_some());
+            slot.is_some_and(|slot| !slot.spec.is_same_port(spec))
+        };
+        wanted.values().filter(is_open).map(note).collect()
     }
 
     /// Adds objects for an owner. What is there already, and the same, is no change.
-    pub(crate) fn add(&self, owner: Owner, objects: Vec<Object>) -> Result<Vec<ObjectChange>, Error> {
+    pub(crate) fn add(&self, owner: Owner, objects: Vec<Object>) -> Result<Done, Error> {
         let mut state = self.lock();
         let mut next = state.objects.clone();
         for object in objects {
@@ -192,7 +235,7 @@ impl Core {
     }
 
     /// Removes an owner's objects.
-    pub(crate) fn remove(&self, owner: Owner, keys: &[Key]) -> Result<Vec<ObjectChange>, Error> {
+    pub(crate) fn remove(&self, owner: Owner, keys: &[Key]) -> Result<Done, Error> {
         let mut state = self.lock();
         let mut next = state.objects.clone();
         for key in keys {
@@ -215,11 +258,13 @@ impl Core {
         self.change(&mut state, next)
     }
 
-    /// Takes up what changed by itself: the link-layer address of a wire's device that went and came back.
+    /// Takes up what changed by itself: the link-layer address of a wire's device that went and came back, and a disk
+    /// that works again.
     ///
     /// # Errors
     /// The executor's.
     pub fn refresh(&self) -> Result<(), Error> {
+        self.store.heal();
         let mut state = self.lock();
         state.log_devices();
         if !state.a_wire_moved() {
@@ -227,29 +272,52 @@ impl Core {
         }
         let next =
             Next { host: state.host.clone(), objects: state.objects.clone(), index: state.index.clone() };
-        self.switch(&mut state, next, Durability::Kernel).map(drop)
+        self.switch(&mut state, next, &Switching::API).map(drop)
+    }
+
+    /// Tries again to open ports that have a fault, and are due. With `devices`, network devices changed: all of these
+    /// are due.
+    ///
+    /// # Errors
+    /// As for [`Self::refresh`].
+    pub fn retry(&self, devices: bool) -> Result<(), Error> {
+        let now = Instant::now();
+        let faults: Vec<_> = self.lock().slots.values().filter_map(|slot| slot.due(now, devices)).collect();
+        let is_due = devices || !faults.is_empty();
+        for spec in faults {
+            // Without the lock, as it may take its time.
+            let opened = self.ports.open(&spec).map_err(|e| chain(&*e));
+            let mut state = self.lock();
+            let state = &mut *state;
+            let vif = state.ids.vif(&spec.name);
+            if let Some(slot) = state.slots.get_mut(&spec.name).filter(|slot| slot.spec == spec) {
+                slot.tried(&*self.ports, opened, vif);
+            }
+            self.publish(View::new(state, self.executor.clone(), self.started));
+        }
+        if is_due { self.refresh() } else { Ok(()) }
     }
 
     /// Makes `next` be in force, for a client of the API. Where only routes come and go, it costs what these cost.
-    fn change(&self, state: &mut State, next: Objects) -> Result<Vec<ObjectChange>, Error> {
+    fn change(&self, state: &mut State, next: Objects) -> Result<Done, Error> {
         let changed = state.objects.changes_to(&next);
         if changed.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Done::default());
         }
         if !state.only_routes_matter(&changed) {
             let next = Next::checked(state.host.clone(), next, &[])?;
-            return self.switch(state, next, Durability::Kernel);
+            return self.switch(state, next, &Switching::API);
         }
         none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
         let mut ids = state.ids.clone();
         let removed = changed.iter().filter_map(|changed| route(changed.old));
         let added = changed.iter().filter_map(|changed| route(changed.new));
         let desired = recompile(&state.desired, &state.index, removed, added, &mut ids);
-        self.commit((&state.desired, &desired), &changed, &next, Durability::Kernel)?;
-        let described = describe(&changed);
+        self.commit((&state.desired, &desired), &changed, &next, &Switching::API)?;
+        let changes = describe(&changed);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         self.publish(self.view().after(state));
-        Ok(described)
+        Ok(Done { changes, notes: Vec::new() })
     }
 
     /// Makes `next` be in force, whatever changes.
@@ -257,26 +325,25 @@ impl Core {
         &self,
         state: &mut State,
         Next { host, objects: next, index }: Next,
-        durability: Durability,
-    ) -> Result<Vec<ObjectChange>, Error> {
+        how: &Switching,
+    ) -> Result<Done, Error> {
         let wanted = ports::wanted(&host, &self.run_dir, &index);
-
-        let old_ids = state.ids.clone();
-        let switch = Switch::open(&*self.ports, &mut state.open, wanted, &|name| old_ids.vif(name))?;
-        let macs = macs(switch.ports());
-        let mut ids = old_ids.clone();
+        let switch = Switch::open(&*self.ports, &mut state.slots, wanted, how.on_failure)?;
+        let macs = switch.macs();
+        let mut ids = state.ids.clone();
         let desired = compile(&host, &index, &next.in_order(), &macs, &mut ids);
         let changed = state.objects.changes_to(&next);
-        if let Err(e) = self.commit((&state.desired, &desired), &changed, &next, durability) {
-            switch.undo();
-            return Err(e);
-        }
-        switch.finish(&|name| ids.vif(name));
-        let described = describe(&changed);
+        self.commit((&state.desired, &desired), &changed, &next, how)?;
+        let remade: Vec<_> = switch.remade().cloned().collect();
+        state.inherited.follow(&state.desired, &desired, &*self.executor);
+        switch.finish(&|name| state.ids.vif(name), &|name| ids.vif(name));
+        let faults = state.slots.values().filter_map(Slot::fault_of_port);
+        let notes = remade.iter().map(note).chain(faults).collect();
+        let changes = describe(&changed);
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         self.publish(View::new(state, self.executor.clone(), self.started));
-        Ok(described)
+        Ok(Done { changes, notes })
     }
 
     /// Applies and stores a change, or does neither.
@@ -285,17 +352,17 @@ impl Core {
         (from, to): (&Desired, &Desired),
         changed: &[Changed<'_>],
         next: &Objects,
-        durability: Durability,
+        how: &Switching,
     ) -> Result<(), Error> {
         let changes = from.changes_to(to);
-        let pending = self.store.prepare(changed, next, durability)?;
         if !changes.is_empty() {
             self.executor.apply(&changes)?;
             self.ports.tables_changed();
         }
-        pending.commit().map_err(|e| {
+        self.store.write(changed, next, how.taken.as_deref(), how.durability).map_err(|e| {
             // Back to what is stored. It was in force a moment ago, so that the executor takes it again.
             let _ = self.executor.apply(&to.changes_to(from));
+            self.ports.tables_changed();
             e.into()
         })
     }
@@ -323,11 +390,16 @@ impl State {
     /// Logs what happens to the host's network devices: their link, and frames that the kernel lost.
     fn log_devices(&mut self) {
         let now = Instant::now();
-        for (interface, open) in self.open.iter_mut().filter(|(_, open)| open.is_device()) {
-            let device = &open.spec.device;
-            for news in open.seen.notice(&open.port.status(), now) {
+        for (interface, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.spec.device.is_netdev()) {
+            let device = &slot.spec.device;
+            let SlotState::Open { port, seen } = &mut slot.state else { continue };
+            let status = port.status();
+            for news in seen.notice(&status, now) {
                 match news {
-                    News::Down => tracing::warn!(interface, %device, "the wire is down"),
+                    News::Down => {
+                        let why = status.fault.as_deref().unwrap_or("it is down, or has no carrier");
+                        tracing::warn!(interface, %device, "the wire is down: {why}");
+                    }
                     News::Up => tracing::info!(interface, %device, "the wire is up again"),
                     News::Lost(frames) => tracing::warn!(
                         interface, %device, frames,
@@ -340,10 +412,10 @@ impl State {
 
     /// Whether a wire's device has another link-layer address than the tables.
     fn a_wire_moved(&self) -> bool {
-        self.open.iter().any(|(name, open)| {
+        self.slots.iter().any(|(name, slot)| {
             let vif = self.ids.vif(name).and_then(|id| self.desired.vifs.get(&id));
             let wire = vif.filter(|vif| vif.wire.is_some());
-            wire.is_some_and(|wire| open.mac().is_some_and(|mac| wire.mac != Some(mac)))
+            wire.is_some_and(|wire| slot.mac().is_some_and(|mac| wire.mac != Some(mac)))
         })
     }
 }
@@ -356,9 +428,48 @@ fn route(object: Option<&Owned>) -> Option<&Route> {
     }
 }
 
-/// The link-layer addresses of devices, where they have one.
-fn macs(open: &BTreeMap<String, Open>) -> HashMap<String, Mac> {
-    open.iter().filter_map(|(name, open)| Some((name.clone(), open.mac()?))).collect()
+/// The objects with those of a file in place of those of the file before, and the places of the file's.
+fn replaced<'a>(old: &Objects, file: &'a [Item]) -> Result<(Objects, Vec<&'a Item>), Error> {
+    let mut next = Objects::default();
+    for owned in old.in_order().into_iter().filter(|owned| owned.owner != Owner::File) {
+        next.restore(owned.seq, owned.owner, owned.object.clone());
+    }
+    let mut places = Vec::new();
+    for item in file {
+        let key = item.object.key();
+        if let Some(other) = next.get(&key).filter(|other| other.owner != Owner::File) {
+            // What is there already, and the same, stays as it is: an exported file has what others brought.
+            if other.object == item.object {
+                continue;
+            }
+            return Err(Error::Conflict(format!(
+                "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
+                other.owner.name()
+            )));
+        }
+        match old.get(&key) {
+            Some(old) if old.object == item.object => next.restore(old.seq, Owner::File, item.object.clone()),
+            _ => next.put(Owner::File, item.object.clone()),
+        }
+        places.push(item);
+    }
+    Ok((next, places))
+}
+
+/// That a port is made anew.
+fn note(spec: &PortSpec) -> (String, String) {
+    let what = match spec.device {
+        Device::Tap { .. } => "it comes back in the daemon's network namespace, without addresses and routes",
+        Device::Vhost { .. } => "its VM has to connect again",
+        _ => "meanwhile it has no packets",
+    };
+    (of_port(spec), format!("recreates {}: {what}", spec.device))
+}
+
+/// The object that a port belongs to, in words.
+fn of_port(spec: &PortSpec) -> String {
+    let kind = if spec.device.is_netdev() { "wire" } else { "guest" };
+    format!("{kind} \"{}\"", spec.name.split(':').next().unwrap_or_default())
 }
 
 impl Next {

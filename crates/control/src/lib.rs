@@ -24,10 +24,10 @@ mod server;
 mod service;
 mod store;
 
-pub use core::{Core, Error};
+pub use core::{ConfigFile, Core, Error};
 pub use kernel::forwarding;
 pub use owner::Owner;
-pub use ports::{Device, PortSpec, Ports, socket_directories};
+pub use ports::{Device, PortError, PortSpec, Ports, socket_directories};
 pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
 pub use server::{Listeners, RunDir, Sandbox, ServeError, serve};

@@ -64,6 +64,13 @@ fn render(core: &Core, process: &Process) -> String {
         Ok(usage) => own(&usage, view.started.elapsed(), &mut text),
         Err(error) => tracing::debug!("what the process takes can't be read: {error}"),
     }
+    let problems = core.store_problems().len();
+    text.family(
+        "store_problems",
+        "gauge",
+        "What is wrong with the store; `viaduct status` has it in words.",
+        [(String::new(), problems)],
+    );
     vifs(&vif_entries(view, None), &mut text);
     workers(view, &mut text);
     tables(view, &mut text);
@@ -109,6 +116,12 @@ fn vifs(vifs: &[VifEntry], text: &mut Text) {
         text.family(name, kind, help, vifs.iter().map(|vif| (labels(vif), value(vif))));
     };
     each("vif_up", "gauge", "Whether packets can flow.", &|vif| vif.up.into());
+    each(
+        "vif_fault",
+        "gauge",
+        "Whether the port has a fault: it was disabled, or can't be opened.",
+        &|vif| vif.fault.is_some().into(),
+    );
     each("vif_receive_packets_total", "counter", "Packets from the interface.", &|vif| vif.rx_packets);
     each("vif_receive_bytes_total", "counter", "Bytes from the interface.", &|vif| vif.rx_bytes);
     each("vif_receive_drops_total", "counter", "Packets from the interface that were dropped.", &|vif| {
@@ -137,7 +150,7 @@ fn workers(view: &View, text: &mut Text) {
     let drops = reasons(&workers).into_iter().map(|r| (format!("reason=\"{}\"", r.reason), r.packets));
     text.family("drops_total", "counter", "Packets dropped, by reason.", drops);
     let at_vifs = view.tables.vifs.values().flat_map(|vif| {
-        let counts = DropReason::ALL.iter().zip(view.executor.drops_at(vif.id));
+        let counts = DropReason::ALL.iter().zip(view.drops_at(vif.id));
         counts.filter(|(_, packets)| *packets > 0).map(move |(reason, packets)| {
             (format!("vif=\"{}\",reason=\"{}\"", vif.name, reason.name()), packets)
         })

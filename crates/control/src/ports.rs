@@ -9,13 +9,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+/// Why a port can't be opened.
+pub type PortError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Opens ports, and gives them to the executor.
 pub trait Ports: Send + Sync {
     /// Opens a port.
     ///
     /// # Errors
     /// Why it can't be opened, and what would help.
-    fn open(&self, spec: &PortSpec) -> Result<mem::Opened, Box<dyn std::error::Error + Send + Sync>>;
+    fn open(&self, spec: &PortSpec) -> Result<mem::Opened, PortError>;
+    /// Checks what can be known of a port before its place is free: that there are the users it names.
+    ///
+    /// # Errors
+    /// Why it can't be opened.
+    fn check(&self, spec: &PortSpec) -> Result<(), PortError>;
     /// Gives the executor the port of an interface.
     fn attach(&self, vif: VifId, port: mem::Opened);
     /// Takes it away again; when this returns the executor has let go of it.
@@ -43,11 +51,11 @@ pub struct PortSpec {
 
 impl PortSpec {
     /// Whether a port opened by the other specification serves this one too; else it is closed and opened again. The
-    /// MTU alone is no reason: closing a TAP takes it away from its container. It is enforced by the tables at once,
-    /// and told to the device when that is next opened.
+    /// MTU and the MAC of a TAP are no reason: closing it takes it away from its container. Its device is told.
     pub(crate) fn is_same_port(&self, other: &Self) -> bool {
         let same = match (&self.device, &other.device) {
             (Device::Verbs(a), Device::Verbs(b)) => a.is_same_device(b),
+            (Device::Tap { device: a, .. }, Device::Tap { device: b, .. }) => a == b,
             (a, b) => a == b,
         };
         same && self.queues == other.queues
@@ -96,6 +104,32 @@ pub enum Device {
     },
     /// A verbs device of our own.
     Verbs(RdmaSpec),
+}
+
+impl Device {
+    /// What only one port can have: a device's name, or the path of a socket.
+    pub(crate) fn place(&self) -> Option<(&'static str, PathBuf)> {
+        match self {
+            Self::Vhost { socket, .. } => Some(("socket", socket.clone())),
+            Self::Verbs(spec) => Some(("socket", spec.socket.clone())),
+            Self::Tap { device, .. } => Some(("tap", device.into())),
+            Self::AfXdp { device, .. } => Some(("af-xdp", device.into())),
+            Self::AfPacket { .. } | Self::Dpdk { .. } => None,
+        }
+    }
+
+    /// Whether it is a network device of the host's, whose link-layer address is ours.
+    pub(crate) const fn is_netdev(&self) -> bool {
+        matches!(self, Self::AfPacket { .. } | Self::AfXdp { .. })
+    }
+
+    /// The link-layer address that it shall have.
+    pub(crate) const fn mac(&self) -> Option<Mac> {
+        match self {
+            Self::Tap { mac, .. } => *mac,
+            _ => None,
+        }
+    }
 }
 
 impl std::fmt::Display for Device {

@@ -159,7 +159,8 @@ async fn refresh(core: &Arc<Core>) {
     loop {
         ticks.tick().await;
         let core = core.clone();
-        if let Ok(Err(e)) = tokio::task::spawn_blocking(move || core.refresh()).await {
+        let work = move || core.refresh().and_then(|()| core.retry(false));
+        if let Ok(Err(e)) = tokio::task::spawn_blocking(work).await {
             tracing::warn!("can't follow a wire's new address: {e}");
         }
     }

@@ -10,7 +10,7 @@ mod tables;
 mod users;
 
 use crate::clients::Peer;
-use crate::core::{Core, Error, View};
+use crate::core::{Core, Done, Error, View};
 use crate::object_change::ObjectChange;
 use crate::owner::Owner;
 use crate::server::Sandbox;
@@ -114,15 +114,19 @@ fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {
 }
 
 /// What was done, with warnings.
-fn changed(view: &View, list: Vec<ObjectChange>, mut warnings: Vec<v1::Warning>) -> v1::Changes {
+fn changed(view: &View, done: Done, mut warnings: Vec<v1::Warning>) -> v1::Changes {
     warnings.extend(state::stalled(&view.executor.status().stalled));
-    changes(list, warnings)
+    changes(done, warnings)
 }
 
-fn changes(list: Vec<ObjectChange>, warnings: Vec<v1::Warning>) -> v1::Changes {
+fn changes(Done { changes, notes }: Done, warnings: Vec<v1::Warning>) -> v1::Changes {
     let change =
         |c: ObjectChange| v1::Change { what: c.what.to_owned(), object: c.object, details: c.details };
-    v1::Changes { changes: list.into_iter().map(change).collect(), warnings }
+    let notes = notes.into_iter().map(|(object, message)| v1::Warning { object, message });
+    v1::Changes {
+        changes: changes.into_iter().map(change).collect(),
+        warnings: notes.chain(warnings).collect(),
+    }
 }
 
 fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
@@ -164,12 +168,10 @@ impl Viaduct for Service {
         let peer = peer(&request);
         let v1::ApplyRequest { toml, dry_run } = request.into_inner();
         let done = self.blocking(move |core| Ok(core.apply(&toml, dry_run)?)).await?;
-        if !dry_run {
-            log(peer, "apply", &done);
-        }
         if dry_run {
             return Ok(Response::new(changes(done, Vec::new())));
         }
+        log(peer, "apply", &done.changes);
         let view = self.view();
         Ok(Response::new(changed(&view, done, state::all_warnings(&view))))
     }
@@ -181,7 +183,7 @@ impl Viaduct for Service {
         let objects = objects.map_err(invalid)?;
         let warnings = state::warnings(objects.iter());
         let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
-        log(peer, "add", &done);
+        log(peer, "add", &done.changes);
         Ok(Response::new(changed(&self.view(), done, warnings)))
     }
 
@@ -195,7 +197,7 @@ impl Viaduct for Service {
             .collect();
         let keys = keys.map_err(invalid)?;
         let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
-        log(peer, "remove", &done);
+        log(peer, "remove", &done.changes);
         Ok(Response::new(changed(&self.view(), done, Vec::new())))
     }
 
@@ -215,7 +217,7 @@ impl Viaduct for Service {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
-        let status = self.blocking(|core| Ok(state::status(&core.view()))).await?;
+        let status = self.blocking(|core| Ok(state::status(core))).await?;
         Ok(Response::new(v1::StatusReply { sandbox: Some(state::sandbox(&self.sandbox)), ..status }))
     }
 

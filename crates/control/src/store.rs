@@ -1,27 +1,26 @@
-//! The store: the host's objects on disk. Writes are atomic.
+//! The store: the host's objects on disk, in `STATE_DIR/store.0` and `store.1`.
 //!
-//! It is a database, whose every write waits for the disk, and a journal of the changes made since: a line each, in
-//! the kernel's hands when the write returns, so that it outlives the daemon though not a power cut. The next write
-//! to the database takes the journal's changes along and starts a new one.
+//! A change is a record at the end of a file. It is all there or not at all, survives the daemon's death when the write
+//! returns, and a power cut when the disk has it. Where the disk fails, changes are refused and nothing else happens;
+//! later ones succeed again. Damage is told, and costs the record in which it is.
 
-mod journal;
+mod frame;
+mod legacy;
+mod log;
+mod record;
 
-use crate::owner::{Changed, Objects, Owner};
-use journal::{Entry, Journal};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use crate::owner::{Changed, Objects, Owned, Owner};
+use legacy::LegacyError;
+use log::{Log, Medium};
+use record::{Entry, Record, Stored};
+use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Key in words to place, owner and the object as TOML.
-const OBJECTS: TableDefinition<'_, &str, (u64, &str, &str)> = TableDefinition::new("objects");
-const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-
-/// Version of what is stored.
-const VERSION: u64 = 1;
-
-/// Length of a journal, bytes, beyond which its changes go to the database.
-const LONG_JOURNAL: u64 = 64 << 20;
+/// Its files.
+const FILES: [&str; 2] = ["store.0", "store.1"];
 
 /// How safe a write shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,28 +29,51 @@ pub(crate) enum Durability {
     Disk,
     /// It survives the daemon's death.
     Kernel,
+    /// As `Disk`; what can't be stored now is in force all the same, and stored once it can be.
+    DiskOrLater,
 }
 
 /// The daemon's storage.
 pub struct Store {
-    database: Database,
-    path: PathBuf,
+    dir: PathBuf,
     state: Mutex<State>,
 }
 
 struct State {
-    /// What the database holds, without the journal.
-    saved: Objects,
-    journal: Journal,
+    /// Why there is none in the second case.
+    log: Result<Log, String>,
+    is_used: bool,
+    /// Whether it was found as the version before had it.
+    is_migrating: bool,
+    /// What is stored.
+    objects: Objects,
+    taken: Option<String>,
+    /// Objects that this version does not understand, by key, and records of which it understands nothing.
+    kept: BTreeMap<String, Stored>,
+    foreign: Vec<String>,
+    /// What was lost, in words.
+    damaged: Vec<String>,
+    /// Why the last write failed.
+    failed: Option<String>,
+}
+
+/// What the store had when it was opened.
+pub(crate) struct Loaded {
+    /// The objects.
+    pub(crate) objects: Objects,
+    /// The digest of the daemon's file as its objects were last taken; `None`: by a version that did not note it.
+    pub(crate) taken: Option<String>,
+    /// Whether something may be missing.
+    pub(crate) is_damaged: bool,
 }
 
 /// Why the store can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has it.
-    #[error("the store {} is in use by another daemon; give this one its own --state-dir", .0.display())]
+    #[error("the store in {} is in use by another daemon; give this one its own --state-dir", .0.display())]
     InUse(PathBuf),
-    /// It is not a store, or damaged.
+    /// It is that of an older version, and damaged.
     #[error(
         "the store {} can't be read: {reason}\nTo start anew from the configuration file, move it away: mv {} {}.bad",
         path.display(), path.display(), path.display()
@@ -63,184 +85,300 @@ pub enum StoreError {
         reason: String,
     },
     /// It can't be written.
-    #[error("the store {} can't be written: {reason}", path.display())]
+    #[error("the store in {} can't be written: {reason}", dir.display())]
     Write {
-        /// Its path.
-        path: PathBuf,
+        /// Its directory.
+        dir: PathBuf,
         /// Why.
         reason: String,
     },
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes an empty one.
+    /// Opens the store in a directory, or makes an empty one, while the daemon may still open files. A store that can't
+    /// be had refuses changes, and is told by [`Self::problems`].
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError::InUse`]; [`StoreError::Damaged`].
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        let path = state_dir.join("viaduct.redb");
-        let unwritable = |e: std::io::Error| StoreError::Write { path: path.clone(), reason: e.to_string() };
-        std::fs::create_dir_all(state_dir).map_err(unwritable)?;
-        let database = match Database::create(&path) {
-            Ok(database) => database,
-            Err(redb::DatabaseError::DatabaseAlreadyOpen) => return Err(StoreError::InUse(path)),
-            Err(e) => return Err(StoreError::Damaged { path, reason: e.to_string() }),
+        let files = match open_files(state_dir) {
+            Ok(Some(files)) => Ok(files.map(|file| Box::new(file) as Box<dyn Medium>)),
+            Ok(None) => return Err(StoreError::InUse(state_dir.to_owned())),
+            Err(e) => Err(format!("{e}; repair it and restart the daemon")),
         };
-        let journal = Journal::open(&state_dir.join("viaduct.journal")).map_err(unwritable)?;
-        Ok(Self { database, path, state: Mutex::new(State { saved: Objects::default(), journal }) })
+        Self::over(state_dir, files)
+    }
+
+    /// The store in these files.
+    fn over(dir: &Path, files: Result<[Box<dyn Medium>; 2], String>) -> Result<Self, StoreError> {
+        let read = files.and_then(|files| Log::read(files).map_err(|e| e.to_string()));
+        let (log, contents) = match read {
+            Ok((log, contents)) => (Ok(log), contents),
+            Err(reason) => (Err(reason), log::Contents::default()),
+        };
+        let mut state = State {
+            failed: log.as_ref().err().cloned(),
+            log,
+            is_used: contents.is_used,
+            is_migrating: false,
+            objects: Objects::default(),
+            taken: None,
+            kept: BTreeMap::new(),
+            foreign: Vec::new(),
+            damaged: contents.damaged,
+        };
+        let mut entries = BTreeMap::new();
+        contents.records.into_iter().for_each(|record| state.replay(record, &mut entries));
+        if !state.is_used {
+            state.take_legacy(dir, &mut entries)?;
+        }
+        state.understand(entries);
+        let store = Self { dir: dir.to_owned(), state: Mutex::new(state) };
+        store.settle();
+        Ok(store)
+    }
+
+    /// Tells what was found, and puts damaged and old files aside.
+    fn settle(&self) {
+        let state = &mut *self.lock();
+        for damage in &state.damaged {
+            tracing::error!(dir = %self.dir.display(), "the store: {damage}; what was stored there is lost");
+        }
+        if !state.damaged.is_empty() {
+            for name in FILES {
+                let _ = std::fs::copy(self.dir.join(name), self.dir.join(format!("{name}.damaged")));
+            }
+        }
+        let is_old = legacy::path(&self.dir).exists();
+        if is_old && !state.is_migrating {
+            tracing::warn!("{} is ignored: there is a newer store", legacy::path(&self.dir).display());
+        }
+        if is_old && let Err(e) = state.write_snapshot() {
+            tracing::warn!("the store can't be written anew yet: {e}");
+        } else if is_old && let Err(e) = legacy::put_aside(&self.dir) {
+            tracing::warn!("the store of the version before can't be put aside: {e}");
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn damaged(&self, reason: impl ToString) -> StoreError {
-        StoreError::Damaged { path: self.path.clone(), reason: reason.to_string() }
-    }
-
     fn unwritable(&self, reason: impl ToString) -> StoreError {
-        StoreError::Write { path: self.path.clone(), reason: reason.to_string() }
+        StoreError::Write { dir: self.dir.clone(), reason: reason.to_string() }
     }
 
-    /// The objects stored; `None` where nothing ever was.
-    pub(crate) fn load(&self) -> Result<Option<Objects>, StoreError> {
-        let Some((generation, mut entries)) = self.load_database()? else { return Ok(None) };
-        let mut state = self.lock();
-        state.saved = self.read(&entries)?;
-        for Entry { key, object } in state.journal.replay(generation).map_err(|e| self.unwritable(e))? {
+    /// What is stored; `None` where nothing ever was.
+    pub(crate) fn load(&self) -> Option<Loaded> {
+        let state = self.lock();
+        state.is_used.then(|| Loaded {
+            objects: state.objects.clone(),
+            taken: state.taken.clone(),
+            is_damaged: !state.damaged.is_empty(),
+        })
+    }
+
+    /// Stores `new`, which differs by `changed` from what is stored, and the digest of the daemon's file where its
+    /// objects were taken.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`]; what was stored before is stored still.
+    pub(crate) fn write(
+        &self,
+        changed: &[Changed<'_>],
+        new: &Objects,
+        taken: Option<&str>,
+        durability: Durability,
+    ) -> Result<(), StoreError> {
+        let state = &mut *self.lock();
+        let before = (state.objects.clone(), state.taken.clone(), state.kept.clone());
+        for changed in changed {
+            state.kept.remove(&changed.key.to_string());
+        }
+        state.objects = new.clone();
+        state.taken = taken.map(str::to_owned).or(before.1.clone());
+        let record = Record {
+            changed: changed.iter().map(entry).collect(),
+            taken: taken.map(str::to_owned),
+            ..Record::default()
+        };
+        let written = if changed.is_empty() && taken.is_none() {
+            state.sync()
+        } else {
+            state.append_or_snapshot(&record, durability)
+        };
+        state.note(&written);
+        match written {
+            Ok(()) => Ok(()),
+            Err(_) if durability == Durability::DiskOrLater => {
+                state.owe();
+                Ok(())
+            }
+            Err(e) => {
+                (state.objects, state.taken, state.kept) = before;
+                Err(self.unwritable(e))
+            }
+        }
+    }
+
+    /// Keeps objects that are stored and can't be in force, until others of their keys are.
+    pub(crate) fn put_aside(&self, keys: &[config::Key]) {
+        let state = &mut *self.lock();
+        for key in keys {
+            if let Some(owned) = state.objects.remove(key) {
+                state.kept.insert(key.to_string(), stored(&owned));
+            }
+        }
+    }
+
+    /// Where the last write failed, tries whether the disk works again.
+    pub(crate) fn heal(&self) {
+        let state = &mut *self.lock();
+        if state.failed.is_some() && state.log.is_ok() {
+            let written = state.append_or_snapshot(&Record::default(), Durability::Disk);
+            if written.is_ok() {
+                tracing::info!(dir = %self.dir.display(), "the store can be written again");
+            }
+            state.note(&written);
+        }
+    }
+
+    /// What is wrong with it, in words.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let state = self.lock();
+        let failed =
+            state.failed.iter().map(|why| format!("changes are refused, it can't be written: {why}"));
+        let lost = state.damaged.iter().map(|what| {
+            format!("{what}: what was stored there is lost; a copy of the file is beside it (*.damaged)")
+        });
+        let kept = state.kept.keys().map(|key| {
+            format!("{key} is kept, but not in force: this version of Viaduct can't read it, or it does not fit the rest")
+        });
+        let foreign = (!state.foreign.is_empty()).then(|| {
+            format!("{} records of a newer version are kept, but not in force", state.foreign.len())
+        });
+        failed.chain(lost).chain(kept).chain(foreign).collect()
+    }
+}
+
+impl State {
+    /// Makes the changes of a record.
+    fn replay(&mut self, text: String, entries: &mut BTreeMap<String, Stored>) {
+        let Ok(Record { changed, taken, unknown }) = serde_json::from_str(&text) else {
+            return self.foreign.push(text);
+        };
+        for Entry { key, object } in changed {
             match object {
                 Some(object) => drop(entries.insert(key, object)),
                 None => drop(entries.remove(&key)),
             }
         }
-        self.read(&entries).map(Some)
-    }
-
-    /// The generation of the database's journal, and what is stored by key in words.
-    #[allow(clippy::type_complexity)] // told in the line above
-    fn load_database(&self) -> Result<Option<(u64, BTreeMap<String, journal::Object>)>, StoreError> {
-        let read = self.database.begin_read().map_err(|e| self.damaged(e))?;
-        let meta = match read.open_table(META) {
-            Ok(meta) => meta,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(e) => return Err(self.damaged(e)),
-        };
-        let number = |name: &str| {
-            let value = meta.get(name).map_err(|e| self.damaged(e))?;
-            Ok(value.map(|value| value.value()))
-        };
-        match number("version")? {
-            Some(VERSION) => {}
-            other => {
-                let version = other.map_or("none".to_owned(), |v| v.to_string());
-                return Err(self.damaged(format!("its version is {version}, this daemon's is {VERSION}")));
-            }
+        self.taken = taken.or(self.taken.take());
+        if !unknown.is_empty() {
+            self.foreign.push(Record { unknown, ..Record::default() }.text());
         }
-        let table = read.open_table(OBJECTS).map_err(|e| self.damaged(e))?;
-        let mut entries = BTreeMap::new();
-        for entry in table.iter().map_err(|e| self.damaged(e))? {
-            let (key, value) = entry.map_err(|e| self.damaged(e))?;
-            let (seq, owner, toml) = value.value();
-            let object = journal::Object { seq, owner: owner.to_owned(), toml: toml.to_owned() };
-            entries.insert(key.value().to_owned(), object);
+    }
+
+    /// Takes over the store of the version before, where there is one.
+    fn take_legacy(&mut self, dir: &Path, entries: &mut BTreeMap<String, Stored>) -> Result<(), StoreError> {
+        let legacy = legacy::read(dir).map_err(|e| match e {
+            LegacyError::InUse => StoreError::InUse(dir.to_owned()),
+            LegacyError::Damaged(reason) => StoreError::Damaged { path: legacy::path(dir), reason },
+        })?;
+        if let Some(legacy) = legacy {
+            (self.is_used, self.is_migrating) = (true, true);
+            self.damaged.extend(legacy.damaged);
+            entries.extend(legacy.entries.into_iter().filter_map(|entry| Some((entry.key, entry.object?))));
         }
-        Ok(Some((number("journal")?.unwrap_or_default(), entries)))
+        Ok(())
     }
 
-    /// What was stored, as objects.
-    fn read(&self, entries: &BTreeMap<String, journal::Object>) -> Result<Objects, StoreError> {
-        let mut objects = Objects::default();
-        for (key, journal::Object { seq, owner, toml }) in entries {
-            let owner = Owner::from_name(owner)
-                .ok_or_else(|| self.damaged(format!("{key}: unknown owner {owner}")))?;
-            let read = config::parse_objects(toml).map_err(|e| self.damaged(format!("{key}: {e}")))?;
-            read.into_iter().for_each(|object| objects.restore(*seq, owner, object));
-        }
-        Ok(objects)
-    }
-
-    /// Prepares to store `new`, which differs by `changed` from what is stored; nothing is written before
-    /// [`Pending::commit`]. Only one may be pending.
-    pub(crate) fn prepare(
-        &self,
-        changed: &[Changed<'_>],
-        new: &Objects,
-        durability: Durability,
-    ) -> Result<Pending<'_>, StoreError> {
-        let state = self.lock();
-        let write = if durability == Durability::Kernel && state.journal.len() < LONG_JOURNAL {
-            Write::Journal(Journal::line(changed.iter().map(entry)))
-        } else {
-            let generation = state.journal.generation() + 1;
-            let write = self.prepare_database(&state.saved, new, generation)?;
-            Write::Database(write.into(), new.clone(), generation)
-        };
-        Ok(Pending { store: self, write })
-    }
-
-    fn prepare_database(
-        &self,
-        saved: &Objects,
-        new: &Objects,
-        generation: u64,
-    ) -> Result<WriteTransaction, StoreError> {
-        let write = self.database.begin_write().map_err(|e| self.unwritable(e))?;
-        {
-            let mut meta = write.open_table(META).map_err(|e| self.unwritable(e))?;
-            meta.insert("version", VERSION).map_err(|e| self.unwritable(e))?;
-            meta.insert("journal", generation).map_err(|e| self.unwritable(e))?;
-            let mut table = write.open_table(OBJECTS).map_err(|e| self.unwritable(e))?;
-            for Entry { key, object } in saved.changes_to(new).iter().map(entry) {
-                let key = key.as_str();
-                match object {
-                    Some(journal::Object { seq, owner, toml }) => {
-                        let value = (seq, owner.as_str(), toml.as_str());
-                        table.insert(key, value).map_err(|e| self.unwritable(e))?;
-                    }
-                    None => drop(table.remove(key).map_err(|e| self.unwritable(e))?),
+    /// Makes objects of what was stored. What can't be understood is kept as it is.
+    fn understand(&mut self, entries: BTreeMap<String, Stored>) {
+        for (key, stored) in entries {
+            let owner = Owner::from_name(&stored.owner);
+            match (owner, config::parse_objects(&stored.toml)) {
+                (Some(owner), Ok(read)) => {
+                    read.into_iter().for_each(|object| self.objects.restore(stored.seq, owner, object));
                 }
+                _ => drop(self.kept.insert(key, stored)),
             }
         }
-        Ok(write)
+    }
+
+    /// Stores a change that has been made here already.
+    fn append_or_snapshot(&mut self, record: &Record, durability: Durability) -> Result<(), String> {
+        let log = self.log.as_ref().map_err(String::clone)?;
+        if log.needs_snapshot() {
+            return self.write_snapshot();
+        }
+        // One that only is worth its while may fail: there is the end of the file to append to.
+        if log.is_long() && self.write_snapshot().is_ok() {
+            return Ok(());
+        }
+        let log = self.log.as_mut().map_err(|reason| reason.clone())?;
+        log.append(&record.text(), durability != Durability::Kernel).map_err(|e| e.to_string())
+    }
+
+    /// Has the next write store everything.
+    fn owe(&mut self) {
+        if let Ok(log) = &mut self.log {
+            log.distrust();
+        }
+    }
+
+    /// Waits until the disk has all that is stored.
+    fn sync(&mut self) -> Result<(), String> {
+        let log = self.log.as_mut().map_err(|reason| reason.clone())?;
+        if log.needs_snapshot() { self.write_snapshot() } else { log.sync().map_err(|e| e.to_string()) }
+    }
+
+    /// Writes all that is stored anew.
+    fn write_snapshot(&mut self) -> Result<(), String> {
+        let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
+        let taken = Record { taken: self.taken.clone(), ..Record::default() }.text();
+        let nothing = Objects::default();
+        let objects = nothing.changes_to(&self.objects).into_iter();
+        let kept =
+            self.kept.iter().map(|(key, stored)| Entry { key: key.clone(), object: Some(stored.clone()) });
+        let entries = objects.map(|changed| entry(&changed)).chain(kept).map(one);
+        let records = std::iter::once(taken).chain(self.foreign.iter().cloned()).chain(entries);
+        let log = self.log.as_mut().map_err(|reason| reason.clone())?;
+        log.snapshot(records).map_err(|e| e.to_string())
+    }
+
+    /// Notes how a write ended.
+    fn note(&mut self, written: &Result<(), String>) {
+        if let Err(e) = written
+            && self.failed.as_ref() != Some(e)
+        {
+            tracing::error!("the store can't be written, and changes are refused: {e}");
+        }
+        self.failed = written.as_ref().err().cloned();
+        self.is_used |= written.is_ok();
+    }
+}
+
+/// Opens the store's files and locks them; `None` where another process has them.
+fn open_files(dir: &Path) -> std::io::Result<Option<[File; 2]>> {
+    std::fs::create_dir_all(dir)?;
+    let open =
+        |name| File::options().read(true).write(true).create(true).truncate(false).open(dir.join(name));
+    let files = [open(FILES[0])?, open(FILES[1])?];
+    match flock(&files[0], FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(files)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(e.into()),
     }
 }
 
 /// A change as it is written.
 fn entry(changed: &Changed<'_>) -> Entry {
-    let object = changed.new.map(|is| journal::Object {
-        seq: is.seq,
-        owner: is.owner.name().to_owned(),
-        toml: is.object.to_toml(),
-    });
-    Entry { key: changed.key.to_string(), object }
+    Entry { key: changed.key.to_string(), object: changed.new.map(stored) }
 }
 
-/// Changes not written yet; dropped, they are forgotten.
-pub(crate) struct Pending<'a> {
-    store: &'a Store,
-    write: Write,
-}
-
-enum Write {
-    /// With what the database holds then, and the generation of its journal.
-    Database(Box<WriteTransaction>, Objects, u64),
-    /// A line.
-    Journal(String),
-}
-
-impl Pending<'_> {
-    /// Writes them.
-    pub(crate) fn commit(self) -> Result<(), StoreError> {
-        let mut state = self.store.lock();
-        match self.write {
-            Write::Journal(line) => state.journal.append(&line).map_err(|e| self.store.unwritable(e)),
-            Write::Database(write, new, generation) => {
-                write.commit().map_err(|e| self.store.unwritable(e))?;
-                state.saved = new;
-                state.journal.restart(generation).map_err(|e| self.store.unwritable(e))
-            }
-        }
-    }
+fn stored(owned: &Owned) -> Stored {
+    Stored { seq: owned.seq, owner: owned.owner.name().to_owned(), toml: owned.object.to_toml() }
 }
 
 #[cfg(test)]

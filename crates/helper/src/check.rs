@@ -30,7 +30,7 @@ const TUN: (u32, u32) = (10, 200);
 /// What is wrong.
 pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
     let wanted = match request {
-        Request::TapState => 1,
+        Request::TapState | Request::ConfigureTap { .. } => 1,
         Request::AttachXdp(_) => descriptors.len().clamp(1, MAX_QUEUES),
         Request::ReplaceXdp(_) => 2,
         _ => 0,
@@ -44,6 +44,10 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
     match request {
         Request::Tap(port) => tap(port),
         Request::TapState => ensure(is_tap(&descriptors[0]), "the descriptor is not of a tap"),
+        Request::ConfigureTap { mtu, .. } => {
+            ensure(is_tap(&descriptors[0]) && *mtu >= LEAST_MTU, "the descriptor is not of a tap, or no MTU")
+        }
+        Request::Config => Ok(()),
         Request::Packet { index, sockets } => {
             ensure(is_wire(*index) && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
         }
@@ -172,6 +176,9 @@ mod tests {
     fn descriptors_are_what_they_must_be() {
         refused(&Request::TapState, &[]);
         refused(&Request::TapState, &[null()]);
+        refused(&Request::ConfigureTap { mtu: 1500, mac: None }, &[null()]);
+        refused(&Request::ConfigureTap { mtu: 1500, mac: None }, &[]);
+        refused(&Request::Config, &[null()]);
         let program = XdpProgram { index: 2, mac: [0; 6], addresses: Vec::new(), all: true, several: false };
         refused(&Request::AttachXdp(program.clone()), &[]);
         refused(&Request::AttachXdp(program.clone()), &[null()]);
@@ -222,7 +229,9 @@ mod tests {
         bolero::check!().for_each(|bytes: &[u8]| {
             let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
             let descriptors = [null()];
-            let most = usize::from(matches!(request, Request::TapState | Request::AttachXdp(_)));
+            let takes_one =
+                matches!(request, Request::TapState | Request::ConfigureTap { .. } | Request::AttachXdp(_));
+            let most = usize::from(takes_one);
             if check(&request, &descriptors[..most]).is_err() {
                 return;
             }
@@ -241,7 +250,10 @@ mod tests {
                 }
                 Request::Bar { address, .. } => assert!(!address.contains('/')),
                 // /dev/null is neither.
-                Request::TapState | Request::AttachXdp(_) | Request::ReplaceXdp(_) => unreachable!(),
+                Request::TapState
+                | Request::ConfigureTap { .. }
+                | Request::AttachXdp(_)
+                | Request::ReplaceXdp(_) => unreachable!(),
                 _ => {}
             }
         });

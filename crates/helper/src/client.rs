@@ -41,19 +41,20 @@ struct Shared {
 }
 
 impl Helper {
-    /// Starts it: this same program, with [`ARGUMENT`], the log level and the directories of sockets.
+    /// Starts it: this same program, with [`ARGUMENT`], the log level, the configuration file and the directories of
+    /// sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
-    pub fn start(directories: &Directories, log: &str) -> Result<Self, HelperError> {
-        Self::launch(directories, log).map_err(HelperError::Start)
+    pub fn start(directories: &Directories, config: &Path, log: &str) -> Result<Self, HelperError> {
+        Self::launch(directories, config, log).map_err(HelperError::Start)
     }
 
-    fn launch(directories: &Directories, log: &str) -> io::Result<Self> {
+    fn launch(directories: &Directories, config: &Path, log: &str) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).args(directories.words());
+        command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).arg(config).args(directories.words());
         // Requests come through its standard input. It holds none of our outputs, so that readers notice when the
         // daemon ends.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
@@ -110,6 +111,14 @@ impl Helper {
     pub fn bar(&self, address: &str, number: u8) -> io::Result<File> {
         let request = Request::Bar { address: address.to_owned(), number };
         Ok(one(self.descriptors(&request, &[])?)?.into())
+    }
+
+    /// The daemon's configuration file, for reading.
+    ///
+    /// # Errors
+    /// It can't be opened.
+    pub fn config(&self) -> io::Result<File> {
+        Ok(one(self.descriptors(&Request::Config, &[])?)?.into())
     }
 
     /// Sends a request and waits for the answer.
@@ -183,6 +192,10 @@ impl Opener for Helper {
     fn forget_tap(&self, device: &str) {
         // A helper that has ended keeps nothing.
         let _ = self.ask(&Request::ForgetTap { device: device.to_owned() }, &[]);
+    }
+
+    fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+        Ok(self.descriptors(&Request::ConfigureTap { mtu, mac }, &[tap]).map(drop)?)
     }
 
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
@@ -292,7 +305,8 @@ mod tests {
         let us = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
         let run_dir = dir.path().join("run");
         std::fs::create_dir(&run_dir).unwrap();
-        let server = Arc::new(Server::new(Directories::new(&run_dir, [dir.path().to_owned()]), us));
+        let directories = Directories::new(&run_dir, [dir.path().to_owned()]);
+        let server = Arc::new(Server::new(directories, dir.path().join("host.toml"), us));
         let serving = server.clone();
         std::thread::spawn(move || serving.serve(theirs));
         (Helper::over(ours, rustix::process::getpid()).unwrap(), dir, server)
@@ -314,6 +328,18 @@ mod tests {
         assert!(taken.contains("in use"), "{taken}");
         drop(file);
         assert!(!place.path.exists());
+    }
+
+    #[test]
+    fn the_configuration_file_is_read_as_it_is_now() {
+        let (helper, dir) = helper();
+        let read = || helper.config().and_then(std::io::read_to_string);
+        assert_eq!(read().unwrap_err().kind(), io::ErrorKind::NotFound);
+        for text in ["one", "two"] {
+            std::fs::write(dir.path().join("new"), text).unwrap();
+            std::fs::rename(dir.path().join("new"), dir.path().join("host.toml")).unwrap();
+            assert_eq!(read().unwrap(), text);
+        }
     }
 
     #[test]
@@ -372,8 +398,8 @@ mod tests {
         let serving = std::thread::spawn(move || {
             let subscriber =
                 tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
-            let server =
-                Arc::new(Server::new(Directories::new(Path::new("/run/x"), []), Account { uid: 0, gid: 0 }));
+            let directories = Directories::new(Path::new("/run/x"), []);
+            let server = Arc::new(Server::new(directories, PathBuf::new(), Account { uid: 0, gid: 0 }));
             tracing::subscriber::with_default(subscriber, || server.serve(theirs));
         });
         let mut connection = Connection::carrying(ours, MOST_DESCRIPTORS);

@@ -4,7 +4,7 @@
 //! The daemon touches guests' memory and reads what they, programs and peers send, so one of them may come to own it.
 //! What it owns then is what can be asked here: a tap that is not there yet, or that the last daemon had, sockets on a network device, a unix
 //! socket that nobody else could have put there, a connection to a VMM, both in directories that it was told at its
-//! start. The helper never sees guests' memory, and nothing but the daemon speaks to it.
+//! start; and the daemon's own configuration file. The helper never sees guests' memory, and nothing but the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). What is done is in
 //! `wire` and `sockets`: a daemon without a sandbox calls the same functions itself.
@@ -24,12 +24,26 @@ mod taps;
 mod under_way;
 mod users;
 
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
 pub use bar::open_bar;
 pub use client::{Helper, HelperError};
 pub use directories::Directories;
 pub use request::{Answer, Refusal, Reply, Request};
 pub use serve::{Server, serve};
 pub use users::lookup;
+
+/// Opens a configuration file for reading, without waiting for somebody who writes it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn config_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
 
 /// First argument of the helper process.
 pub const ARGUMENT: &str = "--helper";

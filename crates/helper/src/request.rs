@@ -21,6 +21,15 @@ pub enum Request {
     Settle,
     /// The daemon stops: what it drops from now on is for the next daemon.
     Stop,
+    /// Another MTU and, if given, link-layer address for the device of a tap. One of its queues comes with the request.
+    ConfigureTap {
+        /// MTU, bytes.
+        mtu: u16,
+        /// Link-layer address.
+        mac: Option<[u8; 6]>,
+    },
+    /// The daemon's configuration file, for reading. The answer has it.
+    Config,
     /// Packet sockets on an interface. The answer has them.
     Packet {
         /// Index of the interface.

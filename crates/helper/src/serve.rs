@@ -16,7 +16,7 @@ use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{Place, Sockets};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpSocket};
@@ -25,16 +25,16 @@ use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpSocket};
 const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be in these
-/// directories.
+/// directories; `config` is the daemon's configuration file.
 ///
 /// Call it while the process has only one thread; it first gives up privileges that it does not need.
-pub fn serve(socket: OwnedFd, directories: Directories) {
+pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
     users::prepare();
     let daemon = rustix::process::getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let mut server = Server::new(directories, started_as);
+    let mut server = Server::new(directories, config, started_as);
     let heir = server.inherit();
     let report: Report = confine::confine();
     for missing in &report.missing {
@@ -84,6 +84,7 @@ fn ignore_terminal() {
 #[derive(Debug)]
 pub struct Server {
     directories: Directories,
+    config: PathBuf,
     /// The owner of sockets for which the daemon names none.
     started_as: Account,
     files: Files,
@@ -97,11 +98,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// For the daemon with sockets in these directories that this user started.
+    /// For the daemon with sockets in these directories and this configuration file that this user started.
     #[must_use]
-    pub fn new(directories: Directories, started_as: Account) -> Self {
+    pub fn new(directories: Directories, config: PathBuf, started_as: Account) -> Self {
         Self {
             directories,
+            config,
             started_as,
             files: Files::default(),
             taps: Taps::default(),
@@ -217,6 +219,11 @@ impl Server {
                 self.taps.stop();
                 done(Vec::new())
             }
+            Request::ConfigureTap { mtu, mac } => {
+                here.configure_tap(descriptors[0].as_fd(), *mtu, *mac)?;
+                done(Vec::new())
+            }
+            Request::Config => done(vec![crate::config_file(&self.config)?.into()]),
             Request::Packet { index, sockets } => done(here.packet(*index, *sockets)?),
             Request::XdpSocket => {
                 let XdpSocket { socket, frames } = here.xdp_socket()?;

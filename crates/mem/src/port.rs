@@ -149,6 +149,14 @@ pub trait Port: Send + Sync {
     fn is_up(&self) -> bool {
         self.status().up
     }
+
+    /// Gives its device another MTU and, if there is one, link-layer address, where that takes them from us.
+    ///
+    /// # Errors
+    /// Why the device keeps what it has.
+    fn configure(&self, _mtu: u16, _mac: Option<[u8; 6]>) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// An opened port: the device and its queues.

@@ -15,6 +15,7 @@ use forwarder::Forwarder;
 use helper::Directories;
 use log::{Format, Log};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
 use ports::ExecutorPorts;
 use privileges::Privileges;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -69,16 +70,19 @@ const BACKLOG: i32 = 4096;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let [_, first, level, directories @ ..] = &arguments[..]
+    if let [_, first, level, config, directories @ ..] = &arguments[..]
         && first == helper::ARGUMENT
         && let Some(directories) = Directories::of_words(directories)
     {
         let log = level.to_str().and_then(|words| words.parse().ok());
         log.unwrap_or(Log { level: LevelFilter::WARN, format: Format::Text }).start();
-        return help(directories);
+        return help(directories, config.into());
     }
     let options = Options::parse();
     options.log().start();
+    if let Err(error) = hold_reloads() {
+        tracing::warn!(%error, "SIGHUP ends the daemon while it starts");
+    }
     let file = match read(&options.config) {
         Ok(file) => file,
         Err(text) => {
@@ -125,10 +129,10 @@ fn reasons(error: &anyhow::Error) -> String {
 }
 
 /// Runs the helper of a daemon, which sends requests by standard input.
-fn help(directories: Directories) -> ExitCode {
+fn help(directories: Directories, config: PathBuf) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, directories);
+            helper::serve(socket, directories, config);
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }
@@ -165,17 +169,37 @@ fn allow_weight() {
     }
 }
 
+/// Has SIGHUP wait until the daemon can take it ([`take_reloads`]). The daemon still has one thread.
+fn hold_reloads() -> nix::Result<()> {
+    SigSet::from(Signal::SIGHUP).thread_block()
+}
+
+/// Takes SIGHUP from now on: each reads the configuration file again.
+fn take_reloads(core: Arc<Core>) -> anyhow::Result<()> {
+    let mut reloads = signal(SignalKind::hangup())?;
+    // One thread that does not block it is enough.
+    SigSet::from(Signal::SIGHUP).thread_unblock()?;
+    tokio::spawn(async move {
+        while reloads.recv().await.is_some() {
+            let core = core.clone();
+            let _ = tokio::task::spawn_blocking(move || core.reload()).await;
+        }
+    });
+    Ok(())
+}
+
 fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     allow_open_files();
     allow_weight();
     // The sandbox forbids asking for the working directory.
     let run_dir = std::path::absolute(&options.run_dir).context("run-dir")?;
+    let config = std::path::absolute(&options.config).context("configuration file")?;
     let privileges = if options.no_sandbox {
         Privileges::here()
     } else {
         let listed = file.host.socket_dirs.iter().map(PathBuf::from);
         let others = listed.chain(control::socket_directories(&file, &run_dir));
-        Privileges::of_helper(&Directories::new(&run_dir, others), &options.log().to_string())?
+        Privileges::of_helper(&Directories::new(&run_dir, others), &config, &options.log().to_string())?
     };
     let _run_dir = RunDir::take(&run_dir)?;
     verbs::make_directory(&run_dir).context("directory of verbs devices")?;
@@ -193,8 +217,17 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
 
     let forwarder = Forwarder::start(&host)?;
     let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone()));
-    let core = Core::start(file, run_dir.clone(), store, forwarder.executor(), ports)?;
+    let config = privileges.config(&config);
+    let core = Core::start(&file, config, run_dir.clone(), store, forwarder.executor(), ports)?;
+    let core = Arc::new(core);
     privileges.settle();
+    let links = core.clone();
+    let _links = wire::Links::watch(move || {
+        if let Err(e) = links.retry(true) {
+            tracing::warn!("a port that can be opened again is not in use: {e}");
+        }
+    })
+    .context("network devices can't be watched")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("control")
@@ -219,6 +252,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        take_reloads(core.clone())?;
         let stop = async {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -226,13 +260,8 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
             }
             privileges.stop();
         };
-        let served = control::serve(
-            Arc::new(core),
-            Listeners { api, readers, metrics },
-            sandbox,
-            || ready(&notifier),
-            stop,
-        );
+        let served =
+            control::serve(core, Listeners { api, readers, metrics }, sandbox, || ready(&notifier), stop);
         tokio::select! {
             served = served => Ok(served?),
             ended = ended(helper_ended) => ended,

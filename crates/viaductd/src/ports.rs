@@ -3,10 +3,9 @@
 use crate::forwarder::Forwarder;
 use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs};
-use control::{Device, PortSpec, Ports, RdmaStatus};
+use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
-use std::error::Error;
 
 /// The executor's ports.
 pub struct ExecutorPorts {
@@ -24,7 +23,7 @@ impl ExecutorPorts {
 }
 
 impl Ports for ExecutorPorts {
-    fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
+    fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
         let PortSpec { queues, mtu, .. } = *spec;
         let offload = self.forwarder.finishes();
         let Privileges { opener, sockets, .. } = &self.privileges;
@@ -53,6 +52,15 @@ impl Ports for ExecutorPorts {
             Device::Verbs(device) => self.verbs.open(&device)?,
         };
         Ok(opened)
+    }
+
+    fn check(&self, spec: &PortSpec) -> Result<(), PortError> {
+        match &spec.device {
+            Device::Vhost { owner: Some(owner), .. } => drop(self.privileges.owner(owner)?),
+            Device::Verbs(device) => self.verbs.check(device)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     fn attach(&self, vif: VifId, port: Opened) {

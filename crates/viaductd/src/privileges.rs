@@ -1,6 +1,6 @@
 //! The holder of the daemon's privileges: its helper, or without a sandbox the daemon itself.
 
-use control::Sandbox;
+use control::{ConfigFile, Sandbox};
 use helper::{Directories, Helper};
 use sandbox::{Calls, CapabilitySet, Keep};
 use sockets::Sockets;
@@ -26,12 +26,17 @@ impl Privileges {
         Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Those of a helper, which this starts, for sockets in these directories. The daemon still has one thread.
+    /// Those of a helper, which this starts, for sockets in these directories and this configuration file. The daemon
+    /// still has one thread.
     ///
     /// # Errors
     /// It can't be started.
-    pub fn of_helper(directories: &Directories, log: &str) -> Result<Self, helper::HelperError> {
-        let helper = Helper::start(directories, log)?;
+    pub fn of_helper(
+        directories: &Directories,
+        config: &Path,
+        log: &str,
+    ) -> Result<Self, helper::HelperError> {
+        let helper = Helper::start(directories, config, log)?;
         let all = Arc::new(helper.clone());
         Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
     }
@@ -42,6 +47,16 @@ impl Privileges {
     /// There is no such user or group.
     pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
         self.helper.as_ref().map_or_else(|| helper::lookup(names), |helper| helper.owner(names))
+    }
+
+    /// The daemon's configuration file, to be read again.
+    pub fn config(&self, path: &Path) -> ConfigFile {
+        let helper = self.helper.clone();
+        let own = path.to_owned();
+        ConfigFile::new(path, move || match &helper {
+            Some(helper) => helper.config(),
+            None => helper::config_file(&own),
+        })
     }
 
     /// A descriptor that polls readable when the helper is gone, if there is one.

@@ -74,6 +74,14 @@ impl Verbs {
         self.devices().values().filter_map(|open| open.device.upgrade()).for_each(|device| device.review());
     }
 
+    /// Checks what can be known before its place is free.
+    ///
+    /// # Errors
+    /// Its owner has no account.
+    pub fn check(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
+        self.owner(spec).map(drop)
+    }
+
     /// Opens a device; it closes when its port is dropped.
     ///
     /// # Errors

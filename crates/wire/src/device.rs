@@ -70,7 +70,7 @@ impl Device {
 
     /// Sets the MTU and, if given, the link-layer address, then sets the device up.
     pub(crate) fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
-        self.ioctl_with(libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = mtu.into())?;
+        self.set_mtu(mtu)?;
         if let Some(mac) = mac {
             self.ioctl_with(libc::SIOCSIFHWADDR, |request| request.ifr_ifru.ifru_hwaddr = address_of(mac))?;
         }
@@ -80,6 +80,11 @@ impl Device {
             request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as i16
         })?;
         Ok(())
+    }
+
+    /// Sets the MTU.
+    pub(crate) fn set_mtu(&self, mtu: u16) -> io::Result<()> {
+        self.ioctl_with(libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = mtu.into()).map(drop)
     }
 
     fn ioctl(&self, number: libc::c_ulong) -> io::Result<libc::ifreq> {
@@ -119,7 +124,7 @@ pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
 }
 
 /// An Ethernet address in the form of interface requests.
-fn address_of(mac: [u8; 6]) -> libc::sockaddr {
+pub(crate) fn address_of(mac: [u8; 6]) -> libc::sockaddr {
     let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
     for (to, from) in address.sa_data.iter_mut().zip(mac) {
         *to = from as c_char;

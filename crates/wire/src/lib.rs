@@ -30,4 +30,5 @@ pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};
 pub use tap::attach::{exists as tap_exists, namespace as tap_namespace, set_offload as set_tap_offload};
 pub use tap::{TapPort, open_tap};
+pub use watch::Links;
 pub use xdp::{Attachment, Mode, Stage, XdpError, XdpPort, XdpProgram, XdpSocket, open_xdp};

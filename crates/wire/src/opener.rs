@@ -30,6 +30,12 @@ pub trait Opener: Send + Sync {
     /// If it no longer exists, or permission is missing (CAP_NET_ADMIN in its namespace).
     fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState>;
 
+    /// Gives a tap's device another MTU and, if given, link-layer address.
+    ///
+    /// # Errors
+    /// If it no longer exists; or it is in another network namespace, where only its MTU can't be set.
+    fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()>;
+
     /// Opens packet sockets on the interface with this index; frames are spread over them by flow.
     ///
     /// # Errors
@@ -86,6 +92,10 @@ impl Opener for Here {
     fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState> {
         let name = attach::name(tap)?;
         netlink::link_in(attach::namespace(tap)?.as_fd(), &name)
+    }
+
+    fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+        attach::configure(tap, mtu, mac)
     }
 
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {

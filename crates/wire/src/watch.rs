@@ -21,23 +21,44 @@ impl Watch {
         device: Arc<Device>,
         mut changed: impl FnMut(Option<Link>) + Send + 'static,
     ) -> io::Result<Self> {
+        let name = format!("wire-{}", device.name());
+        Self::links(name, move || changed(device.link().ok()))
+    }
+
+    /// Calls `changed` on its own thread of this name, once at the start and after each change of any link.
+    fn links(name: String, mut changed: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let links = netlink::link_events()?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = stop.clone();
-        let thread =
-            std::thread::Builder::new().name(format!("wire-{}", device.name())).spawn(move || {
-                loop {
-                    netlink::drain(&links);
-                    changed(device.link().ok());
-                    let mut fds = [PollFd::new(&links, PollFlags::IN), PollFd::new(&stopped, PollFlags::IN)];
-                    // An interruption only causes another check.
-                    let _ = poll(&mut fds, None);
-                    if !fds[1].revents().is_empty() {
-                        return;
-                    }
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            loop {
+                netlink::drain(&links);
+                changed();
+                let mut fds = [PollFd::new(&links, PollFlags::IN), PollFd::new(&stopped, PollFlags::IN)];
+                // An interruption only causes another check.
+                let _ = poll(&mut fds, None);
+                if !fds[1].revents().is_empty() {
+                    return;
                 }
-            })?;
+            }
+        })?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// Calls back after every change of any network device, until dropped.
+pub struct Links {
+    _watch: Watch,
+}
+
+impl Links {
+    /// Calls `changed` on its own thread, once at the start and after each change of a device of this thread's network
+    /// namespace.
+    ///
+    /// # Errors
+    /// Out of descriptors or threads.
+    pub fn watch(changed: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        Ok(Self { _watch: Watch::links("links".to_owned(), changed)? })
     }
 }
 

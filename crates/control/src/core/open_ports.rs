@@ -1,170 +1,274 @@
-//! Opens and closes ports around a change.
+//! Opens and closes ports around a change. Nothing closes before the change is made.
 
 use super::Error;
 use super::seen::Seen;
-use crate::ports::{Device, PortSpec, Ports};
+use crate::ports::{PortSpec, Ports};
 use mem::{Opened, Port};
 use model::VifId;
 use packet::Mac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// An open port.
-pub(super) struct Open {
+/// Pauses between attempts to open a port: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// A port that shall be open.
+pub(super) struct Slot {
     pub(super) spec: PortSpec,
-    pub(super) port: Arc<dyn Port>,
-    /// What was logged of its state.
-    pub(super) seen: Seen,
+    pub(super) state: SlotState,
 }
 
-impl Open {
+/// Whether it is.
+pub(super) enum SlotState {
+    Open {
+        port: Arc<dyn Port>,
+        /// What was logged of its state.
+        seen: Seen,
+    },
+    Fault(Fault),
+}
+
+/// Why a port is not open, and when the next attempt is due.
+pub(super) struct Fault {
+    pub(super) reason: String,
+    pub(super) due: Instant,
+    pause: Duration,
+}
+
+impl Fault {
+    fn new(reason: String, now: Instant) -> Self {
+        Self { reason, due: now + PAUSES[0], pause: PAUSES[0] }
+    }
+
+    /// Another attempt failed.
+    pub(super) fn again(&mut self, reason: String, now: Instant) {
+        self.pause = (self.pause * 2).min(PAUSES[1]);
+        (self.reason, self.due) = (reason, now + self.pause);
+    }
+}
+
+impl Slot {
+    fn open(spec: PortSpec, port: Arc<dyn Port>) -> Self {
+        Self { spec, state: SlotState::Open { port, seen: Seen::default() } }
+    }
+
+    fn fault(spec: PortSpec, reason: String) -> Self {
+        Self { spec, state: SlotState::Fault(Fault::new(reason, Instant::now())) }
+    }
+
+    /// Its specification, if it has a fault and another attempt is due; with `devices`, those of network devices are.
+    pub(super) fn due(&self, now: Instant, devices: bool) -> Option<PortSpec> {
+        match &self.state {
+            SlotState::Fault(fault) if fault.due <= now || (devices && self.spec.device.is_netdev()) => {
+                Some(self.spec.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Has the next attempt be due.
+    #[cfg(test)]
+    pub(super) fn make_due(&mut self) {
+        if let SlotState::Fault(fault) = &mut self.state {
+            fault.due = Instant::now();
+        }
+    }
+
+    /// Takes the port that was opened now, or the reason why it still can't be.
+    pub(super) fn tried(&mut self, ports: &dyn Ports, opened: Result<Opened, String>, vif: Option<VifId>) {
+        let SlotState::Fault(fault) = &mut self.state else { return };
+        let (interface, device) = (&self.spec.name, &self.spec.device);
+        match (opened, vif) {
+            (Ok(opened), Some(vif)) => {
+                tracing::info!(interface, %device, "port opened");
+                self.state = SlotState::Open { port: opened.port.clone(), seen: Seen::default() };
+                ports.attach(vif, opened);
+            }
+            (Ok(_), None) => {}
+            (Err(reason), _) => {
+                if reason != fault.reason {
+                    tracing::error!(interface, %device, "the port still can't be opened: {reason}");
+                }
+                fault.again(reason, Instant::now());
+            }
+        }
+    }
+
+    /// Its fault, as object and reason.
+    pub(super) fn fault_of_port(&self) -> Option<(String, String)> {
+        match &self.state {
+            SlotState::Fault(fault) => {
+                let reason = format!("its port can't be opened, and is tried again: {}", fault.reason);
+                Some((super::of_port(&self.spec), reason))
+            }
+            SlotState::Open { .. } => None,
+        }
+    }
+
+    pub(super) const fn port(&self) -> Option<&Arc<dyn Port>> {
+        match &self.state {
+            SlotState::Open { port, .. } => Some(port),
+            SlotState::Fault(_) => None,
+        }
+    }
+
     /// The link-layer address that we share with the network device. That of a TAP is its other end's.
     pub(super) fn mac(&self) -> Option<Mac> {
-        if self.is_device() { self.port.status().mac.map(Mac) } else { None }
-    }
-
-    /// Whether it is a network device of the host's.
-    pub(super) const fn is_device(&self) -> bool {
-        matches!(self.spec.device, Device::AfPacket { .. } | Device::AfXdp { .. })
+        self.port().filter(|_| self.spec.device.is_netdev()).and_then(|port| port.status().mac).map(Mac)
     }
 }
+
+/// The ports of the host, by the name of their interface.
+pub(super) type Slots = BTreeMap<String, Slot>;
 
 type VifOf<'a> = &'a dyn Fn(&str) -> Option<VifId>;
 
-/// Ports on their way from one set to another: the new ones are open but not attached, the old ones that stay or go
-/// still are, and those that change are closed.
+/// What to do where a port can't be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnFailure {
+    /// The change is refused.
+    Refuse,
+    /// It is a fault of that port alone, and is tried again.
+    Retry,
+}
+
+/// Ports on their way from one set to another: new ones are open but not attached, and old ones are as they were.
 pub(super) struct Switch<'a> {
     ports: &'a dyn Ports,
-    open: &'a mut BTreeMap<String, Open>,
-    wanted: BTreeMap<String, PortSpec>,
-    fresh: Vec<(String, Opened)>,
-    /// The specifications of those that stay.
-    kept: Vec<PortSpec>,
-    /// Those closed because they change, to be opened again should the change fail.
-    closed: Vec<(PortSpec, Option<VifId>)>,
-    gone: Vec<(String, Option<VifId>)>,
+    slots: &'a mut Slots,
+    /// Those opened, or not, and not attached yet.
+    fresh: Vec<(PortSpec, Result<Opened, String>)>,
+    /// Those whose place an old port has until that is closed.
+    waiting: Vec<PortSpec>,
+    /// Those that stay, with another specification.
+    updated: Vec<PortSpec>,
+    /// Names of ports that nobody wants any more.
+    gone: Vec<String>,
 }
 
 impl<'a> Switch<'a> {
-    /// Opens what is wanted and isn't there. If one can't be opened all is as before.
+    /// Opens what is wanted and isn't there, except where an old port is in the way.
     pub(super) fn open(
         ports: &'a dyn Ports,
-        open: &'a mut BTreeMap<String, Open>,
+        slots: &'a mut Slots,
         wanted: BTreeMap<String, PortSpec>,
-        vif: VifOf<'_>,
+        on_failure: OnFailure,
     ) -> Result<Self, Error> {
-        let gone = open.keys().filter(|name| !wanted.contains_key(*name));
-        let gone = gone.map(|name| (name.clone(), vif(name))).collect();
+        let gone = slots.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
+        let closing: BTreeSet<_> = slots
+            .values()
+            .filter(|slot| {
+                slot.port().is_some()
+                    && !wanted.get(&slot.spec.name).is_some_and(|new| slot.spec.is_same_port(new))
+            })
+            .filter_map(|slot| slot.spec.device.place())
+            .collect();
         let mut switch =
-            Self { ports, open, wanted, fresh: Vec::new(), kept: Vec::new(), closed: Vec::new(), gone };
-        match switch.open_wanted(vif) {
-            Ok(()) => Ok(switch),
-            Err(e) => {
-                switch.undo();
-                Err(e)
-            }
-        }
-    }
-
-    fn open_wanted(&mut self, vif: VifOf<'_>) -> Result<(), Error> {
-        for (name, old) in std::mem::take(&mut self.gone) {
-            if self.is_in_the_way(&name) {
-                self.close(&name, old);
-            } else {
-                self.gone.push((name, old));
-            }
-        }
-        for (name, spec) in self.wanted.clone() {
-            match self.open.get(&name) {
-                Some(there) if there.spec.is_same_port(&spec) => {
-                    self.kept.push(spec);
-                    continue;
+            Self { ports, slots, fresh: Vec::new(), waiting: Vec::new(), updated: Vec::new(), gone };
+        for spec in wanted.into_values() {
+            let old = switch.slots.get(&spec.name).filter(|slot| slot.spec.is_same_port(&spec));
+            let was_fault = old.is_some_and(|slot| slot.port().is_none());
+            if let Some(slot) = old.filter(|slot| slot.port().is_some()) {
+                if slot.spec != spec {
+                    switch.updated.push(spec);
                 }
-                Some(_) => self.close(&name, vif(&name)),
-                None => {}
+                continue;
             }
-            let opened =
-                self.ports.open(&spec).map_err(|e| Error::Port { name: name.clone(), reason: chain(&*e) })?;
-            self.open.insert(name.clone(), Open { spec, port: opened.port.clone(), seen: Seen::default() });
-            self.fresh.push((name, opened));
-        }
-        Ok(())
-    }
-
-    /// Whether a port that goes has the socket of a verbs device that comes: the guest has another name, or kind.
-    fn is_in_the_way(&self, gone: &str) -> bool {
-        let Some(Device::Verbs(gone)) = self.open.get(gone).map(|open| &open.spec.device) else {
-            return false;
-        };
-        let wanted =
-            |spec: &PortSpec| matches!(&spec.device, Device::Verbs(new) if new.socket == gone.socket);
-        self.wanted.values().any(wanted)
-    }
-
-    fn close(&mut self, name: &str, vif: Option<VifId>) {
-        if let Some(vif) = vif {
-            self.ports.detach(vif);
-        }
-        if let Some(open) = self.open.remove(name) {
-            self.closed.push((open.spec, vif));
-        }
-    }
-
-    /// The ports as they will be, and those that will go.
-    pub(super) fn ports(&self) -> &BTreeMap<String, Open> {
-        self.open
-    }
-
-    /// Back to how it was. A port that can't be opened again stays closed, which is logged.
-    pub(super) fn undo(mut self) {
-        for (name, opened) in self.fresh.drain(..) {
-            self.open.remove(&name);
-            drop(opened);
-        }
-        for (spec, vif) in self.closed.drain(..) {
-            match self.ports.open(&spec) {
-                Ok(opened) => {
-                    let open = Open { spec: spec.clone(), port: opened.port.clone(), seen: Seen::default() };
-                    self.open.insert(spec.name.clone(), open);
-                    if let Some(vif) = vif {
-                        self.ports.attach(vif, opened);
-                    }
+            let waits = spec.device.place().is_some_and(|place| closing.contains(&place));
+            let opened = if waits { ports.check(&spec).map(|()| None) } else { ports.open(&spec).map(Some) };
+            match opened.map_err(|e| chain(&*e)) {
+                Ok(None) => switch.waiting.push(spec),
+                Ok(Some(opened)) => switch.fresh.push((spec, Ok(opened))),
+                Err(reason) if was_fault || on_failure == OnFailure::Retry => {
+                    switch.fresh.push((spec, Err(reason)));
                 }
-                Err(e) => tracing::error!(interface = spec.name, "can't be opened again: {}", chain(&*e)),
+                Err(reason) => return Err(Error::Port { name: spec.name, reason }),
             }
         }
+        Ok(switch)
     }
 
-    /// Gives the new ports to the executor and closes those that are gone. `vif` is the new numbering.
-    pub(super) fn finish(self, vif: VifOf<'_>) {
-        for (name, opened) in self.fresh {
-            if let Some(open) = self.open.get(&name) {
-                tracing::info!(interface = name, device = %open.spec.device, "port opened");
-            }
-            if let Some(vif) = vif(&name) {
-                self.ports.attach(vif, opened);
-            }
+    /// The link-layer address of a port's device as it will be.
+    pub(super) fn macs(&self) -> HashMap<String, Mac> {
+        let old = self.slots.iter().filter_map(|(name, slot)| Some((name.clone(), slot.mac()?)));
+        let fresh = self.fresh.iter().filter(|(spec, _)| spec.device.is_netdev());
+        let fresh = fresh.filter_map(|(spec, opened)| {
+            Some((spec.name.clone(), Mac(opened.as_ref().ok()?.port.status().mac?)))
+        });
+        old.chain(fresh).collect()
+    }
+
+    /// Ports that are open and will be closed to be opened anew.
+    pub(super) fn remade(&self) -> impl Iterator<Item = &PortSpec> {
+        let new = self.fresh.iter().map(|(spec, _)| spec).chain(&self.waiting);
+        new.filter(|spec| self.slots.get(&spec.name).is_some_and(|slot| slot.port().is_some()))
+    }
+
+    /// Gives the new ports to the executor and closes those that are gone. `old` and `new` are the numberings.
+    pub(super) fn finish(mut self, old: VifOf<'_>, new: VifOf<'_>) {
+        for (spec, opened) in std::mem::take(&mut self.fresh) {
+            self.close(&spec.name, old);
+            self.put(spec, opened, new);
         }
-        for spec in self.kept {
-            if let Some(open) = self.open.get_mut(&spec.name)
-                && open.spec != spec
-            {
-                self.ports.update(&spec);
-                open.spec = spec;
-            }
-        }
-        for (name, old) in self.gone {
-            if let Some(old) = old {
-                self.ports.detach(old);
-            }
-            self.open.remove(&name);
+        for name in std::mem::take(&mut self.gone) {
+            self.close(&name, old);
             tracing::info!(interface = name, "port closed");
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.iter().for_each(|spec| self.close(&spec.name, old));
+        for spec in waiting {
+            let opened = self.ports.open(&spec).map_err(|e| chain(&*e));
+            self.put(spec, opened, new);
+        }
+        for spec in std::mem::take(&mut self.updated) {
+            self.update(spec);
+        }
+    }
+
+    /// Puts a port that was opened, or not, into its place.
+    fn put(&mut self, spec: PortSpec, opened: Result<Opened, String>, vif: VifOf<'_>) {
+        let (name, device) = (spec.name.clone(), &spec.device);
+        let slot = match opened {
+            Ok(opened) => {
+                tracing::info!(interface = name, %device, "port opened");
+                let port = opened.port.clone();
+                if let Some(vif) = vif(&name) {
+                    self.ports.attach(vif, opened);
+                }
+                Slot::open(spec, port)
+            }
+            Err(reason) => {
+                tracing::error!(interface = name, %device, "the port can't be opened, and will be tried again: {reason}");
+                Slot::fault(spec, reason)
+            }
+        };
+        self.slots.insert(name, slot);
+    }
+
+    fn update(&mut self, spec: PortSpec) {
+        let Some(slot) = self.slots.get_mut(&spec.name) else { return };
+        self.ports.update(&spec);
+        if let Some(port) = slot.port()
+            && let Err(e) = port.configure(spec.mtu, spec.device.mac().map(|mac| mac.0))
+        {
+            tracing::warn!(interface = spec.name, "its device is not changed: {e}");
+        }
+        slot.spec = spec;
+    }
+
+    fn close(&mut self, name: &str, vif: VifOf<'_>) {
+        if let Some(slot) = self.slots.remove(name)
+            && slot.port().is_some()
+            && let Some(vif) = vif(name)
+        {
+            self.ports.detach(vif);
         }
     }
 }
 
 /// An error with its causes.
-fn chain(e: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn chain(e: &(dyn std::error::Error + 'static)) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
     while let Some(cause) = source {
@@ -172,4 +276,22 @@ fn chain(e: &(dyn std::error::Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rarer() {
+        let start = Instant::now();
+        let mut fault = Fault::new("no".to_owned(), start);
+        let pauses: Vec<u64> = (0..8)
+            .map(|_| {
+                fault.again("no".to_owned(), start);
+                (fault.due - start).as_secs()
+            })
+            .collect();
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
+    }
 }

@@ -10,6 +10,7 @@ const QUIET: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     is_down: bool,
+    has_fault: bool,
     lost: u64,
     told: Option<Instant>,
 }
@@ -17,7 +18,7 @@ pub(super) struct Seen {
 /// What is worth a line in the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// No packets can flow any more.
+    /// No packets can flow any more, or now for this reason: its device is gone.
     Down,
     /// They can again.
     Up,
@@ -29,7 +30,9 @@ impl Seen {
     /// Notices a state.
     pub(super) fn notice(&mut self, status: &PortStatus, now: Instant) -> Vec<News> {
         let mut news = Vec::new();
-        if self.is_down == status.up {
+        let is_gone = !self.has_fault && status.fault.is_some();
+        self.has_fault = status.fault.is_some();
+        if self.is_down == status.up || is_gone {
             self.is_down = !status.up;
             news.push(if status.up { News::Up } else { News::Down });
         }
@@ -63,5 +66,14 @@ mod tests {
         assert_eq!(notice(true, 10, 63), [News::Lost(3)]);
         assert_eq!(notice(true, 2, 130), []);
         assert_eq!(notice(true, 5, 200), [News::Lost(3)]);
+    }
+
+    #[test]
+    fn a_device_that_goes_while_it_is_down_is_told() {
+        let (mut seen, now) = (Seen::default(), Instant::now());
+        let gone = PortStatus { fault: Some("no such device".into()), ..PortStatus::default() };
+        assert_eq!(seen.notice(&PortStatus::default(), now), [News::Down]);
+        assert_eq!([seen.notice(&gone, now), seen.notice(&gone, now)], [vec![News::Down], vec![]]);
+        assert_eq!(seen.notice(&PortStatus { up: true, ..PortStatus::default() }, now), [News::Up]);
     }
 }

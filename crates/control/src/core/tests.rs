@@ -6,7 +6,9 @@ mod routes;
 use super::*;
 use fake::{FakeExecutor, FakePorts, Log};
 use model::Lookup;
+use packet::Mac;
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) const FILE: &str = r#"
@@ -44,11 +46,22 @@ struct Bench {
     dir: TempDir,
 }
 
+/// The file of a daemon, in a directory.
+pub(crate) fn config_file(dir: &Path, text: &str) -> ConfigFile {
+    let file = dir.join("host.toml");
+    std::fs::write(&file, text).unwrap();
+    ConfigFile::new(&file.clone(), move || std::fs::File::open(&file))
+}
+
 fn start_in(dir: TempDir, text: &str) -> Result<Bench, Error> {
-    let (executor, log) = (Arc::new(FakeExecutor::default()), Log::default());
-    let ports = Box::new(FakePorts::new(log.clone()));
-    let store = Store::open(dir.path())?;
-    let core = Core::start(config::parse(text)?, Path::new("/run/x").into(), store, executor.clone(), ports)?;
+    start_with(dir, text, FakePorts::new(Log::default()))
+}
+
+fn start_with(dir: TempDir, text: &str, ports: FakePorts) -> Result<Bench, Error> {
+    let (executor, log) = (Arc::new(FakeExecutor::default()), ports.log());
+    let config = config_file(dir.path(), text);
+    let (store, run_dir) = (Store::open(dir.path())?, Path::new("/run/x").into());
+    let core = Core::start(&config::parse(text)?, config, run_dir, store, executor.clone(), Box::new(ports))?;
     Ok(Bench { core, executor, log, dir })
 }
 
@@ -61,6 +74,28 @@ fn route() -> Vec<Object> {
 }
 
 impl Bench {
+    /// Makes the host be what a file says, and returns what changes.
+    fn apply(&self, text: &str, dry_run: bool) -> Vec<ObjectChange> {
+        self.core.apply(text, dry_run).unwrap_or_else(|e| panic!("{e}")).changes
+    }
+
+    /// Writes the file that the daemon was started with.
+    fn write(&self, text: &str) {
+        std::fs::write(self.dir.path().join("host.toml"), text).unwrap();
+    }
+
+    /// Starts another one in its place, with this file.
+    fn restart(self, text: &str) -> Bench {
+        let Self { core, dir, .. } = self;
+        drop(core);
+        start_in(dir, text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// In how far the file is not in force.
+    fn difference(&self) -> Option<String> {
+        self.core.config().difference(&self.core.view())
+    }
+
     fn has_route(&self, addr: &str) -> bool {
         self.executor.tables().route(model::Vrf(1), addr.parse().unwrap()).is_some()
     }
@@ -74,27 +109,30 @@ impl Bench {
 fn a_file_applied_twice_changes_nothing() {
     let bench = start(FILE);
     let more = format!("{FILE}{VM2}");
-    assert_eq!(bench.core.apply(&more, true).unwrap().len(), 1, "a dry run tells");
-    assert_eq!(bench.core.apply(&more, false).unwrap().len(), 1);
-    assert_eq!(bench.core.apply(&more, true).unwrap(), []);
-    assert_eq!(bench.core.apply(&more, false).unwrap(), []);
+    assert_eq!(bench.apply(&more, true).len(), 1, "a dry run tells");
+    assert_eq!(bench.apply(&more, false).len(), 1);
+    assert_eq!(bench.apply(&more, true), []);
+    assert_eq!(bench.apply(&more, false), []);
     assert_eq!(bench.log.take(), ["open vm1", "attach vm1", "open vm2", "attach vm2"]);
 }
 
 #[test]
 fn changes_tell_which_keys() {
     let bench = start(FILE);
-    let changes = bench.core.apply(&FILE.replace("t1", "t9"), false).unwrap();
+    let changes = bench.apply(&FILE.replace("t1", "t9"), false);
     assert_eq!(changes[0].what, "change");
     assert_eq!(changes[0].details, ["device: \"t1\" -> \"t9\""]);
-    assert_eq!(bench.log.take(), ["open vm1", "attach vm1", "detach vm1", "open vm1", "attach vm1"]);
+    assert_eq!(bench.log.take(), ["open vm1", "attach vm1", "open vm1", "detach vm1", "attach vm1"]);
 }
 
 #[test]
 fn another_mtu_does_not_close_a_port() {
     let bench = start(FILE);
     bench.core.apply(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap();
-    assert_eq!(bench.log.take(), ["open vm1", "attach vm1", "update vm1"]);
+    assert_eq!(
+        bench.log.take(),
+        ["open vm1", "attach vm1", "update vm1", "configure vm1 1400 02:00:00:00:00:01"]
+    );
     let id = bench.core.view().ids.vif("vm1").unwrap();
     assert_eq!(bench.executor.tables().vif(id).unwrap().mtu, 1400);
 }
@@ -160,28 +198,114 @@ fn a_verbs_device_of_another_guest_waits_for_its_socket() {
     let renamed = VERBS.replace("name = \"vm3\"", "name = \"vm9\"").replace("t3", "t9");
     bench.core.apply(&format!("{FILE}{renamed}"), false).unwrap();
     let expected =
-        ["detach vm3:rdma", "open vm9", "open vm9:rdma", "attach vm9", "attach vm9:rdma", "detach vm3"];
+        ["open vm9", "attach vm9", "detach vm3", "detach vm3:rdma", "open vm9:rdma", "attach vm9:rdma"];
     assert_eq!(bench.log.take()[before..], expected);
-    // And the other way round: had it failed, the first would be open again.
+    // And the other way round: nothing closes for a change that fails.
     let before = bench.log.take().len();
     let refused = VERBS.replace("\"t3\"", "\"refused\"").replace("vm3", "vm5").replace("vm5.0", "vm3.0");
     assert!(bench.core.apply(&format!("{FILE}{refused}"), false).is_err());
-    assert_eq!(bench.log.take()[before..], ["detach vm9:rdma", "open vm9:rdma", "attach vm9:rdma"]);
+    assert_eq!(bench.log.take()[before..], [""; 0]);
 }
 
 #[test]
 fn a_port_that_cannot_be_opened_undoes_all() {
-    let bench = start(FILE);
-    let bad = format!("{}{}", FILE.replace("t1", "t9"), VM2.replace("t2", "refused"));
+    let bench = start(&format!("{FILE}{VERBS}"));
+    let before = bench.log.take().len();
+    // One with another device, one whose place is taken until it closes, one that goes; and one that can't be opened.
+    let changed = FILE.replace("t1", "t9").replace("mac", "queues = 2\nmac");
+    let bad = format!("{changed}{}", VM2.replace("t2", "refused"));
     let said = bench.core.apply(&bad, false).unwrap_err().to_string();
     assert!(said.contains("vm2") && said.contains("no such luck"), "{said}");
+    assert_eq!(bench.log.take()[before..], ["open vm1"], "nothing was closed");
+    assert_eq!(bench.keys().len(), 4);
+    assert_eq!(bench.apply(&format!("{FILE}{VERBS}"), false), []);
+}
+
+#[test]
+fn a_port_in_the_place_of_another_is_opened_when_that_is_closed() {
+    let bench = start(FILE);
+    let before = bench.log.take().len();
+    let done = bench.core.apply(&FILE.replace("mac", "queues = 2\nmac"), true).unwrap();
+    let (object, note) = &done.notes[0];
+    assert!(object == "guest \"vm1\"" && note.starts_with("recreates tap t1: "), "{done:?}");
+    let two = bench.core.apply(&FILE.replace("mac", "queues = 2\nmac"), false).unwrap();
+    assert_eq!(two.notes, done.notes);
+    assert_eq!(bench.log.take()[before..], ["detach vm1", "open vm1", "attach vm1"]);
+    // Two that swap their devices.
+    let both = format!("{FILE}{VM2}");
+    bench.apply(&both, false);
+    let before = bench.log.take().len();
+    bench.apply(&both.replace("t1", "t3").replace("t2", "t1").replace("t3", "t2"), false);
+    let swapped = ["detach vm1", "detach vm2", "open vm1", "attach vm1", "open vm2", "attach vm2"];
+    assert_eq!(bench.log.take()[before..], swapped);
+}
+
+#[test]
+fn a_taps_mac_is_changed_in_place() {
+    let bench = start(FILE);
+    let done = bench.core.apply(&FILE.replace("00:01", "00:07"), false).unwrap();
+    assert_eq!((done.changes.len(), done.notes), (1, vec![]));
+    let after = ["open vm1", "attach vm1", "update vm1", "configure vm1 1500 02:00:00:00:00:07"];
+    assert_eq!(bench.log.take(), after);
+}
+
+#[test]
+fn a_port_that_cannot_be_opened_at_the_start_is_a_fault_and_is_tried_again() {
+    let ports = FakePorts::new(Log::default());
+    let log = ports.log();
+    log.refuse("t1");
+    let file = format!("{FILE}{VM2}");
+    let bench = start_with(tempfile::tempdir().unwrap(), &file, ports).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(log.take(), ["open vm2", "attach vm2"], "the others are open");
+    let fault = || bench.core.view().port("vm1").fault;
+    assert_eq!(fault().unwrap(), "can't be opened: no such luck");
+    let slots = || bench.core.lock().slots["vm1"].due(Instant::now() + Duration::from_secs(3600), false);
+    assert!(slots().is_some());
+    // It refuses no change that is not its own, and one of its own is tried.
+    let route = format!("{file}{ROUTE}");
+    let done = bench.core.apply(&route, false).unwrap();
+    assert!(done.notes[0].1.contains("tried again: no such luck"), "{:?}", done.notes);
+    assert!(bench.core.apply(&route.replacen("mac", "queues = 2\nmac", 1), false).is_err());
+    bench.core.retry(false).unwrap();
+    assert!(fault().is_some(), "not due yet");
+    log.refuse("nothing");
+    bench.core.lock().slots.get_mut("vm1").unwrap().make_due();
+    bench.core.retry(false).unwrap();
     assert_eq!(
-        bench.log.take()[2..],
-        ["detach vm1", "open vm1", "open vm1", "attach vm1"],
-        "as it was before"
+        (fault(), log.take()[2..].to_vec()),
+        (None, vec!["open vm1".to_owned(), "attach vm1".to_owned()])
     );
-    assert_eq!(bench.keys().len(), 2);
-    assert_eq!(bench.core.apply(FILE, false).unwrap(), []);
+    assert!(bench.core.view().port("vm1").up && slots().is_none());
+}
+
+#[test]
+fn a_wire_that_appears_is_opened_and_known_by_its_address() {
+    let text = format!("{FILE}[[wire]]\nname = \"up0\"\ndriver = \"af-packet\"\ndevice = \"e0\"\n");
+    let ports = FakePorts::new(Log::default());
+    ports.log().refuse("e0");
+    let bench = start_with(tempfile::tempdir().unwrap(), &text, ports).unwrap_or_else(|e| panic!("{e}"));
+    let mac = || bench.core.view().tables.vifs[&bench.core.view().ids.vif("up0").unwrap()].mac.unwrap();
+    let made_up = mac();
+    bench.log.refuse("nothing");
+    bench.core.retry(true).unwrap();
+    assert!(bench.core.view().port("up0").up);
+    assert_eq!((mac(), mac() == made_up), (Mac([2, 0, 0, 0, 9, 1]), false));
+}
+
+#[test]
+fn a_guest_does_not_inherit_counters() {
+    let bench = start(&format!("{FILE}{VM2}"));
+    let id = bench.core.view().ids.vif("vm2").unwrap();
+    bench.executor.count(5);
+    assert_eq!(bench.core.view().vif_counters(id).received.packets, 5);
+    bench.apply(FILE, false);
+    bench.executor.count(8);
+    bench.apply(&format!("{FILE}{}", VM2.replace("vm2", "vm3")), false);
+    let view = bench.core.view();
+    assert_eq!(view.ids.vif("vm3"), Some(id), "it has the number of the one before");
+    assert_eq!((view.vif_counters(id).received.packets, view.drops_at(id)[0]), (0, 0));
+    bench.executor.count(10);
+    assert_eq!((view.vif_counters(id).received.packets, view.drops_at(id)[0]), (2, 2));
 }
 
 #[test]
@@ -215,8 +339,8 @@ fn owners_keep_what_is_theirs() {
     assert!(said.contains("comes from the host's file"), "{said}");
     bench.core.apply(FILE, false).unwrap();
     bench.core.add(Owner::Api, route()).unwrap();
-    assert_eq!(bench.core.add(Owner::Api, route()).unwrap(), [], "the same again");
-    assert_eq!(bench.core.apply(&format!("{FILE}{ROUTE}"), false).unwrap(), [], "the same, by a file");
+    assert_eq!(bench.core.add(Owner::Api, route()).unwrap().changes, [], "the same again");
+    assert_eq!(bench.apply(&format!("{FILE}{ROUTE}"), false), [], "the same, by a file");
     let differs = ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }");
     let said = bench.core.apply(&format!("{FILE}{differs}"), false).unwrap_err().to_string();
     assert!(said.contains("belongs to api"), "{said}");
@@ -258,14 +382,83 @@ fn mistakes_in_a_file_have_their_lines() {
 }
 
 #[test]
-fn the_store_wins_over_the_file_at_start() {
-    let Bench { core, dir, .. } = start(FILE);
-    core.add(Owner::Api, route()).unwrap();
-    drop(core);
-    let bench = start_in(dir, &format!("{FILE}{VM2}")).unwrap_or_else(|e| panic!("{e}"));
+fn a_start_takes_a_file_that_is_another() {
+    let bench = start(FILE);
+    bench.core.add(Owner::Api, route()).unwrap();
+    let both = format!("{FILE}{VM2}");
+    let bench = bench.restart(&format!("# a comment\n{both}"));
+    assert!(bench.has_route("10.9.1.1"), "what the API added stays");
+    assert!(bench.keys().iter().any(|key| key.contains("vm2")));
+    assert_eq!(bench.difference(), None);
+    let bench = bench.restart(FILE);
+    assert!(!bench.keys().iter().any(|key| key.contains("vm2")));
+}
+
+#[test]
+fn a_file_that_stays_the_same_undoes_nothing() {
+    let bench = start(FILE);
+    bench.apply(&format!("{FILE}{VM2}"), false);
+    let differs = bench.difference().unwrap();
+    assert!(differs.contains("guest \"vm2\" differs") && differs.contains("viaduct diff"), "{differs}");
+    let bench = bench.restart(FILE);
+    assert!(bench.keys().iter().any(|key| key.contains("vm2")), "another file was applied");
+    assert!(bench.difference().is_some());
+    // The daemon's own file, applied by hand, is one that was taken.
+    let both = format!("{FILE}{VM2}");
+    bench.write(&both);
+    bench.apply(&both, false);
+    assert_eq!(bench.difference(), None);
+    bench.apply(FILE, false);
+    let bench = bench.restart(&both);
+    assert!(!bench.keys().iter().any(|key| key.contains("vm2")), "{:?}", bench.keys());
+}
+
+#[test]
+fn a_file_that_does_not_fit_what_the_api_added_is_not_taken() {
+    let bench = start(FILE);
+    bench.core.add(Owner::Api, route()).unwrap();
+    let bench = bench.restart("[host]\nname = \"a\"\n");
     assert!(bench.has_route("10.9.1.1"));
-    assert!(!bench.keys().iter().any(|key| key.contains("vm2")), "the file only seeds an empty store");
-    assert_eq!(bench.core.apply(&format!("{FILE}{VM2}"), true).unwrap().len(), 1);
+    assert_eq!(bench.keys().len(), 3);
+    let differs = bench.difference().unwrap();
+    assert!(differs.contains("network \"blue\", guest \"vm1\" differ"), "{differs}");
+}
+
+#[test]
+fn what_fits_no_more_stays_in_the_store() {
+    let bench = start(FILE);
+    bench.core.add(Owner::Api, route()).unwrap();
+    let Bench { core, dir, .. } = bench;
+    drop(core);
+    // As if the record of the network had been damaged.
+    let path = ["store.0", "store.1"].map(|name| dir.path().join(name)).into_iter();
+    for path in path {
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replacen("vrf = 1", "vrf = 2", 1)).unwrap();
+    }
+    let bench = start_in(dir, "[host]\nname = \"a\"\n").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(bench.keys(), [""; 0]);
+    let problems = bench.core.store_problems().join("; ");
+    assert!(problems.contains("damaged") && problems.contains("route \"10.9.0.0/16\""), "{problems}");
+    let bench = bench.restart(FILE);
+    assert!(bench.has_route("10.9.1.1"), "it fits again");
+}
+
+#[test]
+fn a_reload_takes_the_file_or_leaves_all_as_it_is() {
+    let bench = start(FILE);
+    bench.write(&format!("{FILE}{VM2}"));
+    bench.core.reload();
+    assert!(bench.keys().iter().any(|key| key.contains("vm2")));
+    for bad in ["[[guest]\n", "[host]\nname = \"b\"\n", &FILE.replace("\"t1\"", "\"refused\"")] {
+        bench.write(bad);
+        bench.core.reload();
+        assert_eq!(bench.keys().len(), 3, "{bad}");
+        assert!(bench.difference().is_some(), "{bad}");
+    }
+    std::fs::remove_file(bench.dir.path().join("host.toml")).unwrap();
+    bench.core.reload();
+    assert!(bench.difference().unwrap().contains("can't be read"));
 }
 
 #[test]

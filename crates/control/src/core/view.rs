@@ -1,10 +1,12 @@
 //! Read-only views of the configuration in force.
 
 use super::State;
+use super::inherited::{Before, Inherited};
+use super::open_ports::SlotState;
 use crate::compile::{Desired, Ids};
 use crate::owner::Objects;
 use config::Host;
-use executor::Executor;
+use executor::{Counters, Executor, FlowUse, VifCounters};
 use mem::{Port, PortStatus};
 use model::{Names, Network, VifId, Vrf};
 use std::collections::BTreeMap;
@@ -19,13 +21,26 @@ pub(crate) struct View {
     pub(crate) ids: Ids,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) started: Instant,
+    ports: Arc<BTreeMap<String, ViewedPort>>,
+    inherited: Inherited,
+}
+
+enum ViewedPort {
     /// Not held: a view that somebody keeps must not keep a device open.
-    ports: Arc<BTreeMap<String, Weak<dyn Port>>>,
+    Open(Weak<dyn Port>),
+    /// It is not open.
+    Fault(String),
 }
 
 impl View {
     pub(super) fn new(state: &State, executor: Arc<dyn Executor>, started: Instant) -> Self {
-        let ports = state.open.iter().map(|(name, open)| (name.clone(), Arc::downgrade(&open.port)));
+        let ports = state.slots.iter().map(|(name, slot)| {
+            let port = match &slot.state {
+                SlotState::Open { port, .. } => ViewedPort::Open(Arc::downgrade(port)),
+                SlotState::Fault(fault) => ViewedPort::Fault(fault.reason.clone()),
+            };
+            (name.clone(), port)
+        });
         Self::of(state, executor, started, Arc::new(ports.collect()))
     }
 
@@ -38,7 +53,7 @@ impl View {
         state: &State,
         executor: Arc<dyn Executor>,
         started: Instant,
-        ports: Arc<BTreeMap<String, Weak<dyn Port>>>,
+        ports: Arc<BTreeMap<String, ViewedPort>>,
     ) -> Self {
         Self {
             host: state.host.clone(),
@@ -48,12 +63,58 @@ impl View {
             executor,
             started,
             ports,
+            inherited: state.inherited.clone(),
         }
     }
 
     /// State of an interface's port.
     pub(crate) fn port(&self, name: &str) -> PortStatus {
-        self.ports.get(name).and_then(Weak::upgrade).map(|port| port.status()).unwrap_or_default()
+        match self.ports.get(name) {
+            Some(ViewedPort::Open(port)) => port.upgrade().map(|port| port.status()).unwrap_or_default(),
+            Some(ViewedPort::Fault(reason)) => {
+                PortStatus { fault: Some(format!("can't be opened: {reason}")), ..PortStatus::default() }
+            }
+            None => PortStatus::default(),
+        }
+    }
+
+    /// Packets from and to an interface.
+    pub(crate) fn vif_counters(&self, id: VifId) -> VifCounters {
+        let now = self.executor.vif_counters(id);
+        let Some(Before { counters: before, .. }) = self.inherited.of(id) else { return now };
+        let less = |a: Counters, b: Counters| Counters {
+            packets: a.packets.saturating_sub(b.packets),
+            bytes: a.bytes.saturating_sub(b.bytes),
+        };
+        VifCounters {
+            received: less(now.received, before.received),
+            sent: less(now.sent, before.sent),
+            receive_drops: now.receive_drops.saturating_sub(before.receive_drops),
+            send_drops: now.send_drops.saturating_sub(before.send_drops),
+        }
+    }
+
+    /// Drops at an interface, by the number of their reason.
+    pub(crate) fn drops_at(&self, id: VifId) -> Vec<u64> {
+        let before = self.inherited.of(id).map(|before| before.drops.as_slice()).unwrap_or_default();
+        let before = before.iter().chain(std::iter::repeat(&0));
+        self.executor
+            .drops_at(id)
+            .iter()
+            .zip(before)
+            .map(|(now, before)| now.saturating_sub(*before))
+            .collect()
+    }
+
+    /// Connections of an interface.
+    pub(crate) fn flow_use(&self, id: VifId) -> FlowUse {
+        let now = self.executor.flow_use(id);
+        let Some(Before { flows: before, .. }) = self.inherited.of(id) else { return now };
+        FlowUse {
+            refused: now.refused.saturating_sub(before.refused),
+            displaced: now.displaced.saturating_sub(before.displaced),
+            ..now
+        }
     }
 
     /// Name of an interface.

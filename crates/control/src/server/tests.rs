@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
-use crate::core::tests::{FILE as HOST, VERBS};
+use crate::core::tests::{FILE as HOST, VERBS, config_file};
 use crate::store::Store;
 use api::v1::viaduct_client::ViaductClient;
 use api::v1::{self, Kind, RdmaTable, TableName};
@@ -54,7 +54,8 @@ async fn with_server_of<F: Future<Output = ()>>(
     let sandbox = Sandbox { report: sandbox::Report { landlock: 6, ..Default::default() }, helper: Some(7) };
     let ports = Box::new(FakePorts::new(Log::default()));
     let core = Core::start(
-        config::parse(&file()).unwrap(),
+        &config::parse(&file()).unwrap(),
+        config_file(state.path(), &file()),
         dir.path().to_owned(),
         Store::open(state.path()).unwrap(),
         Arc::new(executor),
@@ -277,7 +278,8 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let listener = UnixListener::bind(api::socket(dir.path())).unwrap();
     let core = Core::start(
-        config::parse(&file()).unwrap(),
+        &config::parse(&file()).unwrap(),
+        config_file(state.path(), &file()),
         dir.path().to_owned(),
         Store::open(state.path()).unwrap(),
         Arc::new(FakeExecutor::default()),
@@ -328,7 +330,9 @@ async fn guests_whose_packets_are_not_checked_are_named() {
         assert_eq!(warning.object, "guest \"c1\"");
         assert!(warning.message.contains("`mac` and `addresses`"), "{}", warning.message);
         let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
-        assert_eq!(status.warnings, applied.warnings);
+        let (differs, others) = status.warnings.split_last().unwrap();
+        assert_eq!(others, applied.warnings);
+        assert!(differs.object.ends_with("host.toml") && differs.message.contains("guest \"c1\" differs"));
     })
     .await;
 }

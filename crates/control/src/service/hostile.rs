@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
-use crate::core::tests::{FILE, VERBS};
+use crate::core::tests::{FILE, VERBS, config_file};
 use crate::matching::Matching;
 use crate::matching::tests::flow;
 use crate::packet_text;
@@ -154,9 +154,11 @@ fn directory() -> tempfile::TempDir {
 }
 
 fn start(state: &Path, executor: &Arc<FakeExecutor>) -> Arc<Core> {
-    let file = config::parse(&format!("{FILE}{VERBS}")).unwrap();
+    let text = format!("{FILE}{VERBS}");
+    let (file, config) = (config::parse(&text).unwrap(), config_file(state, &text));
     let ports = Box::new(FakePorts::new(Log::default()));
-    let core = Core::start(file, "/run/x".into(), Store::open(state).unwrap(), executor.clone(), ports);
+    let store = Store::open(state).unwrap();
+    let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports);
     Arc::new(core.unwrap_or_else(|e| panic!("{e}")))
 }
 

@@ -2,7 +2,7 @@
 
 use super::packets::interface;
 use super::tables::{live_mtu, vif_entries};
-use crate::core::View;
+use crate::core::{Core, View};
 use crate::kernel;
 use crate::server::Sandbox;
 use api::v1;
@@ -11,7 +11,8 @@ use executor::WorkerCounters;
 use model::DropReason;
 use tonic::Status;
 
-pub(super) fn status(view: &View) -> v1::StatusReply {
+pub(super) fn status(core: &Core) -> v1::StatusReply {
+    let view = &*core.view();
     let workers = view.executor.workers();
     let reasons = reasons(&workers);
     let executor = view.executor.status();
@@ -31,7 +32,16 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
         card: executor.card.map(card),
-        warnings: all_warnings(view).into_iter().chain(stalled(&executor.stalled)).collect(),
+        warnings: all_warnings(view)
+            .into_iter()
+            .chain(stalled(&executor.stalled))
+            .chain(
+                core.store_problems()
+                    .into_iter()
+                    .map(|message| v1::Warning { object: "store".into(), message }),
+            )
+            .chain(difference(core))
+            .collect(),
         sandbox: None,
     }
 }
@@ -128,6 +138,12 @@ pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
     workers
         .iter()
         .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })
+}
+
+/// A warning if the daemon's file is not what is in force.
+fn difference(core: &Core) -> Option<v1::Warning> {
+    let message = core.config().difference(&core.view())?;
+    Some(v1::Warning { object: core.config().path().display().to_string(), message })
 }
 
 fn card(card: executor::CardCounters) -> v1::CardStats {
@@ -243,7 +259,7 @@ pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::D
     let workers = view.executor.workers();
     let mut reasons = match vif {
         Some(vif) => {
-            let at = view.executor.drops_at(vif);
+            let at = view.drops_at(vif);
             counts(|reason| at.get(reason as usize).copied().unwrap_or_default())
         }
         None => counts(|reason| workers.iter().filter_map(|w| w.drops.get(reason as usize)).sum()),

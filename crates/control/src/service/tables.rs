@@ -48,8 +48,8 @@ pub(crate) fn vif_entries(view: &View, only: Option<Vrf>) -> Vec<v1::VifEntry> {
 
 fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
     let port = view.port(&vif.name);
-    let counters = view.executor.vif_counters(vif.id);
-    let flows = view.executor.flow_use(vif.id);
+    let counters = view.vif_counters(vif.id);
+    let flows = view.flow_use(vif.id);
     let own = vif.addresses.iter().map(ToString::to_string);
     let underlay = vif.wire.iter().flat_map(|wire| &wire.addresses).map(ToString::to_string);
     v1::VifEntry {

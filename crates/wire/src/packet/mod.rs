@@ -130,7 +130,7 @@ impl Port for Packet {
         }
         let link = self.device.link();
         PortStatus {
-            up: self.state.up(),
+            up: self.state.up() && link.as_ref().is_ok_and(|link| link.up),
             features: vec!["af-packet".into(), "csum".into(), "tso4".into(), "tso6".into()],
             queues: self.queues.len() as u16,
             fault: link.as_ref().err().map(|error| format!("device {}: {error}", self.device.name())),

@@ -1,10 +1,11 @@
 //! Creating a tap and querying it: the requests that /dev/net/tun takes.
 
 use super::TapPort;
-use crate::device::{Device, name_of, request};
+use crate::device::{Device, address_of, name_of, request};
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// Bytes of the vnet header: with num_buffers, as vhost uses it.
 const HEADER: libc::c_int = mem::vnet::VNET_HEADER as libc::c_int;
@@ -71,6 +72,26 @@ pub fn set_offload(tap: BorrowedFd<'_>, offload: bool) -> io::Result<()> {
 #[must_use]
 pub fn exists(tap: BorrowedFd<'_>) -> bool {
     name(tap).is_ok()
+}
+
+/// Gives the device another link-layer address, wherever it is, and another MTU if it is in this thread's network
+/// namespace: the kernel takes that only there.
+pub(crate) fn configure(tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+    if let Some(mac) = mac {
+        let mut request = request("unknown")?;
+        request.ifr_ifru.ifru_hwaddr = address_of(mac);
+        // SAFETY: takes an ifreq without pointers.
+        unsafe { sys::ioctl(tap, libc::SIOCSIFHWADDR as libc::Ioctl, &mut request)? };
+    }
+    let here = std::fs::metadata("/proc/thread-self/ns/net")?;
+    let there = std::fs::File::from(namespace(tap)?).metadata()?;
+    if (here.dev(), here.ino()) != (there.dev(), there.ino()) {
+        return Err(io::Error::other(format!(
+            "it is in another network namespace: run `ip link set {} mtu {mtu}` there",
+            name(tap)?
+        )));
+    }
+    Device::new(&name(tap)?)?.set_mtu(mtu)
 }
 
 /// The current name of the device; `EBADFD` if it no longer exists.

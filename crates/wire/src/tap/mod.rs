@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rx::TapRx;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tx::{Sender, TapTx};
 
@@ -42,7 +42,8 @@ const RETRY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// What the queues, the port, and the thread that recreates the device share.
 struct Shared {
-    config: TapPort,
+    name: String,
+    config: Mutex<TapPort>,
     opener: Arc<dyn Opener>,
     state: State,
     queues: Vec<Queue>,
@@ -97,7 +98,8 @@ impl Shared {
     fn new(config: &TapPort, opener: Arc<dyn Opener>, taps: Vec<OwnedFd>) -> io::Result<Self> {
         let queue = |tap| Ok(Queue { tap, events: Events::new()?, attached: AtomicBool::new(false) });
         Ok(Self {
-            config: config.clone(),
+            name: config.device.clone(),
+            config: Mutex::new(config.clone()),
             opener,
             state: State::default(),
             queues: taps.into_iter().map(queue).collect::<io::Result<_>>()?,
@@ -110,12 +112,17 @@ impl Shared {
     fn attach(&self) -> io::Result<()> {
         let missing = |queue: &Queue| attach::name(queue.tap.as_fd()).is_err();
         if self.queues.iter().any(missing) {
-            for (queue, tap) in self.queues.iter().zip(self.opener.tap(&self.config)?) {
+            for (queue, tap) in self.queues.iter().zip(self.opener.tap(&self.config())?) {
                 queue.events.forget(queue.tap.as_fd());
                 sys::replace(queue.tap.as_fd(), tap)?;
             }
         }
         self.resume()
+    }
+
+    /// What the device shall be.
+    fn config(&self) -> TapPort {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Has all queues work.
@@ -156,10 +163,10 @@ impl Shared {
             }
             match self.attach() {
                 Ok(()) => {
-                    tracing::info!(device = self.config.device, "the tap was deleted and is created again")
+                    tracing::info!(device = self.name, "the tap was deleted and is created again")
                 }
                 Err(error) if !missing => {
-                    tracing::warn!(device = self.config.device, %error, "the tap was deleted and can't be created again");
+                    tracing::warn!(device = self.name, %error, "the tap was deleted and can't be created again");
                 }
                 Err(_) => {}
             }
@@ -179,7 +186,8 @@ impl Port for Tap {
     }
 
     fn status(&self) -> PortStatus {
-        let Shared { config, state, queues, .. } = &*self.shared;
+        let Shared { state, queues, .. } = &*self.shared;
+        let config = self.shared.config();
         let link = self.shared.link();
         let offloads: &[_] = if config.offload { &["tap", "csum", "tso4", "tso6"] } else { &["tap"] };
         PortStatus {
@@ -199,6 +207,19 @@ impl Port for Tap {
             mac: link.ok().map(|tap| tap.link.mac).or(config.mac),
         }
     }
+
+    fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+        self.note(mtu, mac);
+        self.shared.opener.configure_tap(self.shared.queues[0].tap.as_fd(), mtu, mac)
+    }
+}
+
+impl Tap {
+    /// Notes what the device shall be, also when it is created again.
+    fn note(&self, mtu: u16, mac: Option<[u8; 6]>) {
+        let mut config = self.shared.config.lock().unwrap_or_else(PoisonError::into_inner);
+        (config.mtu, config.mac) = (mtu, mac);
+    }
 }
 
 impl Drop for Tap {
@@ -208,6 +229,6 @@ impl Drop for Tap {
             // The thread reported its panic where it happened.
             let _ = keeper.join();
         }
-        self.shared.opener.forget_tap(&self.shared.config.device);
+        self.shared.opener.forget_tap(&self.shared.name);
     }
 }

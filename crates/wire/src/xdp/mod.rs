@@ -264,7 +264,7 @@ impl Port for Xdp {
         let zero_copy = self.queues.iter().all(|queue| queue.xsk().zero_copy());
         let mode = if self.mode == Mode::Native { "native" } else { "generic" };
         PortStatus {
-            up: self.state.up(),
+            up: self.state.up() && link.as_ref().is_ok_and(|link| link.up),
             features: vec!["af-xdp".into(), mode.into(), if zero_copy { "zero-copy" } else { "copy" }.into()],
             queues: self.queues.len() as u16,
             fault: link.as_ref().err().map(|error| format!("device {}: {error}", self.device.name())),

@@ -1,6 +1,6 @@
 //! An executor that is nothing but tables, and ports that are nothing but a log.
 
-use crate::ports::{Device, PortSpec, Ports};
+use crate::ports::{Device, PortError, PortSpec, Ports};
 use crate::rdma::RdmaStatus;
 use executor::{
     CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
@@ -12,7 +12,6 @@ use model::{
     ApplyError, Change, Decision, Effects, Explanation, NexthopId, PacketView, RuleId, Tables, Verdict, VifId,
 };
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
@@ -23,6 +22,7 @@ pub struct FakeExecutor {
     tables: Mutex<Tables>,
     refuse: AtomicBool,
     applied: AtomicUsize,
+    counted: AtomicUsize,
     stalled: Vec<usize>,
 }
 
@@ -38,6 +38,11 @@ impl FakeExecutor {
 
     pub fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Sets every counter of every interface.
+    pub fn count(&self, packets: usize) {
+        self.counted.store(packets, Ordering::Relaxed);
     }
 
     /// Batches applied.
@@ -64,11 +69,12 @@ impl Executor for FakeExecutor {
     }
 
     fn vif_counters(&self, _: VifId) -> VifCounters {
-        VifCounters::default()
+        let received = Counters { packets: self.counted.load(Ordering::Relaxed) as u64, bytes: 0 };
+        VifCounters { received, ..VifCounters::default() }
     }
 
     fn drops_at(&self, _: VifId) -> Vec<u64> {
-        Vec::new()
+        vec![self.counted.load(Ordering::Relaxed) as u64; model::DropReason::ALL.len()]
     }
 
     fn rule_counters(&self, _: RuleId) -> Counters {
@@ -129,6 +135,7 @@ impl Executor for FakeExecutor {
 pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
     mac: Arc<Mutex<Option<[u8; 6]>>>,
+    refused: Arc<Mutex<String>>,
 }
 
 impl Log {
@@ -138,6 +145,11 @@ impl Log {
 
     pub fn set_mac(&self, mac: [u8; 6]) {
         *self.mac.lock().unwrap() = Some(mac);
+    }
+
+    /// Has the device of this name, and no other, be refused.
+    pub fn refuse(&self, device: &str) {
+        device.clone_into(&mut self.refused.lock().unwrap());
     }
 
     fn note(&self, line: String) {
@@ -154,27 +166,49 @@ pub struct FakePorts {
 impl FakePorts {
     pub fn new(log: Log) -> Self {
         log.set_mac([2, 0, 0, 0, 9, 1]);
+        log.refuse("refused");
         Self { log, names: Mutex::default(), last: Mutex::default() }
+    }
+
+    /// What happens to them.
+    pub fn log(&self) -> Log {
+        self.log.clone()
     }
 }
 
-struct FakePort(Log);
+struct FakePort(Log, PortSpec);
 
 impl Port for FakePort {
     fn status(&self) -> PortStatus {
         PortStatus { up: true, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }
+    }
+
+    fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> std::io::Result<()> {
+        if matches!(self.1.device, Device::Tap { .. }) {
+            let mac = mac.map(|mac| format!(" {}", packet::Mac(mac))).unwrap_or_default();
+            self.0.note(format!("configure {} {mtu}{mac}", self.1.name));
+        }
+        Ok(())
     }
 }
 
 impl Ports for FakePorts {
     fn tables_changed(&self) {}
 
-    fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
-        if matches!(&spec.device, Device::Tap { device, .. } if device == "refused") {
-            return Err("no such luck".into());
+    fn check(&self, spec: &PortSpec) -> Result<(), PortError> {
+        let refused = self.log.refused.lock().unwrap();
+        match &spec.device {
+            Device::Tap { device, .. } | Device::AfPacket { device } if *device == *refused => {
+                Err("no such luck".into())
+            }
+            _ => Ok(()),
         }
+    }
+
+    fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
+        self.check(spec)?;
         self.log.note(format!("open {}", spec.name));
-        let port: Arc<dyn Port> = Arc::new(FakePort(self.log.clone()));
+        let port: Arc<dyn Port> = Arc::new(FakePort(self.log.clone(), spec.clone()));
         self.last.lock().unwrap().push((Arc::as_ptr(&port).cast::<()>() as usize, spec.name.clone()));
         Ok(Opened { port, rx: Vec::new(), tx: Vec::new() })
     }

@@ -1,0 +1,36 @@
+//! What interfaces counted before they had their number: it was another's, and counts go on.
+
+use crate::compile::Desired;
+use executor::{Executor, FlowUse, VifCounters};
+use imbl::OrdMap;
+use model::VifId;
+
+/// The counts that an interface found under its number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Before {
+    pub(super) counters: VifCounters,
+    pub(super) drops: Vec<u64>,
+    pub(super) flows: FlowUse,
+}
+
+/// Those of all interfaces that found any.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inherited(OrdMap<VifId, Before>);
+
+impl Inherited {
+    /// Notes what interfaces find that are new in `to`, and forgets those that are gone.
+    pub(super) fn follow(&mut self, from: &Desired, to: &Desired, executor: &dyn Executor) {
+        for id in from.vifs.keys().filter(|id| !to.vifs.contains_key(*id)) {
+            self.0.remove(id);
+        }
+        for &id in to.vifs.keys().filter(|id| !from.vifs.contains_key(*id)) {
+            let flows = executor.flow_use(id);
+            let (counters, drops) = (executor.vif_counters(id), executor.drops_at(id));
+            self.0.insert(id, Before { counters, drops, flows });
+        }
+    }
+
+    pub(super) fn of(&self, id: VifId) -> Option<&Before> {
+        self.0.get(&id)
+    }
+}

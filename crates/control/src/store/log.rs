@@ -1,0 +1,292 @@
+//! The store's two files: a snapshot of all records and, behind it, those that came later. A new snapshot goes to the
+//! other file, and counts from the moment at which its header does. The daemon can't create or rename files, so both
+//! are open from the start.
+
+use super::frame::{Frame, frames, put};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::FileExt;
+
+/// Version of what is stored.
+pub(super) const VERSION: u64 = 2;
+
+/// Length of a log beyond which a new snapshot is worth its while, bytes.
+const LONG: u64 = 64 << 20;
+
+/// Bytes of a snapshot that are written at a time.
+const CHUNK: usize = 1 << 20;
+
+/// A file, or what fails like one.
+pub(super) trait Medium: Send {
+    /// All of it.
+    fn contents(&mut self) -> io::Result<Vec<u8>>;
+    /// Writes at an offset.
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()>;
+    /// Cuts it off.
+    fn truncate(&mut self, len: u64) -> io::Result<()>;
+    /// Waits for the disk.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn contents(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.rewind()?;
+        self.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_all_at(bytes, at)
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// The first record of a file.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    /// As of who wrote it.
+    version: u64,
+    /// Counts snapshots, from 1, in sixteen hexadecimal digits; 0 while a snapshot is being written.
+    generation: String,
+}
+
+impl Header {
+    fn text(version: u64, generation: u64) -> String {
+        let header = Self { version, generation: format!("{generation:016x}") };
+        // A number and a string always are JSON.
+        serde_json::to_string(&header).unwrap_or_default()
+    }
+}
+
+/// What the header of a file says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// Nothing was ever finished in it.
+    Empty,
+    /// Its header is damaged.
+    Unknown,
+    /// It is whole, or was at this generation.
+    Finished { generation: u64, version: u64 },
+}
+
+impl Standing {
+    fn of(bytes: &[u8], found: &[Frame<'_>]) -> Self {
+        let header = match found.first() {
+            Some(Frame::Record(record)) => serde_json::from_str::<Header>(record).ok(),
+            _ => None,
+        };
+        let read = |header: Header| {
+            let generation = u64::from_str_radix(&header.generation, 16).ok()?;
+            Some((generation, header.version))
+        };
+        match header.and_then(read) {
+            _ if bytes.is_empty() => Self::Empty,
+            Some((0, _)) => Self::Empty,
+            Some((generation, version)) => Self::Finished { generation, version },
+            None => Self::Unknown,
+        }
+    }
+}
+
+/// What was in the files.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Whether anything was ever stored.
+    pub(super) is_used: bool,
+    /// Its records, the header excepted.
+    pub(super) records: Vec<String>,
+    /// What is damaged, in words.
+    pub(super) damaged: Vec<String>,
+}
+
+/// The two files.
+pub(super) struct Log {
+    files: [Box<dyn Medium>; 2],
+    /// Which of them counts.
+    current: usize,
+    generation: u64,
+    /// Version of its header: a newer one stays.
+    version: u64,
+    /// Length of what counts in it, bytes.
+    len: u64,
+    /// Length of its snapshot, bytes.
+    snapshot: u64,
+    /// Whether there may be something behind what counts.
+    is_torn: bool,
+    /// Whether nothing can be appended: there is damage, or the disk may lack what was written.
+    is_suspect: bool,
+    /// Whether the other file may have something.
+    is_other_used: bool,
+}
+
+impl Log {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// They can't be read.
+    pub(super) fn read(mut files: [Box<dyn Medium>; 2]) -> io::Result<(Self, Contents)> {
+        let [one, two] = &mut files;
+        let bytes = [one.contents()?, two.contents()?];
+        let found = [frames(&bytes[0]), frames(&bytes[1])];
+        let standings = [0, 1].map(|at| Standing::of(&bytes[at], &found[at]));
+        let current = usize::from((standings[1], bytes[1].len()) > (standings[0], bytes[0].len()));
+        let (generation, version) = match standings[current] {
+            Standing::Finished { generation, version } => (generation, version),
+            Standing::Empty | Standing::Unknown => (0, VERSION),
+        };
+        let is_used = standings[current] != Standing::Empty;
+        let mut log = Self {
+            files,
+            current,
+            generation,
+            version: version.max(VERSION),
+            len: bytes[current].len() as u64,
+            snapshot: 0,
+            is_torn: false,
+            is_suspect: !is_used,
+            is_other_used: !bytes[1 - current].is_empty(),
+        };
+        let mut contents = Contents { is_used, ..Contents::default() };
+        if is_used {
+            log.take(&found[current], &mut contents);
+        }
+        if standings[1 - current] == Standing::Unknown {
+            contents.damaged.push(format!("store.{} has no header that can be read", 1 - current));
+        }
+        Ok((log, contents))
+    }
+
+    /// Takes what was found in the file that counts.
+    fn take(&mut self, found: &[Frame<'_>], contents: &mut Contents) {
+        for (number, frame) in found.iter().enumerate() {
+            match frame {
+                Frame::Record(_) if number == 0 && self.generation > 0 => {}
+                Frame::Record(record) => contents.records.push((*record).to_owned()),
+                Frame::Damaged { at, len } => {
+                    self.is_suspect = true;
+                    let damage = format!(
+                        "{len} bytes from {at} on of store.{} are damaged or incomplete",
+                        self.current
+                    );
+                    contents.damaged.push(damage);
+                }
+            }
+        }
+    }
+
+    /// Whether records can't be appended before a new snapshot was written.
+    pub(super) const fn needs_snapshot(&self) -> bool {
+        self.is_suspect
+    }
+
+    /// Has the next write be a snapshot.
+    pub(super) const fn distrust(&mut self) {
+        self.is_suspect = true;
+    }
+
+    /// Whether a new snapshot is worth its while.
+    pub(super) const fn is_long(&self) -> bool {
+        self.len > LONG && self.len / 2 > self.snapshot
+    }
+
+    /// Appends a record; with `sync`, waits for the disk.
+    ///
+    /// # Errors
+    /// The record is not there then.
+    pub(super) fn append(&mut self, record: &str, sync: bool) -> io::Result<()> {
+        if self.is_suspect {
+            return Err(io::Error::other("a new snapshot has to be written first"));
+        }
+        self.tidy()?;
+        let mut line = Vec::new();
+        put(&mut line, record);
+        let file = &mut self.files[self.current];
+        let written = file.write_at(&line, self.len);
+        let synced = written.and_then(|()| if sync { file.sync() } else { Ok(()) });
+        if let Err(e) = synced {
+            // After a failed sync the kernel takes pages for written that the disk does not have (fsync(2)).
+            self.is_suspect = sync;
+            self.is_torn = true;
+            let _ = self.tidy();
+            return Err(e);
+        }
+        self.len += line.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts off what a failed write left behind.
+    ///
+    /// # Errors
+    /// It can't be cut off.
+    fn tidy(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.files[self.current].truncate(self.len)?;
+            self.is_torn = false;
+        }
+        if self.is_other_used {
+            self.files[1 - self.current].truncate(0)?;
+            self.is_other_used = false;
+        }
+        Ok(())
+    }
+
+    /// Waits until the disk has all that was appended.
+    ///
+    /// # Errors
+    /// It does not take it.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.files[self.current].sync().inspect_err(|_| self.is_suspect = true)
+    }
+
+    /// Writes all records anew, and waits for the disk.
+    ///
+    /// # Errors
+    /// All is as before.
+    pub(super) fn snapshot(&mut self, records: impl Iterator<Item = String>) -> io::Result<()> {
+        let generation = self.generation + 1;
+        self.is_other_used = true;
+        let written = self.write_snapshot(records, generation);
+        if written.is_err() {
+            // Gives the room back, and undoes a header that the disk may have.
+            let _ = self.files[1 - self.current].truncate(0).map(|()| self.is_other_used = false);
+        }
+        self.len = written?;
+        (self.snapshot, self.generation, self.current) = (self.len, generation, 1 - self.current);
+        (self.is_torn, self.is_suspect, self.is_other_used) = (false, false, true);
+        let _ = self.tidy();
+        Ok(())
+    }
+
+    /// Writes them to the other file, and returns its length.
+    fn write_snapshot(&mut self, records: impl Iterator<Item = String>, generation: u64) -> io::Result<u64> {
+        let file = &mut self.files[1 - self.current];
+        file.truncate(0)?;
+        let (mut chunk, mut len) = (Vec::new(), 0);
+        put(&mut chunk, &Header::text(self.version, 0));
+        for record in records {
+            put(&mut chunk, &record);
+            if chunk.len() >= CHUNK {
+                file.write_at(&chunk, len)?;
+                len += chunk.len() as u64;
+                chunk.clear();
+            }
+        }
+        file.write_at(&chunk, len)?;
+        len += chunk.len() as u64;
+        file.sync()?;
+        let mut header = Vec::new();
+        put(&mut header, &Header::text(self.version, generation));
+        file.write_at(&header, 0)?;
+        file.sync()?;
+        Ok(len)
+    }
+}

@@ -1,0 +1,251 @@
+"""What goes wrong under a running host: ports that can't be opened, files that are wrong, changes that are refused,
+a disk that is full or damaged. The rest goes on, and heals without a restart."""
+
+import re
+import signal
+
+import pytest
+
+from lab import eventually
+from lab.shell import run
+from lab.topology import SEATS, host_config, one_host, tap, tunnel_routes, vhost
+
+A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+
+
+def reload(host):
+    """Has the daemon take its file."""
+    host.daemon.process.send_signal(signal.SIGHUP)
+
+
+def vif(host, name):
+    return next(row for row in host.viaduct("status")["vifs"] if row["name"] == name)
+
+
+def warnings(host):
+    """What `viaduct status` warns of: messages by object."""
+    return {row["object"]: row["message"] for row in host.viaduct("status")["warnings"]}
+
+
+def metric(host, name):
+    """A metric's lines, as [host] metrics = "127.0.0.1:9101" serves them."""
+    text = host.namespace.run(["curl", "-s", "--max-time", "10", "http://127.0.0.1:9101/metrics"]).stdout
+    return [line for line in text.splitlines() if line.startswith(name)]
+
+
+# ------------------------------------------------------------------------------------------------------------ ports
+
+
+def test_ports_that_cannot_be_opened_are_faults_of_theirs(lab):
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, metrics="127.0.0.1:9101")
+    config.add("guest", name="v1", network="blue", mac="02:00:00:00:09:01", addresses=["10.1.1.91"],
+               **vhost("v1", owner="no-such-user"))
+    config.add("guest", name="v2", network="blue", mac="02:00:00:00:09:02", addresses=["10.1.1.92"], **vhost("v2"))
+    lab.namespace("a").ip("link set lo up")
+    host = lab.host(config, start=False)
+    (host.run_dir / "v2.sock").write_text("a file in its place")
+    host.start()
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
+    a1.expect_ping(A2.address)
+    faults = {row["name"]: row.get("fault", "") for row in host.viaduct("status")["vifs"]}
+    assert "find the device" in faults["up0"] and "no-such-user" in faults["v1"], faults
+    assert "not a socket" in faults["v2"] and not faults["a1"], faults
+    listed = {row["name"]: row.get("fault") for row in host.viaduct("guest") + host.viaduct("wire")}
+    assert listed["up0"] == faults["up0"] and listed["v1"] == faults["v1"], listed
+    assert len([line for line in metric(host, "viaduct_vif_fault{") if line.endswith(" 1")]) == 3
+    assert "interface=\"up0\"" in host.daemon.text() and "will be tried again" in host.daemon.text()
+    # It refuses no change of others.
+    host.apply(config.copy().add("route", network="blue", prefix="10.9.0.0/16", to="drop"))
+    (host.run_dir / "v2.sock").unlink()
+    eventually(lambda: not vif(host, "v2").get("fault"), "the socket's place is free", 70)
+    assert (host.run_dir / "v2.sock").is_socket()
+
+
+def test_a_wire_that_appears_goes_and_comes_back_works(lab):
+    config = tunnel_routes(host_config("a", {"a1": tap("a1")}), "mpls-over-udp", "b1")
+    host = lab.host(config)
+    a1 = lab.container(host, "a1")
+    assert vif(host, "up0")["fault"]
+    lab.plug("b")
+    other = lab.host(tunnel_routes(host_config("b", {"b1": tap("b1")}), "mpls-over-udp", "a1"))
+    lab.container(other, "b1")
+    lab.plug("a")
+    eventually(lambda: vif(host, "up0")["up"], "the wire is open", 3)
+    a1.expect_ping(B1.address)
+    mac = host.namespace.run(["cat", "/sys/class/net/up0/address"]).stdout.strip()
+    host.namespace.ip("link del up0")
+    eventually(lambda: not vif(host, "up0")["up"], "it is gone", 3)
+    assert "No such device" in vif(host, "up0")["fault"]
+    eventually(lambda: "the wire is down: device up0: No such device" in host.daemon.text(), "a line in the log", 3)
+    lab.plug("a")
+    host.namespace.ip("link set up0 address", mac)
+    eventually(lambda: vif(host, "up0")["up"], "it is back", 3)
+    a1.expect_ping(B1.address)
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+def test_an_edited_file_is_taken_by_a_reload_and_by_a_restart(lab):
+    host, (a1,) = one_host(lab, "a1")
+    host.call("rt", "add", "10.99.0.0/16", "--network", "blue", "--to", "drop")
+    prefixes = lambda: {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
+    for prefix, take in (("10.98.0.0/16", reload), ("10.97.0.0/16", lambda host: (host.kill(), host.start()))):
+        host.write(host.config.copy().add("route", network="blue", prefix=prefix, to="drop"))
+        assert "differs" in warnings(host)[str(host.file)]
+        assert prefix not in prefixes()
+        take(host)
+        eventually(lambda: prefix in prefixes(), "the file is in force")
+        assert "10.99.0.0/16" in prefixes(), "what the API added stays"
+        assert str(host.file) not in warnings(host)
+
+
+def test_a_broken_file_leaves_what_runs_and_the_log_says_why(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    good = host.file.read_text()
+    for bad, why in (("[[guest\n", "line 1"), (good.replace('"tapa1"', '"lo"'), "can't be opened"), (None, "No such file")):
+        host.file.unlink() if bad is None else host.file.write_text(bad)
+        reload(host)
+        last = lambda: [line for line in host.daemon.text().splitlines() if "is not taken" in line][-1:]
+        eventually(lambda: why in host.daemon.text().split("is not taken")[-1], f"a line in the log: {why}")
+        assert last()
+        a1.expect_ping(A2.address)
+        assert str(host.file) in warnings(host)
+    host.file.write_text(good)
+    reload(host)
+    eventually(lambda: str(host.file) not in warnings(host), "all is well")
+    for _ in range(200):
+        reload(host)
+    a1.expect_ping(A2.address)
+
+
+# ------------------------------------------------------------------------------------------------- refused changes
+
+
+def test_a_refused_change_leaves_a_container_its_tap(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    bad = host.config.copy()
+    bad.entry("guest", "a1")["queues"] = 2
+    bad.entry("guest", "a2")["device"] = "other"
+    bad.add("guest", name="v1", network="blue", mac="02:00:00:00:09:01", **vhost("v1", owner="no-such-user"))
+    file = lab.directory / "bad.toml"
+    file.write_text(bad.text())
+    refused = host.call("apply", file, check=False)
+    assert refused.returncode == 1 and "no-such-user" in refused.stderr, refused
+    a1.expect_ping(A2.address)
+    assert "other" not in host.namespace.run(["ip", "link"]).stdout
+    told = [row for row in host.viaduct("diff", file) if row["what"] == "warning"]
+    remade = {row["object"] for row in told if row["details"][0].startswith("recreates tap")}
+    assert remade == {'guest "a1"', 'guest "a2"'}, told
+
+
+def test_another_mac_or_mtu_is_given_to_the_tap_where_it_is(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    changed = host.config.copy()
+    changed.entry("guest", "a1")["mac"] = "02:00:00:00:09:01"
+    changed.add("guest", name="c3", network="blue", kind="tap", device="tapc3")
+    host.apply(changed)
+    assert not any(row["what"] == "warning" and "recreates" in str(row) for row in host.viaduct("diff", host.file))
+    assert "02:00:00:00:09:01" in a1.run(["ip", "link", "show", a1.device]).stdout
+    a1.run(["ip", "neigh", "flush", "all"])
+    a1.expect_ping(A2.address)
+    # The kernel takes an MTU in the device's own namespace only: here, and not in the container.
+    for guest in ("a1", "c3"):
+        changed.entry("guest", guest)["mtu"] = 1400
+    told = host.apply(changed).stdout
+    assert " mtu 1400 " in host.namespace.run(["ip", "link", "show", "tapc3"]).stdout
+    mismatches = [line for line in told.splitlines() if "ip link set DEVICE mtu 1400" in line]
+    assert len(mismatches) == 1 and 'guest "a1"' in mismatches[0], told
+
+
+def test_a_new_guest_starts_to_count_anew(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    a1.expect_ping(A2.address)
+    before = vif(host, "a2")
+    assert before["rx_packets"] > 0
+    host.apply(host.config.without("guest", name="a2"))
+    config = host.config.copy()
+    config.add("guest", name="new", network="blue", kind="tap", device="tapnew", mac="02:00:00:00:09:01",
+               addresses=["10.1.1.9"])
+    host.apply(config)
+    new = vif(host, "new")
+    assert new["id"] == before["id"] and new["rx_packets"] == 0 and new["tx_bytes"] < before["tx_bytes"], new
+
+
+# -------------------------------------------------------------------------------------------------------- the store
+
+
+@pytest.fixture
+def small_disk(lab):
+    """A file system of 64 KiB for the state of host a."""
+    state = lab.directory / "a" / "state"
+    state.mkdir(parents=True)
+    run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", state])
+    lab.cleanup.callback(run, ["umount", "-l", state])
+    return state
+
+
+def test_a_full_disk_refuses_changes_until_it_has_room(lab, small_disk):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    filler = small_disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+    wide = host.config.copy()
+    for number in range(64):
+        wide.add("route", network="blue", prefix=f"10.9.{number}.0/24", to="drop")
+    file = lab.directory / "wide.toml"
+    file.write_text(wide.text())
+    for _ in range(2):
+        refused = host.call("apply", file, check=False)
+        assert refused.returncode == 1 and "No space left" in refused.stderr, refused
+    assert not any(row["prefix"].startswith("10.9.") for row in host.viaduct("rt", "--network", "blue"))
+    assert "No space left" in warnings(host)["store"]
+    a1.expect_ping(A2.address)
+    filler.unlink()
+    host.call("apply", file)
+    assert "store" not in warnings(host)
+    host.kill()
+    host.start()
+    assert any(row["prefix"] == "10.9.63.0/24" for row in host.viaduct("rt", "--network", "blue"))
+
+
+def test_a_host_starts_on_a_full_disk(lab, small_disk):
+    with open(small_disk / "filler", "wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    a1.expect_ping(A2.address)
+    assert "store" in warnings(host)
+    (small_disk / "filler").unlink()
+    eventually(lambda: "store" not in warnings(host), "what is in force is stored")
+    host.call("rt", "add", "10.99.0.0/16", "--network", "blue", "--to", "drop")
+    host.kill()
+    host.start()
+    assert "10.99.0.0/16" in {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
+
+
+def test_a_damaged_record_is_told_and_costs_nothing_else(lab):
+    host, (a1,) = one_host(lab, "a1")
+    for number in (1, 2, 3):
+        host.call("rt", "add", f"10.{90 + number}.0.0/16", "--network", "blue", "--to", "drop")
+    host.kill()
+    store = max((host.directory / "state").glob("store.?"), key=lambda file: file.stat().st_size)
+    text = store.read_bytes()
+    assert text.count(b"10.92.0.0/16") == 2, "as a key and in the object"
+    store.write_bytes(text.replace(b"10.92.0.0/16", b"10.29.0.0/16", 1))
+    host.start()
+    prefixes = {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
+    assert {"10.91.0.0/16", "10.93.0.0/16"} <= prefixes and "10.92.0.0/16" not in prefixes
+    assert "damaged" in warnings(host)["store"]
+    assert re.search(r"ERROR.*the store: .* bytes from .* damaged", host.daemon.text())
+    assert b"10.29.0.0/16" in (host.directory / "state" / f"{store.name}.damaged").read_bytes()
+    host.kill()
+    host.start()
+    assert "store" not in warnings(host), "it was written anew"
