@@ -143,7 +143,7 @@ package registers_pkg;
   typedef struct packed {
     logic [31:0] new_dst;
     logic [31:0] new_src;
-    logic reserved;
+    logic keep_ttl;
     logic nat_dst;
     logic nat_src;
     logic has_nexthop;
@@ -170,7 +170,8 @@ package registers_pkg;
     logic [3:0] kind_high;
     logic [3:0] reserved_kind;
     logic [7:0] version_high;
-    logic [90:0] reserved_high;
+    logic [89:0] reserved_high;
+    logic keep_ttl;
     logic has_nexthop;
     logic [19:0] nexthop;
     logic [127:0] dst;

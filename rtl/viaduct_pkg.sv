@@ -127,6 +127,7 @@ package viaduct_pkg;
     logic         has_nexthop;
     logic         nat_src;
     logic         nat_dst;
+    logic         keep_ttl;
     logic [31:0]  new_src;
     logic [31:0]  new_dst;
   } flow_result_t;
@@ -151,6 +152,7 @@ package viaduct_pkg;
         has_nexthop: flow.has_nexthop,
         nat_src: flow.nat_src,
         nat_dst: flow.nat_dst,
+        keep_ttl: flow.keep_ttl,
         new_src: flow.new_src,
         new_dst: flow.new_dst
     };
@@ -167,6 +169,7 @@ package viaduct_pkg;
         has_nexthop: flow.has_nexthop,
         nat_src: 1'b0,
         nat_dst: 1'b0,
+        keep_ttl: flow.keep_ttl,
         new_src: '0,
         new_dst: '0
     };

@@ -125,7 +125,7 @@ module verdict
 
   // ---- Clock 4: the verdict
 
-  logic   bridged, track, drop;
+  logic   bridged, track, hop_costs, drop;
   punt_e  punt;
   edit_t  edit;
   logic [7:0]  reason;
@@ -134,6 +134,9 @@ module verdict
   always_comb begin
     bridged = packet3.ctx.path == PathBridged;
     track   = packet3.ctx.policy || hop.policy || packet3.own;
+    // VXLAN has the same flows as a label that stands for a network, but what comes by it is routed as any other.
+    hop_costs = !bridged
+        && !(track && packet3.flow.hit && packet3.flow.keep_ttl && !(Wire && packet3.header.has_ethernet));
     punt    = refusal();
     drop    = 1'b0;
     reason  = 8'(punt);
@@ -166,7 +169,7 @@ module verdict
       if (packet3.header.l4 == L4Tcp && packet3.header.tcp_flags[2:0] != 0) return PuntFlowTcp;
     end
     if (bridged && (hop.port == packet3.header.port || Wire && hop.kind == NexthopKindTunnel)) return PuntSamePort;
-    if (!bridged && packet3.header.ttl <= 8'd1) return PuntTtl;
+    if (hop_costs && packet3.header.ttl <= 8'd1) return PuntTtl;
     length = packet3.header.ip ? packet3.header.ip_len : packet3.header.stop - 16'(packet3.header.l3_at);
     room   = hop.mtu;
     if (bridged && hop.kind == NexthopKindTunnel) room = hop.mtu - (16'(packet3.header.tags) << 2);
@@ -209,7 +212,7 @@ module verdict
     edit.header_len = packet3.header.header_len;
     edit.set_tos    = packet3.header.new_tos;
     edit.tos        = packet3.header.tos;
-    edit.decrement_ttl = !bridged;
+    edit.decrement_ttl = hop_costs;
     edit.nat_src    = packet3.own && packet3.flow.nat_src;
     edit.nat_dst    = packet3.own && packet3.flow.nat_dst;
     edit.new_src    = packet3.flow.new_src;

@@ -49,6 +49,13 @@ pub enum Hop {
         /// MAC of packets routed to it.
         mac: Mac,
     },
+    /// A guest, for packets whose flows are known: those say whether a packet loses one of its TTL.
+    GuestByFlow {
+        /// Which.
+        vif: VifId,
+        /// MAC of packets routed to it.
+        mac: Mac,
+    },
     /// Another host.
     Tunnel {
         /// The tunnel.
@@ -137,12 +144,12 @@ impl<T: Lookup> Compiler<'_, T> {
             _ if label >= LABELS => None,
             (Nexthop::VrfTranslate { vrf }, _) => {
                 let vif = |id: &VifId| self.tables.vif(*id).filter(|vif| vif.vrf == Some(*vrf));
-                let near = self.attachments.keys().filter_map(vif).any(|vif| self.is_near(vif));
+                let near = self.attachments.keys().filter_map(vif).any(|vif| self.asks(vif));
                 (!near).then_some(LabelEntry { vrf: self.vrf(*vrf)?, hop: None })
             }
-            (_, hop @ Hop::Guest { vif, .. }) => {
-                let vif = self.tables.vif(vif)?;
-                let hop = if self.is_near(vif) { Hop::Host } else { hop };
+            (_, hop @ Hop::Guest { vif: id, mac }) => {
+                let vif = self.tables.vif(id)?;
+                let hop = if self.asks(vif) { Hop::GuestByFlow { vif: id, mac } } else { hop };
                 Some(LabelEntry { vrf: self.vrf(vif.vrf?)?, hop: Some(hop) })
             }
             _ => None,
@@ -153,11 +160,11 @@ impl<T: Lookup> Compiler<'_, T> {
         self.tables.network(vrf).is_some_and(|network| network.bridges_tunnels())
     }
 
-    /// Whether a label leads packets without a flow of their own to a guest from its own subnet: the card would
-    /// decrement their TTL.
-    fn is_near(&self, vif: &Vif) -> bool {
+    /// Whether the card must ask about packets from labels to a guest although none of its connections are tracked:
+    /// those from its own subnet keep their TTL, which only a flow says.
+    pub(crate) fn asks(&self, vif: &Vif) -> bool {
         let has_subnets = |vrf| self.tables.network(vrf).is_some_and(|network| !network.gateways.is_empty());
-        !vif.policy && vif.rdma.is_none() && vif.vrf.is_some_and(has_subnets)
+        !vif.policy && vif.vrf.is_some_and(has_subnets)
     }
 
     /// Where frames to a MAC go.

@@ -218,14 +218,15 @@ fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
     if tracked && let Some(reason) = check_flow(frame, flow)? {
         return Ok(Outcome::Drop(reason));
     }
-    check_exit(packet, &hop)?;
+    let hop_costs = costs_a_hop(packet, flow.filter(|_| tracked));
+    check_exit(packet, &hop, hop_costs)?;
     let nat = own.map_or_else(Nat::default, |flow| flow.nat);
     let header_len = frame.headers.ip().map_or(0, |ip| ip.header_len);
     if nat != Nat::default() && usize::from(header_len) != proto::IPV4_LEN {
         return Err(Punt::Nat);
     }
     let index = flow.filter(|_| tracked).map(|flow| flow.index);
-    Ok(Outcome::Forward { forward: rewrite(packet, &hop, nat), egress: hop.egress, index })
+    Ok(Outcome::Forward { forward: rewrite(packet, &hop, nat, hop_costs), egress: hop.egress, index })
 }
 
 /// Checks, where that matters, that the source MAC is known to be where the packet came from.
@@ -268,15 +269,22 @@ fn check_flow(frame: &Frame, flow: Option<FlowLine>) -> Result<Option<u8>, Punt>
     }
 }
 
+/// Whether the packet loses one of its TTL: routed packets do, unless their flow says otherwise. VXLAN has the same
+/// flows as a label that stands for a network, but its packets are routed like any others.
+fn costs_a_hop(packet: &Packet, flow: Option<FlowLine>) -> bool {
+    let vxlan = packet.port.is_wire && packet.frame.headers.eth.is_some();
+    packet.path != Path::Bridged && (vxlan || flow.is_none_or(|flow| !flow.keep_ttl))
+}
+
 /// Whether a packet may leave so.
-fn check_exit(packet: &Packet, hop: &Nexthop) -> Result<(), Punt> {
+fn check_exit(packet: &Packet, hop: &Nexthop, hop_costs: bool) -> Result<(), Punt> {
     let frame = &packet.frame;
     let bridged = packet.path == Path::Bridged;
     let tunnel = hop.kind == NexthopKind::Tunnel as u8;
     if bridged && (hop.port == packet.number || packet.port.is_wire && tunnel) {
         return Err(Punt::SamePort);
     }
-    if !bridged && frame.headers.ip().is_some_and(|ip| ip.ttl <= 1) {
+    if hop_costs && frame.headers.ip().is_some_and(|ip| ip.ttl <= 1) {
         return Err(Punt::Ttl);
     }
     let tags = frame.headers.eth.as_ref().map_or(0, |eth| eth.tags.len());
@@ -288,7 +296,7 @@ fn check_exit(packet: &Packet, hop: &Nexthop) -> Result<(), Punt> {
 }
 
 /// What leaves.
-fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat) -> Forward {
+fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward {
     let (headers, tos) = (&packet.frame.headers, packet.frame.tos);
     let bridged = packet.path == Path::Bridged;
     let tunnel = hop.kind == NexthopKind::Tunnel as u8;
@@ -303,7 +311,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat) -> Forward {
         port: VifId(hop.port),
         strip: if bridged { headers.at } else { headers.l3_at },
         ecn: headers.ip().filter(|ip| ip.tos != tos).map(|_| tos & packet::ecn::ECN_MASK),
-        ttl_decrement: (!bridged).into(),
+        ttl_decrement: hop_costs.into(),
         nat,
         mss: None,
         ethernet: (!bridged && (!tunnel || kind == TunnelKind::Vxlan)).then_some(ethernet),

@@ -39,6 +39,8 @@ pub enum FlowVerdict {
         hop: Option<Hop>,
         /// Addresses' translation.
         nat: Nat,
+        /// Its packets keep their TTL, as those by MPLS within a subnet do.
+        keep_ttl: bool,
     },
     /// Dropped.
     Drop(DropReason),
@@ -105,10 +107,16 @@ struct Candidate<'a, T> {
 
 impl<T: Lookup> Candidate<'_, T> {
     fn forwarded(&self, forward: &Forward, change: Option<&FlowChange>) -> Option<Flow> {
-        if self.key.path != Path::Bridged && forward.ttl_decrement == 0 {
+        let tables = self.compiler.tables;
+        let keep_ttl = self.key.path != Path::Bridged && forward.ttl_decrement == 0;
+        // To a guest of the same subnet: with a label, packets with this key keep their TTL; by VXLAN they lose one.
+        let is_near = || {
+            tables.network(self.vrf).is_some_and(|network| network.is_one_subnet(self.key.src, self.key.dst))
+        };
+        let routed_in = self.key.from_tunnel && self.key.path == Path::Routed && forward.encap.is_none();
+        if routed_in && !keep_ttl && is_near() {
             return None;
         }
-        let tables = self.compiler.tables;
         let hop = match self.key.path {
             Path::Routed => match self.compiler.routed(self.vrf, self.key.dst)? {
                 Hop::Host => return None,
@@ -132,14 +140,20 @@ impl<T: Lookup> Candidate<'_, T> {
         };
         if !asked {
             // The card looks it up in any case; others' packets with this key must not need a decision either.
-            let tracked = hop.is_some() || guest && self.vif.rdma.is_some();
-            if !tracked || guest && self.guests().any(|vif| vif.policy) {
+            let labelled = self.key.path == Path::Labelled && to.is_some_and(|vif| self.compiler.asks(vif));
+            let tracked = hop.is_some() || labelled || guest && self.vif.rdma.is_some();
+            if !tracked || (guest || labelled) && self.guests().any(|vif| vif.policy) {
                 return None;
             }
         }
         let elsewhere = |key: FlowKey| key.src.vrf != self.vrf || key.dst.vrf != self.vrf;
         let far = hop.is_some() || connection.is_some_and(elsewhere);
-        Some(Flow { key: self.key, verdict: FlowVerdict::Forward { hop, nat: forward.nat }, connection, far })
+        Some(Flow {
+            key: self.key,
+            verdict: FlowVerdict::Forward { hop, nat: forward.nat, keep_ttl },
+            connection,
+            far,
+        })
     }
 
     /// The connection, if further packets in this direction do not change it and rules only let it pass.
@@ -169,7 +183,9 @@ impl<T: Lookup> Candidate<'_, T> {
     /// A drop by rules that depend only on the key, without a known connection.
     fn dropped(&self, reason: DropReason) -> Option<Flow> {
         let tables = self.compiler.tables;
-        if self.guests().any(|vif| vif.rdma.is_some() && !vif.policy) {
+        let labelled = self.key.path == Path::Labelled;
+        if self.guests().any(|vif| !vif.policy && (vif.rdma.is_some() || labelled && self.compiler.asks(vif)))
+        {
             // The card would look up packets to which the rules do not apply.
             return None;
         }

@@ -550,6 +550,8 @@ pub struct Flow4 {
     pub nat_src: bool,
     /// Whether `new_dst` takes the destination's place. Bits 190:190.
     pub nat_dst: bool,
+    /// Whether its routed packets keep their TTL. Those from VXLAN never do. Bits 191:191.
+    pub keep_ttl: bool,
     /// New source address. Bits 223:192.
     pub new_src: u32,
     /// New destination address. Bits 255:224.
@@ -582,6 +584,7 @@ impl Flow4 {
         put(&mut line, 188, 1, self.has_nexthop.into());
         put(&mut line, 189, 1, self.nat_src.into());
         put(&mut line, 190, 1, self.nat_dst.into());
+        put(&mut line, 191, 1, self.keep_ttl.into());
         put(&mut line, 192, 32, self.new_src.into());
         put(&mut line, 224, 32, self.new_dst.into());
         line
@@ -609,6 +612,7 @@ impl Flow4 {
             has_nexthop: get(line, 188, 1) != 0,
             nat_src: get(line, 189, 1) != 0,
             nat_dst: get(line, 190, 1) != 0,
+            keep_ttl: get(line, 191, 1) != 0,
             new_src: get(line, 192, 32) as u32,
             new_dst: get(line, 224, 32) as u32,
         }
@@ -652,6 +656,8 @@ pub struct Flow6 {
     pub nexthop: u32,
     /// Whether `nexthop` is one. Bits 404:404.
     pub has_nexthop: bool,
+    /// Whether its routed packets keep their hop limit. Those from VXLAN never do. Bits 405:405.
+    pub keep_ttl: bool,
     /// That of both lines. Bits 503:496.
     pub version_high: u8,
     /// `flow_kind`: v6_high. Bits 511:508.
@@ -683,6 +689,7 @@ impl Flow6 {
         put(&mut line, 256, 128, self.dst);
         put(&mut line, 384, 20, self.nexthop.into());
         put(&mut line, 404, 1, self.has_nexthop.into());
+        put(&mut line, 405, 1, self.keep_ttl.into());
         put(&mut line, 496, 8, self.version_high.into());
         put(&mut line, 508, 4, self.kind_high.into());
         line
@@ -709,6 +716,7 @@ impl Flow6 {
             dst: get(line, 256, 128),
             nexthop: get(line, 384, 20) as u32,
             has_nexthop: get(line, 404, 1) != 0,
+            keep_ttl: get(line, 405, 1) != 0,
             version_high: get(line, 496, 8) as u8,
             kind_high: get(line, 508, 4) as u8,
         }

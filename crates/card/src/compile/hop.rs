@@ -22,6 +22,9 @@ impl<T: Lookup> Compiler<'_, T> {
                 Some(registers::Nexthop { id: DropReason::DiscardRoute as u32, ..kind(NexthopKind::Discard) })
             }
             Hop::Guest { vif, mac } => self.guest(vif, mac),
+            Hop::GuestByFlow { vif, mac } => {
+                self.guest(vif, mac).map(|line| registers::Nexthop { policy: true, ..line })
+            }
             Hop::Tunnel { tunnel, vrf } => self.tunnel(&tunnel, vrf),
         }
         .unwrap_or_else(host_line)

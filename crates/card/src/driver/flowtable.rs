@@ -277,9 +277,11 @@ impl FlowTable {
 
 /// A flow's entry.
 fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entries::FlowEntry {
-    let (action, number, nat) = match flow.verdict {
-        FlowVerdict::Forward { nat, .. } => (FlowAction::Forward as u8, nexthop.unwrap_or_default(), nat),
-        FlowVerdict::Drop(reason) => (FlowAction::Drop as u8, reason as u32, Nat::default()),
+    let (action, number, nat, keep_ttl) = match flow.verdict {
+        FlowVerdict::Forward { nat, keep_ttl, .. } => {
+            (FlowAction::Forward as u8, nexthop.unwrap_or_default(), nat, keep_ttl)
+        }
+        FlowVerdict::Drop(reason) => (FlowAction::Drop as u8, reason as u32, Nat::default(), false),
     };
     let v4 = |addr: Option<IpAddr>| match addr {
         Some(IpAddr::V4(v4)) => Some(v4.to_bits()),
@@ -292,11 +294,13 @@ fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entri
             (line.nexthop, line.has_nexthop) = (number, nexthop.is_some());
             (line.nat_src, line.nat_dst) = (src.is_some(), dst.is_some());
             (line.new_src, line.new_dst) = (src.unwrap_or_default(), dst.unwrap_or_default());
+            line.keep_ttl = keep_ttl;
             entries::FlowEntry::V4(line)
         }
         entries::FlowEntry::V6(mut line) => {
             (line.action, line.generation, line.index) = (action, generation, index);
             (line.nexthop, line.has_nexthop) = (number, nexthop.is_some());
+            line.keep_ttl = keep_ttl;
             entries::FlowEntry::V6(line)
         }
     }

@@ -24,6 +24,7 @@ pub(super) struct FlowLine {
     pub nexthop: u32,
     pub has_nexthop: bool,
     pub nat: Nat,
+    pub keep_ttl: bool,
 }
 
 impl FlowLine {
@@ -175,6 +176,7 @@ fn flow4(line: &[u8; 32], wanted: &Flow4) -> Option<FlowLine> {
         nexthop: flow.nexthop,
         has_nexthop: flow.has_nexthop,
         nat: Nat { src: flow.nat_src.then(|| v4(flow.new_src)), dst: flow.nat_dst.then(|| v4(flow.new_dst)) },
+        keep_ttl: flow.keep_ttl,
     })
 }
 
@@ -194,5 +196,6 @@ fn flow6(lines: &[[u8; 32]; 2], wanted: &Flow6) -> Option<FlowLine> {
         nexthop: flow.nexthop,
         has_nexthop: flow.has_nexthop,
         nat: Nat::default(),
+        keep_ttl: flow.keep_ttl,
     })
 }

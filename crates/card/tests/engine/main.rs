@@ -14,6 +14,7 @@ mod lockstep;
 mod random;
 mod reasons;
 mod storms;
+mod subnet;
 mod tables;
 mod updates;
 mod vectors;
