@@ -16,6 +16,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tables::Deps;
 
+/// How long ago packets may have come, seconds, that are counted now: entries of the cache pass their counts on within
+/// two seconds, and actions within one.
+const LATE: Seconds = 4;
+
 /// The identity of an action: two actions are equal if all of this is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
@@ -211,7 +215,7 @@ impl Actions {
             if let Some(policy) = action.policy.as_deref().filter(|_| counted) {
                 tables.shared.used(&policy.deps, now);
                 if let Some(learn) = &policy.learn {
-                    tables.shared.learn(tables.snapshot, learn, now);
+                    tables.shared.learn_late(tables.snapshot, learn, LATE, now);
                 }
             }
             action.flush(cells);

@@ -132,6 +132,12 @@ impl Learned {
         self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.confirm(learn.at, now))
     }
 
+    /// Whether the MAC came to another place within the last `age` seconds.
+    pub fn moved_within(&self, learn: &Learn, age: Seconds, now: Seconds) -> bool {
+        let known = self.macs.get(&(learn.vrf, learn.mac));
+        known.is_some_and(|known| known.value != learn.at && now.saturating_sub(known.since) <= age)
+    }
+
     /// Learns a MAC or moves it. Returns whether anything changed. Nothing does if the port has used up its share, or
     /// if the entry moved within this second or is configured.
     pub fn learn(&mut self, config: &Config, learn: &Learn, now: Seconds) -> bool {

@@ -177,6 +177,14 @@ impl Shared {
         });
     }
 
+    /// As [`Self::learn`], of packets that came at some time within the last `age` seconds. A MAC that moved meanwhile
+    /// stays where it is: these packets may be older than its move.
+    pub fn learn_late(&self, snapshot: &Snapshot, learn: &Learn, age: Seconds, now: Seconds) {
+        if !snapshot.learned.moved_within(learn, age, now) {
+            self.learn(snapshot, learn, now);
+        }
+    }
+
     /// A worker received a path MTU to a remote. If another thread is writing, it is not recorded; the next packet
     /// that is too big causes another error.
     pub fn path(&self, found: &PathMtu, now: Seconds) {

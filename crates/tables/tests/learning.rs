@@ -111,6 +111,23 @@ fn macs_are_learned_moved_and_forgotten() {
 }
 
 #[test]
+fn a_mac_that_moved_stays_though_older_packets_are_counted_later() {
+    let shared = shared();
+    let late = |vif, now| {
+        let learn = Learn { vrf: BLUE, mac: mac(1), at: BridgeTarget::Vif(VifId(vif)) };
+        shared.learn_late(&shared.snapshot(), &learn, 4, now);
+        place(&shared, 1)
+    };
+    let at = |vif| Some(BridgeTarget::Vif(VifId(vif)));
+    assert_eq!(late(1, 10), at(1), "it is nowhere else");
+    learn(&shared, 1, 2, 20);
+    assert_eq!((late(1, 20), late(1, 21), late(1, 24)), (at(2), at(2), at(2)));
+    assert_eq!(late(2, 24), at(2));
+    assert_eq!(shared.learned(24)[0].idle, 0, "it was seen there");
+    assert_eq!(late(1, 25), at(1), "these came after the move");
+}
+
+#[test]
 fn a_flood_of_macs_takes_only_its_port_s_share() {
     let shared = shared();
     learn(&shared, u32::MAX, 2, 1);
