@@ -11,25 +11,12 @@ rightly.
 
 import pytest
 
-from lab import eventually
+from lab import Lines
 from lab.topology import SEATS, host_config, tap, vhost
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 PAGE = 4096
 MEMORY = f"{192 * 1024 + 8}K"
-# A stream of numbered lines, some megabytes a second at most.
-SEND = f"""
-import itertools, socket, time
-out = socket.create_connection(("{A1.address}", 7000), timeout=120)
-for i in itertools.count():
-    numbers = range(100 * i, 100 * i + 100)
-    out.sendall(b"".join(b"line %09d of what a guest receives while it is saved\\n" % number for number in numbers))
-    time.sleep(0.002)
-"""
-# Keeps nothing of it but the number of good lines, or the first bad one.
-RECEIVE = """nc -l -p 7000 | awk '
-    $2 != sprintf("%09d", NR - 1) || NF != 11 { print "bad line " NR ": " $0 > "/tmp/received"; exit }
-    NR % 500 == 0 { print NR > "/tmp/received"; close("/tmp/received") }' &"""
 
 
 @pytest.fixture
@@ -44,19 +31,14 @@ def test_a_guest_is_saved_under_load_and_goes_on(lab, host, tmp_path, options):
     vm = lab.vm(host, "a1", options=options, memory=MEMORY)
     vm.boot()
     peer.expect_ping(A1.address)
-    vm.shell("echo 0 > /tmp/received; " + RECEIVE)
-    received = lambda: int(vm.shell("cat /tmp/received").stdout or 0)  # noqa: E731
-    eventually(lambda: ":1B58 " in vm.shell("cat /proc/net/tcp*").stdout, "the guest listens")
-    peer.background(["/usr/bin/python3", "-c", SEND], "lines")
-    eventually(lambda: received() >= 1000, "lines arrive", timeout=60)
-    before = received()
+    lines = Lines(peer, vm, A1.address)
     saved = vm.save(tmp_path / "state")
 
-    vm.start(incoming=tmp_path / "state")
+    vm.start(incoming=f"exec:cat {tmp_path}/state", paused=True)
     restored = vm.resume()
     assert len(restored) == len(saved)
     old = [hex(at) for at in range(0, len(saved), PAGE) if saved[at : at + PAGE] != restored[at : at + PAGE]]
     assert not old, "these pages were written, but not copied again"
     # The same connection: its other end sends again what got lost.
-    eventually(lambda: received() > before + 1000, "the stream goes on", timeout=60)
+    lines.more()
     vm.expect_ping(A2.address)

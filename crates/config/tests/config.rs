@@ -245,6 +245,12 @@ fn each_mistake_is_named() {
         ("kind = \"rdma\"", "kind = \"rdma\"\nrouter = true", "guest \"hpc1\": `router` is of a port"),
         ("kind = \"rdma\"", "kind = \"rdma\"\ndhcp_server = true", "`dhcp_server` is of a port"),
         ("dhcp_server = true", "dhcp_servers = true", "did you mean `dhcp_server`?"),
+        ("dhcp_server = true", "standby = true", "guest \"vm1\": `standby` and `rdma` exclude each other"),
+        (
+            "kind = \"rdma\"",
+            "kind = \"rdma\"\nstandby = true",
+            "guest \"hpc1\": `standby` is for kind = \"vhost\"",
+        ),
         (
             "tunnel_peers = [\"198.51.100.0/24\"",
             "tunnel_peers = [\"198.51.100.7\"",

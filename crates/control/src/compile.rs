@@ -7,7 +7,7 @@ mod routes;
 pub(crate) use diff::Desired;
 use ids::Pool;
 pub(crate) use routes::route_origins;
-use routes::{ObjectRoute, To, routes_of};
+use routes::{ObjectRoute, To, guests_on_standby_last, is_away, places_of, routes_of};
 
 use crate::owner::Owned;
 use config::{
@@ -20,7 +20,7 @@ use model::{
     Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Numbers given to names and contents; they stay from one compilation to the next.
 #[derive(Clone, Default)]
@@ -87,17 +87,25 @@ fn encapsulation(tunnel: &config::Tunnel) -> Tunnel {
     }
 }
 
-/// The tables that objects, checked before and in their order, stand for. `macs` are the link-layer addresses of
-/// wires' devices.
+/// What is known of ports when objects are compiled.
+#[derive(Default)]
+pub(crate) struct Links {
+    /// The link-layer addresses of wires' devices.
+    pub(crate) macs: HashMap<String, Mac>,
+    /// Guests on standby that are not here.
+    pub(crate) away: BTreeSet<String>,
+}
+
+/// The tables that objects, checked before and in their order, stand for.
 pub(crate) fn compile(
     host: &config::Host,
     index: &Index,
     objects: &[&Owned],
-    macs: &HashMap<String, Mac>,
+    links: &Links,
     ids: &mut Ids,
 ) -> Desired {
     ids.reset();
-    let mut compiler = Compiler { index, ids, macs, out: Desired::default(), removing: false };
+    let mut compiler = Compiler { index, ids, links, out: Desired::default(), removing: false };
     compiler.out.host = model::Host {
         name: host.name.as_str().into(),
         tunnel_source: index.tunnel_sources().to_vec(),
@@ -105,7 +113,7 @@ pub(crate) fn compile(
         udp6_zero_checksum: host.udp6_zero_checksum,
     };
     objects.iter().for_each(|owned| compiler.number_vif(&owned.object));
-    objects.iter().for_each(|owned| compiler.object(&owned.object));
+    guests_on_standby_last(objects).for_each(|owned| compiler.object(&owned.object));
     objects.iter().for_each(|owned| compiler.fill_network(&owned.object));
     compiler.finish()
 }
@@ -119,8 +127,8 @@ pub(crate) fn recompile<'a>(
     added: impl Iterator<Item = &'a Route>,
     ids: &mut Ids,
 ) -> Desired {
-    let macs = HashMap::new();
-    let mut compiler = Compiler { index, ids, macs: &macs, out: of.clone(), removing: true };
+    let links = Links::default();
+    let mut compiler = Compiler { index, ids, links: &links, out: of.clone(), removing: true };
     removed.for_each(|route| compiler.remove_route(route));
     compiler.removing = false;
     added.for_each(|route| compiler.route(&ObjectRoute::from(route)));
@@ -130,7 +138,7 @@ pub(crate) fn recompile<'a>(
 struct Compiler<'a> {
     index: &'a Index,
     ids: &'a mut Ids,
-    macs: &'a HashMap<String, Mac>,
+    links: &'a Links,
     out: Desired,
     /// Whether what is numbered loses a use instead of gaining one.
     removing: bool,
@@ -172,7 +180,9 @@ impl Compiler<'_> {
     }
 
     fn object(&mut self, object: &Object) {
-        routes_of(object).iter().for_each(|route| self.route(route));
+        if !is_away(object, &self.links.away) {
+            routes_of(object).iter().for_each(|route| self.route(route));
+        }
         match object {
             Object::Wire(wire) => self.wire(wire),
             Object::Network(network) => self.network(network),
@@ -186,6 +196,8 @@ impl Compiler<'_> {
                 };
                 self.out.macs.insert((self.vrf(&entry.network), entry.mac), target);
             }
+            // The host that has the guest has its floating addresses.
+            Object::Nat(nat) if self.is_guest_away(nat) => {}
             Object::Nat(nat) => {
                 let outside_vrf = self.vrf(&nat.outside_network);
                 let inside_vrf = self.vrf(&nat.network);
@@ -234,6 +246,7 @@ impl Compiler<'_> {
     /// What belongs to a network's own entry but is written elsewhere.
     fn fill_network(&mut self, object: &Object) {
         match object {
+            Object::Guest(guest) if self.links.away.contains(&guest.name) => {}
             Object::Guest(guest) => {
                 self.member(&guest.name, &guest.network);
                 for vlan in &guest.vlans {
@@ -277,7 +290,7 @@ impl Compiler<'_> {
             .collect();
         networks.sort_unstable();
         let id = self.vif_id(&wire.name);
-        let mac = self.macs.get(&wire.name).copied();
+        let mac = self.links.macs.get(&wire.name).copied();
         let vif = Vif {
             mac: Some(mac.unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name))),
             mtu: wire.mtu,
@@ -336,8 +349,19 @@ impl Compiler<'_> {
         self.out.networks.insert(vrf, compiled);
     }
 
+    /// Whether the floating address is that of a guest on standby that is not here.
+    fn is_guest_away(&self, nat: &config::Nat) -> bool {
+        let away = self.links.away.iter().filter_map(|name| self.index.guests().get(name));
+        away.flat_map(places_of).any(|(network, addr)| network == nat.network && addr == nat.inside)
+    }
+
     fn guest(&mut self, guest: &Guest) {
         let id = self.vif_id(&guest.name);
+        if self.links.away.contains(&guest.name) {
+            // In no network: should packets come from it, they are dropped until the tables have followed.
+            self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
+            return;
+        }
         let vrf = self.vrf(&guest.network);
         if let Some(mac) = guest.mac {
             self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));

@@ -11,7 +11,7 @@ pub use config_file::ConfigFile;
 
 pub(crate) use view::View;
 
-use crate::compile::{Desired, Ids, compile, recompile, route_origins};
+use crate::compile::{Desired, Ids, Links, compile, recompile, route_origins};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, Device, PortSpec, Ports};
@@ -24,6 +24,7 @@ use model::{ApplyError, Vrf};
 use open_ports::{OnFailure, Slot, SlotState, Slots, Switch, chain};
 use seen::News;
 use start::{Beginning, choose};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -86,6 +87,9 @@ struct State {
     desired: Desired,
     slots: Slots,
     inherited: Inherited,
+    /// Whether there are guests on standby, and those of them that are not here.
+    standby: bool,
+    away: BTreeSet<String>,
 }
 
 /// How a change is made.
@@ -132,6 +136,8 @@ impl Core {
             desired: Desired::default(),
             slots: Slots::new(),
             inherited: Inherited::default(),
+            standby: false,
+            away: BTreeSet::new(),
         };
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
@@ -240,7 +246,7 @@ impl Core {
         let mut next = state.objects.clone();
         for key in keys {
             match next.remove(key) {
-                None => return Err(missing(key, &state.objects)),
+                None => return Err(missing(key, &state)),
                 Some(old) if old.owner != owner && old.owner == Owner::File => {
                     return Err(Error::Conflict(format!(
                         "{key} comes from the host's file; take it out there and run `viaduct apply FILE`"
@@ -258,8 +264,8 @@ impl Core {
         self.change(&mut state, next)
     }
 
-    /// Takes up what changed by itself: the link-layer address of a wire's device that went and came back, and a disk
-    /// that works again.
+    /// Takes up what changed by itself: the link-layer address of a wire's device that went and came back, guests on
+    /// standby that came or went, and a disk that works again.
     ///
     /// # Errors
     /// The executor's.
@@ -267,7 +273,7 @@ impl Core {
         self.store.heal();
         let mut state = self.lock();
         state.log_devices();
-        if !state.a_wire_moved() {
+        if !state.a_wire_moved() && away(&state.index, |name| state.is_up(name)) == state.away {
             return Ok(());
         }
         let next =
@@ -329,9 +335,9 @@ impl Core {
     ) -> Result<Done, Error> {
         let wanted = ports::wanted(&host, &self.run_dir, &index);
         let switch = Switch::open(&*self.ports, &mut state.slots, wanted, how.on_failure)?;
-        let macs = switch.macs();
+        let links = Links { macs: switch.macs(), away: away(&index, |name| switch.is_up(name)) };
         let mut ids = state.ids.clone();
-        let desired = compile(&host, &index, &next.in_order(), &macs, &mut ids);
+        let desired = compile(&host, &index, &next.in_order(), &links, &mut ids);
         let changed = state.objects.changes_to(&next);
         self.commit((&state.desired, &desired), &changed, &next, how)?;
         let remade: Vec<_> = switch.remade().cloned().collect();
@@ -342,6 +348,8 @@ impl Core {
         let changes = describe(&changed);
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
+        state.standby = state.index.guests().values().any(|guest| guest.standby);
+        state.away = links.away;
         self.publish(View::new(state, self.executor.clone(), self.started));
         Ok(Done { changes, notes })
     }
@@ -382,9 +390,11 @@ impl State {
             let (first, last) = ((vrf, gone.prefix.network()), (vrf, gone.prefix.broadcast()));
             self.desired.floating.range(first..=last).next().is_some()
         };
-        changed
-            .iter()
-            .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
+        // Routes to guests on standby take turns with their own.
+        !self.standby
+            && changed
+                .iter()
+                .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
     }
 
     /// Logs what happens to the host's network devices: their link, and frames that the kernel lost.
@@ -411,6 +421,10 @@ impl State {
     }
 
     /// Whether a wire's device has another link-layer address than the tables.
+    fn is_up(&self, interface: &str) -> bool {
+        self.slots.get(interface).and_then(Slot::port).is_some_and(|port| port.is_up())
+    }
+
     fn a_wire_moved(&self) -> bool {
         self.slots.iter().any(|(name, slot)| {
             let vif = self.ids.vif(name).and_then(|id| self.desired.vifs.get(&id));
@@ -472,6 +486,12 @@ fn of_port(spec: &PortSpec) -> String {
     format!("{kind} \"{}\"", spec.name.split(':').next().unwrap_or_default())
 }
 
+/// Guests on standby whose VMM is not connected.
+fn away(index: &Index, is_up: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let standby = index.guests().values().filter(|guest| guest.standby);
+    standby.map(|guest| guest.name.clone()).filter(|name| !is_up(name)).collect()
+}
+
 impl Next {
     /// Checks objects against each other; `places` are the file's, with their lines.
     fn checked(host: Arc<Host>, objects: Objects, places: &[&Item]) -> Result<Self, Error> {
@@ -489,11 +509,11 @@ impl Next {
 }
 
 /// That an object is not there; or of a route, whose it is.
-fn missing(key: &Key, objects: &Objects) -> Error {
+fn missing(key: &Key, state: &State) -> Error {
     let route = Some(key).filter(|key| key.kind == Kind::Route);
     let place = route.and_then(|key| Some((key.network.as_deref()?, key.name.parse().ok()?)));
-    let objects = objects.in_order();
-    match place.and_then(|place| route_origins(&objects).get(&place).copied()) {
+    let objects = state.objects.in_order();
+    match place.and_then(|place| route_origins(&objects, &state.away).get(&place).copied()) {
         Some(origin) => Error::Conflict(format!(
             "{key} is that of {}, and goes with it: change that, or remove it",
             origin.object.key()

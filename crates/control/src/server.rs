@@ -17,6 +17,8 @@ use tokio::net::{TcpListener, UnixListener};
 
 /// How often what changed by itself is looked for.
 const REFRESH: Duration = Duration::from_secs(1);
+/// The same where there are guests on standby: until their arrival is noticed, nobody reaches them.
+const ARRIVAL: Duration = Duration::from_millis(20);
 
 /// How often we ask a client whether it is still there. One that does not answer is disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -154,14 +156,12 @@ async fn or_never<T>(work: Option<impl Future<Output = T>>) -> T {
 }
 
 async fn refresh(core: &Arc<Core>) {
-    let mut ticks = tokio::time::interval(REFRESH);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
-        ticks.tick().await;
+        tokio::time::sleep(if core.view().standby { ARRIVAL } else { REFRESH }).await;
         let core = core.clone();
         let work = move || core.refresh().and_then(|()| core.retry(false));
         if let Ok(Err(e)) = tokio::task::spawn_blocking(work).await {
-            tracing::warn!("can't follow a wire's new address: {e}");
+            tracing::warn!("can't follow a wire's new address, or a guest that came or went: {e}");
         }
     }
 }

@@ -308,6 +308,9 @@ pub struct GuestArgs {
     /// Let it send DHCP server messages
     #[arg(long)]
     pub dhcp_server: bool,
+    /// While its VMM is not connected, the guest is on another host, or on its way
+    #[arg(long)]
+    pub standby: bool,
     /// vhost: owner of the socket, user or user:group
     #[arg(long)]
     pub owner: Option<String>,

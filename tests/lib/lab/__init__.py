@@ -11,6 +11,7 @@ from .driver import Driver, spoil
 from .guest import Container, Server
 from .host import Host, binary
 from .lab import Lab
+from .lines import Lines
 from .netns import Namespace, cable
 from .rawport import RawPort
 from .shell import Background, Failed, eventually, run
@@ -30,6 +31,7 @@ __all__ = [
         "Failed",
         "Host",
         "Lab",
+        "Lines",
         "Meeting",
         "Namespace",
     ),

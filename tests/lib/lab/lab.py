@@ -10,6 +10,7 @@ from .capture import Capture
 from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
+from .shell import eventually
 from .testpmd import Testpmd
 from .verbs import Verbs
 from .vm import Vm
@@ -90,6 +91,18 @@ class Lab:
         vm = Vm(self.directory / f"vm-{guest}", host, guest, **options).start()
         self.cleanup.callback(vm.stop)
         return vm
+
+    def migrate(self, vm, host):
+        """Migrates a virtual machine that runs to another host. Returns it there, and what QEMU tells of the way."""
+        moved = Vm(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
+        way = moved.directory / "way"
+        moved.start(incoming=f"unix:{way}")
+        self.cleanup.callback(moved.stop)
+        eventually(way.exists, "QEMU listens", 60)
+        told = vm.migrate(f"unix:{way}")
+        eventually(lambda: moved.qmp("query-status")["status"] == "running", "the VM goes on", 60)
+        vm.stop()
+        return moved, told
 
     def verbs(self, host, guest):
         """The verbs device of a guest, for programs in a namespace of their own, `tools`."""

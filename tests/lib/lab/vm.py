@@ -79,15 +79,16 @@ class Vm(Guest):
         self.directory = directory
         self.entry = host.config.entry("guest", guest)
         self.network = host.config.entry("network", self.entry["network"])
+        self.kept = {"options": options, "memory": memory, "images": images}
         self.options = options
         self.memory = memory
         self.images = images
         self.console = None
         directory.mkdir(parents=True, exist_ok=True)
 
-    def start(self, incoming=None):
-        """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it. `incoming`: it has the state
-        that `save` wrote, and waits for `resume`."""
+    def start(self, incoming=None, paused=False):
+        """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it. `incoming`: it takes the state
+        of another from there, and goes on with it, if `paused` only after `resume`."""
         build_images()  # accelerator() starts one of these
         build_images(self.images)
         queues = self.entry.get("queues", 1)
@@ -118,7 +119,7 @@ class Vm(Guest):
             *("-qmp", f"unix:{self.directory}/qmp,server=on,wait=off"),
         ]
         if incoming:
-            words += ["-S", "-incoming", f"exec:cat {incoming}"]
+            words += ["-incoming", incoming, *(["-S"] if paused else [])]
         self.qemu = Background(words, self.directory / "qemu.log", stdout=subprocess.DEVNULL)
         return self
 
@@ -186,22 +187,29 @@ class Vm(Guest):
         guest runs, at least `rounds` times what was written since the last time, unless nothing is. Returns the
         guest's memory, as it was when the guest stopped."""
 
+        self.migrate(f"exec:cat > {file}", rounds)
+        memory = self.content()
+        self.stop()
+        return memory
+
+    def migrate(self, uri, rounds=4):
+        """Sends the state of the running guest there, as in `save`, and returns what QEMU tells of it."""
+
         def progress():
             now = self.qmp("query-migrate")
             return now["status"], now.get("ram", {}).get("dirty-sync-count", 0)
 
         # What takes longer than a millisecond is not the last round.
         self.qmp("migrate-set-parameters", **{"downtime-limit": 1})
-        self.qmp("migrate", uri=f"exec:cat > {file}")
+        self.qmp("migrate", uri=uri)
         ends = ("completed", "failed")
         eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 60)
         self.qmp("migrate-set-parameters", **{"downtime-limit": 60_000})
         eventually(lambda: progress()[0] in ends, "the migration ends", 60)
-        if progress()[0] != "completed":
-            raise Failed(f"guest {self.name} was not saved: {self.qmp('query-migrate')}")
-        memory = self.content()
-        self.stop()
-        return memory
+        told = self.qmp("query-migrate")
+        if told["status"] != "completed":
+            raise Failed(f"guest {self.name} did not migrate: {told}")
+        return told
 
     def resume(self):
         """Lets a guest go on that was started with the state of another; returns the memory that it starts with."""

@@ -171,6 +171,9 @@ pub struct Guest {
     /// Its VLANs, beside its own network, which is that of untagged frames.
     #[prost(message, repeated, tag = "25")]
     pub vlans: ::prost::alloc::vec::Vec<GuestVlan>,
+    /// While its VMM is not connected, it is on another host, or on its way.
+    #[prost(bool, optional, tag = "26")]
+    pub standby: ::core::option::Option<bool>,
 }
 /// A VLAN of a guest's, which is in a network of its own.
 #[allow(clippy::all)]

@@ -3,8 +3,8 @@
 use super::{Index, problem};
 use crate::object::MIN_IPV6_MTU;
 use crate::{
-    Endpoint, Guest, GuestKind, Item, MacEntry, Nat, Network, Object, Problem, Route, Rule, RuleAction,
-    Target, Tunnel,
+    Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Nat, Network, Object, Problem, Route, Rule,
+    RuleAction, Target, Tunnel,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -265,7 +265,13 @@ impl<'a> Checker<'a, '_> {
         if route.prefix.prefix_len() < route.prefix.max_prefix_len() {
             return;
         }
-        if let Some(owner) = self.index.owner(&route.network, route.prefix.addr()) {
+        // While a guest on standby is not here, such a route leads to where it is.
+        let standby = |owner: &Key| {
+            owner.kind == Kind::Guest && self.index.guests().get(&owner.name).is_some_and(|g| g.standby)
+        };
+        if let Some(owner) =
+            self.index.owner(&route.network, route.prefix.addr()).filter(|owner| !standby(owner))
+        {
             let message = format!("{} is an address of {owner}, which has its route by itself", route.prefix);
             self.problem("prefix", message);
         }

@@ -112,6 +112,9 @@ pub struct Guest {
     pub router: bool,
     /// Whether it may send what DHCP clients take from servers.
     pub dhcp_server: bool,
+    /// vhost: while its VMM is not connected, the guest is on another host, or on its way: its addresses, MAC and label
+    /// mean what they would without it.
+    pub standby: bool,
     /// vhost: who owns the socket, `user` or `user:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -196,6 +199,7 @@ impl Guest {
             allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),
             router: r.get("router").unwrap_or_default(),
             dhcp_server: r.get("dhcp_server").unwrap_or_default(),
+            standby: r.get("standby").unwrap_or_default(),
             owner: r.get("owner"),
             socket_mode: r.get("socket_mode"),
             mtu: r.get("mtu"),
@@ -210,6 +214,7 @@ impl Guest {
         if kind == Some(GuestKind::Rdma) && guest.rdma.is_none() {
             guest.rdma.clone_from(&name);
         }
+        guest.check_standby(&r);
         rdma::check(&guest, &r);
         vlan::check(&guest, &r);
         if guest.rdma.is_some() {
@@ -264,6 +269,17 @@ impl Guest {
                     r.problem(Some(key), message);
                 }
             }
+        }
+    }
+
+    fn check_standby(&self, r: &Reader<'_>) {
+        if self.standby && self.kind != GuestKind::Vhost {
+            r.problem(Some("standby"), "`standby` is for kind = \"vhost\": other guests do not migrate");
+        } else if self.standby && self.rdma.is_some() {
+            r.problem(
+                Some("standby"),
+                "`standby` and `rdma` exclude each other: verbs devices do not migrate",
+            );
         }
     }
 

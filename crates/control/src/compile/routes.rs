@@ -5,7 +5,7 @@ use crate::owner::Owned;
 use config::{Guest, Object, Route};
 use ipnet::IpNet;
 use packet::Mac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// A route that follows from an object.
@@ -57,6 +57,28 @@ pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
     }
 }
 
+/// Whether the object is a guest that is not here.
+pub(super) fn is_away(object: &Object, away: &BTreeSet<String>) -> bool {
+    matches!(object, Object::Guest(guest) if away.contains(&guest.name))
+}
+
+/// The objects in the order in which their routes count: while a guest on standby is here, its addresses lead to it,
+/// whatever routes say that lead to it elsewhere.
+pub(super) fn guests_on_standby_last<'a, 'o>(
+    objects: &'o [&'a Owned],
+) -> impl Iterator<Item = &'a Owned> + use<'a, 'o> {
+    let is_last = |owned: &Owned| matches!(&owned.object, Object::Guest(guest) if guest.standby);
+    let first = objects.iter().filter(move |owned| !is_last(owned));
+    first.chain(objects.iter().filter(move |owned| is_last(owned))).copied()
+}
+
+/// The networks and addresses of a guest.
+pub(super) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
+    let own = guest.addresses.iter().map(|addr| (guest.network.as_str(), *addr));
+    let vlans = guest.vlans.iter();
+    own.chain(vlans.flat_map(|vlan| vlan.addresses.iter().map(|addr| (vlan.network.as_str(), *addr))))
+}
+
 fn addresses_of(guest: &Guest, mac: Mac) -> Vec<ObjectRoute<'_>> {
     let route = |network, addr: &IpAddr, vif| ObjectRoute {
         network,
@@ -70,14 +92,17 @@ fn addresses_of(guest: &Guest, mac: Mac) -> Vec<ObjectRoute<'_>> {
     own.chain(vlans).collect()
 }
 
-/// The object that each route of the tables follows from, by network and prefix.
-pub(crate) fn route_origins<'a>(objects: &[&'a Owned]) -> BTreeMap<(&'a str, IpNet), &'a Owned> {
+/// The object that each route of the tables follows from, by network and prefix, while guests are `away`.
+pub(crate) fn route_origins<'a>(
+    objects: &[&'a Owned],
+    away: &BTreeSet<String>,
+) -> BTreeMap<(&'a str, IpNet), &'a Owned> {
     let mut origins = BTreeMap::new();
-    for owned in objects {
+    for owned in guests_on_standby_last(objects).filter(|owned| !is_away(&owned.object, away)) {
         for route in routes_of(&owned.object) {
             let key = (route.network, route.prefix);
             if !(route.gives_way() && origins.contains_key(&key)) {
-                origins.insert(key, *owned);
+                origins.insert(key, owned);
             }
         }
     }

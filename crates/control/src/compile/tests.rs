@@ -51,7 +51,7 @@ fn compiled(text: &str, ids: &mut Ids) -> Desired {
     let (host, objects) = objects(text);
     let ordered = objects.in_order();
     let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
-    compile(&host, &index, &ordered, &HashMap::new(), ids)
+    compile(&host, &index, &ordered, &Links::default(), ids)
 }
 
 #[test]
@@ -99,6 +99,50 @@ fn mtu_leaves_room_for_a_tunnel() {
     assert_eq!(mtu(&format!("{unsaid}{no_underlay}")).0, 9000, "no tunnels, no headers");
     let own = BASE.replace("vni = 5001", "vni = 5001\nmtu = 1400");
     assert_eq!(mtu(&format!("{HOST}{own}")).0, 1400);
+}
+
+#[test]
+fn a_guest_on_standby_counts_where_it_is() {
+    let vm = guest(1).replace("kind = \"tap\"\ndevice = \"t1\"", "kind = \"vhost\"\nstandby = true");
+    let elsewhere = r#"
+[[route]]
+network = "blue"
+prefix = "10.1.1.1/32"
+to = [{ tunnel = "mpls-over-udp", remote = "192.0.2.2", label = 101 }]
+[[nat]]
+network = "blue"
+inside = "10.1.1.1"
+outside = "10.2.2.7"
+outside_network = "red"
+"#;
+    // Whichever comes first in the file.
+    for text in [format!("{HOST}{BASE}{vm}{elsewhere}"), format!("{HOST}{BASE}{elsewhere}{vm}")] {
+        let (host, objects) = objects(&text);
+        let ordered = objects.in_order();
+        let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
+        let at = |away: &[&str]| {
+            let away = away.iter().map(|name| (*name).to_owned()).collect();
+            let links = Links { away, ..Links::default() };
+            let desired = compile(&host, &index, &ordered, &links, &mut Ids::default());
+            let prefix = "10.1.1.1/32".parse().unwrap();
+            let nexthop = desired.nexthops[&desired.routes[&(Vrf(1), prefix)]].clone();
+            let key = route_origins(&ordered, &links.away)[&("blue", prefix)].object.key();
+            (desired, nexthop, key.kind)
+        };
+        let (here, nexthop, origin) = at(&[]);
+        assert!(matches!((nexthop, origin), (Nexthop::Encap { .. }, config::Kind::Guest)));
+        assert_eq!((here.macs.len(), here.mpls.len(), here.floating.len()), (1, 1, 1));
+        let (away, nexthop, origin) = at(&["vm1"]);
+        assert!(matches!((nexthop, origin), (Nexthop::Tunnel(_), config::Kind::Route)));
+        assert_eq!((away.macs.len(), away.mpls.len(), away.floating.len()), (0, 0, 0));
+        assert_eq!(away.networks[&Vrf(1)].members, []);
+        let vif = away.vifs.values().find(|vif| &*vif.name == "vm1").unwrap();
+        assert_eq!((vif.vrf, vif.addresses.is_empty()), (None, true), "it is in no network");
+        let mut tables = Tables::new();
+        tables.apply(&Desired::default().changes_to(&away)).unwrap();
+        tables.apply(&away.changes_to(&here)).unwrap();
+        tables.apply(&here.changes_to(&away)).unwrap();
+    }
 }
 
 #[test]

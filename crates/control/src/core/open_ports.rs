@@ -199,6 +199,13 @@ impl<'a> Switch<'a> {
         old.chain(fresh).collect()
     }
 
+    /// Whether the port of an interface is connected, and will still be.
+    pub(super) fn is_up(&self, interface: &str) -> bool {
+        let mut new = self.fresh.iter().map(|(spec, _)| spec).chain(&self.waiting);
+        let port = self.slots.get(interface).and_then(Slot::port);
+        port.is_some_and(|port| port.is_up()) && new.all(|spec| spec.name != interface)
+    }
+
     /// Ports that are open and will be closed to be opened anew.
     pub(super) fn remade(&self) -> impl Iterator<Item = &PortSpec> {
         let new = self.fresh.iter().map(|(spec, _)| spec).chain(&self.waiting);

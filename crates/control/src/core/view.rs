@@ -9,7 +9,7 @@ use config::Host;
 use executor::{Counters, Executor, FlowUse, VifCounters};
 use mem::{Port, PortStatus};
 use model::{Names, Network, VifId, Vrf};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -21,6 +21,9 @@ pub(crate) struct View {
     pub(crate) ids: Ids,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) started: Instant,
+    /// Whether there are guests on standby, and those of them that are not here.
+    pub(crate) standby: bool,
+    pub(crate) away: BTreeSet<String>,
     ports: Arc<BTreeMap<String, ViewedPort>>,
     inherited: Inherited,
 }
@@ -62,6 +65,8 @@ impl View {
             ids: state.ids.clone(),
             executor,
             started,
+            standby: state.standby,
+            away: state.away.clone(),
             ports,
             inherited: state.inherited.clone(),
         }

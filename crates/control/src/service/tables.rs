@@ -146,7 +146,7 @@ pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
 
 fn routes(view: &View, only: Option<Vrf>) -> Vec<v1::RouteEntry> {
     let objects = view.objects.in_order();
-    let origins = route_origins(&objects);
+    let origins = route_origins(&objects, &view.away);
     let wanted = view.tables.routes.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
     let entries = wanted.map(|(&(vrf, prefix), &nexthop)| {
         let network = view.network_name(vrf);

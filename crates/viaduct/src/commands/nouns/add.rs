@@ -47,6 +47,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         allowed: args.allowed,
         router: args.router.then_some(true),
         dhcp_server: args.dhcp_server.then_some(true),
+        standby: args.standby.then_some(true),
         owner: args.owner,
         socket_mode: args.socket_mode,
         mtu: args.mtu,

@@ -1,0 +1,95 @@
+"""A VM migrates from one host to another, and back, while packets arrive. Nobody changes a configuration meanwhile.
+
+Both hosts have the guest, on standby: while its VMM is not connected to a host, this host behaves as if it had no such
+guest, and follows the network, or its routes, to where the guest is.
+"""
+
+import re
+import signal
+
+import pytest
+
+from lab import Lines, eventually
+from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap, vhost
+
+VM, B1, PEER = SEATS["a1"], SEATS["b1"], SEATS["a2"]
+# See test_save.py.
+MEMORY = f"{192 * 1024 + 8}K"
+
+
+def bridged(name, guests):
+    """A host that floods to the two others, and learns from them where guests are."""
+    config = host_config(name, guests)
+    others = [UNDERLAY[other] for other in "abc" if other != name]
+    vni = NETWORKS["blue"]["vni"]
+    tunnels = [{"tunnel": "vxlan", "remote": remote, "vni": vni} for remote in others]
+    return config.add("flood", network="blue", to=tunnels)
+
+
+def routed(name, guests):
+    """A host that has a route to each guest of the others; hosts a and b have one to each other for the VM."""
+    elsewhere = {"a": {"a1": "b", "b1": "b", "a2": "c"}, "b": {"a1": "a", "a2": "c"}, "c": {"a1": "a", "b1": "b"}}
+    config = host_config(name, guests)
+    for guest, host in elsewhere[name].items():
+        seat = SEATS[guest]
+        tunnel = {"tunnel": "mpls-over-udp", "remote": UNDERLAY[host], "label": seat.label}
+        config.add("route", network="blue", prefix=f"{seat.address}/32", to=[tunnel])
+    return config
+
+
+def start(lab, kind, queues=1):
+    """Hosts a and b, which have the VM on standby; b has guest b1; host c has the peer, a2."""
+    vm = {"a1": vhost("a1", queues=queues, standby=True)}
+    guests = {"a": vm, "b": {**vm, "b1": tap("b1")}, "c": {"a2": tap("a2")}}
+    for name in guests:
+        lab.plug(name)
+    return {name: lab.host(kind(name, guests[name])) for name in guests}
+
+
+def is_here(host):
+    return next(vif for vif in host.viaduct("vif") if vif["name"] == "a1")["up"]
+
+
+@pytest.mark.parametrize("options,queues", [("", 1), ("packed=on", 4)])
+def test_a_vm_migrates_there_and_back_under_load(lab, options, queues):
+    hosts = start(lab, bridged, queues)
+    vm = lab.vm(hosts["a"], "a1", options=options, memory=MEMORY)
+    peer, b1 = lab.container(hosts["c"], "a2"), lab.container(hosts["b"], "b1")
+    vm.boot()
+    if queues > 1:
+        vm.shell(f"ethtool -L eth0 combined {queues}")
+    # Host b has the guest too, and neither answers for it nor keeps what is for it.
+    b1.expect_ping(VM.address)
+    peer.expect_ping(VM.address)
+    lines = Lines(peer, vm, VM.address)
+    echoes = peer.background(["ping", "-n", "-i", "0.02", VM.address], "echoes")
+    for there in ("b", "a"):
+        lines.vm, told = lab.migrate(lines.vm, hosts[there])
+        lines.more()
+        assert [is_here(hosts[name]) for name in ("a", "b")] == [there == "a", there == "b"]
+        # Some echoes find no room in the guest, which is busy with lines.
+        assert lines.vm.reaches(PEER.address) and b1.reaches(VM.address)
+        print(f"to host {there}: downtime {told['downtime']} ms by QEMU, {told['total-time']} ms in all")
+    echoes.stop(signal.SIGINT)
+    print(echoes.text().splitlines()[-2])
+    numbers = [int(number) for number in re.findall(r"icmp_seq=(\d+) ttl", echoes.text())]
+    assert "DUP!" not in echoes.text() and len(numbers) == len(set(numbers))
+
+
+def test_routes_lead_to_a_vm_where_it_is(lab):
+    hosts = start(lab, routed)
+    vm = lab.vm(hosts["a"], "a1", memory=MEMORY)
+    lab.container(hosts["c"], "a2")
+    b1 = lab.container(hosts["b"], "b1")
+    vm.boot()
+    b1.expect_ping(VM.address)
+    route = lambda host: next(r for r in hosts[host].viaduct("rt") if r["prefix"] == f"{VM.address}/32")["origin"]
+    at = lambda *kinds: [route("a").split()[0], route("b").split()[0]] == [*kinds]
+    eventually(lambda: at("guest", "route"), "the VM's own route is in force where it is")
+    vm, _ = lab.migrate(vm, hosts["b"])
+    eventually(lambda: at("route", "guest"), "the VM's own route moves with it")
+    b1.expect_ping(VM.address)
+    # Nobody has it now: b1's packets go to the other host, which drops them.
+    vm.stop()
+    eventually(lambda: at("route", "route"), "the VM is nowhere")
+    b1.expect_no_ping(VM.address)
