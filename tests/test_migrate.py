@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from lab import Lines, eventually
+from lab import Lines, binary, eventually
 from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap, vhost
 
 VM, B1, PEER = SEATS["a1"], SEATS["b1"], SEATS["a2"]
@@ -93,3 +93,44 @@ def test_routes_lead_to_a_vm_where_it_is(lab):
     vm.stop()
     eventually(lambda: at("route", "route"), "the VM is nowhere")
     b1.expect_no_ping(VM.address)
+
+
+def guarded(name, guests):
+    """As `bridged`; lines alone may come to the VM, and no connection is picked up in mid-stream."""
+    config = bridged(name, guests)
+    if "a1" in guests:
+        config.entry("network", "blue")["tcp_midstream"] = False
+        config.rule("blue", 100, "allow", to={"guest": "a1"}, protocol="tcp", ports="7000")
+        config.add("default", network="blue", action="drop")
+    return config
+
+
+def test_connections_go_with_a_vm(lab):
+    hosts = start(lab, guarded)
+    vm = lab.vm(hosts["a"], "a1", memory=MEMORY)
+    peer = lab.container(hosts["c"], "a2")
+    vm.boot()
+    lines = Lines(peer, vm, VM.address)
+    state = lab.directory / "a1.state"
+
+    def connections_follow():
+        command = ["sh", "-c", 'exec "$0" --run-dir "$1" guest export a1 > "$2"']
+        hosts["a"].namespace.run([*command, binary("viaduct"), hosts["a"].run_dir, state])
+        imported = hosts["b"].viaduct("guest", "import", "a1", state)
+        assert imported["connections"] >= 1, imported
+
+    lines.vm, _ = lab.migrate(lines.vm, hosts["b"], connections_follow)
+    lines.more()
+    [before], [after] = (hosts[name].viaduct("flow", "--match", "tcp & port 7000") for name in "ab")
+    assert (before["source"], before["state"]) == (after["source"], after["state"])
+    assert after["packets"] > before["packets"] and after["age"] >= before["idle"]
+    # Without them it ends: host a forgets the connection, and does not pick it up.
+    hosts["a"].call("flow", "flush")
+    lines.vm, _ = lab.migrate(lines.vm, hosts["a"])
+    eventually(lambda: hosts["a"].drops().get("tcp_midstream"), "host a does not know the connection")
+    # What is wrong is refused, and says why.
+    refused = hosts["b"].call("guest", "import", "b1", state, check=False)
+    assert refused.returncode == 1 and "is not the guest's" in refused.stderr
+    state.write_bytes(state.read_bytes()[:-3])
+    refused = hosts["b"].call("guest", "import", "a1", state, check=False)
+    assert refused.returncode == 1 and "its end is missing" in refused.stderr

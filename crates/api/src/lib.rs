@@ -14,6 +14,7 @@
 pub mod v1;
 
 pub mod hex;
+pub mod state_file;
 
 use std::path::{Path, PathBuf};
 

@@ -83,6 +83,9 @@ pub(crate) mod tests {
             approximate: false,
             age: 1,
             idle: 0,
+            seen: model::Connection::BOTH_WAYS,
+            tcp: model::Tcp::default(),
+            charged: (model::VifId(0), false),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod convert;
 mod flows;
+mod guest_state;
 mod packets;
 mod rdma;
 mod read_only;
@@ -16,11 +17,12 @@ use crate::owner::Owner;
 use crate::server::Sandbox;
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
+use guest_state::Import;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio_stream::Stream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 #[cfg(test)]
 pub(crate) use convert::message;
@@ -251,6 +253,26 @@ impl Viaduct for Service {
         let flushed = self.blocking(move |core| flows::flush(&core.view(), &text)).await?;
         tracing::info!(uid = peer.uid, pid = peer.pid, flushed, "connections flushed");
         Ok(Response::new(v1::FlushFlowsReply { flushed }))
+    }
+
+    type ExportGuestStream = Streamed<v1::GuestState>;
+
+    async fn export_guest(&self, request: Request<v1::ExportGuestRequest>) -> Reply<Self::ExportGuestStream> {
+        let name = request.into_inner().name;
+        let parts = self.blocking(move |core| guest_state::export(core, &name)).await?;
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts.into_iter().map(Ok)))))
+    }
+
+    async fn import_guest(&self, request: Request<Streaming<v1::GuestState>>) -> Reply<v1::ImportGuestReply> {
+        let (view, peer, mut parts) = (self.view(), peer(&request), request.into_inner());
+        let mut import = Import::new(view);
+        while let Some(part) = parts.message().await? {
+            import.take(part)?;
+        }
+        let (guest, done) = self.blocking(move |_| import.finish()).await?;
+        let (connections, macs) = (done.connections, done.macs);
+        tracing::info!(uid = peer.uid, pid = peer.pid, guest, connections, macs, "state of a guest imported");
+        Ok(Response::new(done))
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {

@@ -18,7 +18,7 @@ use executor::{
 };
 use mem::{Opened, PortStatus, RxQueue};
 use model::{
-    ApplyError, Change, Decision, Effects, Explanation, NexthopId, PacketView, RuleId, Verdict, VifId,
+    ApplyError, Change, Decision, Effects, Explanation, Learn, NexthopId, PacketView, RuleId, Verdict, VifId,
 };
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -353,6 +353,11 @@ impl Executor for Engine {
         self.common.shared.flows().for_each(self.common.clock.now().seconds, each);
     }
 
+    fn enter_flows(&self, flows: &[FlowInfo]) -> usize {
+        let now = self.common.clock.now().seconds;
+        flows.iter().filter(|flow| self.common.shared.flows().enter(flow, now)).count()
+    }
+
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         let flushed = self.common.shared.flows().flush(self.common.clock.now().seconds, which);
         self.tell_all(|| Message::Forget);
@@ -373,6 +378,10 @@ impl Executor for Engine {
 
     fn learned(&self) -> Vec<LearnedMac> {
         self.common.shared.learned(self.common.clock.now().seconds)
+    }
+
+    fn enter_learned(&self, macs: &[Learn]) -> usize {
+        self.common.shared.learn_all(macs, self.common.clock.now().seconds)
     }
 
     fn neighbours(&self) -> Vec<NeighbourInfo> {

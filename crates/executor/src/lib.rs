@@ -18,7 +18,7 @@ pub use listing::{FlowInfo, FlowUse, LearnedMac, NeighbourInfo};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
 pub use status::ExecutorStatus;
 
-use model::{ApplyError, Change, Explanation, NexthopId, RuleId, VifId};
+use model::{ApplyError, Change, Explanation, Learn, NexthopId, RuleId, VifId};
 use std::sync::mpsc::SyncSender;
 
 /// Anything that forwards packets according to the tables: the CPU engine, or a card.
@@ -49,6 +49,9 @@ pub trait Executor: Send + Sync {
     fn settle(&self);
     /// Calls `each` for connections until it returns false.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool);
+    /// Enters connections that another host remembered; returns how many. Those that are known here stay as they are, and
+    /// those beyond an interface's share are left out.
+    fn enter_flows(&self, flows: &[FlowInfo]) -> usize;
     /// Removes the connections for which `which` returns true; returns how many.
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
     /// Connections made since start.
@@ -59,6 +62,8 @@ pub trait Executor: Send + Sync {
     fn flow_use(&self, vif: VifId) -> FlowUse;
     /// Learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
+    /// Enters MACs that another host learned, as packets would that come now; returns how many are where they say.
+    fn enter_learned(&self, macs: &[Learn]) -> usize;
     /// Neighbours.
     fn neighbours(&self) -> Vec<NeighbourInfo>;
 

@@ -1,7 +1,7 @@
 //! Listings of what executors learn and remember.
 
 use crate::Counters;
-use model::{BridgeTarget, FlowKey, FlowState, NeighbourScope, RuleId, Seconds, Vrf};
+use model::{BridgeTarget, FlowKey, FlowState, NeighbourScope, RuleId, Seconds, Tcp, VifId, Vrf};
 use packet::Mac;
 use std::net::IpAddr;
 
@@ -24,6 +24,12 @@ pub struct FlowInfo {
     pub age: Seconds,
     /// Seconds since the last packet.
     pub idle: Seconds,
+    /// What was seen of it, as [`model::Connection::seen`].
+    pub seen: u8,
+    /// Sequence numbers, of TCP.
+    pub tcp: Tcp,
+    /// Whose share of the table it takes: the interface's, and whether it came to it by a wire.
+    pub charged: (VifId, bool),
 }
 
 /// A guest's or a wire's use of the connection table.

@@ -14,7 +14,7 @@ use executor::{
     LearnedMac, NeighbourInfo, VifCounters, WorkerCounters,
 };
 use mem::Opened;
-use model::{ApplyError, Change, Explanation, NexthopId, RuleId, VifId, VifKind};
+use model::{ApplyError, Change, Explanation, Learn, NexthopId, RuleId, VifId, VifKind};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -188,6 +188,10 @@ impl Executor for CardExecutor {
         self.engine.flows(each);
     }
 
+    fn enter_flows(&self, flows: &[FlowInfo]) -> usize {
+        self.engine.enter_flows(flows)
+    }
+
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         let flushed = self.engine.flush_flows(which);
         self.orders.tell(Message::Flushed);
@@ -208,6 +212,10 @@ impl Executor for CardExecutor {
 
     fn learned(&self) -> Vec<LearnedMac> {
         self.engine.learned()
+    }
+
+    fn enter_learned(&self, macs: &[Learn]) -> usize {
+        self.engine.enter_learned(macs)
     }
 
     fn neighbours(&self) -> Vec<NeighbourInfo> {

@@ -301,6 +301,31 @@ impl Flows {
         }
     }
 
+    /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here, has
+    /// timed out, or finds no room.
+    pub fn enter(&self, flow: &FlowInfo, now: Seconds) -> bool {
+        let FlowInfo { key, state, seen, tcp, charged: (vif, from_wire), .. } = *flow;
+        let connection = Connection { original: key, state, seen, tcp };
+        let charged = if from_wire { Account::from_wire(vif) } else { Account::of_guest(vif) };
+        let hash = self.hash(&key);
+        let at = self.shard_of(hash);
+        let mut shard = lock(&self.shards[at]);
+        match self.find(hash, &key) {
+            Some((read, ..)) if !read.expired(now) => return false,
+            Some((.., index)) => self.remove(&mut shard, index),
+            None => {}
+        }
+        if flow.idle >= state.timeout(key.protocol) {
+            return false;
+        }
+        let new = New { connection, rule: None, charged, hash, now };
+        let entered = self.admit_or_refuse(&mut shard, at, &new);
+        entered.is_ok_and(|entered| {
+            self.entry(entered.index).resume(flow, now);
+            true
+        })
+    }
+
     fn create(&self, new: &New) -> Result<FlowRef, DropReason> {
         let at = self.shard_of(new.hash);
         let mut shard = lock(&self.shards[at]);

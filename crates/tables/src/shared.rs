@@ -185,6 +185,16 @@ impl Shared {
         }
     }
 
+    /// Learns MACs that another host learned. Returns how many are where they say.
+    pub fn learn_all(&self, macs: &[Learn], now: Seconds) -> usize {
+        self.relearn(self.rcu.write(), |current, learned| {
+            let changed = macs.iter().filter(|learn| learned.learn(&current.config, learn, now));
+            changed.map(|learn| Cell::bridge(learn.vrf, learn.mac)).collect()
+        });
+        let learned = self.snapshot().learned;
+        macs.iter().filter(|learn| learned.confirms_mac(learn, now)).count()
+    }
+
     /// A worker received a path MTU to a remote. If another thread is writing, it is not recorded; the next packet
     /// that is too big causes another error.
     pub fn path(&self, found: &PathMtu, now: Seconds) {

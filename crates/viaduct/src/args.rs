@@ -72,7 +72,7 @@ pub enum Command {
     /// Guests: virtual machines' and containers' interfaces
     #[command(after_help = help::GUEST_EXAMPLES)]
     #[command(aliases = ["guests"])]
-    Guest(Noun<GuestArgs>),
+    Guest(GuestNoun),
     /// Wires: ways out of the host
     #[command(
         after_help = "Example: viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24"
@@ -210,6 +210,33 @@ pub enum Action<A: Args> {
     /// Remove objects that the API added: all of those named, or none
     #[command(visible_alias = "delete", aliases = ["rm", "remove"])]
     Del(Keys),
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct GuestNoun {
+    #[command(subcommand)]
+    pub action: Option<GuestAction>,
+}
+
+#[derive(Subcommand)]
+pub enum GuestAction {
+    #[command(flatten)]
+    Object(Action<GuestArgs>),
+    /// Write what is remembered of a guest's traffic (connections, learned MACs) to standard output, for another host
+    Export {
+        #[arg(add = ArgValueCandidates::new(complete::guests))]
+        name: String,
+    },
+    /// Remember what another host exported, for the guest that moves here: all of it is right, or none is taken
+    Import {
+        /// The guest's name on this host
+        #[arg(add = ArgValueCandidates::new(complete::guests))]
+        name: String,
+        /// What `guest export` wrote; - is standard input
+        #[arg(default_value = "-")]
+        file: PathBuf,
+    },
 }
 
 /// The actions on what is not configured.

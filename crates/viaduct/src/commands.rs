@@ -5,12 +5,13 @@ mod capture;
 mod doctor;
 mod explain;
 mod flow;
+mod guest_state;
 mod nouns;
 mod rdma;
 mod statistics;
 mod top;
 
-use crate::args::{Command, Options};
+use crate::args::{Command, GuestAction, Options};
 use crate::client::{Client, Failure, connect};
 use crate::complete;
 use clap::CommandFactory;
@@ -50,7 +51,12 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Status => statistics::status(&mut on).await,
         Command::Top => top::top(&mut on).await,
         Command::Vif(noun) => nouns::vif(&mut on, noun.action).await,
-        Command::Guest(noun) => nouns::guest(&mut on, noun.action).await,
+        Command::Guest(noun) => match noun.action {
+            None => nouns::guest(&mut on, None).await,
+            Some(GuestAction::Object(action)) => nouns::guest(&mut on, Some(action)).await,
+            Some(GuestAction::Export { name }) => guest_state::export(&mut on, name).await,
+            Some(GuestAction::Import { name, file }) => guest_state::import(&mut on, name, &file).await,
+        },
         Command::Wire(noun) => nouns::wire(&mut on, noun.action).await,
         Command::Network(noun) => nouns::network(&mut on, noun.action).await,
         Command::Nh(noun) => nouns::nh(&mut on, noun.action).await,

@@ -2,7 +2,8 @@
 
 pub const GUEST_EXAMPLES: &str = "\
 Example:
-  viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
+  viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100
+  viaduct guest export vm1 | ssh other sudo viaduct guest import vm1";
 
 pub const RT_EXAMPLES: &str = "\
 Examples:

@@ -92,15 +92,19 @@ class Lab:
         self.cleanup.callback(vm.stop)
         return vm
 
-    def migrate(self, vm, host):
-        """Migrates a virtual machine that runs to another host. Returns it there, and what QEMU tells of the way."""
+    def migrate(self, vm, host, between=None):
+        """Migrates a virtual machine that runs to another host. Returns it there, and what QEMU tells of the way.
+        `between` is called when the VM has left and does not go on yet."""
         moved = Vm(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
         way = moved.directory / "way"
-        moved.start(incoming=f"unix:{way}")
+        moved.start(incoming=f"unix:{way}", paused=True)
         self.cleanup.callback(moved.stop)
         eventually(way.exists, "QEMU listens", 60)
         told = vm.migrate(f"unix:{way}")
-        eventually(lambda: moved.qmp("query-status")["status"] == "running", "the VM goes on", 60)
+        eventually(lambda: moved.qmp("query-status")["status"] != "inmigrate", "QEMU has the state", 60)
+        if between:
+            between()
+        moved.qmp("cont")
         vm.stop()
         return moved, told
 

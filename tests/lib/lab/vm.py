@@ -203,7 +203,7 @@ class Vm(Guest):
         self.qmp("migrate-set-parameters", **{"downtime-limit": 1})
         self.qmp("migrate", uri=uri)
         ends = ("completed", "failed")
-        eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 60)
+        eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 180)
         self.qmp("migrate-set-parameters", **{"downtime-limit": 60_000})
         eventually(lambda: progress()[0] in ends, "the migration ends", 60)
         told = self.qmp("query-migrate")

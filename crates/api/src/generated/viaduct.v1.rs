@@ -1367,6 +1367,148 @@ pub struct FlushFlowsReply {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportGuestRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// A part of what is remembered of a guest's traffic.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GuestState {
+    /// Of the first part: the version of this format, 1, and the guest's name. An import is for the guest of that name.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub connections: ::prost::alloc::vec::Vec<GuestConnection>,
+    /// MACs that were learned of the guest.
+    #[prost(message, repeated, tag = "4")]
+    pub macs: ::prost::alloc::vec::Vec<GuestMac>,
+}
+/// A connection of a guest. Each end is in a network; the first one opened the connection.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GuestConnection {
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub source: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub source_port: u32,
+    #[prost(string, tag = "4")]
+    pub destination_network: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub destination: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "6")]
+    pub destination_port: u32,
+    /// By number.
+    #[prost(uint32, tag = "7")]
+    pub protocol: u32,
+    /// new, established, closing or closed.
+    #[prost(string, tag = "8")]
+    pub state: ::prost::alloc::string::String,
+    /// A sum of 1: a FIN of the opener; 2: a FIN of the other end; 4: a packet of the other end; 8: a packet of the opener.
+    #[prost(uint32, tag = "9")]
+    pub seen: u32,
+    /// Of TCP.
+    #[prost(message, optional, tag = "10")]
+    pub tcp: ::core::option::Option<GuestTcp>,
+    #[prost(uint64, tag = "11")]
+    pub packets: u64,
+    #[prost(uint64, tag = "12")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "13")]
+    pub reply_packets: u64,
+    #[prost(uint64, tag = "14")]
+    pub reply_bytes: u64,
+    /// Seconds since it began, and since its last packet.
+    #[prost(uint32, tag = "15")]
+    pub age: u32,
+    #[prost(uint32, tag = "16")]
+    pub idle: u32,
+    /// Packets and bytes are at least so many.
+    #[prost(bool, tag = "17")]
+    pub approximate: bool,
+    /// Whether the guest opened it.
+    #[prost(bool, tag = "18")]
+    pub opened: bool,
+}
+/// Sequence numbers of a TCP connection.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GuestTcp {
+    #[prost(message, optional, tag = "1")]
+    pub opener: ::core::option::Option<GuestTcpSide>,
+    #[prost(message, optional, tag = "2")]
+    pub answerer: ::core::option::Option<GuestTcpSide>,
+    /// The number at which a SYN that was seen would start it anew.
+    #[prost(uint32, optional, tag = "3")]
+    pub reopen: ::core::option::Option<u32>,
+    /// Whether segments may have passed unseen.
+    #[prost(bool, tag = "4")]
+    pub liberal: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GuestTcpSide {
+    /// After the last byte sent, and the highest number acknowledged.
+    #[prost(uint32, optional, tag = "1")]
+    pub end: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub ack: ::core::option::Option<u32>,
+    /// The largest window, and its shift; 15: windows are not shifted.
+    #[prost(uint32, tag = "3")]
+    pub window: u32,
+    #[prost(uint32, tag = "4")]
+    pub scale: u32,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GuestMac {
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub mac: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ImportGuestReply {
+    /// Connections and MACs that were entered.
+    #[prost(uint64, tag = "1")]
+    pub connections: u64,
+    #[prost(uint64, tag = "2")]
+    pub macs: u64,
+    /// What was left out, and why.
+    #[prost(message, repeated, tag = "3")]
+    pub left_out: ::prost::alloc::vec::Vec<LeftOut>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeftOut {
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainRequest {
     /// The interface it would come in by.
     #[prost(string, tag = "1")]
@@ -1985,6 +2127,56 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "FlushFlows"));
             self.inner.unary(req, path, codec).await
         }
+        /// What is remembered of a guest's traffic, to go with it to another host.
+        pub async fn export_guest(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportGuestRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::GuestState>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/ExportGuest",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "ExportGuest"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Remembers what another host exported: all of it is right, or none is taken.
+        pub async fn import_guest(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::GuestState>,
+        ) -> std::result::Result<
+            tonic::Response<super::ImportGuestReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/ImportGuest",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "ImportGuest"));
+            self.inner.client_streaming(req, path, codec).await
+        }
         /// What would happen to a packet, without sending it.
         pub async fn explain(
             &mut self,
@@ -2113,6 +2305,28 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::FlushFlowsRequest>,
         ) -> std::result::Result<tonic::Response<super::FlushFlowsReply>, tonic::Status>;
+        /// Server streaming response type for the ExportGuest method.
+        type ExportGuestStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::GuestState, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// What is remembered of a guest's traffic, to go with it to another host.
+        async fn export_guest(
+            &self,
+            request: tonic::Request<super::ExportGuestRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ExportGuestStream>,
+            tonic::Status,
+        >;
+        /// Remembers what another host exported: all of it is right, or none is taken.
+        async fn import_guest(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::GuestState>>,
+        ) -> std::result::Result<
+            tonic::Response<super::ImportGuestReply>,
+            tonic::Status,
+        >;
         /// What would happen to a packet, without sending it.
         async fn explain(
             &self,
@@ -2723,6 +2937,97 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/ExportGuest" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportGuestSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::ExportGuestRequest>
+                    for ExportGuestSvc<T> {
+                        type Response = super::GuestState;
+                        type ResponseStream = T::ExportGuestStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportGuestRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::export_guest(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportGuestSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/ImportGuest" => {
+                    #[allow(non_camel_case_types)]
+                    struct ImportGuestSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ClientStreamingService<super::GuestState>
+                    for ImportGuestSvc<T> {
+                        type Response = super::ImportGuestReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::GuestState>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::import_guest(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ImportGuestSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -3,7 +3,7 @@
 use super::{Reply, Service};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
-use tonic::{Request, Status};
+use tonic::{Request, Status, Streaming};
 
 /// A [`Service`] that refuses what changes the host, and what shows all of tenants' packets.
 pub(crate) struct ReadOnly(pub(crate) Service);
@@ -64,6 +64,16 @@ impl Viaduct for ReadOnly {
 
     async fn flush_flows(&self, _: Request<v1::FlushFlowsRequest>) -> Reply<v1::FlushFlowsReply> {
         refused("flow flush")
+    }
+
+    type ExportGuestStream = <Service as Viaduct>::ExportGuestStream;
+
+    async fn export_guest(&self, _: Request<v1::ExportGuestRequest>) -> Reply<Self::ExportGuestStream> {
+        refused("guest export")
+    }
+
+    async fn import_guest(&self, _: Request<Streaming<v1::GuestState>>) -> Reply<v1::ImportGuestReply> {
+        refused("guest import")
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {

@@ -27,6 +27,12 @@ impl Account {
         Self { vif: to, from_wire: true }
     }
 
+    /// The interface, and whether the connections came through a wire.
+    #[must_use]
+    pub const fn parts(self) -> (VifId, bool) {
+        (self.vif, self.from_wire)
+    }
+
     /// As a number, less than [`ACCOUNTS`].
     pub(super) fn number(self) -> u32 {
         2 * u32::from(self.vif.0) + u32::from(self.from_wire)

@@ -162,6 +162,20 @@ impl Entry<'_> {
         seq as u32
     }
 
+    /// Gives an entry just filled the past that the connection had elsewhere, under the shard's lock.
+    pub fn resume(self, flow: &FlowInfo, now: Seconds) {
+        let ago = |seconds| u64::from(now.saturating_sub(seconds));
+        self.set(LAST, ago(flow.age) << 32 | ago(flow.idle));
+        let Counters { packets, bytes } = flow.forward;
+        let Counters { packets: replies, bytes: reply_bytes } = flow.reply;
+        for (i, count) in [packets, bytes, replies, reply_bytes].into_iter().enumerate() {
+            self.0[COUNTERS + i].fetch_add(count, Ordering::Relaxed);
+        }
+        if flow.approximate {
+            self.miscount(State(self.get(STATE)).seq());
+        }
+    }
+
     /// Makes the entry free, under the shard's lock.
     pub fn clear(self, next_free: u32) {
         self.0[SEQ].store(self.get(SEQ) & !LIVE, Ordering::Relaxed);
@@ -318,6 +332,9 @@ impl Entry<'_> {
             approximate: State(self.get(STATE)).is_approximate(),
             age: now.saturating_sub(self.created()),
             idle: now.saturating_sub(read.last),
+            seen: read.connection.seen,
+            tcp: read.connection.tcp,
+            charged: self.charged().parts(),
         };
         fence(Ordering::Acquire);
         self.is(read.seq).then_some(info)

@@ -52,6 +52,42 @@ fn both_directions_find_one_connection() {
 }
 
 #[test]
+fn connections_go_on_in_another_table() {
+    let (flows, other) = (table(64), table(64));
+    let now = 1000;
+    let segment =
+        Segment { flags: packet::proto::TCP_ACK, seq: 7, len: 9, ack: 5, window: 99, scale: Some(3) };
+    for (n, charged) in [(1, GUEST), (2, Account::from_wire(VifId(7)))] {
+        let tcp = Tcp { reopen: Some(n), ..Tcp::first(1, &segment, n == 2) };
+        let connection = Connection { original: key(n), state: FlowState::Established, seen: 12, tcp };
+        let flow =
+            flows.apply(&FlowChange::Create { connection, rule: None }, charged, 100).unwrap().unwrap();
+        assert!(flows.touch(flow, false, 2, 120, 900) && flows.touch(flow, true, 1, 1500, 901));
+    }
+    let all = |flows: &Flows, now| {
+        let mut all = Vec::new();
+        flows.for_each(now, &mut |info| {
+            all.push(info);
+            true
+        });
+        all.sort_by_key(|info: &FlowInfo| info.key.src.port);
+        all
+    };
+    let infos = all(&flows, now);
+    assert!(infos.iter().all(|info| other.enter(info, 5000)));
+    assert_eq!(all(&other, 5000), infos);
+    assert_eq!((other.held_by(GUEST), other.held_by(Account::from_wire(VifId(7)))), (1, 1));
+    assert!(!infos.iter().any(|info| other.enter(info, 5000)), "known");
+    let reply = FlowInfo { key: key(1).reverse(), ..infos[0].clone() };
+    assert!(!other.enter(&reply, 5000), "known, the other way round");
+    let old = FlowInfo { key: key(3), idle: FlowState::Established.timeout(TCP), ..infos[0].clone() };
+    assert!(!other.enter(&old, 9000), "timed out");
+    let few = Flows::new(FlowLimits { connections: 64, per_guest: 1, new_per_second: 100 });
+    let same = |info: &FlowInfo| FlowInfo { charged: (VifId(1), false), ..info.clone() };
+    assert_eq!(infos.iter().filter(|info| few.enter(&same(info), 5000)).count(), 1, "its share");
+}
+
+#[test]
 fn what_a_cache_keeps_is_a_number() {
     let flow = FlowRef { index: 0x8000_0001, seq: 0x4000_0006 };
     assert_eq!(flow.to_bits(), 0x8000_0001_4000_0006);

@@ -9,7 +9,8 @@ use executor::{
 use hca::{ClientDescription, QpDescription};
 use mem::{Opened, Port, PortStatus};
 use model::{
-    ApplyError, Change, Decision, Effects, Explanation, NexthopId, PacketView, RuleId, Tables, Verdict, VifId,
+    ApplyError, Change, Decision, Effects, Explanation, Learn, NexthopId, PacketView, RuleId, Tables,
+    Verdict, VifId,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ pub struct FakeExecutor {
     applied: AtomicUsize,
     counted: AtomicUsize,
     stalled: Vec<usize>,
+    entered: Mutex<Vec<FlowInfo>>,
 }
 
 impl FakeExecutor {
@@ -43,6 +45,11 @@ impl FakeExecutor {
     /// Sets every counter of every interface.
     pub fn count(&self, packets: usize) {
         self.counted.store(packets, Ordering::Relaxed);
+    }
+
+    /// Forgets the connections that were entered.
+    pub fn forget(&self) {
+        self.entered.lock().unwrap().clear();
     }
 
     /// Batches applied.
@@ -85,7 +92,19 @@ impl Executor for FakeExecutor {
         Counters::default()
     }
 
-    fn flows(&self, _: &mut dyn FnMut(FlowInfo) -> bool) {}
+    fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {
+        let entered = self.entered.lock().unwrap().clone();
+        let _ = entered.into_iter().all(each);
+    }
+
+    fn enter_flows(&self, flows: &[FlowInfo]) -> usize {
+        self.entered.lock().unwrap().extend_from_slice(flows);
+        flows.len()
+    }
+
+    fn enter_learned(&self, macs: &[Learn]) -> usize {
+        macs.len()
+    }
 
     fn flush_flows(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         0

@@ -1,0 +1,347 @@
+//! What is remembered of a guest's traffic, on its way from one host to another: connections and learned MACs.
+//!
+//! Policers are left out: a migration takes longer than their buckets take to fill. Floating addresses have no state
+//! besides connections, which are remembered by their inside addresses.
+
+use crate::core::{Core, View};
+use api::v1::{self, GuestConnection, GuestMac, GuestState, GuestTcp, GuestTcpSide};
+use config::{Guest, Key, Kind, Object};
+use executor::{Counters, FlowInfo};
+use ipnet::IpNet;
+use model::tcp::{Edge, UNSCALED};
+use model::{BridgeTarget, Connection, Endpoint, FlowKey, FlowState, Learn, Tcp, VifId, Vrf};
+use packet::{Mac, proto};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tonic::Status;
+
+/// The format that this daemon writes, and the only one that it reads.
+const VERSION: u32 = 1;
+/// Entries of a part.
+const PART: usize = 1000;
+/// Most connections of an import: as many as a guest may have.
+const MOST_CONNECTIONS: usize = 1 << 20;
+/// Most MACs of an import: as many as are learned behind one interface.
+const MOST_MACS: usize = 4096;
+
+/// The place of a guest in a network: its addresses, and those that it forwards for. Without addresses it may use any.
+struct Place {
+    vrf: Vrf,
+    addresses: Vec<IpAddr>,
+    allowed: Vec<IpNet>,
+}
+
+impl Place {
+    fn has(&self, end: &Endpoint) -> bool {
+        let is_its = self.addresses.is_empty()
+            || self.addresses.contains(&end.addr)
+            || self.allowed.iter().any(|net| net.contains(&end.addr));
+        end.vrf == self.vrf && is_its
+    }
+}
+
+/// A guest as its state sees it.
+struct Subject {
+    vif: VifId,
+    places: Vec<Place>,
+    /// What it may have as source.
+    mac: Option<Mac>,
+    macs: Vec<Mac>,
+}
+
+impl Subject {
+    fn of(view: &View, guest: &Guest) -> Result<Self, Status> {
+        let vrf = |network: &str| view.network(network).map(|network| network.vrf);
+        let place = |network: &str, addresses: &[IpAddr], allowed: &[IpNet]| {
+            let (addresses, allowed) = (addresses.to_vec(), allowed.to_vec());
+            Some(Place { vrf: vrf(network)?, addresses, allowed })
+        };
+        let own = place(&guest.network, &guest.addresses, &guest.allowed);
+        let vlans = guest.vlans.iter().map(|vlan| place(&vlan.network, &vlan.addresses, &vlan.allowed));
+        let vif = view.ids.vif(&guest.name).ok_or_else(|| missing(&guest.name))?;
+        let places = own.into_iter().chain(vlans.flatten()).collect();
+        Ok(Self { vif, places, mac: guest.mac, macs: guest.macs.clone() })
+    }
+
+    fn has(&self, end: &Endpoint) -> bool {
+        self.places.iter().any(|place| place.has(end))
+    }
+
+    /// Whether a connection is one of the guest's: it has an end of it, and opened it or was charged for it, unless its
+    /// addresses tell.
+    fn takes_part(&self, flow: &FlowInfo) -> bool {
+        let tells = self.places.iter().all(|place| !place.addresses.is_empty());
+        (tells || flow.charged.0 == self.vif) && (self.has(&flow.key.src) || self.has(&flow.key.dst))
+    }
+}
+
+fn missing(name: &str) -> Status {
+    super::missing(format!("there is no guest \"{name}\""))
+}
+
+fn guest_of<'a>(view: &'a View, name: &str) -> Result<&'a Guest, Status> {
+    let key = Key { kind: Kind::Guest, network: None, name: name.to_owned() };
+    match view.objects.get(&key).map(|owned| &owned.object) {
+        Some(Object::Guest(guest)) => Ok(guest),
+        _ => Err(missing(name)),
+    }
+}
+
+/// That nothing of the guest stays behind: programs that use a verbs device can't move.
+fn check_verbs(core: &Core, guest: &Guest) -> Result<(), Status> {
+    let programs = |name: &String| {
+        let devices = core.ports().rdma();
+        devices.iter().filter(|device| device.name == *name).map(|device| device.clients.len()).sum()
+    };
+    match guest.rdma.as_ref().map_or(0, programs) {
+        0 => Ok(()),
+        n => Err(Status::failed_precondition(format!(
+            "{n} programs use the verbs device of guest \"{}\", and their queue pairs and memory can't move; end them \
+             first (`viaduct rdma` lists them)",
+            guest.name
+        ))),
+    }
+}
+
+/// What is remembered of a guest, in parts.
+pub(super) fn export(core: &Core, name: &str) -> Result<Vec<GuestState>, Status> {
+    let view = core.view();
+    let guest = guest_of(&view, name)?;
+    check_verbs(core, guest)?;
+    let subject = Subject::of(&view, guest)?;
+    let mut connections = Vec::new();
+    view.executor.settle();
+    view.executor.flows(&mut |flow| {
+        if subject.takes_part(&flow) {
+            connections.push(connection(&view, &flow, subject.has(&flow.key.src)));
+        }
+        true
+    });
+    let learned = view.executor.learned().into_iter();
+    let learned = learned.filter(|learned| learned.target == BridgeTarget::Vif(subject.vif));
+    let mac =
+        |of: executor::LearnedMac| GuestMac { network: view.network_name(of.vrf), mac: of.mac.to_string() };
+    let first = GuestState {
+        version: VERSION,
+        guest: name.to_owned(),
+        macs: learned.map(mac).collect(),
+        ..GuestState::default()
+    };
+    let part = |of: &[GuestConnection]| GuestState { connections: of.to_vec(), ..GuestState::default() };
+    Ok(std::iter::once(first).chain(connections.chunks(PART).map(part)).collect())
+}
+
+fn connection(view: &View, flow: &FlowInfo, opened: bool) -> GuestConnection {
+    let FlowKey { src, dst, protocol } = flow.key;
+    GuestConnection {
+        network: view.network_name(src.vrf),
+        source: src.addr.to_string(),
+        source_port: src.port.into(),
+        destination_network: view.network_name(dst.vrf),
+        destination: dst.addr.to_string(),
+        destination_port: dst.port.into(),
+        protocol: protocol.into(),
+        state: flow.state.to_string(),
+        seen: flow.seen.into(),
+        tcp: (protocol == proto::TCP).then(|| tcp(&flow.tcp)),
+        packets: flow.forward.packets,
+        bytes: flow.forward.bytes,
+        reply_packets: flow.reply.packets,
+        reply_bytes: flow.reply.bytes,
+        age: flow.age,
+        idle: flow.idle,
+        approximate: flow.approximate,
+        opened,
+    }
+}
+
+fn tcp(of: &Tcp) -> GuestTcp {
+    let side = |i: usize| GuestTcpSide {
+        end: of.edges[i].map(|edge| edge.end),
+        ack: of.edges[i].and_then(|edge| edge.ack),
+        window: of.windows[i].into(),
+        scale: of.scales[i].into(),
+    };
+    GuestTcp { opener: Some(side(0)), answerer: Some(side(1)), reopen: of.reopen, liberal: of.liberal }
+}
+
+/// An import on its way. Nothing is entered before all of it was found to be right.
+pub(super) struct Import {
+    view: Arc<View>,
+    of: Option<(String, Subject)>,
+    flows: Vec<FlowInfo>,
+    macs: Vec<Learn>,
+    /// What does not fit this host, by the reason.
+    left_out: BTreeMap<String, u64>,
+    /// Entries read so far.
+    read: [usize; 2],
+}
+
+impl Import {
+    pub(super) fn new(view: Arc<View>) -> Self {
+        let (flows, macs, left_out) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { view, of: None, flows, macs, left_out, read: [0; 2] }
+    }
+
+    /// Reads a part.
+    ///
+    /// # Errors
+    /// What is wrong with it, and with which entry.
+    pub(super) fn take(&mut self, part: GuestState) -> Result<(), Status> {
+        let (name, subject) = match self.of.take() {
+            Some(of) => of,
+            None => self.begin(&part)?,
+        };
+        for of in &part.connections {
+            let n = self.count(0, MOST_CONNECTIONS, "connections")?;
+            let flow =
+                self.flow(&subject, of).map_err(|why| super::invalid(format!("connection {n}: {why}")))?;
+            self.flows.extend(flow);
+        }
+        for of in &part.macs {
+            let n = self.count(1, MOST_MACS, "MACs")?;
+            let learn = self.learn(&subject, of).map_err(|why| super::invalid(format!("MAC {n}: {why}")))?;
+            self.macs.extend(learn);
+        }
+        self.of = Some((name, subject));
+        Ok(())
+    }
+
+    fn begin(&self, part: &GuestState) -> Result<(String, Subject), Status> {
+        if part.version != VERSION {
+            let text = format!("a guest's state of version {}; this daemon reads {VERSION}", part.version);
+            return Err(super::invalid(text));
+        }
+        let guest = guest_of(&self.view, &part.guest)?;
+        Ok((part.guest.clone(), Subject::of(&self.view, guest)?))
+    }
+
+    /// The number of the next entry.
+    fn count(&mut self, kind: usize, most: usize, what: &str) -> Result<usize, Status> {
+        self.read[kind] += 1;
+        match self.read[kind] {
+            n if n <= most => Ok(n),
+            _ => Err(super::invalid(format!("more than {most} {what}; a guest has fewer"))),
+        }
+    }
+
+    /// The network of this name; where there is none, the entry is left out.
+    fn network(&mut self, name: &str) -> Option<Vrf> {
+        let found = self.view.network(name).map(|network| network.vrf);
+        if found.is_none() {
+            // As many reasons as networks: names that nobody has are not kept.
+            *self.left_out.entry("its network is not on this host".to_owned()).or_default() += 1;
+        }
+        found
+    }
+
+    fn flow(&mut self, subject: &Subject, of: &GuestConnection) -> Result<Option<FlowInfo>, String> {
+        let (Some(src_vrf), Some(dst_vrf)) =
+            (self.network(&of.network), self.network(&of.destination_network))
+        else {
+            return Ok(None);
+        };
+        let src = Endpoint { vrf: src_vrf, addr: address(&of.source)?, port: small(of.source_port, "port")? };
+        let dst = Endpoint {
+            vrf: dst_vrf,
+            addr: address(&of.destination)?,
+            port: small(of.destination_port, "port")?,
+        };
+        if src.addr.is_ipv4() != dst.addr.is_ipv4() {
+            return Err("its addresses are of different families".to_owned());
+        }
+        let protocol = u8::try_from(of.protocol).map_err(|_| format!("{} is no protocol", of.protocol))?;
+        let opener = if of.opened { &src } else { &dst };
+        if !subject.has(opener) {
+            return Err(format!("{} is not the guest's address", opener.addr));
+        }
+        let seen = u8::try_from(of.seen).ok().filter(|seen| seen & !SEEN == 0);
+        let tcp = match &of.tcp {
+            Some(of) if protocol == proto::TCP => read_tcp(of)?,
+            None if protocol != proto::TCP => Tcp::default(),
+            _ => return Err("sequence numbers are of TCP, and of each connection of TCP".to_owned()),
+        };
+        Ok(Some(FlowInfo {
+            key: FlowKey { src, dst, protocol },
+            state: state(&of.state)?,
+            rule: None,
+            forward: Counters { packets: of.packets, bytes: of.bytes },
+            reply: Counters { packets: of.reply_packets, bytes: of.reply_bytes },
+            approximate: of.approximate,
+            age: of.age.max(of.idle),
+            idle: of.idle,
+            seen: seen.ok_or_else(|| format!("{} is no set of what is seen", of.seen))?,
+            tcp,
+            charged: (subject.vif, !of.opened),
+        }))
+    }
+
+    fn learn(&mut self, subject: &Subject, of: &GuestMac) -> Result<Option<Learn>, String> {
+        let Some(vrf) = self.network(&of.network) else { return Ok(None) };
+        let mac: Mac = of.mac.parse().map_err(|_| format!("{:?} is no MAC", of.mac))?;
+        let is_its = subject.places.iter().any(|place| place.vrf == vrf)
+            && (subject.mac.is_none() || subject.mac == Some(mac) || subject.macs.contains(&mac));
+        if !is_its || mac.is_group() || mac.is_zero() || mac == model::GATEWAY_MAC {
+            return Err(format!("{mac} is not the guest's"));
+        }
+        Ok(Some(Learn { vrf, mac, at: BridgeTarget::Vif(subject.vif) }))
+    }
+
+    /// Enters all of it; returns the guest's name and what was done.
+    ///
+    /// # Errors
+    /// If nothing was read.
+    pub(super) fn finish(mut self) -> Result<(String, v1::ImportGuestReply), Status> {
+        let Some((name, _)) = self.of.take() else {
+            return Err(super::invalid("there is no guest's state in it"));
+        };
+        let executor = &self.view.executor;
+        let (flows, macs) = (executor.enter_flows(&self.flows), executor.enter_learned(&self.macs));
+        let known = "known here already, timed out, or beyond the guest's share";
+        let mut left_out = self.left_out;
+        *left_out.entry(known.to_owned()).or_default() +=
+            (self.flows.len() - flows + self.macs.len() - macs) as u64;
+        let left_out = left_out.into_iter().filter(|(_, count)| *count > 0);
+        let left_out = left_out.map(|(reason, count)| v1::LeftOut { reason, count }).collect();
+        Ok((name, v1::ImportGuestReply { connections: flows as u64, macs: macs as u64, left_out }))
+    }
+}
+
+const SEEN: u8 = Connection::FIN | Connection::REPLY_FIN | Connection::BOTH_WAYS;
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    let addr: IpAddr = text.parse().map_err(|_| format!("{text:?} is no address"))?;
+    match addr.is_multicast() || addr.is_unspecified() {
+        true => Err(format!("{addr} is no address of a connection")),
+        false => Ok(addr),
+    }
+}
+
+fn small(number: u32, what: &str) -> Result<u16, String> {
+    u16::try_from(number).map_err(|_| format!("{number} is no {what}"))
+}
+
+fn state(text: &str) -> Result<FlowState, String> {
+    let all = [FlowState::New, FlowState::Established, FlowState::Closing, FlowState::Closed];
+    all.into_iter().find(|state| state.to_string() == text).ok_or_else(|| format!("{text:?} is no state"))
+}
+
+fn read_tcp(of: &GuestTcp) -> Result<Tcp, String> {
+    let mut tcp = Tcp { reopen: of.reopen, liberal: of.liberal, ..Tcp::default() };
+    for (i, side) in [of.opener, of.answerer].into_iter().enumerate() {
+        let side = side.ok_or("a side of TCP is missing")?;
+        if side.end.is_none() && side.ack.is_some() {
+            return Err("a side of TCP acknowledged and did not send".to_owned());
+        }
+        tcp.edges[i] = side.end.map(|end| Edge { end, ack: side.ack });
+        tcp.windows[i] = small(side.window, "window")?;
+        let scale = u8::try_from(side.scale).ok().filter(|scale| *scale <= UNSCALED);
+        tcp.scales[i] = scale.ok_or_else(|| format!("{} is no shift of windows", side.scale))?;
+    }
+    Ok(tcp)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
