@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lab import eventually
+from lab import Stream, eventually
 from lab.shell import run
 from lab.topology import SEATS, host_config, one_host, tap, tunnel_routes, vhost
 
@@ -249,3 +249,49 @@ def test_a_damaged_record_is_told_and_costs_nothing_else(lab):
     host.kill()
     host.start()
     assert "store" not in warnings(host), "it was written anew"
+
+
+# -------------------------------------------------------------------------------------------------------------- links
+
+
+def test_another_wire_takes_over_when_one_loses_its_link(lab):
+    """Host a has two wires with a gateway each, and b is behind the router to which both lead."""
+    router = lab.plug("router", "left", fabric="left")
+    lab.plug("router", "right", fabric="right")
+    lab.plug("router", "far", fabric="far")
+    for device, address in (("left", "192.0.2.254"), ("right", "198.18.0.254"), ("far", "203.0.113.254")):
+        router.ip(f"addr add {address}/24 dev {device}")
+    router.sysctl("net.ipv4.ip_forward", 1)
+    follower = {**tap("a2"), "link_follows": "up0"}
+    a = host_config("a", {"a1": tap("a1"), "a2": follower}, wire=False, tunnel_source="192.0.2.1")
+    for device, fabric, net in (("up0", "left", "192.0.2"), ("up1", "right", "198.18.0")):
+        lab.plug("a", device, fabric=fabric)
+        a.add("wire", name=device, driver="af-packet", device=device, addresses=[f"{net}.1/24"],
+              gateway=f"{net}.254", mtu=9000)
+    lab.plug("b", fabric="far")
+    b = host_config("b", {"b1": tap("b1")}, wire=False, tunnel_source="203.0.113.2")
+    b.add("wire", name="up0", driver="af-packet", device="up0", addresses=["203.0.113.2/24"],
+          gateway="203.0.113.254", mtu=9000)
+    for config, seat, remote in ((a, B1, "203.0.113.2"), (b, A1, "192.0.2.1")):
+        hop = {"tunnel": "mpls-over-udp", "remote": remote, "label": seat.label}
+        config.add("route", network="blue", prefix=f"{seat.address}/32", to=[hop])
+    hosts = {config.name: lab.host(config) for config in (a, b)}
+    a1, b1 = lab.container(hosts["a"], "a1"), lab.container(hosts["b"], "b1")
+    a2 = lab.container(hosts["a"], "a2")
+    carrier = lambda guest: guest.run(["cat", f"/sys/class/net/{guest.device}/carrier"]).stdout.strip()
+    a1.expect_ping(B1.address)
+    sent = lambda wire: vif(hosts["a"], wire)["tx_packets"]
+    with Stream(a1.namespace, b1.namespace, B1.address, rate=1000, size=100) as stream:
+        stream.wait(500)
+        assert sent("up1") < 100 < sent("up0")
+        lab.namespace("left").ip("link set a-up0 down")
+        stream.wait(1000)
+        assert sent("up1") > 500
+        assert (carrier(a1), carrier(a2)) == ("1", "0"), "a2 follows the wire"
+        lab.namespace("left").ip("link set a-up0 up")
+        eventually(lambda: vif(hosts["a"], "up0")["up"], "the link is back", 3)
+        stream.wait(1000)
+    eventually(lambda: carrier(a2) == "1", "a2 follows it again", 3)
+    lost = stream.result().lost
+    print(f"{lost} packets of a thousand a second were lost")
+    assert lost < 150

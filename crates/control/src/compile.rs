@@ -87,11 +87,18 @@ fn encapsulation(tunnel: &config::Tunnel) -> Tunnel {
     }
 }
 
+/// The link of a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WireLink {
+    /// The link-layer address of its device, if it has one.
+    pub(crate) mac: Option<Mac>,
+    pub(crate) is_down: bool,
+}
+
 /// What is known of ports when objects are compiled.
 #[derive(Default)]
 pub(crate) struct Links {
-    /// The link-layer addresses of wires' devices.
-    pub(crate) macs: HashMap<String, Mac>,
+    pub(crate) wires: HashMap<String, WireLink>,
     /// Guests on standby that are not here.
     pub(crate) away: BTreeSet<String>,
 }
@@ -290,14 +297,15 @@ impl Compiler<'_> {
             .collect();
         networks.sort_unstable();
         let id = self.vif_id(&wire.name);
-        let mac = self.links.macs.get(&wire.name).copied();
+        let link = self.links.wires.get(&wire.name).copied().unwrap_or_default();
         let vif = Vif {
-            mac: Some(mac.unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name))),
+            mac: Some(link.mac.unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name))),
             mtu: wire.mtu,
             wire: Some(WireAttributes {
                 addresses: wire.addresses.clone(),
                 gateways: wire.gateway.clone(),
                 networks,
+                is_down: link.is_down,
             }),
             ..Vif::new(id, &wire.name, VifKind::Wire)
         };

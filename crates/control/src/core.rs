@@ -6,6 +6,7 @@ mod open_ports;
 mod seen;
 mod start;
 mod view;
+mod with_file;
 
 pub use config_file::ConfigFile;
 
@@ -20,7 +21,7 @@ use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
 use config_file::digest;
 use executor::Executor;
 use inherited::Inherited;
-use model::{ApplyError, Vrf};
+use model::{ApplyError, Vif, VifId, VifKind, Vrf};
 use open_ports::{OnFailure, Slot, SlotState, Slots, Switch, chain};
 use seen::News;
 use start::{Beginning, choose};
@@ -28,6 +29,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use with_file::WithFile;
 
 /// Why a change was refused. Nothing of it was done.
 #[derive(Debug, thiserror::Error)]
@@ -197,8 +199,14 @@ impl Core {
         let digest = digest(&file.objects);
         let mut state = self.lock();
         check_host(&state.host, &file.host)?;
-        let (next, places) = replaced(&state.objects, &file.objects)?;
-        let next = Next::checked(file.host.into(), next, &places)?;
+        let WithFile { objects, taken: places, left } = WithFile::new(&state.objects, &file.objects);
+        if let Some((key, owner)) = left.first() {
+            return Err(Error::Conflict(format!(
+                "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
+                owner.name()
+            )));
+        }
+        let next = Next::checked(file.host.into(), objects, &places)?;
         if dry_run {
             let changes = describe(&state.objects.changes_to(&next.objects));
             return Ok(Done { changes, notes: self.remade(&state, &next) });
@@ -264,21 +272,37 @@ impl Core {
         self.change(&mut state, next)
     }
 
-    /// Takes up what changed by itself: the link-layer address of a wire's device that went and came back, guests on
-    /// standby that came or went, and a disk that works again.
+    /// Takes up what changed by itself: links of wires and the link-layer addresses of their devices, guests on standby
+    /// that came or went, and a disk that works again.
     ///
     /// # Errors
     /// The executor's.
     pub fn refresh(&self) -> Result<(), Error> {
-        self.store.heal();
         let mut state = self.lock();
-        state.log_devices();
-        if !state.a_wire_moved() && away(&state.index, |name| state.is_up(name)) == state.away {
-            return Ok(());
+        self.follow_links(&mut state)?;
+        if away(&state.index, |name| state.is_up(name)) != state.away {
+            let (host, objects, index) = (state.host.clone(), state.objects.clone(), state.index.clone());
+            self.switch(&mut state, Next { host, objects, index }, &Switching::API)?;
         }
-        let next =
-            Next { host: state.host.clone(), objects: state.objects.clone(), index: state.index.clone() };
-        self.switch(&mut state, next, &Switching::API).map(drop)
+        drop(state);
+        self.store.heal();
+        Ok(())
+    }
+
+    /// Has the tables, and guests that want it, follow the links of wires.
+    fn follow_links(&self, state: &mut State) -> Result<(), Error> {
+        let changed = state.changed_links();
+        if !changed.is_empty() {
+            let mut desired = state.desired.clone();
+            desired.vifs.extend(changed);
+            self.executor.apply(&state.desired.changes_to(&desired))?;
+            self.ports.tables_changed();
+            state.desired = desired;
+            self.publish(self.view().after(state));
+        }
+        state.tell_guests();
+        state.log_devices();
+        Ok(())
     }
 
     /// Tries again to open ports that have a fault, and are due. With `devices`, network devices changed: all of these
@@ -335,7 +359,7 @@ impl Core {
     ) -> Result<Done, Error> {
         let wanted = ports::wanted(&host, &self.run_dir, &index);
         let switch = Switch::open(&*self.ports, &mut state.slots, wanted, how.on_failure)?;
-        let links = Links { macs: switch.macs(), away: away(&index, |name| switch.is_up(name)) };
+        let links = Links { wires: switch.links(), away: away(&index, |name| switch.is_up(name)) };
         let mut ids = state.ids.clone();
         let desired = compile(&host, &index, &next.in_order(), &links, &mut ids);
         let changed = state.objects.changes_to(&next);
@@ -350,6 +374,7 @@ impl Core {
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         state.standby = state.index.guests().values().any(|guest| guest.standby);
         state.away = links.away;
+        state.tell_guests();
         self.publish(View::new(state, self.executor.clone(), self.started));
         Ok(Done { changes, notes })
     }
@@ -420,17 +445,36 @@ impl State {
         }
     }
 
-    /// Whether a wire's device has another link-layer address than the tables.
     fn is_up(&self, interface: &str) -> bool {
         self.slots.get(interface).and_then(Slot::port).is_some_and(|port| port.is_up())
     }
 
-    fn a_wire_moved(&self) -> bool {
-        self.slots.iter().any(|(name, slot)| {
-            let vif = self.ids.vif(name).and_then(|id| self.desired.vifs.get(&id));
-            let wire = vif.filter(|vif| vif.wire.is_some());
-            wire.is_some_and(|wire| slot.mac().is_some_and(|mac| wire.mac != Some(mac)))
-        })
+    /// Has the links of guests go with those of the wires that they follow.
+    fn tell_guests(&self) {
+        let is_down = |wire: &String| {
+            let vif = self.ids.vif(wire).and_then(|id| self.desired.vifs.get(&id));
+            vif.and_then(|vif| vif.wire.as_ref()).is_some_and(|wire| wire.is_down)
+        };
+        for (name, guest) in self.index.guests() {
+            let Some(port) = self.slots.get(name).and_then(Slot::port) else { continue };
+            if let Err(e) = port.set_link(!guest.link_follows.as_ref().is_some_and(is_down)) {
+                tracing::warn!(interface = name, "its link does not follow the wire's: {e}");
+            }
+        }
+    }
+
+    /// The wires whose links are not as the tables have them, as they are.
+    fn changed_links(&self) -> Vec<(VifId, Vif)> {
+        let changed = self.slots.iter().filter_map(|(name, slot)| {
+            let id = self.ids.vif(name)?;
+            let vif = self.desired.vifs.get(&id).filter(|vif| vif.kind == VifKind::Wire)?;
+            let link = slot.link();
+            let mut now = vif.clone();
+            now.mac = link.mac.or(now.mac);
+            now.wire.as_mut()?.is_down = link.is_down;
+            (now != *vif).then_some((id, now))
+        });
+        changed.collect()
     }
 }
 
@@ -440,34 +484,6 @@ fn route(object: Option<&Owned>) -> Option<&Route> {
         Object::Route(route) => Some(route),
         _ => None,
     }
-}
-
-/// The objects with those of a file in place of those of the file before, and the places of the file's.
-fn replaced<'a>(old: &Objects, file: &'a [Item]) -> Result<(Objects, Vec<&'a Item>), Error> {
-    let mut next = Objects::default();
-    for owned in old.in_order().into_iter().filter(|owned| owned.owner != Owner::File) {
-        next.restore(owned.seq, owned.owner, owned.object.clone());
-    }
-    let mut places = Vec::new();
-    for item in file {
-        let key = item.object.key();
-        if let Some(other) = next.get(&key).filter(|other| other.owner != Owner::File) {
-            // What is there already, and the same, stays as it is: an exported file has what others brought.
-            if other.object == item.object {
-                continue;
-            }
-            return Err(Error::Conflict(format!(
-                "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
-                other.owner.name()
-            )));
-        }
-        match old.get(&key) {
-            Some(old) if old.object == item.object => next.restore(old.seq, Owner::File, item.object.clone()),
-            _ => next.put(Owner::File, item.object.clone()),
-        }
-        places.push(item);
-    }
-    Ok((next, places))
 }
 
 /// That a port is made anew.

@@ -30,7 +30,7 @@ const TUN: (u32, u32) = (10, 200);
 /// What is wrong.
 pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
     let wanted = match request {
-        Request::TapState | Request::ConfigureTap { .. } => 1,
+        Request::TapState | Request::TapCarrier { .. } | Request::ConfigureTap { .. } => 1,
         Request::AttachXdp(_) => descriptors.len().clamp(1, MAX_QUEUES),
         Request::ReplaceXdp(_) => 2,
         _ => 0,
@@ -43,7 +43,9 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
     }
     match request {
         Request::Tap(port) => tap(port),
-        Request::TapState => ensure(is_tap(&descriptors[0]), "the descriptor is not of a tap"),
+        Request::TapState | Request::TapCarrier { .. } => {
+            ensure(is_tap(&descriptors[0]), "the descriptor is not of a tap")
+        }
         Request::ConfigureTap { mtu, .. } => {
             ensure(is_tap(&descriptors[0]) && *mtu >= LEAST_MTU, "the descriptor is not of a tap, or no MTU")
         }
@@ -178,6 +180,7 @@ mod tests {
         refused(&Request::TapState, &[null()]);
         refused(&Request::ConfigureTap { mtu: 1500, mac: None }, &[null()]);
         refused(&Request::ConfigureTap { mtu: 1500, mac: None }, &[]);
+        refused(&Request::TapCarrier { up: false }, &[null()]);
         refused(&Request::Config, &[null()]);
         let program = XdpProgram { index: 2, mac: [0; 6], addresses: Vec::new(), all: true, several: false };
         refused(&Request::AttachXdp(program.clone()), &[]);
@@ -229,8 +232,13 @@ mod tests {
         bolero::check!().for_each(|bytes: &[u8]| {
             let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
             let descriptors = [null()];
-            let takes_one =
-                matches!(request, Request::TapState | Request::ConfigureTap { .. } | Request::AttachXdp(_));
+            let takes_one = matches!(
+                request,
+                Request::TapState
+                    | Request::TapCarrier { .. }
+                    | Request::ConfigureTap { .. }
+                    | Request::AttachXdp(_)
+            );
             let most = usize::from(takes_one);
             if check(&request, &descriptors[..most]).is_err() {
                 return;
@@ -251,6 +259,7 @@ mod tests {
                 Request::Bar { address, .. } => assert!(!address.contains('/')),
                 // /dev/null is neither.
                 Request::TapState
+                | Request::TapCarrier { .. }
                 | Request::ConfigureTap { .. }
                 | Request::AttachXdp(_)
                 | Request::ReplaceXdp(_) => unreachable!(),

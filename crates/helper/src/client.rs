@@ -198,6 +198,10 @@ impl Opener for Helper {
         Ok(self.descriptors(&Request::ConfigureTap { mtu, mac }, &[tap]).map(drop)?)
     }
 
+    fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
+        Ok(self.descriptors(&Request::TapCarrier { up }, &[tap]).map(drop)?)
+    }
+
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
         Ok(self.descriptors(&Request::Packet { index, sockets }, &[])?)
     }

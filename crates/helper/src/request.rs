@@ -28,6 +28,11 @@ pub enum Request {
         /// Link-layer address.
         mac: Option<[u8; 6]>,
     },
+    /// Carrier, or none, for the device of a tap. One of its queues comes with the request.
+    TapCarrier {
+        /// Whether there is one.
+        up: bool,
+    },
     /// The daemon's configuration file, for reading. The answer has it.
     Config,
     /// Packet sockets on an interface. The answer has them.

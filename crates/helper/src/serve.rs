@@ -223,6 +223,10 @@ impl Server {
                 here.configure_tap(descriptors[0].as_fd(), *mtu, *mac)?;
                 done(Vec::new())
             }
+            Request::TapCarrier { up } => {
+                here.tap_carrier(descriptors[0].as_fd(), *up)?;
+                done(Vec::new())
+            }
             Request::Config => done(vec![crate::config_file(&self.config)?.into()]),
             Request::Packet { index, sockets } => done(here.packet(*index, *sockets)?),
             Request::XdpSocket => {

@@ -150,6 +150,14 @@ pub trait Port: Send + Sync {
         self.status().up
     }
 
+    /// Has the other side see its link up or down, where the link is ours to set.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    fn set_link(&self, _up: bool) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// Gives its device another MTU and, if there is one, link-layer address, where that takes them from us.
     ///
     /// # Errors

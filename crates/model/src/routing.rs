@@ -1,5 +1,6 @@
 //! How routing chooses: what takes precedence over routes, and the member of an ECMP group.
 
+use crate::underlay::{underlay, underlay_path};
 use crate::{Lookup, Network, Nexthop, NexthopId, Vrf};
 use std::net::IpAddr;
 
@@ -32,14 +33,28 @@ impl Destination {
 /// exist, or if groups are nested too deep.
 ///
 /// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its member goes
-/// or a new one wins it, and every host with the same members makes the same choice.
+/// or a new one wins it, and every host with the same members makes the same choice. Tunnels behind a wire without a
+/// link win only among themselves.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {
         let nexthop = tables.nexthop(id)?;
         let Nexthop::Ecmp(members) = nexthop else { return Some((id, nexthop)) };
         let known = members.iter().filter_map(|id| Some((*id, tables.nexthop(*id)?)));
-        (id, _) = known.max_by_key(|(_, member)| (member.weight(entropy), member.fingerprint()))?;
+        (id, _) = known.max_by_key(|(_, member)| {
+            (is_live(tables, member), member.weight(entropy), member.fingerprint())
+        })?;
     }
     None
+}
+
+/// Whether a nexthop is not a tunnel behind a wire without a link.
+fn is_live<T: Lookup>(tables: &T, nexthop: &Nexthop) -> bool {
+    let all_up = || underlay(tables).all(|(_, wire)| !wire.is_down);
+    match nexthop {
+        Nexthop::Tunnel(tunnel) if !all_up() => {
+            underlay_path(tables, tunnel.remote).is_none_or(|path| !path.is_down())
+        }
+        _ => true,
+    }
 }

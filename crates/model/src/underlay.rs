@@ -18,6 +18,12 @@ pub struct UnderlayPath<'a> {
 }
 
 impl UnderlayPath<'_> {
+    /// Whether its wire has no link.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.wire.wire.as_ref().is_some_and(|wire| wire.is_down)
+    }
+
     /// Where the next hop is looked for.
     #[must_use]
     pub const fn scope(&self) -> NeighbourScope {
@@ -33,12 +39,13 @@ impl UnderlayPath<'_> {
 }
 
 /// The path to a remote other than this host: the wire with the longest subnet that contains it, otherwise the first
-/// wire with a gateway of its family.
+/// wire with a gateway of its family. Wires that have no link count only where no other leads there.
 pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPath<'_>> {
     if is_own_underlay(tables, remote) {
         return None;
     }
-    let (wire, attributes, hop) = on_link(tables, remote).or_else(|| by_gateway(tables, remote))?;
+    let by = |is_down| on_link(tables, remote, is_down).or_else(|| by_gateway(tables, remote, is_down));
+    let (wire, attributes, hop) = by(false).or_else(|| by(true))?;
     let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
     let tunnel_source = tables.host().tunnel_source.iter().copied().find(family);
     let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
@@ -59,8 +66,13 @@ pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &Wi
     })
 }
 
-fn on_link<T: Lookup>(tables: &T, remote: IpAddr) -> Option<(&Vif, &WireAttributes, IpAddr)> {
-    let subnets = underlay(tables).flat_map(|(wire, attributes)| {
+/// The wires that have a link, or those that have none.
+fn wires<T: Lookup>(tables: &T, is_down: bool) -> impl Iterator<Item = (&Vif, &WireAttributes)> {
+    underlay(tables).filter(move |(_, wire)| wire.is_down == is_down)
+}
+
+fn on_link<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<(&Vif, &WireAttributes, IpAddr)> {
+    let subnets = wires(tables, is_down).flat_map(|(wire, attributes)| {
         attributes.addresses.iter().map(move |subnet| (wire, attributes, subnet))
     });
     // The first of several equally long ones.
@@ -70,8 +82,12 @@ fn on_link<T: Lookup>(tables: &T, remote: IpAddr) -> Option<(&Vif, &WireAttribut
     longest.map(|(wire, attributes, _)| (wire, attributes, remote))
 }
 
-fn by_gateway<T: Lookup>(tables: &T, remote: IpAddr) -> Option<(&Vif, &WireAttributes, IpAddr)> {
-    underlay(tables).find_map(|(wire, attributes)| {
+fn by_gateway<T: Lookup>(
+    tables: &T,
+    remote: IpAddr,
+    is_down: bool,
+) -> Option<(&Vif, &WireAttributes, IpAddr)> {
+    wires(tables, is_down).find_map(|(wire, attributes)| {
         let gateway = attributes.gateways.iter().find(|g| g.is_ipv4() == remote.is_ipv4())?;
         Some((wire, attributes, *gateway))
     })

@@ -134,4 +134,6 @@ pub struct WireAttributes {
     pub gateways: Vec<IpAddr>,
     /// Tenant networks attached here: VLAN id (`None`: untagged) and network.
     pub networks: Vec<(Option<u16>, Vrf)>,
+    /// Whether it has no link: another wire that leads to the same place is taken instead.
+    pub is_down: bool,
 }

@@ -338,6 +338,9 @@ pub struct GuestArgs {
     /// While its VMM is not connected, the guest is on another host, or on its way
     #[arg(long)]
     pub standby: bool,
+    /// tap: the wire with whose link its own goes
+    #[arg(long, value_name = "WIRE")]
+    pub link_follows: Option<String>,
     /// vhost: owner of the socket, user or user:group
     #[arg(long)]
     pub owner: Option<String>,

@@ -36,6 +36,12 @@ pub trait Opener: Send + Sync {
     /// If it no longer exists; or it is in another network namespace, where only its MTU can't be set.
     fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()>;
 
+    /// Gives a tap's device carrier, or takes it.
+    ///
+    /// # Errors
+    /// If it no longer exists.
+    fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()>;
+
     /// Opens packet sockets on the interface with this index; frames are spread over them by flow.
     ///
     /// # Errors
@@ -96,6 +102,10 @@ impl Opener for Here {
 
     fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
         attach::configure(tap, mtu, mac)
+    }
+
+    fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
+        attach::set_carrier(tap, up)
     }
 
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {

@@ -45,6 +45,36 @@ fn two_containers_talk_over_moved_taps() {
 }
 
 #[test]
+fn a_tap_takes_another_mac_mtu_and_link_where_it_is() {
+    isolate();
+    let Opened { port, mut rx, .. } = open("ta", 1);
+    let shown = || {
+        let status = port.status();
+        (status.mac.unwrap(), status.mtu.unwrap(), status.up)
+    };
+    let other = [2, 0, 0, 0, 0, 0x12];
+    port.configure(1400, Some(other)).unwrap();
+    port.set_link(false).unwrap();
+    assert_eq!(shown(), (other, 1400, false));
+    port.set_link(true).unwrap();
+    let container = plug("ta", "10.0.0.1/24");
+    let refused = port.configure(1300, Some(MAC)).unwrap_err().to_string();
+    assert!(refused.contains("ip link set eth0 mtu 1300"), "{refused}");
+    assert_eq!(shown(), (MAC, 1400, true), "the MAC goes everywhere");
+    port.set_link(false).unwrap();
+    assert!(!port.status().up);
+    // One that is deleted comes back as it shall be.
+    drop(container);
+    let mut burst = mem::Burst::new();
+    eventually("the tap is here again", || {
+        rx[0].poll(&mut burst, 1 << 20);
+        rx[0].release(&mut burst);
+        open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).is_ok()
+    });
+    eventually("it has no link", || shown() == (MAC, 1300, false));
+}
+
+#[test]
 fn without_offload_every_packet_comes_finished() {
     isolate();
     let plain = |device| open_tap(&TapPort { offload: false, ..config(device, 1) }, &here()).unwrap();

@@ -174,6 +174,9 @@ pub struct Guest {
     /// While its VMM is not connected, it is on another host, or on its way.
     #[prost(bool, optional, tag = "26")]
     pub standby: ::core::option::Option<bool>,
+    /// tap: the wire with whose link its own goes.
+    #[prost(string, optional, tag = "27")]
+    pub link_follows: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A VLAN of a guest's, which is in a network of its own.
 #[allow(clippy::all)]

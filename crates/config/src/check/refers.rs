@@ -4,7 +4,7 @@ use super::{Index, problem};
 use crate::object::MIN_IPV6_MTU;
 use crate::{
     Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Nat, Network, Object, Problem, Route, Rule,
-    RuleAction, Target, Tunnel,
+    RuleAction, Target, Tunnel, Wire,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -75,6 +75,16 @@ impl<'a> Checker<'a, '_> {
         found
     }
 
+    /// The wire `name`, or a problem.
+    fn wire(&mut self, key: &str, name: &str) -> Option<&'a Wire> {
+        let found = self.index.wire(name);
+        if found.is_none() {
+            let hint = did_you_mean(name, self.index.wires().iter().map(|wire| &wire.name));
+            self.missing(key, "wire", name, hint);
+        }
+        found
+    }
+
     /// Checks that a network which is bridged to tunnels goes on to its wire, if it has one, by one host alone.
     fn bridged_tunnels(&mut self, network: &str, to: &[Target]) {
         let Some(network) = self.index.networks().get(network) else { return };
@@ -100,17 +110,11 @@ impl<'a> Checker<'a, '_> {
             self.problem("mtu", message);
         }
         let Some(name) = &network.wire else { return };
-        match self.index.wire(name) {
-            None => {
-                let hint = did_you_mean(name, self.index.wires().iter().map(|wire| &wire.name));
-                self.missing("wire", "wire", name, hint);
-            }
-            Some(wire) => {
-                if let Some(mtu) = network.mtu.filter(|mtu| *mtu > wire.mtu) {
-                    let message = format!("mtu {mtu} is above that of wire \"{name}\", {}", wire.mtu);
-                    self.problem("mtu", message);
-                }
-            }
+        if let Some(wire) = self.wire("wire", name)
+            && let Some(mtu) = network.mtu.filter(|mtu| *mtu > wire.mtu)
+        {
+            let message = format!("mtu {mtu} is above that of wire \"{name}\", {}", wire.mtu);
+            self.problem("mtu", message);
         }
     }
 
@@ -124,6 +128,9 @@ impl<'a> Checker<'a, '_> {
             }
         }
         self.guest_mtu(guest);
+        if let Some(wire) = &guest.link_follows {
+            self.wire("link_follows", wire);
+        }
         for vlan in &guest.vlans {
             self.network("vlans", &vlan.network);
             let small = guest.mtu.unwrap_or_else(|| self.index.network_mtu(&vlan.network)) < MIN_IPV6_MTU;

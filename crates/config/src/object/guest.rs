@@ -115,6 +115,9 @@ pub struct Guest {
     /// vhost: while its VMM is not connected, the guest is on another host, or on its way: its addresses, MAC and label
     /// mean what they would without it.
     pub standby: bool,
+    /// tap: the wire with whose link its own goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_follows: Option<String>,
     /// vhost: who owns the socket, `user` or `user:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -200,6 +203,7 @@ impl Guest {
             router: r.get("router").unwrap_or_default(),
             dhcp_server: r.get("dhcp_server").unwrap_or_default(),
             standby: r.get("standby").unwrap_or_default(),
+            link_follows: r.get("link_follows"),
             owner: r.get("owner"),
             socket_mode: r.get("socket_mode"),
             mtu: r.get("mtu"),
@@ -238,6 +242,10 @@ impl Guest {
                 if self.device.is_some() {
                     r.problem(Some("device"), "`device` is for kind = \"tap\"; a vhost guest has a `socket`");
                 }
+                if self.link_follows.is_some() {
+                    let message = "`link_follows` is for kind = \"tap\"; the link of a VM is its VMM's";
+                    r.problem(Some("link_follows"), message);
+                }
             }
             GuestKind::Tap => {
                 if self.device.is_none() {
@@ -263,6 +271,7 @@ impl Guest {
                     ("vlans", !self.vlans.is_empty()),
                     ("router", self.router),
                     ("dhcp_server", self.dhcp_server),
+                    ("link_follows", self.link_follows.is_some()),
                 ];
                 for (key, _) in port_only.iter().filter(|(_, used)| *used) {
                     let message = format!("`{key}` is of a port, and a guest of kind \"rdma\" has none");

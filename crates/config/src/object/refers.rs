@@ -18,6 +18,7 @@ impl Object {
                 keys.push(network(&guest.network));
                 keys.extend(guest.vlans.iter().map(|vlan| network(&vlan.network)));
                 keys.extend(guest.mirror.as_deref().and_then(mirror));
+                keys.extend(guest.link_follows.as_deref().map(|wire| named(Kind::Wire, wire)));
             }
             Self::Nat(nat) => keys.push(network(&nat.outside_network)),
             Self::Rule(rule) => {

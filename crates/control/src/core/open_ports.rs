@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::seen::Seen;
+use crate::compile::WireLink;
 use crate::ports::{PortSpec, Ports};
 use mem::{Opened, Port};
 use model::VifId;
@@ -113,10 +114,19 @@ impl Slot {
         }
     }
 
-    /// The link-layer address that we share with the network device. That of a TAP is its other end's.
-    pub(super) fn mac(&self) -> Option<Mac> {
-        self.port().filter(|_| self.spec.device.is_netdev()).and_then(|port| port.status().mac).map(Mac)
+    pub(super) fn link(&self) -> WireLink {
+        link_of(&self.spec, self.port())
     }
+}
+
+/// The link of a port, if it is a wire's. That of a TAP or a VMM is its other end's, and has no address of ours.
+fn link_of(spec: &PortSpec, port: Option<&Arc<dyn Port>>) -> WireLink {
+    let Some(port) = port else { return WireLink { mac: None, is_down: true } };
+    if !spec.device.is_netdev() {
+        return WireLink { mac: None, is_down: !port.is_up() };
+    }
+    let status = port.status();
+    WireLink { mac: status.mac.map(Mac), is_down: !status.up }
 }
 
 /// The ports of the host, by the name of their interface.
@@ -189,12 +199,12 @@ impl<'a> Switch<'a> {
         Ok(switch)
     }
 
-    /// The link-layer address of a port's device as it will be.
-    pub(super) fn macs(&self) -> HashMap<String, Mac> {
-        let old = self.slots.iter().filter_map(|(name, slot)| Some((name.clone(), slot.mac()?)));
-        let fresh = self.fresh.iter().filter(|(spec, _)| spec.device.is_netdev());
-        let fresh = fresh.filter_map(|(spec, opened)| {
-            Some((spec.name.clone(), Mac(opened.as_ref().ok()?.port.status().mac?)))
+    /// The links of ports as they will be.
+    pub(super) fn links(&self) -> HashMap<String, WireLink> {
+        let old = self.slots.iter().map(|(name, slot)| (name.clone(), slot.link()));
+        let fresh = self.fresh.iter().map(|(spec, opened)| {
+            let port = opened.as_ref().ok().map(|opened| &opened.port);
+            (spec.name.clone(), link_of(spec, port))
         });
         old.chain(fresh).collect()
     }

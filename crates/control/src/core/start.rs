@@ -1,6 +1,7 @@
 //! What the host starts with: what is stored, and what its file says.
 
 use super::config_file::digest;
+use super::with_file::WithFile;
 use super::{Error, Next};
 use crate::owner::{Objects, Owner};
 use crate::store::Store;
@@ -44,25 +45,11 @@ pub(super) fn choose(file: &Document, store: &Store) -> Result<Beginning, Error>
     }
 }
 
-/// The objects with those of a file in place of those of the file before. What others brought stays.
+/// The stored objects with those of the file, as far as no others have their names.
 fn with_file(stored: &Objects, file: &[Item]) -> Objects {
-    let mut objects = Objects::default();
-    for owned in stored.in_order().into_iter().filter(|owned| owned.owner != Owner::File) {
-        objects.restore(owned.seq, owned.owner, owned.object.clone());
-    }
-    for Item { object, .. } in file {
-        let key = object.key();
-        match (objects.get(&key), stored.get(&key)) {
-            (Some(other), _) if other.object != *object => {
-                tracing::warn!(
-                    "{key} of the file is not taken: there is another one (owner {})",
-                    other.owner.name()
-                );
-            }
-            (Some(_), _) => {}
-            (None, Some(old)) => objects.restore(old.seq, Owner::File, object.clone()),
-            (None, None) => objects.put(Owner::File, object.clone()),
-        }
+    let WithFile { objects, left, .. } = WithFile::new(stored, file);
+    for (key, owner) in left {
+        tracing::warn!("{key} of the file is not taken: there is another one (owner {})", owner.name());
     }
     objects
 }

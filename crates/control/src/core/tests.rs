@@ -293,6 +293,30 @@ fn a_wire_that_appears_is_opened_and_known_by_its_address() {
 }
 
 #[test]
+fn the_tables_follow_the_links_of_wires() {
+    let text = format!("{FILE}[[wire]]\nname = \"up0\"\ndriver = \"af-packet\"\ndevice = \"e0\"\n");
+    let bench = start(&text);
+    let is_down = |bench: &Bench| {
+        let id = bench.core.view().ids.vif("up0").unwrap();
+        bench.executor.tables().vif(id).unwrap().wire.clone().unwrap().is_down
+    };
+    for down in [true, false] {
+        bench.log.set_down(down);
+        bench.core.retry(true).unwrap();
+        assert_eq!(is_down(&bench), down);
+        bench.core.retry(true).unwrap();
+    }
+    assert_eq!(bench.executor.applied(), 3, "one for each change");
+    bench.log.set_down(true);
+    bench.core.add(Owner::Api, config::parse_objects(VM2).unwrap()).unwrap();
+    assert!(is_down(&bench), "any change takes it along");
+    let ports = FakePorts::new(Log::default());
+    ports.log().refuse("e0");
+    let bench = start_with(tempfile::tempdir().unwrap(), &text, ports).unwrap_or_else(|e| panic!("{e}"));
+    assert!(is_down(&bench), "one that can't be opened");
+}
+
+#[test]
 fn a_guest_does_not_inherit_counters() {
     let bench = start(&format!("{FILE}{VM2}"));
     let id = bench.core.view().ids.vif("vm2").unwrap();

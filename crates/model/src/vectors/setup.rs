@@ -17,7 +17,7 @@ use std::str::FromStr;
 ///
 /// ```text
 /// host ADDR... [peer PREFIX]...
-/// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
+/// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 ///         [l2-gateway here|elsewhere] [no-midstream] [asymmetric] [mss-clamp]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
@@ -236,6 +236,7 @@ impl Setup {
                 "mtu" => vif.mtu = value(words)?,
                 "address" => attributes.addresses.push(value(words)?),
                 "gateway" => attributes.gateways.push(value(words)?),
+                "down" => attributes.is_down = true,
                 other => return Err(format!("'{other}' is not understood")),
             }
         }

@@ -13,6 +13,9 @@ const HEADER: libc::c_int = mem::vnet::VNET_HEADER as libc::c_int;
 /// Gets a descriptor of the device's network namespace (linux/if_tun.h, since 5.2).
 const TUNGETDEVNETNS: libc::Ioctl = libc::_IO(b'T' as u32, 227);
 
+/// Sets whether the device has carrier (linux/if_tun.h, since 5.0).
+const TUNSETCARRIER: libc::Ioctl = libc::_IOW::<libc::c_int>(b'T' as u32, 226);
+
 /// Creates the device with all its queues, in this thread's network namespace, and sets it up.
 pub(crate) fn create(port: &TapPort) -> io::Result<Vec<OwnedFd>> {
     let mut queues = Vec::new();
@@ -92,6 +95,13 @@ pub(crate) fn configure(tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> 
         )));
     }
     Device::new(&name(tap)?)?.set_mtu(mtu)
+}
+
+/// Gives the device carrier, or takes it.
+pub(crate) fn set_carrier(tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
+    let mut carrier = libc::c_int::from(up);
+    // SAFETY: takes an integer.
+    unsafe { sys::ioctl(tap, TUNSETCARRIER, &mut carrier) }.map(drop)
 }
 
 /// The current name of the device; `EBADFD` if it no longer exists.

@@ -46,6 +46,8 @@ struct Shared {
     config: Mutex<TapPort>,
     opener: Arc<dyn Opener>,
     state: State,
+    /// Whether the other side shall see the link up.
+    link: AtomicBool,
     queues: Vec<Queue>,
     /// Polls readable when a queue found that its device no longer exists.
     gone: OwnedFd,
@@ -102,6 +104,7 @@ impl Shared {
             config: Mutex::new(config.clone()),
             opener,
             state: State::default(),
+            link: AtomicBool::new(true),
             queues: taps.into_iter().map(queue).collect::<io::Result<_>>()?,
             gone: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -115,6 +118,9 @@ impl Shared {
             for (queue, tap) in self.queues.iter().zip(self.opener.tap(&self.config())?) {
                 queue.events.forget(queue.tap.as_fd());
                 sys::replace(queue.tap.as_fd(), tap)?;
+            }
+            if !self.link.load(Relaxed) {
+                self.opener.tap_carrier(self.queues[0].tap.as_fd(), false)?;
             }
         }
         self.resume()
@@ -206,6 +212,13 @@ impl Port for Tap {
             mtu: Some(link.as_ref().map_or(config.mtu, |tap| tap.link.mtu.min(u16::MAX.into()) as u16)),
             mac: link.ok().map(|tap| tap.link.mac).or(config.mac),
         }
+    }
+
+    fn set_link(&self, up: bool) -> io::Result<()> {
+        if self.shared.link.swap(up, Relaxed) == up {
+            return Ok(());
+        }
+        self.shared.opener.tap_carrier(self.shared.queues[0].tap.as_fd(), up)
     }
 
     fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {

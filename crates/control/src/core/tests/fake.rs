@@ -155,6 +155,7 @@ pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
     mac: Arc<Mutex<Option<[u8; 6]>>>,
     refused: Arc<Mutex<String>>,
+    down: Arc<AtomicBool>,
 }
 
 impl Log {
@@ -164,6 +165,11 @@ impl Log {
 
     pub fn set_mac(&self, mac: [u8; 6]) {
         *self.mac.lock().unwrap() = Some(mac);
+    }
+
+    /// Has all devices be down, or up.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
     }
 
     /// Has the device of this name, and no other, be refused.
@@ -199,7 +205,8 @@ struct FakePort(Log, PortSpec);
 
 impl Port for FakePort {
     fn status(&self) -> PortStatus {
-        PortStatus { up: true, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }
+        let up = !self.0.down.load(Ordering::Relaxed);
+        PortStatus { up, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }
     }
 
     fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> std::io::Result<()> {

@@ -48,6 +48,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         router: args.router.then_some(true),
         dhcp_server: args.dhcp_server.then_some(true),
         standby: args.standby.then_some(true),
+        link_follows: args.link_follows,
         owner: args.owner,
         socket_mode: args.socket_mode,
         mtu: args.mtu,
