@@ -206,7 +206,7 @@ pub enum Action<A: Args> {
     },
     /// Add one
     #[command(alias = "create")]
-    Add(A),
+    Add(Box<A>),
     /// Remove objects that the API added: all of those named, or none
     #[command(visible_alias = "delete", aliases = ["rm", "remove"])]
     Del(Keys),

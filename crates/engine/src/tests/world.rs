@@ -148,7 +148,7 @@ fn interfaces() -> Vec<Change> {
     let underlay = WireAttributes {
         addresses: vec![net("192.0.2.1/24"), net("2001:db8::1/64")],
         gateways: vec![ip("192.0.2.254")],
-        networks: Vec::new(),
+        ..WireAttributes::default()
     };
     let provider = WireAttributes { networks: vec![(Some(7), Vrf(3))], ..WireAttributes::default() };
     let mut outside = network(3, &["203.0.113.254/24"], 5003, &[]);

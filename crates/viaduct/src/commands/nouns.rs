@@ -52,7 +52,7 @@ impl Noun<'_> {
                 print_row(found.ok_or_else(missing)?, on.json)
             }
             Some(Action::Add(args)) => {
-                let objects = objects(args)?.into_iter().map(|object| v1::Object { object: Some(object) });
+                let objects = objects(*args)?.into_iter().map(|object| v1::Object { object: Some(object) });
                 let objects = objects.collect();
                 let changes = on.client.add(v1::AddRequest { objects }).await?.into_inner();
                 apply::show(&changes, on.json, "changed")

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
-use crate::core::tests::{FILE, VERBS};
+use crate::core::tests::{FILE, VERBS, config_file};
 use crate::matching::tests::flow;
 use crate::store::Store;
 use executor::Executor;
@@ -11,9 +11,11 @@ use executor::Executor;
 fn host() -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
     let (executor, dir) = (Arc::new(FakeExecutor::default()), tempfile::tempdir().unwrap());
     let ports = Box::new(FakePorts::new(Log::default()));
-    let file = config::parse(&format!("{FILE}{VERBS}")).unwrap();
+    let text = format!("{FILE}{VERBS}");
+    let (file, config) = (config::parse(&text).unwrap(), config_file(dir.path(), &text));
     let store = Store::open(dir.path()).unwrap();
-    (Core::start(file, "/run/x".into(), store, executor.clone(), ports).unwrap(), executor, dir)
+    let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports).unwrap();
+    (core, executor, dir)
 }
 
 /// Connections of vm1, and one of others.
