@@ -39,12 +39,19 @@ pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
         let (src, dst) = (wide(addresses[0], addresses[1]), wide(addresses[2], addresses[3]));
         let flow =
             Flow6 { src, dst, sport, dport, vrf, protocol, path, action, generation, ..Flow6::default() };
-        FlowEntry::V6(Flow6 { index, nexthop, has_nexthop: random.chance(50), ..flow })
+        FlowEntry::V6(Flow6 {
+            index,
+            nexthop,
+            has_nexthop: random.chance(50),
+            keep_ttl: random.chance(30),
+            ..flow
+        })
     } else {
         let [src, dst, new_src, new_dst] = addresses.map(|address| address as u32);
         let flow =
             Flow4 { src, dst, sport, dport, vrf, protocol, path, action, generation, ..Flow4::default() };
-        let flow = Flow4 { index, nexthop, has_nexthop: random.chance(50), ..flow };
+        let flow =
+            Flow4 { index, nexthop, has_nexthop: random.chance(50), keep_ttl: random.chance(30), ..flow };
         FlowEntry::V4(Flow4 {
             nat_src: random.chance(30),
             nat_dst: random.chance(30),
@@ -57,25 +64,28 @@ pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
 
 /// `flow_result_t`, or 0 if there is no such flow.
 pub fn result(flow: Option<&FlowEntry>) -> u128 {
-    let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool| {
+    let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool, keep_ttl: bool| {
         // The host decides about packets with unknown actions.
         let action = if (3..8).contains(&action) { 0 } else { action };
-        u128::from(has_nexthop) << 66
-            | u128::from(nexthop) << 67
-            | u128::from(index) << 87
-            | u128::from(generation) << 111
-            | u128::from(action) << 119
-            | 1 << 123
+        u128::from(keep_ttl) << 64
+            | u128::from(has_nexthop) << 67
+            | u128::from(nexthop) << 68
+            | u128::from(index) << 88
+            | u128::from(generation) << 112
+            | u128::from(action) << 120
+            | 1 << 124
     };
     match flow {
         None => 0,
-        Some(FlowEntry::V6(f)) => common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop),
+        Some(FlowEntry::V6(f)) => {
+            common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop, f.keep_ttl)
+        }
         Some(FlowEntry::V4(f)) => {
-            common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop)
+            common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop, f.keep_ttl)
                 | u128::from(f.new_dst)
                 | u128::from(f.new_src) << 32
-                | u128::from(f.nat_dst) << 64
-                | u128::from(f.nat_src) << 65
+                | u128::from(f.nat_dst) << 65
+                | u128::from(f.nat_src) << 66
         }
     }
 }
@@ -268,7 +278,7 @@ impl<C: Channel + Store> Bench<C> {
             if top.m_valid() >> pipe & 1 == 1 {
                 let tag = (top.m_tag() >> (10 * pipe)) as u16 & 0x3ff;
                 let probe = self.asked[pipe][usize::from(tag)].take().expect("an answer to what was asked");
-                let found = top.m_result().get(125 * pipe, 125);
+                let found = top.m_result().get(126 * pipe, 126);
                 assert!(probe.results.contains(&found), "{found:#x}, not of {:x?}", probe.results);
                 self.free[pipe].push_back(tag);
                 self.asked_now -= 1;
