@@ -234,10 +234,63 @@ package viaduct_pkg;
     return 32'(nexthop) >= on_chip;
   endfunction
 
+  // ---- How all look-ups are asked, and what they find
+
+  // Of a packet. Each look-up reads its part.
+  typedef struct packed {
+    tag_t         tag;
+    flow_key_t    key;
+    logic [47:0]  mac_dst;
+    logic [47:0]  mac_src;
+    logic [19:0]  root;         // of the network's IPv4 trie, units of 256 KiB
+    logic [127:0] lengths6;     // of its IPv6 prefixes, longest first, a byte each; 255 ends them
+  } lookup_t;
+
+  typedef struct packed {
+    logic            valid;
+    tag_t            tag;
+    flow_result_t    result;
+  } flow_found_t;
+
+  typedef struct packed {
+    logic            valid;
+    tag_t            tag;
+    forward_result_t result;
+  } forward_found_t;
+
+  typedef struct packed {
+    logic            valid;
+    tag_t            tag;
+    bridge_result_t  result;
+  } bridge_found_t;
+
   // ---- Memory
 
-  // A read or a write of a line; `line` counts lines of the table (32 or 64 bytes) over all of its channels.
+  // Counts lines of the table (32 or 64 bytes) over all of its channels.
   typedef logic [26:0] line_t;
+
+  // A look-up asks memory for a line, and takes lines that it asked for.
+  typedef struct packed {
+    logic  valid;
+    line_t line;
+    tag_t  tag;                 // comes back with the line
+    logic  resp_ready;
+  } memory_req_t;
+
+  typedef struct packed {
+    logic         req_ready;
+    logic         valid;
+    tag_t         tag;
+    logic [511:0] data;         // a line of 32 bytes in the lower half
+  } memory_resp_t;
+
+  // A write of a table on chip.
+  typedef struct packed {
+    logic         valid;
+    logic [3:0]   into;         // table_e
+    logic [19:0]  address;
+    logic [511:0] data;
+  } write_t;
 
   // ---- What is done with a packet
 

@@ -78,7 +78,10 @@ module engine
   localparam int unsigned WayChannels = FlowChannels / 2;
   localparam int unsigned RouteAt     = FlowChannels + BridgeChannels;
   localparam int unsigned NexthopAt   = RouteAt + RouteChannels;
-  localparam int unsigned RouteReads  = 5;  // at once, of a pipe
+  // Reads at once, of a pipe.
+  localparam int unsigned BridgeReads = 4;
+  localparam int unsigned RouteReads  = 5;
+  localparam int unsigned HopReads    = 2;
 
   // ---- The host's commands
 
@@ -86,12 +89,12 @@ module engine
   logic [319:0] secret;
   logic [1:0][31:0] budget;  // of guests' ports, of wires'
   logic [7:0]   budget_reason;
-  logic [3:0]   command, to_table, wr_table;
+  logic [3:0]   command, to_table;
   logic [4:0]   memory_valid, memory_ready, memory_done;
   logic [31:0]  address, select;
-  logic [511:0] data, wr_data;
-  logic         wr_valid, memory_half;
-  logic [19:0]  wr_address;
+  logic [511:0] data;
+  logic         memory_half;
+  write_t       write;       // to all pipes; memories' bytes are its, too
   line_t        memory_line;
   logic [63:0]  value;
   logic [Streams-1:0][31:0] came, left;
@@ -124,7 +127,7 @@ module engine
 
   commands #(.Pipes(Streams), .Nexthops(Nexthops)) commands (
       .clk, .rst, .start, .command, .to_table, .address, .data, .done,
-      .wr_valid, .wr_table, .wr_address, .wr_data,
+      .wr_valid(write.valid), .wr_table(write.into), .wr_address(write.address), .wr_data(write.data),
       .memory_valid, .memory_ready, .memory_line, .memory_half, .memory_done,
       .came, .left
   );
@@ -145,30 +148,21 @@ module engine
 
   // ---- Pipes
 
-  logic  [Streams-1:0]              out_valid, out_ready;
-  beat_t [Streams-1:0]              out_beat;
-  logic  [Streams-1:0][3:0]         out_egress;
-  hold_t [Streams-1:0]              out_hold;
-  logic  [Streams-1:0]              conclusion_valid;
-  conclusion_t [Streams-1:0]        conclusion;
-
-  logic  [1:0][Streams-1:0]         flow_req_valid, flow_req_ready, flow_resp_valid, flow_resp_ready;
-  line_t [1:0][Streams-1:0]         flow_req_line;
-  tag_t  [1:0][Streams-1:0]         flow_req_context, flow_resp_context;
-  logic  [1:0][Streams-1:0][511:0]  flow_resp_data;
-  logic  [Streams-1:0][3:0]         bridge_req_valid, bridge_req_ready, bridge_resp_valid, bridge_resp_ready;
-  line_t [Streams-1:0][3:0]         bridge_req_line;
-  tag_t  [Streams-1:0][3:0]         bridge_req_context, bridge_resp_context;
-  logic  [Streams-1:0][3:0][255:0]  bridge_resp_data;
-  logic  [Streams-1:0][RouteReads-1:0] route_req_valid, route_req_ready, route_resp_valid, route_resp_ready;
-  line_t [Streams-1:0][RouteReads-1:0] route_req_line;
-  tag_t  [Streams-1:0][RouteReads-1:0] route_req_context, route_resp_context;
-  logic  [Streams-1:0][RouteReads-1:0][255:0] route_resp_data;
-
-  logic  [Streams-1:0][1:0]         hop_req_valid, hop_req_ready, hop_resp_valid, hop_resp_ready;
-  line_t [Streams-1:0][1:0]         hop_req_line;
-  tag_t  [Streams-1:0][1:0]         hop_req_context, hop_resp_context;
-  logic  [Streams-1:0][1:0][511:0]  hop_resp_data;
+  logic         [Streams-1:0]                  out_valid, out_ready;
+  settings_t    [Streams-1:0]                  settings;
+  sent_t        [Streams-1:0]                  out;
+  logic         [Streams-1:0]                  conclusion_valid;
+  conclusion_t  [Streams-1:0]                  conclusion;
+  pipe_reqs_t   [Streams-1:0]                  reqs;
+  pipe_resps_t  [Streams-1:0]                  resps;
+  memory_req_t  [1:0][Streams-1:0]             flow_reqs;
+  memory_resp_t [1:0][Streams-1:0]             flow_resps;
+  memory_req_t  [Streams-1:0][BridgeReads-1:0] bridge_reqs;
+  memory_resp_t [Streams-1:0][BridgeReads-1:0] bridge_resps;
+  memory_req_t  [Streams-1:0][RouteReads-1:0]  route_reqs;
+  memory_resp_t [Streams-1:0][RouteReads-1:0]  route_resps;
+  memory_req_t  [Streams-1:0][HopReads-1:0]    hop_reqs;
+  memory_resp_t [Streams-1:0][HopReads-1:0]    hop_resps;
 
   logic [Streams-1:0]       event_valid, event_ready, event_lost;
   logic [Streams-1:0][23:0] event_number;
@@ -180,34 +174,16 @@ module engine
         .Ports(Ports), .Vrfs(Vrfs), .Labels(Labels), .Nexthops(Nexthops),
         .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
     ) pipe (
-        .clk, .rst, .enable, .secret, .budget(budget[i>=Pipes]), .budget_reason,
-        .wr_valid, .wr_table, .wr_address, .wr_data,
-        .s_valid(s_valid[i]), .s_ready(s_ready[i]), .s_beat(s_beat[i]),
-        .m_valid(out_valid[i]), .m_ready(out_ready[i]), .m_beat(out_beat[i]), .m_egress(out_egress[i]),
-        .m_hold(out_hold[i]),
-        .flow_req_valid({flow_req_valid[1][i], flow_req_valid[0][i]}),
-        .flow_req_ready({flow_req_ready[1][i], flow_req_ready[0][i]}),
-        .flow_req_line({flow_req_line[1][i], flow_req_line[0][i]}),
-        .flow_req_context({flow_req_context[1][i], flow_req_context[0][i]}),
-        .flow_resp_valid({flow_resp_valid[1][i], flow_resp_valid[0][i]}),
-        .flow_resp_ready({flow_resp_ready[1][i], flow_resp_ready[0][i]}),
-        .flow_resp_context({flow_resp_context[1][i], flow_resp_context[0][i]}),
-        .flow_resp_data({flow_resp_data[1][i], flow_resp_data[0][i]}),
-        .bridge_req_valid(bridge_req_valid[i]), .bridge_req_ready(bridge_req_ready[i]),
-        .bridge_req_line(bridge_req_line[i]), .bridge_req_context(bridge_req_context[i]),
-        .bridge_resp_valid(bridge_resp_valid[i]), .bridge_resp_ready(bridge_resp_ready[i]),
-        .bridge_resp_context(bridge_resp_context[i]), .bridge_resp_data(bridge_resp_data[i]),
-        .route_req_valid(route_req_valid[i]), .route_req_ready(route_req_ready[i]),
-        .route_req_line(route_req_line[i]), .route_req_context(route_req_context[i]),
-        .route_resp_valid(route_resp_valid[i]), .route_resp_ready(route_resp_ready[i]),
-        .route_resp_context(route_resp_context[i]), .route_resp_data(route_resp_data[i]),
-        .hop_req_valid(hop_req_valid[i]), .hop_req_ready(hop_req_ready[i]),
-        .hop_req_line(hop_req_line[i]), .hop_req_context(hop_req_context[i]),
-        .hop_resp_valid(hop_resp_valid[i]), .hop_resp_ready(hop_resp_ready[i]),
-        .hop_resp_context(hop_resp_context[i]), .hop_resp_data(hop_resp_data[i]),
+        .clk, .rst, .settings(settings[i]), .write, .s_valid(s_valid[i]), .s_ready(s_ready[i]), .s_beat(s_beat[i]),
+        .m_valid(out_valid[i]), .m_ready(out_ready[i]), .m(out[i]), .reqs(reqs[i]), .resps(resps[i]),
         .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .pause(select_take || seen_take),
         .came(came[i]), .left(left[i])
     );
+
+    assign settings[i] =
+        '{enable: enable, secret: secret, budget: budget[i>=Pipes], budget_reason: budget_reason};
+    assign {flow_reqs[1][i], flow_reqs[0][i], bridge_reqs[i], route_reqs[i], hop_reqs[i]} = reqs[i];
+    assign resps[i] = {flow_resps[1][i], flow_resps[0][i], bridge_resps[i], route_resps[i], hop_resps[i]};
 
     counters #(.Ports(Ports), .Flows(Flows), .Seen(Seen)) counters (
         .clk, .rst, .valid(conclusion_valid[i]), .conclusion(conclusion[i]), .select, .value(values[i]),
@@ -226,16 +202,10 @@ module engine
 
   for (genvar way = 0; way < 2; way++) begin : g_flow
     localparam int unsigned At = way * WayChannels;
-    memory #(
-        .Requesters(Streams), .Banks(WayChannels), .LineBytes(64), .ContextWidth(TagWidth)
-    ) memory (
-        .clk, .rst,
-        .req_valid(flow_req_valid[way]), .req_ready(flow_req_ready[way]),
-        .req_line(flow_req_line[way]), .req_context(flow_req_context[way]),
-        .resp_valid(flow_resp_valid[way]), .resp_ready(flow_resp_ready[way]),
-        .resp_context(flow_resp_context[way]), .resp_data(flow_resp_data[way]),
+    table_memory #(.Requesters(Streams), .Banks(WayChannels), .LineBytes(64)) memory (
+        .clk, .rst, .reqs(flow_reqs[way]), .resps(flow_resps[way]),
         .wr_valid(memory_valid[way]), .wr_ready(memory_ready[way]), .wr_line(memory_line), .wr_half(memory_half),
-        .wr_data(wr_data[255:0]), .wr_done(memory_done[way]), .wr_error(wr_errors[way]),
+        .wr_data(write.data[255:0]), .wr_done(memory_done[way]), .wr_error(wr_errors[way]),
         .error(errors[At+:WayChannels]), .arlen(m_axi_arlen[At+:WayChannels]),
         .arvalid(m_axi_arvalid[At+:WayChannels]), .arready(m_axi_arready[At+:WayChannels]),
         .arid(m_axi_arid[At+:WayChannels]), .araddr(m_axi_araddr[At+:WayChannels]),
@@ -250,16 +220,10 @@ module engine
     );
   end
 
-  memory #(
-      .Requesters(4 * Streams), .Banks(BridgeChannels), .LineBytes(32), .ContextWidth(TagWidth)
-  ) bridge_memory (
-      .clk, .rst,
-      .req_valid(bridge_req_valid), .req_ready(bridge_req_ready), .req_line(bridge_req_line),
-      .req_context(bridge_req_context),
-      .resp_valid(bridge_resp_valid), .resp_ready(bridge_resp_ready), .resp_context(bridge_resp_context),
-      .resp_data(bridge_resp_data),
+  table_memory #(.Requesters(BridgeReads * Streams), .Banks(BridgeChannels), .LineBytes(32)) bridge_memory (
+      .clk, .rst, .reqs(bridge_reqs), .resps(bridge_resps),
       .wr_valid(memory_valid[2]), .wr_ready(memory_ready[2]), .wr_line(memory_line), .wr_half(1'b0),
-      .wr_data(wr_data[255:0]), .wr_done(memory_done[2]), .wr_error(wr_errors[2]),
+      .wr_data(write.data[255:0]), .wr_done(memory_done[2]), .wr_error(wr_errors[2]),
       .error(errors[FlowChannels+:BridgeChannels]),
       .arlen(m_axi_arlen[FlowChannels+:BridgeChannels]),
       .arvalid(m_axi_arvalid[FlowChannels+:BridgeChannels]), .arready(m_axi_arready[FlowChannels+:BridgeChannels]),
@@ -274,17 +238,12 @@ module engine
       .bresp(m_axi_bresp[FlowChannels+:BridgeChannels])
   );
 
-  memory #(
-      .Requesters(RouteReads * Streams), .Banks(RouteChannels), .LineBytes(32), .ContextWidth(TagWidth),
-      .CacheLines(1024)
+  table_memory #(
+      .Requesters(RouteReads * Streams), .Banks(RouteChannels), .LineBytes(32), .CacheLines(1024)
   ) route_memory (
-      .clk, .rst,
-      .req_valid(route_req_valid), .req_ready(route_req_ready), .req_line(route_req_line),
-      .req_context(route_req_context),
-      .resp_valid(route_resp_valid), .resp_ready(route_resp_ready), .resp_context(route_resp_context),
-      .resp_data(route_resp_data),
+      .clk, .rst, .reqs(route_reqs), .resps(route_resps),
       .wr_valid(memory_valid[3]), .wr_ready(memory_ready[3]), .wr_line(memory_line), .wr_half(1'b0),
-      .wr_data(wr_data[255:0]), .wr_done(memory_done[3]), .wr_error(wr_errors[3]),
+      .wr_data(write.data[255:0]), .wr_done(memory_done[3]), .wr_error(wr_errors[3]),
       .error(errors[RouteAt+:RouteChannels]),
       .arlen(m_axi_arlen[RouteAt+:RouteChannels]),
       .arvalid(m_axi_arvalid[RouteAt+:RouteChannels]), .arready(m_axi_arready[RouteAt+:RouteChannels]),
@@ -299,15 +258,11 @@ module engine
       .bresp(m_axi_bresp[RouteAt+:RouteChannels])
   );
 
-  memory #(
-      .Requesters(2 * Streams), .Banks(NexthopChannels), .LineBytes(64), .ContextWidth(TagWidth)
-  ) nexthop_memory (
-      .clk, .rst,
-      .req_valid(hop_req_valid), .req_ready(hop_req_ready), .req_line(hop_req_line), .req_context(hop_req_context),
-      .resp_valid(hop_resp_valid), .resp_ready(hop_resp_ready), .resp_context(hop_resp_context),
-      .resp_data(hop_resp_data),
+  table_memory #(.Requesters(HopReads * Streams), .Banks(NexthopChannels), .LineBytes(64)) nexthop_memory (
+      .clk, .rst, .reqs(hop_reqs), .resps(hop_resps),
       .wr_valid(memory_valid[4]), .wr_ready(memory_ready[4]), .wr_line(memory_line), .wr_half(memory_half),
-      .wr_data(memory_half ? wr_data[511:256] : wr_data[255:0]), .wr_done(memory_done[4]), .wr_error(wr_errors[4]),
+      .wr_data(memory_half ? write.data[511:256] : write.data[255:0]), .wr_done(memory_done[4]),
+      .wr_error(wr_errors[4]),
       .error(errors[NexthopAt+:NexthopChannels]),
       .arlen(m_axi_arlen[NexthopAt+:NexthopChannels]),
       .arvalid(m_axi_arvalid[NexthopAt+:NexthopChannels]), .arready(m_axi_arready[NexthopAt+:NexthopChannels]),
@@ -326,22 +281,22 @@ module engine
 
   localparam int unsigned OutWidth = $bits(hold_t) + $bits(beat_t);
 
-  logic [Streams-1:0][OutWidth-1:0]        out, crossed;
+  logic [Streams-1:0][OutWidth-1:0]        leaving, crossed;
   logic [Streams-1:0]                      out_last, crossed_valid, crossed_ready;
   logic [Streams-1:0][$clog2(Streams)-1:0] destination;
   logic [Streams-1:0][HoldGroups-1:0]      turns;
   logic [Streams-1:0][31:0]                kept, full;
 
   for (genvar i = 0; i < Streams; i++) begin : g_out
-    assign out_last[i]    = out_beat[i].last;
+    assign out_last[i]    = out[i].beat.last;
     // What a line of a table says is the host's word: beyond the outputs there are, the first.
-    assign destination[i] = out_egress[i] < 4'(Streams) ? out_egress[i][$clog2(Streams)-1:0] : '0;
-    assign out[i]         = {out_hold[i], out_beat[i]};
+    assign destination[i] = out[i].egress < 4'(Streams) ? out[i].egress[$clog2(Streams)-1:0] : '0;
+    assign leaving[i]     = {out[i].hold, out[i].beat};
   end
 
   crossbar #(.Inputs(Streams), .Outputs(Streams), .Width(OutWidth)) crossbar (
       .clk, .rst,
-      .s_valid(out_valid), .s_ready(out_ready), .s_data(out), .s_last(out_last), .s_destination(destination),
+      .s_valid(out_valid), .s_ready(out_ready), .s_data(leaving), .s_last(out_last), .s_destination(destination),
       .m_valid(crossed_valid), .m_ready(crossed_ready), .m_data(crossed), .m_last()
   );
 

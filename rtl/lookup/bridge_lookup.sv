@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Looks a MAC of a network up in the bridge table. Latency 11 cycles besides memory's, throughput 1 look-up per cycle;
-// results come in the order of the look-ups.
+// Looks a packet's MAC up in its network's part of the bridge table. Latency 11 cycles besides memory's, throughput 1
+// look-up per cycle; results come in the order of the look-ups.
 module bridge_lookup
   import registers_pkg::*;
   import viaduct_pkg::*;
 #(
-    parameter int unsigned BridgeBits = 15,  // lines of a way, binary logarithm
-    parameter int unsigned Slots      = 512  // look-ups at once
+    parameter bit          Source     = 1'b0, // the source MAC; else the destination's
+    parameter int unsigned BridgeBits = 15,   // lines of a way, binary logarithm
+    parameter int unsigned Slots      = 512   // look-ups at once
 ) (
     input  logic               clk,
     input  logic               rst,
     input  logic [319:0]       secret,
     input  logic               s_valid,
     output logic               s_ready,
-    input  tag_t               s_tag,
-    input  vrf_id_t            s_vrf,
-    input  logic [47:0]        s_mac,
-    output logic               m_valid,
-    output tag_t               m_tag,
-    output bridge_result_t     m_result,
+    input  lookup_t            s,
+    output bridge_found_t      found,
     // The table's memory, a requester of it for each way.
-    output logic  [1:0]        req_valid,
-    input  logic  [1:0]        req_ready,
-    output line_t [1:0]        req_line,
-    output tag_t  [1:0]        req_context,
-    input  logic  [1:0]        resp_valid,
-    output logic  [1:0]        resp_ready,
-    input  tag_t  [1:0]        resp_context,
-    input  logic  [1:0][255:0] resp_data
+    output memory_req_t  [1:0] reqs,
+    input  memory_resp_t [1:0] resps
 );
   typedef struct packed {
     tag_t        tag;
@@ -36,18 +27,20 @@ module bridge_lookup
     logic [47:0] mac;
   } wanted_t;
 
-  wanted_t           wanted;
+  wanted_t           asked, wanted;
   logic              read;
   logic [1:0][255:0] line;
   bridge_result_t    result;
+
+  assign asked = '{tag: s.tag, vrf: s.key.vrf, mac: Source ? s.mac_src : s.mac_dst};
 
   two_choices #(
       .Bits(BridgeBits), .Way0('0), .Way1(line_t'(1) << BridgeBits), .ContextWidth($bits(wanted_t)), .Slots(Slots)
   ) two_choices (
       .clk, .rst, .secret,
-      .s_valid, .s_ready, .s_key({260'd0, s_vrf, s_mac}), .s_context({s_tag, s_vrf, s_mac}),
+      .s_valid, .s_ready, .s_key({260'd0, asked.vrf, asked.mac}), .s_context(asked),
       .m_valid(read), .m_ready(1'b1), .m_context(wanted), .m_line(line),
-      .req_valid, .req_ready, .req_line, .req_context, .resp_valid, .resp_ready, .resp_context, .resp_data
+      .reqs, .resps
   );
 
   // In one of four places, and for the time of a move in two, alike.
@@ -68,8 +61,6 @@ module bridge_lookup
   end
 
   always_ff @(posedge clk) begin
-    m_valid  <= read && !rst;
-    m_tag    <= wanted.tag;
-    m_result <= result;
+    found <= '{valid: read && !rst, tag: wanted.tag, result: result};
   end
 endmodule

@@ -7,6 +7,7 @@
 // its result came. Results must be taken as they come; answers of the memories are always taken in the end. Not ready for
 // 2^TagWidth cycles after reset.
 module flow_lookup
+  import registers_pkg::*;
   import viaduct_pkg::*;
 #(
     parameter int unsigned BucketBits = 23  // binary logarithm of the buckets of a half
@@ -14,33 +15,21 @@ module flow_lookup
     input  logic                         clk,
     input  logic                         rst,
     input  logic [SecretWidth-1:0]       secret,
-    // A flow of the stash.
-    input  logic                         wr_valid,
-    input  logic [$clog2(StashFlows)-1:0] wr_number,
-    input  logic [511:0]                 wr_data,
+    input  write_t                       write,    // those of the stash are its
     input  logic                         s_valid,
     output logic                         s_ready,
-    input  tag_t                         s_tag,
-    input  flow_key_t                    s_key,
-    output logic                         m_valid,
-    output tag_t                         m_tag,
-    output flow_result_t                 m_result,
+    input  lookup_t                      s,
+    output flow_found_t                  found,
     // To the memories of both halves.
-    output logic         [1:0]           req_valid,
-    input  logic         [1:0]           req_ready,
-    output line_t        [1:0]           req_line,
-    output tag_t         [1:0]           req_context,
-    input  logic         [1:0]           resp_valid,
-    output logic         [1:0]           resp_ready,
-    input  tag_t         [1:0]           resp_context,
-    input  logic         [1:0][511:0]    resp_data
+    output memory_req_t  [1:0]           reqs,
+    input  memory_resp_t [1:0]           resps
 );
   localparam int unsigned Depth = 16;
 
   logic take, join_ready, hashed;
   logic [1:0][31:0] choice;
   tag_t hashed_tag;
-  logic [1:0] room, unused_ready;
+  logic [1:0] room, unused_ready, resp_ready;
   logic [1:0] matched;
   tag_t [1:0] matched_tag;
   flow_result_t [1:0] matched_result;
@@ -58,9 +47,9 @@ module flow_lookup
       .clk,
       .rst,
       .s_valid  (take),
-      .s_key,
+      .s_key    (s.key),
       .secret,
-      .s_context(s_tag),
+      .s_context(s.tag),
       .m_valid  (hashed),
       .m_a      (choice[0]),
       .m_b      (choice[1]),
@@ -69,10 +58,12 @@ module flow_lookup
 
   for (genvar h = 0; h < 2; h++) begin : g_half
     logic [BucketBits-1:0] bucket;
+    logic req_valid;
+    tag_t req_tag;
     logic [$clog2(Depth + 2)-1:0] level;
 
-    assign room[h]     = 32'(level) <= Depth - 6;
-    assign req_line[h] = line_t'(bucket);
+    assign room[h] = 32'(level) <= Depth - 6;
+    assign reqs[h] = '{valid: req_valid, line: line_t'(bucket), tag: req_tag, resp_ready: resp_ready[h]};
 
     queue #(
         .Width(BucketBits + TagWidth),
@@ -83,9 +74,9 @@ module flow_lookup
         .s_valid(hashed),
         .s_ready(unused_ready[h]),
         .s_data ({choice[h][BucketBits-1:0], hashed_tag}),
-        .m_valid(req_valid[h]),
-        .m_ready(req_ready[h]),
-        .m_data ({bucket, req_context[h]}),
+        .m_valid(req_valid),
+        .m_ready(resps[h].req_ready),
+        .m_data ({bucket, req_tag}),
         .level
     );
 
@@ -93,11 +84,11 @@ module flow_lookup
         .clk,
         .rst,
         .key_valid(take),
-        .key_tag  (s_tag),
-        .key      (s_key),
-        .s_valid  (resp_valid[h] && resp_ready[h]),
-        .s_tag    (resp_context[h]),
-        .s_bucket (resp_data[h]),
+        .key_tag  (s.tag),
+        .key      (s.key),
+        .s_valid  (resps[h].valid && resp_ready[h]),
+        .s_tag    (resps[h].tag),
+        .s_bucket (resps[h].data),
         .compared (compared[h]),
         .otherwise(otherwise[h]),
         .m_valid  (matched[h]),
@@ -114,9 +105,9 @@ module flow_lookup
   flow_stash stash (
       .clk,
       .rst,
-      .wr_valid,
-      .wr_number,
-      .wr_data,
+      .wr_valid (write.valid && write.into == TableStash),
+      .wr_number(write.address[$clog2(StashFlows)-1:0]),
+      .wr_data  (write.data),
       .s_key   (compared[0]),
       .m_result(otherwise[0])
   );
@@ -132,8 +123,8 @@ module flow_lookup
       .s_valid (matched),
       .s_tag   (matched_tag),
       .s_result(matched_result),
-      .m_valid,
-      .m_tag,
-      .m_result
+      .m_valid (found.valid),
+      .m_tag   (found.tag),
+      .m_result(found.result)
   );
 endmodule

@@ -23,14 +23,8 @@ module nexthop_fetch
     input  logic                      step,
     input  tag_t                      tag,
     output nexthop_t                  nexthop,
-    output logic                      req_valid,
-    input  logic                      req_ready,
-    output line_t                     req_line,
-    output tag_t                      req_context,
-    input  logic                      resp_valid,
-    output logic                      resp_ready,
-    input  tag_t                      resp_context,
-    input  logic        [511:0]       resp_data
+    output memory_req_t               req,
+    input  memory_resp_t              resp
 );
   typedef struct packed {
     nexthop_id_t nexthop;
@@ -40,6 +34,7 @@ module nexthop_fetch
   logic    [Sources-1:0] waits, taken;
   wanted_t [Sources-1:0] waiting;
   wanted_t               wanted;
+  logic                  req_valid;
 
   for (genvar i = 0; i < Sources; i++) begin : g_source
     assign fetches[i] = s_valid[i] && in_memory(s_nexthop[i], OnChip);
@@ -55,23 +50,21 @@ module nexthop_fetch
 
   if (Sources == 1) begin : g_one
     assign req_valid = waits;
-    assign taken     = req_ready;
+    assign taken     = resp.req_ready;
     assign wanted    = waiting;
   end else begin : g_several
     packet_mux #(.Inputs(Sources), .Width($bits(wanted_t))) requests (
         .clk, .rst,
         .s_valid(waits), .s_ready(taken), .s_data(waiting), .s_last('1),
-        .m_valid(req_valid), .m_ready(req_ready), .m_data(wanted), .m_last()
+        .m_valid(req_valid), .m_ready(resp.req_ready), .m_data(wanted), .m_last()
     );
   end
 
-  assign req_line    = line_t'(wanted.nexthop);
-  assign req_context = wanted.tag;
-  assign resp_ready  = 1'b1;
-  assign m_valid     = resp_valid;
-  assign m_tag       = resp_context;
+  assign req     = '{valid: req_valid, line: line_t'(wanted.nexthop), tag: wanted.tag, resp_ready: 1'b1};
+  assign m_valid = resp.valid;
+  assign m_tag   = resp.tag;
 
   table_ram #(.Width(512), .Depth(2 ** TagWidth)) fetched (
-      .clk, .step, .wr_valid(resp_valid), .wr_address(resp_context), .wr_data(resp_data), .address(tag), .data(nexthop)
+      .clk, .step, .wr_valid(resp.valid), .wr_address(resp.tag), .wr_data(resp.data), .address(tag), .data(nexthop)
   );
 endmodule

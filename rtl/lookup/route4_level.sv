@@ -24,16 +24,12 @@ module route4_level
     output tag_t                 m_tag,
     output route4_t              m_entry,
     output logic [RestWidth-1:0] m_rest,
-    output logic                 req_valid,
-    input  logic                 req_ready,
-    output line_t                req_line,
-    output tag_t                 req_context,
-    input  logic                 resp_valid,
-    output logic                 resp_ready,
-    input  tag_t                 resp_context,
-    input  logic [255:0]         resp_data
+    output memory_req_t          req,
+    input  memory_resp_t         resp
 );
-  logic step;
+  logic step, req_valid;
+  line_t req_line;
+  tag_t req_tag;
   logic [1:0] valid;
   tag_t [1:0] tag;
   logic [7:0][31:0] arrived, entries;
@@ -43,23 +39,23 @@ module route4_level
   fifo #(.Width($bits(line_t) + TagWidth), .Depth(Queue)) requests (
       .clk, .rst,
       .s_valid, .s_ready, .s_data({s_line, s_tag}),
-      .m_valid(req_valid), .m_ready(req_ready), .m_data({req_line, req_context}),
+      .m_valid(req_valid), .m_ready(resp.req_ready), .m_data({req_line, req_tag}),
       .level(), .almost_full()
   );
 
   table_ram #(.Width(3 + RestWidth), .Depth(2 ** TagWidth)) wanted (
       .clk, .step, .wr_valid(s_valid && s_ready), .wr_address(s_tag), .wr_data({s_entry, s_rest}),
-      .address(resp_context), .data({entry, rest})
+      .address(resp.tag), .data({entry, rest})
   );
 
-  assign step       = !m_valid || m_ready;
-  assign resp_ready = step;
+  assign step = !m_valid || m_ready;
+  assign req  = '{valid: req_valid, line: req_line, tag: req_tag, resp_ready: step};
 
   always_ff @(posedge clk) begin
     if (step) begin
-      {m_valid, valid}   <= {valid, resp_valid};
-      tag                <= {tag[0], resp_context};
-      {entries, arrived} <= {arrived, resp_data};
+      {m_valid, valid}   <= {valid, resp.valid};
+      tag                <= {tag[0], resp.tag};
+      {entries, arrived} <= {arrived, resp.data[255:0]};
       m_tag              <= tag[1];
       m_entry            <= entries[entry];
       m_rest             <= rest;

@@ -19,14 +19,8 @@ module route4_lookup
     input  logic               m_ready,
     output tag_t               m_tag,
     output forward_result_t    m_result,
-    output logic  [2:0]        req_valid,
-    input  logic  [2:0]        req_ready,
-    output line_t [2:0]        req_line,
-    output tag_t  [2:0]        req_context,
-    input  logic  [2:0]        resp_valid,
-    output logic  [2:0]        resp_ready,
-    input  tag_t  [2:0]        resp_context,
-    input  logic  [2:0][255:0] resp_data
+    output memory_req_t  [2:0] reqs,
+    input  memory_resp_t [2:0] resps
 );
   localparam int unsigned Tags = 2 ** TagWidth;
 
@@ -42,8 +36,7 @@ module route4_lookup
       .clk, .rst,
       .s_valid, .s_ready, .s_tag, .s_line({s_root[13:0], s_dst[31:19]}), .s_entry(s_dst[18:16]), .s_rest(s_dst[15:0]),
       .m_valid(valid[0]), .m_ready(ready[0]), .m_tag(tag[0]), .m_entry(entry[0]), .m_rest(rest16),
-      .req_valid(req_valid[0]), .req_ready(req_ready[0]), .req_line(req_line[0]), .req_context(req_context[0]),
-      .resp_valid(resp_valid[0]), .resp_ready(resp_ready[0]), .resp_context(resp_context[0]), .resp_data(resp_data[0])
+      .req(reqs[0]), .resp(resps[0])
   );
 
   route4_level #(.RestWidth(8), .Queue(Tags)) level2 (
@@ -51,8 +44,7 @@ module route4_lookup
       .s_valid(valid[0] && !ends[0]), .s_ready(deeper_ready[1]), .s_tag(tag[0]),
       .s_line({entry[0].value[21:0], rest16[15:11]}), .s_entry(rest16[10:8]), .s_rest(rest16[7:0]),
       .m_valid(valid[1]), .m_ready(ready[1]), .m_tag(tag[1]), .m_entry(entry[1]), .m_rest(rest8),
-      .req_valid(req_valid[1]), .req_ready(req_ready[1]), .req_line(req_line[1]), .req_context(req_context[1]),
-      .resp_valid(resp_valid[1]), .resp_ready(resp_ready[1]), .resp_context(resp_context[1]), .resp_data(resp_data[1])
+      .req(reqs[1]), .resp(resps[1])
   );
 
   route4_level #(.RestWidth(1), .Queue(Tags)) level3 (
@@ -60,8 +52,7 @@ module route4_lookup
       .s_valid(valid[1] && !ends[1]), .s_ready(deeper_ready[2]), .s_tag(tag[1]),
       .s_line({entry[1].value[21:0], rest8[7:3]}), .s_entry(rest8[2:0]), .s_rest(1'b0),
       .m_valid(valid[2]), .m_ready(ready[2]), .m_tag(tag[2]), .m_entry(entry[2]), .m_rest(),
-      .req_valid(req_valid[2]), .req_ready(req_ready[2]), .req_line(req_line[2]), .req_context(req_context[2]),
-      .resp_valid(resp_valid[2]), .resp_ready(resp_ready[2]), .resp_context(resp_context[2]), .resp_data(resp_data[2])
+      .req(reqs[2]), .resp(resps[2])
   );
 
   always_comb begin

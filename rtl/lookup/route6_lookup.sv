@@ -23,14 +23,8 @@ module route6_lookup
     input  logic               m_ready,
     output tag_t               m_tag,
     output forward_result_t    m_result,
-    output logic  [1:0]        req_valid,
-    input  logic  [1:0]        req_ready,
-    output line_t [1:0]        req_line,
-    output tag_t  [1:0]        req_context,
-    input  logic  [1:0]        resp_valid,
-    output logic  [1:0]        resp_ready,
-    input  tag_t  [1:0]        resp_context,
-    input  logic  [1:0][255:0] resp_data
+    output memory_req_t  [1:0] reqs,
+    input  memory_resp_t [1:0] resps
 );
   localparam logic [7:0] End = 8'd255;
 
@@ -117,7 +111,7 @@ module route6_lookup
       .s_valid(wanted_valid), .s_ready(wanted_ready),
       .s_key({172'd0, wanted.length, wanted.vrf, wanted.prefix}), .s_context(wanted),
       .m_valid(read_valid), .m_ready(read_ready), .m_context(read), .m_line(line),
-      .req_valid, .req_ready, .req_line, .req_context, .resp_valid, .resp_ready, .resp_context, .resp_data
+      .reqs, .resps
   );
 
   assign entries = line;

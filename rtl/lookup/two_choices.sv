@@ -24,14 +24,8 @@ module two_choices
     input  logic                    m_ready,
     output logic [ContextWidth-1:0] m_context,
     output logic [1:0][255:0]       m_line,
-    output logic  [1:0]             req_valid,
-    input  logic  [1:0]             req_ready,
-    output line_t [1:0]             req_line,
-    output tag_t  [1:0]             req_context,
-    input  logic  [1:0]             resp_valid,
-    output logic  [1:0]             resp_ready,
-    input  tag_t  [1:0]             resp_context,
-    input  logic  [1:0][255:0]      resp_data
+    output memory_req_t  [1:0]      reqs,
+    input  memory_resp_t [1:0]      resps
 );
   if (Slots > 2 ** TagWidth) $error("two_choices: Slots must be at most 2^TagWidth");
 
@@ -47,7 +41,8 @@ module two_choices
   retire #(.Tags(Slots), .Marks(2)) order (
       .clk, .rst,
       .allocate_valid(s_valid && full == '0), .allocate_ready, .allocate_required('1), .allocate_tag(slot),
-      .mark_valid(resp_valid), .mark_tag({resp_context[1][SlotWidth-1:0], resp_context[0][SlotWidth-1:0]}),
+      .mark_valid({resps[1].valid, resps[0].valid}),
+      .mark_tag({resps[1].tag[SlotWidth-1:0], resps[0].tag[SlotWidth-1:0]}),
       .retire_valid, .retire_ready(step), .retire_tag(retired_slot)
   );
 
@@ -64,22 +59,23 @@ module two_choices
   for (genvar way = 0; way < 2; way++) begin : g_way
     logic [Bits-1:0] bits;
     logic [SlotWidth-1:0] req_slot;
+    logic req_valid;
 
     // Behind `full` there is room for what is being hashed.
     fifo #(.Width(Bits + SlotWidth), .Depth(32), .AlmostFull(16)) requests (
         .clk, .rst,
         .s_valid(hashed), .s_ready(), .s_data({choice[way][Bits-1:0], hashed_slot}),
-        .m_valid(req_valid[way]), .m_ready(req_ready[way]), .m_data({bits, req_slot}),
+        .m_valid(req_valid), .m_ready(resps[way].req_ready), .m_data({bits, req_slot}),
         .level(), .almost_full(full[way])
     );
 
-    assign req_line[way]    = (way == 0 ? Way0 : Way1) | line_t'(bits);
-    assign req_context[way] = tag_t'(req_slot);
-    assign resp_ready[way]  = 1'b1;
+    assign reqs[way] = '{
+        valid: req_valid, line: (way == 0 ? Way0 : Way1) | line_t'(bits), tag: tag_t'(req_slot), resp_ready: 1'b1
+    };
 
     table_ram #(.Width(256), .Depth(Slots)) lines (
-        .clk, .step, .wr_valid(resp_valid[way]), .wr_address(resp_context[way][SlotWidth-1:0]),
-        .wr_data(resp_data[way]), .address(retired_slot), .data(m_line[way])
+        .clk, .step, .wr_valid(resps[way].valid), .wr_address(resps[way].tag[SlotWidth-1:0]),
+        .wr_data(resps[way].data[255:0]), .address(retired_slot), .data(m_line[way])
     );
   end
 

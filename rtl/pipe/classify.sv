@@ -17,11 +17,7 @@ module classify
     input  logic                clk,
     input  logic                rst,
     input  logic                enable,      // 0: all packets go to the host
-    // Writes of the tables on chip.
-    input  logic [3:0]          wr_table,    // table_e
-    input  logic                wr_valid,
-    input  logic [15:0]         wr_address,
-    input  logic [511:0]        wr_data,
+    input  write_t              write,       // those of the tables that it reads are its
     input  logic                s_valid,
     output logic                s_ready,
     input  header_t             s_header,
@@ -31,8 +27,7 @@ module classify
     output header_t             m_header,
     output context_t            m_context,
     output marks_t              m_marks,
-    output logic [127:0]        m_lengths6,
-    output logic [19:0]         m_root
+    output lookup_t             m_lookup     // but for its tag
 );
 
   logic step;
@@ -55,16 +50,16 @@ module classify
 
   table_ram #(.Width(PortWidth), .Depth(Ports)) ports (
       .clk, .step,
-      .wr_valid(wr_valid && wr_table == TablePort), .wr_address(wr_address[$clog2(Ports)-1:0]),
-      .wr_data(wr_data[PortWidth-1:0]),
+      .wr_valid(write.valid && write.into == TablePort), .wr_address(write.address[$clog2(Ports)-1:0]),
+      .wr_data(write.data[PortWidth-1:0]),
       .address(s_header.port[$clog2(Ports)-1:0]), .data(port2)
   );
 
   if (Wire) begin : g_tunnels
     table_ram #(.Width(LabelWidth), .Depth(Labels)) labels (
         .clk, .step,
-        .wr_valid(wr_valid && wr_table == TableLabel), .wr_address(wr_address[$clog2(Labels)-1:0]),
-        .wr_data(wr_data[LabelWidth-1:0]),
+        .wr_valid(write.valid && write.into == TableLabel), .wr_address(write.address[$clog2(Labels)-1:0]),
+        .wr_data(write.data[LabelWidth-1:0]),
         .address(s_header.id[$clog2(Labels)-1:0]), .data(label2)
     );
     for (genvar way = 0; way < 2; way++) begin : g_vni
@@ -72,8 +67,8 @@ module classify
       assign hash = way == 0 ? s_header.id[11:0] : s_header.id[11:0] ^ s_header.id[23:12];
       table_ram #(.Width(VniWidth), .Depth(4096)) vnis (
           .clk, .step,
-          .wr_valid(wr_valid && wr_table == TableVni && wr_address[15:12] == 4'(way)),
-          .wr_address(wr_address[11:0]), .wr_data(wr_data[VniWidth-1:0]),
+          .wr_valid(write.valid && write.into == TableVni && write.address[15:12] == 4'(way)),
+          .wr_address(write.address[11:0]), .wr_data(write.data[VniWidth-1:0]),
           .address(hash), .data(vni2[way])
       );
     end
@@ -83,8 +78,8 @@ module classify
       assign hash = way == 0 ? low : low ^ s_header.outer_src[23:12];
       table_ram #(.Width(RemoteWidth), .Depth(4096)) remotes (
           .clk, .step,
-          .wr_valid(wr_valid && wr_table == TableRemote && wr_address[15:12] == 4'(way)),
-          .wr_address(wr_address[11:0]), .wr_data(wr_data[RemoteWidth-1:0]),
+          .wr_valid(write.valid && write.into == TableRemote && write.address[15:12] == 4'(way)),
+          .wr_address(write.address[11:0]), .wr_data(write.data[RemoteWidth-1:0]),
           .address(hash), .data(remote2[way])
       );
     end
@@ -123,8 +118,8 @@ module classify
   vrf_t vrf_line;
   table_ram #(.Width(VrfWidth), .Depth(Vrfs)) vrfs (
       .clk, .step,
-      .wr_valid(wr_valid && wr_table == TableVrf), .wr_address(wr_address[$clog2(Vrfs)-1:0]),
-      .wr_data(wr_data[VrfWidth-1:0]),
+      .wr_valid(write.valid && write.into == TableVrf), .wr_address(write.address[$clog2(Vrfs)-1:0]),
+      .wr_data(write.data[VrfWidth-1:0]),
       .address(vrf2[$clog2(Vrfs)-1:0]), .data(vrf_line)
   );
 
@@ -164,6 +159,7 @@ module classify
 
   context_t context4;
   marks_t   marks4;
+  lookup_t  lookup4;
   always_comb begin
     context4 = '0;
     context4.vrf        = vrf4;
@@ -183,6 +179,14 @@ module classify
         && (context4.path == PathRouted || context4.path == PathLabelled && in_memory(label4.nexthop, Nexthops));
     marks4.bridge = context4.punt == PuntNone && context4.path == PathBridged;
     marks4.source = context4.punt == PuntNone && context4.check_source;
+  end
+
+  always_comb begin
+    lookup4 = '{
+        tag: '0, mac_dst: header4.mac_dst, mac_src: header4.mac_src, root: vrf_line.root, lengths6: vrf_line.lengths6,
+        key: '{src: header4.src, dst: header4.dst, sport: header4.sport, dport: header4.dport,
+               protocol: header4.protocol, vrf: vrf4, path: context4.path, from_tunnel: Wire, v6: header4.v6, zone: '0}
+    };
   end
 
   function automatic punt_e refusal();
@@ -222,8 +226,7 @@ module classify
       m_header   <= header4;
       m_context  <= context4;
       m_marks    <= marks4;
-      m_lengths6 <= vrf_line.lengths6;
-      m_root     <= vrf_line.root;
+      m_lookup   <= lookup4;
     end
     if (rst) m_valid <= 1'b0;
     else if (step) m_valid <= valid4;

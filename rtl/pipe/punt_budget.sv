@@ -15,48 +15,37 @@ module punt_budget
     input  logic [7:0]  reason,  // of such a drop, as `model::DropReason` numbers it
     input  logic        s_valid,
     output logic        s_ready,
-    input  edit_t       s_edit,
-    input  logic [3:0]  s_egress,
-    input  hold_t       s_hold,
-    input  conclusion_t s_conclusion,
+    input  decision_t   s,
     output logic        m_valid,
     input  logic        m_ready,
-    output edit_t       m_edit,
-    output logic [3:0]  m_egress,
-    output hold_t       m_hold,
-    output conclusion_t m_conclusion
+    output decision_t   m
 );
 
   logic        step, over, held_valid;
-  edit_t       held_edit, edit;
-  logic [3:0]  held_egress;
-  hold_t       held_hold;
-  conclusion_t held_conclusion, conclusion;
+  decision_t   held, bounded;
   logic [31:0] count;
 
   assign step    = !m_valid || m_ready;
   assign s_ready = step;
 
   window_budget #(.Entries(Ports)) budgets (
-      .clk, .rst, .step, .budget, .valid(s_valid && s_edit.punt), .number(s_edit.meta.port[$clog2(Ports)-1:0]), .over
+      .clk, .rst, .step, .budget, .valid(s_valid && s.edit.punt), .number(s.edit.meta.port[$clog2(Ports)-1:0]), .over
   );
 
   always_comb begin
-    edit            = held_edit;
-    edit.meta.count = count;
-    conclusion      = held_conclusion;
+    bounded                 = held;
+    bounded.edit.meta.count = count;
     if (over) begin
-      {edit.punt, edit.drop}                  = 2'b01;
-      {conclusion.punted, conclusion.dropped} = 2'b01;
-      conclusion.reason                       = reason;
+      {bounded.edit.punt, bounded.edit.drop}                  = 2'b01;
+      {bounded.conclusion.punted, bounded.conclusion.dropped} = 2'b01;
+      bounded.conclusion.reason                              = reason;
     end
   end
 
   always_ff @(posedge clk) begin
     if (step) begin
-      {held_edit, held_egress, held_hold, held_conclusion} <= {s_edit, s_egress, s_hold, s_conclusion};
-      {m_edit, m_egress, m_hold, m_conclusion}             <= {edit, held_egress, held_hold, conclusion};
-      if (held_valid && edit.punt) count <= count + 32'd1;
+      {m, held} <= {bounded, s};
+      if (held_valid && bounded.edit.punt) count <= count + 32'd1;
     end
     if (rst) begin
       {held_valid, m_valid} <= '0;

@@ -14,27 +14,13 @@ module verdict
 ) (
     input  logic           clk,
     input  logic           rst,
-    input  logic           wr_valid,
-    input  logic           change_valid,  // see `nexthop_change` of `table`
-    input  logic [19:0]    wr_address,
-    input  logic [511:0]   wr_data,
+    input  write_t         write,       // those of nexthops are its
     input  logic           s_valid,
     output logic           s_ready,
-    input  tag_t           s_tag,
-    input  header_t        s_header,
-    input  context_t       s_context,
-    input  flow_result_t   s_flow,
-    input  forward_result_t s_route,
-    input  bridge_result_t s_bridge,
-    input  bridge_result_t s_source,
-    input  nexthop_t       s_own_hop,  // fetched: the flow's nexthop
-    input  nexthop_t       s_hop,      // that of bridge, route or label
+    input  known_t         s,
     output logic           m_valid,
     input  logic           m_ready,
-    output edit_t          m_edit,
-    output logic [3:0]     m_egress,
-    output hold_t          m_hold,
-    output conclusion_t    m_conclusion
+    output decision_t      m
 );
 
   logic step;
@@ -63,32 +49,32 @@ module verdict
 
   always_comb begin
     packet0           = '0;
-    packet0.tag       = s_tag;
-    packet0.header    = s_header;
-    packet0.ctx       = s_context;
-    packet0.flow      = s_flow;
-    packet0.flow.hit  = s_flow.hit && s_flow.generation == s_context.generation;
-    packet0.own       = packet0.flow.hit && s_flow.has_nexthop
-        && (s_flow.action == FlowActionForward || s_flow.action[3]);
-    packet0.source_ok = !s_context.check_source || at_home();
-    nexthop0          = s_context.nexthop;
+    packet0.tag       = s.tag;
+    packet0.header    = s.header;
+    packet0.ctx       = s.ctx;
+    packet0.flow      = s.flow;
+    packet0.flow.hit  = s.flow.hit && s.flow.generation == s.ctx.generation;
+    packet0.own       = packet0.flow.hit && s.flow.has_nexthop
+        && (s.flow.action == FlowActionForward || s.flow.action[3]);
+    packet0.source_ok = !s.ctx.check_source || at_home();
+    nexthop0          = s.ctx.nexthop;
     packet0.found     = 1'b1;
     bad_table         = 1'b0;
-    unique case (s_context.path)
-      PathBridged: {bad_table, packet0.found, nexthop0} = {s_bridge.bad, s_bridge.found, s_bridge.nexthop};
-      PathRouted:  {bad_table, packet0.found, nexthop0} = {s_route.bad, s_route.found, s_route.nexthop};
+    unique case (s.ctx.path)
+      PathBridged: {bad_table, packet0.found, nexthop0} = {s.bridge.bad, s.bridge.found, s.bridge.nexthop};
+      PathRouted:  {bad_table, packet0.found, nexthop0} = {s.route.bad, s.route.found, s.route.nexthop};
       default: ;
     endcase
-    if (packet0.own) nexthop0 = s_flow.nexthop;
-    packet0.bad = s_flow.bad || s_context.check_source && s_source.bad || bad_table && !packet0.own;
+    if (packet0.own) nexthop0 = s.flow.nexthop;
+    packet0.bad = s.flow.bad || s.ctx.check_source && s.source.bad || bad_table && !packet0.own;
   end
 
   // Whether the source MAC is known to be where the packet came from.
   function automatic logic at_home();
     logic [31:0] origin;
-    origin = Wire ? s_header.outer_src[31:0] : 32'(s_header.port);
-    return s_source.found && (s_source.fixed
-        || s_source.at_tunnel == Wire && s_source.at == origin && !(Wire && s_header.outer_v6));
+    origin = Wire ? s.header.outer_src[31:0] : 32'(s.header.port);
+    return s.source.found && (s.source.fixed
+        || s.source.at_tunnel == Wire && s.source.at == origin && !(Wire && s.header.outer_v6));
   endfunction
 
   // ---- Clocks 2 and 3: the nexthop is read, on chip; one that was fetched may have been amid its change
@@ -97,13 +83,14 @@ module verdict
   nexthop_t    changed;
 
   always_ff @(posedge clk) begin
-    if (change_valid) {changed_number, changed} <= {wr_address, wr_data};
+    if (write.valid && write.into == TableNexthopChange) {changed_number, changed} <= {write.address, write.data};
     if (rst) changed_number <= '0;
   end
 
   table_ram #(.Width(NexthopWidth), .Depth(Nexthops)) nexthops (
       .clk, .step,
-      .wr_valid, .wr_address(wr_address[$clog2(Nexthops)-1:0]), .wr_data(wr_data[NexthopWidth-1:0]),
+      .wr_valid(write.valid && write.into == TableNexthop),
+      .wr_address(write.address[$clog2(Nexthops)-1:0]), .wr_data(write.data[NexthopWidth-1:0]),
       .address(nexthop1[$clog2(Nexthops)-1:0]), .data(hop3)
   );
 
@@ -112,7 +99,7 @@ module verdict
   always_ff @(posedge clk) begin
     if (step) begin
       {packet1, nexthop1}   <= {packet0, nexthop0};
-      fetched1              <= packet0.own ? s_own_hop : s_hop;
+      fetched1              <= packet0.own ? s.own_hop : s.hop;
       packet2               <= packet1;
       in_memory2            <= in_memory(nexthop1, Nexthops);
       fetched2              <= nexthop1 == changed_number ? changed : fetched1;
@@ -256,10 +243,7 @@ module verdict
 
   always_ff @(posedge clk) begin
     if (step) begin
-      m_edit       <= edit;
-      m_egress     <= edit.punt ? HostEgress : hop.egress;
-      m_hold       <= hold;
-      m_conclusion <= conclusion;
+      m <= '{edit: edit, egress: edit.punt ? HostEgress : hop.egress, hold: hold, conclusion: conclusion};
     end
     if (rst) m_valid <= 1'b0;
     else if (step) m_valid <= valid3;

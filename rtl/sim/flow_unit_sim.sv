@@ -3,6 +3,7 @@
 // Four pipes' look-ups in the flow table, over the two memories that they share. Checks AXI. Latency and throughput as
 // `flow_lookup` and `memory`.
 module flow_unit_sim
+  import registers_pkg::*;
   import viaduct_pkg::*;
 #(
     localparam int unsigned Pipes      = 4,
@@ -52,15 +53,21 @@ module flow_unit_sim
     input  logic         [Channels-1:0][1:0]    bresp
 );
   logic [Channels-1:0][3:0] arlen;
-  logic [1:0][Pipes-1:0] req_valid, req_ready, resp_valid, resp_ready;
-  line_t [1:0][Pipes-1:0] req_line;
-  tag_t [1:0][Pipes-1:0] req_context, resp_context;
-  logic [1:0][Pipes-1:0][511:0] resp_data;
+  memory_req_t [1:0][Pipes-1:0] reqs;
+  memory_resp_t [1:0][Pipes-1:0] resps;
+  write_t write;
+
+  assign write = '{valid: stash_valid, into: TableStash, address: 20'(stash_number), data: stash_data};
 
   for (genvar p = 0; p < Pipes; p++) begin : g_pipe
-    logic [1:0] pipe_req_valid, pipe_resp_ready;
-    line_t [1:0] pipe_req_line;
-    tag_t [1:0] pipe_req_context;
+    lookup_t asked;
+    flow_found_t found;
+
+    always_comb begin
+      asked = '0;
+      {asked.tag, asked.key} = {s_tag[p], s_key[p]};
+    end
+    assign {m_valid[p], m_tag[p], m_result[p]} = found;
 
     flow_lookup #(
         .BucketBits(BucketBits)
@@ -68,50 +75,26 @@ module flow_unit_sim
         .clk,
         .rst,
         .secret,
-        .wr_valid    (stash_valid),
-        .wr_number   (stash_number),
-        .wr_data     (stash_data),
-        .s_valid     (s_valid[p]),
-        .s_ready     (s_ready[p]),
-        .s_tag       (s_tag[p]),
-        .s_key       (s_key[p]),
-        .m_valid     (m_valid[p]),
-        .m_tag       (m_tag[p]),
-        .m_result    (m_result[p]),
-        .req_valid   (pipe_req_valid),
-        .req_ready   ({req_ready[1][p], req_ready[0][p]}),
-        .req_line    (pipe_req_line),
-        .req_context (pipe_req_context),
-        .resp_valid  ({resp_valid[1][p], resp_valid[0][p]}),
-        .resp_ready  (pipe_resp_ready),
-        .resp_context({resp_context[1][p], resp_context[0][p]}),
-        .resp_data   ({resp_data[1][p], resp_data[0][p]})
+        .write,
+        .s_valid(s_valid[p]),
+        .s_ready(s_ready[p]),
+        .s      (asked),
+        .found,
+        .reqs   ({reqs[1][p], reqs[0][p]}),
+        .resps  ({resps[1][p], resps[0][p]})
     );
-    for (genvar h = 0; h < 2; h++) begin : g_half
-      assign req_valid[h][p]   = pipe_req_valid[h];
-      assign req_line[h][p]    = pipe_req_line[h];
-      assign req_context[h][p] = pipe_req_context[h];
-      assign resp_ready[h][p]  = pipe_resp_ready[h];
-    end
   end
 
   for (genvar h = 0; h < 2; h++) begin : g_memory
-    memory #(
-        .Requesters  (Pipes),
-        .Banks       (Banks),
-        .LineBytes   (64),
-        .ContextWidth(TagWidth)
+    table_memory #(
+        .Requesters(Pipes),
+        .Banks     (Banks),
+        .LineBytes (64)
     ) half (
         .clk,
         .rst,
-        .req_valid   (req_valid[h]),
-        .req_ready   (req_ready[h]),
-        .req_line    (req_line[h]),
-        .req_context (req_context[h]),
-        .resp_valid  (resp_valid[h]),
-        .resp_ready  (resp_ready[h]),
-        .resp_context(resp_context[h]),
-        .resp_data   (resp_data[h]),
+        .reqs        (reqs[h]),
+        .resps       (resps[h]),
         .wr_valid    (wr_valid[h]),
         .wr_ready    (wr_ready[h]),
         .wr_line     (wr_line[h]),

@@ -54,7 +54,7 @@ const ENGINE_2X2: &[Top] = &[Top {
 
 /// Modules by themselves.
 const UNITS: &[Top] = &[
-    unit("bridge_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GBridgeBits=8"]),
+    unit("bridge_unit_sim", PACKAGES),
     unit("commands", &["registers_pkg.sv", "viaduct_pkg.sv", "-GPipes=2"]),
     unit("counter_ram", &["-GEntries=16"]),
     unit("entropy", PACKAGES),
@@ -87,7 +87,7 @@ const UNITS: &[Top] = &[
     unit("parser_top", &["registers_pkg.sv", "viaduct_pkg.sv", "parse/parse_pkg.sv"]),
     unit("probe", &[]),
     unit("rewriter_sim", PACKAGES),
-    unit("route_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GRoute6Bits=10"]),
+    unit("route_unit_sim", PACKAGES),
     unit("seen_bits", &["-GFlows=256"]),
     unit("skid", &[]),
     unit("window_budget", &["-GEntries=4", "-GWindowBits=5"]),

@@ -5,7 +5,7 @@ use crate::secret;
 use card::cuckoo::{Cuckoo, Entry};
 use card::registers::Bridge;
 use card::step::{Line, Step};
-use rtl::BridgeLookup;
+use rtl::BridgeUnitSim;
 
 /// As in the top module.
 const BITS: u32 = 8;
@@ -13,7 +13,7 @@ const BITS: u32 = 8;
 /// Network and MAC.
 type Key = (u16, u64);
 
-impl Unit for BridgeLookup {
+impl Unit for BridgeUnitSim {
     type Key = Key;
     const REQUESTERS: usize = 2;
 
@@ -67,8 +67,8 @@ impl Unit for BridgeLookup {
     }
 }
 
-fn bench(manner: Manner) -> Bench<BridgeLookup> {
-    let mut unit = BridgeLookup::new();
+fn bench(manner: Manner) -> Bench<BridgeUnitSim> {
+    let mut unit = BridgeUnitSim::new();
     unit.secret_mut().set_bytes(0, &secret());
     unit.set_s_valid(false);
     unit.set_resp_valid(0);
@@ -103,7 +103,7 @@ fn find<'a>(table: &'a Cuckoo<Bridge>, &(vrf, mac): &Key) -> Option<&'a Bridge> 
 }
 
 /// A table filled to `percent` of its 1024 entries, also in memory.
-fn filled(bench: &mut Bench<BridgeLookup>, percent: usize) -> Cuckoo<Bridge> {
+fn filled(bench: &mut Bench<BridgeUnitSim>, percent: usize) -> Cuckoo<Bridge> {
     let mut table = Cuckoo::new(BITS, crate::SECRET);
     while table.len() < 1024 * percent / 100 {
         let entry = entry(key(&mut bench.random), &mut bench.random);

@@ -5,7 +5,7 @@ use crate::secret;
 use card::route6::Routes6;
 use card::step::{Line, Step};
 use card::trie::Trie;
-use rtl::RouteLookup;
+use rtl::RouteUnitSim;
 use std::collections::BTreeMap;
 
 /// As in the top module.
@@ -21,7 +21,7 @@ pub struct Key {
     lengths: u128,
 }
 
-impl Unit for RouteLookup {
+impl Unit for RouteUnitSim {
     type Key = Key;
     const REQUESTERS: usize = 5;
 
@@ -78,8 +78,8 @@ impl Unit for RouteLookup {
     }
 }
 
-fn bench(manner: Manner) -> Bench<RouteLookup> {
-    let mut unit = RouteLookup::new();
+fn bench(manner: Manner) -> Bench<RouteUnitSim> {
+    let mut unit = RouteUnitSim::new();
     unit.secret_mut().set_bytes(0, &secret());
     unit.set_s_valid(false);
     unit.set_resp_valid(0);
@@ -119,7 +119,7 @@ fn address(random: &mut Random, v6: bool) -> u128 {
 }
 
 impl Routes {
-    fn new(bench: &mut Bench<RouteLookup>) -> Self {
+    fn new(bench: &mut Bench<RouteUnitSim>) -> Self {
         let (mut trie, mut roots) = (Trie::new(16), BTreeMap::new());
         for vrf in VRFS {
             let (root, steps) = trie.add(vrf).expect("room");
