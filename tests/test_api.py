@@ -131,8 +131,8 @@ def test_a_client_that_never_reads_its_streams_costs_nobody_anything(host, stubs
         pid = host.viaduct("status")["pid"]
         memory = resident(pid)
         host.a1.run(["ping", "-q", "-f", "-c", "20000", "-s", "1400", SEATS["a2"].address], timeout=60)
-        # 56 MB passed, four times over.
-        assert resident(pid) < memory + (64 << 20)
+        # Each stream had 110 MB and more, and holds a few thousand packets at most.
+        assert resident(pid) < memory + (200 << 20)
         assert host.viaduct("status")
         with socket.socket(socket.AF_UNIX) as another:
             another.connect(str(host.run_dir / "viaduct.sock"))
