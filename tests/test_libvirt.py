@@ -62,7 +62,7 @@ remember_owner = 0
         mounts = "".join(f"mkdir -p {path}; mount -t {'hugetlbfs' if 'huge' in path else 'tmpfs'} x {path}; "
                          for path in self.DIRECTORIES)
         script = (f"{mounts} cp -r {self.etc}/. /etc/libvirt/ && chmod 711 /var/lib/libvirt && "
-                  "mkdir /var/log/libvirt/qemu && exec libvirtd --timeout 0")
+                  "mkdir /var/log/libvirt/qemu && exec libvirtd --timeout 0 --pid-file /run/libvirt/libvirtd.pid")
         self.daemon = None
         self.command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
 
