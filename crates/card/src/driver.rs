@@ -195,6 +195,11 @@ impl<C: Card> Driver<C> {
         self.vnis(compiler, &touched)?;
         self.remotes(compiler, &touched)?;
         self.ports(compiler, &touched)?;
+        if touched.lines {
+            for (number, line) in self.hops.waiting() {
+                self.change_nexthop(number, &line)?;
+            }
+        }
         self.barrier()?;
         for vrf in &touched.vrfs {
             self.drop_network(compiler, *vrf)?;

@@ -1,7 +1,7 @@
 //! Numbers of the card's nexthops: equal ones share a number, which counts its users.
 
 use crate::compile::{Compiler, Hop};
-use crate::registers::Nexthop;
+use crate::registers::{Nexthop, NexthopKind};
 use model::Lookup;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,8 @@ struct Used {
     /// By how many.
     count: usize,
     line: Nexthop,
+    /// The card has the host's line instead, until [`Hops::waiting`] returns this one.
+    waits: bool,
 }
 
 /// The numbers.
@@ -60,7 +62,7 @@ impl Hops {
         // Without room it is counted all the same, so its current users lead to the host for good.
         let number = self.free.pop_first().or_else(|| self.fresh()).unwrap_or(HOST);
         let line = line();
-        self.used.insert(hop, Used { number, count: 1, line });
+        self.used.insert(hop, Used { number, count: 1, line, waits: false });
         (number, (number != HOST).then_some(line))
     }
 
@@ -85,16 +87,24 @@ impl Hops {
         self.free.extend(self.retired.drain(..));
     }
 
-    /// The lines that have changed.
+    /// The lines that have changed. What leads to a guest waits, and leads to the host until all tables say the same of
+    /// the guest: else packets of the network that it left would follow the rules of the one that it moved to.
     pub fn rewritten<T: Lookup>(&mut self, compiler: Compiler<'_, T>) -> Vec<(u32, Nexthop)> {
         let mut changed = Vec::new();
         for (hop, used) in &mut self.used {
             let line = compiler.line(hop);
             if line != used.line && used.number != HOST {
                 used.line = line;
-                changed.push((used.number, line));
+                used.waits = line.kind == NexthopKind::Guest as u8;
+                changed.push((used.number, if used.waits { Nexthop::default() } else { line }));
             }
         }
         changed
+    }
+
+    /// The lines that waited.
+    pub fn waiting(&mut self) -> Vec<(u32, Nexthop)> {
+        let line = |used: &mut Used| std::mem::take(&mut used.waits).then_some((used.number, used.line));
+        self.used.values_mut().filter_map(line).collect()
     }
 }

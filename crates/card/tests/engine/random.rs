@@ -10,7 +10,7 @@ const OF_TABLES: usize = 8000;
 
 /// Packets in all; the environment may ask for more.
 fn packets() -> usize {
-    std::env::var("CARD_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
+    std::env::var("CARD_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
 /// Conversations of random guests, and some meaningless packets; the card knows what the host has seen of them.

@@ -6,6 +6,7 @@
 #[path = "../host/mod.rs"]
 mod host;
 mod memory;
+mod rates;
 mod rounds;
 mod shell;
 

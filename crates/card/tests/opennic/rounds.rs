@@ -62,11 +62,16 @@ fn attachment(vif: &Vif) -> Option<Attachment> {
 impl Rounds {
     /// A host with random tables.
     pub fn new(rng: &mut Rng) -> Self {
-        let commands = Commands::open(Pair::of(Shell::new())).unwrap().with_blank_memory();
-        let mut host = Host::new(commands, attachment);
+        let mut rounds = Self::empty();
         let changes = tables(rng, true);
-        host.set_up(rng, &changes);
-        Self { host, counts: Counts::default(), sent: Vec::new() }
+        rounds.host.set_up(rng, &changes);
+        rounds
+    }
+
+    /// A host without tables.
+    pub fn empty() -> Self {
+        let commands = Commands::open(Pair::of(Shell::new())).unwrap().with_blank_memory();
+        Self { host: Host::new(commands, attachment), counts: Counts::default(), sent: Vec::new() }
     }
 
     /// Gives the packets sent so far to both cards, in a different order each time, and compares the results.

@@ -103,7 +103,8 @@ impl DropReason {
                 "Forged or late resets; if replies take another path, `tcp_asymmetric = true` in the network."
             }
             Self::TcpMidstream => {
-                "Connections from before a restart: `tcp_midstream = true` in the network takes them."
+                "Connections from before the machine restarted, or of another path: `tcp_midstream = true` in the \
+                 network takes them."
             }
             Self::Policed => "Raise the rule's `police`.",
             Self::RateLimited => "Raise `rate`; if only large sends fail, its `burst_kb` is below 192.",
