@@ -10,11 +10,13 @@ use card::driver::Driver;
 use card::{Budgets, CardError, Commands};
 use engine::{AttachError, Engine};
 use executor::{
-    CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
-    LearnedMac, NeighbourInfo, VifCounters, WorkerCounters,
+    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
+    LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use mem::Opened;
-use model::{ApplyError, Change, Explanation, Learn, NexthopId, RuleId, VifId, VifKind};
+use model::{
+    ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId, VifKind,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -153,6 +155,10 @@ impl Executor for CardExecutor {
         Ok(())
     }
 
+    fn enter_counts(&self, past: Past) {
+        self.engine.enter_counts(past);
+    }
+
     fn workers(&self) -> Vec<WorkerCounters> {
         let mut workers = self.engine.workers();
         workers.push(self.stats.worker(workers.len()));
@@ -192,6 +198,10 @@ impl Executor for CardExecutor {
         self.engine.enter_flows(flows)
     }
 
+    fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord> {
+        self.engine.remembered(record)
+    }
+
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         let flushed = self.engine.flush_flows(which);
         self.orders.tell(Message::Flushed);
@@ -214,8 +224,16 @@ impl Executor for CardExecutor {
         self.engine.learned()
     }
 
-    fn enter_learned(&self, macs: &[Learn]) -> usize {
+    fn enter_learned(&self, macs: &[(Learn, Seconds)]) -> usize {
         self.engine.enter_learned(macs)
+    }
+
+    fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)> {
+        self.engine.found_neighbours()
+    }
+
+    fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)]) {
+        self.engine.enter_neighbours(found);
     }
 
     fn neighbours(&self) -> Vec<NeighbourInfo> {
