@@ -31,7 +31,7 @@ const TUN: (u32, u32) = (10, 200);
 pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
     let wanted = match request {
         Request::TapState | Request::TapCarrier { .. } | Request::ConfigureTap { .. } => 1,
-        Request::AttachXdp(_) => descriptors.len().clamp(1, MAX_QUEUES),
+        Request::AttachXdp(_) | Request::InheritTap { .. } => descriptors.len().clamp(1, MAX_QUEUES),
         Request::ReplaceXdp(_) => 2,
         _ => 0,
     };
@@ -53,7 +53,13 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         Request::Packet { index, sockets } => {
             ensure(is_wire(*index) && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
         }
-        Request::XdpSocket | Request::ForgetTap { .. } | Request::Settle | Request::Stop => Ok(()),
+        Request::XdpSocket
+        | Request::ForgetTap { .. }
+        | Request::Settle
+        | Request::Retire(_)
+        | Request::Succeed
+        | Request::Stop => Ok(()),
+        Request::InheritTap { .. } => ensure(descriptors.iter().all(is_tap), "a descriptor is not of a tap"),
         Request::AttachXdp(program) => {
             let all_xdp = descriptors.iter().all(is_xdp);
             xdp(program).and(ensure(all_xdp, "a descriptor is not an AF_XDP socket"))
@@ -62,6 +68,9 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         Request::Listen { path, mode, backlog, .. } => {
             let possible = is_mode(*mode) && (1..=MOST_WAITING).contains(backlog);
             is_path(path).and(ensure(possible, "no mode or backlog of a socket"))
+        }
+        Request::AdoptSocket { path, mode, .. } => {
+            is_path(path).and(ensure(is_mode(*mode), "no mode of a socket"))
         }
         Request::Give { mode, .. } => ensure(is_mode(*mode), "no mode of a socket"),
         Request::Remove { .. } => Ok(()),
@@ -181,6 +190,8 @@ mod tests {
         refused(&Request::ConfigureTap { mtu: 1500, mac: None }, &[null()]);
         refused(&Request::ConfigureTap { mtu: 1500, mac: None }, &[]);
         refused(&Request::TapCarrier { up: false }, &[null()]);
+        refused(&Request::InheritTap { device: "tap1".into() }, &[]);
+        refused(&Request::InheritTap { device: "tap1".into() }, &[null()]);
         refused(&Request::Config, &[null()]);
         let program = XdpProgram { index: 2, mac: [0; 6], addresses: Vec::new(), all: true, several: false };
         refused(&Request::AttachXdp(program.clone()), &[]);
@@ -204,6 +215,7 @@ mod tests {
         for path in ["", "vm1.sock", "/", "/run/../etc/x", "/run/\0", long.as_str()] {
             refused(&listen(path, 0o660), &[]);
             refused(&Request::Connect { path: path.into() }, &[]);
+            refused(&Request::AdoptSocket { path: path.into(), owner: None, mode: 0o660 }, &[]);
         }
         refused(&listen("/run/vm1.sock", 0o4755), &[]);
         refused(&Request::Give { file: 1, owner: None, mode: 0o2660 }, &[]);
@@ -238,6 +250,7 @@ mod tests {
                     | Request::TapCarrier { .. }
                     | Request::ConfigureTap { .. }
                     | Request::AttachXdp(_)
+                    | Request::InheritTap { .. }
             );
             let most = usize::from(takes_one);
             if check(&request, &descriptors[..most]).is_err() {
@@ -248,7 +261,7 @@ mod tests {
                     assert!((1..16).contains(&tap.device.len()) && !tap.device.contains(['/', '%', '\0']));
                     assert!((1..=253).contains(&tap.queues));
                 }
-                Request::Listen { path, mode, .. } => {
+                Request::Listen { path, mode, .. } | Request::AdoptSocket { path, mode, .. } => {
                     assert!(path.is_absolute() && mode <= 0o777);
                     assert!(!path.components().any(|part| part == Component::ParentDir));
                 }
@@ -262,6 +275,7 @@ mod tests {
                 | Request::TapCarrier { .. }
                 | Request::ConfigureTap { .. }
                 | Request::AttachXdp(_)
+                | Request::InheritTap { .. }
                 | Request::ReplaceXdp(_) => unreachable!(),
                 _ => {}
             }

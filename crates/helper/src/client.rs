@@ -88,6 +88,28 @@ impl Helper {
         let _ = self.ask(&Request::Settle, &[]);
     }
 
+    /// A tap that another daemon hands over, by its queues. [`Opener::tap`] then returns it.
+    ///
+    /// # Errors
+    /// It is no tap, or the daemon has opened its ports.
+    pub fn inherit_tap(&self, device: &str, queues: &[OwnedFd]) -> io::Result<()> {
+        let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
+        Ok(self.descriptors(&Request::InheritTap { device: device.to_owned() }, &queues).map(drop)?)
+    }
+
+    /// Whether another daemon takes over, and has the taps.
+    pub fn retire(&self, retires: bool) {
+        let _ = self.ask(&Request::Retire(retires), &[]);
+    }
+
+    /// The daemon has taken over from another one, which ends.
+    ///
+    /// # Errors
+    /// Its helper's socket can't have the place of the other one's: taps end with this daemon.
+    pub fn succeed(&self) -> io::Result<()> {
+        Ok(self.descriptors(&Request::Succeed, &[]).map(drop)?)
+    }
+
     /// The daemon stops: taps that it drops from now on are kept for the next one.
     pub fn stop(&self) {
         let _ = self.ask(&Request::Stop, &[]);
@@ -261,6 +283,16 @@ impl Sockets for Helper {
         }
     }
 
+    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, sockets::Error> {
+        let path = std::path::absolute(&place.path)
+            .map_err(|source| sockets::Error::Os { path: place.path.clone(), source })?;
+        let request = Request::AdoptSocket { path, owner: place.owner, mode: place.mode };
+        match self.ask(&request, &[]) {
+            Ok((Reply::Listening { file }, _)) => Ok(Box::new(HelpersFile { helper: self.clone(), file })),
+            other => Err(asked(unexpected(other))),
+        }
+    }
+
     fn connect(&self, path: &Path) -> Result<OwnedFd, sockets::Error> {
         let path = std::path::absolute(path)
             .map_err(|source| sockets::Error::Os { path: path.to_owned(), source })?;
@@ -330,6 +362,25 @@ mod tests {
         assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o600);
         let taken = helper.listen(&place, SocketType::STREAM, 8).unwrap_err().to_string();
         assert!(taken.contains("in use"), "{taken}");
+        drop(file);
+        assert!(!place.path.exists());
+    }
+
+    #[test]
+    fn a_socket_is_handed_over_before_ports_are_open() {
+        let (helper, dir) = helper();
+        let place = place(dir.path(), "run/vm1.sock");
+        // That of another daemon.
+        let _listening = UnixListener::bind(&place.path).unwrap();
+        let file = helper.adopt(&place).unwrap();
+        assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o640);
+        file.give_to(None, 0o600).unwrap();
+        assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o600);
+        assert!(helper.adopt(&Place { path: dir.path().join("run/vm2.sock"), ..place.clone() }).is_err());
+        assert!(helper.adopt(&Place { path: "/etc/x.sock".into(), ..place.clone() }).is_err());
+        helper.settle();
+        let refused = helper.adopt(&place).unwrap_err().to_string();
+        assert!(refused.contains("has opened its ports"), "{refused}");
         drop(file);
         assert!(!place.path.exists());
     }

@@ -2,9 +2,10 @@
 //! is one of a few things and makes sense.
 //!
 //! The daemon touches guests' memory and reads what they, programs and peers send, so one of them may come to own it.
-//! What it owns then is what can be asked here: a tap that is not there yet, or that the last daemon had, sockets on a network device, a unix
-//! socket that nobody else could have put there, a connection to a VMM, both in directories that it was told at its
-//! start; and the daemon's own configuration file. The helper never sees guests' memory, and nothing but the daemon speaks to it.
+//! What it owns then is what can be asked here: a tap that is not there yet, or that the last daemon had, sockets on a
+//! network device, a unix socket that nobody else could have put there, a connection to a VMM, both in directories that
+//! it was told at its start; and the daemon's own configuration file. The helper never sees guests' memory, and nothing
+//! but the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). What is done is in
 //! `wire` and `sockets`: a daemon without a sandbox calls the same functions itself.

@@ -12,6 +12,16 @@ pub enum Request {
     Tap(TapPort),
     /// The state of a tap. One of its queues comes with the request.
     TapState,
+    /// A tap that another daemon hands over: its queues come with the request, and [`Request::Tap`] returns them. Before
+    /// [`Request::Settle`] only.
+    InheritTap {
+        /// The name under which it was created.
+        device: String,
+    },
+    /// Whether another daemon takes over and has the taps: then they are not to be kept when this one ends.
+    Retire(bool),
+    /// The daemon has taken over from another one, which ends: from now on its taps are kept for the next.
+    Succeed,
     /// Let go of a tap, which ends with its last descriptor.
     ForgetTap {
         /// The name under which it was created.
@@ -60,6 +70,16 @@ pub enum Request {
         mode: u32,
         /// Connections that may wait.
         backlog: i32,
+    },
+    /// The file of a socket that another daemon hands over. The answer is [`Reply::Listening`], without the socket. Before
+    /// [`Request::Settle`] only.
+    AdoptSocket {
+        /// Path of its file.
+        path: PathBuf,
+        /// As for [`Request::Listen`].
+        owner: Option<(u32, u32)>,
+        /// The file's mode.
+        mode: u32,
     },
     /// Give a socket's file to another owner.
     Give {

@@ -4,7 +4,7 @@ use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
 use crate::request::{Answer, Refusal, Reply, Request};
-use crate::taps::{Heir, Taps, wait};
+use crate::taps::{Heir, Taps, move_in, wait};
 use crate::under_way::{UnderWay, Work};
 use crate::{bar, confine, users};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -89,6 +89,8 @@ pub struct Server {
     started_as: Account,
     files: Files,
     taps: Taps,
+    /// The socket of [`Heir`], or why there is none.
+    heir: Result<PathBuf, String>,
     at_once: AtomicUsize,
     /// The daemon has: nobody may ask for anything.
     has_ended: AtomicBool,
@@ -107,6 +109,7 @@ impl Server {
             started_as,
             files: Files::default(),
             taps: Taps::default(),
+            heir: Err("the helper does not listen".to_owned()),
             at_once: AtomicUsize::new(0),
             has_ended: AtomicBool::new(false),
             under_way: UnderWay::default(),
@@ -122,15 +125,16 @@ impl Server {
         let heir = std::fs::create_dir_all(run_dir)
             .map_err(|source| sockets::Error::Os { path: run_dir.to_owned(), source })
             .and_then(|()| Heir::listen(run_dir, self.started_as.uid));
-        match heir {
-            Ok(heir) => Some(heir),
-            // A daemon runs there, so that this one does not stay.
-            Err(sockets::Error::InUse(_)) => None,
-            Err(e) => {
-                tracing::warn!("taps will end with the daemon: {e}");
-                None
+        let heir = match heir {
+            // A daemon runs there: this one does not stay, or takes over.
+            Err(sockets::Error::InUse(_)) => {
+                self.taps.set_anothers(true);
+                Heir::listen_beside(run_dir, self.started_as.uid)
             }
-        }
+            other => other.inspect_err(|e| tracing::warn!("taps will end with the daemon: {e}")),
+        };
+        self.heir = heir.as_ref().map(|heir| heir.path.clone()).map_err(ToString::to_string);
+        heir.ok()
     }
 
     /// Logs what the daemon causes, the first, second, fourth, eighth time and so on: however many invalid requests it
@@ -215,6 +219,22 @@ impl Server {
                 self.taps.settle();
                 done(Vec::new())
             }
+            Request::InheritTap { device } => {
+                self.check_not_settled()?;
+                self.taps.inherit_one(device, descriptors)?;
+                done(Vec::new())
+            }
+            Request::Retire(retires) => {
+                self.taps.set_anothers(*retires);
+                done(Vec::new())
+            }
+            Request::Succeed => {
+                self.taps.set_anothers(false);
+                // Nobody else's: another daemon that starts may have been faster to listen.
+                let no_heir = |why| Refusal::new(format!("{why}; replace the daemon again"));
+                move_in(self.heir.as_ref().map_err(no_heir)?, self.directories.run_dir())?;
+                done(Vec::new())
+            }
             Request::Stop => {
                 self.taps.stop();
                 done(Vec::new())
@@ -252,6 +272,11 @@ impl Server {
                 let (socket, file) = self.listen(&place, kind, *backlog)?;
                 Ok((Reply::Listening { file }, vec![socket]))
             }
+            Request::AdoptSocket { path, owner, mode } => {
+                self.check_not_settled()?;
+                let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
+                Ok((Reply::Listening { file: self.adopt(&place)? }, Vec::new()))
+            }
             Request::Give { file, owner, mode } => {
                 let (path, file) = self.files.get(*file).ok_or_else(no_socket)?;
                 let _work = self.begin(&path)?;
@@ -275,10 +300,10 @@ impl Server {
 
     /// A tap: that of the daemon before, or a new one.
     fn tap(&self, port: &TapPort) -> Result<Vec<OwnedFd>, Refusal> {
-        let queues = match self.taps.take(port) {
-            Some(queues) => queues,
-            None => wire::Here.tap(port)?,
-        };
+        if let Some(queues) = self.taps.take(port) {
+            return Ok(queues);
+        }
+        let queues = wire::Here.tap(port)?;
         self.taps.keep(&port.device, &queues)?;
         Ok(queues)
     }
@@ -299,6 +324,24 @@ impl Server {
         let (socket, file) = sockets::Here.listen(place, kind, backlog)?;
         let file = self.files.keep(&place.path, file).ok_or_else(|| Refusal::new("too many sockets"))?;
         Ok((socket, file))
+    }
+
+    /// Takes over the file of a socket. Returns its number.
+    fn adopt(&self, place: &Place) -> Result<u64, Refusal> {
+        self.directories.check(&place.path)?;
+        let _work = self.begin(&place.path)?;
+        let file = sockets::Here.adopt(place)?;
+        self.files.keep(&place.path, file).ok_or_else(|| Refusal::new("too many sockets"))
+    }
+
+    /// What is handed over comes before the daemon serves guests, one of which may take it over.
+    fn check_not_settled(&self) -> Result<(), Refusal> {
+        match self.taps.is_settled() {
+            false => Ok(()),
+            true => {
+                Err(Refusal::new("the daemon has opened its ports, and nothing can be handed over to it"))
+            }
+        }
     }
 
     /// Connects to a VMM: in the run-dir, to anybody's socket; elsewhere, not to root's, whose services grant rights.
@@ -331,5 +374,49 @@ impl From<XdpError> for Refusal {
     fn from(error: XdpError) -> Self {
         let XdpError { stage, source, log } = error;
         Self { xdp: Some((stage, log)), ..source.into() }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn who_takes_over_moves_only_its_own_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let us = Account { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        let start = || {
+            let mut server = Server::new(Directories::new(dir.path(), []), PathBuf::new(), us);
+            let heir = server.inherit();
+            (server, heir)
+        };
+        let serve = |heir: Option<Heir>| {
+            let (daemon, end) = std::io::pipe().unwrap();
+            let heir = heir.unwrap();
+            let served = std::thread::spawn(move || heir.serve(&[daemon.into()], &Taps::default(), || ()));
+            (served, end)
+        };
+        let file = |name: &str| std::fs::metadata(dir.path().join(name)).map(|file| file.ino()).ok();
+        let succeed = |server: &Server| server.handle(&Request::Succeed, &[]).map(drop);
+        let (first, heir) = start();
+        let running = serve(heir);
+        let (second, heir) = start();
+        let starting = serve(heir);
+        let (third, none) = start();
+        let files = [file("taps.sock"), file("taps-next.sock")];
+        assert!(files.iter().all(Option::is_some) && none.is_none());
+        let refused = succeed(&third).unwrap_err().text;
+        assert!(refused.contains("taps-next.sock") && refused.contains("replace"), "{refused}");
+        // One that had no other to replace has its place.
+        succeed(&first).unwrap();
+        assert_eq!([file("taps.sock"), file("taps-next.sock")], files);
+        succeed(&second).unwrap();
+        assert_eq!([file("taps.sock"), file("taps-next.sock")], [files[1], None]);
+        for (served, end) in [running, starting] {
+            drop(end);
+            served.join().unwrap();
+        }
     }
 }

@@ -6,7 +6,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
 };
@@ -17,11 +17,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use wire::TapPort;
 
 /// How often to look whether devices still exist. To learn of it one would have to read the packets that wait for the
 /// next daemon.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// How long an earlier daemon's helper may take to answer. One that was stopped must not keep this daemon from starting.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The inode of a network namespace, and its file system's device.
 type Namespace = (u64, u64);
@@ -36,6 +40,10 @@ struct State {
     kept: BTreeMap<String, Vec<OwnedFd>>,
     /// Those that the daemon has not asked for yet.
     inherited: BTreeMap<String, Vec<OwnedFd>>,
+    /// The daemon has opened its ports, and inherits nothing any more.
+    is_settled: bool,
+    /// The taps are another daemon's: that from which this one takes over, or the one that takes over from this one.
+    are_anothers: bool,
     /// The daemon is stopping: the taps that it drops now are kept.
     is_stopping: bool,
 }
@@ -43,10 +51,14 @@ struct State {
 impl Taps {
     /// With those of the daemon before this one.
     pub(crate) fn inherit(run_dir: &Path, user: u32) -> Self {
-        let inherited = receive(run_dir, user).unwrap_or_else(|e| {
-            tracing::debug!("no taps of an earlier daemon: {e}");
-            BTreeMap::new()
+        // One that died while it took over has its socket beside.
+        let inherited = [path(run_dir), path_beside(run_dir)].into_iter().flat_map(|socket| {
+            receive(&socket, user).unwrap_or_else(|e| {
+                tracing::debug!("{}: no taps of an earlier daemon: {e}", socket.display());
+                BTreeMap::new()
+            })
         });
+        let inherited = inherited.collect();
         Self(Mutex::new(State { inherited, ..State::default() }))
     }
 
@@ -54,14 +66,18 @@ impl Taps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queues of a tap that the daemon before this one had; `None` if it had none like this.
+    /// The queues of a tap that the daemon before this one had; `None` if it had none like this. They are kept from now
+    /// on: the daemon may end at any instant.
     pub(crate) fn take(&self, port: &TapPort) -> Option<Vec<OwnedFd>> {
-        let queues = self.lock().inherited.remove(&port.device)?;
+        let mut state = self.lock();
+        let queues = state.inherited.remove(&port.device)?;
         if queues.len() != usize::from(port.queues.max(1)) || !queues.iter().all(exists) {
             return None;
         }
         queues.iter().try_for_each(|queue| wire::set_tap_offload(queue.as_fd(), port.offload)).ok()?;
-        Some(queues)
+        let given = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>().ok()?;
+        state.kept.insert(port.device.clone(), queues);
+        Some(given)
     }
 
     /// Keeps a tap of the daemon.
@@ -81,7 +97,26 @@ impl Taps {
 
     /// Lets go of taps that the daemon did not ask for: their guests are gone.
     pub(crate) fn settle(&self) {
-        self.lock().inherited.clear();
+        let mut state = self.lock();
+        state.inherited.clear();
+        state.is_settled = true;
+    }
+
+    /// Whether the daemon has opened its ports.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.lock().is_settled
+    }
+
+    /// Takes a tap that another daemon hands over.
+    pub(crate) fn inherit_one(&self, device: &str, queues: &[OwnedFd]) -> io::Result<()> {
+        let queues = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        self.lock().inherited.insert(device.to_owned(), queues);
+        Ok(())
+    }
+
+    /// Whether the taps are another daemon's, which keeps them.
+    pub(crate) fn set_anothers(&self, are_anothers: bool) {
+        self.lock().are_anothers = are_anothers;
     }
 
     /// The daemon is about to drop everything.
@@ -89,9 +124,16 @@ impl Taps {
         self.lock().is_stopping = true;
     }
 
-    /// After the daemon's end: what is for the next one. Taps that nobody moved out of the namespace `here` end.
+    /// After the daemon's end: what is for the next one, with what this one did not come to ask for. Taps that nobody
+    /// moved out of the namespace `here` end.
     fn for_heir(&self, here: Option<Namespace>) -> BTreeMap<String, Vec<OwnedFd>> {
-        let mut taps = std::mem::take(&mut self.lock().kept);
+        let mut state = self.lock();
+        let mut taps = std::mem::take(&mut state.inherited);
+        taps.append(&mut state.kept);
+        if state.are_anothers {
+            return BTreeMap::new();
+        }
+        drop(state);
         taps.retain(|_, queues| queues.first().and_then(namespace_of) != here);
         taps
     }
@@ -116,13 +158,30 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("taps.sock")
 }
 
+/// Where the helper of a daemon listens that takes over from another one, whose helper listens at [`path`].
+fn path_beside(run_dir: &Path) -> PathBuf {
+    run_dir.join("taps-next.sock")
+}
+
+/// Puts the socket of a daemon that took over into the place of the other one's, unless it is there already. Who
+/// listens there stays the same.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn move_in(socket: &Path, run_dir: &Path) -> io::Result<()> {
+    Ok(rustix::fs::rename(socket, path(run_dir))?)
+}
+
 /// A tap that changes hands: the name under which it was created, with its queues. `None` comes last.
 type Message = Option<String>;
 
-/// Asks the helper of the daemon before this one.
-fn receive(run_dir: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
+/// Asks the helper of a daemon before this one.
+fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    connect(&socket, &SocketAddrUnix::new(path(run_dir))?)?;
+    for way in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, way, Some(PATIENCE))?;
+    }
+    connect(&socket, &SocketAddrUnix::new(from)?)?;
     if !may_have(&socket, user) {
         return Err(Errno::PERM.into());
     }
@@ -141,6 +200,8 @@ fn may_have(socket: &OwnedFd, user: u32) -> bool {
 
 /// The socket by which the next daemon's helper asks for the taps.
 pub(crate) struct Heir {
+    /// Where it was made.
+    pub(crate) path: PathBuf,
     socket: OwnedFd,
     /// Removed when dropped.
     _file: Box<dyn ListeningFile>,
@@ -156,16 +217,29 @@ impl Heir {
     /// # Errors
     /// If it can't, or another daemon's helper does.
     pub(crate) fn listen(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
-        let place = Place { path: path(run_dir), owner: None, mode: 0o600 };
+        Self::listen_at(path(run_dir), user)
+    }
+
+    /// The same, beside the helper of another daemon.
+    ///
+    /// # Errors
+    /// As for [`Self::listen`].
+    pub(crate) fn listen_beside(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
+        Self::listen_at(path_beside(run_dir), user)
+    }
+
+    fn listen_at(path: PathBuf, user: u32) -> Result<Self, sockets::Error> {
+        let place = Place { path: path.clone(), owner: None, mode: 0o600 };
         let (socket, _file) = sockets::Here.listen(&place, SocketType::SEQPACKET, 1)?;
-        Ok(Self { socket, _file, user, here: namespace() })
+        Ok(Self { path, socket, _file, user, here: namespace() })
     }
 
     /// Waits for the daemon's end, calls `ended`, and gives the taps to the next daemon's helper. Returns when that is
     /// done, or none of the devices is left.
     pub(crate) fn serve(self, daemon: &[OwnedFd], taps: &Taps, ended: impl FnOnce()) {
-        let all: Vec<_> = std::iter::once(&self.socket).chain(daemon).collect();
-        while wait(&all, None).is_none_or(|first| first == 0) {
+        // The daemon's end comes first: who asks after it is the heir.
+        let all: Vec<_> = daemon.iter().chain([&self.socket]).collect();
+        while wait(&all, None).is_none_or(|first| first == daemon.len()) {
             // A second daemon of this run-dir, which does not stay.
             drop(accept_with(&self.socket, SocketFlags::CLOEXEC));
         }
@@ -209,4 +283,33 @@ pub(crate) fn wait(on: &[&OwnedFd], most: Option<&Timespec>) -> Option<usize> {
     let mut fds: Vec<_> = on.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
     let _ = rustix::event::poll(&mut fds, most);
     fds.iter().position(|fd| !fd.revents().is_empty())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taps_of_a_daemon_that_died_while_it_took_over_are_inherited() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = rustix::process::getuid().as_raw();
+        let heirs =
+            [Heir::listen(dir.path(), user), Heir::listen_beside(dir.path(), user)].map(Result::unwrap);
+        let given = ["a", "b"].into_iter().zip(heirs).map(|(device, heir)| {
+            let queues = vec![std::fs::File::open("/dev/null").unwrap().into()];
+            std::thread::spawn(move || {
+                wait(&[&heir.socket], None);
+                let asks = heir.heir().unwrap();
+                heir.give(asks, &BTreeMap::from([(device.to_owned(), queues)]));
+            })
+        });
+        let given: Vec<_> = given.collect();
+        let taps = Taps::inherit(dir.path(), user);
+        given.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(taps.lock().inherited.keys().collect::<Vec<_>>(), ["a", "b"]);
+        // Both have made room.
+        Heir::listen(dir.path(), user).unwrap();
+        Heir::listen_beside(dir.path(), user).unwrap();
+    }
 }

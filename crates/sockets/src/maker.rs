@@ -1,7 +1,7 @@
 //! Creating sockets and connecting to them.
 
 use crate::directory::{self, Directory};
-use crate::{Error, Place, SocketFile, listen, new_socket};
+use crate::{Error, Place, SocketFile, adopt, listen, new_socket};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{SocketAddrUnix, SocketType};
@@ -20,6 +20,12 @@ pub trait Sockets: Send + Sync {
     /// # Errors
     /// As [`listen`].
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, Error>;
+
+    /// As [`adopt`].
+    ///
+    /// # Errors
+    /// As [`adopt`].
+    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, Error>;
 
     /// Connects to a stream socket, without waiting for room in its backlog. Links of others are not followed: they
     /// could lead to a socket that is not theirs.
@@ -58,6 +64,10 @@ impl Sockets for Here {
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, Error> {
         let (socket, file) = listen(place, kind, backlog)?;
         Ok((socket, Box::new(file)))
+    }
+
+    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, Error> {
+        Ok(Box::new(adopt(place)?))
     }
 
     fn connect(&self, path: &Path) -> Result<OwnedFd, Error> {
