@@ -23,7 +23,7 @@
 //!    own thread, waits for it (`virtio` a second at most) and removes its socket or device.
 
 use crate::{Burst, Offload, Segment, copy, scatter};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The receiving half of one queue pair: packets that the guest sent, or that came in by the wire. One worker owns it.
@@ -165,6 +165,45 @@ pub trait Port: Send + Sync {
     fn configure(&self, _mtu: u16, _mac: Option<[u8; 6]>) -> std::io::Result<()> {
         Ok(())
     }
+
+    /// Copies of the descriptors by which another process opens the same port: a listening socket, or the queues of a
+    /// device. Empty if it opens the port as any other.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    fn share(&self) -> std::io::Result<Vec<OwnedFd>> {
+        Ok(Vec::new())
+    }
+
+    /// Stops where nothing is under way, until [`Port::thaw`], and returns what another process needs to go on from
+    /// there; `None` if there is nothing to go on with.
+    ///
+    /// # Errors
+    /// Why it does not stop, or can't be handed over.
+    fn freeze(&self) -> std::io::Result<Option<Frozen>> {
+        Ok(None)
+    }
+
+    /// Goes on after [`Port::freeze`] or [`Port::adopt`]. A port that was opened to wait for these begins.
+    fn thaw(&self) {}
+
+    /// Goes on where the port of another process stopped, from which this is. The port was opened to wait for it. Its
+    /// VMM is answered after [`Port::thaw`]: until then, the other process may still go on in place of this one.
+    ///
+    /// # Errors
+    /// What of it can't be used.
+    fn adopt(&self, _frozen: Frozen) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A port that stopped for another process to go on with it.
+#[derive(Debug, Default)]
+pub struct Frozen {
+    /// Its state, in a format of the port's kind that later versions read.
+    pub state: String,
+    /// What it has open, in an order that the state tells.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// An opened port: the device and its queues.

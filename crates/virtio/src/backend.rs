@@ -3,10 +3,17 @@
 //! It lives on the port's control thread and is dropped with the connection. Before a change to a ring or to the
 //! guest's memory, it closes the leases of the affected rings, so no worker ever uses what changes.
 
+mod session;
+
+pub(crate) use session::Session;
+
 use crate::features::Features;
+use crate::journals::Journals;
 use crate::log::Log;
 use crate::queue::{Running, Shared};
-use crate::ring::{Addresses, Layout, LayoutError, Memory, Packed, Ring, Split, Virtqueue, dispatch};
+use crate::ring::{
+    Addresses, Identity, Journal, Layout, LayoutError, Memory, Packed, Ring, Split, Virtqueue, dispatch,
+};
 use mem::{DirtyLog, FaultWord, MAX_REGIONS, Region, RegionError, RegionSpec, Regions};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,6 +33,9 @@ pub(crate) enum Refused {
     /// Features that were not offered.
     #[error("VMM acknowledged features {0:#x}, which were not offered")]
     Features(u64),
+    /// Features of the protocol that were not offered.
+    #[error("VMM acknowledged features {0:#x} of the protocol, which were not offered")]
+    ProtocolFeatures(u64),
     /// Guest memory can't be used.
     #[error("guest memory refused: {0}")]
     Memory(#[from] RegionError),
@@ -55,6 +65,14 @@ struct Vring {
     size: u32,
     at: Option<Addresses>,
     base: u32,
+    /// The `base` that the VMM gave; the other one is ours after a stop.
+    told: u32,
+    /// Whether it ran in this connection, so that `base` is where it is.
+    ran: bool,
+    /// The journal of a packed ring that is stopped.
+    journal: Option<Journal>,
+    /// Whether the VMM asked for the position of the stopped ring: it knows it once it has the answer.
+    asked: bool,
     /// Outer: whether SET_VRING_KICK came, which starts the ring. Inner: `None` if the ring is polled instead.
     kick: Option<Option<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
@@ -67,6 +85,7 @@ struct Vring {
 pub(crate) struct Backend {
     log: Arc<Log>,
     shared: Arc<Shared>,
+    journals: Option<Arc<Journals>>,
     offered: Features,
     max_mtu: u16,
     features: Features,
@@ -74,12 +93,21 @@ pub(crate) struct Backend {
     regions: Arc<Regions>,
     /// Where pages written are marked, if features say that they are.
     dirty: Option<DirtyLog>,
+    /// The files of `regions`, and that of `dirty`, for a process that goes on here.
+    files: Vec<(RegionSpec, File)>,
+    log_file: Option<(RegionSpec, File)>,
     rings: Vec<Vring>,
 }
 
 impl Backend {
     /// A connection just made.
-    pub(crate) fn new(log: Arc<Log>, shared: Arc<Shared>, offered: Features, max_mtu: u16) -> Self {
+    pub(crate) fn new(
+        log: Arc<Log>,
+        shared: Arc<Shared>,
+        journals: Option<Arc<Journals>>,
+        offered: Features,
+        max_mtu: u16,
+    ) -> Self {
         shared.fault.clear();
         let rings = shared.queues.iter().map(|_| Vring::default()).collect();
         let protocol = VhostUserProtocolFeatures::empty();
@@ -87,12 +115,15 @@ impl Backend {
         Self {
             log,
             shared,
+            journals,
             offered,
             max_mtu,
             features,
             protocol,
             regions: Arc::default(),
             dirty: None,
+            files: Vec::new(),
+            log_file: None,
             rings,
         }
     }
@@ -152,7 +183,9 @@ impl Backend {
         // SAFETY: the layout was checked for this form of ring, in regions that `memory` keeps mapped.
         let form = unsafe {
             if packed {
-                Ring::Packed(Packed::new(layout, event_idx, features.has(Features::IN_ORDER), ring.base))
+                let kept = ring.journal.take().filter(|journal| journal.is_for(ring.size as u16));
+                let journal = kept.unwrap_or_else(|| journal(ring, index, self.journals.as_ref(), &self.log));
+                Ring::Packed(begin(ring, layout, features, journal))
             } else {
                 Ring::Split(Split::new(layout, event_idx, ring.base))
             }
@@ -172,7 +205,7 @@ impl Backend {
         (running.enabled, running.kicked) = (ring.enabled, kick.is_some());
         (running.call, running.err) = (ring.call.clone(), ring.err.clone());
         *queue.close().running() = Some(running);
-        ring.running = true;
+        (ring.running, ring.ran) = (true, true);
         debug!(guest = self.log.guest(), ring = index, packed, size = ring.size, "ring started");
         self.count_pairs();
         Ok(())
@@ -184,6 +217,9 @@ impl Backend {
         if let Some(mut running) = queue.close().running().take() {
             // Everything taken has been published: a burst ends before its lease is returned.
             ring.base = dispatch!(&mut running.ring, r => r.base());
+            if let Ring::Packed(packed) = running.ring {
+                ring.journal = Some(packed.into_journal());
+            }
         }
         if let Some(Some(kick)) = &ring.kick {
             queue.unwatch(kick.as_fd());
@@ -194,6 +230,14 @@ impl Backend {
 
     fn stop_all(&mut self) {
         (0..self.rings.len()).for_each(|i| self.stop(i));
+    }
+
+    /// A request was answered. What a VMM was told of a ring that it stopped is all that counts from then on.
+    pub(crate) fn answered(&mut self) {
+        for ring in self.rings.iter_mut().filter(|ring| ring.asked) {
+            ring.asked = false;
+            ring.journal.iter().for_each(Journal::end);
+        }
     }
 
     /// Makes a change while no ring runs, then resumes those that ran, even if the change was refused.
@@ -242,6 +286,36 @@ impl Drop for Backend {
     }
 }
 
+/// The journal of a ring, which outlives this process if it can.
+fn journal(ring: &Vring, index: usize, journals: Option<&Arc<Journals>>, log: &Log) -> Journal {
+    // As the layout was resolved.
+    let size = ring.size as u16;
+    let lasting = journals.map(|journals| journals.of(log.guest(), index, size)).transpose();
+    let lasting = lasting.unwrap_or_else(|e| {
+        log.warn(format_args!("ring {index}: the guest's interface will hang when the daemon restarts: {e}"));
+        None
+    });
+    lasting.unwrap_or_else(|| Journal::mortal(size))
+}
+
+/// A packed ring that starts where it stopped, or where the VMM says, or where a daemon was that died.
+///
+/// # Safety
+/// As [`Packed::new`], with the journal of this ring.
+unsafe fn begin(ring: &Vring, layout: Layout, features: Features, journal: Journal) -> Packed {
+    let (event_idx, in_order) = (features.has(Features::EVENT_IDX), features.has(Features::IN_ORDER));
+    // SAFETY: the caller's promise.
+    let mut packed = unsafe { Packed::new(layout, event_idx, in_order, ring.base, journal) };
+    if let Some(at) = ring.at {
+        let identity = Identity { at, size: ring.size as u16, base: ring.told as u16 };
+        let published = packed.begin(&identity, !ring.ran);
+        if let Some(call) = ring.call.as_ref().filter(|_| published) {
+            mem::signal(call.as_fd());
+        }
+    }
+    packed
+}
+
 fn spec(region: &VhostUserMemoryRegion) -> RegionSpec {
     RegionSpec {
         gpa: region.guest_phys_addr,
@@ -275,7 +349,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn reset_device(&mut self) -> Result<()> {
         self.stop_all();
         for ring in &mut self.rings {
-            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ..Vring::default() };
+            ring.journal.iter().for_each(Journal::end);
+            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ran: ring.ran, ..Vring::default() };
         }
         Ok(())
     }
@@ -291,7 +366,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         let features = Features(features);
         self.paused(|this| {
             if !features.has(Features::LOG_ALL) && this.features.has(Features::LOG_ALL) {
-                this.dirty = None;
+                (this.dirty, this.log_file) = (None, None);
             }
             this.features = features;
             // Without protocol features there is no SET_VRING_ENABLE, and rings start enabled.
@@ -311,7 +386,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         self.paused(|this| {
             // Memory that disappeared is removed with the old table.
-            this.regions = Arc::default();
+            (this.regions, this.files) = (Arc::default(), Vec::new());
             if this.shared.fault.get() == Some(FaultWord::BUS) {
                 this.shared.fault.clear();
             }
@@ -320,6 +395,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
                 regions.insert(this.map(region, file)?)?;
             }
             this.regions = Arc::new(regions);
+            table.iter().zip(files).for_each(|(region, file)| this.keep_file(region, file));
             Ok::<_, Refused>(())
         })?;
         Ok(None)
@@ -354,7 +430,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.ring(index)?.base = base;
+        let ring = self.ring(index)?;
+        (ring.base, ring.told) = (base, base);
         Ok(())
     }
 
@@ -362,7 +439,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         self.ring(index)?;
         self.stop(index as usize);
         let ring = self.ring(index)?;
-        ring.kick = None;
+        (ring.kick, ring.asked) = (None, true);
         Ok(VhostUserVringState::new(index, ring.base))
     }
 
@@ -398,8 +475,12 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        self.protocol = VhostUserProtocolFeatures::from_bits_truncate(features);
-        Ok(())
+        let offered = self.get_protocol_features()?;
+        self.protocol = offered & VhostUserProtocolFeatures::from_bits_truncate(features);
+        match features & !offered.bits() {
+            0 => Ok(()),
+            others => Err(Refused::ProtocolFeatures(others).into()),
+        }
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
@@ -424,12 +505,14 @@ impl VhostUserBackendReqHandlerMut for Backend {
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
         let spec = spec(region);
-        let region = self.map(region, &file)?;
+        let mapped = self.map(region, &file)?;
         self.paused(|this| {
             let regions = Arc::make_mut(&mut this.regions);
             // QEMU before 8.2 sends each region once for every queue pair: a repeated region replaces itself.
             regions.remove(&spec);
-            regions.insert(region)
+            regions.insert(mapped)?;
+            this.keep_file(region, file);
+            Ok::<_, RegionError>(())
         })?;
         Ok(None)
     }
@@ -439,6 +522,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         self.paused(|this| {
             // A missing region was removed for another queue pair.
             Arc::make_mut(&mut this.regions).remove(&spec);
+            this.forget_file(&spec);
             Ok::<_, Refused>(())
         })
     }
@@ -495,6 +579,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         })?;
         self.paused(|this| {
             this.dirty = Some(dirty);
+            this.keep_log(log, file);
             Ok::<_, Refused>(())
         })
     }

@@ -1,12 +1,18 @@
 //! The control thread of a port: waits for VMMs and serves them, one after the other.
 
+mod hand_over;
+
+pub(crate) use hand_over::Command;
+
 use crate::GuestPort;
 use crate::backend::Backend;
 use crate::features::Features;
+use crate::journals::Journals;
 use crate::log::Log;
 use crate::queue::Shared;
 use crate::socket::{Listener, connect};
 use crate::{Role, messages};
+use hand_over::Adoption;
 use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sockets::Sockets;
@@ -28,6 +34,8 @@ pub(crate) struct Control {
     pub(crate) config: GuestPort,
     /// Creates its socket, or connects to the VMM's.
     pub(crate) sockets: Arc<dyn Sockets>,
+    /// Where packed rings keep their positions, if over this process's end.
+    pub(crate) journals: Option<Arc<Journals>>,
     pub(crate) log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,
     /// Signalled to make the thread check whether it must end.
@@ -35,6 +43,8 @@ pub(crate) struct Control {
     pub(crate) closing: AtomicBool,
     /// The current connection, so that closing can end a wait for the rest of a message.
     pub(crate) stream: Mutex<Option<UnixStream>>,
+    /// What the thread was told and did not see yet.
+    pub(crate) command: Mutex<Option<Command>>,
     /// The last refused request, in words.
     pub(crate) refused: Mutex<Option<String>>,
 }
@@ -46,15 +56,18 @@ impl Control {
             self.log.warn(format_args!("can't send interrupts to drivers: {e}"));
         }
         let (mut pause, mut failure) = (RETRY.0, None);
-        while !self.closing.load(Ordering::Acquire) {
-            let stream = match listener {
-                Some(listener) => self.accept(listener),
-                None => self.connect(&mut failure),
+        let mut adopted = if self.config.waits { self.park() } else { None };
+        while !self.is_closing() {
+            let connected = match (adopted.take(), listener) {
+                (Some((stream, adoption)), _) => Some((stream, Some(adoption))),
+                (None, Some(listener)) => self.accept(listener).map(|stream| (stream, None)),
+                (None, None) => self.connect(&mut failure).map(|stream| (stream, None)),
             };
-            match stream {
-                Some(stream) => {
-                    self.log.info(format_args!("VMM connected"));
-                    self.serve(stream);
+            match connected {
+                Some((stream, adoption)) => {
+                    let way = if adoption.is_some() { "taken over" } else { "connected" };
+                    self.log.info(format_args!("VMM {way}"));
+                    self.serve(stream, adoption);
                     self.log.info(format_args!("VMM disconnected"));
                     pause = RETRY.0;
                 }
@@ -64,7 +77,12 @@ impl Control {
                 }
                 None => {}
             }
+            adopted = self.obey();
         }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     /// Asks the thread to end.
@@ -113,12 +131,12 @@ impl Control {
     }
 
     /// Serves one connection to its end.
-    fn serve(&self, stream: UnixStream) {
+    fn serve(&self, stream: UnixStream, adoption: Option<Adoption>) {
         *lock(&self.refused) = None;
         let served = (|| {
             let closing = stream.try_clone()?;
             *lock(&self.stream) = Some(closing);
-            self.handle_requests(stream)
+            self.handle_requests(stream, adoption)
         })();
         // Descriptors waiting in it are closed with it, which may take long: so not under the lock.
         let closing = lock(&self.stream).take();
@@ -129,23 +147,35 @@ impl Control {
         }
     }
 
-    fn handle_requests(&self, mut stream: UnixStream) -> io::Result<()> {
+    fn handle_requests(&self, mut stream: UnixStream, adoption: Option<Adoption>) -> io::Result<()> {
         let config = &self.config;
         let offered = Features::offered(config.offload);
-        let backend = Backend::new(self.log.clone(), self.shared.clone(), offered, config.mtu);
+        let journals = self.journals.clone();
+        let backend = Backend::new(self.log.clone(), self.shared.clone(), journals, offered, config.mtu);
         let backend = Arc::new(Mutex::new(backend));
-        let mut handler = BackendReqHandler::from_stream(stream.try_clone()?, backend.clone());
+        let mut handler = match adoption {
+            None => BackendReqHandler::from_stream(stream.try_clone()?, backend.clone()),
+            Some(adoption) => {
+                let handler = self.handler(&stream, &backend, adoption);
+                // The other process may still go on itself, and then answers what the VMM asks.
+                drop(self.park());
+                handler?
+            }
+        };
         loop {
             if !self.wait(Some(stream.as_fd()), None) {
-                if self.closing.load(Ordering::Acquire) {
+                if self.is_closing() {
                     return Ok(());
                 }
+                self.obey_serving(&stream, &backend);
                 continue;
             }
             if messages::handle(&mut stream, &mut lock(&backend))? {
                 continue;
             }
-            match handler.handle_request() {
+            let handled = handler.handle_request();
+            lock(&backend).answered();
+            match handled {
                 Ok(()) => {}
                 Err(VhostError::Disconnected | VhostError::SocketBroken(_)) => return Ok(()),
                 // The VMM was told if it asked for a reply; what it does next is its decision.

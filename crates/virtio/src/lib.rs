@@ -2,7 +2,8 @@
 //!
 //! Owns: virtqueues, split and packed, the device's side ([`open`] gives them as `mem`'s queues); the vhost-user
 //! protocol on a socket per guest, as server or client, with a control thread each; the checks that keep a
-//! hostile driver or a dying VMM from hurting anybody but its own guest.
+//! hostile driver or a dying VMM from hurting anybody but its own guest; the file by which the next daemon goes on with
+//! packed rings ([`Journals`]).
 //!
 //! Must not know: what is in a guest's frame beyond its length, tables, other ports.
 
@@ -10,6 +11,7 @@ mod announcement;
 mod backend;
 mod control;
 mod features;
+mod journals;
 mod lease;
 mod log;
 mod messages;
@@ -23,4 +25,5 @@ mod socket;
 mod tests;
 mod tx;
 
+pub use journals::{JournalError, Journals};
 pub use port::{Error, GuestPort, MAX_QUEUES, Role, open, open_by};

@@ -3,17 +3,19 @@
 use crate::announcement::Announcement;
 use crate::control::{Control, lock};
 use crate::features::Features;
+use crate::journals::Journals;
 use crate::log::Log;
 use crate::queue::{Queue, Shared};
 use crate::ring::Fault;
 use crate::rx::GuestRx;
 use crate::socket::Listener;
 use crate::tx::GuestTx;
-use mem::{FaultWord, Opened, Port, PortStatus, RxQueue, TxQueue};
+use mem::{FaultWord, Frozen, Opened, Port, PortStatus, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use sockets::{ListeningFile, Sockets};
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -55,6 +57,8 @@ pub struct GuestPort {
     pub mode: u32,
     /// Whether to offer checksum and segmentation offload.
     pub offload: bool,
+    /// Whether it waits for [`Port::thaw`] before it serves VMMs.
+    pub waits: bool,
 }
 
 /// Why a port can't be opened.
@@ -82,14 +86,19 @@ impl From<rustix::io::Errno> for Error {
 /// # Errors
 /// [`Error`].
 pub fn open(port: &GuestPort) -> Result<Opened, Error> {
-    open_by(port, sockets::here())
+    open_by(port, sockets::here(), None)
 }
 
-/// As [`open`], with `sockets` to create the socket or connect to it.
+/// As [`open`], with `sockets` to create the socket or connect to it. Packed rings go on after this process's death if
+/// the next one has the same `journals`.
 ///
 /// # Errors
 /// [`Error`].
-pub fn open_by(port: &GuestPort, sockets: Arc<dyn Sockets>) -> Result<Opened, Error> {
+pub fn open_by(
+    port: &GuestPort,
+    sockets: Arc<dyn Sockets>,
+    journals: Option<Arc<Journals>>,
+) -> Result<Opened, Error> {
     if !(1..=MAX_QUEUES).contains(&port.queues) {
         return Err(Error::Queues(port.queues));
     }
@@ -112,13 +121,17 @@ pub fn open_by(port: &GuestPort, sockets: Arc<dyn Sockets>) -> Result<Opened, Er
     let control = Arc::new(Control {
         config: port.clone(),
         sockets,
+        journals,
         log: Arc::new(Log::new(port.name.clone())),
         shared: shared.clone(),
         wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         closing: AtomicBool::new(false),
         stream: Mutex::new(None),
+        command: Mutex::new(None),
         refused: Mutex::new(None),
     });
+    let shared_listener =
+        listener.as_ref().map(|listener| listener.as_fd().try_clone_to_owned()).transpose()?;
     let run = control.clone();
     let (running, ended) = mpsc::channel();
     std::thread::Builder::new().name(format!("vhost-{}", port.name)).spawn(move || {
@@ -133,7 +146,7 @@ pub fn open_by(port: &GuestPort, sockets: Arc<dyn Sockets>) -> Result<Opened, Er
             .map(|i| Box::new(GuestRx::new(shared.clone(), 2 * i + 1)) as Box<dyn RxQueue>)
             .collect(),
         tx: pairs.map(|i| Arc::new(GuestTx::new(shared.clone(), 2 * i)) as Arc<dyn TxQueue>).collect(),
-        port: Arc::new(Device { control, ended: Mutex::new(ended), _file: file }),
+        port: Arc::new(Device { control, ended: Mutex::new(ended), listener: shared_listener, _file: file }),
     })
 }
 
@@ -142,6 +155,8 @@ struct Device {
     control: Arc<Control>,
     /// Carries no values; it is disconnected when the control thread ends.
     ended: Mutex<Receiver<Infallible>>,
+    /// In server role, for another process.
+    listener: Option<OwnedFd>,
     /// The socket's file, kept here so that it is removed whatever the thread does.
     _file: Option<Box<dyn ListeningFile>>,
 }
@@ -165,6 +180,22 @@ impl Port for Device {
             mtu: Some(shared.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu != 0),
             ..PortStatus::default()
         }
+    }
+
+    fn share(&self) -> io::Result<Vec<OwnedFd>> {
+        self.listener.iter().map(OwnedFd::try_clone).collect()
+    }
+
+    fn freeze(&self) -> io::Result<Option<Frozen>> {
+        self.control.freeze()
+    }
+
+    fn thaw(&self) {
+        self.control.thaw();
+    }
+
+    fn adopt(&self, frozen: Frozen) -> io::Result<()> {
+        self.control.adopt(frozen)
     }
 }
 

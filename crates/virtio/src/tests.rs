@@ -1,7 +1,9 @@
 //! Ports with a mock VMM on their socket and mock drivers on their rings.
 
+mod hand_over;
 mod hostile;
 mod migration;
+mod restart;
 
 use crate::features::Features;
 use crate::ring::mock::{Driver, GPA, RING_LEN, Ram, USER};
@@ -50,6 +52,7 @@ impl Dir {
             owner: None,
             mode: 0o620,
             offload: true,
+            waits: false,
         }
     }
 }
@@ -99,6 +102,22 @@ impl Drop for Memory {
     }
 }
 
+/// Acknowledges these features, and tells of the memory.
+fn negotiate(stream: UnixStream, features: Features, rings: usize, memory: &Memory) -> (Frontend, u64) {
+    let mut frontend = Frontend::from_stream(stream, rings as u64);
+    frontend.set_owner().unwrap();
+    let offered = Features(frontend.get_features().unwrap());
+    assert!(offered.has(features) && offered.has(Features::PROTOCOL_FEATURES));
+    let protocol = frontend.get_protocol_features().unwrap();
+    frontend.set_protocol_features(protocol).unwrap();
+    // From here on every request is answered, so that its effect is complete when it returns.
+    frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    let features = features.0 | Features::PROTOCOL_FEATURES.0;
+    frontend.set_features(features).unwrap();
+    frontend.set_mem_table(&[memory.region(GPA, USER)]).unwrap();
+    (frontend, features)
+}
+
 /// A VMM and a guest whose driver is up.
 struct Vmm {
     frontend: Frontend,
@@ -112,17 +131,7 @@ impl Vmm {
     fn new(stream: UnixStream, features: Features, queues: u16) -> Self {
         let rings = usize::from(2 * queues);
         let memory = Memory::new(rings * RING_LEN as usize + BUFFERS);
-        let mut frontend = Frontend::from_stream(stream, rings as u64);
-        frontend.set_owner().unwrap();
-        let offered = Features(frontend.get_features().unwrap());
-        assert!(offered.has(features) && offered.has(Features::PROTOCOL_FEATURES));
-        let protocol = frontend.get_protocol_features().unwrap();
-        frontend.set_protocol_features(protocol).unwrap();
-        // From here on every request is answered, so that its effect is complete when it returns.
-        frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        let features = features.0 | Features::PROTOCOL_FEATURES.0;
-        frontend.set_features(features).unwrap();
-        frontend.set_mem_table(&[memory.region(GPA, USER)]).unwrap();
+        let (frontend, features) = negotiate(stream, features, rings, &memory);
         let (packed, in_order) =
             (Features(features).has(Features::RING_PACKED), Features(features).has(Features::IN_ORDER));
         let driver = |i: usize| Driver::new(memory.ram, i as u64 * RING_LEN, SIZE, packed, in_order);

@@ -4,7 +4,7 @@ use super::drivers::mock::{Driver, Ram};
 use crate::announcement::Announcement;
 use crate::features::Features;
 use crate::queue::{Queue, Running, Shared};
-use crate::ring::{Layout, Memory, Packed, Ring, Split};
+use crate::ring::{Journal, Layout, Memory, Packed, Ring, Split};
 use crate::rx::GuestRx;
 use crate::tx::GuestTx;
 use mem::{BURST, Burst, FaultWord, Offload, Room, RxQueue, TxQueue};
@@ -79,7 +79,7 @@ fn running(ram: Ram, driver: &Driver, features: Features) -> Running {
     // SAFETY: the layout was checked, and the memory is never freed.
     let (memory, ring) = unsafe {
         let ring = match driver.packed {
-            true => Ring::Packed(Packed::new(layout, false, true, base)),
+            true => Ring::Packed(Packed::new(layout, false, true, base, Journal::mortal(driver.size))),
             false => Ring::Split(Split::new(layout, false, base)),
         };
         (Memory::new(regions, false, None).expect("memory"), ring)

@@ -3,10 +3,15 @@
 //! A ring is resolved once, when it starts, into checked pointers ([`Layout`]). The driver may write all of it at any
 //! time, so each field is read once and validated before use. An error in one chain costs the driver that chain
 //! ([`Chain::ok`]); an error that makes the ring's state untrustworthy costs it the ring ([`Fault`]). Chains are
-//! completed in the order in which they were taken, whether that is negotiated or not, so the used index alone tells
-//! where to resume.
+//! completed in the order in which they were taken, whether that is negotiated or not, so the used index of a split ring
+//! alone tells where to resume. Of a packed ring a [`Journal`] tells.
 
 mod chain;
+#[cfg(test)]
+mod death;
+mod journal;
+#[cfg(test)]
+mod kills;
 mod layout;
 #[cfg(test)]
 pub(crate) mod mock;
@@ -18,7 +23,15 @@ mod split;
 mod tests;
 mod work;
 
+/// Tests have the device die here.
+#[cfg(not(test))]
+mod death {
+    #[inline(always)]
+    pub(super) fn step() {}
+}
+
 pub(crate) use chain::{Access, MAX_CHAIN, Memory};
+pub(crate) use journal::{Identity, Journal};
 pub(crate) use layout::{Addresses, Layout, LayoutError};
 pub(crate) use packed::Packed;
 pub(crate) use split::Split;

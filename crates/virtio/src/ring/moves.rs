@@ -453,7 +453,13 @@ fn device(ram: Ram, form: Form, size: u16) -> Ring {
     // SAFETY: the memory lives as long as the world.
     unsafe {
         match form.packed {
-            true => Ring::Packed(Packed::new(layout, form.event_idx, form.in_order, 0x8000)),
+            true => Ring::Packed(Packed::new(
+                layout,
+                form.event_idx,
+                form.in_order,
+                0x8000,
+                Journal::mortal(size),
+            )),
             false => Ring::Split(Split::new(layout, form.event_idx, 0)),
         }
     }

@@ -1,6 +1,8 @@
 //! Packed virtqueues (VIRTIO 1.2, 2.8).
 
 use super::chain::{Desc, Links};
+use super::death::step;
+use super::journal::{Done, Identity, Journal, Place};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
 use mem::Segment;
 use std::ptr;
@@ -8,6 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 const DESC_AVAIL: u16 = 1 << 7;
 const DESC_USED: u16 = 1 << 15;
+const DESC_NEXT: u16 = 1;
 const DESC_WRITE: u16 = 2;
 
 /// Distance from the buffer that is taken to the one that is prefetched.
@@ -19,18 +22,27 @@ const EVENT_DESC: u16 = 2;
 
 /// A position in the ring, with its wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Position {
-    index: u16,
+pub(super) struct Position {
+    pub(super) index: u16,
     wrap: bool,
 }
 
 impl Position {
-    fn advance(self, slots: u16, size: u16) -> Self {
+    /// The first one of a ring after a reset.
+    const FIRST: Self = Self { index: 0, wrap: true };
+
+    pub(super) fn advance(self, slots: u16, size: u16) -> Self {
         let index = u32::from(self.index) + u32::from(slots);
         match index.checked_sub(size.into()) {
             Some(index) => Self { index: index as u16, wrap: !self.wrap },
             None => Self { index: index as u16, ..self },
         }
+    }
+
+    /// Slots from here to a later position; `None` if it is not later, or more than a lap.
+    pub(super) fn until(self, later: Self, size: u16) -> Option<u16> {
+        let lap = if self.wrap == later.wrap { 0 } else { size };
+        (later.index + lap).checked_sub(self.index)
     }
 
     fn back(self, slots: u16, size: u16) -> Self {
@@ -44,17 +56,14 @@ impl Position {
     }
 
     /// As event suppression and GET_VRING_BASE encode it: the wrap counter in bit 15.
-    fn encoded(self) -> u16 {
+    pub(super) fn encoded(self) -> u16 {
         self.index | u16::from(self.wrap) << 15
     }
-}
 
-/// A completed chain, not yet published.
-#[derive(Clone, Copy, Debug)]
-struct Done {
-    id: u16,
-    slots: u16,
-    written: u32,
+    /// What [`Position::encoded`] encodes.
+    pub(super) fn decoded(word: u16) -> Self {
+        Self { index: word & 0x7fff, wrap: word & 0x8000 != 0 }
+    }
 }
 
 /// The device's side of a packed ring.
@@ -69,7 +78,8 @@ pub(crate) struct Packed {
     used: Position,
     /// Slots taken and not published.
     in_flight: u16,
-    shadow: Vec<Done>,
+    /// Chains that are completed and not published, and what the next process needs to know.
+    journal: Journal,
 }
 
 impl Packed {
@@ -77,13 +87,65 @@ impl Packed {
     /// ignored: a ring is stopped with everything returned, so both positions are equal, and some VMMs leave it zero.
     ///
     /// # Safety
-    /// `at` must be a packed ring's layout and stay mapped as long as the ring lives.
-    pub(crate) unsafe fn new(at: Layout, event_idx: bool, in_order: bool, base: u32) -> Self {
-        let index = base as u16 & 0x7fff;
+    /// `at` must be a packed ring's layout and stay mapped as long as the ring lives; `journal` must be for its size.
+    pub(crate) unsafe fn new(
+        at: Layout,
+        event_idx: bool,
+        in_order: bool,
+        base: u32,
+        journal: Journal,
+    ) -> Self {
+        let base = Position::decoded(base as u16);
         // An index outside the ring (a hostile or confused VMM) starts at the beginning.
-        let next = Position { index: if index < at.size { index } else { 0 }, wrap: base & 0x8000 != 0 };
-        let shadow = Vec::with_capacity(usize::from(at.size));
-        Self { at, event_idx, in_order, next, used: next, in_flight: 0, shadow }
+        let next = if base.index < at.size { base } else { Position { index: 0, ..base } };
+        Self { at, event_idx, in_order, next, used: next, in_flight: 0, journal }
+    }
+
+    /// Notes in the journal that this ring runs. If it is the `first` time that a VMM describes it to this process, the
+    /// ring goes on where a device was that died, if one did: the VMM did not learn of its position. Returns whether
+    /// that one's last batch was published only now.
+    pub(crate) fn begin(&mut self, ring: &Identity, first: bool) -> bool {
+        let mut place = Place { position: self.next, behind: if first { 0 } else { self.journal.behind() } };
+        let mut late = false;
+        if let Some(batch) = if first { self.journal.last(ring) } else { None } {
+            let unfinished =
+                batch.from.position != batch.to.position && self.available_at(batch.from.position);
+            if !self.looks_reset(ring, if unfinished { batch.from } else { batch.to }) {
+                place = batch.to;
+                late = unfinished;
+            }
+            if late {
+                self.journal.recall(batch, self.at.size);
+                self.write(batch.from.position);
+            }
+        }
+        (self.next, self.used) = (place.position, place.position);
+        self.journal.begin(ring, place);
+        late
+    }
+
+    /// Whether the driver may have reset the device since it was here: the VMM names the first position, and all
+    /// descriptors are as a driver leaves them that cleared a ring and fills it. Nobody has used one then.
+    ///
+    /// A ring in use looks like that where it is back at the first position, which makes no difference, and where all
+    /// that was used in the lap is the end of a chain (or of a batch, IN_ORDER) that began in the lap before, if the
+    /// driver has filled all other slots anew. The journal says whether this may be so. It can't be told then from a
+    /// ring that was reset and has a chain that ends here: the guest is taken for one that did not boot meanwhile.
+    /// Linux has no such chains: it puts those of several descriptors into tables.
+    fn looks_reset(&self, ring: &Identity, at: Place) -> bool {
+        let flags = |index| self.flags(index).load(Ordering::Relaxed);
+        let is_filled = |index: &u16| Self::is_available(flags(*index), Position::FIRST.wrap);
+        let filled = (0..self.at.size).take_while(is_filled).count() as u16;
+        let is_new = (filled..self.at.size).all(|index| flags(index) & (DESC_AVAIL | DESC_USED) == 0);
+        let Position { index, wrap } = at.position;
+        let in_last_chain = wrap && (1..at.behind).contains(&index);
+        let ends_there = in_last_chain && index <= filled && flags(index - 1) & DESC_NEXT == 0;
+        ring.base == Position::FIRST.encoded() && is_new && !ends_there
+    }
+
+    /// The journal, for when the ring has stopped.
+    pub(crate) fn into_journal(self) -> Journal {
+        self.journal
     }
 
     /// Length, id and flags of a descriptor, in one word.
@@ -98,6 +160,12 @@ impl Packed {
         debug_assert!(index < self.at.size);
         // SAFETY: as above.
         unsafe { AtomicU16::from_ptr(self.at.desc.add(16 * usize::from(index) + 14).cast()) }
+    }
+
+    /// Whether the driver made the descriptor at this position available.
+    #[inline(always)]
+    fn available_at(&self, position: Position) -> bool {
+        Self::is_available(self.flags(position.index).load(Ordering::Relaxed), position.wrap)
     }
 
     fn desc(&self, index: u16) -> Desc {
@@ -141,17 +209,27 @@ impl Packed {
         }
     }
 
-    /// Writes the used descriptor of `done` at `place`, except for the flags, which are returned.
-    fn write_used(&self, place: Position, done: &Done) -> u16 {
-        let cell = self.at.desc.cast::<[u64; 2]>();
-        // SAFETY: `place` is in the ring; length and id are the six bytes before the flags.
-        unsafe {
-            let len = cell.add(place.index.into()).cast::<u32>().add(2);
-            ptr::write_volatile(len, done.written);
-            ptr::write_volatile(len.add(1).cast::<u16>(), done.id);
-        }
+    /// Writes the used descriptor of `done` at `place`, in one store: the driver sees all of it or nothing.
+    #[inline(always)]
+    fn write_used(&self, place: Position, done: Done) {
         let lap = if place.wrap { DESC_AVAIL | DESC_USED } else { 0 };
-        lap | if done.written > 0 { DESC_WRITE } else { 0 }
+        let flags = lap | if done.written() > 0 { DESC_WRITE } else { 0 };
+        step();
+        self.rest(place.index).store(done.used(flags), Ordering::Release);
+    }
+
+    /// Writes the batch into the ring, from this position on.
+    #[inline]
+    fn write(&self, from: Position) {
+        let mut entries = self.journal.entries();
+        let Some(head) = entries.next() else { return };
+        let mut place = from.advance(head.slots(), self.at.size);
+        for done in entries {
+            // The driver does not look here before the head has changed.
+            self.write_used(place, done);
+            place = place.advance(done.slots(), self.at.size);
+        }
+        self.write_used(from, head);
     }
 }
 
@@ -224,31 +302,25 @@ impl Virtqueue for Packed {
 
     #[inline]
     fn complete(&mut self, chain: Chain, written: u32) {
-        let done = Done { id: chain.id, slots: chain.slots, written };
-        match self.shadow.last_mut() {
-            // The last chain of a batch stands for all; if lengths matter, each has its own descriptor.
-            Some(last) if self.in_order && last.written == 0 && written == 0 => {
-                *last = Done { slots: last.slots + done.slots, ..done };
-            }
-            _ => self.shadow.push(done),
+        let done = Done::new(chain.id, chain.slots, written);
+        // The last chain of a batch stands for all; if lengths matter, each has its own descriptor.
+        let extends = self.in_order && written == 0 && self.journal.extend_newest(done);
+        if !extends {
+            self.journal.push(done);
         }
     }
 
     fn publish(&mut self) -> bool {
-        let Some(head) = self.shadow.first().copied() else { return false };
-        let old = self.used;
-        let head_flags = self.write_used(old, &head);
-        let mut place = old.advance(head.slots, self.at.size);
-        for done in &self.shadow[1..] {
-            let flags = self.write_used(place, done);
-            // The driver does not look here before the head's flags have changed.
-            self.flags(place.index).store(flags, Ordering::Release);
-            place = place.advance(done.slots, self.at.size);
+        let slots: u16 = self.journal.entries().map(Done::slots).sum();
+        if slots == 0 {
+            return false;
         }
-        self.flags(old.index).store(head_flags, Ordering::Release);
-        self.in_flight -= self.shadow.iter().map(|d| d.slots).sum::<u16>();
-        self.shadow.clear();
-        self.used = place;
+        let old = self.used;
+        self.used = old.advance(slots, self.at.size);
+        self.journal.announce(old, self.used);
+        self.write(old);
+        self.journal.clear();
+        self.in_flight -= slots;
         fence(Ordering::SeqCst);
         self.notify_wanted(old)
     }
@@ -272,8 +344,7 @@ impl Virtqueue for Packed {
     }
 
     fn pending(&self) -> bool {
-        let flags = self.flags(self.next.index).load(Ordering::Relaxed);
-        Self::is_available(flags, self.next.wrap)
+        self.available_at(self.next)
     }
 
     fn base(&self) -> u32 {

@@ -92,7 +92,13 @@ fn device(driver: &Driver, form: Form, base: u32) -> (Ring, Memory) {
     unsafe {
         let memory = Memory::new(regions, true, None).unwrap();
         let ring = match form.packed {
-            true => Ring::Packed(Packed::new(layout, form.event_idx, form.in_order, base)),
+            true => Ring::Packed(Packed::new(
+                layout,
+                form.event_idx,
+                form.in_order,
+                base,
+                Journal::mortal(driver.size),
+            )),
             false => Ring::Split(Split::new(layout, form.event_idx, base)),
         };
         (ring, memory)

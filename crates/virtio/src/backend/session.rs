@@ -1,0 +1,222 @@
+//! A connection to a VMM on its way to another process, which goes on with it: the VMM and its guest notice a pause.
+//!
+//! The other process sets up its back end by the requests that the VMM made here, with the same checks. So a version
+//! that lacks something of what the VMM negotiated refuses the session. What a VMM did itself is no reason to refuse:
+//! one whose memory is gone has to connect again.
+
+use super::{Backend, VhostError, spec};
+use crate::ring::Addresses;
+use mem::RegionSpec;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use vhost::vhost_user::message::{VhostUserLog, VhostUserMemoryRegion};
+use vhost::vhost_user::{Result, VhostUserBackendReqHandlerMut};
+
+/// What the VMM requested so far. The descriptors are, in this order: the connection, those of the regions, that of the
+/// log, and of each ring those that it has of `kick`, `call` and `err`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Session {
+    /// Features that the VMM acknowledged, and those of the protocol.
+    pub(crate) features: u64,
+    pub(crate) protocol: u64,
+    /// Zero if it announced none.
+    mtu: u16,
+    regions: Vec<Part>,
+    /// The log of pages written, of which there is no guest-physical address.
+    log: Option<Part>,
+    rings: Vec<RingState>,
+}
+
+impl Session {
+    /// How many descriptors it has besides the connection.
+    fn descriptors(&self) -> usize {
+        let of = |ring: &RingState| {
+            let own = [ring.kick == Kick::Descriptor, ring.call, ring.err];
+            own.into_iter().filter(|has| *has).count()
+        };
+        self.regions.len() + usize::from(self.log.is_some()) + self.rings.iter().map(of).sum::<usize>()
+    }
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    gpa: u64,
+    len: u64,
+    user: u64,
+    offset: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RingState {
+    size: u32,
+    /// Descriptors, driver area, device area.
+    at: Option<[u64; 3]>,
+    /// The position, as GET_VRING_BASE gives it.
+    base: u32,
+    /// The position that the VMM gave.
+    told: u32,
+    /// Whether it ran in this connection: then `base` is where it is, and not only what the VMM says.
+    ran: bool,
+    enabled: bool,
+    kick: Kick,
+    call: bool,
+    err: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Kick {
+    /// SET_VRING_KICK did not come: the ring is not started.
+    None,
+    /// It is polled.
+    Polled,
+    Descriptor,
+}
+
+impl From<&RegionSpec> for Part {
+    fn from(spec: &RegionSpec) -> Self {
+        let &RegionSpec { gpa, len, user, offset } = spec;
+        Self { gpa, len, user, offset }
+    }
+}
+
+/// That the session and its descriptors do not fit together.
+fn malformed() -> io::Error {
+    io::Error::other("the session of the VMM has other descriptors than it says")
+}
+
+impl Backend {
+    /// Stops all rings, and describes the session. Returns those of its descriptors that are not the connection, and
+    /// the rings that ran.
+    pub(crate) fn freeze(&mut self) -> io::Result<(Session, Vec<OwnedFd>, Vec<usize>)> {
+        let ran: Vec<_> = (0..self.rings.len()).filter(|i| self.rings[*i].running).collect();
+        self.stop_all();
+        match self.describe() {
+            Ok((session, descriptors)) => Ok((session, descriptors, ran)),
+            Err(e) => {
+                self.thaw(&ran);
+                Err(e)
+            }
+        }
+    }
+
+    /// Starts rings that ran.
+    pub(crate) fn thaw(&mut self, ran: &[usize]) {
+        for index in ran {
+            if let Err(e) = self.start(*index) {
+                self.log.warn(format_args!("{e}"));
+            }
+        }
+    }
+
+    fn describe(&self) -> io::Result<(Session, Vec<OwnedFd>)> {
+        let logged = self.log_file.iter().map(|(part, file)| (part, file));
+        let files = self.files.iter().map(|(spec, file)| (spec, file)).chain(logged);
+        let files = files.map(|(_, file)| file.as_fd().try_clone_to_owned());
+        let mut descriptors = files.collect::<io::Result<Vec<_>>>()?;
+        let mut rings = Vec::new();
+        for ring in &self.rings {
+            let kick = ring.kick.as_ref().and_then(Option::as_ref);
+            let own = [kick, ring.call.as_deref(), ring.err.as_deref()];
+            for descriptor in own.into_iter().flatten() {
+                descriptors.push(descriptor.try_clone()?);
+            }
+            rings.push(RingState {
+                size: ring.size,
+                at: ring.at.map(|at| [at.desc, at.driver, at.device]),
+                base: ring.base,
+                told: ring.told,
+                ran: ring.ran,
+                enabled: ring.enabled,
+                kick: match (&ring.kick, kick) {
+                    (None, _) => Kick::None,
+                    (Some(_), None) => Kick::Polled,
+                    (Some(_), Some(_)) => Kick::Descriptor,
+                },
+                call: ring.call.is_some(),
+                err: ring.err.is_some(),
+            });
+        }
+        let session = Session {
+            features: self.features.0,
+            protocol: self.protocol.bits(),
+            mtu: self.shared.mtu.load(Ordering::Relaxed),
+            regions: self.files.iter().map(|(spec, _)| spec.into()).collect(),
+            log: self.log_file.as_ref().map(|(spec, _)| spec.into()),
+            rings,
+        };
+        Ok((session, descriptors))
+    }
+
+    /// Checks that there is all that a session with these descriptors needs.
+    pub(crate) fn check(&self, session: &Session, descriptors: &[OwnedFd]) -> io::Result<()> {
+        if session.rings.len() > self.rings.len() {
+            let (theirs, ours) = (session.rings.len() / 2, self.rings.len() / 2);
+            let text = format!("its VMM uses {theirs} pairs of queues, and there are {ours} now");
+            return Err(io::Error::other(text));
+        }
+        match session.descriptors() == descriptors.len() {
+            true => Ok(()),
+            false => Err(malformed()),
+        }
+    }
+
+    /// Goes on with a session, which was checked, and of which the VMM's features are set already. It fails for what
+    /// the VMM did.
+    pub(crate) fn adopt(&mut self, session: &Session, descriptors: Vec<OwnedFd>) -> Result<()> {
+        let mut files = descriptors.into_iter().map(File::from);
+        let mut next = || files.next().ok_or_else(|| VhostError::ReqHandlerError(malformed()));
+        let region = |part: &Part| VhostUserMemoryRegion::new(part.gpa, part.len, part.user, part.offset);
+        let table: Vec<_> = session.regions.iter().map(region).collect();
+        let memory = table.iter().map(|_| next()).collect::<Result<Vec<_>>>()?;
+        if !table.is_empty() {
+            self.set_mem_table(&table, memory, None)?;
+        }
+        if let Some(Part { len, offset, .. }) = session.log {
+            self.set_log_base(&VhostUserLog { mmap_size: len, mmap_offset: offset }, next()?)?;
+        }
+        if session.mtu > 0 {
+            self.set_mtu(session.mtu.into())?;
+        }
+        for (index, ring) in session.rings.iter().enumerate() {
+            // At most twice `MAX_QUEUES` of them.
+            let number = index as u8;
+            let kick = (ring.kick == Kick::Descriptor).then(&mut next).transpose()?;
+            let call = ring.call.then(&mut next).transpose()?;
+            let err = ring.err.then(&mut next).transpose()?;
+            let at = ring.at.map(|[desc, driver, device]| Addresses { desc, driver, device });
+            let vring = &mut self.rings[index];
+            (vring.size, vring.at, vring.enabled) = (ring.size, at, ring.enabled);
+            // A ring that ran goes on from there, whatever is in its journal.
+            (vring.base, vring.told, vring.ran) = (ring.base, ring.told, ring.ran);
+            self.set_vring_call(number, call)?;
+            self.set_vring_err(number, err)?;
+            if ring.kick != Kick::None {
+                // One that did not run before may not run now either.
+                self.set_vring_kick(number, kick).unwrap_or_else(|e| self.log.warn(format_args!("{e}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a part of the guest's memory, by which another process maps it.
+    pub(super) fn keep_file(&mut self, region: &VhostUserMemoryRegion, file: File) {
+        let spec = spec(region);
+        self.forget_file(&spec);
+        self.files.push((spec, file));
+    }
+
+    /// Forgets it.
+    pub(super) fn forget_file(&mut self, spec: &RegionSpec) {
+        self.files.retain(|(old, _)| (old.gpa, old.len, old.user) != (spec.gpa, spec.len, spec.user));
+    }
+
+    /// Notes the log of pages written, by which another process maps it.
+    pub(super) fn keep_log(&mut self, log: &VhostUserLog, file: File) {
+        self.log_file =
+            Some((RegionSpec { gpa: 0, len: log.mmap_size, user: 0, offset: log.mmap_offset }, file));
+    }
+}

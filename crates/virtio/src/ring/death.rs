@@ -1,0 +1,36 @@
+//! Death of the device at each of its stores, for tests: by a panic, which leaves all memory as it was.
+
+use std::cell::Cell;
+
+thread_local! {
+    /// Stores before the end.
+    static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// Why a device died.
+#[derive(Debug)]
+pub(super) struct Killed;
+
+/// Called before each store.
+pub(super) fn step() {
+    match LEFT.get() {
+        Some(0) => {
+            LEFT.set(None);
+            std::panic::resume_unwind(Box::new(Killed));
+        }
+        left => LEFT.set(left.map(|left| left - 1)),
+    }
+}
+
+/// Has the device die before its store number `store`, counted from 0, of those in `live`. Returns what that returns if
+/// it has fewer.
+pub(super) fn dies_at<T>(store: u32, live: impl FnOnce() -> T) -> Option<T> {
+    LEFT.set(Some(store));
+    let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(live));
+    LEFT.set(None);
+    match lived {
+        Ok(value) => Some(value),
+        Err(why) if why.is::<Killed>() => None,
+        Err(why) => std::panic::resume_unwind(why),
+    }
+}

@@ -1,0 +1,290 @@
+//! What of a packed ring outlives this process, so that the next one goes on where this one was killed.
+//!
+//! A driver's memory does not tell where the device of its packed ring is, nor what a used descriptor that was
+//! overwritten said before. So the device keeps both in memory that may be a file's: which batch it published last, and
+//! the batch itself. It would keep the batch anyhow, until it publishes it; what is added is one store for each batch:
+//!
+//! 1. Chains are completed: the batch grows. The ring is as the last batch left it.
+//! 2. One store says where the batch begins and ends, and how long it is ([`Journal::announce`]).
+//! 3. The batch is written into the ring, its first descriptor last: that one shows it to the driver.
+//!
+//! Who comes after a device that died finds the first descriptor still available, and writes the batch again, from the
+//! beginning; or else it was shown, and all is done. Either way it goes on behind the batch ([`Journal::last`]). Chains
+//! that were taken and not announced are available as before, and are taken again.
+//!
+//! A process dies here, not the machine: what it stored before something else is there if that is, on every processor.
+//! Only the compiler must leave the stores in their order.
+
+use super::Addresses;
+use super::death::step;
+use super::packed::Position;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// A chain that was completed: bytes written and id, where a used descriptor has them, and the slots that it takes, with
+/// those of the chains that it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Done(u64);
+
+impl Done {
+    #[inline(always)]
+    pub(super) fn new(id: u16, slots: u16, written: u32) -> Self {
+        Self(u64::from(written) | u64::from(id) << 32 | u64::from(slots) << 48)
+    }
+
+    #[inline(always)]
+    pub(super) fn slots(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    #[inline(always)]
+    pub(super) fn written(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The second word of its used descriptor.
+    #[inline(always)]
+    pub(super) fn used(self, flags: u16) -> u64 {
+        self.0 & 0xffff_ffff_ffff | u64::from(flags) << 48
+    }
+}
+
+/// A position, and how many slots the used descriptor before it stands for; 0 if that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) position: Position,
+    pub(super) behind: u16,
+}
+
+impl Place {
+    fn word(self) -> u64 {
+        u64::from(self.position.encoded()) | u64::from(self.behind) << 16
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self { position: Position::decoded(word as u16), behind: (word >> 16) as u16 }
+    }
+}
+
+/// The batch that was announced last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    /// Where its first used descriptor is.
+    pub(super) from: Place,
+    /// Where that of the next batch is.
+    pub(super) to: Place,
+}
+
+impl Batch {
+    fn word(self) -> u64 {
+        self.from.word() | self.to.word() << 32
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self { from: Place::of_word(word), to: Place::of_word(word >> 32) }
+    }
+
+    /// Slots from one position to the other, if they can be in a ring of this size.
+    fn slots(&self, size: u16) -> Option<u16> {
+        let (from, to) = (self.from.position, self.to.position);
+        let slots = from.until(to, size)?;
+        (from.index < size && to.index < size && slots <= size).then_some(slots)
+    }
+}
+
+/// A ring, as its VMM describes it. The addresses are the VMM's own, so that another VMM has others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Where it is.
+    pub(crate) at: Addresses,
+    /// Its slots.
+    pub(crate) size: u16,
+    /// The position at which the VMM says that it starts: SET_VRING_BASE, without the upper half.
+    pub(crate) base: u16,
+}
+
+impl Identity {
+    /// With a bit that says that the ring runs: zeroes are no ring.
+    fn words(&self) -> [u64; 4] {
+        let Addresses { desc, driver, device } = self.at;
+        [desc, driver, device, u64::from(self.size) | u64::from(self.base) << 16 | 1 << 32]
+    }
+}
+
+// In words: the last batch and the ring share a cache line; the batch that grows comes behind it.
+const BATCH: usize = 0;
+const IDENTITY: usize = 1;
+/// The word of the identity that says whether the ring runs.
+const RUNS: usize = IDENTITY + 3;
+const ENTRIES: usize = 8;
+
+/// See above.
+pub(crate) struct Journal {
+    words: NonNull<AtomicU64>,
+    /// Most entries.
+    capacity: usize,
+    /// Entries of the batch that grows.
+    len: usize,
+    /// Slots of the last entry of the batch before it.
+    behind: u16,
+    /// What the words are in.
+    _memory: Box<dyn Send>,
+}
+
+// SAFETY: the words are accessed by atomic operations, and belong to `_memory`, which may move between threads.
+unsafe impl Send for Journal {}
+
+impl Journal {
+    /// Bytes that the journal of a ring of this size takes.
+    pub(crate) fn bytes(size: u16) -> usize {
+        8 * (ENTRIES + usize::from(size))
+    }
+
+    /// One that ends with this process.
+    pub(crate) fn mortal(size: u16) -> Self {
+        let mut words = vec![0_u64; ENTRIES + usize::from(size)];
+        let at = words.as_mut_ptr();
+        // SAFETY: the vector is never empty, and is kept; nobody else uses it.
+        unsafe { Self::over(at.cast(), size, Box::new(words)) }
+    }
+
+    /// One in the [`Journal::bytes`] from `at`.
+    ///
+    /// # Safety
+    /// They must be aligned to 8, not null, and mapped for writing while `memory` lives.
+    pub(crate) unsafe fn over(at: *mut u8, size: u16, memory: Box<dyn Send>) -> Self {
+        // SAFETY: the caller's promise.
+        let words = unsafe { NonNull::new_unchecked(at.cast()) };
+        Self { words, capacity: size.into(), len: 0, behind: 0, _memory: memory }
+    }
+
+    /// Whether it has room for a ring of this size, and no more.
+    pub(crate) fn is_for(&self, size: u16) -> bool {
+        self.capacity == usize::from(size)
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < ENTRIES + self.capacity);
+        // SAFETY: callers stay below the capacity; see `over`.
+        unsafe { self.words.add(index).as_ref() }
+    }
+
+    #[inline(always)]
+    fn set(&self, index: usize, word: u64) {
+        step();
+        self.word(index).store(word, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: usize) -> Done {
+        Done(self.word(ENTRIES + index).load(Ordering::Relaxed))
+    }
+
+    /// The batch that grows.
+    #[inline(always)]
+    pub(super) fn entries(&self) -> impl Iterator<Item = Done> {
+        (0..self.len).map(|index| self.entry(index))
+    }
+
+    /// Appends to the batch. Each entry has a slot of the ring, so there is room.
+    #[inline(always)]
+    pub(super) fn push(&mut self, done: Done) {
+        debug_assert!(self.len < self.capacity);
+        if self.len < self.capacity {
+            self.set(ENTRIES + self.len, done.0);
+            self.len += 1;
+        }
+    }
+
+    /// Has the last entry, if it wrote nothing, stand for this chain, too, which wrote nothing; returns whether it does.
+    #[inline(always)]
+    pub(super) fn extend_newest(&mut self, chain: Done) -> bool {
+        let Some(newest) = self.len.checked_sub(1) else { return false };
+        let last = self.entry(newest);
+        if last.written() > 0 {
+            return false;
+        }
+        // The id of the chain, the slots of both.
+        self.set(ENTRIES + newest, chain.0 + (last.0 >> 48 << 48));
+        true
+    }
+
+    /// Says that the batch is now written into the ring, from one position to the other.
+    #[inline(always)]
+    pub(super) fn announce(&mut self, from: Position, to: Position) {
+        let from = Place { position: from, behind: self.behind };
+        self.behind = self.len.checked_sub(1).map_or(self.behind, |newest| self.entry(newest).slots());
+        let batch = Batch { from, to: Place { position: to, behind: self.behind } };
+        compiler_fence(Ordering::SeqCst);
+        self.set(BATCH, batch.word());
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Begins another batch. The announced one is in the ring, and its entries are overwritten from here on.
+    #[inline(always)]
+    pub(super) fn clear(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.len = 0;
+    }
+
+    fn is_of(&self, ring: &Identity) -> bool {
+        ring.words().iter().zip(IDENTITY..).all(|(word, at)| self.word(at).load(Ordering::Relaxed) == *word)
+    }
+
+    /// The batch that was announced last, if this is the ring's journal and what it says can be.
+    pub(super) fn last(&self, ring: &Identity) -> Option<Batch> {
+        let batch = Batch::of_word(self.word(BATCH).load(Ordering::Relaxed));
+        batch.slots(ring.size).filter(|_| self.is_of(ring)).map(|_| batch)
+    }
+
+    /// Makes the entries of this batch, which was not written to its end, those of the batch that grows. There are none
+    /// if they can't be.
+    pub(super) fn recall(&mut self, batch: Batch, size: u16) {
+        let mut missing = batch.slots(size).unwrap_or(0);
+        let entries = (0..self.capacity).map_while(|index| {
+            let slots = self.entry(index).slots();
+            let is_one = (1..=missing).contains(&slots);
+            missing = missing.checked_sub(slots)?;
+            is_one.then_some(())
+        });
+        let count = entries.count();
+        self.len = if missing == 0 { count } else { 0 };
+    }
+
+    /// Notes that this ring runs, from this place.
+    pub(super) fn begin(&mut self, ring: &Identity, place: Place) {
+        let same = self.is_of(ring);
+        if !same {
+            self.end();
+        }
+        (self.len, self.behind) = (0, place.behind);
+        self.announce(place.position, place.position);
+        if !same {
+            for (word, at) in ring.words().iter().zip(IDENTITY..) {
+                // The last one says that it runs.
+                self.set(at, *word);
+                compiler_fence(Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The word of the last batch; a test may give it another.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn probe(&self, mark: Option<u64>) -> u64 {
+        let word = self.word(BATCH).load(Ordering::Relaxed);
+        mark.into_iter().for_each(|mark| self.set(BATCH, mark));
+        word
+    }
+
+    /// Slots of the last entry of the last batch.
+    pub(super) fn behind(&self) -> u16 {
+        self.behind
+    }
+
+    /// Notes that the VMM stopped the ring, and knows the position itself.
+    pub(crate) fn end(&self) {
+        self.set(RUNS, 0);
+        compiler_fence(Ordering::SeqCst);
+    }
+}

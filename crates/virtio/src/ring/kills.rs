@@ -1,0 +1,318 @@
+//! Devices of packed rings that die at any of their stores, and those that come after them.
+
+use super::death::dies_at;
+use super::mock::{Buffer, Driver, GPA, RING_LEN, Ram};
+use super::*;
+use std::collections::VecDeque;
+
+const BUFFERS: u64 = 0x1000;
+const LEN: usize = (RING_LEN + BUFFERS) as usize;
+const SIZES: &[u16] = if cfg!(miri) { &[5] } else { &[1, 7, 16] };
+
+#[derive(Clone, Copy, Debug, bolero::TypeGenerator)]
+struct Form {
+    event_idx: bool,
+    in_order: bool,
+}
+
+fn forms() -> impl Iterator<Item = Form> {
+    (0..4).map(|bits| Form { event_idx: bits & 1 != 0, in_order: bits & 2 != 0 })
+}
+
+fn forms_and_sizes() -> impl Iterator<Item = (Form, u16)> {
+    forms().flat_map(|form| SIZES.iter().map(move |size| (form, *size)))
+}
+
+/// What a driver and a device do, one after the other.
+#[derive(Clone, Debug, bolero::TypeGenerator)]
+struct Round {
+    /// Chains to offer: their parts, and whether these are in a table.
+    offers: Vec<(u8, bool)>,
+    take: u8,
+    put_back: u8,
+}
+
+/// A chain that the driver has offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Offered {
+    id: u16,
+    buffers: Vec<Buffer>,
+}
+
+impl Offered {
+    /// How many bytes the device says that it wrote: often none.
+    fn written(&self) -> u32 {
+        self.buffers[0].1 % 3
+    }
+}
+
+/// A driver, and all that outlives a device.
+struct World {
+    memory: Vec<u128>,
+    journal: Vec<u64>,
+    form: Form,
+    driver: Driver,
+    /// Not used yet, oldest first.
+    offered: VecDeque<Offered>,
+    offers: u32,
+}
+
+/// A device, with what it would know of its guest.
+struct Device {
+    ring: Packed,
+    memory: Memory,
+    segments: Vec<Segment>,
+}
+
+impl World {
+    fn new(form: Form, size: u16) -> Self {
+        let mut memory = vec![0_u128; LEN / 16];
+        let ram = Ram::at(memory.as_mut_ptr().cast(), LEN);
+        let driver = Driver::new(ram, 0, size, true, form.in_order);
+        let journal = vec![0; Journal::bytes(size) / 8];
+        Self { memory, journal, form, driver, offered: VecDeque::new(), offers: 0 }
+    }
+
+    /// The guest boots anew: its ring is where it was.
+    fn reboot(&mut self) {
+        let Driver { ram, size, .. } = self.driver;
+        self.driver = Driver::new(ram, 0, size, true, self.form.in_order);
+        self.offered.clear();
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { at: self.driver.addresses(), size: self.driver.size, base: 0x8000 }
+    }
+
+    /// A process that knows nothing, whose VMM names the first position.
+    fn device(&mut self) -> Device {
+        let (identity, regions) = (self.identity(), self.driver.ram.regions());
+        let Form { event_idx, in_order } = self.form;
+        let size = identity.size;
+        let layout = Layout::resolve(&regions, &identity.at, size.into(), true, event_idx).unwrap();
+        // SAFETY: the world outlives its devices.
+        let (ring, memory) = unsafe {
+            let journal = Journal::over(self.journal.as_mut_ptr().cast(), size, Box::new(()));
+            let ring = Packed::new(layout, event_idx, in_order, identity.base.into(), journal);
+            (ring, Memory::new(regions, true, None).unwrap())
+        };
+        let mut device = Device { ring, memory, segments: Vec::with_capacity(2 * MAX_CHAIN) };
+        device.ring.begin(&identity, true);
+        device
+    }
+
+    /// The process that comes after another. Maybe it publishes what that one had begun.
+    fn next(&mut self) -> Device {
+        let device = self.device();
+        self.collect();
+        device
+    }
+
+    fn offer(&mut self, parts: u8, indirect: bool) {
+        let parts = u16::from(parts % 5 + 1).min(self.driver.size);
+        let buffer = |part: u16| {
+            self.offers += 1;
+            (GPA + RING_LEN + u64::from(part) * 256, 1 + self.offers % 200, false)
+        };
+        let buffers: Vec<_> = (0..parts).map(buffer).collect();
+        if let Some(id) = self.driver.offer(&buffers, indirect) {
+            self.offered.push_back(Offered { id, buffers });
+        }
+    }
+
+    /// The driver looks what was used. Each chain comes once, in order, as the device wrote it.
+    fn collect(&mut self) {
+        while let Some(used) = self.driver.used() {
+            let expected = self.offered.pop_front().expect("more used than offered");
+            assert_eq!(used, (expected.id, expected.written()));
+        }
+    }
+
+    /// Makes these rounds. The first device dies before store number `first`, the next before its store `second`.
+    /// Returns whether the first one died.
+    fn play(&mut self, rounds: &[Round], first: u32, second: Option<u32>) -> bool {
+        let mut deaths: VecDeque<u32> = [Some(first), second].into_iter().flatten().collect();
+        let mut left = rounds;
+        let mut died = false;
+        while !left.is_empty() {
+            let Some(store) = deaths.pop_front() else {
+                let mut device = self.next();
+                left.iter().for_each(|round| self.round(round, &mut device));
+                break;
+            };
+            let done = std::cell::Cell::new(0);
+            let lived = dies_at(store, || {
+                let mut device = self.next();
+                for round in left {
+                    self.round(round, &mut device);
+                    done.set(done.get() + 1);
+                }
+            });
+            if lived.is_some() {
+                break;
+            }
+            died = true;
+            self.collect();
+            left = &left[done.get()..];
+        }
+        // What is still there is served.
+        let mut device = self.next();
+        while !self.offered.is_empty() {
+            let before = self.offered.len();
+            self.serve(&mut device, 64, 0);
+            self.collect();
+            assert!(self.offered.len() < before, "the ring stalls");
+        }
+        assert!(!device.ring.pending());
+        died
+    }
+
+    fn round(&mut self, round: &Round, device: &mut Device) {
+        round.offers.iter().take(8).for_each(|(parts, indirect)| self.offer(*parts, *indirect));
+        self.serve(device, round.take % 8, round.put_back % 4);
+        self.collect();
+    }
+
+    /// The device takes so many chains, puts some back, and returns the others.
+    fn serve(&mut self, device: &mut Device, most: u8, put_back: u8) {
+        let Device { ring, memory, segments } = device;
+        memory.work.grant_poll();
+        let mut taken = Vec::new();
+        for expected in self.offered.iter().take(most.into()) {
+            segments.clear();
+            let chain = ring.take(Access::Read, memory, segments).unwrap().expect("an offered chain");
+            let found: Vec<_> =
+                segments.iter().map(|s| (self.driver.ram.offset(s.as_ptr()), s.len())).collect();
+            let wanted: Vec<_> = expected.buffers.iter().map(|b| (b.0 - GPA, b.1 as usize)).collect();
+            assert_eq!((chain.id, chain.ok, found), (expected.id, true, wanted));
+            taken.push((chain, expected.written()));
+        }
+        let kept = taken.len() - usize::from(put_back).min(taken.len());
+        ring.rewind(&taken.drain(kept..).map(|(chain, _)| chain).collect::<Vec<_>>());
+        taken.iter().for_each(|(chain, written)| ring.complete(*chain, *written));
+        ring.publish();
+    }
+}
+
+/// Enough for some laps of each ring, in bursts of different lengths.
+fn rounds() -> Vec<Round> {
+    let offers =
+        |round: u8| (0..4).map(|chain| (round.wrapping_mul(7).wrapping_add(chain), chain % 3 == 0)).collect();
+    (0..16).map(|round| Round { offers: offers(round), take: round % 6 + 1, put_back: round % 3 }).collect()
+}
+
+#[test]
+fn a_device_killed_at_any_store_is_followed_by_one_that_loses_nothing() {
+    for (form, size) in forms_and_sizes() {
+        let deaths = (0..).take_while(|store| World::new(form, size).play(&rounds(), *store, None)).count();
+        assert!(deaths > 20, "{form:?} {size}: only {deaths} stores");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes of what others do with fewer deaths")]
+fn one_that_is_killed_while_it_takes_over_as_well() {
+    for (form, size) in forms_and_sizes() {
+        for second in 0..24 {
+            let died = |first: &u32| World::new(form, size).play(&rounds(), *first, Some(second));
+            assert!((0..).take_while(died).count() > 20);
+        }
+    }
+}
+
+#[test]
+fn any_traffic_survives_any_death() {
+    bolero::check!().with_type::<(Form, u8, Vec<Round>, u16, u16)>().for_each(
+        |(form, size, rounds, first, second)| {
+            let size = u16::from(size % 32) + 1;
+            World::new(*form, size).play(rounds, u32::from(*first % 512), Some(u32::from(*second % 128)));
+        },
+    );
+}
+
+/// A guest that booted anew while there was no device has its ring in the same place, and starts with the first slot.
+#[test]
+fn a_ring_that_was_reset_begins_anew() {
+    for (form, size) in forms_and_sizes() {
+        // Far enough for every position of two laps.
+        for (used, offered) in (0..2 * size).flat_map(|used| (0..=size).map(move |offered| (used, offered))) {
+            let mut world = World::new(form, size);
+            let mut device = world.device();
+            for chain in 0..used {
+                // As Linux has them: a slot each.
+                world.offer(chain as u8, true);
+                world.serve(&mut device, 1, 0);
+                world.collect();
+            }
+            drop(device);
+            world.reboot();
+            (0..offered).for_each(|chain| world.offer(chain as u8, true));
+            assert!(!world.play(&[Round { offers: vec![(0, true)], take: 7, put_back: 0 }], 1000, None));
+        }
+    }
+}
+
+/// Another VMM's ring, and one whose VMM knows where it stopped.
+#[test]
+fn the_journal_of_another_ring_counts_for_nothing() {
+    let form = Form { event_idx: false, in_order: false };
+    let change: [fn(&mut Identity); 5] = [
+        |ring| ring.at.desc += 16,
+        |ring| ring.at.driver += 4,
+        |ring| ring.at.device += 4,
+        |ring| ring.size -= 1,
+        |ring| ring.base = 0x8004,
+    ];
+    for change in change {
+        let mut world = World::new(form, 16);
+        let mut device = world.device();
+        (0..5).for_each(|_| world.offer(1, true));
+        world.serve(&mut device, 5, 0);
+        let mut identity = world.identity();
+        change(&mut identity);
+        let mut again = world.device();
+        assert_eq!(again.ring.base() as u16, 0x8005);
+        again.ring.begin(&identity, true);
+        // It is in the journal now.
+        assert!(again.ring.into_journal().last(&identity).is_some());
+        let ours = world.device();
+        assert_eq!(ours.ring.base() as u16, 0x8000);
+        ours.ring.into_journal().end();
+        assert!(world.device().ring.into_journal().last(&world.identity()).is_some());
+    }
+    let mut world = World::new(form, 16);
+    world.device().ring.into_journal().end();
+    let mut device = world.device();
+    world.offer(1, true);
+    world.serve(&mut device, 1, 0);
+    device.ring.into_journal().end();
+    assert_eq!(world.device().ring.base() as u16, 0x8000, "the VMM stopped it");
+}
+
+/// Whatever is in a journal and in the ring: the device writes used descriptors into its ring, and nothing else.
+#[test]
+fn any_journal_is_survived() {
+    type Scribbles = Vec<(u8, u64)>;
+    bolero::check!().with_type::<(Form, u8, Scribbles, Scribbles)>().for_each(
+        |(form, size, in_journal, in_ring)| {
+            let size = u16::from(size % 32) + 1;
+            let mut world = World::new(*form, size);
+            drop(world.device());
+            for (at, word) in in_ring {
+                let at = usize::from(*at) % (2 * usize::from(size));
+                world.driver.ram.write(8 * at as u64, &word.to_le_bytes());
+            }
+            let words = world.journal.len();
+            in_journal.iter().for_each(|(at, word)| world.journal[usize::from(*at) % words] = *word);
+            let before = world.memory.clone();
+            let mut device = world.device();
+            assert!(device.ring.base() as u16 & 0x7fff < size);
+            let ring = usize::from(size);
+            assert_eq!(world.memory[ring..], before[ring..]);
+            let addresses =
+                |memory: &[u128]| memory[..ring].iter().map(|slot| *slot as u64).collect::<Vec<_>>();
+            assert_eq!(addresses(&world.memory), addresses(&before));
+            device.ring.publish();
+        },
+    );
+}

@@ -1,0 +1,83 @@
+//! Daemons that come one after the other, with the same VMM and guest.
+
+use super::*;
+use crate::{Journals, open_by};
+use std::sync::Arc;
+
+const RINGS: [usize; 2] = [TO_GUEST, FROM_GUEST];
+
+/// A daemon's port, and the way to its socket. Nothing of another one is in its memory.
+fn daemon(dir: &Dir) -> (Opened, UnixStream) {
+    let config = dir.port(Role::Server, 1);
+    let journals = Arc::new(Journals::open(&dir.0).unwrap());
+    let port = open_by(&config, sockets::here(), Some(journals)).unwrap();
+    (port, UnixStream::connect(&config.socket).unwrap())
+}
+
+impl Vmm {
+    /// Goes on with another daemon. Rings start at these positions.
+    fn reconnect(&mut self, stream: UnixStream, features: Features, bases: [u32; 2]) {
+        (self.frontend, _) = negotiate(stream, features, RINGS.len(), &self.memory);
+        for (ring, base) in RINGS.into_iter().zip(bases) {
+            self.start_ring(ring, base).unwrap();
+            self.enable(ring, true);
+        }
+    }
+}
+
+fn forms() -> impl Iterator<Item = Features> {
+    let either = |feature| [Features::default(), feature];
+    let order = either(Features::IN_ORDER);
+    let forms =
+        order.into_iter().flat_map(move |order| either(Features::RING_PACKED).map(|form| [order, form]));
+    forms.map(|extra| with(&extra))
+}
+
+/// Rings of every form go on where they were; of packed ones the VMM names the position at which they once started.
+#[test]
+fn a_guest_goes_on_with_each_daemon_that_comes() {
+    for features in forms() {
+        let dir = Dir::new("daemons");
+        let (mut port, stream) = daemon(&dir);
+        let mut vmm = Vmm::new(stream, features, 1);
+        let first = vmm.drivers[0].first_base();
+        for round in 0..3 * usize::from(SIZE) {
+            (0..1 + round % 3).for_each(|_| works(&mut port, &mut vmm));
+            vmm.send(0, &frame(100, 1));
+            drop(port);
+            let stream;
+            (port, stream) = daemon(&dir);
+            vmm.reconnect(stream, features, [first; 2]);
+            assert_eq!(receive(&mut port, 0), [(frame(100, 1), Offload::default())]);
+            vmm.drivers[FROM_GUEST].used().unwrap();
+        }
+    }
+}
+
+/// A VMM that stopped a ring knows its position, and is right: the guest may boot anew without a daemon.
+#[test]
+fn a_ring_that_the_vmm_stopped_starts_where_the_vmm_says() {
+    let features = with(&[Features::RING_PACKED]);
+    let dir = Dir::new("stopped");
+    for reset in [false, true] {
+        let (mut port, stream) = daemon(&dir);
+        let mut vmm = Vmm::new(stream, features, 1);
+        (0..5).for_each(|_| works(&mut port, &mut vmm));
+        let mut bases = RINGS.map(|ring| vmm.frontend.get_vring_base(ring).unwrap());
+        // Has an answer when the daemon has sent that to the request before.
+        vmm.frontend.get_features().unwrap();
+        drop(port);
+        if reset {
+            for ring in RINGS {
+                vmm.drivers[ring] = Driver::new(vmm.memory.ram, ring as u64 * RING_LEN, SIZE, true, false);
+                // It does not clear what it fills later: by its descriptors, the ring could be in use.
+                let last = ring as u64 * RING_LEN + 16 * (u64::from(SIZE) - 1);
+                vmm.memory.ram.write(last + 14, &0x8080_u16.to_le_bytes());
+            }
+            bases = [vmm.drivers[0].first_base(); 2];
+        }
+        let (mut port, stream) = daemon(&dir);
+        vmm.reconnect(stream, features, bases);
+        (0..2 * SIZE).for_each(|_| works(&mut port, &mut vmm));
+    }
+}
