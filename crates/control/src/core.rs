@@ -1,14 +1,22 @@
 //! The one place where the host's objects change: checked, compiled, applied and stored as a whole, or not at all.
 
+mod carry;
 mod config_file;
+mod counts;
+mod directory;
+mod hand_over;
 mod inherited;
+mod learned;
 mod open_ports;
 mod seen;
 mod start;
 mod view;
 mod with_file;
 
+pub use carry::FORMAT;
 pub use config_file::ConfigFile;
+pub use hand_over::SharedPort;
+pub use learned::Learned;
 
 pub(crate) use view::View;
 
@@ -17,17 +25,21 @@ use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::store::{Durability, Store, StoreError};
+use carry::Carry;
+use carryover::Opened;
 use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
 use config_file::digest;
+use directory::Directory;
 use executor::Executor;
 use inherited::Inherited;
-use model::{ApplyError, Vif, VifId, VifKind, Vrf};
+use model::{ApplyError, Change, Vif, VifId, VifKind, Vrf};
 use open_ports::{OnFailure, Slot, SlotState, Slots, Switch, chain};
 use seen::News;
 use start::{Beginning, choose};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use with_file::WithFile;
 
@@ -67,6 +79,9 @@ pub struct Core {
     store: Store,
     run_dir: PathBuf,
     started: Instant,
+    carry: OnceLock<Carry>,
+    /// Another daemon is taking over.
+    is_leaving: AtomicBool,
     /// Locked for as long as a change takes.
     state: Mutex<State>,
     /// What was in force after the last change. Readers never wait for one in progress.
@@ -100,11 +115,14 @@ struct Switching {
     on_failure: OnFailure,
     /// The digest of the daemon's file where its objects are taken.
     taken: Option<String>,
+    /// What the daemon before left, at the start.
+    carryover: Option<Opened>,
 }
 
 impl Switching {
     /// For a client of the API.
-    const API: Self = Self { durability: Durability::Kernel, on_failure: OnFailure::Refuse, taken: None };
+    const API: Self =
+        Self { durability: Durability::Kernel, on_failure: OnFailure::Refuse, taken: None, carryover: None };
 }
 
 /// What a change did, or would do.
@@ -117,7 +135,8 @@ pub(crate) struct Done {
 
 impl Core {
     /// Brings up the host: with what is stored and what `file` says, of which `config` tells how to read it again.
-    /// `[host]` is always the file's. Ports that can't be opened have a fault and are tried again.
+    /// `[host]` is always the file's. Ports that can't be opened have a fault and are tried again. Before packets flow,
+    /// it takes over what the daemon before left in `carryover`, and leaves its own there from then on.
     ///
     /// # Errors
     /// As for any change.
@@ -128,6 +147,7 @@ impl Core {
         store: Store,
         executor: Arc<dyn Executor>,
         ports: Box<dyn Ports>,
+        carryover: Option<Opened>,
     ) -> Result<Self, Error> {
         let Beginning { next, taken } = choose(file, &store)?;
         let empty = State {
@@ -143,9 +163,12 @@ impl Core {
         };
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
-        let core = Self { executor, ports, config, store, run_dir, started, state: Mutex::new(empty), view };
-        let start = Switching { durability: Durability::DiskOrLater, on_failure: OnFailure::Retry, taken };
-        core.switch(&mut core.lock(), next, &start)?;
+        let (carry, is_leaving, state) = (OnceLock::new(), AtomicBool::new(false), Mutex::new(empty));
+        let core = Self { executor, ports, config, store, run_dir, started, carry, is_leaving, state, view };
+        let (durability, on_failure) = (Durability::DiskOrLater, OnFailure::Retry);
+        let start = Switching { durability, on_failure, taken, carryover };
+        core.switch(&mut core.lock(), next, start)?;
+        core.carry.get().into_iter().for_each(|carry| carry.resume(&core.view()));
         Ok(core)
     }
 
@@ -197,7 +220,7 @@ impl Core {
         // Where reading fails, all that is wrong is told, with what does not fit together.
         let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
         let digest = digest(&file.objects);
-        let mut state = self.lock();
+        let mut state = self.lock_to_change()?;
         check_host(&state.host, &file.host)?;
         let WithFile { objects, taken: places, left } = WithFile::new(&state.objects, &file.objects);
         if let Some((key, owner)) = left.first() {
@@ -214,8 +237,8 @@ impl Core {
         // Nobody can tell by the text alone whether it is that of the daemon's file.
         let own = self.config.read().ok().and_then(|own| config::read(&own).ok());
         let taken = own.filter(|own| config_file::digest(&own.objects) == digest).map(|_| digest.clone());
-        let how = Switching { durability: Durability::Disk, on_failure: OnFailure::Refuse, taken };
-        self.switch(&mut state, next, &how)
+        let how = Switching { durability: Durability::Disk, taken, ..Switching::API };
+        self.switch(&mut state, next, how)
     }
 
     /// Which ports a change would make anew.
@@ -230,7 +253,7 @@ impl Core {
 
     /// Adds objects for an owner. What is there already, and the same, is no change.
     pub(crate) fn add(&self, owner: Owner, objects: Vec<Object>) -> Result<Done, Error> {
-        let mut state = self.lock();
+        let mut state = self.lock_to_change()?;
         let mut next = state.objects.clone();
         for object in objects {
             let key = object.key();
@@ -250,7 +273,7 @@ impl Core {
 
     /// Removes an owner's objects.
     pub(crate) fn remove(&self, owner: Owner, keys: &[Key]) -> Result<Done, Error> {
-        let mut state = self.lock();
+        let mut state = self.lock_to_change()?;
         let mut next = state.objects.clone();
         for key in keys {
             match next.remove(key) {
@@ -278,11 +301,11 @@ impl Core {
     /// # Errors
     /// The executor's.
     pub fn refresh(&self) -> Result<(), Error> {
-        let mut state = self.lock();
+        let Ok(mut state) = self.lock_to_change() else { return Ok(()) };
         self.follow_links(&mut state)?;
         if away(&state.index, |name| state.is_up(name)) != state.away {
             let (host, objects, index) = (state.host.clone(), state.objects.clone(), state.index.clone());
-            self.switch(&mut state, Next { host, objects, index }, &Switching::API)?;
+            self.switch(&mut state, Next { host, objects, index }, Switching::API)?;
         }
         drop(state);
         self.store.heal();
@@ -305,12 +328,26 @@ impl Core {
         Ok(())
     }
 
+    /// Writes what the next daemon is to know, besides connections; once a second or so.
+    pub(crate) fn keep(&self) {
+        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view()));
+    }
+
+    /// The same at the daemon's end: nothing that was counted is missing.
+    pub fn leave(&self) {
+        self.executor.settle();
+        self.keep();
+    }
+
     /// Tries again to open ports that have a fault, and are due. With `devices`, network devices changed: all of these
     /// are due.
     ///
     /// # Errors
     /// As for [`Self::refresh`].
     pub fn retry(&self, devices: bool) -> Result<(), Error> {
+        if self.is_leaving() {
+            return Ok(());
+        }
         let now = Instant::now();
         let faults: Vec<_> = self.lock().slots.values().filter_map(|slot| slot.due(now, devices)).collect();
         let is_due = devices || !faults.is_empty();
@@ -336,7 +373,7 @@ impl Core {
         }
         if !state.only_routes_matter(&changed) {
             let next = Next::checked(state.host.clone(), next, &[])?;
-            return self.switch(state, next, &Switching::API);
+            return self.switch(state, next, Switching::API);
         }
         none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
         let mut ids = state.ids.clone();
@@ -355,7 +392,7 @@ impl Core {
         &self,
         state: &mut State,
         Next { host, objects: next, index }: Next,
-        how: &Switching,
+        how: Switching,
     ) -> Result<Done, Error> {
         let wanted = ports::wanted(&host, &self.run_dir, &index);
         let switch = Switch::open(&*self.ports, &mut state.slots, wanted, how.on_failure)?;
@@ -363,9 +400,14 @@ impl Core {
         let mut ids = state.ids.clone();
         let desired = compile(&host, &index, &next.in_order(), &links, &mut ids);
         let changed = state.objects.changes_to(&next);
-        self.commit((&state.desired, &desired), &changed, &next, how)?;
+        self.commit((&state.desired, &desired), &changed, &next, &how)?;
         let remade: Vec<_> = switch.remade().cloned().collect();
         state.inherited.follow(&state.desired, &desired, &*self.executor);
+        if let Some(opened) = how.carryover {
+            let carry = Carry::begin(opened, &desired, &*self.executor, &mut state.inherited);
+            carry.succeed();
+            let _ = self.carry.set(carry);
+        }
         switch.finish(&|name| state.ids.vif(name), &|name| ids.vif(name));
         let faults = state.slots.values().filter_map(Slot::fault_of_port);
         let notes = remade.iter().map(note).chain(faults).collect();
@@ -388,16 +430,34 @@ impl Core {
         how: &Switching,
     ) -> Result<(), Error> {
         let changes = from.changes_to(to);
+        // Whenever the daemon ends, the names are there of all that the tables' entries refer to.
+        let is_named = from.vifs.ptr_eq(&to.vifs) && from.networks.ptr_eq(&to.networks);
+        let carry = self.carry.get().filter(|_| !is_named);
+        let name = |names: &dyn Fn() -> Directory| carry.into_iter().for_each(|carry| carry.name(names()));
+        name(&|| Directory::of(from).and(Directory::of(to)));
+        let committed = self.apply_and_store(&changes, changed, next, how).inspect_err(|e| {
+            if matches!(e, Error::Store(_)) {
+                // Back to what is stored. It was in force a moment ago, so that the executor takes it again.
+                let _ = self.executor.apply(&to.changes_to(from));
+                self.ports.tables_changed();
+            }
+        });
+        name(&|| Directory::of(if committed.is_ok() { to } else { from }));
+        committed
+    }
+
+    fn apply_and_store(
+        &self,
+        changes: &[Change],
+        changed: &[Changed<'_>],
+        next: &Objects,
+        how: &Switching,
+    ) -> Result<(), Error> {
         if !changes.is_empty() {
-            self.executor.apply(&changes)?;
+            self.executor.apply(changes)?;
             self.ports.tables_changed();
         }
-        self.store.write(changed, next, how.taken.as_deref(), how.durability).map_err(|e| {
-            // Back to what is stored. It was in force a moment ago, so that the executor takes it again.
-            let _ = self.executor.apply(&to.changes_to(from));
-            self.ports.tables_changed();
-            e.into()
-        })
+        Ok(self.store.write(changed, next, how.taken.as_deref(), how.durability)?)
     }
 
     fn publish(&self, view: View) {

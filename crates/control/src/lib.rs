@@ -24,7 +24,7 @@ mod server;
 mod service;
 mod store;
 
-pub use core::{ConfigFile, Core, Error};
+pub use core::{ConfigFile, Core, Error, FORMAT, Learned, SharedPort};
 pub use kernel::forwarding;
 pub use owner::Owner;
 pub use ports::{Device, PortError, PortSpec, Ports, socket_directories};

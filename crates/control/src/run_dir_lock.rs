@@ -1,24 +1,36 @@
 //! The lock that allows only one daemon per run-dir.
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 /// The right to use a run-dir, until dropped or the process ends.
 pub(crate) struct Lock {
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 impl Lock {
-    /// Takes it; `None` where another process has it.
-    pub(crate) fn take(run_dir: &Path) -> std::io::Result<Option<Self>> {
+    /// Takes it; `None` where another process has it, unless `other` is its lock, which then lasts until both drop it.
+    pub(crate) fn take_from(run_dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Self>> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = open(run_dir.join("viaductd.lock"), flags, Mode::RUSR | Mode::WUSR)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _file: file })),
-            Err(Errno::WOULDBLOCK) => Ok(None),
+            Ok(()) => Ok(Some(Self { file })),
+            Err(Errno::WOULDBLOCK) => Ok(same_file(other, &file)?.map(|file| Self { file })),
             Err(e) => Err(e.into()),
         }
     }
+
+    /// For another process, which has the lock as well then.
+    pub(crate) fn share(&self) -> std::io::Result<OwnedFd> {
+        self.file.try_clone()
+    }
+}
+
+/// `lock`, if it is one of this file.
+pub(crate) fn same_file(lock: Option<OwnedFd>, file: impl AsFd) -> std::io::Result<Option<OwnedFd>> {
+    let Some(lock) = lock else { return Ok(None) };
+    let (a, b) = (fstat(&lock)?, fstat(file)?);
+    Ok(((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)).then_some(lock))
 }

@@ -12,7 +12,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 
 /// How often what changed by itself is looked for.
@@ -61,7 +61,7 @@ fn at<T>(what: impl Into<String>, result: std::io::Result<T>) -> Result<T, Serve
 
 /// The run-dir, taken by this daemon alone.
 pub struct RunDir {
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl RunDir {
@@ -70,11 +70,27 @@ impl RunDir {
     /// # Errors
     /// [`ServeError::Running`], or that it can't be made.
     pub fn take(path: &Path) -> Result<Self, ServeError> {
+        Self::take_from(path, None)
+    }
+
+    /// The same, from the daemon that has it and handed over its lock.
+    ///
+    /// # Errors
+    /// As for [`Self::take`].
+    pub fn take_from(path: &Path, other: Option<OwnedFd>) -> Result<Self, ServeError> {
         at(format!("run-dir {}", path.display()), std::fs::create_dir_all(path))?;
-        match at(format!("lock in {}", path.display()), Lock::take(path))? {
-            Some(lock) => Ok(Self { _lock: lock }),
+        match at(format!("lock in {}", path.display()), Lock::take_from(path, other))? {
+            Some(lock) => Ok(Self { lock }),
             None => Err(ServeError::Running(path.to_owned())),
         }
+    }
+
+    /// The lock, for a daemon that takes over.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn share(&self) -> std::io::Result<OwnedFd> {
+        self.lock.share()
     }
 }
 
@@ -133,8 +149,10 @@ pub async fn serve(
         result = or_never(readers) => at("socket of readers", result)?,
         () = or_never(scrapes) => {}
         () = refresh(&core) => {}
+        () = keep(&core) => {}
         () = stop => {}
     }
+    let _ = tokio::task::spawn_blocking(move || core.leave()).await;
     Ok(())
 }
 
@@ -163,6 +181,18 @@ async fn refresh(core: &Arc<Core>) {
         if let Ok(Err(e)) = tokio::task::spawn_blocking(work).await {
             tracing::warn!("can't follow a wire's new address, or a guest that came or went: {e}");
         }
+    }
+}
+
+/// Has the next daemon know what this one learns and counts.
+async fn keep(core: &Arc<Core>) {
+    let mut pause = REFRESH;
+    loop {
+        tokio::time::sleep(pause).await;
+        let (core, start) = (core.clone(), Instant::now());
+        let _ = tokio::task::spawn_blocking(move || core.keep()).await;
+        // A twentieth of a CPU at most.
+        pause = REFRESH.max(20 * start.elapsed());
     }
 }
 

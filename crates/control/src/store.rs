@@ -10,14 +10,17 @@ mod log;
 mod record;
 
 use crate::owner::{Changed, Objects, Owned, Owner};
+use crate::run_dir_lock::same_file;
 use legacy::LegacyError;
 use log::{Log, Medium};
 use record::{Entry, Record, Stored};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Its files.
 const FILES: [&str; 2] = ["store.0", "store.1"];
@@ -37,6 +40,10 @@ pub(crate) enum Durability {
 pub struct Store {
     dir: PathBuf,
     state: Mutex<State>,
+    /// The lock of its files, if there are any; and whether another daemon has them still, from which this one takes
+    /// over.
+    lock: Option<OwnedFd>,
+    is_anothers: Arc<AtomicBool>,
 }
 
 struct State {
@@ -101,12 +108,39 @@ impl Store {
     /// # Errors
     /// [`StoreError::InUse`]; [`StoreError::Damaged`].
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        let files = match open_files(state_dir) {
-            Ok(Some(files)) => Ok(files.map(|file| Box::new(file) as Box<dyn Medium>)),
+        Self::open_from(state_dir, None)
+    }
+
+    /// The same, from the daemon that has it and handed over its lock. Nothing is written before [`Self::take`].
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_from(state_dir: &Path, other: Option<OwnedFd>) -> Result<Self, StoreError> {
+        let is_anothers = Arc::new(AtomicBool::new(false));
+        let (files, lock) = match open_files(state_dir, other) {
+            Ok(Some(Locked { files, lock, by_other })) => {
+                is_anothers.store(by_other, Ordering::Relaxed);
+                let medium = |file| Box::new(Waiting { file, waits: is_anothers.clone() }) as Box<dyn Medium>;
+                (Ok(files.map(medium)), Some(lock))
+            }
             Ok(None) => return Err(StoreError::InUse(state_dir.to_owned())),
-            Err(e) => Err(format!("{e}; repair it and restart the daemon")),
+            Err(e) => (Err(format!("{e}; repair it and restart the daemon")), None),
         };
-        Self::over(state_dir, files)
+        Ok(Self { lock, is_anothers, ..Self::over(state_dir, files)? })
+    }
+
+    /// The lock of its files, for a daemon that takes over.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn share(&self) -> std::io::Result<Option<OwnedFd>> {
+        self.lock.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
+    /// The daemon from which this one takes over is gone: what was not written yet is written now.
+    pub(crate) fn take(&self) {
+        self.is_anothers.store(false, Ordering::Relaxed);
+        self.heal();
     }
 
     /// The store in these files.
@@ -133,7 +167,8 @@ impl Store {
             state.take_legacy(dir, &mut entries)?;
         }
         state.understand(entries);
-        let store = Self { dir: dir.to_owned(), state: Mutex::new(state) };
+        let (dir, state) = (dir.to_owned(), Mutex::new(state));
+        let store = Self { dir, state, lock: None, is_anothers: Arc::default() };
         store.settle();
         Ok(store)
     }
@@ -359,15 +394,61 @@ impl State {
     }
 }
 
-/// Opens the store's files and locks them; `None` where another process has them.
-fn open_files(dir: &Path) -> std::io::Result<Option<[File; 2]>> {
+/// The store's files.
+struct Locked {
+    files: [File; 2],
+    lock: OwnedFd,
+    /// Whether another daemon uses them.
+    by_other: bool,
+}
+
+/// A file that is not written while another daemon has it.
+struct Waiting {
+    file: File,
+    waits: Arc<AtomicBool>,
+}
+
+impl Waiting {
+    fn check(&self) -> std::io::Result<()> {
+        match self.waits.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(std::io::Error::other("it is another daemon's until this one has taken over")),
+        }
+    }
+}
+
+impl Medium for Waiting {
+    fn contents(&mut self) -> std::io::Result<Vec<u8>> {
+        self.file.contents()
+    }
+
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> std::io::Result<()> {
+        self.check()?;
+        self.file.write_at(bytes, at)
+    }
+
+    fn truncate(&mut self, len: u64) -> std::io::Result<()> {
+        self.check()?;
+        self.file.truncate(len)
+    }
+
+    fn sync(&mut self) -> std::io::Result<()> {
+        self.file.sync()
+    }
+}
+
+/// Opens the store's files and locks them; `None` where another process has them, unless `other` is its lock.
+fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Locked>> {
     std::fs::create_dir_all(dir)?;
     let open =
         |name| File::options().read(true).write(true).create(true).truncate(false).open(dir.join(name));
     let files = [open(FILES[0])?, open(FILES[1])?];
     match flock(&files[0], FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(files)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Ok(()) => Ok(Some(Locked { lock: files[0].as_fd().try_clone_to_owned()?, files, by_other: false })),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let lock = same_file(other, &files[0])?;
+            Ok(lock.map(|lock| Locked { files, lock, by_other: true }))
+        }
         Err(e) => Err(e.into()),
     }
 }

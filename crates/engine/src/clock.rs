@@ -1,9 +1,11 @@
-//! The engine's clocks, all from one monotonic reading.
+//! The engine's clocks, all from one monotonic reading. They count from the machine's start, so that the next engine
+//! goes on counting where this one ended.
 
 use model::Seconds;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// When the engine started, on both clocks.
+/// When the machine started, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
@@ -13,11 +15,11 @@ pub(crate) struct Clock {
 /// A moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Now {
-    /// Nanoseconds since the engine started.
+    /// Nanoseconds since the machine started.
     pub ns: u64,
-    /// Seconds since the engine started.
+    /// Seconds since the machine started.
     pub seconds: Seconds,
-    /// Ticks of 2^32 nanoseconds since the engine started, modulo 256.
+    /// Ticks of 2^32 nanoseconds since the machine started, modulo 256.
     pub tick: u8,
     /// Nanoseconds since the Unix epoch.
     pub unix_ns: u64,
@@ -33,10 +35,13 @@ impl Now {
 }
 
 impl Clock {
-    /// Starts now.
+    /// As it is on this machine.
     pub fn start() -> Self {
+        let since = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+        let now = Instant::now(); // It reads the same clock.
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { start: Instant::now(), start_unix_ns: unix.as_nanos() as u64 }
+        let (start, since) = now.checked_sub(since).map_or((now, Duration::ZERO), |start| (start, since));
+        Self { start, start_unix_ns: unix.saturating_sub(since).as_nanos() as u64 }
     }
 
     /// Now.

@@ -6,11 +6,12 @@ use crate::counters::WorkerCells;
 use crate::mailbox::{Mailbox, Pending};
 use crate::message::Message;
 use crate::mutex::lock;
+use executor::WorkerCounters;
 use mem::Port;
 use model::VifId;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tables::Shared;
 
@@ -20,6 +21,8 @@ pub(crate) struct Handle {
     pub mailbox: Arc<Mailbox<Message>>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
+    /// What such a worker of an engine before this one counted.
+    pub past: OnceLock<WorkerCounters>,
     /// The change that it did not process in time.
     behind: Mutex<Option<Pending>>,
 }
@@ -35,6 +38,7 @@ impl Handle {
             mailbox: Arc::new(Mailbox::new()?),
             cells: Arc::new(WorkerCells::new()),
             log: Arc::new(DropLog::new()),
+            past: OnceLock::new(),
             behind: Mutex::default(),
         })
     }

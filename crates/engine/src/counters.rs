@@ -185,6 +185,12 @@ impl WorkerCells {
         lock(&self.held).get(&neighbour).copied().unwrap_or(0)
     }
 
+    /// Goes on counting rules and nexthops from here.
+    pub fn resume(&self, rules: Vec<(RuleId, Counters)>, nexthops: Vec<(NexthopId, Counters)>) {
+        lock(&self.rules).extend(rules);
+        lock(&self.nexthops).extend(nexthops);
+    }
+
     /// Forgets a rule that no longer exists.
     pub fn forget_rule(&self, rule: RuleId) {
         lock(&self.rules).remove(&rule);
@@ -244,7 +250,7 @@ impl WorkerCells {
 
 /// Sum of two.
 pub(crate) fn sum(a: Counters, b: Counters) -> Counters {
-    Counters { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
+    Counters { packets: a.packets.wrapping_add(b.packets), bytes: a.bytes.wrapping_add(b.bytes) }
 }
 
 fn count<K: Hash + Eq>(counted: &mut HashMap<K, Counters>, key: K, packets: u64, bytes: u64) {

@@ -13,19 +13,20 @@ use crate::mutex::lock;
 use crate::storms::Storms;
 use crate::worker::{Parts, Worker};
 use executor::{
-    CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, LearnedMac,
-    NeighbourInfo, VifCounters, WorkerCounters,
+    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo,
+    LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use mem::{Opened, PortStatus, RxQueue};
 use model::{
-    ApplyError, Change, Decision, Effects, Explanation, Learn, NexthopId, PacketView, RuleId, Verdict, VifId,
+    ApplyError, Change, Decision, Effects, Explanation, Learn, NeighbourFound, NexthopId, PacketView, RuleId,
+    Seconds, Verdict, VifId,
 };
 use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tables::{FlowLimits, Shared};
+use tables::{FlowLimits, Flows, Shared};
 
 /// How long workers may take to obey. A worker that takes longer counts as stalled, and nothing waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -74,6 +75,14 @@ pub enum AttachError {
     TooMany(VifId),
 }
 
+/// A worker does not obey within a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("worker {worker} is stalled")]
+pub struct Stalled {
+    /// Its number.
+    pub worker: usize,
+}
+
 /// What the control plane's calls change.
 #[derive(Default)]
 pub(crate) struct Control {
@@ -96,7 +105,15 @@ impl Engine {
     /// # Errors
     /// If the system has no more threads or descriptors.
     pub fn new(config: &EngineConfig) -> io::Result<Arc<Self>> {
-        let shared = Arc::new(Shared::new(config.flows));
+        Self::with_flows(config, Flows::new(config.flows))
+    }
+
+    /// As [`Self::new`], with this connection table.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_flows(config: &EngineConfig, flows: Flows) -> io::Result<Arc<Self>> {
+        let shared = Arc::new(Shared::with_flows(flows));
         let clock = Clock::start();
         let limits = Limits {
             cache_entries: config.cache_entries,
@@ -167,6 +184,28 @@ impl Engine {
         self.tell_all(|| Message::Detach(vif));
         drop(port);
         true
+    }
+
+    /// Has the workers leave all queues alone, until [`Self::resume`]. When it returns, no burst is under way. What is
+    /// asked of them besides is done meanwhile, except to count to the last packet.
+    ///
+    /// # Errors
+    /// A worker is stalled; all others go on.
+    pub fn pause(&self) -> Result<(), Stalled> {
+        let _control = self.control();
+        self.tell_all(|| Message::Pause);
+        match self.common.workers.iter().position(Handle::is_stalled) {
+            None => Ok(()),
+            Some(worker) => {
+                self.tell_all(|| Message::Resume);
+                Err(Stalled { worker })
+            }
+        }
+    }
+
+    /// Has the workers go on after [`Self::pause`].
+    pub fn resume(&self) {
+        self.tell_all(|| Message::Resume);
     }
 
     /// State of the port of an interface.
@@ -304,9 +343,29 @@ impl Executor for Engine {
         Ok(())
     }
 
+    fn enter_counts(&self, past: Past) {
+        let mut workers = past.workers.into_iter();
+        let mut own: Vec<_> =
+            self.common.workers.iter().map(|_| workers.next().unwrap_or_default()).collect();
+        // There were more of them.
+        own.first_mut().into_iter().for_each(|first| workers.by_ref().for_each(|gone| first.add(&gone)));
+        for (worker, past) in self.common.workers.iter().zip(own) {
+            let _ = worker.past.set(past);
+        }
+        if let Some(first) = self.common.workers.first() {
+            first.cells.resume(past.rules, past.nexthops);
+        }
+        self.common.shared.flows().resume_created(past.flows_created);
+    }
+
     fn workers(&self) -> Vec<WorkerCounters> {
         let workers = self.common.workers.iter().enumerate();
-        workers.map(|(number, worker)| worker.cells.snapshot(number, worker.cpu)).collect()
+        let counted = workers.map(|(number, worker)| {
+            let mut counters = worker.cells.snapshot(number, worker.cpu);
+            worker.past.get().into_iter().for_each(|past| counters.add(past));
+            counters
+        });
+        counted.collect()
     }
 
     fn vif_counters(&self, vif: VifId) -> VifCounters {
@@ -358,6 +417,10 @@ impl Executor for Engine {
         flows.iter().filter(|flow| self.common.shared.flows().enter(flow, now)).count()
     }
 
+    fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord> {
+        tables::remembered(record, self.common.clock.now().seconds)
+    }
+
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         let flushed = self.common.shared.flows().flush(self.common.clock.now().seconds, which);
         self.tell_all(|| Message::Forget);
@@ -380,8 +443,16 @@ impl Executor for Engine {
         self.common.shared.learned(self.common.clock.now().seconds)
     }
 
-    fn enter_learned(&self, macs: &[Learn]) -> usize {
+    fn enter_learned(&self, macs: &[(Learn, Seconds)]) -> usize {
         self.common.shared.learn_all(macs, self.common.clock.now().seconds)
+    }
+
+    fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)> {
+        self.common.shared.found_neighbours()
+    }
+
+    fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)]) {
+        self.common.shared.enter_neighbours(found, self.common.clock.now().seconds);
     }
 
     fn neighbours(&self) -> Vec<NeighbourInfo> {

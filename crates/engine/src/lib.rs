@@ -53,5 +53,5 @@ mod tests;
 mod turn;
 mod worker;
 
-pub use engine::{AttachError, Engine, EngineConfig};
+pub use engine::{AttachError, Engine, EngineConfig, Stalled};
 pub use mailbox::{Mailbox, Pending, Receipt};

@@ -26,6 +26,10 @@ pub(crate) enum Message {
     Settle,
     /// Empty the flow cache.
     Forget,
+    /// Leave all queues alone, until [`Message::Resume`]; meanwhile only messages are obeyed.
+    Pause,
+    /// Go on.
+    Resume,
     /// Nothing: the receipt shows that the worker runs.
     Answer,
     /// End.

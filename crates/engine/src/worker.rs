@@ -12,7 +12,7 @@ use crate::receivers::{Receiver, Receivers};
 use crate::turn::Turn;
 use mem::RxQueue;
 use model::{Seconds, VifId};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -322,10 +322,37 @@ impl Worker {
                 let pinned = self.reader.pin();
                 self.core.clear(Tables { shared: &self.shared, snapshot: pinned.get() });
             }
-            Message::Answer => {}
+            Message::Pause => {
+                // Who waits for the pause has it.
+                drop(receipt);
+                return self.pause();
+            }
+            Message::Resume | Message::Answer => {}
             Message::Stop => return false,
         }
         true
+    }
+
+    /// Touches no queue until it is told to go on, and obeys other messages; false if the worker is to end.
+    fn pause(&mut self) -> bool {
+        loop {
+            match self.mailbox.next() {
+                Some((Message::Resume, _)) => return true,
+                Some((Message::Pause, _)) => {}
+                Some((message, receipt)) => {
+                    if !self.obey(message, receipt) {
+                        return false;
+                    }
+                }
+                None => {
+                    self.reader.offline();
+                    let event = self.mailbox.event();
+                    let _ = poll(&mut [PollFd::from_borrowed_fd(event, PollFlags::IN)], None);
+                    self.reader.online();
+                    self.mailbox.drain();
+                }
+            }
+        }
     }
 
     fn receive(&mut self, vif: VifId, mut queue: Box<dyn RxQueue>) {

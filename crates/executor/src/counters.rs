@@ -1,7 +1,10 @@
 //! What executors count.
 
+use model::{NexthopId, RuleId};
+use serde::{Deserialize, Serialize};
+
 /// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets.
     pub packets: u64,
@@ -10,7 +13,7 @@ pub struct Counters {
 }
 
 /// Busy cycles of a worker's stages, in TSC ticks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageCycles {
     /// Receiving bursts from ports, including the snapshot.
     pub receive: u64,
@@ -29,7 +32,7 @@ pub struct StageCycles {
 }
 
 /// Counters of one worker.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerCounters {
     /// Its number.
     pub worker: usize,
@@ -55,8 +58,48 @@ pub struct WorkerCounters {
     pub bursts: [u64; 7],
 }
 
+impl WorkerCounters {
+    /// Adds what another one counted.
+    pub fn add(&mut self, other: &Self) {
+        let pair = |a: &mut Counters, b: Counters| {
+            a.packets = a.packets.wrapping_add(b.packets);
+            a.bytes = a.bytes.wrapping_add(b.bytes);
+        };
+        pair(&mut self.received, other.received);
+        pair(&mut self.sent, other.sent);
+        self.drops.resize(self.drops.len().max(other.drops.len()), 0);
+        self.drops.iter_mut().zip(&other.drops).for_each(|(a, b)| *a = a.wrapping_add(*b));
+        self.bursts.iter_mut().zip(&other.bursts).for_each(|(a, b)| *a = a.wrapping_add(*b));
+        self.hits = self.hits.wrapping_add(other.hits);
+        self.misses = self.misses.wrapping_add(other.misses);
+        self.replies = self.replies.wrapping_add(other.replies);
+        self.sleeps = self.sleeps.wrapping_add(other.sleeps);
+        let (cycles, more) = (&mut self.cycles, other.cycles);
+        cycles.receive = cycles.receive.wrapping_add(more.receive);
+        cycles.lookup = cycles.lookup.wrapping_add(more.lookup);
+        cycles.slow_path = cycles.slow_path.wrapping_add(more.slow_path);
+        cycles.deliver = cycles.deliver.wrapping_add(more.deliver);
+        cycles.busy = cycles.busy.wrapping_add(more.busy);
+        cycles.idle = cycles.idle.wrapping_add(more.idle);
+        cycles.asleep = cycles.asleep.wrapping_add(more.asleep);
+    }
+}
+
+/// What an executor before this one counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Past {
+    /// By worker.
+    pub workers: Vec<WorkerCounters>,
+    /// By rule.
+    pub rules: Vec<(RuleId, Counters)>,
+    /// By nexthop.
+    pub nexthops: Vec<(NexthopId, Counters)>,
+    /// Connections made.
+    pub flows_created: u64,
+}
+
 /// Counters of one interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VifCounters {
     /// From the interface.
     pub received: Counters,
@@ -66,6 +109,22 @@ pub struct VifCounters {
     pub receive_drops: u64,
     /// Packets to it that were dropped because it had no room or no connection.
     pub send_drops: u64,
+}
+
+impl VifCounters {
+    /// Less these, modulo 2^64.
+    #[must_use]
+    pub const fn less(self, other: &Self) -> Self {
+        const fn less(a: Counters, b: Counters) -> Counters {
+            Counters { packets: a.packets.wrapping_sub(b.packets), bytes: a.bytes.wrapping_sub(b.bytes) }
+        }
+        Self {
+            received: less(self.received, other.received),
+            sent: less(self.sent, other.sent),
+            receive_drops: self.receive_drops.wrapping_sub(other.receive_drops),
+            send_drops: self.send_drops.wrapping_sub(other.send_drops),
+        }
+    }
 }
 
 /// What a card did.

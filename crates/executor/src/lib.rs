@@ -12,13 +12,13 @@ mod listing;
 mod packets;
 mod status;
 
-pub use counters::{CardCounters, Counters, StageCycles, VifCounters, WorkerCounters};
+pub use counters::{CardCounters, Counters, Past, StageCycles, VifCounters, WorkerCounters};
 pub use filter::{Filter, Property, Side};
-pub use listing::{FlowInfo, FlowUse, LearnedMac, NeighbourInfo};
+pub use listing::{BadRecord, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECORD};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
 pub use status::ExecutorStatus;
 
-use model::{ApplyError, Change, Explanation, Learn, NexthopId, RuleId, VifId};
+use model::{ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId};
 use std::sync::mpsc::SyncSender;
 
 /// Anything that forwards packets according to the tables: the CPU engine, or a card.
@@ -33,6 +33,8 @@ pub trait Executor: Send + Sync {
     /// [`ApplyError`]; nothing was applied.
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError>;
 
+    /// Goes on counting where another one ended. Once, before packets flow.
+    fn enter_counts(&self, past: Past);
     /// Counters by worker.
     fn workers(&self) -> Vec<WorkerCounters>;
     /// Counters of an interface, over all workers.
@@ -49,12 +51,18 @@ pub trait Executor: Send + Sync {
     fn settle(&self);
     /// Calls `each` for connections until it returns false.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool);
-    /// Enters connections that another host remembered; returns how many. Those that are known here stay as they are, and
-    /// those beyond an interface's share are left out.
+    /// Enters connections that another host remembered; returns how many. Those that are known here stay as they are,
+    /// and those beyond an interface's share are left out.
     fn enter_flows(&self, flows: &[FlowInfo]) -> usize;
+    /// The connection of a record of such an executor's table, whatever became of the process; `None` if there is none
+    /// in it.
+    ///
+    /// # Errors
+    /// [`BadRecord`].
+    fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord>;
     /// Removes the connections for which `which` returns true; returns how many.
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
-    /// Connections made since start.
+    /// Connections made, those before [`Executor::resume`] included.
     fn flows_created(&self) -> u64;
     /// Number of connections, including idle ones that have not been swept yet.
     fn flow_count(&self) -> usize;
@@ -62,10 +70,15 @@ pub trait Executor: Send + Sync {
     fn flow_use(&self, vif: VifId) -> FlowUse;
     /// Learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
-    /// Enters MACs that another host learned, as packets would that come now; returns how many are where they say.
-    fn enter_learned(&self, macs: &[Learn]) -> usize;
+    /// Enters MACs that were learned elsewhere, with the seconds since they were seen; returns how many are where they
+    /// say.
+    fn enter_learned(&self, macs: &[(Learn, Seconds)]) -> usize;
     /// Neighbours.
     fn neighbours(&self) -> Vec<NeighbourInfo>;
+    /// Those whose MAC is known, each with the interface that brought it.
+    fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)>;
+    /// Enters neighbours that another process found, as packets would that come now.
+    fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)]);
 
     /// The decision about `frame` coming in on `ingress`, according to the live tables, without effects.
     fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation;

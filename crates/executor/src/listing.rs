@@ -3,6 +3,7 @@
 use crate::Counters;
 use model::{BridgeTarget, FlowKey, FlowState, NeighbourScope, RuleId, Seconds, Tcp, VifId, Vrf};
 use packet::Mac;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// A connection, for people.
@@ -32,8 +33,15 @@ pub struct FlowInfo {
     pub charged: (VifId, bool),
 }
 
+/// Words of a record of a connection table.
+pub const RECORD: usize = 16;
+
+/// A record that an executor did not finish, or never wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadRecord;
+
 /// A guest's or a wire's use of the connection table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowUse {
     /// Connections it opened.
     pub opened: u64,

@@ -101,6 +101,8 @@ pub struct Device {
     shared: Arc<Shared>,
     /// The file of its socket, which is removed with the device.
     file: Box<dyn ListeningFile>,
+    /// The socket, for another process.
+    listener: Arc<OwnedFd>,
 }
 
 impl Device {
@@ -115,7 +117,7 @@ impl Device {
         (uplink, downlink): (Uplink, Downlink),
     ) -> Result<Self, DeviceError> {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let (stop, listener) = (eventfd(0, EventfdFlags::CLOEXEC)?, Arc::new(listener));
         let adapter = fabric.adapter(spec);
         let inbox = Arc::new(Inbox::new(adapter.budget.clone())?);
         inbox.open();
@@ -125,12 +127,20 @@ impl Device {
         let manager = Arc::new(CmService { cm, inbox, refusals: RefusalLog::default() });
         let clients = Mutex::default();
         let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, manager, stop });
-        let served = shared.clone();
+        let (served, accepting) = (shared.clone(), listener.clone());
         std::thread::Builder::new()
             .name("verbs".into())
-            .spawn(move || served.run(&listener, downlink))
+            .spawn(move || served.run(&accepting, downlink))
             .map_err(DeviceError::Thread)?;
-        Ok(Self { shared, file })
+        Ok(Self { shared, file, listener })
+    }
+
+    /// A copy of the socket by which its applications come.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn listener(&self) -> std::io::Result<OwnedFd> {
+        self.listener.try_clone()
     }
 
     /// Changes the device to this specification. Applications are told if their addresses changed.

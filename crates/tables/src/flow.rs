@@ -12,17 +12,22 @@ mod account;
 mod entry;
 mod fragments;
 mod hash;
+#[cfg(test)]
+mod kill;
+mod remembered;
 mod room;
 mod state;
 mod zeroed;
 
 pub use account::Account;
 use account::Accounts;
+use carryover::Table;
 use entry::{Entry, New, Read, WORDS, pack};
 use executor::{FlowInfo, FlowUse};
 pub use fragments::Fragments;
 use hash::FlowHash;
 use model::{Connection, DropReason, FlowChange, FlowKey, Seconds, Segment, VifId};
+pub use remembered::{FORMAT, Record, remembered};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroed::Zeroed;
@@ -49,6 +54,19 @@ pub struct FlowLimits {
 impl Default for FlowLimits {
     fn default() -> Self {
         Self { connections: 1 << 21, per_guest: 1 << 20, new_per_second: 1_000_000 }
+    }
+}
+
+impl FlowLimits {
+    /// Entries of the table.
+    fn capacity(self) -> usize {
+        self.connections.clamp(WAYS, 1 << 30).next_power_of_two()
+    }
+
+    /// Bytes of the table's entries.
+    #[must_use]
+    pub fn table_bytes(self) -> u64 {
+        self.capacity() as u64 * size_of::<Record>() as u64
     }
 }
 
@@ -109,7 +127,18 @@ impl Flows {
     /// An empty table.
     #[must_use]
     pub fn new(limits: FlowLimits) -> Self {
-        let capacity = limits.connections.clamp(WAYS, 1 << 30).next_power_of_two();
+        Self::with_entries(limits, Zeroed::new(limits.capacity()))
+    }
+
+    /// An empty table whose entries lie in this memory, which has just been made and is of
+    /// [`FlowLimits::table_bytes`]: who reads it later reads the connections ([`remembered`]).
+    #[must_use]
+    pub fn kept_in(limits: FlowLimits, table: Table) -> Self {
+        Self::with_entries(limits, Zeroed::kept_in(table))
+    }
+
+    fn with_entries(limits: FlowLimits, entries: Zeroed<WORDS>) -> Self {
+        let capacity = entries.records().len().min(limits.capacity());
         let shards = (capacity / MIN_SHARD).clamp(1, MAX_SHARDS);
         let shard = || Mutex::new(Shard { used: 0, free: NONE, hand: 0 });
         Self {
@@ -117,7 +146,7 @@ impl Flows {
             shards: (0..shards).map(|_| shard()).collect(),
             used: (0..shards).map(|_| AtomicU32::new(0)).collect(),
             per_shard: capacity / shards,
-            entries: Zeroed::new(capacity),
+            entries,
             index: Zeroed::new(capacity * 2 / WAYS).in_huge_pages(),
             accounts: Accounts::new(capacity as u64, limits.per_guest as u64, limits.new_per_second),
             fragments: Fragments::new(),
@@ -139,7 +168,12 @@ impl Flows {
         self.len() == 0
     }
 
-    /// Connections made since the start.
+    /// Goes on counting connections made from here.
+    pub fn resume_created(&self, created: u64) {
+        self.created.store(created, Ordering::Relaxed);
+    }
+
+    /// Connections made, those before [`Self::resume_created`] included.
     #[must_use]
     pub fn created(&self) -> u64 {
         self.created.load(Ordering::Relaxed)

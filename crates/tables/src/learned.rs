@@ -165,6 +165,20 @@ impl Learned {
         true
     }
 
+    /// As [`Self::learn`], of a MAC that was last seen `idle` seconds ago.
+    pub fn learn_late(&mut self, config: &Config, learn: &Learn, idle: Seconds, now: Seconds) -> bool {
+        let is_new = self.learn(config, learn, now);
+        if let Some(known) = self.macs.get(&(learn.vrf, learn.mac)).filter(|_| is_new) {
+            known.seen.store(now.saturating_sub(idle), Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// Whether a MAC was learned there.
+    pub fn is_at(&self, learn: &Learn) -> bool {
+        self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.value == learn.at)
+    }
+
     /// Counts one more MAC behind a port, unless the limit is reached.
     fn count_mac(&mut self, vrf: Vrf, at: BridgeTarget) -> bool {
         let (port, all) = Port::of(at);

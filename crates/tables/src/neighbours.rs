@@ -91,6 +91,13 @@ impl Neighbours {
         self.all.iter().map(|(key, neighbour)| (key, &*neighbour.known))
     }
 
+    /// Each with the interface that brought it.
+    pub fn found(&self) -> impl Iterator<Item = (NeighbourFound, VifId)> {
+        self.all.iter().map(|(&(scope, addr), neighbour)| {
+            (NeighbourFound { scope, addr, mac: neighbour.known.value }, neighbour.by)
+        })
+    }
+
     /// Whether this is known already, so that there is nothing to write. Returns for how long the neighbour had not
     /// been seen.
     pub fn confirms(&self, found: &NeighbourFound, now: Seconds) -> Option<Seconds> {

@@ -51,6 +51,12 @@ impl Shared {
     /// Empty tables.
     #[must_use]
     pub fn new(limits: FlowLimits) -> Self {
+        Self::with_flows(Flows::new(limits))
+    }
+
+    /// Empty tables with these connections.
+    #[must_use]
+    pub fn with_flows(flows: Flows) -> Self {
         Self {
             rcu: Rcu::new(Snapshot::empty()),
             applying: Mutex::default(),
@@ -58,7 +64,7 @@ impl Shared {
             uses: Uses::new(),
             resolver: Mutex::default(),
             late: Mutex::default(),
-            flows: Flows::new(limits),
+            flows,
         }
     }
 
@@ -185,14 +191,29 @@ impl Shared {
         }
     }
 
-    /// Learns MACs that another host learned. Returns how many are where they say.
-    pub fn learn_all(&self, macs: &[Learn], now: Seconds) -> usize {
+    /// Learns MACs that were learned elsewhere, and were seen so many seconds ago. Returns how many are where they say.
+    pub fn learn_all(&self, macs: &[(Learn, Seconds)], now: Seconds) -> usize {
+        let young = || macs.iter().filter(|(_, idle)| *idle < MAC_AGE);
         self.relearn(self.rcu.write(), |current, learned| {
-            let changed = macs.iter().filter(|learn| learned.learn(&current.config, learn, now));
-            changed.map(|learn| Cell::bridge(learn.vrf, learn.mac)).collect()
+            let changed =
+                young().filter(|(learn, idle)| learned.learn_late(&current.config, learn, *idle, now));
+            changed.map(|(learn, _)| Cell::bridge(learn.vrf, learn.mac)).collect()
         });
         let learned = self.snapshot().learned;
-        macs.iter().filter(|learn| learned.confirms_mac(learn, now)).count()
+        young().filter(|(learn, _)| learned.is_at(learn)).count()
+    }
+
+    /// The neighbours, each with the interface that brought it.
+    pub fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)> {
+        self.snapshot().learned.neighbours.found().collect()
+    }
+
+    /// Enters neighbours that another process found, each by the interface that brought it.
+    pub fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)], now: Seconds) {
+        self.relearn(self.rcu.write(), |current, learned| {
+            let told = |&(found, by): &(NeighbourFound, VifId)| Told { found, by, is_awaited: false, now };
+            found.iter().flat_map(|one| learned.neighbours.enter(&current.config, &told(one))).collect()
+        });
     }
 
     /// A worker received a path MTU to a remote. If another thread is writing, it is not recorded; the next packet

@@ -1,11 +1,12 @@
 //! What interfaces counted before they had their number: it was another's, and counts go on.
 
+use super::counts::VifCounts;
 use crate::compile::Desired;
 use executor::{Executor, FlowUse, VifCounters};
 use imbl::OrdMap;
 use model::VifId;
 
-/// The counts that an interface found under its number.
+/// The counts that an interface found under its number, less those that it brought along (modulo 2^64).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
     pub(super) counters: VifCounters,
@@ -28,6 +29,20 @@ impl Inherited {
             let (counters, drops) = (executor.vif_counters(id), executor.drops_at(id));
             self.0.insert(id, Before { counters, drops, flows });
         }
+    }
+
+    /// An interface goes on counting from here.
+    pub(super) fn resume(&mut self, id: VifId, counted: &VifCounts) {
+        let before = self.0.entry(id).or_default();
+        before.counters = before.counters.less(&counted.counters);
+        before.drops.resize(counted.drops.len().max(before.drops.len()), 0);
+        before
+            .drops
+            .iter_mut()
+            .zip(&counted.drops)
+            .for_each(|(found, own)| *found = found.wrapping_sub(*own));
+        before.flows.refused = before.flows.refused.wrapping_sub(counted.flows.refused);
+        before.flows.displaced = before.flows.displaced.wrapping_sub(counted.flows.displaced);
     }
 
     pub(super) fn of(&self, id: VifId) -> Option<&Before> {

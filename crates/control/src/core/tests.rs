@@ -61,7 +61,8 @@ fn start_with(dir: TempDir, text: &str, ports: FakePorts) -> Result<Bench, Error
     let (executor, log) = (Arc::new(FakeExecutor::default()), ports.log());
     let config = config_file(dir.path(), text);
     let (store, run_dir) = (Store::open(dir.path())?, Path::new("/run/x").into());
-    let core = Core::start(&config::parse(text)?, config, run_dir, store, executor.clone(), Box::new(ports))?;
+    let core =
+        Core::start(&config::parse(text)?, config, run_dir, store, executor.clone(), Box::new(ports), None)?;
     Ok(Bench { core, executor, log, dir })
 }
 

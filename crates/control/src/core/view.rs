@@ -6,7 +6,7 @@ use super::open_ports::SlotState;
 use crate::compile::{Desired, Ids};
 use crate::owner::Objects;
 use config::Host;
-use executor::{Counters, Executor, FlowUse, VifCounters};
+use executor::{Executor, FlowUse, VifCounters};
 use mem::{Port, PortStatus};
 use model::{Names, Network, VifId, Vrf};
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,28 +87,14 @@ impl View {
     pub(crate) fn vif_counters(&self, id: VifId) -> VifCounters {
         let now = self.executor.vif_counters(id);
         let Some(Before { counters: before, .. }) = self.inherited.of(id) else { return now };
-        let less = |a: Counters, b: Counters| Counters {
-            packets: a.packets.saturating_sub(b.packets),
-            bytes: a.bytes.saturating_sub(b.bytes),
-        };
-        VifCounters {
-            received: less(now.received, before.received),
-            sent: less(now.sent, before.sent),
-            receive_drops: now.receive_drops.saturating_sub(before.receive_drops),
-            send_drops: now.send_drops.saturating_sub(before.send_drops),
-        }
+        now.less(before)
     }
 
     /// Drops at an interface, by the number of their reason.
     pub(crate) fn drops_at(&self, id: VifId) -> Vec<u64> {
         let before = self.inherited.of(id).map(|before| before.drops.as_slice()).unwrap_or_default();
         let before = before.iter().chain(std::iter::repeat(&0));
-        self.executor
-            .drops_at(id)
-            .iter()
-            .zip(before)
-            .map(|(now, before)| now.saturating_sub(*before))
-            .collect()
+        self.executor.drops_at(id).iter().zip(before).map(|(now, before)| now.wrapping_sub(*before)).collect()
     }
 
     /// Connections of an interface.
@@ -116,8 +102,8 @@ impl View {
         let now = self.executor.flow_use(id);
         let Some(Before { flows: before, .. }) = self.inherited.of(id) else { return now };
         FlowUse {
-            refused: now.refused.saturating_sub(before.refused),
-            displaced: now.displaced.saturating_sub(before.displaced),
+            refused: now.refused.wrapping_sub(before.refused),
+            displaced: now.displaced.wrapping_sub(before.displaced),
             ..now
         }
     }

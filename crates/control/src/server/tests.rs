@@ -60,6 +60,7 @@ async fn with_server_of<F: Future<Output = ()>>(
         Store::open(state.path()).unwrap(),
         Arc::new(executor),
         ports,
+        None,
     );
     let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));
     let ((ready, is_ready), (stop, stopped)) = (oneshot::channel(), oneshot::channel::<()>());
@@ -284,6 +285,7 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
         Store::open(state.path()).unwrap(),
         Arc::new(FakeExecutor::default()),
         Box::new(FakePorts::new(Log::default())),
+        None,
     );
     let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));
     let bounds = Bounds { connections: 4, silence: Duration::from_millis(200) };

@@ -9,7 +9,7 @@ use config::{Guest, Key, Kind, Object};
 use executor::{Counters, FlowInfo};
 use ipnet::IpNet;
 use model::tcp::{Edge, UNSCALED};
-use model::{BridgeTarget, Connection, Endpoint, FlowKey, FlowState, Learn, Tcp, VifId, Vrf};
+use model::{BridgeTarget, Connection, Endpoint, FlowKey, FlowState, Learn, Seconds, Tcp, VifId, Vrf};
 use packet::{Mac, proto};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -171,7 +171,7 @@ pub(super) struct Import {
     view: Arc<View>,
     of: Option<(String, Subject)>,
     flows: Vec<FlowInfo>,
-    macs: Vec<Learn>,
+    macs: Vec<(Learn, Seconds)>,
     /// What does not fit this host, by the reason.
     left_out: BTreeMap<String, u64>,
     /// Entries read so far.
@@ -202,7 +202,7 @@ impl Import {
         for of in &part.macs {
             let n = self.count(1, MOST_MACS, "MACs")?;
             let learn = self.learn(&subject, of).map_err(|why| super::invalid(format!("MAC {n}: {why}")))?;
-            self.macs.extend(learn);
+            self.macs.extend(learn.map(|learn| (learn, 0)));
         }
         self.of = Some((name, subject));
         Ok(())

@@ -158,7 +158,7 @@ fn start(state: &Path, executor: &Arc<FakeExecutor>) -> Arc<Core> {
     let (file, config) = (config::parse(&text).unwrap(), config_file(state, &text));
     let ports = Box::new(FakePorts::new(Log::default()));
     let store = Store::open(state).unwrap();
-    let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports);
+    let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports, None);
     Arc::new(core.unwrap_or_else(|e| panic!("{e}")))
 }
 

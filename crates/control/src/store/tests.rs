@@ -34,8 +34,15 @@ fn contents(objects: &Objects) -> Vec<String> {
     objects.iter().map(|(key, owned)| format!("{key} {} {:?}", owned.seq, owned.owner)).collect()
 }
 
+/// The process that another test starts has all descriptors, and so the lock, until it executes its program.
 fn reopened(dir: &Path) -> Store {
-    Store::open(dir).unwrap()
+    let start = std::time::Instant::now();
+    loop {
+        match Store::open(dir) {
+            Err(StoreError::InUse(_)) if start.elapsed().as_secs() < 10 => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 #[test]

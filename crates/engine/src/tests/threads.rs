@@ -90,6 +90,29 @@ fn a_packet_goes_from_guest_to_guest_and_wakes_a_sleeping_worker() {
 }
 
 #[test]
+fn packets_wait_while_the_workers_pause() {
+    let engine = engine(2);
+    let (one, two) = (TestPort::new(ALL, 100), TestPort::new(ALL, 100));
+    engine.attach(VifId(1), one.open()).unwrap();
+    for round in 0..3 {
+        engine.pause().unwrap();
+        // What is asked of them is done.
+        engine.attach(VifId(2), two.open()).unwrap();
+        engine.flush_flows(&mut |_| true);
+        one.send((0..10).map(|number| numbered(7, number)));
+        assert!(two.wait(1, Duration::from_millis(50)).is_empty());
+        engine.resume();
+        let got = two.wait(10, PATIENCE);
+        assert_eq!(got.len(), 10, "round {round}");
+        assert!(got.iter().zip(0..).all(|((frame, _), number)| number_of(frame) == (7, number)));
+        engine.detach(VifId(2));
+        engine.resume();
+    }
+    engine.pause().unwrap();
+    drop(engine);
+}
+
+#[test]
 fn a_detached_port_is_let_go() {
     let engine = engine(2);
     let (one, two) = (TestPort::new(ALL, 100), TestPort::new(ALL, 100));

@@ -110,7 +110,29 @@ impl Entry<'_> {
     }
 
     fn set(self, word: usize, value: u64) {
-        self.0[word].store(value, Ordering::Relaxed);
+        self.store(word, value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn store(self, word: usize, value: u64, order: Ordering) {
+        #[cfg(test)]
+        super::kill::here();
+        self.0[word].store(value, order);
+    }
+
+    #[inline(always)]
+    fn add(self, word: usize, n: u64) {
+        #[cfg(test)]
+        super::kill::here();
+        self.0[word].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Changes a word, unless `to` returns `None`.
+    #[inline(always)]
+    fn change(self, word: usize, order: Ordering, to: impl Fn(u64) -> Option<u64>) {
+        #[cfg(test)]
+        super::kill::here();
+        let _ = self.0[word].fetch_update(order, Ordering::Relaxed, to);
     }
 
     /// Reads the entry if it is in use. `None` also if it was written meanwhile.
@@ -158,7 +180,7 @@ impl Entry<'_> {
         self.set(STATE, State::of(connection, seq as u32).0);
         self.set(LAST, u64::from(new.now) << 32 | u64::from(new.now));
         (0..4).for_each(|i| self.set(COUNTERS + i, 0));
-        self.0[SEQ].store(seq, Ordering::Release);
+        self.store(SEQ, seq, Ordering::Release);
         seq as u32
     }
 
@@ -169,7 +191,7 @@ impl Entry<'_> {
         let Counters { packets, bytes } = flow.forward;
         let Counters { packets: replies, bytes: reply_bytes } = flow.reply;
         for (i, count) in [packets, bytes, replies, reply_bytes].into_iter().enumerate() {
-            self.0[COUNTERS + i].fetch_add(count, Ordering::Relaxed);
+            self.add(COUNTERS + i, count);
         }
         if flow.approximate {
             self.miscount(State(self.get(STATE)).seq());
@@ -178,7 +200,7 @@ impl Entry<'_> {
 
     /// Makes the entry free, under the shard's lock.
     pub fn clear(self, next_free: u32) {
-        self.0[SEQ].store(self.get(SEQ) & !LIVE, Ordering::Relaxed);
+        self.set(SEQ, self.get(SEQ) & !LIVE);
         fence(Ordering::Release); // A reader that sees later writes sees it no longer in use.
         self.set(KEY, next_free.into());
     }
@@ -220,7 +242,7 @@ impl Entry<'_> {
             (state.seq() == seq && new != state).then_some(new.0)
         };
         // A reader that sees the known bits sees the edges too.
-        let _ = self.0[STATE].fetch_update(Ordering::Release, Ordering::Relaxed, merge);
+        self.change(STATE, Ordering::Release, merge);
         let still = self.is(seq);
         if still {
             self.touch_at(now);
@@ -280,7 +302,7 @@ impl Entry<'_> {
             let new = reopen | raised(1) | raised(0);
             (new != word).then_some(new)
         };
-        let _ = self.0[WINDOWS].fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+        self.change(WINDOWS, Ordering::Relaxed, raise);
     }
 
     fn touch_at(self, now: Seconds) {
@@ -294,8 +316,8 @@ impl Entry<'_> {
     /// Counts packets.
     pub fn count(self, reply: bool, packets: u64, bytes: u64, now: Seconds) {
         let at = COUNTERS + 2 * usize::from(reply);
-        self.0[at].fetch_add(packets, Ordering::Relaxed);
-        self.0[at + 1].fetch_add(bytes, Ordering::Relaxed);
+        self.add(at, packets);
+        self.add(at + 1, bytes);
         self.touch_at(now);
     }
 
@@ -314,7 +336,27 @@ impl Entry<'_> {
             let (state, marked) = (State(word), marked(State(word)));
             (state.seq() == seq && marked != state).then_some(marked.0)
         };
-        let _ = self.0[STATE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark);
+        self.change(STATE, Ordering::Relaxed, mark);
+    }
+
+    /// Whether it holds no connection, nor the beginning of one.
+    pub fn is_free(self) -> bool {
+        self.get(SEQ) & (WRITING | LIVE) == 0
+    }
+
+    /// Whether an entry in use is one that this table could have written until `now`.
+    pub fn is_sound(self, now: Seconds) -> bool {
+        let key = self.original();
+        let (words, about) = (pack(&key), self.get(ABOUT));
+        let is_key = (0..ABOUT - KEY).all(|i| self.get(KEY + i) == words[i])
+            && about % HAS_RULE == words[ABOUT - KEY]
+            && key.src.addr.is_ipv4() == key.dst.addr.is_ipv4();
+        let rule = about >> RULE_AT;
+        let is_rule = if about & HAS_RULE == 0 { rule == 0 } else { u32::try_from(rule).is_ok() };
+        let (seq, state) = (self.get(SEQ), State(self.get(STATE)));
+        let last = self.get(LAST) as Seconds;
+        let is_state = self.read().is_some_and(|read| state.is_of(&read.connection, seq as u32));
+        is_key && is_rule && is_state && self.created() <= last && last <= now
     }
 
     /// For people.

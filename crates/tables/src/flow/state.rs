@@ -85,6 +85,12 @@ impl State {
         Self(word).standing(state, seen)
     }
 
+    /// Whether it is the state of this connection, as it was read from it: all else in it follows.
+    pub fn is_of(self, connection: &Connection, seq: u32) -> bool {
+        const SEEN: u8 = Connection::FIN | Connection::REPLY_FIN | Connection::BOTH_WAYS;
+        Self(self.0 & !APPROXIMATE) == Self::of(connection, seq) && self.seen() & !SEEN == 0
+    }
+
     pub const fn seq(self) -> u32 {
         (self.0 >> 32) as u32
     }

@@ -6,24 +6,24 @@ use packet::proto::{TCP, UDP};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const GUEST: Account = Account::of_guest(VifId(1));
+pub(super) const GUEST: Account = Account::of_guest(VifId(1));
 
 fn end(addr: u32, port: u16) -> Endpoint {
     Endpoint { vrf: Vrf(1), addr: Ipv4Addr::from_bits(addr).into(), port }
 }
 
-fn key(n: u32) -> FlowKey {
+pub(super) fn key(n: u32) -> FlowKey {
     FlowKey { src: end(0x0a00_0000 + (n >> 8), n as u16), dst: end(0x0a00_0001, 80), protocol: TCP }
 }
 
-fn create(key: FlowKey, state: FlowState) -> FlowChange {
+pub(super) fn create(key: FlowKey, state: FlowState) -> FlowChange {
     FlowChange::Create {
         connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
         rule: Some(RuleId(9)),
     }
 }
 
-fn table(connections: usize) -> Flows {
+pub(super) fn table(connections: usize) -> Flows {
     Flows::new(FlowLimits { connections, per_guest: usize::MAX, new_per_second: u32::MAX })
 }
 
@@ -407,7 +407,7 @@ fn any_end() -> impl Strategy<Value = Endpoint> {
 }
 
 /// A segment whose numbers are close to those of others, and often just the next ones.
-fn any_segment() -> impl Strategy<Value = (bool, Segment)> {
+pub(super) fn any_segment() -> impl Strategy<Value = (bool, Segment)> {
     let flags = prop_oneof![
         6 => Just(0x10_u8), 2 => Just(0x18), 1 => Just(0x11), 1 => Just(0x04), 1 => Just(0x14), 1 => Just(0x02),
         1 => Just(0x12), 1 => Just(0),

@@ -1,6 +1,8 @@
 //! Large arrays of atomics that take no memory until they are written.
 #![allow(unsafe_code)] // Standard Rust can't yet allocate zeroed atomics directly, nor prefetch.
 
+use carryover::Table;
+
 #[cfg(not(miri))]
 use rustix::mm::{Advice, madvise};
 use std::sync::atomic::AtomicU64;
@@ -14,10 +16,30 @@ const PAGE: usize = 4096;
 /// Records of `N` words, zero at first, aligned to cache lines if `N` is a multiple of a line. A large array comes
 /// from the kernel as untouched pages, so only records that are written take memory.
 pub(super) struct Zeroed<const N: usize> {
-    words: Box<[AtomicU64]>,
-    /// Words before the first record.
-    skip: usize,
+    /// In `memory`.
+    records: *const [[AtomicU64; N]],
+    memory: Memory,
 }
+
+/// What the records lie in.
+enum Memory {
+    Own(Box<[AtomicU64]>),
+    Kept(Table),
+}
+
+impl Memory {
+    fn words(&self) -> &[AtomicU64] {
+        match self {
+            Self::Own(words) => words,
+            Self::Kept(table) => table.words(),
+        }
+    }
+}
+
+// SAFETY: the records are of atomics, in memory that this value owns.
+unsafe impl<const N: usize> Send for Zeroed<N> {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Sync for Zeroed<N> {}
 
 impl<const N: usize> Zeroed<N> {
     pub fn new(records: usize) -> Self {
@@ -27,7 +49,18 @@ impl<const N: usize> Zeroed<N> {
         let words = unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) };
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
         let skip = words.as_ptr().align_offset(LINE * size_of::<u64>());
-        Self { words, skip: if skip < LINE { skip } else { 0 } }
+        Self::lying_in(Memory::Own(words), if skip < LINE { skip } else { 0 })
+    }
+
+    /// In this table, which has just been made: as many records as it has room for.
+    pub fn kept_in(table: Table) -> Self {
+        Self::lying_in(Memory::Kept(table), 0)
+    }
+
+    /// After so many words of this memory.
+    fn lying_in(memory: Memory, skip: usize) -> Self {
+        let (records, _) = memory.words()[skip..].as_chunks();
+        Self { records: std::ptr::from_ref(records), memory }
     }
 
     /// The same in huge pages, if there are some: for data that is read at random. It then takes memory in units of
@@ -35,9 +68,10 @@ impl<const N: usize> Zeroed<N> {
     pub fn in_huge_pages(self) -> Self {
         #[cfg(not(miri))]
         {
-            let start = self.words.as_ptr();
+            let words = self.memory.words();
+            let start = words.as_ptr();
             let skip = start.cast::<u8>().align_offset(PAGE);
-            let len = size_of_val(&*self.words).saturating_sub(skip) / PAGE * PAGE;
+            let len = size_of_val(words).saturating_sub(skip) / PAGE * PAGE;
             let pages = start.wrapping_byte_add(skip).cast_mut().cast();
             // SAFETY: this advice does not change the content of our own memory. It does not matter whether the kernel
             // follows it.
@@ -46,9 +80,10 @@ impl<const N: usize> Zeroed<N> {
         self
     }
 
+    #[inline(always)]
     pub fn records(&self) -> &[[AtomicU64; N]] {
-        let (records, _) = self.words[self.skip..].as_chunks();
-        records
+        // SAFETY: they lie in `memory`, which neither moves nor changes its length until this is dropped.
+        unsafe { &*self.records }
     }
 
     /// Prefetches the start of a record.

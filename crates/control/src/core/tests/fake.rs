@@ -3,14 +3,14 @@
 use crate::ports::{Device, PortError, PortSpec, Ports};
 use crate::rdma::RdmaStatus;
 use executor::{
-    CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
-    LearnedMac, NeighbourInfo, VifCounters, WorkerCounters,
+    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
+    LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use hca::{ClientDescription, QpDescription};
 use mem::{Opened, Port, PortStatus};
 use model::{
-    ApplyError, Change, Decision, Effects, Explanation, Learn, NexthopId, PacketView, RuleId, Tables,
-    Verdict, VifId,
+    ApplyError, Change, Decision, Effects, Explanation, Learn, NeighbourFound, NexthopId, PacketView, RuleId,
+    Seconds, Tables, Verdict, VifId,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,6 +26,7 @@ pub struct FakeExecutor {
     counted: AtomicUsize,
     stalled: Vec<usize>,
     entered: Mutex<Vec<FlowInfo>>,
+    learned: Mutex<Vec<(Learn, Seconds)>>,
 }
 
 impl FakeExecutor {
@@ -45,6 +46,11 @@ impl FakeExecutor {
     /// Sets every counter of every interface.
     pub fn count(&self, packets: usize) {
         self.counted.store(packets, Ordering::Relaxed);
+    }
+
+    /// MACs that were entered.
+    pub fn learned_before(&self) -> Vec<(Learn, Seconds)> {
+        self.learned.lock().unwrap().clone()
     }
 
     /// Forgets the connections that were entered.
@@ -70,6 +76,8 @@ impl Executor for FakeExecutor {
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.tables.lock().unwrap().apply(changes)
     }
+
+    fn enter_counts(&self, _: Past) {}
 
     fn workers(&self) -> Vec<WorkerCounters> {
         Vec::new()
@@ -102,8 +110,13 @@ impl Executor for FakeExecutor {
         flows.len()
     }
 
-    fn enter_learned(&self, macs: &[Learn]) -> usize {
+    fn enter_learned(&self, macs: &[(Learn, Seconds)]) -> usize {
+        self.learned.lock().unwrap().extend_from_slice(macs);
         macs.len()
+    }
+
+    fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord> {
+        tables::remembered(record, u32::MAX)
     }
 
     fn flush_flows(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
@@ -127,6 +140,12 @@ impl Executor for FakeExecutor {
     fn learned(&self) -> Vec<LearnedMac> {
         Vec::new()
     }
+
+    fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)> {
+        Vec::new()
+    }
+
+    fn enter_neighbours(&self, _: &[(NeighbourFound, VifId)]) {}
 
     fn neighbours(&self) -> Vec<NeighbourInfo> {
         Vec::new()

@@ -14,7 +14,7 @@ fn host() -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
     let text = format!("{FILE}{VERBS}");
     let (file, config) = (config::parse(&text).unwrap(), config_file(dir.path(), &text));
     let store = Store::open(dir.path()).unwrap();
-    let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports).unwrap();
+    let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports, None).unwrap();
     (core, executor, dir)
 }
 

@@ -1,0 +1,216 @@
+//! The two files, and which of them is whose.
+
+use crate::header::{self, Header, InForce, Refused};
+use crate::slots;
+use crate::table::Table;
+use rustix::fs::{
+    AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fstatfs, fstatvfs, openat, seek, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// Names in the run-dir.
+const NAMES: [&str; 2] = ["carryover.0", "carryover.1"];
+/// `tmpfs` (statfs(2)).
+const TMPFS: u64 = 0x0102_1994;
+/// Bytes read at a time.
+const CHUNK: usize = 1 << 16;
+
+/// What a daemon finds and gets.
+pub struct Opened {
+    /// For itself.
+    pub own: Own,
+    /// Of the daemon before.
+    pub former: Option<Former>,
+    /// Why what was there is not taken.
+    pub refused: Option<Refused>,
+}
+
+/// The file of this daemon.
+pub struct Own {
+    file: File,
+    /// That of the daemon before, which is the next one's.
+    other: File,
+    header: Header,
+    generation: u64,
+    /// Of the last snapshot.
+    written: Mutex<u64>,
+}
+
+/// The file of the daemon before.
+pub struct Former {
+    file: File,
+    header: Header,
+}
+
+/// Opens the files of a run-dir, which only one daemon does at a time. `table`: bytes that its table may take; `format`:
+/// version of its records and snapshots.
+///
+/// # Errors
+/// The system's, or that a file there is somebody else's.
+pub fn open(run_dir: &Path, table: u64, format: u32) -> io::Result<Opened> {
+    open_since(run_dir, Header { format, boot: boot()?, table })
+}
+
+/// Identifies the machine's last start.
+fn boot() -> io::Result<u128> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    u128::from_str_radix(&id.trim().replace('-', ""), 16).map_err(io::Error::other)
+}
+
+fn open_since(run_dir: &Path, mut header: Header) -> io::Result<Opened> {
+    let directory = File::open(run_dir)?;
+    let [first, second] = NAMES.map(|name| open_file(&directory, name));
+    let (first, second) = (first?, second?);
+    let (a, b) = (Header::read(&first, header)?, Header::read(&second, header)?);
+    let generation = |found: &Option<InForce>| found.as_ref().map_or(0, |found| found.generation);
+    let last = generation(&a).max(generation(&b));
+    let (other, found, name) =
+        if generation(&b) > generation(&a) { (second, b, NAMES[0]) } else { (first, a, NAMES[1]) };
+    // A daemon that did not get to take over may have it mapped: nothing is cut below it.
+    unlinkat(&directory, name, AtFlags::empty())?;
+    let file = open_file(&directory, name)?;
+    if !has_room(&file, header.table)? {
+        header.table = 0;
+    }
+    file.set_len(slots::END + header.table)?;
+    header.write(&file)?;
+    let (former, refused) = match found.map(|found| found.header) {
+        Some(Ok(header)) => (Some(Former { file: other.try_clone()?, header }), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
+    let own = Own { file, other, header, generation: last.saturating_add(1), written: Mutex::new(0) };
+    Ok(Opened { own, former, refused })
+}
+
+/// Opens or makes one, for this user alone.
+fn open_file(directory: &File, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+    let (meta, user) = (file.metadata()?, rustix::process::geteuid());
+    let is_ours = user.is_root() || meta.uid() == user.as_raw();
+    if !meta.is_file() || !is_ours || meta.nlink() != 1 || meta.mode() & 0o077 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{name} is not a file of this user: remove it"),
+        ));
+    }
+    Ok(file)
+}
+
+/// Whether the file system has room for a table. A store to a page for which it has none would end the process.
+fn has_room(file: &File, table: u64) -> io::Result<bool> {
+    let of = fstatvfs(file)?;
+    let free = of.f_bavail.saturating_mul(of.f_frsize);
+    let has_room = free >= table;
+    if !has_room {
+        tracing::warn!(
+            free,
+            needed = table,
+            "the run-dir has too little room for the connections (bytes): they will not be known after a restart"
+        );
+    } else if fstatfs(file)?.f_type as u64 != TMPFS {
+        tracing::warn!(
+            "the run-dir is not in memory (tmpfs): connections are written to a disk, which may delay packets"
+        );
+    }
+    Ok(has_room)
+}
+
+impl Own {
+    /// The memory of the table, if there is room for one. Once.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn table(&self) -> io::Result<Option<Table>> {
+        (self.header.table > 0).then(|| Table::map(&self.file, self.header.table)).transpose()
+    }
+
+    /// Writes a snapshot, of at most [`slots::MOST`] bytes, in place of the last one.
+    ///
+    /// # Errors
+    /// It is too long, or the file system has no room. The last one is whole.
+    pub fn write(&self, snapshot: &[u8]) -> io::Result<()> {
+        let mut last = self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        slots::write(&self.file, *last + 1, snapshot)?;
+        *last += 1;
+        Ok(())
+    }
+
+    /// From now on, this is what the next daemon reads, in place of that of the daemon before.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn succeed(&self) -> io::Result<()> {
+        header::put_in_force(&self.file, self.generation)?;
+        header::retire(&self.other)?;
+        // A daemon that still has it mapped finds zeros there.
+        let len = self.other.metadata()?.len().saturating_sub(header::LEN);
+        if len > 0 {
+            let _ = fallocate(
+                &self.other,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                header::LEN,
+                len,
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Former {
+    /// Its last snapshot.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn snapshot(&self) -> io::Result<Option<Vec<u8>>> {
+        slots::read(&self.file)
+    }
+
+    /// The first byte from here on that is in a page which somebody wrote, if the file system tells.
+    fn written_from(&self, at: u64) -> io::Result<Option<u64>> {
+        match seek(&self.file, SeekFrom::Data(at)) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Calls `each` for the records of its table, of `N` words, that are not all zero. The daemon that wrote them may
+    /// still be there, if it writes no more.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn records<const N: usize>(&self, each: &mut dyn FnMut(&[u64; N])) -> io::Result<()> {
+        let end = self.file.metadata()?.len().min(slots::END + self.header.table);
+        let record = 8 * N;
+        let mut bytes = vec![0; CHUNK / record * record];
+        let mut at = slots::END;
+        while let Some(next) = self.written_from(at)?.filter(|next| *next < end) {
+            at = next - (next - slots::END) % record as u64;
+            let want = bytes.len().min((end - at) as usize) / record * record;
+            if want == 0 {
+                return Ok(());
+            }
+            self.file.read_exact_at(&mut bytes[..want], at)?;
+            for record in bytes[..want].chunks_exact(record) {
+                let (words, _) = record.as_chunks::<8>();
+                let words: [u64; N] = std::array::from_fn(|i| u64::from_ne_bytes(words[i]));
+                if words.iter().any(|word| *word != 0) {
+                    each(&words);
+                }
+            }
+            at += want as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;

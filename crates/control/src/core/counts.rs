@@ -1,0 +1,91 @@
+//! What was counted, under names that mean the same to the next daemon.
+
+use super::view::View;
+use crate::service::nexthop_entries;
+use config::{Kind, Object};
+use executor::{Counters, FlowUse, Past, VifCounters, WorkerCounters};
+use model::{DropReason, NexthopId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// Counts of one interface.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct VifCounts {
+    pub(super) counters: VifCounters,
+    /// As [`DropReason::ALL`].
+    pub(super) drops: Vec<u64>,
+    pub(super) flows: FlowUse,
+}
+
+/// All counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Counts {
+    /// Names of the reasons by which drops are listed.
+    reasons: Vec<String>,
+    /// By the number of the interface.
+    pub(super) vifs: BTreeMap<u16, VifCounts>,
+    workers: Vec<WorkerCounters>,
+    /// Network and text of the rule.
+    rules: Vec<(String, String, Counters)>,
+    /// In words.
+    nexthops: Vec<(String, Counters)>,
+    flows_created: u64,
+}
+
+impl Counts {
+    pub(super) fn of(view: &View) -> Self {
+        let of_vif = |id| VifCounts {
+            counters: view.vif_counters(id),
+            drops: view.drops_at(id),
+            flows: view.flow_use(id),
+        };
+        let rules = view.objects.of_kind(Kind::Rule).filter_map(|owned| {
+            let Object::Rule(rule) = &owned.object else { return None };
+            let text = rule.to_string();
+            let counted = view.executor.rule_counters(view.ids.rule(&rule.network, &text)?);
+            (counted != Counters::default()).then(|| (rule.network.clone(), text, counted))
+        });
+        let nexthops = nexthop_entries(view).into_iter().filter(|entry| entry.packets > 0);
+        let counted = |entry: api::v1::NexthopEntry| {
+            (entry.text, Counters { packets: entry.packets, bytes: entry.bytes })
+        };
+        Self {
+            reasons: DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect(),
+            vifs: view.tables.vifs.keys().map(|id| (id.0, of_vif(*id))).collect(),
+            workers: view.executor.workers(),
+            rules: rules.collect(),
+            nexthops: nexthops.map(counted).collect(),
+            flows_created: view.executor.flows_created(),
+        }
+    }
+
+    /// With this daemon's reasons for drops, and without counts that no daemon has reached.
+    pub(super) fn understood(mut self) -> Self {
+        let at: HashMap<_, _> = self.reasons.iter().enumerate().map(|(i, name)| (name.clone(), i)).collect();
+        let reorder = |drops: &mut Vec<u64>| {
+            let of = |reason: &DropReason| at.get(reason.name()).and_then(|i| drops.get(*i)).copied();
+            *drops = DropReason::ALL.iter().map(|reason| of(reason).unwrap_or(0)).collect();
+        };
+        self.vifs.values_mut().for_each(|vif| reorder(&mut vif.drops));
+        self.workers.iter_mut().for_each(|worker| reorder(&mut worker.drops));
+        self.reasons = DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
+        self
+    }
+
+    /// For the executor of this view.
+    pub(super) fn past(&self, view: &View) -> Past {
+        let rules = self
+            .rules
+            .iter()
+            .filter_map(|(network, text, counted)| Some((view.ids.rule(network, text)?, *counted)));
+        let now: HashMap<_, _> =
+            nexthop_entries(view).into_iter().map(|entry| (entry.text, NexthopId(entry.id))).collect();
+        let nexthops = self.nexthops.iter().filter_map(|(text, counted)| Some((*now.get(text)?, *counted)));
+        Past {
+            workers: self.workers.clone(),
+            rules: rules.collect(),
+            nexthops: nexthops.collect(),
+            flows_created: self.flows_created,
+        }
+    }
+}

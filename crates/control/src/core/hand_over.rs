@@ -1,0 +1,133 @@
+//! Handing the host over to another daemon, and taking it over from one.
+
+use super::carry::Carry;
+use super::open_ports::Slot;
+use super::{Core, Error, State, View};
+use carryover::Opened;
+use mem::{Frozen, Port};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+
+/// What another daemon opens a port with.
+#[derive(Debug)]
+pub struct SharedPort {
+    /// Name of the interface.
+    pub name: String,
+    /// What it is connected to, as [`crate::Device`] says it.
+    pub device: String,
+    /// See [`Port::share`].
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Core {
+    /// Refuses changes until [`Self::stay`]: another daemon reads what is stored now. Returns what it opens the same
+    /// ports with.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn hand_over(&self) -> Result<Vec<SharedPort>, Error> {
+        self.is_leaving.store(true, Ordering::SeqCst);
+        // A change that had begun is done when this has the lock.
+        let state = self.lock();
+        let share = |slot: &Slot| {
+            let (name, device) = (slot.spec.name.clone(), slot.spec.device.to_string());
+            Some(match slot.port()?.share() {
+                Ok(descriptors) => Ok(SharedPort { name, device, descriptors }),
+                Err(e) => Err(Error::Port { name, reason: e.to_string() }),
+            })
+        };
+        let shared = state.slots.values().filter_map(share).collect::<Result<_, _>>();
+        shared.inspect_err(|_| self.stay())
+    }
+
+    /// Stops all ports, until [`Self::stay`]. Returns the state of those that have one.
+    ///
+    /// # Errors
+    /// The first that does not stop. Others have stopped: [`Self::thaw`].
+    pub fn freeze(&self) -> Result<Vec<(String, Frozen)>, Error> {
+        let freeze = |(name, port): (String, Arc<dyn Port>)| match port.freeze() {
+            Ok(frozen) => frozen.map(|frozen| Ok((name, frozen))),
+            Err(e) => Some(Err(Error::Port { name, reason: e.to_string() })),
+        };
+        self.open_ports().into_iter().filter_map(freeze).collect()
+    }
+
+    /// Has all ports go on after [`Self::freeze`] or [`Self::adopt`].
+    pub fn thaw(&self) {
+        self.open_ports().iter().for_each(|(_, port)| port.thaw());
+    }
+
+    /// The host stays with this daemon, which accepts changes again.
+    pub fn stay(&self) {
+        self.is_leaving.store(false, Ordering::SeqCst);
+    }
+
+    /// Sets all ports up as those of another daemon stopped. They serve VMMs from [`Self::thaw`] on.
+    ///
+    /// # Errors
+    /// The first that can't.
+    pub fn adopt(&self, mut frozen: BTreeMap<String, Frozen>) -> Result<(), Error> {
+        for (name, port) in self.open_ports() {
+            if let Some(frozen) = frozen.remove(&name) {
+                port.adopt(frozen)
+                    .map_err(|e| Error::Port { name, reason: format!("it can't be taken over: {e}") })?;
+            }
+        }
+        for name in frozen.keys() {
+            tracing::warn!(interface = name, "the VMM is disconnected: its guest is no longer configured");
+        }
+        Ok(())
+    }
+
+    /// Takes over what the other daemon left, which writes no more.
+    pub fn take_over(&self, left: Opened) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let carry = Carry::begin(left, &state.desired, &*self.executor, &mut state.inherited);
+        self.publish(View::new(state, self.executor.clone(), self.started));
+        carry.resume(&self.view());
+        let _ = self.carry.set(carry);
+    }
+
+    /// The other daemon has handed over everything, and does not go on.
+    pub fn succeed(&self) {
+        self.carry.get().into_iter().for_each(Carry::succeed);
+    }
+
+    /// The other daemon is gone: takes its store, and opens what it had and did not hand over.
+    ///
+    /// # Errors
+    /// As for [`Self::refresh`].
+    pub fn settle(&self) -> Result<(), Error> {
+        self.store.take();
+        self.retry(true)
+    }
+
+    fn open_ports(&self) -> Vec<(String, Arc<dyn Port>)> {
+        let state = self.lock();
+        let open = |(name, slot): (&String, &Slot)| Some((name.clone(), slot.port()?.clone()));
+        state.slots.iter().filter_map(open).collect()
+    }
+
+    /// Whether another daemon is about to take over: what changes by itself is its business.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
+    }
+
+    /// The state, to change it.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: another daemon is about to take over.
+    pub(super) fn lock_to_change(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.lock();
+        match self.is_leaving() {
+            false => Ok(state),
+            true => Err(Error::Conflict(
+                "another daemon is taking over from this one, which changes nothing any more; try again"
+                    .to_owned(),
+            )),
+        }
+    }
+}
