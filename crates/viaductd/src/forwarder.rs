@@ -1,6 +1,7 @@
 //! The executor of this daemon: the engine, or a card with the engine beside it.
 
 use anyhow::Context;
+use carryover::Table;
 use config::Host;
 use engine::{Engine, EngineConfig};
 use executor::Executor;
@@ -8,6 +9,7 @@ use mem::Opened;
 use model::VifId;
 use std::error::Error;
 use std::sync::Arc;
+use tables::Flows;
 
 /// The executor, by its kind.
 #[derive(Clone)]
@@ -20,15 +22,19 @@ pub enum Forwarder {
 }
 
 impl Forwarder {
-    /// Starts what the host is configured to have.
+    /// Starts what the host is configured to have, with its connections in this memory, if there is one.
     ///
     /// # Errors
     /// The system has no more threads or descriptors.
-    pub fn start(host: &Host) -> anyhow::Result<Self> {
+    pub fn start(host: &Host, flows: Option<Table>) -> anyhow::Result<Self> {
         let workers: Vec<_> = host.workers.iter().map(|core| Some(usize::from(*core))).collect();
         let workers = if workers.is_empty() { vec![None] } else { workers };
-        let engine = Engine::new(&EngineConfig { workers, ..EngineConfig::default() })
-            .context("the workers can't be started")?;
+        let config = EngineConfig { workers, ..EngineConfig::default() };
+        let flows = match flows {
+            Some(table) => Flows::kept_in(config.flows, table),
+            None => Flows::new(config.flows),
+        };
+        let engine = Engine::with_flows(&config, flows).context("the workers can't be started")?;
         match host.executor {
             config::Executor::Cpu => Ok(Self::Cpu(engine)),
             #[cfg(feature = "card-sim")]
@@ -76,6 +82,23 @@ impl Forwarder {
             #[cfg(feature = "card-sim")]
             Self::CardSim(card, _) => Ok(card.attach(vif, port)?),
         }
+    }
+
+    /// Has packets wait in their queues; see [`Engine::pause`].
+    ///
+    /// # Errors
+    /// A worker is stalled, or there is a card.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Cpu(engine) => Ok(engine.pause()?),
+            #[cfg(feature = "card-sim")]
+            Self::CardSim(..) => anyhow::bail!("a card can't be handed over; restart the daemon"),
+        }
+    }
+
+    /// Has packets go on.
+    pub fn resume(&self) {
+        self.engine().resume();
     }
 
     /// Drops the port of an interface.

@@ -2,30 +2,34 @@
 #![deny(unsafe_code)]
 
 mod forwarder;
+mod inherit;
+mod listeners;
 mod log;
 mod notify;
 mod ports;
 mod privileges;
+mod replace;
 mod verbs;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{Core, Listeners, Process, RunDir, Store};
+use control::{Core, RunDir, Store};
 use forwarder::Forwarder;
 use helper::Directories;
+use inherit::Inheritance;
+use listeners::{Clients, Open};
 use log::{Format, Log};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use ports::ExecutorPorts;
 use privileges::Privileges;
+use replace::{New, Old, Shared};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::SocketType;
-use sockets::Place;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tables::FlowLimits;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -51,6 +55,9 @@ struct Options {
     /// Check the file and exit
     #[arg(long)]
     check: bool,
+    /// Take over from the running daemon of the run-dir: its guests go on
+    #[arg(long)]
+    replace: bool,
     /// Keep all privileges, for debugging
     #[arg(long)]
     no_sandbox: bool,
@@ -64,9 +71,6 @@ impl Options {
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
-
-/// Connections to the control socket that may wait.
-const BACKLOG: i32 = 4096;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -188,39 +192,97 @@ fn take_reloads(core: Arc<Core>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the daemon before left in the run-dir, and what this one leaves there. Without it the daemon works as well.
+fn carry_over(run_dir: &Path) -> Option<carryover::Opened> {
+    let format = control::FORMAT << 16 | tables::FORMAT;
+    let opened = carryover::open(run_dir, FlowLimits::default().table_bytes(), format);
+    let warn = |error: &std::io::Error| {
+        let dir = run_dir.display();
+        tracing::warn!(%error, "{dir}/carryover.0, carryover.1: connections will not be known after a restart");
+    };
+    opened.inspect_err(warn).ok()
+}
+
+/// What a daemon shares from which this one takes over, and the way to it.
+type Predecessor = (Option<New>, Shared);
+
+/// Asks the running daemon of the run-dir, if it is to be replaced.
+fn predecessor(options: &Options, run_dir: &Path) -> anyhow::Result<Predecessor> {
+    if !options.replace {
+        return Ok(Predecessor::default());
+    }
+    let (new, shared) = New::ask(run_dir)?;
+    Ok((Some(new), shared))
+}
+
+/// The privileges of the daemon of this file, which still has one thread.
+fn privileges(
+    options: &Options,
+    file: &config::Document,
+    config: &Path,
+    run_dir: &Path,
+) -> anyhow::Result<Privileges> {
+    if options.no_sandbox {
+        return Ok(Privileges::here());
+    }
+    let listed = file.host.socket_dirs.iter().map(PathBuf::from);
+    let others = listed.chain(control::socket_directories(file, run_dir));
+    Ok(Privileges::of_helper(&Directories::new(run_dir, others), config, &options.log().to_string())?)
+}
+
 fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     allow_open_files();
     allow_weight();
     // The sandbox forbids asking for the working directory.
     let run_dir = std::path::absolute(&options.run_dir).context("run-dir")?;
     let config = std::path::absolute(&options.config).context("configuration file")?;
-    let privileges = if options.no_sandbox {
-        Privileges::here()
-    } else {
-        let listed = file.host.socket_dirs.iter().map(PathBuf::from);
-        let others = listed.chain(control::socket_directories(&file, &run_dir));
-        Privileges::of_helper(&Directories::new(&run_dir, others), &config, &options.log().to_string())?
-    };
-    let _run_dir = RunDir::take(&run_dir)?;
+    let (predecessor, mut shared) = predecessor(options, &run_dir)?;
+    let is_ours = predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default();
+    let user = rustix::process::getuid().as_raw();
+    let privileges = privileges(options, &file, &config, &run_dir)?;
+    let run_dir_lock = RunDir::take_from(&run_dir, shared.run_dir.take())?;
+    let journals = ports::journals(&run_dir);
+    let carryover = carry_over(&run_dir);
     verbs::make_directory(&run_dir).context("directory of verbs devices")?;
-    let store = Store::open(&options.state_dir)?;
+    let store = Store::open_from(&options.state_dir, shared.store.take())?;
+    let locks = (run_dir_lock.share()?, store.share()?);
     let host = file.host.clone();
-    let metrics =
-        host.metrics.map(|addr| TcpListener::bind(addr).with_context(|| format!("metrics on {addr}")));
-    let metrics = match metrics.transpose()? {
-        Some(metrics) => Some((metrics, Process::open().context("the daemon's own files in /proc")?)),
-        None => None,
-    };
-    let notifier = notify::connect();
+    let metrics = listeners::metrics(host.metrics, &mut shared.listeners)?;
+    let notifier = Arc::new(notify::connect());
     let helper_ended = privileges.ended()?;
     let sandbox = privileges.give_up();
 
-    let forwarder = Forwarder::start(&host)?;
-    let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone()));
+    let flows = match &carryover {
+        Some(opened) => opened.own.table().context("memory for connections")?,
+        None => None,
+    };
+    let forwarder = Forwarder::start(&host, flows)?;
+    let inherited = predecessor.as_ref().map(|_| Inheritance::new(shared.ports, is_ours.clone()));
+    // The running daemon still writes what it leaves.
+    let (carryover, later) = match &predecessor {
+        Some(_) => {
+            forwarder.pause()?;
+            (None, carryover)
+        }
+        None => (carryover, None),
+    };
+    let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone(), journals, inherited));
     let config = privileges.config(&config);
-    let core = Core::start(&file, config, run_dir.clone(), store, forwarder.executor(), ports)?;
+    let core = Core::start(&file, config, run_dir.clone(), store, forwarder.executor(), ports, carryover)?;
     let core = Arc::new(core);
+    let clients = Clients { privileges: &privileges, shared: &mut shared.listeners, is_ours };
+    let Open { listeners, copies, replace, files: _files } =
+        clients.open(&run_dir, host.readers.as_deref(), metrics)?;
     privileges.settle();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("the control plane can't be started")?;
+    if let Some(new) = predecessor {
+        new.take_over((&core, later), &forwarder, &privileges);
+    }
     let links = core.clone();
     let _links = wire::Links::watch(move || {
         if let Err(e) = links.retry(true) {
@@ -228,27 +290,16 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
         }
     })
     .context("network devices can't be watched")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("control")
-        .enable_all()
-        .build()
-        .context("the control plane can't be started")?;
-    let place = Place { path: api::socket(&run_dir), owner: None, mode: 0o660 };
-    let (api, _file) =
-        privileges.sockets.listen(&place, SocketType::STREAM, BACKLOG).context("control socket")?;
-    let (readers, _readers_file) = match &host.readers {
-        Some(group) => {
-            let group = privileges.owner(&format!("root:{group}"));
-            let (_, group) = group.map_err(|e| anyhow::anyhow!("[host] readers: {e}"))?;
-            let owner = Some((rustix::process::getuid().as_raw(), group));
-            let place = Place { path: api::readers_socket(&run_dir), owner, mode: 0o660 };
-            let made = privileges.sockets.listen(&place, SocketType::STREAM, BACKLOG);
-            let (socket, file) = made.context("socket of readers")?;
-            (Some(socket), Some(file))
-        }
-        None => (None, None),
-    };
+    let old = Arc::new(Old {
+        core: core.clone(),
+        forwarder,
+        privileges: privileges.clone(),
+        notifier: notifier.clone(),
+        locks,
+        listeners: copies,
+        user,
+    });
+    old.serve(replace).context("daemons that take over can't be served")?;
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -260,8 +311,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
             }
             privileges.stop();
         };
-        let served =
-            control::serve(core, Listeners { api, readers, metrics }, sandbox, || ready(&notifier), stop);
+        let served = control::serve(core, listeners, sandbox, || ready(&notifier), stop);
         tokio::select! {
             served = served => Ok(served?),
             ended = ended(helper_ended) => ended,

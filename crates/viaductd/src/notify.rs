@@ -25,12 +25,21 @@ pub fn connect() -> Notifier {
 impl Notifier {
     /// Sends READY=1.
     pub fn ready(&self) {
-        if let Some(Err(e)) = self.0.as_ref().map(|socket| socket.send(b"READY=1\n")) {
+        self.send("READY=1\n");
+    }
+
+    /// Tells that another process is the service's from now on (`MAINPID=`).
+    pub fn main_pid(&self, pid: i32) {
+        self.send(&format!("MAINPID={pid}\n"));
+    }
+
+    fn send(&self, text: &str) {
+        if let Some(Err(e)) = self.0.as_ref().map(|socket| socket.send(text.as_bytes())) {
             cannot(&e);
         }
     }
 }
 
 fn cannot(e: &std::io::Error) {
-    tracing::warn!("systemd can't be told that the daemon is ready: {e}");
+    tracing::warn!("systemd can't be told of the daemon: {e}");
 }

@@ -1,24 +1,48 @@
 //! Opens ports of every kind and gives them to the executor.
 
 use crate::forwarder::Forwarder;
+use crate::inherit::Inheritance;
 use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
+use std::path::Path;
+use std::sync::Arc;
+use virtio::Journals;
 
 /// The executor's ports.
 pub struct ExecutorPorts {
     forwarder: Forwarder,
     verbs: Verbs,
     privileges: Privileges,
+    journals: Option<Arc<Journals>>,
+    inherited: Option<Inheritance>,
 }
 
 impl ExecutorPorts {
-    /// Ports for this executor, opened with these privileges.
-    pub fn new(forwarder: Forwarder, privileges: Privileges) -> Self {
+    /// Ports for this executor, opened with these privileges, and with what another daemon shares. Packed rings of
+    /// guests have these journals.
+    pub fn new(
+        forwarder: Forwarder,
+        privileges: Privileges,
+        journals: Option<Arc<Journals>>,
+        inherited: Option<Inheritance>,
+    ) -> Self {
         let rules = Box::new(EngineRules(forwarder.engine().clone()));
-        Self { forwarder, verbs: Verbs::new(rules, privileges.clone()), privileges }
+        let verbs = Verbs::new(rules, privileges.clone());
+        Self { forwarder, verbs, privileges, journals, inherited }
+    }
+}
+
+/// The journals of packed rings in this run-dir, while the daemon may open files.
+pub fn journals(run_dir: &Path) -> Option<Arc<Journals>> {
+    match Journals::open(run_dir) {
+        Ok(journals) => Some(Arc::new(journals)),
+        Err(error) => {
+            tracing::warn!(%error, "interfaces of guests with packed rings will hang when the daemon restarts");
+            None
+        }
     }
 }
 
@@ -26,7 +50,11 @@ impl Ports for ExecutorPorts {
     fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
         let PortSpec { queues, mtu, .. } = *spec;
         let offload = self.forwarder.finishes();
-        let Privileges { opener, sockets, .. } = &self.privileges;
+        let inherit =
+            |from: &Inheritance| from.privileges(&spec.name, &spec.device.to_string(), &self.privileges);
+        let privileges = self.inherited.as_ref().map_or_else(|| self.privileges.clone(), inherit);
+        let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
+        let Privileges { opener, sockets, .. } = &privileges;
         let opened = match spec.device.clone() {
             Device::Vhost { socket, role, owner, mode } => {
                 let role = match role {
@@ -35,8 +63,8 @@ impl Ports for ExecutorPorts {
                 };
                 let owner = owner.map(|owner| self.privileges.owner(&owner)).transpose()?;
                 let name = spec.name.clone();
-                let port = virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload };
-                virtio::open_by(&port, sockets.clone())?
+                let port = virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload, waits };
+                virtio::open_by(&port, sockets.clone(), self.journals.clone())?
             }
             Device::Tap { device, mac } => {
                 let mac = mac.map(|mac| mac.0);
@@ -49,7 +77,7 @@ impl Ports for ExecutorPorts {
             Device::Dpdk { device } => {
                 return Err(format!("DPDK device \"{device}\": DPDK is not built in").into());
             }
-            Device::Verbs(device) => self.verbs.open(&device)?,
+            Device::Verbs(device) => self.verbs.open(&device, &**sockets)?,
         };
         Ok(opened)
     }

@@ -72,6 +72,28 @@ impl Privileges {
         self.helper.iter().for_each(Helper::settle);
     }
 
+    /// These privileges, with others to open devices and sockets.
+    pub fn opening_by(&self, opener: Arc<dyn Opener>, sockets: Arc<dyn Sockets>) -> Self {
+        Self { opener, sockets, helper: self.helper.clone() }
+    }
+
+    /// The helper, if there is one.
+    pub const fn helper(&self) -> Option<&Helper> {
+        self.helper.as_ref()
+    }
+
+    /// Whether another daemon takes over; see [`Helper::retire`].
+    pub fn retire(&self, retires: bool) {
+        self.helper.iter().for_each(|helper| helper.retire(retires));
+    }
+
+    /// This daemon has taken over; see [`Helper::succeed`].
+    pub fn succeed(&self) {
+        if let Some(Err(e)) = self.helper.as_ref().map(Helper::succeed) {
+            tracing::warn!("taps will end with the daemon: {e}");
+        }
+    }
+
     /// The daemon stops; see [`Helper::stop`].
     pub fn stop(&self) {
         self.helper.iter().for_each(Helper::stop);

@@ -11,9 +11,11 @@ use mem::{Opened, Port, PortStatus};
 use model::VifId;
 use ringport::RingPort;
 pub use rules::EngineRules;
+use sockets::Sockets;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -41,7 +43,7 @@ struct Open {
 /// The port of a device, which closes with it.
 struct DevicePort {
     port: Arc<dyn Port>,
-    _device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 impl Port for DevicePort {
@@ -51,6 +53,10 @@ impl Port for DevicePort {
 
     fn is_up(&self) -> bool {
         self.port.is_up()
+    }
+
+    fn share(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![self.device.listener()?])
     }
 }
 
@@ -82,21 +88,16 @@ impl Verbs {
         self.owner(spec).map(drop)
     }
 
-    /// Opens a device; it closes when its port is dropped.
+    /// Opens a device, its socket by `sockets`; it closes when its port is dropped.
     ///
     /// # Errors
     /// Its socket has no place or its owner no account; a system call failed.
-    pub fn open(&self, spec: &RdmaSpec) -> Result<Opened, AnyError> {
+    pub fn open(&self, spec: &RdmaSpec, sockets: &dyn Sockets) -> Result<Opened, AnyError> {
         let owner = self.owner(spec)?;
         let (opened, uplink, downlink) = ringport::open(&RingPort { mtu: MAX_MTU, slots: SLOTS })?;
-        let device = Arc::new(Device::open(
-            spec,
-            owner,
-            (&self.fabric, &*self.privileges.sockets),
-            (uplink, downlink),
-        )?);
+        let device = Arc::new(Device::open(spec, owner, (&self.fabric, sockets), (uplink, downlink))?);
         tracing::info!("verbs device of {}: socket {}", spec.adapter.guest, spec.socket.display());
-        let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, _device: device.clone() });
+        let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, device: device.clone() });
         let open = Open { device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
         Ok(Opened { port, ..opened })
@@ -195,14 +196,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         make_directory(dir.path()).unwrap();
         let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
-        drop(verbs.open(&spec).unwrap());
+        drop(verbs.open(&spec, &*sockets::here()).unwrap());
         let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
         assert!(!spec.socket.exists());
         drop(UnixListener::bind(&spec.socket).unwrap());
-        drop(verbs.open(&spec).unwrap());
+        drop(verbs.open(&spec, &*sockets::here()).unwrap());
         std::fs::write(&spec.socket, "precious").unwrap();
-        let said = verbs.open(&spec).err().unwrap().to_string();
+        let said = verbs.open(&spec, &*sockets::here()).err().unwrap().to_string();
         assert!(said.contains("rdma/job exists and is not a socket"), "{said}");
     }
 
@@ -214,13 +215,13 @@ mod tests {
         let precious = dir.path().join("precious");
         std::fs::write(&precious, "").unwrap();
         std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let opened = verbs.open(&spec).unwrap();
+        let opened = verbs.open(&spec, &*sockets::here()).unwrap();
         // Somebody who can write the directory could put a link here: its target must keep its mode.
         std::fs::remove_file(&spec.socket).unwrap();
         std::os::unix::fs::symlink(&precious, &spec.socket).unwrap();
         assert!(verbs.update(&RdmaSpec { mode: 0o666, ..spec.clone() }).is_err());
         drop(opened);
-        assert!(verbs.open(&spec).is_err());
+        assert!(verbs.open(&spec, &*sockets::here()).is_err());
         let mode = std::fs::metadata(&precious).unwrap().permissions().mode();
         assert_eq!((mode & 0o777, spec.socket.is_symlink()), (0o640, true));
     }
@@ -230,7 +231,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         make_directory(dir.path()).unwrap();
         let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
-        let opened = verbs.open(&spec).unwrap();
+        let opened = verbs.open(&spec, &*sockets::here()).unwrap();
         assert!(opened.port.status().up);
         assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));
         let names = || verbs.describe().into_iter().map(|device| device.name).collect::<Vec<_>>();

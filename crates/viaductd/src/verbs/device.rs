@@ -5,6 +5,8 @@ use control::{RdmaSpec, RdmaStatus};
 use hca::{Answers, ClientDescription, Fabric};
 use ringport::{Downlink, Uplink};
 use sockets::{Place, Sockets};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A verbs device.
@@ -35,6 +37,14 @@ impl Device {
         self.adapter.give_to(owner, spec.mode)?;
         self.adapter.update(spec.adapter.clone());
         Ok(())
+    }
+
+    /// A copy of the socket by which its applications come.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn listener(&self) -> io::Result<OwnedFd> {
+        self.adapter.listener()
     }
 
     /// The number of its interface.

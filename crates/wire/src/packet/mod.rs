@@ -141,4 +141,8 @@ impl Port for Packet {
             mac: link.ok().map(|link| link.mac),
         }
     }
+
+    fn share(&self) -> io::Result<Vec<OwnedFd>> {
+        self.queues.iter().map(|queue| queue.socket.get().try_clone()).collect()
+    }
 }

@@ -66,7 +66,8 @@ struct Tap {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Creates a tap and sets it up. It is deleted when the port is dropped, unless the opener keeps it for the next daemon.
+/// Creates a tap and sets it up. It is deleted when the port is dropped, unless the opener keeps it for the next
+/// daemon.
 ///
 /// The device may be moved to another network namespace and renamed there. If it is deleted, as happens when its
 /// namespace is, it is created anew in its first place.
@@ -224,6 +225,10 @@ impl Port for Tap {
     fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
         self.note(mtu, mac);
         self.shared.opener.configure_tap(self.shared.queues[0].tap.as_fd(), mtu, mac)
+    }
+
+    fn share(&self) -> io::Result<Vec<OwnedFd>> {
+        self.shared.queues.iter().map(|queue| queue.tap.try_clone()).collect()
     }
 }
 

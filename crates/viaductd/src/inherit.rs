@@ -1,0 +1,164 @@
+//! Opening a port with what a daemon shares from which this one takes over.
+
+use crate::privileges::Privileges;
+use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use rustix::net::{AddressFamily, SocketType};
+use sockets::{Listening, ListeningFile, Place, Sockets};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use wire::{Attachment, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
+
+/// What the other daemon shares of its ports: of each, its device and descriptors.
+pub struct Inheritance {
+    ports: Mutex<BTreeMap<String, (String, Vec<OwnedFd>)>>,
+    is_ours: Arc<AtomicBool>,
+}
+
+impl Inheritance {
+    /// These ports, which are this daemon's once `is_ours`.
+    pub fn new(ports: BTreeMap<String, (String, Vec<OwnedFd>)>, is_ours: Arc<AtomicBool>) -> Self {
+        Self { ports: Mutex::new(ports), is_ours }
+    }
+
+    /// Whether the other daemon still has the host.
+    pub fn waits(&self) -> bool {
+        !self.is_ours.load(Ordering::Acquire)
+    }
+
+    /// Privileges that open the port of this interface, if it was on that device, with what is shared of it.
+    pub fn privileges(&self, name: &str, device: &str, own: &Privileges) -> Privileges {
+        let shared = self.ports.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let descriptors = shared.filter(|(its, _)| its == device).map(|(_, descriptors)| descriptors);
+        descriptors.map_or_else(|| own.clone(), |descriptors| own.inheriting(descriptors, &self.is_ours))
+    }
+}
+
+impl Privileges {
+    /// These privileges, with descriptors that are used before others are opened.
+    pub fn inheriting(&self, descriptors: Vec<OwnedFd>, is_ours: &Arc<AtomicBool>) -> Self {
+        let (descriptors, is_ours) = (Mutex::new(descriptors), is_ours.clone());
+        let all = Arc::new(Inheriting { own: self.clone(), descriptors, is_ours });
+        self.opening_by(all.clone(), all)
+    }
+}
+
+/// See above.
+struct Inheriting {
+    own: Privileges,
+    /// Empty after the first use.
+    descriptors: Mutex<Vec<OwnedFd>>,
+    is_ours: Arc<AtomicBool>,
+}
+
+impl Inheriting {
+    fn take(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// That there are as many descriptors as a port has queues.
+fn check(descriptors: &[OwnedFd], queues: u16) -> io::Result<()> {
+    if descriptors.len() == usize::from(queues.max(1)) {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "it has another number of queues now, and is opened when the replaced daemon is gone",
+    ))
+}
+
+impl Opener for Inheriting {
+    fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>> {
+        let queues = self.take();
+        if queues.is_empty() {
+            return self.own.opener.tap(tap);
+        }
+        check(&queues, tap.queues)?;
+        let Some(helper) = self.own.helper() else {
+            queues.iter().try_for_each(|queue| wire::set_tap_offload(queue.as_fd(), tap.offload))?;
+            return Ok(queues);
+        };
+        helper.inherit_tap(&tap.device, &queues)?;
+        self.own.opener.tap(tap)
+    }
+
+    fn forget_tap(&self, device: &str) {
+        self.own.opener.forget_tap(device);
+    }
+
+    fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState> {
+        self.own.opener.tap_state(tap)
+    }
+
+    fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+        self.own.opener.configure_tap(tap, mtu, mac)
+    }
+
+    fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
+        self.own.opener.tap_carrier(tap, up)
+    }
+
+    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
+        let queues = self.take();
+        if queues.is_empty() {
+            return self.own.opener.packet(index, sockets);
+        }
+        check(&queues, sockets)?;
+        Ok(queues)
+    }
+
+    fn xdp_socket(&self) -> io::Result<XdpSocket> {
+        self.own.opener.xdp_socket()
+    }
+
+    fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError> {
+        self.own.opener.attach_xdp(program, sockets)
+    }
+
+    fn replace_xdp(&self, program: &XdpProgram, attachment: &Attachment) -> Result<(), XdpError> {
+        self.own.opener.replace_xdp(program, attachment)
+    }
+}
+
+impl Sockets for Inheriting {
+    fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, sockets::Error> {
+        let Some(socket) = self.take().pop() else { return self.own.sockets.listen(place, kind, backlog) };
+        if socket_domain(&socket) != Ok(AddressFamily::UNIX) || socket_acceptconn(&socket) != Ok(true) {
+            return Err(sockets::Error::InUse(place.path.clone()));
+        }
+        let file = Some(self.own.sockets.adopt(place)?);
+        Ok((socket, Box::new(Shared { file, is_ours: self.is_ours.clone() })))
+    }
+
+    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, sockets::Error> {
+        self.own.sockets.adopt(place)
+    }
+
+    fn connect(&self, path: &Path) -> Result<OwnedFd, sockets::Error> {
+        self.own.sockets.connect(path)
+    }
+}
+
+/// The file of a socket that another daemon listens on. It stays if that one goes on.
+#[derive(Debug)]
+struct Shared {
+    file: Option<Box<dyn ListeningFile>>,
+    is_ours: Arc<AtomicBool>,
+}
+
+impl ListeningFile for Shared {
+    fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), sockets::Error> {
+        self.file.as_ref().map_or(Ok(()), |file| file.give_to(owner, mode))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.is_ours.load(Ordering::Acquire) {
+            std::mem::forget(self.file.take());
+        }
+    }
+}

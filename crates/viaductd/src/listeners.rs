@@ -1,0 +1,101 @@
+//! The sockets that clients come to.
+
+use crate::privileges::Privileges;
+use crate::replace;
+use anyhow::Context;
+use control::Process;
+use rustix::net::SocketType;
+use sockets::{ListeningFile, Place};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Connections to the control socket that may wait.
+const BACKLOG: i32 = 4096;
+
+/// Names of the sockets between daemons.
+const API: &str = "api";
+const READERS: &str = "readers";
+const METRICS: &str = "metrics";
+
+/// The sockets, with what a daemon shares of them from which this one takes over.
+pub struct Clients<'a> {
+    pub privileges: &'a Privileges,
+    pub shared: &'a mut BTreeMap<String, OwnedFd>,
+    pub is_ours: Arc<AtomicBool>,
+}
+
+/// Sockets, and the files that are removed with them.
+pub struct Open {
+    pub listeners: control::Listeners,
+    /// Copies, for a daemon that takes over from this one, and where that one comes.
+    pub copies: Vec<(&'static str, OwnedFd)>,
+    pub replace: OwnedFd,
+    pub files: Vec<Box<dyn ListeningFile>>,
+}
+
+/// The socket of metrics, while the process may bind one.
+pub fn metrics(
+    address: Option<SocketAddr>,
+    shared: &mut BTreeMap<String, OwnedFd>,
+) -> anyhow::Result<Option<(TcpListener, Process)>> {
+    let Some(address) = address else { return Ok(None) };
+    let same = shared.remove(METRICS).map(TcpListener::from);
+    let same = same.filter(|socket| socket.local_addr().is_ok_and(|own| own == address));
+    let socket = same
+        .map_or_else(|| TcpListener::bind(address), Ok)
+        .with_context(|| format!("metrics on {address}"))?;
+    Ok(Some((socket, Process::open().context("the daemon's own files in /proc")?)))
+}
+
+impl Clients<'_> {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// One has no place.
+    pub fn open(
+        mut self,
+        run_dir: &Path,
+        readers: Option<&str>,
+        metrics: Option<(TcpListener, Process)>,
+    ) -> anyhow::Result<Open> {
+        let place = Place { path: api::socket(run_dir), owner: None, mode: 0o660 };
+        let (api, file) = self.listen(API, &place, SocketType::STREAM).context("control socket")?;
+        let (mut files, mut copies) = (vec![file], vec![(API, api.try_clone()?)]);
+        let mut reading = None;
+        if let Some(group) = readers {
+            let group = self.privileges.owner(&format!("root:{group}"));
+            let (_, group) = group.map_err(|e| anyhow::anyhow!("[host] readers: {e}"))?;
+            let owner = Some((rustix::process::getuid().as_raw(), group));
+            let place = Place { path: api::readers_socket(run_dir), owner, mode: 0o660 };
+            let (socket, file) =
+                self.listen(READERS, &place, SocketType::STREAM).context("socket of readers")?;
+            copies.push((READERS, socket.try_clone()?));
+            files.push(file);
+            reading = Some(socket);
+        }
+        if let Some((metrics, _)) = &metrics {
+            copies.push((METRICS, metrics.as_fd().try_clone_to_owned()?));
+        }
+        let place = Place { path: replace::socket(run_dir), owner: None, mode: 0o600 };
+        let replace = self.listen(replace::NAME, &place, SocketType::SEQPACKET);
+        let replace = replace.context("socket for a daemon that takes over")?;
+        copies.push((replace::NAME, replace.0.try_clone()?));
+        files.push(replace.1);
+        let listeners = control::Listeners { api, readers: reading, metrics };
+        Ok(Open { listeners, copies, replace: replace.0, files })
+    }
+
+    fn listen(
+        &mut self,
+        name: &str,
+        place: &Place,
+        kind: SocketType,
+    ) -> Result<sockets::Listening, sockets::Error> {
+        let shared = self.shared.remove(name).into_iter().collect();
+        self.privileges.inheriting(shared, &self.is_ours).sockets.listen(place, kind, BACKLOG)
+    }
+}

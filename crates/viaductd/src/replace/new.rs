@@ -1,0 +1,194 @@
+//! The daemon that takes over.
+
+use super::message::{Conversation, Greeting, Message, Refusal, socket};
+use super::now_ns;
+use crate::forwarder::Forwarder;
+use crate::privileges::Privileges;
+use anyhow::{Context, bail};
+use carryover::Opened;
+use control::{Core, Learned};
+use mem::Frozen;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Most ports and parts of states that a daemon hands over.
+const MOST: usize = 1 << 20;
+
+/// What the old daemon shares before it stops.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Locks of run-dir and store.
+    pub run_dir: Option<OwnedFd>,
+    pub store: Option<OwnedFd>,
+    /// Sockets of clients, by name.
+    pub listeners: BTreeMap<String, OwnedFd>,
+    /// What ports are opened with, by the names of their interfaces: the device, and its descriptors.
+    pub ports: BTreeMap<String, (String, Vec<OwnedFd>)>,
+}
+
+/// A daemon that takes over.
+pub struct New {
+    talk: Conversation,
+    /// The old daemon.
+    pidfd: OwnedFd,
+    /// Whether what it shared is this daemon's: files of its sockets are removed with them then.
+    pub is_ours: Arc<AtomicBool>,
+}
+
+impl New {
+    /// Asks the daemon of a run-dir, which this process may still do. That one accepts no changes from here on.
+    ///
+    /// # Errors
+    /// There is none, or it refuses.
+    pub fn ask(run_dir: &Path) -> anyhow::Result<(Self, Shared)> {
+        let path = socket(run_dir);
+        let peer = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&peer, &SocketAddrUnix::new(&path)?).with_context(|| {
+            format!("{}: no daemon runs there that can be replaced; start without --replace", path.display())
+        })?;
+        // Its helper made the socket, as its own user.
+        let by = socket_peercred(&peer)?.uid;
+        if !by.is_root() && by != getuid() && by.as_raw() != sandbox::account().uid {
+            bail!("{}: user {} listens there, who does not start daemons", path.display(), by.as_raw());
+        }
+        let mut talk = Conversation::over(peer)?;
+        talk.greet()?;
+        let greeting = talk.greeted()?;
+        greeting.agree()?;
+        let pidfd = running(&greeting)?;
+        tracing::info!(pid = greeting.pid, version = greeting.build, "takes over from a daemon");
+        let shared = shared(&mut talk)?;
+        Ok((Self { talk, pidfd, is_ours: Arc::default() }, shared))
+    }
+
+    /// Takes over, when everything is prepared: from here on packets wait. The old daemon's end is awaited elsewhere.
+    ///
+    /// If it fails, the process ends at once, and the old daemon goes on: what is open belongs to that one, so nothing
+    /// may be closed with a goodbye.
+    pub fn take_over(
+        mut self,
+        (core, left): (&Arc<Core>, Option<Opened>),
+        forwarder: &Forwarder,
+        privileges: &Privileges,
+    ) {
+        let since_ns = self.switch(core, left, privileges).unwrap_or_else(|e| {
+            privileges.retire(true);
+            eprintln!("viaductd: the running daemon goes on: {e:#}");
+            std::process::exit(1)
+        });
+        self.is_ours.store(true, Ordering::Release);
+        forwarder.resume();
+        core.thaw();
+        let waited_us = now_ns().saturating_sub(since_ns) / 1000;
+        tracing::info!(waited_us, "has taken over");
+        privileges.succeed();
+        core.succeed();
+        self.settle(core.clone());
+    }
+
+    /// Until the old daemon has gone. Returns since when packets wait.
+    fn switch(&mut self, core: &Core, left: Option<Opened>, privileges: &Privileges) -> anyhow::Result<u64> {
+        self.talk.say(&Message::Freeze, &[])?;
+        let Stopped { sessions, learned, since_ns } = stopped(&mut self.talk)?;
+        core.adopt(sessions)?;
+        core.learn(&learned);
+        left.into_iter().for_each(|left| core.take_over(left));
+        core.refresh()?;
+        // Both helpers keep the taps for a moment: either daemon may die.
+        privileges.retire(false);
+        self.talk.say(&Message::Commit, &[])?;
+        match self.talk.hear() {
+            Ok((Message::Go, _)) => Ok(since_ns),
+            Ok((other, _)) => bail!("it says {other:?} in place of its end"),
+            Err(e) if e.is::<Refusal>() => Err(e),
+            // It died: nobody else has the host, and nothing moved, unless it said so before.
+            Err(_) if self.has_ended(1) => match self.talk.hear() {
+                Err(e) if e.is::<Refusal>() => Err(e),
+                _ => Ok(since_ns),
+            },
+            Err(e) => Err(e),
+        }
+    }
+
+    fn has_ended(&self, seconds: i64) -> bool {
+        let most = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Takes the rest once the old daemon is gone.
+    fn settle(self, core: Arc<Core>) {
+        let settle = move || {
+            while !self.has_ended(60) {
+                tracing::warn!("the replaced daemon does not end");
+            }
+            if let Err(e) = core.settle() {
+                tracing::warn!("a port that the replaced daemon had can't be opened: {e}");
+            }
+        };
+        if let Err(e) = std::thread::Builder::new().name("replace".into()).spawn(settle) {
+            tracing::error!("can't start a thread: {e}");
+        }
+    }
+}
+
+/// A descriptor that polls readable when the daemon that greets has ended.
+fn running(greeting: &Greeting) -> anyhow::Result<OwnedFd> {
+    let pid = Pid::from_raw(greeting.pid).context("a greeting without a process")?;
+    pidfd_open(pid, PidfdFlags::empty()).context("the daemon that greets does not run")
+}
+
+/// What the old daemon shares.
+pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
+    let mut shared = Shared::default();
+    for _ in 0..MOST {
+        let (message, descriptors) = talk.hear()?;
+        let mut one = descriptors.into_iter();
+        match message {
+            Message::RunDir => shared.run_dir = one.next(),
+            Message::Store => shared.store = one.next(),
+            Message::Listener { name } => shared.listeners.extend(one.next().map(|socket| (name, socket))),
+            Message::Port { name, device } => {
+                shared.ports.insert(name, (device, one.collect()));
+            }
+            Message::Shared => return Ok(shared),
+            other => bail!("it says {other:?} while it shares"),
+        }
+    }
+    bail!("it shares more than a daemon has")
+}
+
+/// Where the old daemon stopped.
+#[derive(Debug, Default)]
+pub(super) struct Stopped {
+    /// The states of its ports.
+    pub sessions: BTreeMap<String, Frozen>,
+    pub learned: Vec<Learned>,
+    /// Since when packets wait.
+    pub since_ns: u64,
+}
+
+/// Where the old daemon stops.
+pub(super) fn stopped(talk: &mut Conversation) -> anyhow::Result<Stopped> {
+    let mut stopped = Stopped::default();
+    for _ in 0..MOST {
+        let (message, descriptors) = talk.hear()?;
+        match message {
+            Message::Session { port, state, .. } => {
+                let session = stopped.sessions.entry(port).or_default();
+                session.state.push_str(&state);
+                session.descriptors.extend(descriptors);
+            }
+            Message::Learned { learned } => stopped.learned.extend(learned),
+            Message::Frozen { since_ns } => return Ok(Stopped { since_ns, ..stopped }),
+            other => bail!("it says {other:?} while it stops"),
+        }
+    }
+    bail!("it has more than a daemon has")
+}

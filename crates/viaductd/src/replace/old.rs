@@ -1,0 +1,171 @@
+//! The daemon that is replaced.
+
+use super::message::{Conversation, Message};
+use super::now_ns;
+use crate::forwarder::Forwarder;
+use crate::notify::Notifier;
+use crate::privileges::Privileges;
+use anyhow::{Context, bail};
+use control::Core;
+use mem::Frozen;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SocketFlags, accept_with};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a daemon may take to prepare: a million routes take their time. Changes are refused meanwhile.
+const PREPARES: Duration = Duration::from_secs(120);
+/// How long packets wait for it at most, before this daemon goes on.
+const COMMITS: Duration = Duration::from_secs(3);
+
+/// Bytes of a port's state, and descriptors, in a message.
+const PART: usize = 16 << 10;
+const DESCRIPTORS: usize = 200;
+/// What was learned that fits into a message.
+const LEARNED: usize = 256;
+
+/// A daemon that another one can take over from.
+pub struct Old {
+    pub core: Arc<Core>,
+    pub forwarder: Forwarder,
+    pub privileges: Privileges,
+    pub notifier: Arc<Notifier>,
+    /// The locks of run-dir and store.
+    pub locks: (OwnedFd, Option<OwnedFd>),
+    /// The sockets of clients, by name.
+    pub listeners: Vec<(&'static str, OwnedFd)>,
+    /// Who started this daemon. Besides root, nobody else may take over.
+    pub user: u32,
+}
+
+impl Old {
+    /// Waits for daemons that want to take over, on its own thread, until this is dropped.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub fn serve(self: &Arc<Self>, socket: OwnedFd) -> std::io::Result<()> {
+        let old = Arc::downgrade(self);
+        let serve = move || {
+            loop {
+                let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], None);
+                let peer = accept_with(&socket, SocketFlags::CLOEXEC);
+                let Some(old) = old.upgrade() else { return };
+                if let Err(e) = peer.context("its connection").and_then(|peer| old.meet(peer)) {
+                    tracing::warn!("another daemon does not take over: {e:#}");
+                    // Out of descriptors, say.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        };
+        std::thread::Builder::new().name("replace".into()).spawn(serve).map(drop)
+    }
+
+    /// Hands over to this peer, and ends the process; or returns why not, and goes on as before.
+    fn meet(&self, peer: OwnedFd) -> anyhow::Result<()> {
+        let who = socket_peercred(&peer).context("its user")?;
+        if !who.uid.is_root() && who.uid.as_raw() != self.user {
+            bail!(
+                "it is of user {}; only root and user {} may replace this daemon",
+                who.uid.as_raw(),
+                self.user
+            );
+        }
+        let mut talk = Conversation::over(peer)?;
+        let greeting = talk.greeted()?;
+        talk.greet()?;
+        greeting.agree()?;
+        let pid = who.pid.as_raw_nonzero().get();
+        tracing::info!(pid, version = greeting.build, "another daemon prepares to take over");
+        let shared = self.share(&mut talk).and_then(|()| {
+            talk.be_patient(PREPARES)?;
+            expect(&mut talk, &Message::Freeze)?;
+            talk.be_patient(COMMITS)?;
+            self.freeze(&mut talk)
+        });
+        if let Err(e) = shared {
+            self.core.stay();
+            // It may be gone.
+            let _ = talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
+            return Err(e);
+        }
+        // Nothing here is touched any more: no port says goodbye, and no file is removed.
+        self.notifier.main_pid(pid);
+        tracing::info!(pid, "stopped: the other daemon has taken over");
+        std::process::exit(0)
+    }
+
+    /// Sends what the other daemon needs to prepare.
+    fn share(&self, talk: &mut Conversation) -> anyhow::Result<()> {
+        let ports = self.core.hand_over()?;
+        talk.say(&Message::RunDir, &[self.locks.0.as_fd()])?;
+        if let Some(lock) = &self.locks.1 {
+            talk.say(&Message::Store, &[lock.as_fd()])?;
+        }
+        for (name, socket) in &self.listeners {
+            talk.say(&Message::Listener { name: (*name).to_owned() }, &[socket.as_fd()])?;
+        }
+        for port in ports {
+            let descriptors: Vec<_> = port.descriptors.iter().map(AsFd::as_fd).collect();
+            talk.say(&Message::Port { name: port.name, device: port.device }, &descriptors)?;
+        }
+        talk.say(&Message::Shared, &[])
+    }
+
+    /// Stops, and sends where. Goes on if the other daemon does not.
+    fn freeze(&self, talk: &mut Conversation) -> anyhow::Result<()> {
+        // What is counted from here to the pause is missing afterwards.
+        self.core.leave();
+        let since_ns = now_ns();
+        self.forwarder.pause()?;
+        let handed_over = self.core.freeze().map_err(Into::into).and_then(|sessions| {
+            let sent = sessions.iter().try_for_each(|(port, frozen)| send(talk, port, frozen));
+            sent.and_then(|()| self.tell_learned(talk))
+                .and_then(|()| talk.say(&Message::Frozen { since_ns }, &[]))
+                .and_then(|()| expect(talk, &Message::Commit))
+                .and_then(|()| {
+                    self.privileges.retire(true);
+                    talk.say(&Message::Go, &[])
+                })
+        });
+        if let Err(e) = &handed_over {
+            // First, so that nobody takes over where this daemon goes on.
+            let _ = talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
+            self.privileges.retire(false);
+            self.core.thaw();
+            self.forwarder.resume();
+        }
+        handed_over
+    }
+
+    fn tell_learned(&self, talk: &mut Conversation) -> anyhow::Result<()> {
+        let learned = self.core.learned();
+        learned
+            .chunks(LEARNED)
+            .try_for_each(|part| talk.say(&Message::Learned { learned: part.to_vec() }, &[]))
+    }
+}
+
+/// Sends the state of a port, in parts.
+fn send(talk: &mut Conversation, port: &str, frozen: &Frozen) -> anyhow::Result<()> {
+    // Port states are JSON of ASCII characters.
+    let mut state = frozen.state.as_bytes().chunks(PART);
+    let mut descriptors = frozen.descriptors.chunks(DESCRIPTORS);
+    let (mut text, mut open) = (state.next(), descriptors.next());
+    while text.is_some() || open.is_some() {
+        let part = String::from_utf8(text.unwrap_or_default().to_vec()).context("state of a port")?;
+        let with: Vec<_> = open.unwrap_or_default().iter().map(AsFd::as_fd).collect();
+        (text, open) = (state.next(), descriptors.next());
+        let more = text.is_some() || open.is_some();
+        talk.say(&Message::Session { port: port.to_owned(), state: part, more }, &with)?;
+    }
+    Ok(())
+}
+
+fn expect(talk: &mut Conversation, wanted: &Message) -> anyhow::Result<()> {
+    match talk.hear()? {
+        (message, _) if message == *wanted => Ok(()),
+        (other, _) => bail!("it says {other:?} in place of {wanted:?}"),
+    }
+}
