@@ -103,7 +103,8 @@ def test_an_edited_file_is_taken_by_a_reload_and_by_a_restart(lab):
 def test_a_broken_file_leaves_what_runs_and_the_log_says_why(lab):
     host, (a1, a2) = one_host(lab, "a1", "a2")
     good = host.file.read_text()
-    for bad, why in (("[[guest\n", "line 1"), (good.replace('"tapa1"', '"lo"'), "can't be opened"), (None, "No such file")):
+    taken = good.replace('"tapa1"', '"lo"')
+    for bad, why in (("[[guest\n", "line 1"), (taken, "can't be opened"), (None, "No such file")):
         host.file.unlink() if bad is None else host.file.write_text(bad)
         reload(host)
         last = lambda: [line for line in host.daemon.text().splitlines() if "is not taken" in line][-1:]

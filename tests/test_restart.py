@@ -14,6 +14,8 @@ from lab.topology import SEATS, host_config, one_host, tap, vhost
 
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
+# The virtio feature bit of packed rings.
+PACKED = 34
 
 
 def sequence_numbers(vm):
@@ -21,12 +23,18 @@ def sequence_numbers(vm):
     return [int(number) for number in re.findall(r"icmp_seq=(\d+) ttl", vm.shell("cat /tmp/ping").stdout)]
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_virtual_machines_live_on(lab, how):
+@pytest.mark.parametrize(
+    "how,options,queues", [("kill", "", 1), ("stop", "", 1), ("kill", "packed=on", 4), ("stop", "packed=on", 1)]
+)
+def test_virtual_machines_live_on(lab, how, options, queues):
     """One VM whose QEMU connects, one whose QEMU listens."""
-    host = lab.host(host_config("a", {"a1": vhost("a1"), "a2": vhost("a2", role="client")}, wire=False))
-    one, two = lab.vm(host, "a1"), lab.vm(host, "a2")
-    one.boot(), two.boot()
+    guests = {"a1": vhost("a1", queues=queues), "a2": vhost("a2", role="client", queues=queues)}
+    host = lab.host(host_config("a", guests, wire=False))
+    one, two = lab.vm(host, "a1", options=options), lab.vm(host, "a2", options=options)
+    for vm in (one, two):
+        vm.boot()
+        vm.shell(f"ethtool -L eth0 combined {queues}")
+        assert (PACKED in vm.features()) == bool(options)
     one.expect_ping(A2.address)
     one.shell(f"/bin/ping -n -i 0.1 {A2.address} > /tmp/ping 2>&1 &")
     eventually(lambda: len(sequence_numbers(one)) > 10, "ten echoes before the restart")

@@ -62,13 +62,16 @@ def test_the_daemon_owns_little_and_says_so(host):
 
 
 def test_its_files_are_those_of_its_start(host):
-    """The daemon holds its store, its lock, sockets, what metrics say of its own process; no other directory, nothing
-    of others."""
+    """The daemon holds its store, its lock, what it leaves to the next one, sockets, what metrics say of its own
+    process; no other directory, nothing of others."""
     pid = host.viaduct("status")["pid"]
     names = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
     files = [name for name in names if name.startswith("/") and not name.startswith(("/dev/", "/memfd:"))]
     ours = {
         host.run_dir / "viaductd.lock",
+        host.run_dir / "rings",
+        host.run_dir / "carryover.0",
+        host.run_dir / "carryover.1",
         host.directory / "state/store.0",
         host.directory / "state/store.1",
     }
@@ -138,7 +141,7 @@ def test_the_helper_ends_with_its_daemon(host, how):
     assert select.select([helper], [], [], 10)[0], "the helper lives on"
     os.close(helper)
     left = {path.name for path in host.run_dir.iterdir() if path.is_socket()}
-    assert left == ({"viaduct.sock"} if how == "kill" else set())
+    assert left == ({"viaduct.sock", "replace.sock"} if how == "kill" else set())
     # What a dead daemon left is replaced.
     host.start()
     host.call("status")

@@ -118,6 +118,6 @@ def test_first_use(shared_lab):
     ran = [command for command in commands if not re.search("qemu|capture", command)]
     assert ran[1].startswith("examples/namespace") and len(ran) >= 5, ran
     for command in ran:
-        missing = (lambda printed: None if "ready" in printed else "ready") if command.endswith("&") else (lambda _: None)
-        shell.run(command.replace("target/release/", ""), missing)
+        ready = lambda printed: None if "ready" in printed else "ready"
+        shell.run(command.replace("target/release/", ""), ready if command.endswith("&") else lambda _: None)
     shell.run("ip netns exec c1 ping -c 1 10.1.1.254")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -49,16 +50,21 @@ class Host:
         self.file.write_text(self.config.text())
         return self.file
 
-    def start(self, timeout=30.0):
-        """Starts the daemon and waits for its line `ready`."""
+    def launch(self, *options):
+        """Starts a daemon and does not wait for it."""
         self.write()
         self.starts += 1
         log = self.directory / f"viaductd-{self.starts}.log"
         command = [binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
         command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
-        command += self.options
+        command += [*self.options, *options]
         # Both streams go to one file: so `ready` is found, and appears in its place among the messages.
         self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})
+        return self.daemon
+
+    def start(self, timeout=30.0, options=()):
+        """Starts the daemon and waits for its line `ready`."""
+        self.launch(*options)
         ready = lambda: "ready" in self.daemon.text().splitlines() or not self.daemon.running()
         try:
             eventually(ready, "the line 'ready'", timeout)
@@ -79,6 +85,15 @@ class Host:
             raise Failed(f"exit status {status} on SIGTERM\n{self.daemon.describe(60)}")
         if "panicked at" in self.daemon.text():
             raise Failed(f"a panic\n{self.daemon.describe(60)}")
+
+    def replace(self):
+        """Has a new daemon take over. Returns how long packets waited, in milliseconds."""
+        old = self.daemon
+        self.start(options=["--replace"])
+        eventually(lambda: not old.running(), "the end of the replaced daemon")
+        if old.process.returncode != 0 or "panicked at" in old.text():
+            raise Failed(f"exit status {old.process.returncode} of the replaced daemon\n{old.describe(60)}")
+        return int(re.search(r"has taken over.* waited_us=(\d+)", self.daemon.text()).group(1)) / 1000
 
     def kill(self):
         """Ends the daemon as a crash would."""

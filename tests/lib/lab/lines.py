@@ -1,6 +1,6 @@
 """A TCP stream of numbered lines to a virtual machine, of which none may be lost, doubled or changed."""
 
-from .shell import eventually
+from .shell import Failed, eventually
 
 PORT = 7000
 # Some megabytes a second at most.
@@ -25,7 +25,8 @@ class Lines:
         self.vm = vm
         vm.shell("echo 0 > /tmp/received; " + _RECEIVE)
         eventually(lambda: f":{PORT:04X} " in vm.shell("cat /proc/net/tcp*").stdout, "the guest listens")
-        self.sender = container.background(["/usr/bin/python3", "-c", _SEND.format(address=address, port=PORT)], "lines")
+        send = _SEND.format(address=address, port=PORT)
+        self.sender = container.background(["/usr/bin/python3", "-c", send], f"lines-{vm.name}")
         self.more(1000)
 
     def received(self):
@@ -34,5 +35,7 @@ class Lines:
 
     def more(self, lines=1000):
         """Waits until more lines have arrived."""
+        if not self.sender.running():
+            raise Failed(f"the stream ended: {self.sender.describe()}")
         before = self.received()
         eventually(lambda: self.received() >= before + lines, "lines arrive", timeout=60)

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""How long packets wait while a new daemon takes over from the running one (`viaductd --replace`), under load.
+
+    VIADUCT_BIN=target/release scripts/as-root bench/replace.py [TIMES]
+
+Two containers with UDP streams of numbered packets in both directions and a VM's ring served by testpmd; each time is
+from the moment at which the old daemon stops its workers to that at which the new one starts its own, by their clock.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lib"))
+
+from lab import Lab, Stream
+from lab.topology import SEATS, host_config, tap, vhost
+
+A1, A2, A3 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+
+
+def percentile(sorted_times, share):
+    """The smallest time that this share of all is not above."""
+    return sorted_times[min(len(sorted_times) - 1, int(share * len(sorted_times)))]
+
+
+def main(times):
+    with Lab() as lab:
+        guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1")}
+        host = lab.host(host_config("a", guests, wire=False))
+        a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+        lab.testpmd(host, "b1", mode="5tswap")
+        a1.namespace.ip("neigh replace", A3.address, "lladdr", A3.mac, "dev", a1.device)
+        streams = [
+            Stream(a1.namespace, a2.namespace, A2.address, rate=5000),
+            Stream(a2.namespace, a1.namespace, A1.address, rate=5000),
+            Stream(a1.namespace, a1.namespace, A3.address, echo=True, rate=300),
+        ]
+        with streams[0], streams[1], streams[2]:
+            waited = sorted(host.replace() for _ in range(times))
+            streams[0].wait(500)
+        lost = [stream.result().lost for stream in streams]
+        print(f"{times} replacements: packets waited {percentile(waited, 0.5):.1f} ms (p50),"
+              f" {percentile(waited, 0.99):.1f} ms (p99), {waited[0]:.1f} to {waited[-1]:.1f} ms;"
+              f" lost of the three streams: {lost}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
