@@ -69,10 +69,12 @@ impl Control {
 
     /// What the thread was told since the last time.
     fn told(&self) -> Option<Command> {
-        let told = lock(&self.command).take();
-        // Closing is never forgotten: who is told to go on looks for it first.
+        // In this order: what is told after the first line wakes the thread again.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        told
+        if self.is_closing() {
+            signal(self.wake.as_fd());
+        }
+        lock(&self.command).take()
     }
 
     /// Does what the thread was told while it has no VMM. Returns the session with which it is to go on.
