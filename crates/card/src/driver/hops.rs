@@ -88,14 +88,16 @@ impl Hops {
     }
 
     /// The lines that have changed. What leads to a guest waits, and leads to the host until all tables say the same of
-    /// the guest: else packets of the network that it left would follow the rules of the one that it moved to.
+    /// the guest: else packets of the network that it left would follow the rules of the one that it moved to. A guest
+    /// that only is at another port has one line or the other.
     pub fn rewritten<T: Lookup>(&mut self, compiler: Compiler<'_, T>) -> Vec<(u32, Nexthop)> {
         let mut changed = Vec::new();
         for (hop, used) in &mut self.used {
             let line = compiler.line(hop);
             if line != used.line && used.number != HOST {
+                let moved = Nexthop { port: line.port, egress: line.egress, ..used.line };
                 used.line = line;
-                used.waits = line.kind == NexthopKind::Guest as u8;
+                used.waits = line.kind == NexthopKind::Guest as u8 && line != moved;
                 changed.push((used.number, if used.waits { Nexthop::default() } else { line }));
             }
         }
