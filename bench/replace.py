@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """How long packets wait while a new daemon takes over from the running one (`viaductd --replace`), under load.
 
-    VIADUCT_BIN=target/release scripts/as-root bench/replace.py [TIMES]
+    VIADUCT_BIN=target/release scripts/as-root bench/replace.py [TIMES [CONNECTIONS]]
 
 Two containers with UDP streams of numbered packets in both directions and a VM's ring served by testpmd; each time is
 from the moment at which the old daemon stops its workers to that at which the new one starts its own, by their clock.
+Besides, there are so many other connections that the new daemon takes over.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lib"))
@@ -23,7 +25,17 @@ def percentile(sorted_times, share):
     return sorted_times[min(len(sorted_times) - 1, int(share * len(sorted_times)))]
 
 
-def main(times):
+OPEN = """
+import socket, sys
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for port in range(1024, 1024 + int(sys.argv[2])):
+    sender.sendto(b"", (sys.argv[1], port))
+"""
+
+
+def main(times, connections):
+    # As a run-dir is: in memory.
+    tempfile.tempdir = "/dev/shm"
     with Lab() as lab:
         guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1")}
         host = lab.host(host_config("a", guests, wire=False))
@@ -35,14 +47,16 @@ def main(times):
             Stream(a2.namespace, a1.namespace, A1.address, rate=5000),
             Stream(a1.namespace, a1.namespace, A3.address, echo=True, rate=300),
         ]
+        a1.namespace.run([sys.executable, "-c", OPEN, A2.address, str(connections)])
         with streams[0], streams[1], streams[2]:
             waited = sorted(host.replace() for _ in range(times))
             streams[0].wait(500)
         lost = [stream.result().lost for stream in streams]
-        print(f"{times} replacements: packets waited {percentile(waited, 0.5):.1f} ms (p50),"
+        print(f"{times} replacements with {connections} more connections: packets waited {percentile(waited, 0.5):.1f} ms (p50),"
               f" {percentile(waited, 0.99):.1f} ms (p99), {waited[0]:.1f} to {waited[-1]:.1f} ms;"
               f" lost of the three streams: {lost}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
+    given = [int(word) for word in sys.argv[1:]]
+    main(*given, *(50, 0)[len(given):])

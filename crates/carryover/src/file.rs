@@ -193,7 +193,10 @@ impl Former {
         let mut at = slots::END;
         while let Some(next) = self.written_from(at)?.filter(|next| *next < end) {
             at = next - (next - slots::END) % record as u64;
-            let want = bytes.len().min((end - at) as usize) / record * record;
+            // What nobody wrote is not read: connections are few pages in a large table.
+            let hole = seek(&self.file, SeekFrom::Hole(next)).unwrap_or(end).min(end);
+            let want = (hole - at).next_multiple_of(record as u64).min(end - at) as usize;
+            let want = want.min(bytes.len()) / record * record;
             if want == 0 {
                 return Ok(());
             }
