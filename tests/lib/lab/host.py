@@ -55,7 +55,9 @@ class Host:
         self.write()
         self.starts += 1
         log = self.directory / f"viaductd-{self.starts}.log"
-        command = [binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
+        # VIADUCT_OLD: an earlier build, from which this one takes over.
+        old = None if "--replace" in options else os.environ.get("VIADUCT_OLD")
+        command = [old or binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
         command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
         command += [*self.options, *options]
         # Both streams go to one file: so `ready` is found, and appears in its place among the messages.
