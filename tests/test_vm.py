@@ -27,7 +27,8 @@ def guests(shared_lab):
     On host b: a VM behind MPLS over UDP (IPv4) and VXLAN (IPv6)."""
     lab = shared_lab
     lab.plug("a"), lab.plug("b")
-    config = host_config("a", {"a1": vhost("a1"), "a2": vhost("a2", role="client", queues=2)})
+    follows = {"link_follows": "up0"}
+    config = host_config("a", {"a1": vhost("a1", **follows), "a2": vhost("a2", role="client", queues=2, **follows)})
     config.add(
         "guest", name="c7", network="blue", mac="02:00:00:00:01:07", addresses=["10.1.1.7", "fd00:1::7"], **tap("c7")
     )
@@ -102,3 +103,16 @@ def test_link_goes_when_the_guest_reboots(guests, shared_lab):
     vm.run(["ip", "addr", "add", f"{B1.address}/24", "dev", "eth0"])
     vm.expect_ping("10.1.1.254")
     guests["a1"].expect_ping(B1.address)
+
+
+def test_links_follow_a_wire(guests, shared_lab):
+    carrier = lambda name: guests[name].run(["cat", "/sys/class/net/eth0/carrier"]).stdout.strip()
+    links = lambda: {name: carrier(name) for name in ("a1", "a2", "b1")}
+    cable = shared_lab.namespace("fabric")
+    cable.ip("link set a-up0 down")
+    eventually(lambda: links() == {"a1": "0", "a2": "0", "b1": "1"}, "no links")
+    cable.ip("link set a-up0 up")
+    eventually(lambda: set(links().values()) == {"1"}, "links")
+    for name in ("a1", "a2"):
+        guests[name].expect_ping("10.1.1.254")
+        guests[name].expect_ping(B1.address)

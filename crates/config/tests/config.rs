@@ -252,7 +252,6 @@ fn each_mistake_is_named() {
             "guest \"hpc1\": `standby` is for kind = \"vhost\"",
         ),
         ("link_follows = \"up0\"", "link_follows = \"up9\"", "there is no wire \"up9\""),
-        ("mtu = 1500\nrdma", "link_follows = \"up0\"\nrdma", "`link_follows` is for kind = \"tap\""),
         (
             "tunnel_peers = [\"198.51.100.0/24\"",
             "tunnel_peers = [\"198.51.100.7\"",

@@ -338,7 +338,7 @@ pub struct GuestArgs {
     /// While its VMM is not connected, the guest is on another host, or on its way
     #[arg(long)]
     pub standby: bool,
-    /// tap: the wire with whose link its own goes
+    /// The wire with whose link its own goes
     #[arg(long, value_name = "WIRE")]
     pub link_follows: Option<String>,
     /// vhost: owner of the socket, user or user:group

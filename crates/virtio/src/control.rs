@@ -41,6 +41,8 @@ pub(crate) struct Control {
     /// Signalled to make the thread check whether it must end.
     pub(crate) wake: OwnedFd,
     pub(crate) closing: AtomicBool,
+    /// Whether the guest's link is down: then its VMM finds nobody.
+    pub(crate) is_down: AtomicBool,
     /// The current connection, so that closing can end a wait for the rest of a message.
     pub(crate) stream: Mutex<Option<UnixStream>>,
     /// What the thread was told and did not see yet.
@@ -60,7 +62,11 @@ impl Control {
         while !self.is_closing() {
             let connected = match (adopted.take(), listener) {
                 (Some((stream, adoption)), _) => Some((stream, Some(adoption))),
-                (None, Some(listener)) => self.accept(listener).map(|stream| (stream, None)),
+                (None, Some(listener)) => {
+                    // A VMM that waited for an answer would stand still: it is turned away.
+                    self.accept(listener).filter(|_| !self.is_down()).map(|stream| (stream, None))
+                }
+                (None, None) if self.is_down() => None,
                 (None, None) => self.connect(&mut failure).map(|stream| (stream, None)),
             };
             match connected {
@@ -85,10 +91,28 @@ impl Control {
         self.closing.load(Ordering::Acquire)
     }
 
+    fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Acquire)
+    }
+
     /// Asks the thread to end.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         signal(self.wake.as_fd());
+        self.disconnect();
+    }
+
+    /// Sets the guest's link. vhost-user has no message for it; VMMs take the link down with the connection.
+    pub(crate) fn set_link(&self, up: bool) {
+        if self.is_down.swap(!up, Ordering::AcqRel) == up {
+            signal(self.wake.as_fd());
+            if !up {
+                self.disconnect();
+            }
+        }
+    }
+
+    fn disconnect(&self) {
         if let Some(stream) = &*lock(&self.stream) {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -136,6 +160,9 @@ impl Control {
         let served = (|| {
             let closing = stream.try_clone()?;
             *lock(&self.stream) = Some(closing);
+            if self.is_down() {
+                return Ok(());
+            }
             self.handle_requests(stream, adoption)
         })();
         // Descriptors waiting in it are closed with it, which may take long: so not under the lock.

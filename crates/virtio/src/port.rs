@@ -126,6 +126,7 @@ pub fn open_by(
         shared: shared.clone(),
         wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         closing: AtomicBool::new(false),
+        is_down: AtomicBool::new(false),
         stream: Mutex::new(None),
         command: Mutex::new(None),
         refused: Mutex::new(None),
@@ -180,6 +181,11 @@ impl Port for Device {
             mtu: Some(shared.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu != 0),
             ..PortStatus::default()
         }
+    }
+
+    fn set_link(&self, up: bool) -> io::Result<()> {
+        self.control.set_link(up);
+        Ok(())
     }
 
     fn share(&self) -> io::Result<Vec<OwnedFd>> {

@@ -115,7 +115,7 @@ pub struct Guest {
     /// vhost: while its VMM is not connected, the guest is on another host, or on its way: its addresses, MAC and label
     /// mean what they would without it.
     pub standby: bool,
-    /// tap: the wire with whose link its own goes.
+    /// The wire with whose link its own goes; that of a VM by disconnecting its VMM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_follows: Option<String>,
     /// vhost: who owns the socket, `user` or `user:group`.
@@ -241,10 +241,6 @@ impl Guest {
             GuestKind::Vhost => {
                 if self.device.is_some() {
                     r.problem(Some("device"), "`device` is for kind = \"tap\"; a vhost guest has a `socket`");
-                }
-                if self.link_follows.is_some() {
-                    let message = "`link_follows` is for kind = \"tap\"; the link of a VM is its VMM's";
-                    r.problem(Some("link_follows"), message);
                 }
             }
             GuestKind::Tap => {

@@ -81,3 +81,24 @@ fn a_ring_that_the_vmm_stopped_starts_where_the_vmm_says() {
         (0..2 * SIZE).for_each(|_| works(&mut port, &mut vmm));
     }
 }
+
+/// As VMMs have it: the link goes down with the connection, and up with the next one.
+#[test]
+fn a_vmm_whose_guest_has_no_link_is_turned_away() {
+    for features in forms() {
+        let dir = Dir::new("link");
+        let (mut port, stream) = daemon(&dir);
+        let mut vmm = Vmm::new(stream, features, 1);
+        let first = vmm.drivers[0].first_base();
+        works(&mut port, &mut vmm);
+        let connect = || UnixStream::connect(&dir.port(Role::Server, 1).socket).unwrap();
+        for _ in 0..2 {
+            port.port.set_link(false).unwrap();
+            until(|| !port.port.is_up());
+            assert_eq!(connect().read(&mut [0]).unwrap(), 0);
+            port.port.set_link(true).unwrap();
+            vmm.reconnect(connect(), features, [first; 2]);
+            works(&mut port, &mut vmm);
+        }
+    }
+}
