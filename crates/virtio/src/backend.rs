@@ -90,6 +90,8 @@ pub(crate) struct Backend {
     max_mtu: u16,
     features: Features,
     protocol: VhostUserProtocolFeatures,
+    /// The device status as the VMM last said it (VIRTIO 1.2, 2.1).
+    status: u8,
     regions: Arc<Regions>,
     /// Where pages written are marked, if features say that they are.
     dirty: Option<DirtyLog>,
@@ -120,6 +122,7 @@ impl Backend {
             max_mtu,
             features,
             protocol,
+            status: 0,
             regions: Arc::default(),
             dirty: None,
             files: Vec::new(),
@@ -136,6 +139,19 @@ impl Backend {
     /// Whether replies to requests without a reply of their own were negotiated.
     pub(crate) fn acknowledges(&self) -> bool {
         self.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK)
+    }
+
+    /// GET_STATUS.
+    pub(crate) const fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// SET_STATUS. What the driver is to do yet is known from the rings; zero resets them.
+    pub(crate) fn set_status(&mut self, status: u8) {
+        self.status = status;
+        if status == 0 {
+            self.reset();
+        }
     }
 
     /// NET_SET_MTU. The VMM decides; if the network carries less, that is worth a warning.
@@ -230,6 +246,14 @@ impl Backend {
 
     fn stop_all(&mut self) {
         (0..self.rings.len()).for_each(|i| self.stop(i));
+    }
+
+    fn reset(&mut self) {
+        self.stop_all();
+        for ring in &mut self.rings {
+            ring.journal.iter().for_each(Journal::end);
+            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ran: ring.ran, ..Vring::default() };
+        }
     }
 
     /// A request was answered. What a VMM was told of a ring that it stopped is all that counts from then on.
@@ -347,11 +371,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        self.stop_all();
-        for ring in &mut self.rings {
-            ring.journal.iter().for_each(Journal::end);
-            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ran: ring.ran, ..Vring::default() };
-        }
+        self.reset();
         Ok(())
     }
 
@@ -471,7 +491,9 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
-        Ok(P::MQ | P::LOG_SHMFD | P::RARP | P::REPLY_ACK | P::MTU | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE)
+        let network = P::MQ | P::RARP | P::MTU;
+        let memory = P::LOG_SHMFD | P::CONFIGURE_MEM_SLOTS;
+        Ok(network | memory | P::REPLY_ACK | P::RESET_DEVICE | P::STATUS)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Messages that the crate `vhost` does not handle as we need; they are recognised before that crate reads them.
 //!
-//! It does not know NET_SET_MTU and SEND_RARP. It refuses SET_VRING_ENABLE before SET_FEATURES, but VMMs that
+//! It does not know NET_SET_MTU, SEND_RARP, SET_STATUS and GET_STATUS. It refuses SET_VRING_ENABLE before SET_FEATURES, but VMMs that
 //! reconnect (QEMU, DPDK) enable rings first.
 
 use crate::backend::Backend;
@@ -14,6 +14,13 @@ const HEADER_LEN: usize = 12;
 const FLAG_VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 4;
 const FLAG_NEED_REPLY: u32 = 8;
+const OURS: [FrontendReq; 5] = [
+    FrontendReq::NET_SET_MTU,
+    FrontendReq::SEND_RARP,
+    FrontendReq::SET_VRING_ENABLE,
+    FrontendReq::SET_STATUS,
+    FrontendReq::GET_STATUS,
+];
 
 /// Handles the next message of `stream` if it is one of those. Returns whether it was.
 pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Result<bool> {
@@ -22,19 +29,32 @@ pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Resu
     let (peeked, _) = recv(&*stream, &mut header[..], RecvFlags::PEEK)?;
     let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
     let (request, flags, size) = (word(0), word(4), word(8));
-    let ours = [FrontendReq::NET_SET_MTU, FrontendReq::SEND_RARP, FrontendReq::SET_VRING_ENABLE];
-    let Some(ours) = ours.into_iter().find(|one| peeked == HEADER_LEN && *one as u32 == request) else {
+    let Some(ours) = OURS.into_iter().find(|one| peeked == HEADER_LEN && *one as u32 == request) else {
         return Ok(false);
     };
-    if size != 8 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without its 64-bit value"));
+    let asks = ours == FrontendReq::GET_STATUS;
+    let body = if asks { 0 } else { 8 };
+    if size != body {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message of another length than its request has",
+        ));
     }
     let mut message = [0; HEADER_LEN + 8];
-    stream.read_exact(&mut message)?;
+    stream.read_exact(&mut message[..HEADER_LEN + body as usize])?;
     let mut value = [0; 8];
     value.copy_from_slice(&message[HEADER_LEN..]);
     let value = u64::from_le_bytes(value);
     let done = match ours {
+        FrontendReq::GET_STATUS => {
+            answer(stream, request, backend.status().into())?;
+            return Ok(true);
+        }
+        FrontendReq::SET_STATUS => {
+            // One byte (VIRTIO 1.2, 2.1).
+            backend.set_status(value as u8);
+            Ok(())
+        }
         FrontendReq::NET_SET_MTU => backend.set_mtu(value).map_err(|e| e.to_string()),
         FrontendReq::SEND_RARP => {
             backend.announce(value);
@@ -47,10 +67,16 @@ pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Resu
         backend.log().warn(format_args!("{e}"));
     }
     if flags & FLAG_NEED_REPLY != 0 && backend.acknowledges() {
-        let mut reply = message;
-        reply[4..8].copy_from_slice(&(FLAG_VERSION | FLAG_REPLY).to_le_bytes());
-        reply[HEADER_LEN..].copy_from_slice(&u64::from(done.is_err()).to_le_bytes());
-        stream.write_all(&reply)?;
+        answer(stream, request, done.is_err().into())?;
     }
     Ok(true)
+}
+
+/// Answers a request with a value.
+fn answer(stream: &mut UnixStream, request: u32, value: u64) -> io::Result<()> {
+    let mut reply = [0; HEADER_LEN + 8];
+    reply[..HEADER_LEN]
+        .copy_from_slice([request, FLAG_VERSION | FLAG_REPLY, 8].map(u32::to_le_bytes).as_flattened());
+    reply[HEADER_LEN..].copy_from_slice(&value.to_le_bytes());
+    stream.write_all(&reply)
 }

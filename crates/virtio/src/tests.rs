@@ -580,6 +580,25 @@ fn the_mtu_of_the_vmm_is_shown() {
 }
 
 #[test]
+fn the_device_status_is_kept_and_a_reset_stops_all_rings() {
+    let dir = Dir::new("status");
+    let config = dir.port(Role::Server, 1);
+    let mut port = open(&config).unwrap();
+    let stream = UnixStream::connect(&config.socket).unwrap();
+    let mut vmm = Vmm::new(stream.try_clone().unwrap(), BASE, 1);
+    works(&mut port, &mut vmm);
+    let set = |status| (&stream).write_all(&message(39, 1, status)).unwrap();
+    set(15);
+    (&stream).write_all([40, 1, 0].map(u32::to_le_bytes).as_flattened()).unwrap();
+    let mut reply = [0; 20];
+    (&stream).read_exact(&mut reply).unwrap();
+    assert_eq!(reply, message(40, 1 | 4, 15));
+    assert!(port.port.is_up());
+    set(0);
+    until(|| !port.port.is_up());
+}
+
+#[test]
 fn rings_may_be_enabled_before_anything_is_known_of_them() {
     let dir = Dir::new("enable");
     let config = dir.port(Role::Server, 1);

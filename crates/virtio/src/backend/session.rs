@@ -24,6 +24,9 @@ pub(crate) struct Session {
     pub(crate) protocol: u64,
     /// Zero if it announced none.
     mtu: u16,
+    /// The device status; a version that does not know it has not offered to.
+    #[serde(default)]
+    status: u8,
     regions: Vec<Part>,
     /// The log of pages written, of which there is no guest-physical address.
     log: Option<Part>,
@@ -144,6 +147,7 @@ impl Backend {
             features: self.features.0,
             protocol: self.protocol.bits(),
             mtu: self.shared.mtu.load(Ordering::Relaxed),
+            status: self.status,
             regions: self.files.iter().map(|(spec, _)| spec.into()).collect(),
             log: self.log_file.as_ref().map(|(spec, _)| spec.into()),
             rings,
@@ -181,6 +185,7 @@ impl Backend {
         if session.mtu > 0 {
             self.set_mtu(session.mtu.into())?;
         }
+        self.status = session.status;
         for (index, ring) in session.rings.iter().enumerate() {
             // At most twice `MAX_QUEUES` of them.
             let number = index as u8;
