@@ -19,6 +19,7 @@ and d.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers inste
 
 import argparse
 import os
+import re
 import signal
 import sys
 import time
@@ -28,13 +29,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests/lib"))
 
-from lab import Config, Failed, Lab, eventually, vm  # noqa: E402
+from lab import Config, Failed, Lab, Lines, binary, eventually, run, vm  # noqa: E402
 from lab.traffic import round_trip, tcp_rate  # noqa: E402
 from lab.perftest import perftest  # noqa: E402
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
-SIM2, SIM3, RIGHT = "10.1.1.4", "10.1.1.13", "10.3.3.2"
+SIM1, SIM2, SIM3, RIGHT = "10.1.1.3", "10.1.1.4", "10.1.1.13", "10.3.3.2"
 LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
+MEMORY = f"{192 * 1024 + 8}K"  # of virtual machines: see tests/test_save.py
 
 
 class Demo:
@@ -77,7 +79,9 @@ class Demo:
                 "sim3": self.b,
             }
             machines = {
-                name: self.lab.vm(host, name) for name, host in places.items() if self.kind(host, name) == "vhost"
+                name: self.lab.vm(host, name, memory=MEMORY)
+                for name, host in places.items()
+                if self.kind(host, name) == "vhost"
             }
             for name, host in places.items():
                 if name not in machines:
@@ -227,6 +231,84 @@ class Demo:
 
         self.say("\n".join(eventually(lines, f"a queue pair with transport {transport}")))
 
+    def restart(self):
+        with self.step("iperf3 goes on while viaductd of host a is killed, then upgraded: web -> sim1, both on host a"):
+            web, server, port = self.guests["web"], self.guests["sim1"], 5202
+            number = lambda: web.run(["cat", f"/sys/class/net/{web.device}/ifindex"]).stdout.strip()  # noqa: E731
+            before = number()
+            listener = server.background(["iperf3", "-s", "-1", "-p", port, "--forceflush"])
+            listener.wait_for("listening")
+            client = web.background(["iperf3", "-c", SIM1, "-p", port, "-t", 60, "--forceflush"])
+            show = self.seconds_of(client)
+            show(2)
+            begun = time.monotonic()
+            self.a.kill()
+            self.a.start()
+            self.say(f"kill -9, and a new viaductd: ready after {time.monotonic() - begun:.1f} s")
+            show(3)
+            self.say(f"viaductd --replace, an upgrade: packets waited {self.a.replace():.0f} ms")
+            again = sum(show(3))
+            if not client.running() or number() != before:
+                raise Failed(f"web's interface was number {before}, and is {number()}: {client.describe()}")
+            client.stop(signal.SIGINT)
+            self.say(f"one connection all the time, never reset, {again} segments sent again; "
+                     f"web's interface has number {before}, as before")
+
+    def seconds_of(self, client):
+        """A function that prints what iperf3 says of each second, until this many more have passed; it returns how
+        many segments were sent again in each of all."""
+        shown = []
+
+        def show(count):
+            seconds = lambda: re.findall(r"sec .* (\S+ \wbits/sec) +(\d+) ", client.text())  # noqa: E731
+            goal = len(seconds()) + count
+            while len(shown) < goal:
+                eventually(lambda: len(seconds()) > len(shown) or not client.running(), "iperf3's next second", 20)
+                if not client.running():
+                    raise Failed(client.describe())
+                rate, again = seconds()[len(shown)]
+                shown.append(int(again))
+                self.say(f"second {len(shown)}: {rate:>15}, segments sent again: {again}")
+            return shown
+
+        return show
+
+    def migrate(self):
+        """Only now host b has this guest, too, and host a a route to it there, because without virtual machines db is
+        a container, which cannot migrate."""
+        with self.step("a virtual machine migrates while it runs: db, from host a to host b"):
+            here, there = self.a.config.copy(), self.b.config.copy()
+            here.entry("guest", "db")["standby"] = True
+            there = there.without("mac", mac=here.entry("guest", "db")["mac"]).add("guest", **here.entry("guest", "db"))
+            tunnel = {"tunnel": "mpls-over-udp", "remote": "192.0.2.2", "label": 102}
+            self.a.apply(here.add("route", network="blue", prefix=f"{DB}/32", to=[tunnel]))
+            self.b.apply(there)
+            self.say("db is a guest of both hosts now, on standby where its QEMU is not")
+            lines = Lines(self.guests["web"], self.guests["db"], DB)
+            echoes = self.guests["web"].background(["ping", "-n", "-i", "0.02", DB], "echoes")
+            begun = time.monotonic()
+            lines.vm, told = self.lab.migrate(lines.vm, self.b, self.connections_of_db)
+            self.guests["db"] = lines.vm
+            self.say(f"moved after {time.monotonic() - begun:.1f} s; it stood still {told['downtime']} ms, says QEMU")
+            lines.more()
+            echoes.stop(signal.SIGINT)
+            sent, received = re.search(r"(\d+) packets transmitted, (\d+) received", echoes.text()).groups()
+            self.say(f"a TCP stream from web goes on: {lines.received():,} numbered lines arrived, none lost or twice")
+            self.say(f"pings from web, 50 a second: {received} of {sent} echoes")
+            is_db = lambda vif: vif["name"] == "db" and vif["up"]  # noqa: E731
+            places = [host.name for host in (self.a, self.b) if any(map(is_db, host.viaduct("vif")))]
+            if places != ["b"]:
+                raise Failed(f"db is connected to hosts {places}")
+            self.ping("web", "db", DB)
+            self.ping("app", "db", DB)
+
+    def connections_of_db(self):
+        """Takes db's connections from host a to host b, as `viaduct guest export | viaduct guest import` does."""
+        viaduct = binary("viaduct")
+        export, take = (f"{viaduct} --run-dir {host.run_dir} guest" for host in (self.a, self.b))
+        told = run(["sh", "-c", f"{export} export db | {take} import db"]).stdout
+        self.say(f"viaduct guest export, import: {told.splitlines()[0]}")
+
     def card(self):
         with self.step("an FPGA card, simulated clock by clock from its SystemVerilog: left -> right, both on host d"):
             host = self.lab.host(Config.read(HERE / "d.toml"))
@@ -288,6 +370,9 @@ class Demo:
         self.floating_address()
         self.throughput()
         self.verbs()
+        self.restart()
+        if self.machines:
+            self.migrate()
         self.card()
         self.explain()
         self.summary()
