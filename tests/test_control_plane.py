@@ -61,26 +61,41 @@ def test_ports_that_cannot_be_opened_are_faults_of_theirs(lab):
     assert (host.run_dir / "v2.sock").is_socket()
 
 
-def test_a_wire_that_appears_goes_and_comes_back_works(lab):
-    config = tunnel_routes(host_config("a", {"a1": tap("a1")}), "mpls-over-udp", "b1")
-    host = lab.host(config)
-    a1 = lab.container(host, "a1")
+@pytest.mark.parametrize("driver", ["af-packet", "af-xdp"])
+def test_a_wire_that_appears_goes_and_comes_back_works(lab, driver):
+    def config_of(name, *guests):
+        config = host_config(name, {guest: tap(guest) for guest in guests}, mtu=1500)
+        config.entry("wire", "up0")["driver"] = driver
+        return tunnel_routes(config, "mpls-over-udp", "b1" if name == "a" else "a1")
+
+    def plug(name):
+        # The same MAC each time: other hosts know it.
+        lab.plug(name, mtu=1500, mac=f"02:00:00:00:ff:{ord(name):02x}")
+        # See test_wire.py.
+        lab.namespace("fabric").run(["ethtool", "-K", f"{name}-up0", "tx", "off", "txvlan", "off"])
+
+    host = lab.host(config_of("a", "a1", "a2"))
+    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
     assert vif(host, "up0")["fault"]
-    lab.plug("b")
-    other = lab.host(tunnel_routes(host_config("b", {"b1": tap("b1")}), "mpls-over-udp", "a1"))
-    lab.container(other, "b1")
-    lab.plug("a")
+    plug("b")
+    lab.container(lab.host(config_of("b", "b1")), "b1")
+    plug("a")
     eventually(lambda: vif(host, "up0")["up"], "the wire is open", 3)
     a1.expect_ping(B1.address)
-    mac = host.namespace.run(["cat", "/sys/class/net/up0/address"]).stdout.strip()
-    host.namespace.ip("link del up0")
-    eventually(lambda: not vif(host, "up0")["up"], "it is gone", 3)
-    assert "No such device" in vif(host, "up0")["fault"]
-    eventually(lambda: "the wire is down: device up0: No such device" in host.daemon.text(), "a line in the log", 3)
-    lab.plug("a")
-    host.namespace.ip("link set up0 address", mac)
-    eventually(lambda: vif(host, "up0")["up"], "it is back", 3)
-    a1.expect_ping(B1.address)
+    with Stream(a1.namespace, a2.namespace, A2.address, rate=500) as stream:
+        for times in (1, 2):
+            host.namespace.ip("link del up0")
+            eventually(lambda: not vif(host, "up0")["up"], "it is gone", 3)
+            [wire] = host.viaduct("wire")
+            assert "No such device" in wire["fault"] and wire["fault"] == vif(host, "up0")["fault"]
+            assert "No such device" in host.call("status").stdout
+            told = "the wire is down: device up0: No such device"
+            eventually(lambda: host.daemon.text().count(told) == times, "a line in the log", 3)
+            stream.wait(100)
+            plug("a")
+            eventually(lambda: vif(host, "up0")["up"] and not vif(host, "up0").get("fault"), "it is back", 3)
+            a1.expect_ping(B1.address)
+    assert stream.result().lost == 0, "no other guest notices"
 
 
 # ------------------------------------------------------------------------------------------------------------ files
@@ -200,15 +215,18 @@ def test_a_full_disk_refuses_changes_until_it_has_room(lab, small_disk):
         wide.add("route", network="blue", prefix=f"10.9.{number}.0/24", to="drop")
     file = lab.directory / "wide.toml"
     file.write_text(wide.text())
-    for _ in range(2):
-        refused = host.call("apply", file, check=False)
-        assert refused.returncode == 1 and "No space left" in refused.stderr, refused
-    assert not any(row["prefix"].startswith("10.9.") for row in host.viaduct("rt", "--network", "blue"))
-    assert "No space left" in warnings(host)["store"]
-    a1.expect_ping(A2.address)
-    filler.unlink()
-    host.call("apply", file)
-    assert "store" not in warnings(host)
+    with Stream(a1.namespace, a2.namespace, A2.address, rate=500) as stream:
+        for _ in range(2):
+            refused = host.call("apply", file, check=False)
+            assert refused.returncode == 1 and "No space left" in refused.stderr, refused
+        assert not any(row["prefix"].startswith("10.9.") for row in host.viaduct("rt", "--network", "blue"))
+        assert "No space left" in warnings(host)["store"]
+        stream.wait(100)
+        filler.unlink()
+        host.call("apply", file)
+        assert "store" not in warnings(host)
+        stream.wait(100)
+    assert stream.result().lost == 0
     host.kill()
     host.start()
     assert any(row["prefix"] == "10.9.63.0/24" for row in host.viaduct("rt", "--network", "blue"))

@@ -47,7 +47,7 @@ class Lab:
             self.cleanup.callback(self.namespaces[name].delete)
         return self.namespaces[name]
 
-    def plug(self, name, device="up0", mtu=9000, fabric="fabric"):
+    def plug(self, name, device="up0", mtu=9000, fabric="fabric", mac=None):
         """Gives a namespace a port of the underlay: a Linux bridge in a namespace of its own."""
         namespace, switch = self.namespace(name), self.namespace(fabric)
         if switch.run(["ip", "link", "show", "br0"], check=False).returncode != 0:
@@ -57,7 +57,7 @@ class Lab:
             switch.sysctl("net.ipv6.conf.default.disable_ipv6", 1)
             switch.ip("link set br0 type bridge mcast_snooping 0")
             switch.ip("link set br0 mtu", mtu, "up")
-        cable(namespace, device, switch, f"{name}-{device}", mtu)
+        cable(namespace, device, switch, f"{name}-{device}", mtu, mac)
         switch.ip("link set", f"{name}-{device}", "master br0")
         return namespace
 

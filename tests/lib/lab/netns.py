@@ -78,10 +78,10 @@ def _setns(descriptor):
         raise Failed(f"setns: {os.strerror(ctypes.get_errno())}")
 
 
-def cable(left: Namespace, left_device, right: Namespace, right_device, mtu=9000):
-    """Joins two namespaces by a veth pair, both ends up."""
+def cable(left: Namespace, left_device, right: Namespace, right_device, mtu=9000, mac=None):
+    """Joins two namespaces by a veth pair, both ends up; `mac` is that of the left one."""
     run(
-        ["ip", "link", "add", left_device, "mtu", mtu, "netns", left.name]
+        ["ip", "link", "add", left_device, *(["address", mac] if mac else []), "mtu", mtu, "netns", left.name]
         + ["type", "veth", "peer", "name", right_device, "mtu", mtu, "netns", right.name]
     )
     left.ip("link set", left_device, "up")
