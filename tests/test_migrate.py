@@ -95,6 +95,43 @@ def test_routes_lead_to_a_vm_where_it_is(lab):
     b1.expect_no_ping(VM.address)
 
 
+def test_a_vm_whose_migration_fails_goes_on_where_it_was(lab):
+    hosts = start(lab, bridged)
+    vm = lab.vm(hosts["a"], "a1", memory=MEMORY)
+    peer = lab.container(hosts["c"], "a2")
+    vm.boot()
+    lines = Lines(peer, vm, VM.address)
+
+    def goes_on():
+        assert (is_here(hosts["a"]), is_here(hosts["b"])) == (True, False)
+        lines.more()
+
+    # Given up, and dead at the other end, while QEMU copies. With this little bandwidth it never gets ready.
+    slow = {"downtime-limit": 1, "max-bandwidth": 5_000_000}
+    for fail, end in (
+        (lambda moved: vm.qmp("migrate_cancel"), "cancelled"),
+        (lambda moved: moved.qemu.process.kill(), "failed"),
+    ):
+        moved, way = lab.destination(vm, hosts["b"])
+        vm.qmp("migrate-set-parameters", **slow)
+        vm.qmp("migrate", uri=way)
+        eventually(lambda: vm.qmp("query-migrate")["status"] == "active", "the migration has begun")
+        lines.more()
+        fail(moved)
+        eventually(lambda: vm.qmp("query-migrate")["status"] == end, f"the migration has {end}")
+        moved.stop()
+        goes_on()
+    # Completed, but the destination dies before it goes on.
+    moved, way = lab.destination(vm, hosts["b"])
+    vm.qmp("migrate-set-parameters", **{"max-bandwidth": 1 << 30})
+    vm.migrate(way)
+    assert not is_here(hosts["a"]) and not is_here(hosts["b"])
+    moved.stop()
+    vm.qmp("cont")
+    eventually(lambda: is_here(hosts["a"]), "host a has the VM again")
+    goes_on()
+
+
 def guarded(name, guests):
     """As `bridged`; lines alone may come to the VM, and no connection is picked up in mid-stream."""
     config = bridged(name, guests)

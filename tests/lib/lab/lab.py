@@ -95,18 +95,23 @@ class Lab:
     def migrate(self, vm, host, between=None):
         """Migrates a virtual machine that runs to another host. Returns it there, and what QEMU tells of the way.
         `between` is called when the VM has left and does not go on yet."""
-        moved = Vm(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
-        way = moved.directory / "way"
-        moved.start(incoming=f"unix:{way}", paused=True)
-        self.cleanup.callback(moved.stop)
-        eventually(way.exists, "QEMU listens", 60)
-        told = vm.migrate(f"unix:{way}")
+        moved, way = self.destination(vm, host)
+        told = vm.migrate(way)
         eventually(lambda: moved.qmp("query-status")["status"] != "inmigrate", "QEMU has the state", 60)
         if between:
             between()
         moved.qmp("cont")
         vm.stop()
         return moved, told
+
+    def destination(self, vm, host):
+        """A QEMU on another host that waits for a virtual machine's state, and where it does, for QEMU's `migrate`."""
+        moved = Vm(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
+        way = moved.directory / "way"
+        moved.start(incoming=f"unix:{way}", paused=True)
+        self.cleanup.callback(moved.stop)
+        eventually(way.exists, "QEMU listens", 60)
+        return moved, f"unix:{way}"
 
     def verbs(self, host, guest):
         """The verbs device of a guest, for programs in a namespace of their own, `tools`."""
