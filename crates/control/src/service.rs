@@ -258,8 +258,12 @@ impl Viaduct for Service {
     type ExportGuestStream = Streamed<v1::GuestState>;
 
     async fn export_guest(&self, request: Request<v1::ExportGuestRequest>) -> Reply<Self::ExportGuestStream> {
-        let name = request.into_inner().name;
-        let parts = self.blocking(move |core| guest_state::export(core, &name)).await?;
+        let v1::ExportGuestRequest { name, when_stopped } = request.into_inner();
+        let of = name.clone();
+        let parts = self.blocking(move |core| guest_state::export(core, &of)).await?;
+        if when_stopped && self.view().port(&name).up {
+            return Ok(Response::new(Box::pin(guest_state::export_when_stopped(self.clone(), name))));
+        }
         Ok(Response::new(Box::pin(tokio_stream::iter(parts.into_iter().map(Ok)))))
     }
 

@@ -227,6 +227,10 @@ pub enum GuestAction {
     Export {
         #[arg(add = ArgValueCandidates::new(complete::guests))]
         name: String,
+        /// As soon as its VMM has stopped it or is gone, as at the end of a migration. The first line, `viaduct guest
+        /// state`, comes at once, unless something is wrong
+        #[arg(long)]
+        when_stopped: bool,
     },
     /// Remember what another host exported, for the guest that moves here: all of it is right, or none is taken
     Import {

@@ -54,7 +54,9 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Guest(noun) => match noun.action {
             None => nouns::guest(&mut on, None).await,
             Some(GuestAction::Object(action)) => nouns::guest(&mut on, Some(action)).await,
-            Some(GuestAction::Export { name }) => guest_state::export(&mut on, name).await,
+            Some(GuestAction::Export { name, when_stopped }) => {
+                guest_state::export(&mut on, name, when_stopped).await
+            }
             Some(GuestAction::Import { name, file }) => guest_state::import(&mut on, name, &file).await,
         },
         Command::Wire(noun) => nouns::wire(&mut on, noun.action).await,

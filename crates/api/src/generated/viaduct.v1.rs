@@ -174,7 +174,7 @@ pub struct Guest {
     /// While its VMM is not connected, it is on another host, or on its way.
     #[prost(bool, optional, tag = "26")]
     pub standby: ::core::option::Option<bool>,
-    /// tap: the wire with whose link its own goes.
+    /// The wire with whose link its own goes; that of a VM by disconnecting its VMM.
     #[prost(string, optional, tag = "27")]
     pub link_follows: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -1373,6 +1373,9 @@ pub struct FlushFlowsReply {
 pub struct ExportGuestRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// As soon as its VMM has stopped the queues or is gone, as at the end of a migration. What is wrong is said at once.
+    #[prost(bool, tag = "2")]
+    pub when_stopped: bool,
 }
 /// A part of what is remembered of a guest's traffic.
 #[allow(clippy::all)]

@@ -3,6 +3,7 @@
 //! Policers are left out: a migration takes longer than their buckets take to fill. Floating addresses have no state
 //! besides connections, which are remembered by their inside addresses.
 
+use super::Service;
 use crate::core::{Core, View};
 use api::v1::{self, GuestConnection, GuestMac, GuestState, GuestTcp, GuestTcpSide};
 use config::{Guest, Key, Kind, Object};
@@ -14,6 +15,9 @@ use packet::{Mac, proto};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::channel;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 /// The format that this daemon writes, and the only one that it reads.
@@ -24,6 +28,9 @@ const PART: usize = 1000;
 const MOST_CONNECTIONS: usize = 1 << 20;
 /// Most MACs of an import: as many as are learned behind one interface.
 const MOST_MACS: usize = 4096;
+
+/// How often we look whether a guest has stopped: nobody carries its packets meanwhile.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The place of a guest in a network: its addresses, and those that it forwards for. Without addresses it may use any.
 struct Place {
@@ -130,6 +137,27 @@ pub(super) fn export(core: &Core, name: &str) -> Result<Vec<GuestState>, Status>
     };
     let part = |of: &[GuestConnection]| GuestState { connections: of.to_vec(), ..GuestState::default() };
     Ok(std::iter::once(first).chain(connections.chunks(PART).map(part)).collect())
+}
+
+/// The same once the guest's VMM has stopped the queues or is gone, unless the client is gone before.
+pub(super) fn export_when_stopped(of: Service, name: String) -> ReceiverStream<Result<GuestState, Status>> {
+    let (to, parts) = channel(1);
+    tokio::spawn(async move {
+        while of.view().port(&name).up {
+            if to.is_closed() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        let exported = of.blocking(move |core| export(core, &name)).await;
+        let parts = exported.map_or_else(|e| vec![Err(e)], |parts| parts.into_iter().map(Ok).collect());
+        for part in parts {
+            if to.send(part).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(parts)
 }
 
 fn connection(view: &View, flow: &FlowInfo, opened: bool) -> GuestConnection {

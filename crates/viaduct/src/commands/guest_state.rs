@@ -10,14 +10,15 @@ use std::io::{BufReader, IsTerminal, Write, stdin, stdout};
 use std::path::Path;
 use tokio_stream::StreamExt;
 
-pub async fn export(on: &mut Context, name: String) -> Result<(), Failure> {
+pub async fn export(on: &mut Context, name: String, when_stopped: bool) -> Result<(), Failure> {
     if stdout().is_terminal() {
         let text = format!("this is not for terminals: viaduct guest export {name} > FILE");
         return Err(Failure::Usage(text));
     }
-    let mut parts = on.client.export_guest(ExportGuestRequest { name }).await?.into_inner();
+    let mut parts = on.client.export_guest(ExportGuestRequest { name, when_stopped }).await?.into_inner();
     let mut out = stdout().lock();
     state_file::begin(&mut out)?;
+    out.flush()?;
     while let Some(part) = parts.next().await {
         state_file::write(&mut out, &part?)?;
     }
