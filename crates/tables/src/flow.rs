@@ -335,8 +335,8 @@ impl Flows {
         }
     }
 
-    /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here, has
-    /// timed out, or finds no room.
+    /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here and was
+    /// not used later there, has timed out, or finds no room.
     pub fn enter(&self, flow: &FlowInfo, now: Seconds) -> bool {
         let FlowInfo { key, state, seen, tcp, charged: (vif, from_wire), .. } = *flow;
         let connection = Connection { original: key, state, seen, tcp };
@@ -345,12 +345,13 @@ impl Flows {
         let at = self.shard_of(hash);
         let mut shard = lock(&self.shards[at]);
         match self.find(hash, &key) {
-            Some((read, ..)) if !read.expired(now) => return false,
+            Some((read, ..)) if !read.expired(now) && now.saturating_sub(read.last) <= flow.idle => {
+                return false;
+            }
+            _ if flow.idle >= state.timeout(key.protocol) => return false,
+            // What we know is of the time before the guest left.
             Some((.., index)) => self.remove(&mut shard, index),
             None => {}
-        }
-        if flow.idle >= state.timeout(key.protocol) {
-            return false;
         }
         let new = New { connection, rule: None, charged, hash, now };
         let entered = self.admit_or_refuse(&mut shard, at, &new);

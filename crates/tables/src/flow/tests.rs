@@ -78,6 +78,8 @@ fn connections_go_on_in_another_table() {
     assert_eq!(all(&other, 5000), infos);
     assert_eq!((other.held_by(GUEST), other.held_by(Account::from_wire(VifId(7)))), (1, 1));
     assert!(!infos.iter().any(|info| other.enter(info, 5000)), "known");
+    assert!(infos.iter().all(|info| other.enter(info, 5010)), "used later elsewhere");
+    assert_eq!(all(&other, 5010), infos);
     let reply = FlowInfo { key: key(1).reverse(), ..infos[0].clone() };
     assert!(!other.enter(&reply, 5000), "known, the other way round");
     let old = FlowInfo { key: key(3), idle: FlowState::Established.timeout(TCP), ..infos[0].clone() };
