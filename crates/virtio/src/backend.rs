@@ -146,11 +146,13 @@ impl Backend {
         self.status
     }
 
-    /// SET_STATUS. What the driver is to do yet is known from the rings; zero resets them.
+    /// SET_STATUS. What the driver is to do yet is known from the rings; zero stops them. They keep their positions:
+    /// before version 8.0, QEMU asks for these afterwards, when it saves or migrates a VM.
     pub(crate) fn set_status(&mut self, status: u8) {
         self.status = status;
         if status == 0 {
-            self.reset();
+            self.stop_all();
+            self.rings.iter_mut().for_each(|ring| ring.kick = None);
         }
     }
 
@@ -246,14 +248,6 @@ impl Backend {
 
     fn stop_all(&mut self) {
         (0..self.rings.len()).for_each(|i| self.stop(i));
-    }
-
-    fn reset(&mut self) {
-        self.stop_all();
-        for ring in &mut self.rings {
-            ring.journal.iter().for_each(Journal::end);
-            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ran: ring.ran, ..Vring::default() };
-        }
     }
 
     /// A request was answered. What a VMM was told of a ring that it stopped is all that counts from then on.
@@ -371,7 +365,11 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        self.reset();
+        self.stop_all();
+        for ring in &mut self.rings {
+            ring.journal.iter().for_each(Journal::end);
+            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ran: ring.ran, ..Vring::default() };
+        }
         Ok(())
     }
 

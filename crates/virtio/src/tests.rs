@@ -580,7 +580,7 @@ fn the_mtu_of_the_vmm_is_shown() {
 }
 
 #[test]
-fn the_device_status_is_kept_and_a_reset_stops_all_rings() {
+fn the_device_status_is_kept_and_zero_stops_all_rings_where_they_are() {
     let dir = Dir::new("status");
     let config = dir.port(Role::Server, 1);
     let mut port = open(&config).unwrap();
@@ -596,6 +596,12 @@ fn the_device_status_is_kept_and_a_reset_stops_all_rings() {
     assert!(port.port.is_up());
     set(0);
     until(|| !port.port.is_up());
+    for ring in [TO_GUEST, FROM_GUEST] {
+        let base = vmm.frontend.get_vring_base(ring).unwrap();
+        assert!(base > 0);
+        vmm.start_ring(ring, base).unwrap();
+    }
+    works(&mut port, &mut vmm);
 }
 
 #[test]
