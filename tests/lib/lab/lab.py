@@ -40,10 +40,10 @@ class Lab:
     def __exit__(self, *_):
         self.cleanup.close()
 
-    def namespace(self, name):
+    def namespace(self, name, kind=Namespace):
         """The namespace of that name, created on first use."""
         if name not in self.namespaces:
-            self.namespaces[name] = Namespace(self.prefix + name, self.directory)
+            self.namespaces[name] = kind(self.prefix + name, self.directory)
             self.cleanup.callback(self.namespaces[name].delete)
         return self.namespaces[name]
 
