@@ -1,5 +1,6 @@
 //! Instructions per packet in rings, counted by callgrind: a burst taken from a guest and returned, and one stored for
-//! a guest. It works like `crates/engine/benches/instructions.rs` and shares its baseline.
+//! a guest, also while pages written are logged for the VMM (`logged`), as during a migration. It works like
+//! `crates/engine/benches/instructions.rs` and shares its baseline.
 
 #![allow(missing_docs)] // the macros' output has none
 #![allow(clippy::duplicate_mod)] // the driver, which the crate uses only in its tests
@@ -23,8 +24,10 @@ const SAME_ON_EVERY_CPU: &str =
     "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-ERMS,-FSRM";
 
 #[library_benchmark]
-#[bench::split(Guest::new(false))]
-#[bench::packed(Guest::new(true))]
+#[bench::split(Guest::new(false, false))]
+#[bench::packed(Guest::new(true, false))]
+#[bench::split_logged(Guest::new(false, true))]
+#[bench::packed_logged(Guest::new(true, true))]
 fn take_from_ring(mut guest: Guest) -> Guest {
     for _ in 0..PACKETS / mem::BURST {
         guest.send_burst();
@@ -35,8 +38,10 @@ fn take_from_ring(mut guest: Guest) -> Guest {
 }
 
 #[library_benchmark]
-#[bench::split(Guest::new(false))]
-#[bench::packed(Guest::new(true))]
+#[bench::split(Guest::new(false, false))]
+#[bench::packed(Guest::new(true, false))]
+#[bench::split_logged(Guest::new(false, true))]
+#[bench::packed_logged(Guest::new(true, true))]
 fn put_into_ring(mut guest: Guest) -> Guest {
     for _ in 0..PACKETS / mem::BURST {
         guest.offer_burst();

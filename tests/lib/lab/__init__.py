@@ -8,6 +8,7 @@ from .account import Account, Pulse, daemon_pid, expect_back, unharmed
 from .capture import Capture, expert, fields, packets, tshark
 from .config import Config, toml
 from .driver import Driver, spoil
+from .echo import echoes
 from .guest import Container, Server
 from .host import Host, binary
 from .lab import Lab
@@ -36,5 +37,5 @@ __all__ = [
         "Namespace",
     ),
     *("Pulse", "RawPort", "Server", "Stream", "Testpmd", "Verbs", "Vm", "binary", "cable", "daemon_pid", "eventually"),
-    *("expect_back", "expert", "fields", "meet", "packets", "run", "spoil", "toml", "tshark", "unharmed"),
+    *("echoes", "expect_back", "expert", "fields", "meet", "packets", "run", "spoil", "toml", "tshark", "unharmed"),
 ]

@@ -10,6 +10,7 @@ from .capture import Capture
 from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
+from .ovs import Ovs
 from .shell import eventually
 from .testpmd import Testpmd
 from .verbs import Verbs
@@ -76,6 +77,12 @@ class Lab:
         self.cleanup.callback(host.stop)
         return host.start() if start else host
 
+    def ovs(self, config, core=0):
+        """A host with Open vSwitch in place of a viaductd."""
+        ovs = Ovs(self.namespace(config.name), self.directory / config.name, config, core)
+        self.cleanup.callback(ovs.stop)
+        return ovs.start()
+
     def container(self, host, guest):
         return Container(self.namespace(guest), host, guest).attach()
 
@@ -97,18 +104,18 @@ class Lab:
         `between` is called when the VM has left and does not go on yet."""
         moved, way = self.destination(vm, host)
         told = vm.migrate(way)
-        eventually(lambda: moved.qmp("query-status")["status"] != "inmigrate", "QEMU has the state", 60)
+        moved.arrived()
         if between:
             between()
         moved.qmp("cont")
         vm.stop()
         return moved, told
 
-    def destination(self, vm, host):
+    def destination(self, vm, host, paused=True):
         """A QEMU on another host that waits for a virtual machine's state, and where it does, for QEMU's `migrate`."""
         moved = Vm(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
         way = moved.directory / "way"
-        moved.start(incoming=f"unix:{way}", paused=True)
+        moved.start(incoming=f"unix:{way}", paused=paused)
         self.cleanup.callback(moved.stop)
         eventually(way.exists, "QEMU listens", 60)
         return moved, f"unix:{way}"

@@ -211,9 +211,17 @@ class Vm(Guest):
             raise Failed(f"guest {self.name} did not migrate: {told}")
         return told
 
+    def arrived(self):
+        """Waits until QEMU has the state of another; one that cannot take it ends, and says why."""
+        has = lambda: self.qmp("query-status")["status"] != "inmigrate"
+        try:
+            eventually(has, "QEMU has the state", 60)
+        except (Failed, OSError, ValueError) as error:
+            raise Failed(f"guest {self.name} did not arrive: {error}\n{self.qemu.describe()}") from None
+
     def resume(self):
         """Lets a guest go on that was started with the state of another; returns the memory that it starts with."""
-        eventually(lambda: self.qmp("query-status")["status"] != "inmigrate", "QEMU has the state", 60)
+        self.arrived()
         memory = self.content()
         self.qmp("cont")
         return memory

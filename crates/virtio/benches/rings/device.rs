@@ -7,7 +7,7 @@ use crate::queue::{Queue, Running, Shared};
 use crate::ring::{Journal, Layout, Memory, Packed, Ring, Split};
 use crate::rx::GuestRx;
 use crate::tx::GuestTx;
-use mem::{BURST, Burst, FaultWord, Offload, Room, RxQueue, TxQueue};
+use mem::{BURST, Burst, DirtyLog, FaultWord, Offload, Room, RxQueue, TxQueue};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64};
@@ -28,12 +28,12 @@ pub struct Device {
 
 impl Device {
     /// Over the rings of these drivers. It sends frames of `len` bytes to their guest.
-    pub fn new(ram: Ram, drivers: &[Driver; RINGS], len: usize) -> Self {
+    pub fn new(ram: Ram, drivers: &[Driver; RINGS], len: usize, logged: bool) -> Self {
         let form = if drivers[0].packed { Features::RING_PACKED.0 } else { 0 };
         let features = Features(Features::VERSION_1.0 | Features::IN_ORDER.0 | form);
         let queue = |driver| {
             let queue = Queue::new(false).expect("descriptors");
-            *queue.close().running() = Some(running(ram, driver, features));
+            *queue.close().running() = Some(running(ram, driver, features, logged));
             queue
         };
         let shared = Arc::new(Shared {
@@ -71,18 +71,22 @@ impl Device {
 }
 
 /// A ring that is started and enabled.
-fn running(ram: Ram, driver: &Driver, features: Features) -> Running {
+fn running(ram: Ram, driver: &Driver, features: Features, logged: bool) -> Running {
     let regions = ram.regions();
     let layout = Layout::resolve(&regions, &driver.addresses(), driver.size.into(), driver.packed, false);
     let layout = layout.expect("a ring in memory");
     let base = driver.first_base();
+    // A bit for each page up to 8 GiB.
+    let bits = Vec::leak(vec![0_u8; 1 << 18]);
+    // SAFETY: nobody else has it, and it is never freed.
+    let log = unsafe { DirtyLog::from_raw(bits.len() as u64, bits.as_mut_ptr()) }.expect("a log");
     // SAFETY: the layout was checked, and the memory is never freed.
     let (memory, ring) = unsafe {
         let ring = match driver.packed {
             true => Ring::Packed(Packed::new(layout, false, true, base, Journal::mortal(driver.size))),
             false => Ring::Split(Split::new(layout, false, base)),
         };
-        (Memory::new(regions, false, None).expect("memory"), ring)
+        (Memory::new(regions, false, logged.then_some(log)).expect("memory"), ring)
     };
     Running {
         enabled: true,

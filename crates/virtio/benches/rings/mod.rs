@@ -24,14 +24,14 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// With empty rings of either form.
-    pub fn new(packed: bool) -> Self {
+    /// With empty rings of either form. `logged`: the VMM wants to know what is written.
+    pub fn new(packed: bool, logged: bool) -> Self {
         let len = RINGS * RING_LEN as usize + BURST * BUFFER as usize;
         // Whole pages, for the alignment of rings.
         let memory = Vec::leak(vec![[0_u64; 512]; len / 4096]);
         let ram = Ram::at(memory.as_mut_ptr().cast(), len);
         let drivers = [0, 1].map(|ring| Driver::new(ram, ring * RING_LEN, SIZE, packed, true));
-        let device = Device::new(ram, &drivers, PACKET as usize - 12);
+        let device = Device::new(ram, &drivers, PACKET as usize - 12, logged);
         // Lets the device find the region of its buffers, as it would have after any packet.
         let mut guest = Self { drivers, device };
         guest.send_burst();
