@@ -1,8 +1,8 @@
 """The packages, in clean systems: `make package-test`. The .deb is installed, upgraded, removed and purged in a chroot
 of each distribution; the image is read by skopeo and run.
 
-systemd is not there: the test starts the daemon as the unit says, with its user and capabilities, and stops it before
-the package goes, as the package's scripts do where systemd runs.
+systemd is not there (test_systemd.py has it): the test starts the daemon as the unit says, with its user and
+capabilities, and stops it before the package goes, as the package's scripts do where systemd runs.
 """
 
 import json
@@ -95,7 +95,8 @@ class Chroot:
 
 def distributions():
     """Those whose chroots scripts/setup could make here."""
-    return sorted(path.name for path in CHROOTS.iterdir() if (path / "etc/os-release").exists())
+    return sorted(path.name for path in CHROOTS.iterdir() if (path / "etc/os-release").exists()
+                  and not path.name.endswith("-systemd"))
 
 
 def next_version(package, directory):
@@ -165,7 +166,7 @@ def test_the_scripts_stop_and_start_the_daemon_by_systemd(package, lab):
     run(["dpkg-deb", "--control", package, lab.directory / "control"])
     scripts = {name: (lab.directory / "control" / name).read_text() for name in ("postinst", "prerm")}
     assert "viaductd.service" in scripts["prerm"] and "stop" in scripts["prerm"]
-    assert re.search(r"_dh_action=(re)?start", scripts["postinst"]) and "viaductd.service" in scripts["postinst"]
+    assert "deb-systemd-invoke start 'viaductd.service'" in scripts["postinst"]
 
 
 def test_image(lab, package):
