@@ -23,7 +23,8 @@ pub(super) struct Zeroed<const N: usize> {
 
 /// What the records lie in.
 enum Memory {
-    Own(Box<[AtomicU64]>),
+    /// Not a box, whose moves would end the validity of pointers into it.
+    Own(Vec<AtomicU64>),
     Kept(Table),
 }
 
@@ -49,7 +50,7 @@ impl<const N: usize> Zeroed<N> {
         let words = unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) };
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
         let skip = words.as_ptr().align_offset(LINE * size_of::<u64>());
-        Self::lying_in(Memory::Own(words), if skip < LINE { skip } else { 0 })
+        Self::lying_in(Memory::Own(words.into_vec()), if skip < LINE { skip } else { 0 })
     }
 
     /// In this table, which has just been made: as many records as it has room for.
