@@ -43,7 +43,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, Doorbells, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point};
+use uverbs::{
+    Connection, Doorbells, Given, Lent, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point,
+};
 
 /// Rounds of work before the thread checks the control socket.
 const ROUNDS: u32 = 64;
@@ -99,7 +101,14 @@ pub(crate) struct NewClient {
     pub pid: i32,
     pub uid: u32,
     /// Its share of the device's budget.
-    pub _reservation: Reservation,
+    pub reservation: Reservation,
+}
+
+/// What an application has once it is greeted.
+struct Greeted {
+    context: Context,
+    doorbells: Doorbells,
+    token: u64,
 }
 
 /// An application.
@@ -122,6 +131,8 @@ pub(crate) struct Client {
     token: u64,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
+    /// Its share of the device's budget.
+    _reservation: Reservation,
 }
 
 impl NewClient {
@@ -131,8 +142,8 @@ impl NewClient {
         let mut nice = Nice::of_thread();
         adapter.threads.join();
         nice.follow(&adapter.threads);
-        match self.greet(nice) {
-            Ok(Some(client)) => client.run(),
+        match self.greet() {
+            Ok(Some(greeted)) => self.client(greeted, nice).run(),
             Ok(None) => {
                 self.manager.cm.serve(&mut self.connection, self.pid, || {
                     nice.follow(&adapter.threads);
@@ -150,8 +161,8 @@ impl NewClient {
 
     /// Receives the greeting and answers it. `None` if the application wants the connection manager, which answers
     /// itself.
-    fn greet(&mut self, nice: Nice) -> Result<Option<Client>, AttachError> {
-        let (message, descriptors) = self.connection.receive::<Request>()?;
+    fn greet(&mut self) -> Result<Option<Greeted>, AttachError> {
+        let (message, given) = self.connection.receive::<Request>()?;
         let (version, token) = match message {
             Request::Hello { version, token } => (version, Some(token)),
             Request::Cm(CmRequest::Hello { version }) => (version, None),
@@ -161,7 +172,7 @@ impl NewClient {
             return Err(AttachError::Version(version));
         }
         let Some(token) = token else { return Ok(None) };
-        let memory = descriptors.into_iter().next().ok_or(NotMemory)?;
+        let memory = Given::descriptors(given).next().ok_or(NotMemory)?;
         let space = AddressSpace::new(memory)?;
         let (asynchronous, theirs) = Notifier::new()?;
         let info = self.adapter.spec().info();
@@ -170,22 +181,27 @@ impl NewClient {
         let memory = memory.guarded(&fault)?;
         let wake = self.inbox.share()?;
         let doorbells = Doorbells::new(memory, info.doorbells);
-        let descriptors = [file.as_fd(), wake.as_fd(), theirs.as_fd()];
+        let along = [file.as_fd(), wake.as_fd(), theirs.as_fd()].map(Lent::from);
         // From here on, questions and packets may arrive.
         self.inbox.open();
-        self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
+        self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &along)?;
         let regions = Regions::new(self.adapter.spec().limits.mrs, self.adapter.registered.clone())?;
         let ours = (self.adapter.clone(), self.fabric.clone());
-        Ok(Some(Client {
-            connection: self.connection.clone(),
-            context: Context::new(
-                ours,
-                self.inbox.clone(),
-                self.uplink.clone(),
-                (space, regions),
-                asynchronous,
-                fault,
-            ),
+        let context = Context::new(
+            ours,
+            self.inbox.clone(),
+            self.uplink.clone(),
+            (space, regions),
+            asynchronous,
+            fault,
+        );
+        Ok(Some(Greeted { context, doorbells, token }))
+    }
+
+    fn client(self, Greeted { context, doorbells, token }: Greeted, nice: Nice) -> Client {
+        Client {
+            connection: self.connection,
+            context,
             qps: HashMap::new(),
             bells: Bells::default(),
             doorbells,
@@ -198,7 +214,8 @@ impl NewClient {
             token,
             pid: self.pid,
             uid: self.uid,
-        }))
+            _reservation: self.reservation,
+        }
     }
 }
 
@@ -386,7 +403,8 @@ impl Client {
     }
 
     fn hear_request(&mut self) -> Result<(), SocketError> {
-        let (request, files) = self.connection.receive::<Request>()?;
+        let (request, given) = self.connection.receive::<Request>()?;
+        let files: Vec<_> = Given::descriptors(given).collect();
         point(Point::Heard);
         let wished = match request {
             Request::Direct { qpn } => self.request_sharing(Qpn(qpn), SharedPart::Queues),
@@ -420,8 +438,8 @@ impl Client {
     fn send_reply(&mut self, reply: Answer) -> Result<(), SocketError> {
         match reply {
             Ok((reply, descriptors)) => {
-                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                self.connection.send(&Ok::<_, Refusal>(reply), &descriptors)
+                let along: Vec<_> = descriptors.iter().map(|it| Lent::from(it.as_fd())).collect();
+                self.connection.send(&Ok::<_, Refusal>(reply), &along)
             }
             Err(refusal) => self.connection.send(&Err::<Reply, _>(refusal), &[]),
         }

@@ -36,7 +36,7 @@ use uverbs::cm::{
 };
 use uverbs::qp::{access, mask};
 use uverbs::{
-    AddressVector, Connection, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
+    AddressVector, Connection, Given, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
 };
 
 /// Exponent of the timeout of queue pairs: half a second, as in Linux. A queue pair waits seven times that for its
@@ -168,10 +168,10 @@ impl ConnectionManager {
         while connection.send(&answer, &[]).is_ok() {
             wake();
             answer = match connection.receive::<Request>() {
-                Ok((Request::Cm(request), descriptors)) => {
+                Ok((Request::Cm(request), given)) => {
                     // This thread closes descriptors that came with the request, without the lock: closing may take
                     // forever.
-                    let mut socket = descriptors.into_iter().next().filter(is_message_socket);
+                    let mut socket = Given::descriptors(given).next().filter(is_message_socket);
                     let answer = self.lock().handle(client, request, &mut socket);
                     drop(socket);
                     answer

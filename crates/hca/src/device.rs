@@ -362,7 +362,7 @@ impl Shared {
             manager: self.manager.clone(),
             pid,
             uid,
-            _reservation: held,
+            reservation: held,
         };
         let serve = move || {
             new_client.serve();

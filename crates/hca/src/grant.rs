@@ -27,7 +27,8 @@ pub(crate) fn grant(
         _ if endpoint.sharing.inbound.is_none() => return None,
         SharedPart::Pages(key) => {
             let shared = context.regions.shared(key)?;
-            (Grant::Pages(shared.pages.range(), shared.file.try_clone().ok()?), Given::Regions)
+            let (pages, file) = (&shared.pages, shared.file.try_clone().ok()?);
+            (Grant::Pages(pages.range(), pages.file(), file), Given::Regions)
         }
         SharedPart::Memory => {
             (Grant::Memory((process.pid, token), context.space.share().ok()?), Given::Everything)
@@ -69,6 +70,7 @@ fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) ->
         own_regions: 0,
         own_entries: 0,
         has_channel: channel.is_some(),
+        has_socket: channel.is_some(),
     };
     let files = vec![
         endpoint.file.try_clone().ok()?,

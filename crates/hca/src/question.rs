@@ -46,8 +46,8 @@ pub(crate) struct SharingRequest {
 #[derive(Debug)]
 pub(crate) enum Grant {
     Queues(Box<QueuesGrant>),
-    /// Address and length of a region's pages, and their file.
-    Pages((u64, u64), OwnedFd),
+    /// Address and length of a region's pages, their identifier, and their file.
+    Pages((u64, u64), u64, OwnedFd),
     /// Number and token of a process, and its `/proc/self/mem`.
     Memory((i32, u64), OwnedFd),
 }

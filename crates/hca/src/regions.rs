@@ -135,7 +135,7 @@ impl Regions {
         let key = self.new_key();
         self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
-        self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
+        self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.file()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
     }

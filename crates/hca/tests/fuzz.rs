@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use uverbs::cm::{CmOption, CmParameters, CmRequest};
 use uverbs::qp::mask;
 use uverbs::{
-    Capacity, Connection, CreateQp, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, Segment,
-    Shape, VERSION, WorkQueue, WorkRequest,
+    Backing, Capacity, Connection, CreateQp, Extent, Lent, Memory, QpAttributes, QpState, QpType, Refusal,
+    Reply, Request, Segment, Shape, VERSION, WorkQueue, WorkRequest,
 };
 
 /// The next step of a program: its kind, its object, and numbers.
@@ -103,7 +103,9 @@ impl Program<'_> {
             0 => Request::AllocPd,
             1 => Request::DeallocPd { pd },
             2 | 3 => {
-                let pages = of(3).then_some((address & !4095, 4096 * (c % 4)));
+                let (start, len) = (address & !4095, 4096 * (c % 4));
+                let file = Extent { address: start, len, backing: Backing::File };
+                let pages = if of(3) { vec![file] } else { vec![] };
                 let inside = address + length <= self.world.memory.as_ptr_range().end as u64;
                 let length = if inside { length } else { 1 };
                 Request::RegMr { pd, address, length, iova: c, access: a & 15, pages }
@@ -186,12 +188,13 @@ impl Program<'_> {
 
     fn ask(&mut self, step: Step) -> bool {
         let (request, file) = self.request(step);
-        let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-        let said = self.app.connection.send(&request, &files);
-        let Ok((reply, files)) = said.and_then(|()| self.app.connection.receive::<Result<Reply, Refusal>>())
+        let along: Vec<_> = file.iter().map(|file| Lent::from(file.as_fd())).collect();
+        let said = self.app.connection.send(&request, &along);
+        let Ok((reply, given)) = said.and_then(|()| self.app.connection.receive::<Result<Reply, Refusal>>())
         else {
             return false;
         };
+        let files = common::descriptors(given);
         match reply {
             Ok(Reply::Handle(handle)) => self.handles.push(handle),
             Ok(Reply::Cq { cq, .. }) => self.handles.push(cq),
@@ -335,7 +338,7 @@ impl Program<'_> {
             None,
         )
         .unwrap();
-        let sent = manager.send(&Request::Cm(request), &[theirs.as_fd()]);
+        let sent = manager.send(&Request::Cm(request), &[theirs.as_fd().into()]);
         if sent.and_then(|()| manager.receive::<Result<Reply, Refusal>>()).is_err() {
             self.manager = None;
         }

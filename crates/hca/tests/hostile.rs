@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use uverbs::cm::CmRequest;
 use uverbs::qp::{access, mask};
-use uverbs::{QpAttributes, QpState, QpType, Refusal, Reply, Request, VERSION, WorkRequest};
+use uverbs::{Backing, Extent, QpAttributes, QpState, QpType, Refusal, Reply, Request, VERSION, WorkRequest};
 
 const WRITE: u8 = 0;
 
@@ -151,7 +151,7 @@ fn one_device_leaves_descriptors_to_the_others() {
         let mut connection = open(&host.socket(1));
         let hello = Request::Hello { version: VERSION, token: 0 };
         // The descriptor is closed if there is no place for it.
-        let said = connection.send(&hello, &[common::own_memory().as_fd()]);
+        let said = connection.send(&hello, &[common::own_memory().as_fd().into()]);
         if said.and_then(|()| connection.receive::<Result<Reply, Refusal>>()).is_err() {
             break;
         }
@@ -276,7 +276,7 @@ fn channels_of_the_connection_manager_are_sockets_that_keep_nobody_waiting() {
     let mut connection = greet_manager(&host);
     let mut ask = |descriptor: &OwnedFd| {
         let request = Request::Cm(CmRequest::CreateChannel { tag: 1 });
-        connection.send(&request, &[descriptor.as_fd()]).unwrap();
+        connection.send(&request, &[descriptor.as_fd().into()]).unwrap();
         connection.receive::<Result<Reply, Refusal>>().unwrap().0
     };
     let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -305,9 +305,9 @@ fn a_file_of_huge_pages_is_refused() {
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
     let page = [0_u8; 8];
     let address = page.as_ptr() as u64;
-    let pages = Some((address, 2 << 20));
+    let pages = vec![Extent { address, len: 2 << 20, backing: Backing::File }];
     let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 15, pages };
-    app.connection.send(&asked, &[file.as_fd()]).unwrap();
+    app.connection.send(&asked, &[file.as_fd().into()]).unwrap();
     let refused = app.connection.receive::<Result<Reply, Refusal>>().unwrap().0;
     let _ = std::fs::write(pool, before);
     assert!(refused.unwrap_err().message.contains("hugetlbfs"));

@@ -22,8 +22,8 @@ struct Program {
 }
 
 fn ask(device: &mut Connection, request: CmRequest, end: Option<&dyn AsFd>) -> Reply {
-    let descriptors: Vec<_> = end.iter().map(|end| end.as_fd()).collect();
-    device.send(&Request::Cm(request), &descriptors).unwrap();
+    let along: Vec<_> = end.iter().map(|end| end.as_fd().into()).collect();
+    device.send(&Request::Cm(request), &along).unwrap();
     device.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap()
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use uverbs::{Capacity, CreateQp, QpType, Reply, Request, VERSION};
+use uverbs::{Capacity, CreateQp, Lent, QpType, Reply, Request, VERSION};
 
 /// One test at a time, since all share the process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -89,7 +89,7 @@ fn hostile(host: &Host, seed: &mut u64, steps: usize) {
         if step + 1 == steps {
             // It ends before the answer comes, with more descriptors than it should have.
             let more = own_memory();
-            let _ = app.connection.send(&request, &[more.as_fd(), more.as_fd()]);
+            let _ = app.connection.send(&request, &[more.as_fd().into(), more.as_fd().into()]);
             break;
         }
         let Ok((reply, more)) = app.ask(&request) else { continue };
@@ -124,7 +124,7 @@ fn everything_comes_back_whatever_a_program_did() {
         if round % 3 == 0 {
             let hello = Request::Hello { version: VERSION, token: seed };
             let file = own_memory();
-            let _ = stranger.send(&hello, &[file.as_fd(), file.as_fd(), file.as_fd()]);
+            let _ = stranger.send(&hello, &[file.as_fd(), file.as_fd(), file.as_fd()].map(Lent::from));
         } else if round % 3 == 1 {
             let _ = stranger.send(&seed, &[]);
         }
@@ -164,7 +164,7 @@ fn without_descriptors_nobody_is_let_in_and_nobody_spins() {
     setrlimit(Resource::Nofile, before).unwrap();
     assert!(asleep > 150, "{asleep} of 200");
     let mut late = uverbs::Connection::new(late);
-    late.send(&Request::Hello { version: VERSION, token: 0 }, &[memory.as_fd()]).unwrap();
+    late.send(&Request::Hello { version: VERSION, token: 0 }, &[memory.as_fd().into()]).unwrap();
     let answer = late.receive::<Result<Reply, uverbs::Refusal>>().unwrap().0;
     assert!(matches!(answer, Ok(Reply::Device(_))), "{answer:?}");
 }

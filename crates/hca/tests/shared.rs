@@ -6,12 +6,12 @@ mod common;
 use common::{App, Cq, Host, Qp, Srq, TRUSTING, gid, next};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use uverbs::qp::mask;
 use uverbs::{
-    Bond, DirectPeer, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, SharedSource,
-    WorkRequest,
+    Backing, Bond, DirectPeer, Extent, Lent, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request,
+    SharedSource, WorkRequest,
 };
 
 const FLUSHED: u8 = 5;
@@ -95,11 +95,11 @@ fn who_says_that_few_receives_are_left_is_not_believed() {
 }
 
 /// Registers a region of one page, which is claimed to be in a file.
-fn register(app: &mut App, page: &[u8], len: u64, files: &[BorrowedFd<'_>]) -> Result<u32, Refusal> {
+fn register(app: &mut App, page: &[u8], len: u64, along: &[Lent<'_>]) -> Result<u32, Refusal> {
     let address = page.as_ptr() as u64;
-    let pages = Some((address, len));
+    let pages = vec![Extent { address, len, backing: Backing::File }];
     let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 15, pages };
-    app.connection.send(&asked, files).unwrap();
+    app.connection.send(&asked, along).unwrap();
     match app.connection.receive::<Result<Reply, Refusal>>().unwrap().0? {
         Reply::Mr { rkey, .. } => Ok(rkey),
         other => panic!("{other:?}"),
@@ -116,17 +116,17 @@ fn a_file_that_could_be_taken_away_is_refused() {
     let open = memfd_create("pages", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&open, 4096).unwrap();
     let errno = |refused: Result<u32, Refusal>| Errno::from_raw_os_error(refused.unwrap_err().errno);
-    assert_eq!(errno(register(&mut app, &page, 4096, &[open.as_fd()])), Errno::INVAL);
-    assert_eq!(errno(register(&mut app, &page, 8192, &[sealed.as_fd()])), Errno::INVAL);
-    assert_eq!(errno(register(&mut app, &page, 0, &[sealed.as_fd()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 4096, &[open.as_fd().into()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 8192, &[sealed.as_fd().into()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 0, &[sealed.as_fd().into()])), Errno::INVAL);
     assert_eq!(errno(register(&mut app, &page, 4096, &[])), Errno::BADF);
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    assert_eq!(errno(register(&mut app, &page, 4096, &[event.as_fd()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 4096, &[event.as_fd().into()])), Errno::INVAL);
     // It continues, and nothing is left of them. More than a guest may register is not mapped.
-    let key = register(&mut app, &page, 4096, &[sealed.as_fd()]).unwrap();
-    let huge = register(&mut app, &page, u64::MAX, &[sealed.as_fd()]).unwrap();
+    let key = register(&mut app, &page, 4096, &[sealed.as_fd().into()]).unwrap();
+    let huge = register(&mut app, &page, u64::MAX, &[sealed.as_fd().into()]).unwrap();
     app.ask(&Request::DeregMr { mr: huge }).unwrap();
-    let large = register(&mut app, &page, 1 << 30, &[sealed.as_fd()]).unwrap();
+    let large = register(&mut app, &page, 1 << 30, &[sealed.as_fd().into()]).unwrap();
     app.ask(&Request::DeregMr { mr: large }).unwrap();
     assert_eq!(
         device.describe()[0].mrs.iter().map(|mr| (mr.key, mr.is_shared)).collect::<Vec<_>>(),
@@ -139,10 +139,11 @@ fn only_the_peer_gets_the_file_of_a_region() {
     let mut shared = shared();
     let page = vec![7; 4096];
     let (_, file) = Memory::create("pages", 4096).unwrap();
-    let rkey = register(&mut shared.b, &page, 4096, &[file.as_fd()]).unwrap();
+    let rkey = register(&mut shared.b, &page, 4096, &[file.as_fd().into()]).unwrap();
     let asked = Request::Pages { qpn: shared.qa.qpn, rkey };
     let (reply, files) = shared.a.ask(&asked).unwrap();
-    assert_eq!((reply, files.len()), (Reply::Pages { address: page.as_ptr() as u64, len: 4096 }, 1));
+    let (address, inode) = (page.as_ptr() as u64, rustix::fs::fstat(&file).unwrap().st_ino);
+    assert_eq!((reply, files.len()), (Reply::Pages { address, len: 4096, file: inode }, 1));
     let wrong = [
         (Request::Pages { qpn: shared.qa.qpn, rkey: rkey ^ 1 }, Errno::AGAIN),
         (Request::Pages { qpn: shared.qa.qpn + 1, rkey }, Errno::INVAL),

@@ -127,7 +127,7 @@ fn program(socket: &Path, file: &Path) {
         rustix::mm::mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, &file, 0).unwrap()
     };
     let address = page as u64;
-    let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 0, pages: None };
+    let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 0, pages: vec![] };
     let refused = app.ask(&asked);
     // If the device is gone meanwhile, there is no answer.
     assert!(refused.is_err());

@@ -115,7 +115,7 @@ fn memory_of_others_is_not_there() {
     // B's key is not A's.
     t.a.post_send(&mut t.qa, asked(SEND, 1), &[segment(&t.ma[..10], t.kb)]);
     assert_eq!(next(&mut t.ca).status, PROTECTION);
-    let asked = Request::RegMr { pd: t.a.pd, address: 4096, length: 10, iova: 0, access: 0, pages: None };
+    let asked = Request::RegMr { pd: t.a.pd, address: 4096, length: 10, iova: 0, access: 0, pages: vec![] };
     assert_eq!(t.a.ask(&asked).unwrap_err().errno, rustix::io::Errno::FAULT.raw_os_error());
 }
 
@@ -237,7 +237,7 @@ fn what_is_refused_changes_nothing() {
         length: 10,
         iova: 0,
         access: 2,
-        pages: None,
+        pages: vec![],
     };
     assert_eq!(t.a.ask(&limit).unwrap_err().errno, einval, "remote without local writing");
     t.b.post_receive(&mut t.qb, 1, &[]);
@@ -271,7 +271,7 @@ fn limits_hold() {
         length: 1,
         iova: 0,
         access: 0,
-        pages: None,
+        pages: vec![],
     };
     for _ in 0..64 {
         a.ask(&region).unwrap();
@@ -285,7 +285,7 @@ fn strangers_are_refused_with_a_reason() {
     let device = host.device(1);
     let greet = |version, descriptor: &dyn AsFd| {
         let mut connection = open(&host.socket(1));
-        connection.send(&Request::Hello { version, token: 0 }, &[descriptor.as_fd()]).unwrap();
+        connection.send(&Request::Hello { version, token: 0 }, &[descriptor.as_fd().into()]).unwrap();
         connection.receive::<Result<Reply, Refusal>>().unwrap().0
     };
     let text = greet(VERSION + 1, &own_memory()).unwrap_err().message;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
-use uverbs::{Connection, SocketError};
+use uverbs::{Connection, Lent, SocketError};
 
 /// A channel; the part that C sees comes first.
 #[repr(C)]
@@ -52,7 +52,7 @@ impl Channel {
         let mut handles = BTreeMap::new();
         let mut failed = Errno(libc::ENODEV);
         for device in device::all() {
-            match device.create(CmRequest::CreateChannel { tag: device.tag }, &[theirs.as_fd()]) {
+            match device.create(CmRequest::CreateChannel { tag: device.tag }, &[Lent::from(theirs.as_fd())]) {
                 Ok(handle) => drop(handles.insert(device.tag, handle)),
                 Err(error) => failed = error,
             }

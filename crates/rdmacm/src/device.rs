@@ -8,11 +8,10 @@ use libc::{c_int, c_void};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::CStr;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, Refusal, Reply, Request, VERSION};
+use uverbs::{Connection, Lent, Refusal, Reply, Request, VERSION};
 
 /// No device has more GIDs.
 const GIDS: c_int = 256;
@@ -169,13 +168,13 @@ impl Device {
     }
 
     /// Makes a request to the device.
-    pub fn ask(&self, request: CmRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, Errno> {
+    pub fn ask(&self, request: CmRequest, along: &[Lent<'_>]) -> Result<Reply, Errno> {
         let mut connection = lock(&self.connection);
         let open = match &mut *connection {
             Some(open) => open,
             none => none.insert(self.connect()?),
         };
-        let answer = exchange(open, request, descriptors);
+        let answer = exchange(open, request, along);
         if answer.is_err() {
             *connection = None;
         }
@@ -188,8 +187,8 @@ impl Device {
     }
 
     /// Makes a request whose answer is a number.
-    pub fn create(&self, request: CmRequest, descriptors: &[BorrowedFd<'_>]) -> Result<u32, Errno> {
-        match self.ask(request, descriptors)? {
+    pub fn create(&self, request: CmRequest, along: &[Lent<'_>]) -> Result<u32, Errno> {
+        match self.ask(request, along)? {
             Reply::Handle(handle) => Ok(handle),
             _ => Err(Errno(libc::EPROTO)),
         }
@@ -209,11 +208,11 @@ impl Device {
 fn exchange(
     connection: &mut Connection,
     request: CmRequest,
-    descriptors: &[BorrowedFd<'_>],
+    along: &[Lent<'_>],
 ) -> Result<Result<Reply, Refusal>, Errno> {
     // Whatever is wrong with the connection, the device is not available any more.
     let gone = |_| Errno(libc::ENODEV);
-    connection.send(&Request::Cm(request), descriptors).map_err(gone)?;
+    connection.send(&Request::Cm(request), along).map_err(gone)?;
     connection.receive::<Result<Reply, Refusal>>().map(|(answer, _)| answer).map_err(gone)
 }
 

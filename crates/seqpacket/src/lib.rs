@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Most bytes in a message.
-const LONGEST: usize = 64 << 10;
+pub const LONGEST: usize = 64 << 10;
 /// Most descriptors in a message, unless set otherwise.
 const DESCRIPTORS: usize = 12;
 /// Most descriptors that the kernel accepts in one message (`SCM_MAX_FD`).
@@ -82,6 +82,14 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), SocketError> {
         let bytes = serde_json::to_vec(message).map_err(|e| SocketError::Malformed(e.to_string()))?;
+        self.send_bytes(&bytes, descriptors)
+    }
+
+    /// Sends a message that is bytes already.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_bytes(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
         if bytes.len() > LONGEST || descriptors.len() > self.most {
             return Err(SocketError::Malformed("too long".into()));
         }
@@ -89,7 +97,7 @@ impl Connection {
         if !descriptors.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
-        let parts = [IoSlice::new(&bytes)];
+        let parts = [IoSlice::new(bytes)];
         let waits = if self.serves { SendFlags::DONTWAIT } else { SendFlags::empty() };
         retry_on_intr(|| sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL | waits))?;
         Ok(())
@@ -100,13 +108,23 @@ impl Connection {
     /// # Errors
     /// If none comes, or it is not of this protocol.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), SocketError> {
+        let (bytes, descriptors) = self.receive_bytes(true)?;
+        let message = serde_json::from_slice(bytes).map_err(|e| SocketError::Malformed(e.to_string()))?;
+        Ok((message, descriptors))
+    }
+
+    /// Receives a message as bytes. If it does not wait, and there is none, the kernel's error is `EAGAIN`.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn receive_bytes(&mut self, waits: bool) -> Result<(&[u8], Vec<OwnedFd>), SocketError> {
         self.buffer.resize(LONGEST, 0);
         let room = if self.serves { ONE_DESCRIPTOR } else { self.space.len() };
         let mut ancillary = RecvAncillaryBuffer::new(&mut self.space[..room]);
+        let flags = RecvFlags::CMSG_CLOEXEC | if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let (len, whole) = {
             let mut parts = [IoSliceMut::new(&mut self.buffer)];
-            let got =
-                retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
+            let got = retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut ancillary, flags))?;
             (got.bytes, !got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC))
         };
         let mut descriptors = Vec::new();
@@ -121,9 +139,7 @@ impl Connection {
         if !whole {
             return Err(SocketError::Malformed("too long".into()));
         }
-        let message =
-            serde_json::from_slice(&self.buffer[..len]).map_err(|e| SocketError::Malformed(e.to_string()))?;
-        Ok((message, descriptors))
+        Ok((&self.buffer[..len], descriptors))
     }
 }
 

@@ -25,7 +25,8 @@ pub enum CmRequest {
     /// [`CmEvent`]s there, each with `tag`, and never waits for it: events that do not fit are kept until the socket
     /// is writable again. The device receives nothing from it. The program closes its end only after `DestroyChannel`
     /// or with the connection. The library may give other devices the same end. The answer is
-    /// [`Reply::Handle`](crate::Reply::Handle).
+    /// [`Reply::Handle`](crate::Reply::Handle). Over a stream, no descriptor comes with the request, but a ticket with
+    /// the answer.
     CreateChannel { tag: u32 },
     /// Its identifiers are destroyed with it.
     DestroyChannel { channel: u32 },

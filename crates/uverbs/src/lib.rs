@@ -5,12 +5,17 @@
 //! ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). Memory is made by the device
 //! and sealed, so that it can't be taken away under it; what the application writes there is read once, and checked.
 //!
+//! Between processes of one kernel, memory and sockets travel as descriptors. Between a virtual machine and its host,
+//! memory is a part of a [`window`] instead, and a socket another stream, opened by a ticket ([`Opening`]); a
+//! [`Connection`] carries both forms.
+//!
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
 
 mod address;
 mod aftermath;
 pub mod cm;
 pub mod completion;
+mod connection;
 mod direct;
 mod doorbell;
 #[cfg(all(test, loom))]
@@ -19,7 +24,9 @@ mod memory;
 mod message;
 #[cfg(loom)]
 mod model;
+mod opening;
 mod parcels;
+mod part;
 mod peer;
 pub mod point;
 pub mod qp;
@@ -27,25 +34,32 @@ mod regions;
 mod request;
 mod shared_pages;
 mod shared_source;
+mod stream;
 mod sync;
+pub mod window;
 pub mod work;
 
 pub use address::AddressVector;
 pub use aftermath::{Left, left};
 pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Hold, Overrun, Place, Placement};
+pub use connection::Connection;
 pub use direct::Bond;
 pub use doorbell::{Doorbells, Rung};
 pub use memory::{Memory, MemoryError};
 pub use message::{
-    AsyncEvent, Capacity, CreateQp, DeviceInfo, DirectPeer, PortInfo, QpInfo, Refusal, Reply, Request, TOKEN,
-    VERSION,
+    AsyncEvent, Backing, Capacity, CreateQp, DeviceInfo, DirectPeer, Extent, PortInfo, QpInfo, Refusal,
+    Reply, Request, TOKEN, VERSION,
 };
+pub use opening::{Claim, Nonce, Opening, OpeningError, Welcome, open_program, open_ticket};
 pub use parcels::Parcels;
+pub use part::{Given, Lent, PAGE, Part, Ticket, WindowKind};
 pub use peer::{Peer, peer};
 pub use point::{Point, point};
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};
-pub use seqpacket::{Connection, SocketError};
+pub use seqpacket::SocketError;
 pub use shared_pages::SharedPages;
 pub use shared_source::{DEVICE, SharedSource, TAKERS};
+pub use stream::Stream;
+pub use window::{Uuid, WindowHeader};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

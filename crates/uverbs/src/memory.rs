@@ -1,5 +1,6 @@
 //! Memory that both sides map.
 
+use crate::part::Part;
 use mem::{FaultWord, Guarded};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -19,6 +20,9 @@ pub enum MemoryError {
     /// The file has huge pages, or is not memory: pages that its owner removes by punching holes may be lost for good.
     #[error("shared memory: the file is not a memfd of ordinary pages (hugetlbfs is refused)")]
     NotOrdinary,
+    /// It is no whole pages of the window, or not all of them are there.
+    #[error("shared memory: no whole pages inside of the window")]
+    NoPart,
     /// The mapping can't be guarded.
     #[error("shared memory: {0}")]
     Unguarded(std::io::Error),
@@ -26,6 +30,8 @@ pub enum MemoryError {
 
 /// `TMPFS_MAGIC`: a memfd of ordinary pages is on it.
 const TMPFS: i64 = 0x0102_1994;
+/// `HUGETLBFS_MAGIC`: its files are mapped by huge pages only.
+const HUGETLBFS: i64 = 0x9584_58f6;
 
 /// Prefetches a cache line for reading. It has no other effect, whatever the address.
 #[inline]
@@ -62,13 +68,23 @@ fn prefetch_line_to_write(line: *const u8) {
     let _ = line;
 }
 
-/// A mapping of shared memory, zeroed at first.
+/// A mapping of shared memory, zeroed at first, or a part of one.
 #[derive(Debug)]
 pub struct Memory {
     /// Before the mapping goes.
     guarded: Option<Guarded>,
     start: NonNull<u8>,
     len: usize,
+    of: Of,
+}
+
+/// What it is part of.
+#[derive(Debug)]
+enum Of {
+    /// A mapping that goes with it: its address and length.
+    Mapping(NonNull<u8>, usize),
+    /// Another, which stays as long as this.
+    Whole(#[allow(dead_code, reason = "kept, not read")] Arc<Memory>),
 }
 
 // SAFETY: it is ordinary memory, used only through raw pointers and atomics.
@@ -140,22 +156,124 @@ impl Memory {
     }
 
     fn map(file: impl AsFd, len: usize, access: ProtFlags) -> Result<Self, MemoryError> {
+        Self::map_at(file, (0, len), access)
+    }
+
+    /// Maps bytes of a file from an offset on.
+    fn map_at(file: impl AsFd, (offset, len): (u64, usize), access: ProtFlags) -> Result<Self, MemoryError> {
+        let stat = rustix::fs::fstatfs(&file)?;
+        let unit = if stat.f_type == HUGETLBFS { stat.f_bsize as u64 } else { 1 };
+        let before = (offset % unit) as usize;
+        let whole = (before + len).next_multiple_of(unit as usize);
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                whole,
+                access,
+                MapFlags::SHARED,
+                file,
+                offset - before as u64,
+            )
+        }?;
+        let mapping = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        // SAFETY: within the mapping.
+        let start = unsafe { mapping.add(before) };
+        Ok(Self { guarded: None, start, len, of: Of::Mapping(mapping, whole) })
+    }
+
+    /// For the library: maps a part of a window whose data begins at `base` of this file or device. It trusts whoever
+    /// made that: the host, or the administrator of its machine.
+    ///
+    /// # Errors
+    /// If it is no part, or the kernel does not map it.
+    pub fn open_part(window: impl AsFd, base: u64, part: Part) -> Result<Self, MemoryError> {
+        Self::open_parts(window, base, &[part])
+    }
+
+    /// The same for several parts, which follow each other in memory. More than one is refused for files of huge
+    /// pages.
+    ///
+    /// # Errors
+    /// As of [`Self::open_part`].
+    pub fn open_parts(window: impl AsFd, base: u64, parts: &[Part]) -> Result<Self, MemoryError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let mut len = 0_usize;
+        for part in parts {
+            part.end().and_then(|end| end.checked_add(base)).ok_or(MemoryError::NoPart)?;
+            len = len.checked_add(part.len as usize).ok_or(MemoryError::NoPart)?;
+        }
+        if let [part] = parts {
+            return Self::map_at(window, (base + part.offset, len), access);
+        }
+        // SAFETY: as in `map_at`.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)
+        }?;
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { guarded: None, start, len })
+        let memory = Self { guarded: None, start, len, of: Of::Mapping(start, len) };
+        let mut at = 0;
+        for part in parts {
+            let (flags, offset) = (MapFlags::SHARED | MapFlags::FIXED, base + part.offset);
+            // SAFETY: it replaces a part of what was just mapped and is not used yet.
+            unsafe {
+                let place = start.add(at).as_ptr().cast();
+                rustix::mm::mmap(place, part.len as usize, access, flags, &window, offset)
+            }?;
+            at += part.len as usize;
+        }
+        Ok(memory)
+    }
+
+    /// For the device: maps a whole window: `len` bytes of data from `base` on.
+    ///
+    /// # Errors
+    /// If it has fewer, or the kernel does not map it.
+    pub fn open_window(file: impl AsFd, base: u64, len: u64) -> Result<Self, MemoryError> {
+        let end = base.checked_add(len).and_then(|end| i64::try_from(end).ok()).ok_or(MemoryError::NoPart)?;
+        if rustix::fs::fstat(&file)?.st_size < end {
+            return Err(MemoryError::NoPart);
+        }
+        Self::map_at(file, (base, len as usize), ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Bytes of it that stay mapped together with it; `None` if they are not all inside.
+    #[must_use]
+    pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Option<Self> {
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        let start = self.part(offset, len)?;
+        Some(Self { guarded: None, start, len, of: Of::Whole(self.clone()) })
+    }
+
+    /// Copies bytes to it, which others may be reading. False if they do not fit.
+    #[must_use]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        let Some(start) = self.part(offset, bytes.len()) else { return false };
+        // SAFETY: within the mapping; the slice has that length.
+        unsafe { std::ptr::copy(bytes.as_ptr(), start.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Copies bytes from it, which others may be writing. False if they are not all inside.
+    #[must_use]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        let Some(start) = self.part(offset, out.len()) else { return false };
+        // SAFETY: within the mapping; the slice has that length.
+        unsafe { std::ptr::copy(start.as_ptr(), out.as_mut_ptr(), out.len()) };
+        true
     }
 
     /// Guards it against what the other side may do to the file: if a page is not available, zeros replace all of it,
-    /// and `fault` is raised. For the device only: the guard has a signal handler, which programs may not want.
+    /// and `fault` is raised. For the device only: the guard has a signal handler, which programs may not want. A part of
+    /// another mapping is guarded with that.
     ///
     /// # Errors
     /// If the handler can't be installed.
     pub fn guarded(mut self, fault: &Arc<FaultWord>) -> Result<Self, MemoryError> {
-        self.start.as_ptr().expose_provenance();
-        // SAFETY: the whole of a mapping of ordinary pages, which is unmapped after the guard (`drop`).
-        let guarded = unsafe { Guarded::new(self.start.as_ptr(), self.len, fault) };
+        let Of::Mapping(start, len) = self.of else { return Ok(self) };
+        start.as_ptr().expose_provenance();
+        // SAFETY: the whole of a mapping, which is unmapped after the guard (`drop`).
+        let guarded = unsafe { Guarded::new(start.as_ptr(), len, fault) };
         self.guarded = Some(guarded.map_err(MemoryError::Unguarded)?);
         Ok(self)
     }
@@ -212,8 +330,10 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.guarded = None;
-        // SAFETY: it was mapped at that address with that length, and whoever used it borrowed or owned `self`.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        if let Of::Mapping(start, len) = self.of {
+            // SAFETY: it was mapped at that address with that length, and whoever used it borrowed or owned `self`.
+            let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len) };
+        }
     }
 }
 
@@ -241,6 +361,35 @@ mod tests {
             memory.at::<u64>(0).as_ptr().read_volatile() + place.read_volatile()
         };
         assert_eq!((seen, fault.get()), (8, Some(FaultWord::BUS)));
+    }
+
+    #[test]
+    fn parts_of_a_window_are_where_they_are() {
+        use crate::part::{PAGE, WindowKind};
+        let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8 * PAGE).unwrap();
+        let whole = Arc::new(Memory::open_window(&file, 2 * PAGE, 6 * PAGE).unwrap());
+        assert!(matches!(Memory::open_window(&file, 2 * PAGE, 6 * PAGE + 1), Err(MemoryError::NoPart)));
+        let part = |offset, len| Part { window: WindowKind::Own, offset, len };
+        assert!(whole.write(PAGE as usize, b"one") && whole.write(4 * PAGE as usize, b"two"));
+        let both = [part(4 * PAGE, PAGE), part(0, 2 * PAGE)];
+        let both = Memory::open_parts(&file, 2 * PAGE, &both).unwrap();
+        let at = |memory: &Memory, offset: u64| {
+            let mut bytes = [0; 3];
+            assert!(memory.read(offset as usize, &mut bytes));
+            bytes
+        };
+        assert_eq!((both.len() as u64, at(&both, 0), at(&both, 2 * PAGE)), (3 * PAGE, *b"two", *b"one"));
+        let one = Memory::open_part(&file, 2 * PAGE, part(PAGE, PAGE)).unwrap();
+        assert!(one.write(0, b"six") && !one.write(PAGE as usize - 1, b"no"));
+        assert_eq!(at(&both, 2 * PAGE), *b"six");
+        let view = whole.view(PAGE, PAGE).unwrap();
+        assert!(whole.view(PAGE, 5 * PAGE + 1).is_none() && whole.view(u64::MAX, 1).is_none());
+        drop(whole);
+        assert_eq!(at(&view, 0), *b"six");
+        for wrong in [part(1, PAGE), part(0, 0), part(u64::MAX - PAGE + 1, PAGE)] {
+            assert!(Memory::open_part(&file, 0, wrong).is_err());
+        }
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! Control messages: the library's requests on a guest's socket, and the device's answers.
 //!
-//! A message is JSON in one datagram, with descriptors. Each request has one reply, in order. An addition that older
-//! libraries can ignore keeps the version.
+//! A message is JSON, and more may go along ([`Given`](crate::Given)). Each request has one reply, in order. An addition
+//! that older libraries can ignore keeps the version.
+//!
+//! Where a reply "has memory", a descriptor comes along to a program of this kernel, or a window's pages: for a program
+//! in a virtual machine a [`Given::Part`](crate::Given::Part), for others whose guest is in a trust with a common window
+//! a [`Given::Window`](crate::Given::Window). Where it "has a socket", it is a descriptor, or a ticket.
 
 use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
+use crate::part::Part;
 use crate::qp::{QpAttributes, QpType};
 use crate::work::Shape;
 use serde::{Deserialize, Serialize};
@@ -14,17 +19,17 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// A request of the library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // fields have the names of the verbs' parameters
 pub enum Request {
-    /// The first request, with a descriptor of the application's own `/proc/self/mem`, open for reading and writing.
-    /// The answer is [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that
-    /// wakes the device, and the socket for asynchronous events, which is a `SOCK_SEQPACKET`; when that ends, the
-    /// device is gone.
+    /// The first request, with a descriptor of the application's own `/proc/self/mem`, open for reading and writing,
+    /// unless it comes over a stream. The answer is [`Reply::Device`]. It has the memory of the doorbells, what wakes
+    /// the device (an event descriptor or, as a ticket, a stream), and the socket for asynchronous events, which is a
+    /// `SOCK_SEQPACKET` or a stream; when that ends, the device is gone.
     ///
     /// `token`: the address of [`TOKEN`] bytes that no other application has, by which peers that share memory
     /// recognise this one.
@@ -40,16 +45,26 @@ pub enum Request {
     DeallocPd {
         pd: u32,
     },
-    /// The answer is [`Reply::Mr`]. `pages`: address and length of pages of the region that are mapped from a file,
-    /// all of it, whose descriptor comes with the request: a memfd sealed against shrinking. Whoever may use the
-    /// region may map the file.
+    /// Requests pages of a window. The answer is [`Reply::Done`] with one or more parts that have this length together
+    /// (whole pages), zeroed. Refused with `ENOMEM` if there is no room, and with `EOPNOTSUPP` if the program has no
+    /// window.
+    AllocPages {
+        len: u64,
+    },
+    /// Gives back a part that came as a whole in an answer to [`Self::AllocPages`]. Regions that still have it keep it.
+    FreePages {
+        part: Part,
+    },
+    /// The answer is [`Reply::Mr`]. `pages`: whole pages around or in the region that others may map, in the order of
+    /// their addresses, without overlap. Whoever may use the region may map them. Over a stream, they must cover all of
+    /// it: the device has no other access to the program's memory.
     RegMr {
         pd: u32,
         address: u64,
         length: u64,
         iova: u64,
         access: u32,
-        pages: Option<(u64, u64)>,
+        pages: Vec<Extent>,
     },
     /// What is `None` stays. A region that moves no longer has pages that others may map. The answer is [`Reply::Mr`].
     ReregMr {
@@ -69,7 +84,7 @@ pub enum Request {
     DeallocMw {
         mw: u32,
     },
-    /// The answer is [`Reply::Handle`] with one descriptor: the `SOCK_SEQPACKET` on which the handles of completion
+    /// The answer is [`Reply::Handle`] with a socket: the `SOCK_SEQPACKET` or stream on which the handles of completion
     /// queues come, four bytes each in the machine's byte order.
     CreateChannel,
     DestroyChannel {
@@ -157,8 +172,8 @@ pub enum Request {
     Direct {
         qpn: u32,
     },
-    /// Requests the file of a region of that peer, once memory is shared with it. The answer is [`Reply::Pages`] with
-    /// its descriptor; it is refused like [`Self::Direct`].
+    /// Requests the pages of a region of that peer, once memory is shared with it. The answer is [`Reply::Pages`] with
+    /// their memory; it is refused like [`Self::Direct`].
     Pages {
         qpn: u32,
         rkey: u32,
@@ -178,6 +193,27 @@ pub enum Request {
     },
     /// A request to the connection manager, on a separate connection.
     Cm(CmRequest),
+}
+
+/// Pages of a program's memory that others may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Where the program has them: a multiple of [`PAGE`](crate::PAGE).
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where they are.
+    pub backing: Backing,
+}
+
+/// Where pages are that others may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// In a memfd sealed against shrinking, all of it, whose descriptor comes with the request. It is the only extent.
+    File,
+    /// At this place of pages that the program got by [`Request::AllocPages`] on this connection and did not give back.
+    Window(Part),
 }
 
 /// A queue pair to create.
@@ -247,10 +283,12 @@ pub enum Reply {
     },
     QpInfo(Box<QpInfo>),
     Direct(DirectPeer),
-    /// The address of the file's pages in the peer, and their length in bytes.
+    /// The address of the pages in the peer, and their length in bytes. Their memory is one descriptor, or parts that
+    /// follow each other at these addresses. `file` is that of the region's entry in the table.
     Pages {
         address: u64,
         len: u64,
+        file: u64,
     },
     /// The peer's process number in the device's namespace, and the address of its token; 0 if it has none.
     Memory {
@@ -260,10 +298,11 @@ pub enum Reply {
     Cm(CmReply),
 }
 
-/// A peer that shares memory. These descriptors come with it, in this order: the bond ([`Bond`](crate::Bond)); the
+/// A peer that shares memory. This memory comes with it, in this order: the bond ([`Bond`](crate::Bond)); the
 /// memory of the peer's queue pair; that of its completion queue for receives; its table of memory regions; our own
-/// table; the memory of our completion queue for sends; if `has_channel`, the socket of its completion channel, on
-/// which we notify it of completions; if `takes_shared`, the memory of its shared receive queue.
+/// table; that of our completion queue for sends; if `has_socket`, the socket of its completion channel, on which we
+/// notify it of completions; if `takes_shared`, the memory of its shared receive queue. If it `has_channel` without a
+/// socket, [`Request::TellPeer`] notifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
 pub struct DirectPeer {
@@ -288,6 +327,7 @@ pub struct DirectPeer {
     /// Number of completions for which our queue for sends has room.
     pub own_entries: u32,
     pub has_channel: bool,
+    pub has_socket: bool,
 }
 
 /// Why a request was refused.
@@ -388,11 +428,13 @@ impl AsyncEvent {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::part::WindowKind;
 
     #[test]
     fn requests_are_read_as_written() {
-        let asked =
-            Request::RegMr { pd: 1, address: 2, length: 3, iova: u64::MAX, access: 5, pages: Some((4, 6)) };
+        let backing = Backing::Window(Part { window: WindowKind::Own, offset: 0, len: 4096 });
+        let pages = vec![Extent { address: 4096, len: 4096, backing }];
+        let asked = Request::RegMr { pd: 1, address: 2, length: 3, iova: u64::MAX, access: 5, pages };
         let text = serde_json::to_string(&asked).unwrap();
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), asked);
         assert!(serde_json::from_str::<Request>(r#"{"reg_mr":{}}"#).is_err());

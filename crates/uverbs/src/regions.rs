@@ -49,7 +49,7 @@ pub struct Region {
     pub iova: u64,
     /// `ibv_access_flags`.
     pub access: u32,
-    /// Inode of the file with its pages ([`SharedPages`](crate::SharedPages)); 0 if others may map no file.
+    /// Identifies its pages ([`SharedPages::file`](crate::SharedPages::file)); 0 if others may map none.
     pub file: u64,
     /// Whose key it is.
     pub kind: Kind,
@@ -136,10 +136,25 @@ impl RegionTable {
     /// # Errors
     /// What the kernel says.
     pub fn create(regions: u32) -> Result<(Self, OwnedFd), MemoryError> {
-        let slots = Self::slots(regions);
-        let (memory, file) =
-            Memory::create_for_readers("memory regions", slots as usize * size_of::<Slot>())?;
-        Ok((Self { memory, slots }, file))
+        let (memory, file) = Memory::create_for_readers("memory regions", Self::bytes(regions))?;
+        Ok((Self::new(memory, regions), file))
+    }
+
+    /// Bytes of a table for this many regions.
+    #[must_use]
+    pub const fn bytes(regions: u32) -> usize {
+        Self::slots(regions) as usize * size_of::<Slot>()
+    }
+
+    /// A table in memory of [`Self::bytes`], zeroed at first: either end. Who else can write there can only make it
+    /// say something wrong.
+    ///
+    /// # Panics
+    /// If it is shorter.
+    #[must_use]
+    pub fn new(memory: Memory, regions: u32) -> Self {
+        assert!(memory.len() >= Self::bytes(regions), "no room for a table of regions");
+        Self { memory, slots: Self::slots(regions) }
     }
 
     /// A reader's.
@@ -147,9 +162,7 @@ impl RegionTable {
     /// # Errors
     /// If it is not as the device makes them.
     pub fn open(file: impl AsFd, regions: u32) -> Result<Self, MemoryError> {
-        let slots = Self::slots(regions);
-        let memory = Memory::open_for_reading(file, slots as usize * size_of::<Slot>())?;
-        Ok(Self { memory, slots })
+        Ok(Self::new(Memory::open_for_reading(file, Self::bytes(regions))?, regions))
     }
 
     fn slot(&self, index: u32) -> &Slot {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub struct SharedPages {
     memory: Memory,
     address: u64,
-    inode: u64,
+    file: u64,
 }
 
 impl SharedPages {
@@ -45,13 +45,20 @@ impl SharedPages {
     ) -> Result<Self, MemoryError> {
         let inode = rustix::fs::fstat(&file)?.st_ino;
         let len = usize::try_from(len).map_err(|_| MemoryError::Unsealed)?;
-        Ok(Self { memory: guard(Memory::open(file, len)?)?, address, inode })
+        Ok(Self::new(guard(Memory::open(file, len)?)?, address, inode))
     }
 
-    /// Identifies the file while anybody has it open.
+    /// Pages that the application has at this address, mapped already. `file` is what [`Self::file`] returns.
     #[must_use]
-    pub const fn inode(&self) -> u64 {
-        self.inode
+    pub const fn new(memory: Memory, address: u64, file: u64) -> Self {
+        Self { memory, address, file }
+    }
+
+    /// Identifies them, for those to whom the same device gives them ([`Region::file`](crate::Region::file)): the
+    /// inode of their file, or another number if they are in a window.
+    #[must_use]
+    pub const fn file(&self) -> u64 {
+        self.file
     }
 
     /// Their first address, and their length in bytes.
@@ -156,7 +163,7 @@ mod tests {
     fn both_see_what_one_writes() {
         let (_, file) = Memory::create("test", 8192).unwrap();
         let [one, other] = [(); 2].map(|()| SharedPages::open(&file, ADDRESS, 8192).unwrap());
-        assert_eq!((one.inode(), one.range()), (other.inode(), (ADDRESS, 8192)));
+        assert_eq!((one.file(), one.range()), (other.file(), (ADDRESS, 8192)));
         let message: Vec<u8> = (0..100).collect();
         // Aligned and unaligned, for each way to store.
         for (at, len) in [(0, 8), (3, 8), (8, 4), (13, 4), (21, 1), (40, 100), (141, 2), (8184, 8), (200, 0)]

@@ -5,7 +5,7 @@ use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{Outcome, code, or_minus_one, pointer};
 use crate::feed::Feed;
-use crate::link::only;
+use crate::link::{only, socket};
 use crate::lock::acknowledge;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -43,10 +43,10 @@ impl Channel {
 unsafe fn create(context: *mut ibv_context) -> Outcome<*mut ibv_comp_channel> {
     // SAFETY: a context of ours.
     let link = &unsafe { Context::of(context) }.link;
-    let (Reply::Handle(handle), descriptors) = link.ask_for(&Request::CreateChannel)? else {
+    let (Reply::Handle(handle), given) = link.ask_for(&Request::CreateChannel)? else {
         return Err(libc::EIO);
     };
-    let events = Feed::new(only(descriptors)?, Some(link.life()))?;
+    let events = Feed::new(socket(only(given)?)?, Some(link.life()))?;
     let c = ibv_comp_channel { context, fd: events.number(), refcnt: 0 };
     Ok(Box::into_raw(Box::new(Channel { c, handle, events })).cast())
 }

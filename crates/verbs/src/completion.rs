@@ -350,10 +350,10 @@ pub(crate) unsafe fn create(
         return Err(libc::EINVAL);
     }
     let request = Request::CreateCq { entries: cqe, channel: handle };
-    let (Reply::Cq { cq, entries }, descriptors) = ours.link.ask_for(&request)? else {
+    let (Reply::Cq { cq, entries }, given) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    let queue = queue(entries, descriptors)?;
+    let queue = queue(entries, given)?;
     let base = ibv_cq {
         context,
         channel,
@@ -392,11 +392,11 @@ pub(crate) unsafe fn create(
     Ok(made.cast())
 }
 
-fn queue(entries: u32, descriptors: Vec<std::os::fd::OwnedFd>) -> Outcome<CompletionQueue> {
+fn queue(entries: u32, given: Vec<uverbs::Given>) -> Outcome<CompletionQueue> {
     if !entries.is_power_of_two() {
         return Err(libc::EIO);
     }
-    let memory = map(&only(descriptors)?, uverbs::completion::bytes(entries))?;
+    let memory = map(only(given)?, uverbs::completion::bytes(entries))?;
     Ok(CompletionQueue::new(memory, entries))
 }
 
@@ -423,8 +423,8 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // Nobody takes completions while the device moves them.
     let mut state = ours.state.lock();
     let resized = ours.context().link.ask_for(&Request::ResizeCq { cq: handle, entries }).and_then(|reply| {
-        let (Reply::Cq { entries, .. }, descriptors) = reply else { return Err(libc::EIO) };
-        state.queue = queue(entries, descriptors)?;
+        let (Reply::Cq { entries, .. }, given) = reply else { return Err(libc::EIO) };
+        state.queue = queue(entries, given)?;
         // SAFETY: a completion queue of ours.
         unsafe { (*cq).cqe = c_int::try_from(entries).unwrap_or(c_int::MAX) };
         Ok(())

@@ -12,7 +12,7 @@ mod copies;
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
 use crate::far::Far;
-use crate::link::{Link, map};
+use crate::link::{Link, map, socket};
 use crate::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use uverbs::completion::{self, INLINE, INLINE_SHARED, Message, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Completion, CompletionSink, DirectPeer, Parcels, Placement, Point, RegionTable, Reply, Request,
-    Segment, SharedSource, WorkRequest, WorkSource, point,
+    Bond, Completion, CompletionSink, DirectPeer, Given, Parcels, Placement, Point, RegionTable, Reply,
+    Request, Segment, SharedSource, WorkRequest, WorkSource, point,
 };
 
 /// The last byte of a longer message is stored after all others, because peers wait for it. Shorter messages are
@@ -105,30 +105,30 @@ impl Direct {
             return Err(libc::EIO);
         };
         let shared = if peer.takes_shared { Some(files.pop().ok_or(libc::EIO)?) } else { None };
-        let channel = if peer.has_channel { files.pop() } else { None };
+        let channel = if peer.has_socket { files.pop().map(socket).transpose()? } else { None };
         let [bond, qp, cq, regions, own_regions, own_cq] =
-            <[OwnedFd; 6]>::try_from(files).map_err(|_| libc::EIO)?;
+            <[Given; 6]>::try_from(files).map_err(|_| libc::EIO)?;
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
             return Err(libc::EIO);
         }
-        let qp = Arc::new(map(&qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let qp = Arc::new(map(qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
         let receives = match shared {
             Some(file) => {
-                let queue = Arc::new(map(&file, peer.receive.end())?);
+                let queue = Arc::new(map(file, peer.receive.end())?);
                 SharedSource::new(queue, peer.receive, peer.taker).map(Receives::Shared)
             }
             None => WorkSource::new(qp.clone(), peer.receive).map(Receives::Own),
         };
-        let table = |file, regions| RegionTable::open(file, regions).map_err(|_| libc::EIO);
+        let table = |given, regions| RegionTable::open(socket(given)?, regions).map_err(|_| libc::EIO);
         Ok(Self {
-            bond: Bond::new(map(&bond, Bond::BYTES)?),
+            bond: Bond::new(map(bond, Bond::BYTES)?),
             receives: receives.map_err(|_| libc::EIO)?,
             parcels: Parcels::new(qp, peer.parcels).map_err(|_| libc::EIO)?,
-            peer_cq: CompletionSink::new(map(&cq, bytes(peer.entries))?, peer.entries),
+            peer_cq: CompletionSink::new(map(cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
             windows: Windows::default(),
             own_regions: table(own_regions, peer.own_regions)?,
-            own_cq: CompletionSink::new(map(&own_cq, bytes(peer.own_entries))?, peer.own_entries),
+            own_cq: CompletionSink::new(map(own_cq, bytes(peer.own_entries))?, peer.own_entries),
             memory: Far::Unknown,
             channel,
             is_untold: false,

@@ -1,6 +1,6 @@
 //! A peer's memory that is in no file: its process gives us access to all of it, or we do without.
 
-use crate::link::{Link, only};
+use crate::link::{Link, only, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -47,7 +47,7 @@ impl Far {
         *self = match link.ask_for(&Request::Memory { qpn }) {
             Ok((Reply::Memory { pid, token }, files)) => {
                 let there = |memory| Self::There { process: process(&memory, pid, token), memory };
-                only(files).map_or(Self::Refused, there)
+                only(files).and_then(socket).map_or(Self::Refused, there)
             }
             _ => Self::Refused,
         };

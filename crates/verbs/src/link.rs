@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use uverbs::{
-    Connection, DeviceInfo, Doorbells, Memory, Point, Refusal, Reply, Request, Rung, SocketError, point,
+    Connection, DeviceInfo, Doorbells, Given, Lent, Memory, Point, Refusal, Reply, Request, Rung,
+    SocketError, point,
 };
 
 /// A device that was greeted.
@@ -63,10 +64,10 @@ impl Link {
             tell(path, &NoMemory(error));
             error.raw_os_error()
         })?;
-        let (reply, descriptors) = exchange(
+        let (reply, given) = exchange(
             &mut control,
             &Request::Hello { version: uverbs::VERSION, token: token() },
-            &[memory.as_fd()],
+            &[Lent::from(memory.as_fd())],
         )
         .map_err(|_| libc::EIO)?;
         let Reply::Device(info) = reply.map_err(|refusal| {
@@ -76,8 +77,9 @@ impl Link {
         else {
             return Err(libc::EPROTO);
         };
-        let [doorbells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
-        let doorbells = map(&doorbells, Doorbells::bytes(info.doorbells))?;
+        let [doorbells, wake, events] = <[Given; 3]>::try_from(given).map_err(|_| libc::EPROTO)?;
+        let (wake, events) = (socket(wake)?, socket(events)?);
+        let doorbells = map(doorbells, Doorbells::bytes(info.doorbells))?;
         let doorbells = Doorbells::new(doorbells, info.doorbells);
         let events = Feed::new(events, None)?;
         let dead = AtomicBool::new(false);
@@ -109,7 +111,7 @@ impl Link {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a request whose answer has no descriptors.
+    /// Makes a request whose answer has nothing along.
     ///
     /// # Errors
     /// The device's error; `EIO` if it is gone.
@@ -117,28 +119,24 @@ impl Link {
         self.ask_for(request).map(|(reply, _)| reply)
     }
 
-    /// Makes a request whose answer has a descriptor.
+    /// Makes a request whose answer has more along.
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub fn ask_for(&self, request: &Request) -> Outcome<(Reply, Vec<OwnedFd>)> {
+    pub fn ask_for(&self, request: &Request) -> Outcome<(Reply, Vec<Given>)> {
         self.ask_with(request, &[])
     }
 
-    /// Makes a request with descriptors, whose answer may have some.
+    /// Makes a request with more along, whose answer may have some.
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub fn ask_with(
-        &self,
-        request: &Request,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Outcome<(Reply, Vec<OwnedFd>)> {
+    pub fn ask_with(&self, request: &Request, along: &[Lent<'_>]) -> Outcome<(Reply, Vec<Given>)> {
         if self.is_dead() {
             return Err(libc::EIO);
         }
-        match exchange(&mut self.lock(), request, descriptors) {
-            Ok((Ok(reply), descriptors)) => Ok((reply, descriptors)),
+        match exchange(&mut self.lock(), request, along) {
+            Ok((Ok(reply), given)) => Ok((reply, given)),
             Ok((Err(refusal), _)) => Err(if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }),
             Err(_) => {
                 self.set_dead();
@@ -209,14 +207,10 @@ fn tell(path: &Path, refusal: &impl std::fmt::Display) {
     }
 }
 
-type Answer = (Result<Reply, Refusal>, Vec<OwnedFd>);
+type Answer = (Result<Reply, Refusal>, Vec<Given>);
 
-fn exchange(
-    control: &mut Connection,
-    request: &Request,
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<Answer, SocketError> {
-    control.send(request, descriptors)?;
+fn exchange(control: &mut Connection, request: &Request, along: &[Lent<'_>]) -> Result<Answer, SocketError> {
+    control.send(request, along)?;
     point(Point::Asked);
     control.receive()
 }
@@ -225,14 +219,26 @@ fn exchange(
 ///
 /// # Errors
 /// `EIO` if it is not as agreed, or can't be mapped.
-pub fn map(file: &OwnedFd, len: usize) -> Outcome<Memory> {
-    Memory::open(file, len).map_err(|_| libc::EIO)
+pub fn map(given: Given, len: usize) -> Outcome<Memory> {
+    match given {
+        Given::Descriptor(file) => Memory::open(file, len),
+        Given::Window(..) | Given::Part(_) | Given::Stream(_) => return Err(libc::EIO),
+    }
+    .map_err(|_| libc::EIO)
 }
 
-/// The only descriptor of an answer.
+/// A socket of the device.
+///
+/// # Errors
+/// `EIO` if it is not as agreed.
+pub fn socket(given: Given) -> Outcome<OwnedFd> {
+    given.descriptor().ok_or(libc::EIO)
+}
+
+/// The only thing along with an answer.
 ///
 /// # Errors
 /// `EIO` if there is any other number of them.
-pub fn only(descriptors: Vec<OwnedFd>) -> Outcome<OwnedFd> {
-    <[OwnedFd; 1]>::try_from(descriptors).map(|[only]| only).map_err(|_| libc::EIO)
+pub fn only(given: Vec<Given>) -> Outcome<Given> {
+    <[Given; 1]>::try_from(given).map(|[only]| only).map_err(|_| libc::EIO)
 }

@@ -8,7 +8,7 @@ use crate::moved_pages::MovedPages;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::qp::access;
-use uverbs::{Kind, Region, Reply, Request};
+use uverbs::{Kind, Lent, Region, Reply, Request};
 
 /// A protection domain, or a parent domain, which is the same domain with another pointer.
 #[repr(C)]
@@ -154,9 +154,9 @@ unsafe fn reg_mr(
         length: len,
         iova,
         access,
-        pages: pages.as_ref().map(MovedPages::range),
+        pages: pages.iter().map(MovedPages::extent).collect(),
     };
-    let file = pages.as_ref().map(MovedPages::file);
+    let file = pages.as_ref().map(|pages| Lent::from(pages.file()));
     // SAFETY: its context.
     let ours = unsafe { Context::of(context) };
     let answer = ours.link.ask_with(&request, file.as_slice())?;

@@ -7,7 +7,7 @@ use crate::errno::Outcome;
 use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use uverbs::Memory;
+use uverbs::{Backing, Extent, Memory};
 
 /// The files' name in `/proc/self/maps`.
 const NAME: &str = "verbs region";
@@ -59,9 +59,9 @@ impl MovedPages {
         Some(Self(pages))
     }
 
-    /// Their address, and their length in bytes.
-    pub fn range(&self) -> (u64, u64) {
-        (self.0.address as u64, self.0.len as u64)
+    /// Where they are.
+    pub fn extent(&self) -> Extent {
+        Extent { address: self.0.address as u64, len: self.0.len as u64, backing: Backing::File }
     }
 
     /// The file that they are in.

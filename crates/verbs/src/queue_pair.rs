@@ -177,7 +177,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     // SAFETY: the domain's context.
     let ours = unsafe { Context::of(context) };
     let sq_sig_all = request.sq_sig_all;
-    let (Reply::Qp { qpn, capacity, send, receive, parcels, memory, doorbell }, descriptors) =
+    let (Reply::Qp { qpn, capacity, send, receive, parcels, memory, doorbell }, given) =
         ours.link.ask_for(&Request::CreateQp(request))?
     else {
         return Err(libc::EIO);
@@ -185,7 +185,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     if doorbell >= ours.link.info().doorbells {
         return Err(libc::EIO);
     }
-    let memory = Arc::new(map(&only(descriptors)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
+    let memory = Arc::new(map(only(given)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
     let queue = |shape, limit| WorkQueue::new(memory.clone(), shape, limit).map_err(|_| libc::EIO);
     let receive = receive.map(|shape| queue(shape, capacity.max_recv_wr)).transpose()?;
     let parcels = parcels.map(|at| Parcels::new(memory.clone(), at).map_err(|_| libc::EIO)).transpose()?;

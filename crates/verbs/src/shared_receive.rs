@@ -8,10 +8,9 @@ use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use uverbs::{Reply, Request, Shape, WorkQueue};
+use uverbs::{Given, Reply, Request, Shape, WorkQueue};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -63,10 +62,10 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
     // SAFETY: the domain's context.
     let ours = unsafe { Context::of(context) };
     let request = Request::CreateSrq { pd: pd_handle, max_wr: attr.attr.max_wr, max_sge: attr.attr.max_sge };
-    let (Reply::Srq { srq, queue, max_wr, max_sge }, descriptors) = ours.link.ask_for(&request)? else {
+    let (Reply::Srq { srq, queue, max_wr, max_sge }, given) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    let queue = self::queue(queue, max_wr, descriptors)?;
+    let queue = self::queue(queue, max_wr, given)?;
     (attr.attr.max_wr, attr.attr.max_sge) = (max_wr, max_sge);
     let c = ibv_srq {
         context,
@@ -83,8 +82,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
     Ok(made.cast())
 }
 
-fn queue(shape: Shape, max_wr: u32, descriptors: Vec<OwnedFd>) -> Outcome<WorkQueue> {
-    let memory = Arc::new(map(&only(descriptors)?, shape.end())?);
+fn queue(shape: Shape, max_wr: u32, given: Vec<Given>) -> Outcome<WorkQueue> {
+    let memory = Arc::new(map(only(given)?, shape.end())?);
     WorkQueue::new(memory, shape, max_wr).map(WorkQueue::continued).map_err(|_| libc::EIO)
 }
 
@@ -136,10 +135,10 @@ fn resize(srq: &Srq, max_wr: u32, limit: Option<u32>) -> Outcome<()> {
     // Nobody posts receives while the device moves them.
     let mut held = srq.queue.lock();
     let request = Request::ResizeSrq { srq: srq.handle(), max_wr, limit };
-    let (Reply::Srq { queue, max_wr, .. }, descriptors) = srq.context().link.ask_for(&request)? else {
+    let (Reply::Srq { queue, max_wr, .. }, given) = srq.context().link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    *held = self::queue(queue, max_wr, descriptors)?;
+    *held = self::queue(queue, max_wr, given)?;
     srq.max_wr.store(max_wr, Ordering::Release);
     Ok(())
 }

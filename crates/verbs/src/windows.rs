@@ -1,7 +1,7 @@
 //! A peer's regions' pages in files: mapped when they are first used, until the region or memory window of the key by
 //! which they were requested is gone.
 
-use crate::link::{Link, only};
+use crate::link::{Link, only, socket};
 use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
 
 /// Most windows; further memory is accessed by system calls.
@@ -74,12 +74,13 @@ impl Windows {
         let Some((key, file)) = self.wanted.take() else { return };
         self.list.retain(|window| window.is_there(regions));
         let pages = match link.ask_for(&Request::Pages { qpn, rkey: key }) {
-            Ok((Reply::Pages { address, len }, files)) => {
-                only(files).ok().and_then(|file| SharedPages::open(file, address, len).ok())
+            Ok((Reply::Pages { address, len, .. }, given)) => {
+                let file = only(given).and_then(socket).ok();
+                file.and_then(|file| SharedPages::open(file, address, len).ok())
             }
             _ => None,
         };
-        self.list.push(Window { key, file, pages: pages.filter(|pages| pages.inode() == file) });
+        self.list.push(Window { key, file, pages: pages.filter(|pages| pages.file() == file) });
     }
 
     /// Closes windows of regions that are gone, and allows another request for those that were not available.

@@ -6,7 +6,7 @@ use crate::mr::Change;
 use crate::refusal::{Answer, refuse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use uverbs::{Kind, Region, Request};
+use uverbs::{Backing, Extent, Kind, Region, Request};
 
 impl Client {
     /// Handles a request.
@@ -17,13 +17,22 @@ impl Client {
                 refuse(Errno::PROTO, "this request is answered later, not here")
             }
             Request::Cm(_) => refuse(Errno::PROTO, "the connection manager needs a connection of its own"),
+            Request::AllocPages { .. } | Request::FreePages { .. } => {
+                refuse(Errno::OPNOTSUPP, "the device has no window")
+            }
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => self.query_port(),
             Request::AllocPd => self.alloc_pd(),
             Request::DeallocPd { pd } => self.dealloc_pd(PdId(pd)),
             Request::RegMr { pd, address, length: len, iova, access, pages } => {
                 let region = Region { pd, address, len, iova, access, file: 0, kind: Kind::Region };
-                self.register(region, pages.map(|range| (range, files.into_iter().next())))
+                match pages[..] {
+                    [] => self.register(region, None),
+                    [Extent { address, len, backing: Backing::File }] => {
+                        self.register(region, Some(((address, len), files.into_iter().next())))
+                    }
+                    _ => refuse(Errno::OPNOTSUPP, "the device has no window"),
+                }
             }
             Request::ReregMr { mr, pd, range, access } => {
                 self.reregister(Key(mr), Change { pd: pd.map(PdId), range, access })

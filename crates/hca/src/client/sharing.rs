@@ -80,8 +80,8 @@ impl Client {
         let refused = || Some(refuse(Errno::AGAIN, "the peer is not ready, or shares no memory"));
         let mut grant = match granted.grant {
             Some(Grant::Queues(grant)) => grant,
-            Some(Grant::Pages((address, len), file)) => {
-                return Some(Ok((Reply::Pages { address, len }, vec![file])));
+            Some(Grant::Pages((address, len), id, file)) => {
+                return Some(Ok((Reply::Pages { address, len, file: id }, vec![file])));
             }
             Some(Grant::Memory((pid, token), file)) => {
                 return Some(Ok((Reply::Memory { pid, token }, vec![file])));

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use uverbs::qp::{access, mask};
 use uverbs::{
     AddressVector, AsyncEvent, Capacity, Completion, CompletionQueue, Connection, CreateQp, DeviceInfo,
-    Doorbells, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, Rung, Segment, Shape, VERSION,
-    WorkQueue, WorkRequest, completion,
+    Doorbells, Given, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, Rung, Segment, Shape,
+    VERSION, WorkQueue, WorkRequest, completion,
 };
 
 /// How long a test waits for something that must happen.
@@ -142,13 +142,20 @@ pub fn own_memory() -> OwnedFd {
     std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap().into()
 }
 
+/// What comes along with an answer between processes of one kernel.
+pub fn descriptors(given: Vec<Given>) -> Vec<OwnedFd> {
+    Given::descriptors(given).collect()
+}
+
 impl App {
     pub fn attach(path: &Path) -> Self {
         let mut connection = open(path);
-        connection.send(&Request::Hello { version: VERSION, token: 0 }, &[own_memory().as_fd()]).unwrap();
-        let (reply, descriptors) = connection.receive::<Result<Reply, Refusal>>().unwrap();
+        connection
+            .send(&Request::Hello { version: VERSION, token: 0 }, &[own_memory().as_fd().into()])
+            .unwrap();
+        let (reply, given) = connection.receive::<Result<Reply, Refusal>>().unwrap();
         let Ok(Reply::Device(info)) = reply else { panic!("{reply:?}") };
-        let [bells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
+        let [bells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors(given)).unwrap();
         let bells = Memory::open(bells, Doorbells::bytes(info.doorbells)).unwrap();
         let bells = Doorbells::new(bells, info.doorbells);
         let mut app = Self { connection, info, bells, wake, events, pd: 0, timeout: 15 };
@@ -158,8 +165,8 @@ impl App {
 
     pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
         self.connection.send(request, &[]).unwrap();
-        let (reply, descriptors) = self.connection.receive::<Result<Reply, Refusal>>().unwrap();
-        reply.map(|reply| (reply, descriptors))
+        let (reply, given) = self.connection.receive::<Result<Reply, Refusal>>().unwrap();
+        reply.map(|reply| (reply, descriptors(given)))
     }
 
     pub fn handle(&mut self, request: &Request) -> u32 {
@@ -173,7 +180,7 @@ impl App {
         let address = memory.as_ptr() as u64;
         let length = memory.len() as u64;
         match self
-            .ask(&Request::RegMr { pd: self.pd, address, length, iova: address, access, pages: None })
+            .ask(&Request::RegMr { pd: self.pd, address, length, iova: address, access, pages: vec![] })
             .unwrap()
             .0
         {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, Refusal, Reply, Request};
+use uverbs::{Connection, Given, Refusal, Reply, Request};
 
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 
@@ -76,8 +76,9 @@ fn serve(which: usize, socket: &OwnedFd) {
             Client(world.clients)
         };
         std::thread::spawn(move || {
-            while let Ok((request, descriptors)) = connection.receive::<Request>() {
-                let answer = WORLD.lock().unwrap().answer(which, client, request, descriptors);
+            while let Ok((request, given)) = connection.receive::<Request>() {
+                let answer =
+                    WORLD.lock().unwrap().answer(which, client, request, Given::descriptors(given).collect());
                 connection.send(&answer, &[]).unwrap();
             }
             WORLD.lock().unwrap().lose(which, client);

@@ -1,0 +1,207 @@
+//! How a stream to the device begins. Every user of a virtual machine may open one, so a program first proves that it
+//! can read its device's window: that is what the guest's permissions are about.
+
+use crate::connection::Connection;
+use crate::message::{Refusal, VERSION};
+use crate::part::Ticket;
+use crate::stream::Stream;
+use crate::window::Uuid;
+use seqpacket::SocketError;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+
+/// Random bytes that the device writes into the window.
+pub type Nonce = [u8; 32];
+
+/// What a program says of itself. The host can't check it: it is for display.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Claim {
+    /// Its process number in the guest.
+    pub pid: i32,
+    /// Its user there.
+    pub uid: u32,
+    /// Its name (`/proc/self/comm`).
+    pub program: String,
+}
+
+/// The messages of a program. The device answers each by a [`Welcome`], or refuses it and closes the stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Opening {
+    /// A program wants to use the device with this window. Answered by [`Welcome::Challenge`].
+    Program {
+        /// Of the protocol ([`VERSION`]).
+        version: u32,
+        /// The device's own window.
+        window: Uuid,
+        /// Who it is.
+        claim: Claim,
+    },
+    /// What the device wrote. Answered by [`Welcome::Accepted`]. From then on the stream is a [`Connection`], which
+    /// begins with a greeting as any other.
+    Proof {
+        /// The bytes.
+        nonce: Nonce,
+    },
+    /// The stream is what the device gave this ticket out for. Answered by [`Welcome::Accepted`]. From then on, it is
+    /// - for the events of a program or a completion channel: what a local socket carries, without boundaries between
+    ///   the messages, which all have the same length;
+    /// - for the events of the connection manager: messages as of a [`Stream`], with nothing along;
+    /// - for waking the device: bytes of any value, each of which wakes it.
+    Ticket {
+        /// The ticket.
+        ticket: Ticket,
+    },
+}
+
+/// The answers of the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Welcome {
+    /// The nonce is at this offset of the window.
+    Challenge {
+        /// In bytes from the start of the data.
+        offset: u64,
+    },
+    /// The stream is open.
+    Accepted {
+        /// The common window of the device, if there is one.
+        #[serde(default)]
+        common: Option<Uuid>,
+    },
+}
+
+/// Why a stream is not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpeningError {
+    /// It ended, or what comes there is not of this protocol.
+    #[error("{0}")]
+    Socket(#[from] SocketError),
+    /// The device refuses it.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The device asks for what is not in the window.
+    #[error("the device's challenge is not in the window")]
+    NoChallenge,
+}
+
+fn ask(connection: &mut Connection, opening: &Opening) -> Result<Welcome, OpeningError> {
+    connection.send(opening, &[])?;
+    Ok(connection.receive::<Result<Welcome, Refusal>>()?.0?)
+}
+
+/// What the device must not answer to this message.
+fn unexpected() -> OpeningError {
+    SocketError::Malformed("not the answer to this message".into()).into()
+}
+
+/// For the library: makes a stream to the device a connection. `read` reads the nonce at an offset of the device's own
+/// window. Returns the identifier of the common window, too.
+///
+/// # Errors
+/// If the device does not accept it.
+pub fn open_program(
+    socket: OwnedFd,
+    window: Uuid,
+    claim: Claim,
+    read: impl FnOnce(u64) -> Option<Nonce>,
+) -> Result<(Connection, Option<Uuid>), OpeningError> {
+    let mut connection = Connection::Stream(Stream::new(socket));
+    let opening = Opening::Program { version: VERSION, window, claim };
+    let Welcome::Challenge { offset } = ask(&mut connection, &opening)? else { return Err(unexpected()) };
+    let nonce = read(offset).ok_or(OpeningError::NoChallenge)?;
+    let Welcome::Accepted { common } = ask(&mut connection, &Opening::Proof { nonce })? else {
+        return Err(unexpected());
+    };
+    Ok((connection, common))
+}
+
+/// For the library: makes a stream to the device what a ticket stands for.
+///
+/// # Errors
+/// If the device does not accept it.
+pub fn open_ticket(socket: OwnedFd, ticket: Ticket) -> Result<OwnedFd, OpeningError> {
+    let mut connection = Connection::Stream(Stream::new(socket));
+    let (Welcome::Accepted { .. }, Connection::Stream(stream)) =
+        (ask(&mut connection, &Opening::Ticket { ticket })?, connection)
+    else {
+        return Err(unexpected());
+    };
+    stream.into_socket().ok_or_else(unexpected)
+}
+
+#[cfg(all(test, not(any(miri, loom))))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::Arc;
+
+    const WINDOW: Uuid = Uuid([7; 16]);
+    const NONCE: Nonce = [9; 32];
+
+    /// A stream to a device that answers so.
+    fn device(answers: Vec<Result<Welcome, Refusal>>) -> (OwnedFd, std::thread::JoinHandle<Vec<Opening>>) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let mut connection = Connection::Stream(Stream::serving(Arc::new(theirs)));
+        let serve = move || {
+            let mut heard = Vec::new();
+            for answer in answers {
+                heard.push(connection.receive::<Opening>().unwrap().0);
+                connection.send(&answer, &[]).unwrap();
+            }
+            heard
+        };
+        (ours, std::thread::spawn(serve))
+    }
+
+    #[test]
+    fn who_reads_the_window_is_accepted() {
+        let common = Some(Uuid([1; 16]));
+        let (socket, device) =
+            device(vec![Ok(Welcome::Challenge { offset: 4096 }), Ok(Welcome::Accepted { common })]);
+        let read = |offset| (offset == 4096).then_some(NONCE);
+        let claim = Claim { pid: 7, uid: 1000, program: "ib_send_lat".into() };
+        let (connection, found) = open_program(socket, WINDOW, claim.clone(), read).unwrap();
+        assert_eq!((found, connection.has_unsent()), (common, false));
+        let wanted =
+            [Opening::Program { version: VERSION, window: WINDOW, claim }, Opening::Proof { nonce: NONCE }];
+        assert_eq!(device.join().unwrap(), wanted);
+    }
+
+    #[test]
+    fn refusals_and_nonsense_are_errors() {
+        let refusal = Refusal { errno: libc::EPERM, message: "no".into() };
+        for answer in [Err(refusal), Ok(Welcome::Accepted { common: None })] {
+            let (socket, device) = device(vec![answer]);
+            assert!(open_program(socket, WINDOW, Claim::default(), |_| Some(NONCE)).is_err());
+            device.join().unwrap();
+        }
+        let (socket, device) = device(vec![Ok(Welcome::Challenge { offset: 1 })]);
+        let opened = open_program(socket, WINDOW, Claim::default(), |_| None);
+        assert!(matches!(opened, Err(OpeningError::NoChallenge)));
+        device.join().unwrap();
+    }
+
+    #[test]
+    fn a_ticket_makes_a_stream_something_else() {
+        let (socket, accepting) = device(vec![Ok(Welcome::Accepted { common: None })]);
+        open_ticket(socket, Ticket(3)).unwrap();
+        assert_eq!(accepting.join().unwrap(), [Opening::Ticket { ticket: Ticket(3) }]);
+        let (socket, device) = device(vec![Ok(Welcome::Challenge { offset: 0 })]);
+        assert!(open_ticket(socket, Ticket(3)).is_err());
+        device.join().unwrap();
+    }
+
+    /// Another version of the device uses the same messages.
+    #[test]
+    fn messages_look_as_agreed() {
+        let text = r#"{"ticket":{"ticket":3}}"#;
+        assert_eq!(serde_json::from_str::<Opening>(text).unwrap(), Opening::Ticket { ticket: Ticket(3) });
+        let text = r#"{"program":{"version":8,"window":"07070707070707070707070707070707","claim":{}}}"#;
+        let opening = Opening::Program { version: 8, window: WINDOW, claim: Claim::default() };
+        assert_eq!(serde_json::from_str::<Opening>(text).unwrap(), opening);
+    }
+}
