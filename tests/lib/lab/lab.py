@@ -93,9 +93,9 @@ class Lab:
             server.namespace.ip("addr add", address, "dev", device, "nodad" if ":" in address else "")
         return server
 
-    def vm(self, host, guest, **options):
+    def vm(self, host, guest, kind=Vm, **options):
         """A virtual machine that boots while the caller continues."""
-        vm = Vm(self.directory / f"vm-{guest}", host, guest, **options).start()
+        vm = kind(self.directory / f"vm-{guest}", host, guest, **options).start()
         self.cleanup.callback(vm.stop)
         return vm
 

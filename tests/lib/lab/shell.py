@@ -64,6 +64,11 @@ class Background:
         if needle not in self.text():
             raise Failed(f"ended ({self.process.returncode}) before '{needle}': {self.describe()}")
 
+    @property
+    def status(self):
+        """Its exit status, once it has ended."""
+        return self.process.returncode
+
     def describe(self, lines=30):
         """The command and the end of its output, for messages."""
         tail = "\n".join(self.text().splitlines()[-lines:])

@@ -12,10 +12,17 @@ from .shell import Background, Failed, eventually
 _ports = itertools.count(20000)
 
 
+# In a program's words: the device's name.
+DEVICE = "DEVICE"
+
+
 class Verbs:
     """The verbs device of a guest, for programs in a namespace in which they find each other by TCP."""
 
-    def __init__(self, namespace, host, guest, directory: Path):
+    device_name = "viaduct0"
+
+    def __init__(self, namespace, host, guest, directory: Path, address="localhost"):
+        self.address = address
         self.namespace = namespace
         self.host = host
         self.guest = guest
@@ -38,6 +45,10 @@ class Verbs:
         library = Path(__file__).resolve().parents[1]
         prelude = f"import sys; sys.path.insert(0, {str(library)!r})\n"
         return self.start([sys.executable, "-u", "-c", prelude + script, *words], "python")
+
+    def listens(self, port):
+        """Whether a program listens at that TCP port."""
+        return listens(self.namespace, port)
 
     def shown(self):
         """What `viaduct rdma show` says of it."""
@@ -64,11 +75,12 @@ class Meeting:
     def __init__(self, server: Verbs, client: Verbs, words):
         port = next(_ports)
         words = [*words, "-p", port]
-        self.server = server.start(words)
-        eventually(lambda: listens(server.namespace, port) or not self.server.running(), f"a listener: {words}", 30)
+        named = lambda side: [side.device_name if word == DEVICE else word for word in words]
+        self.server = server.start(named(server))
+        eventually(lambda: server.listens(port) or not self.server.running(), f"a listener: {words}", 30)
         if not self.server.running():
             raise Failed(self.server.describe())
-        self.client = client.start([*words, "localhost"])
+        self.client = client.start([*named(client), server.address])
 
     @property
     def both(self):
@@ -88,7 +100,7 @@ class Meeting:
                 eventually(lambda: not program.running(), "the program's end", timeout)
             except Failed as late:
                 raise Failed(f"{late}\n{self.describe()}") from None
-        return tuple(program.process.returncode for program in self.both)
+        return tuple(program.status for program in self.both)
 
     def expect_success(self, timeout=60.0):
         if self.statuses(timeout) != (0, 0):
@@ -96,7 +108,7 @@ class Meeting:
         return self.client.text()
 
     def describe(self):
-        return "\n".join(f"({one.process.returncode}) {one.describe()}" for one in self.both)
+        return "\n".join(f"({one.status}) {one.describe()}" for one in self.both)
 
 
 def meet(server, client, *words, timeout=60.0):

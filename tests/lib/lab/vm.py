@@ -73,6 +73,9 @@ def available():
 class Vm(Guest):
     """A Linux guest of kind "vhost"."""
 
+    # What QEMU's -m says after the size.
+    slots = ""
+
     def __init__(self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES):
         self.name = guest
         self.host = host
@@ -104,7 +107,7 @@ class Vm(Guest):
             device += ",vectors=0"  # QEMU 7.2 crashes with MSI-X, vhost-user and no KVM
         if self.options:
             device += "," + self.options
-        words = qemu_words(self.name, accel, self.memory, self.images) + [
+        words = qemu_words(self.name, accel, self.memory + self.slots, self.images) + [
             *("-object", f"memory-backend-memfd,id=memory,size={self.memory},share=on"),
             *("-machine", "memory-backend=memory"),
             *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
@@ -117,17 +120,22 @@ class Vm(Guest):
             ),
             *("-serial", "chardev:serial"),
             *("-qmp", f"unix:{self.directory}/qmp,server=on,wait=off"),
+            *self.more_words(),
         ]
         if incoming:
             words += ["-incoming", incoming, *(["-S"] if paused else [])]
         self.qemu = Background(words, self.directory / "qemu.log", stdout=subprocess.DEVNULL)
         return self
 
-    def boot(self, timeout=90.0):
-        """Waits until the guest is up and gives it its addresses."""
+    def more_words(self):
+        """What else QEMU's command line has."""
+        return []
+
+    def boot(self, timeout=90.0, boots=1):
+        """Waits until the guest is up, so many times by now, and gives it its addresses."""
         log = self.directory / "serial.log"
         deadline = time.monotonic() + timeout
-        while not (log.exists() and READY in log.read_text(errors="replace")):
+        while not (log.exists() and log.read_text(errors="replace").count(READY) >= boots):
             if not self.qemu.running() or time.monotonic() > deadline:
                 console = log.read_text(errors="replace")[-2000:] if log.exists() else ""
                 raise Failed(f"guest {self.name} does not start: {self.qemu.describe()}\n{console}")
