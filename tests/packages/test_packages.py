@@ -118,7 +118,14 @@ def package():
     return next(PACKAGES.glob("viaduct_*.deb"))
 
 
-def test_lintian_has_nothing_to_say(package):
+@pytest.fixture(scope="module")
+def guest_package():
+    return next(PACKAGES.glob("viaduct-guest_*.deb"))
+
+
+@pytest.mark.parametrize("which", ["package", "guest_package"])
+def test_lintian_has_nothing_to_say(request, which):
+    package = request.getfixturevalue(which)
     done = run(["lintian", "--allow-root", "--fail-on", "error,warning", package], check=False, timeout=500)
     assert done.returncode == 0, done.stdout
 
@@ -159,6 +166,30 @@ def test_install_upgrade_remove_purge(lab, package, distribution):
     left = chroot.files() - clean
     assert not left, sorted(left)
     assert not list((chroot.root / "run").glob("viaduct*"))
+
+
+@pytest.mark.parametrize("distribution", distributions())
+def test_programs_in_a_guest_find_our_libraries(lab, guest_package, distribution):
+    chroot = Chroot(lab, distribution)
+    clean = chroot.files()
+    chroot.install(guest_package)
+    assert chroot.run("getent", "group", "rdma").stdout
+    for library in ("libibverbs.so.1", "librdmacm.so.1"):
+        path = f"/usr/lib/viaduct-guest/{library}"
+        known = [line for line in chroot.run("ldconfig", "-p").stdout.splitlines() if line.split()[0] == library]
+        assert known[0].endswith(f"=> {path}"), known
+        assert "not found" not in chroot.run("ldd", path).stdout
+    chroot.run("dpkg", "--purge", "viaduct-guest")
+    assert "viaduct-guest" not in chroot.run("ldconfig", "-p").stdout
+    left = chroot.files() - clean
+    assert not left, sorted(left)
+
+
+def test_the_archive_for_guests_has_what_their_package_has(guest_package):
+    archive = run(["tar", "-tf", next(PACKAGES.glob("viaduct-guest_*.tar.gz"))]).stdout.split()
+    packaged = run(["dpkg-deb", "-c", guest_package]).stdout.splitlines()
+    names = lambda paths: {Path(path).name for path in paths if not path.endswith("/") and "/share/" not in path}
+    assert names(archive) == names(line.split()[5] for line in packaged)
 
 
 def test_the_scripts_stop_and_start_the_daemon_by_systemd(package, lab):
