@@ -17,15 +17,16 @@ from .host import REPOSITORY
 from .shell import Background, Failed, eventually, run
 
 IMAGES = REPOSITORY / ".cache" / "vm"
-# With a kernel that has Soft-RoCE, and verbs programs.
-RDMA_IMAGES = REPOSITORY / ".cache" / "vm-rdma"
+# With a kernel that has Soft-RoCE, and verbs programs; VIADUCT_VM_KERNEL names the meta package of another one.
+KERNEL = os.environ.get("VIADUCT_VM_KERNEL")
+RDMA_IMAGES = REPOSITORY / ".cache" / (f"vm-rdma-{KERNEL}" if KERNEL else "vm-rdma")
 READY = "guest ready"
 
 
 @functools.cache
 def build_images(images=IMAGES):
     """Builds kernel and initramfs unless they are there."""
-    flavour = ["--rdma"] if images == RDMA_IMAGES else []
+    flavour = ["--rdma", *(["--kernel", KERNEL] if KERNEL else [])] if images == RDMA_IMAGES else []
     run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
 
 
