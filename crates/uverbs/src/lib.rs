@@ -18,6 +18,7 @@ pub mod completion;
 mod connection;
 mod direct;
 mod doorbell;
+mod endpoint;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod memory;
@@ -45,6 +46,7 @@ pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Hold, Ove
 pub use connection::Connection;
 pub use direct::Bond;
 pub use doorbell::{Doorbells, Rung};
+pub use endpoint::{Dial, Endpoint, JoinError, Joined, Windows, dial};
 pub use memory::{Memory, MemoryError};
 pub use message::{
     AsyncEvent, Backing, Capacity, CreateQp, DeviceInfo, DirectPeer, Extent, PortInfo, QpInfo, Refusal,

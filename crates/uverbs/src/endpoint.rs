@@ -1,0 +1,419 @@
+//! Where a device is, for the libraries: how they reach it, and the windows that they have in common with it.
+
+use crate::connection::Connection;
+use crate::opening::{Claim, Nonce, OpeningError, open_program, open_ticket};
+use crate::part::{Given, PAGE, Part, WindowKind};
+use crate::window::{DATA, Uuid, WindowHeader};
+use crate::{Memory, MemoryError};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use seqpacket::SocketError;
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The directory of windows, in a virtual machine.
+const DEVICES: &str = "/dev";
+/// How their names begin.
+const DAX: &str = "dax";
+
+/// Where a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// At a local socket of this path.
+    Socket(PathBuf),
+    /// At the host of this virtual machine, which gives it this window: `/dev/daxN.M`.
+    Window(PathBuf),
+    /// As seen by a virtual machine with these files as its windows, and a local socket for `AF_VSOCK`: for processes
+    /// that do as virtual machines would.
+    Files {
+        /// The device's own window.
+        own: PathBuf,
+        /// The one that it has in common with others.
+        common: Option<PathBuf>,
+        /// A stream.
+        socket: PathBuf,
+    },
+}
+
+impl Endpoint {
+    /// What a program's user says: a socket's path, a window's path, or `WINDOW[+COMMON]@SOCKET`, with absolute paths.
+    #[must_use]
+    pub fn parse(text: &OsStr) -> Self {
+        let Some(text) = text.to_str() else { return Self::Socket(text.into()) };
+        if let Some((windows, socket)) =
+            text.rsplit_once("@/").filter(|(windows, _)| windows.starts_with('/'))
+        {
+            let (own, common) = match windows.split_once("+/") {
+                Some((own, common)) => (own, Some(Path::new("/").join(common))),
+                None => (windows, None),
+            };
+            return Self::Files { own: own.into(), common, socket: Path::new("/").join(socket) };
+        }
+        let path = PathBuf::from(text);
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        let is_device = path.starts_with(DEVICES) && name.is_some_and(|name| name.starts_with(DAX));
+        if is_device { Self::Window(path) } else { Self::Socket(path) }
+    }
+
+    /// The windows of this virtual machine that stand for devices, in the order of their numbers.
+    #[must_use]
+    pub fn windows() -> Vec<Self> {
+        let is_own =
+            |path: &PathBuf| Window::open(path, 0).is_ok_and(|window| window.header.kind == WindowKind::Own);
+        dax().into_iter().filter(is_own).map(Self::Window).collect()
+    }
+
+    /// Connects to the device, and proves that the program may use it. The first message is still to be sent.
+    ///
+    /// # Errors
+    /// What the kernel or the device says.
+    pub fn connect(&self) -> Result<Joined, JoinError> {
+        let (own, dial, find): (_, _, &dyn Fn(Uuid) -> Result<Window, JoinError>) = match self {
+            Self::Socket(path) => {
+                let connection = Connection::new(dial(path)?);
+                return Ok(Joined { connection, windows: Windows::default(), dial: Dial::Never });
+            }
+            Self::Window(path) => {
+                let own = Window::open(path, 0)?;
+                let port = own.header.port;
+                (own, Dial::Host(port), &find_common)
+            }
+            Self::Files { own, common, socket } => {
+                let find = move |_| Window::open(common.as_ref().ok_or(JoinError::NoCommon)?, DATA);
+                return Self::join(Window::open(own, DATA)?, Dial::Socket(socket.clone()), &find);
+            }
+        };
+        Self::join(own, dial, find)
+    }
+
+    fn join(
+        own: Window,
+        dial: Dial,
+        find: &dyn Fn(Uuid) -> Result<Window, JoinError>,
+    ) -> Result<Joined, JoinError> {
+        let read = |offset| own.read(offset);
+        let (connection, common) = open_program(dial.stream()?, own.header.uuid, claim(), read)?;
+        let is_it =
+            |window: &Window, uuid| window.header.uuid == uuid && window.header.kind == WindowKind::Common;
+        let common = match common {
+            None => None,
+            Some(uuid) => {
+                Some(find(uuid).ok().filter(|window| is_it(window, uuid)).ok_or(JoinError::NoCommon)?)
+            }
+        };
+        let windows = Windows { own: Some(own), common };
+        Ok(Joined { connection, windows, dial })
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(path) | Self::Window(path) => write!(f, "{}", path.display()),
+            Self::Files { own, common, socket } => {
+                write!(f, "{}", own.display())?;
+                common.iter().try_for_each(|common| write!(f, "+{}", common.display()))?;
+                write!(f, "@{}", socket.display())
+            }
+        }
+    }
+}
+
+/// Why a program can't use a device.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// What the kernel says.
+    #[error("{0}")]
+    Kernel(#[from] Errno),
+    /// What the device says.
+    #[error("{0}")]
+    Opening(#[from] OpeningError),
+    /// The window can't be mapped.
+    #[error("{0}")]
+    Memory(#[from] MemoryError),
+    /// It is something else.
+    #[error("it is no window of a device")]
+    NoWindow,
+    /// The device has a second window, which it has in common with others of its trust.
+    #[error("the window that the device has in common with others is missing, or can't be opened")]
+    NoCommon,
+}
+
+impl JoinError {
+    /// The error number for programs.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Kernel(errno) | Self::Opening(OpeningError::Socket(SocketError::Kernel(errno))) => {
+                errno.raw_os_error()
+            }
+            Self::Opening(OpeningError::Refused(refusal)) if refusal.errno > 0 => refusal.errno,
+            Self::NoCommon | Self::NoWindow => libc::ENODEV,
+            _ => libc::EIO,
+        }
+    }
+}
+
+/// A connection to a device.
+#[derive(Debug)]
+pub struct Joined {
+    /// For control messages.
+    pub connection: Connection,
+    /// Where memory is that the device gives as parts.
+    pub windows: Windows,
+    /// For what the device gives as tickets.
+    pub dial: Dial,
+}
+
+/// How to open another stream.
+#[derive(Clone, Debug)]
+pub enum Dial {
+    /// The device gives descriptors.
+    Never,
+    /// To the host, at this port.
+    Host(u32),
+    /// To a local socket.
+    Socket(PathBuf),
+}
+
+impl Dial {
+    fn stream(&self) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Never => Err(Errno::OPNOTSUPP),
+            Self::Host(port) => dial_host(*port),
+            Self::Socket(path) => dial_local(path, SocketType::STREAM),
+        }
+    }
+
+    /// The socket that the device gives.
+    ///
+    /// # Errors
+    /// If it gives none, or does not accept the ticket.
+    pub fn socket(&self, given: Given) -> Result<OwnedFd, JoinError> {
+        match given {
+            Given::Descriptor(socket) => Ok(socket),
+            Given::Stream(ticket) => Ok(open_ticket(self.stream()?, ticket)?),
+            Given::Part(_) | Given::Window(..) => Err(JoinError::NoWindow),
+        }
+    }
+}
+
+/// Connects to a device at a local socket, without sending anything.
+///
+/// # Errors
+/// What the kernel says.
+pub fn dial(path: &Path) -> Result<OwnedFd, Errno> {
+    dial_local(path, SocketType::SEQPACKET)
+}
+
+fn dial_local(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
+    let name = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &name)?;
+    Ok(socket)
+}
+
+/// Connects to a port of the host of this virtual machine (`vsock(7)`).
+fn dial_host(port: u32) -> Result<OwnedFd, Errno> {
+    let socket = socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: numbers, which may all be zero.
+    let mut name: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
+    (name.svm_family, name.svm_port, name.svm_cid) =
+        (libc::AF_VSOCK as libc::sa_family_t, port, libc::VMADDR_CID_HOST);
+    let len = size_of_val(&name) as libc::socklen_t;
+    // SAFETY: an address of that length.
+    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), len) } != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(socket)
+}
+
+/// Who this program is.
+fn claim() -> Claim {
+    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let (pid, uid) = (std::process::id() as i32, rustix::process::getuid().as_raw());
+    Claim { pid, uid, program: program.trim_end().into() }
+}
+
+/// All devices of this kind, in the order of their numbers.
+fn dax() -> Vec<PathBuf> {
+    let number = |name: &str| {
+        let (region, device) = name.strip_prefix(DAX)?.split_once('.')?;
+        Some((region.parse::<u32>().ok()?, device.parse::<u32>().ok()?))
+    };
+    let entries = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry.path())));
+    let mut found: Vec<_> = numbered.collect();
+    found.sort();
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// The common window with this identifier.
+fn find_common(uuid: Uuid) -> Result<Window, JoinError> {
+    let opened = dax().into_iter().filter_map(|path| Window::open(&path, 0).ok());
+    let mut found = opened.filter(|window| window.header.uuid == uuid);
+    found.next().ok_or(JoinError::NoCommon)
+}
+
+/// A window, open.
+#[derive(Debug)]
+pub struct Window {
+    file: Arc<OwnedFd>,
+    /// Where its data begins in the file.
+    base: u64,
+    header: WindowHeader,
+}
+
+impl Window {
+    /// Opens the window whose data begins at `base` of a device or file.
+    ///
+    /// # Errors
+    /// If it is none, or can't be opened.
+    pub fn open(path: &Path, base: u64) -> Result<Self, JoinError> {
+        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        // Pages that are not there would be the end of the program.
+        let is_whole = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => u64::try_from(stat.st_size).is_ok_and(|size| size >= base + PAGE),
+            FileType::CharacterDevice => true,
+            _ => false,
+        };
+        if !is_whole {
+            return Err(JoinError::NoWindow);
+        }
+        let mut bytes = [0; WindowHeader::BYTES];
+        let header = read(&file, base, 0, &mut bytes).then(|| WindowHeader::from_bytes(&bytes)).flatten();
+        let header = header.ok_or(JoinError::NoWindow)?;
+        Ok(Self { file: Arc::new(file), base, header })
+    }
+
+    /// The challenge at an offset.
+    fn read(&self, offset: u64) -> Option<Nonce> {
+        let mut nonce = Nonce::default();
+        let is_inside = offset.checked_add(nonce.len() as u64).is_some_and(|end| end <= self.header.len);
+        (is_inside && read(&self.file, self.base, offset, &mut nonce)).then_some(nonce)
+    }
+}
+
+/// Copies bytes of one page of a window.
+fn read(file: &OwnedFd, base: u64, offset: u64, out: &mut [u8]) -> bool {
+    let part = Part { window: WindowKind::Own, offset: offset / PAGE * PAGE, len: PAGE };
+    Memory::open_part(file, base, part).is_ok_and(|page| page.read((offset % PAGE) as usize, out))
+}
+
+/// The windows that a program has in common with a device.
+#[derive(Debug, Default)]
+pub struct Windows {
+    own: Option<Window>,
+    common: Option<Window>,
+}
+
+impl Windows {
+    /// The file of a part, and where the window's data begins there.
+    ///
+    /// # Errors
+    /// If there is no such part.
+    pub fn find(&self, given: Given) -> Result<(Arc<OwnedFd>, u64, Part), MemoryError> {
+        match given {
+            Given::Window(file, part) => Ok((Arc::new(file), DATA, part)),
+            Given::Part(part) => {
+                let window = match part.window {
+                    WindowKind::Own => &self.own,
+                    WindowKind::Common => &self.common,
+                };
+                let is_inside = |window: &&Window| part.end().is_some_and(|end| end <= window.header.len);
+                let window = window.as_ref().filter(is_inside).ok_or(MemoryError::NoPart)?;
+                Ok((window.file.clone(), window.base, part))
+            }
+            Given::Descriptor(_) | Given::Stream(_) => Err(MemoryError::NoPart),
+        }
+    }
+
+    /// Maps the first `len` bytes of memory of the device.
+    ///
+    /// # Errors
+    /// If it is not as agreed, or can't be mapped.
+    pub fn map(&self, given: Given, len: usize) -> Result<Memory, MemoryError> {
+        self.map_all(vec![given], len)
+    }
+
+    /// The same for memory in several parts of one window, or in one file.
+    ///
+    /// # Errors
+    /// As of [`Self::map`].
+    pub fn map_all(&self, given: Vec<Given>, len: usize) -> Result<Memory, MemoryError> {
+        if let [Given::Descriptor(file)] = &given[..] {
+            return Memory::open(file, len);
+        }
+        let found = given.into_iter().map(|given| self.find(given)).collect::<Result<Vec<_>, _>>()?;
+        let (file, base, first) = found.first().ok_or(MemoryError::NoPart)?;
+        let parts: Vec<_> = found.iter().map(|(.., part)| *part).collect();
+        let memory = Memory::open_parts(&**file, *base, &parts)?;
+        let is_one = parts.iter().all(|part| part.window == first.window);
+        if is_one && memory.len() >= len { Ok(memory) } else { Err(MemoryError::NoPart) }
+    }
+}
+
+#[cfg(all(test, not(any(miri, loom))))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_as_written() {
+        let files = |common: Option<&str>| Endpoint::Files {
+            own: "/a/own".into(),
+            common: common.map(PathBuf::from),
+            socket: "/b@c/socket".into(),
+        };
+        let all = [
+            ("/run/viaduct/rdma/c1", Endpoint::Socket("/run/viaduct/rdma/c1".into())),
+            ("relative@x", Endpoint::Socket("relative@x".into())),
+            ("/dev/dax0.0", Endpoint::Window("/dev/dax0.0".into())),
+            ("/dev/shm/x", Endpoint::Socket("/dev/shm/x".into())),
+        ];
+        for (text, endpoint) in all {
+            assert_eq!((Endpoint::parse(text.as_ref()), endpoint.to_string()), (endpoint, text.to_owned()));
+        }
+        for (text, endpoint) in
+            [("/a/own@/b@c/socket", files(None)), ("/a/own+/a/x@/b@c/socket", files(Some("/a/x")))]
+        {
+            assert_eq!((Endpoint::parse(text.as_ref()), endpoint.to_string()), (endpoint, text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_window_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("window");
+        assert!(matches!(Window::open(&path, 0), Err(JoinError::Kernel(Errno::NOENT))));
+        assert!(matches!(Window::open(Path::new("/dev/null"), 0), Err(JoinError::NoWindow)));
+        std::fs::write(&path, [0; 4095]).unwrap();
+        assert!(matches!(Window::open(&path, 0), Err(JoinError::NoWindow)));
+        std::fs::write(&path, [0; 8192]).unwrap();
+        assert!(matches!(Window::open(&path, 0), Err(JoinError::NoWindow)));
+        let uuid = Uuid([3; 16]);
+        let header = WindowHeader { kind: WindowKind::Own, uuid, len: 8192, port: 1, name: "web".into() };
+        let mut bytes = vec![0; 3 * 4096];
+        bytes[4096..4096 + WindowHeader::BYTES].copy_from_slice(&header.to_bytes());
+        bytes[8192..8192 + 32].fill(9);
+        std::fs::write(&path, bytes).unwrap();
+        let window = Window::open(&path, 4096).unwrap();
+        assert_eq!((&window.header, window.read(4096)), (&header, Some([9; 32])));
+        assert!(window.read(8192).is_none() && window.read(u64::MAX).is_none());
+        let windows = Windows { own: Some(window), common: None };
+        let part = |window, offset, len| Given::Part(Part { window, offset, len });
+        assert!(windows.map(part(WindowKind::Own, 4096, 4096), 4096).is_ok());
+        for (given, len) in [
+            (part(WindowKind::Common, 4096, 4096), 1),
+            (part(WindowKind::Own, 4096, 8192), 1),
+            (part(WindowKind::Own, 4096, 4096), 4097),
+            (Given::Stream(crate::Ticket(1)), 1),
+        ] {
+            assert!(windows.map(given, len).is_err());
+        }
+    }
+}
