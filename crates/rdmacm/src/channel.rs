@@ -1,5 +1,5 @@
-//! Event channels. A channel's descriptor is an epoll of two others: the socket to which devices write events, and one
-//! that is readable if events were read from there but not delivered yet.
+//! Event channels. A channel's descriptor is an epoll of others: the sockets to which devices write events, and one that
+//! is readable if events were read from there but not delivered yet.
 
 use crate::abi::EventChannel;
 use crate::device::{self, Device, lock};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
-use uverbs::{Connection, Lent, SocketError};
+use uverbs::{Connection, SocketError, Stream};
 
 /// A channel; the part that C sees comes first.
 #[repr(C)]
@@ -30,7 +30,8 @@ pub struct Channel {
 /// Events on their way.
 #[derive(Debug)]
 struct Waiting {
-    socket: Connection,
+    /// Where they come from: one for all devices that take a descriptor of it, and those of other devices.
+    sockets: Vec<Connection>,
     /// Events that were read from the socket.
     read: VecDeque<CmEvent>,
     /// Readable while there are any.
@@ -43,25 +44,28 @@ impl Channel {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
         let is_read = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for descriptor in [&ours, &is_read] {
-            epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        }
-        let mut handles = BTreeMap::new();
-        let mut failed = Errno(libc::ENODEV);
+        let (mut handles, mut sockets) = (BTreeMap::new(), Vec::new());
+        let (mut failed, mut is_used) = (Errno(libc::ENODEV), false);
         for device in device::all() {
-            match device.create(CmRequest::CreateChannel { tag: device.tag }, &[Lent::from(theirs.as_fd())]) {
-                Ok(handle) => drop(handles.insert(device.tag, handle)),
+            match device.create_channel(theirs.as_fd()) {
+                Ok((handle, own)) => {
+                    handles.insert(device.tag, handle);
+                    is_used |= own.is_none();
+                    sockets.extend(own.map(|own| Connection::Stream(Stream::new(own))));
+                }
                 Err(error) => failed = error,
             }
         }
         if handles.is_empty() {
             return Err(failed);
         }
-        let socket = Connection::new(ours);
-        let waiting = Mutex::new(Waiting { socket, read: VecDeque::new(), is_read });
+        sockets.extend(is_used.then(|| Connection::new(ours)));
+        for descriptor in sockets.iter().map(AsFd::as_fd).chain([is_read.as_fd()]) {
+            epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        let waiting = Mutex::new(Waiting { sockets, read: VecDeque::new(), is_read });
         let public = EventChannel { fd: epoll.as_raw_fd() };
         Ok(Arc::into_raw(Arc::new(Self {
             public,
@@ -172,12 +176,18 @@ impl Channel {
 
 impl Waiting {
     fn receive(&mut self) -> Result<Option<CmEvent>, Errno> {
-        match self.socket.receive::<CmEvent>() {
-            Ok((event, _)) => Ok(Some(event)),
-            Err(SocketError::Kernel(rustix::io::Errno::AGAIN)) => Ok(None),
-            Err(SocketError::Malformed(_)) => Err(Errno(libc::EPROTO)),
-            Err(_) => Err(Errno(libc::ENODEV)),
+        let mut at = 0;
+        while let Some(socket) = self.sockets.get_mut(at) {
+            match socket.receive_now::<CmEvent>() {
+                Ok(Some((event, _))) => return Ok(Some(event)),
+                Ok(None) => at += 1,
+                Err(SocketError::Malformed(_)) => return Err(Errno(libc::EPROTO)),
+                // Others may go on. If there are none, the descriptor stays readable, and this error stays.
+                Err(_) if self.sockets.len() > 1 => drop(self.sockets.remove(at)),
+                Err(_) => return Err(Errno(libc::ENODEV)),
+            }
         }
+        Ok(None)
     }
 
     /// Makes the channel's descriptor readable, or not.

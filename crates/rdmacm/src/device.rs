@@ -5,13 +5,13 @@ use crate::address;
 use crate::error::{self, Errno, made};
 use crate::verbs;
 use libc::{c_int, c_void};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, Lent, Refusal, Reply, Request, VERSION};
+use uverbs::{Connection, Dial, Endpoint, Given, Joined, Lent, Refusal, Reply, Request, VERSION};
 
 /// No device has more GIDs.
 const GIDS: c_int = 256;
@@ -26,8 +26,8 @@ pub struct Device {
     pub max_responder_resources: u8,
     /// Most READs and atomics that a queue pair has in progress.
     pub max_initiator_depth: u8,
-    path: PathBuf,
-    connection: Mutex<Option<Connection>>,
+    endpoint: Endpoint,
+    connection: Mutex<Option<(Connection, Dial)>>,
     pd: Mutex<Option<usize>>,
 }
 
@@ -87,7 +87,7 @@ unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     name.to_bytes().starts_with(VIADUCT.as_bytes()).then_some(())?;
     // SAFETY: one of our devices is part of a larger structure, with a terminated path.
     let path = unsafe { CStr::from_ptr((&raw const (*device.cast::<ViaductDevice>()).socket).cast()) };
-    let path = PathBuf::from(path.to_str().ok()?);
+    let endpoint = Endpoint::parse(OsStr::from_bytes(path.to_bytes()));
     // SAFETY: the caller's promise.
     let context = unsafe { verbs::ibv_open_device(device) };
     // SAFETY: it consists of numbers.
@@ -102,7 +102,7 @@ unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
         context,
         max_responder_resources: limit(attr.max_qp_rd_atom),
         max_initiator_depth: limit(attr.max_qp_init_rd_atom),
-        path,
+        endpoint,
         connection: Mutex::new(None),
         pd: Mutex::new(None),
     })
@@ -168,40 +168,55 @@ impl Device {
     }
 
     /// Makes a request to the device.
-    pub fn ask(&self, request: CmRequest, along: &[Lent<'_>]) -> Result<Reply, Errno> {
+    pub fn ask(&self, request: CmRequest) -> Result<Reply, Errno> {
+        self.ask_with(request, None).map(|(reply, _)| reply)
+    }
+
+    /// Makes a request with a descriptor, if the device takes it. Otherwise it may give a socket of its own.
+    fn ask_with(
+        &self,
+        request: CmRequest,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), Errno> {
         let mut connection = lock(&self.connection);
-        let open = match &mut *connection {
+        let (open, dial) = match &mut *connection {
             Some(open) => open,
             none => none.insert(self.connect()?),
         };
-        let answer = exchange(open, request, along);
+        let along = descriptor.map(Lent::from).filter(|_| matches!(open, Connection::Local(_)));
+        let answer = exchange(open, request, along.as_slice());
+        let dial = dial.clone();
         if answer.is_err() {
             *connection = None;
         }
-        answer?.map_err(|refusal| Errno(refusal.errno))
+        let (reply, given) = answer?;
+        let reply = reply.map_err(|refusal| Errno(refusal.errno))?;
+        let socket = given.into_iter().next().map(|given| dial.socket(given)).transpose();
+        Ok((reply, socket.map_err(|error| Errno(error.errno()))?))
     }
 
     /// Makes a request whose answer has no content.
     pub fn order(&self, request: CmRequest) -> Result<(), Errno> {
-        self.ask(request, &[]).map(drop)
+        self.ask(request).map(drop)
     }
 
     /// Makes a request whose answer is a number.
-    pub fn create(&self, request: CmRequest, along: &[Lent<'_>]) -> Result<u32, Errno> {
-        match self.ask(request, along)? {
-            Reply::Handle(handle) => Ok(handle),
-            _ => Err(Errno(libc::EPROTO)),
-        }
+    pub fn create(&self, request: CmRequest) -> Result<u32, Errno> {
+        handle(&self.ask(request)?)
     }
 
-    fn connect(&self) -> Result<Connection, Errno> {
-        let family = AddressFamily::UNIX;
-        let socket = rustix::net::socket_with(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
-        let mut connection = Connection::new(socket);
-        let hello = exchange(&mut connection, CmRequest::Hello { version: VERSION }, &[])?;
+    /// Creates a channel, whose events come to this socket's other end or, if one is returned, to that socket.
+    pub fn create_channel(&self, socket: BorrowedFd<'_>) -> Result<(u32, Option<OwnedFd>), Errno> {
+        let (reply, own) = self.ask_with(CmRequest::CreateChannel { tag: self.tag }, Some(socket))?;
+        Ok((handle(&reply)?, own))
+    }
+
+    fn connect(&self) -> Result<(Connection, Dial), Errno> {
+        let Joined { mut connection, dial, .. } =
+            self.endpoint.connect().map_err(|error| Errno(error.errno()))?;
+        let (hello, _) = exchange(&mut connection, CmRequest::Hello { version: VERSION }, &[])?;
         hello.map_err(|refusal| Errno(refusal.errno))?;
-        Ok(connection)
+        Ok((connection, dial))
     }
 }
 
@@ -209,11 +224,15 @@ fn exchange(
     connection: &mut Connection,
     request: CmRequest,
     along: &[Lent<'_>],
-) -> Result<Result<Reply, Refusal>, Errno> {
+) -> Result<(Result<Reply, Refusal>, Vec<Given>), Errno> {
     // Whatever is wrong with the connection, the device is not available any more.
     let gone = |_| Errno(libc::ENODEV);
     connection.send(&Request::Cm(request), along).map_err(gone)?;
-    connection.receive::<Result<Reply, Refusal>>().map(|(answer, _)| answer).map_err(gone)
+    connection.receive().map_err(gone)
+}
+
+const fn handle(reply: &Reply) -> Result<u32, Errno> {
+    if let Reply::Handle(handle) = reply { Ok(*handle) } else { Err(Errno(libc::EPROTO)) }
 }
 
 /// Open devices, terminated by null.

@@ -158,7 +158,7 @@ impl Id {
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         };
         let channel = self.channel()?.at(device)?;
-        let handle = device.create(CmRequest::CreateId { channel, port_space, qp_type }, &[])?;
+        let handle = device.create(CmRequest::CreateId { channel, port_space, qp_type })?;
         let binding = Binding { device, handle };
         for option in self.state(|state| state.options.clone()) {
             let set = device.order(CmRequest::SetOption { id: handle, option });

@@ -18,7 +18,7 @@ use uverbs::{QpState, Reply};
 /// The attributes for an identifier's queue pair in a transition to a state.
 fn attributes(id: &Id, state: u32) -> Result<(QpAttr, c_int), Errno> {
     let binding = id.binding()?;
-    match binding.device.ask(CmRequest::InitQpAttr { id: binding.handle, state }, &[])? {
+    match binding.device.ask(CmRequest::InitQpAttr { id: binding.handle, state })? {
         Reply::Cm(CmReply::QpAttributes { mask, attributes }) => Ok(((&attributes).into(), mask as c_int)),
         _ => Err(Errno(libc::EPROTO)),
     }

@@ -42,7 +42,7 @@ fn bind_everywhere(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
 }
 
 fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
-    match binding.device.ask(CmRequest::BindAddr { id: binding.handle, address }, &[])? {
+    match binding.device.ask(CmRequest::BindAddr { id: binding.handle, address })? {
         Reply::Cm(CmReply::Bound(bound)) => Ok(bound),
         _ => Err(Errno(libc::EPROTO)),
     }
