@@ -17,6 +17,9 @@ pub const CAPABILITIES: ibv_odp_caps = {
     ibv_odp_caps { general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT, per_transport_caps }
 };
 
+/// If the device reaches only pages of its window: what is paged in later is not there.
+pub const NO_CAPABILITIES: ibv_odp_caps = ibv_odp_caps { general_caps: 0, per_transport_caps: [0; 3] };
+
 /// Where the requested pages are, if they may be prefetched so (`ibv_advise_mr(3)`).
 fn find(region: &Region, pd: u32, sge: &ibv_sge, writes: bool) -> Outcome<(usize, usize)> {
     let needs = if writes { access::LOCAL_WRITE } else { 0 };

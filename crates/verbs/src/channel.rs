@@ -5,7 +5,7 @@ use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{Outcome, code, or_minus_one, pointer};
 use crate::feed::Feed;
-use crate::link::{only, socket};
+use crate::link::only;
 use crate::lock::acknowledge;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ unsafe fn create(context: *mut ibv_context) -> Outcome<*mut ibv_comp_channel> {
     let (Reply::Handle(handle), given) = link.ask_for(&Request::CreateChannel)? else {
         return Err(libc::EIO);
     };
-    let events = Feed::new(socket(only(given)?)?, Some(link.life()))?;
+    let events = Feed::new(link.socket(only(given)?)?, Some(link.life()))?;
     let c = ibv_comp_channel { context, fd: events.number(), refcnt: 0 };
     Ok(Box::into_raw(Box::new(Channel { c, handle, events })).cast())
 }

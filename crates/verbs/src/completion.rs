@@ -5,7 +5,7 @@ use crate::channel::Channel;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
 use crate::events::{About, forget};
-use crate::link::{map, only};
+use crate::link::{Link, only};
 use crate::lock::{Guard, Lock, wait_for_acknowledgements};
 use crate::queue_pair::Qp;
 use std::cell::UnsafeCell;
@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use uverbs::completion::opcode::RECV;
 use uverbs::completion::{INLINE, INLINE_SHARED};
-use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkQueue, WorkRequest};
+use uverbs::{
+    Arm, Completion, CompletionQueue, Given, Placement, Reply, Request, Segment, WorkQueue, WorkRequest,
+};
 
 /// Empty polls, some microseconds, after which the thread yields the CPU.
 const YIELD: u32 = 256;
@@ -353,7 +355,7 @@ pub(crate) unsafe fn create(
     let (Reply::Cq { cq, entries }, given) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    let queue = queue(entries, given)?;
+    let queue = queue(&ours.link, entries, given)?;
     let base = ibv_cq {
         context,
         channel,
@@ -392,11 +394,11 @@ pub(crate) unsafe fn create(
     Ok(made.cast())
 }
 
-fn queue(entries: u32, given: Vec<uverbs::Given>) -> Outcome<CompletionQueue> {
+fn queue(link: &Link, entries: u32, given: Vec<Given>) -> Outcome<CompletionQueue> {
     if !entries.is_power_of_two() {
         return Err(libc::EIO);
     }
-    let memory = map(only(given)?, uverbs::completion::bytes(entries))?;
+    let memory = link.map(only(given)?, uverbs::completion::bytes(entries))?;
     Ok(CompletionQueue::new(memory, entries))
 }
 
@@ -424,7 +426,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     let mut state = ours.state.lock();
     let resized = ours.context().link.ask_for(&Request::ResizeCq { cq: handle, entries }).and_then(|reply| {
         let (Reply::Cq { entries, .. }, given) = reply else { return Err(libc::EIO) };
-        state.queue = queue(entries, given)?;
+        state.queue = queue(&ours.context().link, entries, given)?;
         // SAFETY: a completion queue of ours.
         unsafe { (*cq).cqe = c_int::try_from(entries).unwrap_or(c_int::MAX) };
         Ok(())

@@ -34,7 +34,7 @@ impl Context {
         let context = ibv_context {
             device,
             ops: operations(),
-            cmd_fd: link.control(),
+            cmd_fd: link.control().number(),
             async_fd: link.events().number(),
             num_comp_vectors: completion_vectors(),
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -142,7 +142,7 @@ const fn extended(context: ibv_context) -> verbs_context {
 
 fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> {
     // SAFETY: a device of ours.
-    let link = Link::open(unsafe { Device::of(device) }.path())?;
+    let link = Link::open(unsafe { Device::of(device) }.endpoint())?;
     let context = Box::into_raw(Box::new(Context::new(device, link)));
     // SAFETY: it was just made; a place in it.
     Ok(unsafe { context.byte_add(offset_of!(verbs_context, context)).cast() })

@@ -1,30 +1,30 @@
-//! Devices: one for each socket of the daemon to which we may connect.
+//! Devices: one for each socket of the daemon to which we may connect, and for each window of a virtual machine.
 
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, VIADUCT, ibv_device, viaduct_device};
-use crate::link::{Link, dial};
+use crate::link::Link;
 use crate::sysfs::root;
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use uverbs::{Endpoint, dial};
 
 /// The directory of the daemon's sockets.
 const DIRECTORY: &str = "/run/viaduct/rdma";
-/// Other sockets, separated by colons.
+/// Other devices ([`Endpoint::parse`]), separated by colons.
 const VARIABLE: &CStr = c"VIADUCT_RDMA";
 
 /// A device. It is never freed: programs keep pointers to it, and there are few.
 #[repr(C)]
 pub struct Device {
     c: viaduct_device,
-    path: PathBuf,
+    endpoint: Endpoint,
     index: usize,
     guid: OnceLock<u64>,
 }
 
 impl Device {
-    fn new(path: PathBuf, index: usize) -> Self {
+    fn new(endpoint: Endpoint, index: usize) -> Self {
         let name = format!("{VIADUCT}{index}");
         let uverbs = format!("uverbs{index}");
         let class = root().to_string_lossy() + "/class";
@@ -37,8 +37,8 @@ impl Device {
             dev_name: text(&uverbs),
             name: text(&name),
         };
-        let c = viaduct_device { device, socket: text(&path.to_string_lossy()) };
-        Self { c, path, index, guid: OnceLock::new() }
+        let c = viaduct_device { device, socket: text(&endpoint.to_string()) };
+        Self { c, endpoint, index, guid: OnceLock::new() }
     }
 
     /// The device behind a pointer of the C interface.
@@ -50,9 +50,9 @@ impl Device {
         unsafe { &*device.cast() }
     }
 
-    /// Its socket.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Where it is.
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn guid(&self) -> u64 {
@@ -60,7 +60,7 @@ impl Device {
         let known = self.guid.get().copied();
         known
             .or_else(|| {
-                let asked = Link::open(&self.path).ok()?.info().node_guid;
+                let asked = Link::open(&self.endpoint).ok()?.info().node_guid;
                 Some(*self.guid.get_or_init(|| asked))
             })
             .unwrap_or(0)
@@ -76,36 +76,36 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The sockets to try, in order.
-fn sockets() -> Vec<PathBuf> {
+/// The devices to try, in order.
+fn endpoints() -> Vec<Endpoint> {
     // For a program with more rights than its user, the user's variable must not determine to whom the program shows
     // its memory.
-    if let Some(paths) = crate::environment::variable(VARIABLE) {
-        let paths = paths.to_bytes().split(|byte| *byte == b':').filter(|path| !path.is_empty());
-        return paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
+    if let Some(all) = crate::environment::variable(VARIABLE) {
+        let all = all.to_bytes().split(|byte| *byte == b':').filter(|it| !it.is_empty());
+        return all.map(|it| Endpoint::parse(OsStr::from_bytes(it))).collect();
     }
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-    let mut paths: Vec<PathBuf> = sockets.map(|entry| entry.path()).collect();
+    let mut paths: Vec<_> = sockets.map(|entry| entry.path()).collect();
     paths.retain(|path| dial(path).is_ok());
     paths.sort();
-    paths
+    paths.into_iter().map(Endpoint::Socket).chain(Endpoint::windows()).collect()
 }
 
 static KNOWN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
-/// The same device for the same socket and name, however often it is requested.
+/// The same device for the same place and name, however often it is requested.
 fn devices() -> Vec<&'static Device> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let find = |(index, path): (usize, PathBuf)| {
-        let same = known.iter().find(|device| device.index == index && device.path == path).copied();
+    let find = |(index, endpoint): (usize, Endpoint)| {
+        let same = known.iter().find(|device| device.index == index && device.endpoint == endpoint).copied();
         same.unwrap_or_else(|| {
-            let device: &'static Device = Box::leak(Box::new(Device::new(path, index)));
+            let device: &'static Device = Box::leak(Box::new(Device::new(endpoint, index)));
             known.push(device);
             device
         })
     };
-    sockets().into_iter().enumerate().map(find).collect()
+    endpoints().into_iter().enumerate().map(find).collect()
 }
 
 #[unsafe(no_mangle)]
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn names_follow_the_index_and_text_is_cut() {
-        let device = Device::new("/x".into(), 3);
+        let device = Device::new(Endpoint::Socket("/x".into()), 3);
         // SAFETY: terminated, as `text` does.
         let name = |field: *const c_char| unsafe { CStr::from_ptr(field) }.to_str().unwrap().to_owned();
         let c = &device.c.device;

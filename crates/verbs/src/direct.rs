@@ -12,7 +12,7 @@ mod copies;
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
 use crate::far::Far;
-use crate::link::{Link, map, socket};
+use crate::link::Link;
 use crate::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub struct Direct {
     own_cq: CompletionSink,
     memory: Far,
     channel: Option<OwnedFd>,
-    /// A notification is missing, because the peer's channel had no room for it.
+    /// A notification is missing, because the peer's channel had no room for it, or only the device reaches it.
     pub is_untold: bool,
     /// For the current request: our parts, the receive's list, and where that is.
     parts: Vec<Part>,
@@ -101,34 +101,37 @@ impl Direct {
     /// # Errors
     /// `EAGAIN` if the peer is not ready; other errors if it never will be.
     pub fn open(link: &Link, qpn: u32) -> Outcome<Self> {
-        let (Reply::Direct(peer), mut files) = link.ask_for(&Request::Direct { qpn })? else {
+        let (Reply::Direct(peer), mut given) = link.ask_for(&Request::Direct { qpn })? else {
             return Err(libc::EIO);
         };
-        let shared = if peer.takes_shared { Some(files.pop().ok_or(libc::EIO)?) } else { None };
-        let channel = if peer.has_socket { files.pop().map(socket).transpose()? } else { None };
+        let shared = if peer.takes_shared { Some(given.pop().ok_or(libc::EIO)?) } else { None };
+        let channel = if peer.has_socket { given.pop().and_then(Given::descriptor) } else { None };
         let [bond, qp, cq, regions, own_regions, own_cq] =
-            <[Given; 6]>::try_from(files).map_err(|_| libc::EIO)?;
+            <[Given; 6]>::try_from(given).map_err(|_| libc::EIO)?;
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
             return Err(libc::EIO);
         }
-        let qp = Arc::new(map(qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let qp = Arc::new(link.map(qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
         let receives = match shared {
-            Some(file) => {
-                let queue = Arc::new(map(file, peer.receive.end())?);
+            Some(queue) => {
+                let queue = Arc::new(link.map(queue, peer.receive.end())?);
                 SharedSource::new(queue, peer.receive, peer.taker).map(Receives::Shared)
             }
             None => WorkSource::new(qp.clone(), peer.receive).map(Receives::Own),
         };
-        let table = |given, regions| RegionTable::open(socket(given)?, regions).map_err(|_| libc::EIO);
+        let table = |given, regions| match given {
+            Given::Descriptor(file) => RegionTable::open(file, regions).map_err(|_| libc::EIO),
+            part => Ok(RegionTable::new(link.map(part, RegionTable::bytes(regions))?, regions)),
+        };
         Ok(Self {
-            bond: Bond::new(map(bond, Bond::BYTES)?),
+            bond: Bond::new(link.map(bond, Bond::BYTES)?),
             receives: receives.map_err(|_| libc::EIO)?,
             parcels: Parcels::new(qp, peer.parcels).map_err(|_| libc::EIO)?,
-            peer_cq: CompletionSink::new(map(cq, bytes(peer.entries))?, peer.entries),
+            peer_cq: CompletionSink::new(link.map(cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
             windows: Windows::default(),
             own_regions: table(own_regions, peer.own_regions)?,
-            own_cq: CompletionSink::new(map(own_cq, bytes(peer.own_entries))?, peer.own_entries),
+            own_cq: CompletionSink::new(link.map(own_cq, bytes(peer.own_entries))?, peer.own_entries),
             memory: Far::Unknown,
             channel,
             is_untold: false,
@@ -433,11 +436,14 @@ impl Direct {
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let solicited = request.flags & send_flags::SOLICITED != 0;
         let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
-        if let Some(channel) = self.channel.as_ref().filter(|_| tells) {
+        if tells && self.peer.has_channel {
             use rustix::net::{SendFlags, send};
-            let told = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            point(Point::Told);
-            self.is_untold |= told == Err(rustix::io::Errno::AGAIN);
+            self.is_untold |= self.channel.as_ref().is_none_or(|channel| {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                let told = send(channel, &self.peer.cq.to_ne_bytes(), flags);
+                point(Point::Told);
+                told == Err(rustix::io::Errno::AGAIN)
+            });
         }
         Some(())
     }

@@ -1,10 +1,10 @@
 //! A peer's memory that is in no file: its process gives us access to all of it, or we do without.
 
-use crate::link::{Link, only, socket};
+use crate::link::{Link, only};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
-use uverbs::{Reply, Request, TOKEN};
+use uverbs::{Given, Reply, Request, TOKEN};
 
 /// The peer's memory that is in no file.
 pub enum Far {
@@ -45,9 +45,9 @@ impl Far {
     #[cold]
     pub fn open(&mut self, link: &Link, qpn: u32) -> bool {
         *self = match link.ask_for(&Request::Memory { qpn }) {
-            Ok((Reply::Memory { pid, token }, files)) => {
+            Ok((Reply::Memory { pid, token }, given)) => {
                 let there = |memory| Self::There { process: process(&memory, pid, token), memory };
-                only(files).and_then(socket).map_or(Self::Refused, there)
+                only(given).ok().and_then(Given::descriptor).map_or(Self::Refused, there)
             }
             _ => Self::Refused,
         };

@@ -8,7 +8,8 @@ use crate::errno::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::sockopt::socket_type;
+use rustix::net::{RecvFlags, SocketType, recv};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,12 +19,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Feed<const N: usize> {
     socket: OwnedFd,
-    /// Events that were taken from the socket because they had to be examined.
-    waiting: Mutex<VecDeque<[u8; N]>>,
+    /// Whether it has no boundaries between events.
+    is_stream: bool,
+    waiting: Mutex<Waiting<N>>,
     /// Readable while there are some.
     any: OwnedFd,
     /// What programs poll.
     all: OwnedFd,
+}
+
+/// What was taken from the socket.
+#[derive(Debug)]
+struct Waiting<const N: usize> {
+    /// Events that had to be examined.
+    events: VecDeque<[u8; N]>,
+    /// The event that is coming, and how much of it came.
+    next: ([u8; N], usize),
 }
 
 impl<const N: usize> Feed<N> {
@@ -41,9 +52,11 @@ impl<const N: usize> Feed<N> {
         let add = |fd: BorrowedFd<'_>, wanted| epoll::add(&all, fd, epoll::EventData::new_u64(0), wanted);
         add(socket.as_fd(), epoll::EventFlags::IN)?;
         add(any.as_fd(), epoll::EventFlags::IN)?;
-        // Its end is reported without being requested; nothing else from it matters here.
-        life.map_or(Ok(()), |life| add(life, epoll::EventFlags::empty()))?;
-        Ok(Self { socket, waiting: Mutex::default(), any, all })
+        // Nothing else from it matters here.
+        life.map_or(Ok(()), |life| add(life, epoll::EventFlags::RDHUP))?;
+        let is_stream = socket_type(&socket)? == SocketType::STREAM;
+        let waiting = Mutex::new(Waiting { events: VecDeque::new(), next: ([0; N], 0) });
+        Ok(Self { socket, is_stream, waiting, any, all })
     }
 
     /// Number of the descriptor that programs poll, and may make non-blocking.
@@ -56,7 +69,7 @@ impl<const N: usize> Feed<N> {
         &self.socket
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<[u8; N]>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<N>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,12 +86,12 @@ impl<const N: usize> Feed<N> {
             if let Some(event) = self.take() {
                 return Ok(Some(event));
             }
-            match self.receive() {
+            match self.receive(&mut self.waiting()) {
                 Err(Errno::AGAIN) => {}
                 other => return other,
             }
             let mut wanted = [
-                PollFd::from_borrowed_fd(life, PollFlags::empty()),
+                PollFd::from_borrowed_fd(life, PollFlags::RDHUP),
                 PollFd::new(&self.socket, PollFlags::IN),
                 PollFd::new(&self.any, PollFlags::IN),
             ];
@@ -98,20 +111,25 @@ impl<const N: usize> Feed<N> {
     /// Takes a waiting event.
     fn take(&self) -> Option<[u8; N]> {
         let mut waiting = self.waiting();
-        let taken = waiting.pop_front()?;
-        if waiting.is_empty() {
+        let taken = waiting.events.pop_front()?;
+        if waiting.events.is_empty() {
             let _ = rustix::io::read(&self.any, &mut [0; 8]);
         }
         Some(taken)
     }
 
     /// The next event from the socket; `None` if that ended.
-    fn receive(&self) -> rustix::io::Result<Option<[u8; N]>> {
-        let mut event = [0; N];
+    fn receive(&self, waiting: &mut Waiting<N>) -> rustix::io::Result<Option<[u8; N]>> {
+        let (event, has) = &mut waiting.next;
         loop {
-            match recv(&self.socket, &mut event, RecvFlags::DONTWAIT)?.0 {
+            match recv(&self.socket, &mut event[*has..], RecvFlags::DONTWAIT)?.0 {
                 0 => return Ok(None),
-                len if len == N => return Ok(Some(event)),
+                len if *has + len == N => {
+                    *has = 0;
+                    return Ok(Some(*event));
+                }
+                // Others than the device may write to a socket with boundaries, too.
+                len if self.is_stream => *has += len,
                 _ => {}
             }
         }
@@ -120,14 +138,60 @@ impl<const N: usize> Feed<N> {
     /// Drops events of a destroyed object; the device sends no more of them.
     pub fn forget(&self, is_its: impl Fn([u8; N]) -> bool) {
         let mut waiting = self.waiting();
-        while let Ok(Some(event)) = self.receive() {
-            waiting.push_back(event);
+        while let Ok(Some(event)) = self.receive(&mut waiting) {
+            waiting.events.push_back(event);
         }
-        waiting.retain(|event| !is_its(*event));
-        if waiting.is_empty() {
+        waiting.events.retain(|event| !is_its(*event));
+        if waiting.events.is_empty() {
             let _ = rustix::io::read(&self.any, &mut [0; 8]);
         } else {
             let _ = rustix::io::write(&self.any, &1_u64.to_ne_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, send, socketpair};
+
+    fn feed(kind: SocketType) -> (Feed<8>, OwnedFd, OwnedFd, OwnedFd) {
+        let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let ((ours, theirs), (life, end)) = (pair(kind), pair(SocketType::STREAM));
+        let feed = Feed::new(ours, Some(life.as_fd())).unwrap();
+        rustix::io::ioctl_fionbio(&feed.all, true).unwrap();
+        (feed, theirs, life, end)
+    }
+
+    #[test]
+    fn events_come_whole_over_a_stream() {
+        let (feed, device, life, end) = feed(SocketType::STREAM);
+        let next = || feed.next(life.as_fd());
+        let bytes: Vec<u8> = (0..24).collect();
+        for (at, part) in [(0, 3), (3, 4), (7, 1), (8, 11), (19, 5)] {
+            send(&device, &bytes[at..at + part], SendFlags::empty()).unwrap();
+            if at + part == 24 {
+                // The second one was dropped, although only a part of it had come.
+                feed.forget(|event| event[0] == 8);
+                assert_eq!(next(), Ok(Some([16, 17, 18, 19, 20, 21, 22, 23])));
+            } else if at + part == 8 {
+                assert_eq!(next(), Ok(Some([0, 1, 2, 3, 4, 5, 6, 7])));
+            } else if at < 8 {
+                assert_eq!(next(), Err(libc::EAGAIN));
+            }
+        }
+        send(&device, &bytes[..8], SendFlags::empty()).unwrap();
+        drop(end);
+        assert_eq!((next(), next()), (Ok(Some([0, 1, 2, 3, 4, 5, 6, 7])), Ok(None)));
+    }
+
+    #[test]
+    fn nonsense_of_others_does_not_shift_events_with_boundaries() {
+        let (feed, device, life, _end) = feed(SocketType::SEQPACKET);
+        send(&device, &[1, 2, 3], SendFlags::empty()).unwrap();
+        send(&device, &[7; 8], SendFlags::empty()).unwrap();
+        assert_eq!(feed.next(life.as_fd()), Ok(Some([7; 8])));
+        drop(device);
+        assert_eq!(feed.next(life.as_fd()), Ok(None));
     }
 }

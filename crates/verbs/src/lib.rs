@@ -17,6 +17,7 @@ pub mod channel;
 pub mod completion;
 pub mod completion_ex;
 pub mod context;
+mod control;
 pub mod device;
 mod direct;
 mod environment;

@@ -1,30 +1,35 @@
 //! The connection to the device: control messages, doorbells, and whether it is alive.
 
+use crate::control::Control;
 use crate::errno::Outcome;
 use crate::feed::Feed;
+use crate::moved_pages::{self, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{SendFlags, send};
 use std::ffi::c_int;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use uverbs::{
-    Connection, DeviceInfo, Doorbells, Given, Lent, Memory, Point, Refusal, Reply, Request, Rung,
-    SocketError, point,
+    DeviceInfo, Dial, Doorbells, Endpoint, Given, JoinError, Joined, Lent, Memory, PAGE, Refusal, Reply,
+    Request, Rung, Windows,
 };
 
 /// A device that was greeted.
 #[derive(Debug)]
 pub struct Link {
-    control: Mutex<Connection>,
+    control: Arc<Control>,
+    windows: Windows,
+    dial: Dial,
     doorbells: Doorbells,
     wake: OwnedFd,
     events: Feed<8>,
     info: DeviceInfo,
     dead: AtomicBool,
+    is_remote: bool,
+    has_window: bool,
 }
 
 /// The address in this process by which peers recognise it.
@@ -39,56 +44,57 @@ fn token() -> u64 {
     token.as_ptr() as u64
 }
 
-/// Opens a connection without sending anything.
-///
-/// # Errors
-/// What the kernel says.
-pub fn dial(path: &Path) -> Outcome<OwnedFd> {
-    let name = SocketAddrUnix::new(path).map_err(rustix::io::Errno::raw_os_error)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(rustix::io::Errno::raw_os_error)?;
-    connect(&socket, &name).map_err(rustix::io::Errno::raw_os_error)?;
-    Ok(socket)
-}
-
 impl Link {
-    /// Connects to the device behind this socket.
+    /// Connects to the device.
     ///
     /// # Errors
     /// The device's error if it refuses (it is reported on standard error), or the kernel's.
-    pub fn open(path: &Path) -> Outcome<Self> {
-        let mut control = Connection::new(dial(path)?);
-        // The device uses it to read and write registered memory.
-        let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let memory = memory.map_err(|error| {
-            tell(path, &NoMemory(error));
-            error.raw_os_error()
+    pub fn open(device: &Endpoint) -> Outcome<Self> {
+        let Joined { connection, windows, dial } = device.connect().map_err(|error| {
+            // A socket that nobody serves any more is an everyday matter.
+            if !matches!(device, Endpoint::Socket(_)) {
+                tell(device, &error);
+            }
+            error.errno()
         })?;
-        let (reply, given) = exchange(
-            &mut control,
-            &Request::Hello { version: uverbs::VERSION, token: token() },
-            &[Lent::from(memory.as_fd())],
-        )
-        .map_err(|_| libc::EIO)?;
+        let control = Control::new(connection);
+        let is_remote = control.is_remote();
+        // The device uses it to read and write registered memory.
+        let memory = if is_remote { None } else { Some(own_memory(device)?) };
+        let along: Vec<_> = memory.iter().map(|memory| Lent::from(memory.as_fd())).collect();
+        let hello = Request::Hello { version: uverbs::VERSION, token: token() };
+        let (reply, given) = control.exchange(&hello, &along).map_err(|_| libc::EIO)?;
         let Reply::Device(info) = reply.map_err(|refusal| {
-            tell(path, &refusal);
-            if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }
+            tell(device, &refusal);
+            errno(&refusal)
         })?
         else {
             return Err(libc::EPROTO);
         };
         let [doorbells, wake, events] = <[Given; 3]>::try_from(given).map_err(|_| libc::EPROTO)?;
-        let (wake, events) = (socket(wake)?, socket(events)?);
-        let doorbells = map(doorbells, Doorbells::bytes(info.doorbells))?;
+        let has_window = !matches!(doorbells, Given::Descriptor(_));
+        let doorbells = windows.map(doorbells, Doorbells::bytes(info.doorbells)).map_err(|_| libc::EIO)?;
         let doorbells = Doorbells::new(doorbells, info.doorbells);
-        let events = Feed::new(events, None)?;
-        let dead = AtomicBool::new(false);
-        Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead })
+        let socket = |given| dial.socket(given).map_err(|error: JoinError| error.errno());
+        let (wake, events) = (socket(wake)?, Feed::new(socket(events)?, None)?);
+        let (control, dead) = (Arc::new(control), AtomicBool::new(false));
+        Ok(Self { control, windows, dial, doorbells, wake, events, info, dead, is_remote, has_window })
     }
 
     /// The device's properties.
     pub const fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// Whether the device is at the host of this virtual machine. It then has no access to the program's memory but to
+    /// what is in its window.
+    pub const fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// Whether the device gives pages of a window.
+    pub const fn has_window(&self) -> bool {
+        self.has_window
     }
 
     /// Where asynchronous events come.
@@ -101,14 +107,33 @@ impl Link {
         self.events.socket().as_fd()
     }
 
-    /// Number of the descriptor for control messages.
-    pub fn control(&self) -> c_int {
-        use std::os::fd::AsRawFd;
-        self.lock().as_fd().as_raw_fd()
+    /// The connection for control messages.
+    pub const fn control(&self) -> &Arc<Control> {
+        &self.control
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Connection> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Maps memory that came with an answer.
+    ///
+    /// # Errors
+    /// `EIO` if it is not as agreed, or can't be mapped.
+    pub fn map(&self, given: Given, len: usize) -> Outcome<Memory> {
+        self.windows.map(given, len).map_err(|_| libc::EIO)
+    }
+
+    /// The same for memory in several parts.
+    ///
+    /// # Errors
+    /// As of [`Self::map`].
+    pub fn map_all(&self, given: Vec<Given>, len: usize) -> Outcome<Memory> {
+        self.windows.map_all(given, len).map_err(|_| libc::EIO)
+    }
+
+    /// The socket that came with an answer.
+    ///
+    /// # Errors
+    /// If there is none, or the device is gone.
+    pub fn socket(&self, given: Given) -> Outcome<OwnedFd> {
+        self.dial.socket(given).map_err(|error| error.errno())
     }
 
     /// Makes a request whose answer has nothing along.
@@ -119,7 +144,7 @@ impl Link {
         self.ask_for(request).map(|(reply, _)| reply)
     }
 
-    /// Makes a request whose answer has more along.
+    /// Makes a request whose answer has something along.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -127,22 +152,47 @@ impl Link {
         self.ask_with(request, &[])
     }
 
-    /// Makes a request with more along, whose answer may have some.
+    /// Makes a request with something along, whose answer may have that, too.
     ///
     /// # Errors
     /// As [`Self::ask`].
     pub fn ask_with(&self, request: &Request, along: &[Lent<'_>]) -> Outcome<(Reply, Vec<Given>)> {
+        self.ask_quietly(request, along).map_err(|errno| self.noted(errno))
+    }
+
+    /// The same, leaving the consequences of the device's end to [`Self::noted`].
+    fn ask_quietly(&self, request: &Request, along: &[Lent<'_>]) -> Outcome<(Reply, Vec<Given>)> {
         if self.is_dead() {
             return Err(libc::EIO);
         }
-        match exchange(&mut self.lock(), request, along) {
+        match self.control.exchange(request, along) {
             Ok((Ok(reply), given)) => Ok((reply, given)),
-            Ok((Err(refusal), _)) => Err(if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }),
-            Err(_) => {
-                self.set_dead();
-                Err(libc::EIO)
-            }
+            Ok((Err(refusal), _)) => Err(errno(&refusal)),
+            Err(_) => Err(libc::EIO),
         }
+    }
+
+    /// An error, of which the end of the device may be the reason.
+    pub fn noted(&self, errno: c_int) -> c_int {
+        if self.control.has_failed() {
+            self.set_dead();
+        }
+        errno
+    }
+
+    /// New pages of a window, in one part or more, each with its length. If that fails, [`Self::noted`] must be called.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn sources(&self, len: usize) -> Outcome<Vec<(Source, usize)>> {
+        let (_, given) = self.ask_quietly(&Request::AllocPages { len: len as u64 }, &[])?;
+        let source = |given| {
+            let (file, base, part) = self.windows.find(given).map_err(|_| libc::EIO)?;
+            let len = usize::try_from(part.len).map_err(|_| libc::EIO)?;
+            Ok((Source::window(file, base, part, self.control.clone())?, len))
+        };
+        let sources = given.into_iter().map(source).collect::<Outcome<Vec<_>>>()?;
+        if sources.iter().map(|(_, len)| len).sum::<usize>() == len { Ok(sources) } else { Err(libc::EIO) }
     }
 
     /// Removes an object. Those of a dead device are gone with it.
@@ -159,7 +209,18 @@ impl Link {
     /// Announces that a queue has work.
     pub fn ring(&self, doorbell: u32) {
         if self.doorbells.ring(doorbell) == Rung::Asleep {
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let bytes = 1_u64.to_ne_bytes();
+        if self.is_remote {
+            // If there is no room, the device has yet to read what wakes it.
+            let _ = send(&self.wake, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        } else {
+            let _ = rustix::io::write(&self.wake, &bytes);
         }
     }
 
@@ -168,19 +229,35 @@ impl Link {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Says that it is.
+    /// Says that it is. Its next instance may give the pages that regions moved to its window to others.
     pub fn set_dead(&self) {
-        self.dead.store(true, Ordering::Release);
+        if !self.dead.swap(true, Ordering::AcqRel) {
+            moved_pages::forget(&self.control);
+        }
     }
 
     /// Checks whether the device is gone.
     pub fn look(&self) {
-        let mut events = [PollFd::new(self.events.socket(), PollFlags::empty())];
+        let mut events = [PollFd::new(self.events.socket(), PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut events, Some(&now)).is_ok() && events[0].revents().intersects(PollFlags::HUP) {
+        let gone = PollFlags::HUP | PollFlags::RDHUP;
+        if poll(&mut events, Some(&now)).is_ok() && events[0].revents().intersects(gone) {
             self.set_dead();
         }
     }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        moved_pages::forget(&self.control);
+    }
+}
+
+/// Bytes of a page, as the kernel has them here, must be those of a window's.
+const _: () = assert!(PAGE == 4096);
+
+const fn errno(refusal: &Refusal) -> c_int {
+    if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }
 }
 
 /// The program can't have a descriptor of its own memory. A process that is not "dumpable" (`PR_SET_DUMPABLE`: after
@@ -198,44 +275,25 @@ impl std::fmt::Display for NoMemory {
     }
 }
 
+/// A descriptor of the program's memory.
+fn own_memory(device: &Endpoint) -> Outcome<OwnedFd> {
+    let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    memory.map_err(|error| {
+        tell(device, &NoMemory(error));
+        error.raw_os_error()
+    })
+}
+
 /// Reports once why there is no device.
-fn tell(path: &Path, refusal: &impl std::fmt::Display) {
+fn tell(device: &Endpoint, refusal: &impl std::fmt::Display) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         // The program may have closed it.
-        let _ = writeln!(std::io::stderr(), "libibverbs: {}: {refusal}", path.display());
+        let _ = writeln!(std::io::stderr(), "libibverbs: {device}: {refusal}");
     }
 }
 
-type Answer = (Result<Reply, Refusal>, Vec<Given>);
-
-fn exchange(control: &mut Connection, request: &Request, along: &[Lent<'_>]) -> Result<Answer, SocketError> {
-    control.send(request, along)?;
-    point(Point::Asked);
-    control.receive()
-}
-
-/// Maps memory of the device.
-///
-/// # Errors
-/// `EIO` if it is not as agreed, or can't be mapped.
-pub fn map(given: Given, len: usize) -> Outcome<Memory> {
-    match given {
-        Given::Descriptor(file) => Memory::open(file, len),
-        Given::Window(..) | Given::Part(_) | Given::Stream(_) => return Err(libc::EIO),
-    }
-    .map_err(|_| libc::EIO)
-}
-
-/// A socket of the device.
-///
-/// # Errors
-/// `EIO` if it is not as agreed.
-pub fn socket(given: Given) -> Outcome<OwnedFd> {
-    given.descriptor().ok_or(libc::EIO)
-}
-
-/// The only thing along with an answer.
+/// The only thing that came with an answer.
 ///
 /// # Errors
 /// `EIO` if there is any other number of them.

@@ -6,6 +6,7 @@ use crate::errno::{Outcome, code, pointer, set};
 use crate::mapping::may_use;
 use crate::moved_pages::MovedPages;
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::qp::access;
 use uverbs::{Kind, Lent, Region, Reply, Request};
@@ -141,24 +142,21 @@ unsafe fn reg_mr(
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
     let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
     let is_on_demand = access & access::ON_DEMAND != 0;
+    // SAFETY: its context.
+    let ours = unsafe { Context::of(context) };
+    if is_on_demand && ours.link.is_remote() {
+        return Err(libc::EOPNOTSUPP);
+    }
     let (address, len) = (addr as u64, length as u64);
     let region = Region { pd: pd_handle, address, len, iova, access, file: 0, kind: Kind::Region };
     if !region.is_implicit() {
         check_pages(addr, length, access)?;
     }
     // Memory that is paged on demand may be something else at the next access, which a file can't follow.
-    let pages = if is_on_demand { None } else { MovedPages::of(addr.addr(), length) };
-    let request = Request::RegMr {
-        pd: pd_handle,
-        address,
-        length: len,
-        iova,
-        access,
-        pages: pages.iter().map(MovedPages::extent).collect(),
-    };
-    let file = pages.as_ref().map(|pages| Lent::from(pages.file()));
-    // SAFETY: its context.
-    let ours = unsafe { Context::of(context) };
+    let pages = if is_on_demand { None } else { MovedPages::of(&ours.link, addr.addr(), length)? };
+    let extents = pages.as_ref().map_or_else(Vec::new, |pages| pages.extents().to_vec());
+    let request = Request::RegMr { pd: pd_handle, address, length: len, iova, access, pages: extents };
+    let file = pages.as_ref().and_then(MovedPages::file).map(|file| Lent::from(file.as_fd()));
     let answer = ours.link.ask_with(&request, file.as_slice())?;
     let (Reply::Mr { mr, lkey, rkey }, _) = answer else { return Err(libc::EIO) };
     ours.regions().insert(lkey, region);
@@ -201,6 +199,34 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(unsafe { reg_mr(pd, addr, length, iova, access) })
 }
 
+/// Makes a region one of other memory, whose pages move.
+///
+/// # Safety
+/// A region and a domain of ours.
+unsafe fn replace(
+    mr: *mut Mr,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: u32,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise; a region that was just made, which nobody else knows.
+    unsafe {
+        let other = reg_mr(pd, addr, length, addr as u64, access)?.cast::<Mr>();
+        let taken = deregister(mr);
+        let gone = if taken.is_ok() {
+            std::ptr::swap(mr, other);
+            Ok(())
+        } else {
+            deregister(other)
+        };
+        if gone.is_ok() {
+            drop(Box::from_raw(other));
+        }
+        taken
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -230,6 +256,14 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         if let Some(errno) = check_pages(addr, length, new_access).err().filter(|_| !is_whole) {
             set(errno);
             return IBV_REREG_MR_ERR_CMD;
+        }
+        if moves && Context::of((*mr).context).link.is_remote() {
+            let pd = if to_other_pd { pd } else { (*mr).pd };
+            if let Err(errno) = replace(mr.cast(), pd, addr, length, new_access) {
+                set(errno);
+                return IBV_REREG_MR_ERR_CMD;
+            }
+            return 0;
         }
         let request = Request::ReregMr {
             mr: (*mr).handle,
@@ -268,19 +302,28 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     0
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: a region of ours, which the program gives up.
-    code(unsafe {
-        let (context, lkey) = (Context::of((*mr).context), (*mr).lkey);
+/// Gives a region back to the device.
+///
+/// # Safety
+/// A region of ours.
+unsafe fn deregister(mr: *mut Mr) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (context, lkey) = (Context::of((*mr).c.context), (*mr).c.lkey);
         // Not later: then its key may belong to another region.
         let region = context.regions().remove(&lkey);
-        let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).handle });
+        let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).c.handle });
         context.settle();
         if taken.is_err() {
             context.regions().extend(region.map(|region| (lkey, region)));
         }
-        // Only now does nobody work with its pages any more.
-        taken.map(|()| drop(Box::from_raw(mr.cast::<Mr>())))
-    })
+        taken
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    let mr = mr.cast::<Mr>();
+    // SAFETY: a region of ours, which the program gives up. Only after that does nobody work with its pages any more.
+    code(unsafe { deregister(mr).map(|()| drop(Box::from_raw(mr))) })
 }

@@ -1,6 +1,7 @@
 //! The properties of the device and its port.
 
 use crate::abi::*;
+use crate::advise::{CAPABILITIES, NO_CAPABILITIES};
 use crate::context::Context;
 use crate::errno::{Outcome, code};
 use std::ffi::c_int;
@@ -88,11 +89,12 @@ pub unsafe extern "C" fn query_device_ex(
     if !input.is_null() && unsafe { (*input).comp_mask } != 0 || size < size_of::<ibv_device_attr>() {
         return crate::errno::set(libc::EINVAL);
     }
+    // SAFETY: a context of ours.
+    let link = &unsafe { Context::of(context) }.link;
     let info = ibv_device_attr_ex {
-        // SAFETY: a context of ours.
-        orig_attr: device_attr(unsafe { Context::of(context) }.link.info()),
+        orig_attr: device_attr(link.info()),
         comp_mask: 0,
-        odp_caps: crate::advise::CAPABILITIES,
+        odp_caps: if link.is_remote() { NO_CAPABILITIES } else { CAPABILITIES },
         completion_timestamp_mask: u64::MAX,
         // kHz: timestamps are nanoseconds.
         hca_core_clock: 1_000_000,

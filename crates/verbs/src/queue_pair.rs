@@ -5,7 +5,7 @@ use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer};
 use crate::events::{About, forget};
-use crate::link::{map, only};
+use crate::link::only;
 use crate::lock::{Lock, wait_for_acknowledgements};
 use crate::post_ex::{Sending, operations};
 use crate::send_queue::{OFFERED, SendQueue};
@@ -185,7 +185,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     if doorbell >= ours.link.info().doorbells {
         return Err(libc::EIO);
     }
-    let memory = Arc::new(map(only(given)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
+    let memory = Arc::new(ours.link.map(only(given)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
     let queue = |shape, limit| WorkQueue::new(memory.clone(), shape, limit).map_err(|_| libc::EIO);
     let receive = receive.map(|shape| queue(shape, capacity.max_recv_wr)).transpose()?;
     let parcels = parcels.map(|at| Parcels::new(memory.clone(), at).map_err(|_| libc::EIO)).transpose()?;

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer};
 use crate::events::{About, forget};
-use crate::link::{map, only};
+use crate::link::{Link, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -65,7 +65,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
     let (Reply::Srq { srq, queue, max_wr, max_sge }, given) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    let queue = self::queue(queue, max_wr, given)?;
+    let queue = self::queue(&ours.link, queue, max_wr, given)?;
     (attr.attr.max_wr, attr.attr.max_sge) = (max_wr, max_sge);
     let c = ibv_srq {
         context,
@@ -82,8 +82,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
     Ok(made.cast())
 }
 
-fn queue(shape: Shape, max_wr: u32, given: Vec<Given>) -> Outcome<WorkQueue> {
-    let memory = Arc::new(map(only(given)?, shape.end())?);
+fn queue(link: &Link, shape: Shape, max_wr: u32, given: Vec<Given>) -> Outcome<WorkQueue> {
+    let memory = Arc::new(link.map(only(given)?, shape.end())?);
     WorkQueue::new(memory, shape, max_wr).map(WorkQueue::continued).map_err(|_| libc::EIO)
 }
 
@@ -135,10 +135,11 @@ fn resize(srq: &Srq, max_wr: u32, limit: Option<u32>) -> Outcome<()> {
     // Nobody posts receives while the device moves them.
     let mut held = srq.queue.lock();
     let request = Request::ResizeSrq { srq: srq.handle(), max_wr, limit };
-    let (Reply::Srq { queue, max_wr, .. }, given) = srq.context().link.ask_for(&request)? else {
+    let link = &srq.context().link;
+    let (Reply::Srq { queue, max_wr, .. }, given) = link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    *held = self::queue(queue, max_wr, given)?;
+    *held = self::queue(link, queue, max_wr, given)?;
     srq.max_wr.store(max_wr, Ordering::Release);
     Ok(())
 }

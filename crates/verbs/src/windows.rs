@@ -1,7 +1,7 @@
 //! A peer's regions' pages in files: mapped when they are first used, until the region or memory window of the key by
 //! which they were requested is gone.
 
-use crate::link::{Link, only, socket};
+use crate::link::Link;
 use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
 
 /// Most windows; further memory is accessed by system calls.
@@ -74,9 +74,9 @@ impl Windows {
         let Some((key, file)) = self.wanted.take() else { return };
         self.list.retain(|window| window.is_there(regions));
         let pages = match link.ask_for(&Request::Pages { qpn, rkey: key }) {
-            Ok((Reply::Pages { address, len, .. }, given)) => {
-                let file = only(given).and_then(socket).ok();
-                file.and_then(|file| SharedPages::open(file, address, len).ok())
+            Ok((Reply::Pages { address, len, file }, given)) => {
+                let memory = usize::try_from(len).ok().and_then(|len| link.map_all(given, len).ok());
+                memory.map(|memory| SharedPages::new(memory, address, file))
             }
             _ => None,
         };

@@ -1,0 +1,133 @@
+//! Which pages can move: private, anonymous memory without a meaning to the kernel.
+
+use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Why pages can't move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// They are a file's, shared with other processes, not writable, or a stack.
+    NotPrivate,
+    /// Their thread's own stack, or what it has for itself.
+    OfThread,
+    /// Moving would lose a property.
+    Special,
+    /// The kernel has pages pinned.
+    Pinned,
+    /// They are in the window of another device, or of another context.
+    OtherDevice,
+}
+
+impl Obstacle {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::NotPrivate => "it is mapped from a file, shared, read-only, or a stack",
+            Self::OfThread => "it is the stack of the thread that registers it, or its thread-local storage",
+            Self::Special => {
+                "it is locked (mlock), in huge pages (hugetlbfs), executable, or under madvise, mbind or a protection key"
+            }
+            Self::Pinned => "the kernel has memory of the program pinned (io_uring's fixed buffers)",
+            Self::OtherDevice => "a region of another open device has the same page",
+        }
+    }
+
+    /// Reports once of each kind why memory can't be registered; returns the error.
+    pub fn tell(self, address: usize) -> i32 {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        let bit = 1 << self as u32;
+        if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            // The program may have closed it.
+            let _ = writeln!(
+                std::io::stderr(),
+                "libibverbs: memory at {address:#x} can't be registered in a virtual machine: {}; use memory of malloc \
+                 or of an anonymous private mmap",
+                self.text()
+            );
+        }
+        libc::EOPNOTSUPP
+    }
+}
+
+/// Flags of a mapping that works as well elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and
+/// later, accounted or not. Advice about huge pages is lost. Other flags would be lost as well, but matter more: the
+/// mapping is locked, kept from children of a fork, or emptied for them, or watched by a `userfaultfd`.
+const PLAIN: [&str; 10] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh"];
+
+/// Bytes around a thread's pointer in which it has what the kernel writes to as well (`rseq(2)`).
+const OF_THREAD: usize = 4096;
+
+/// Whether all these pages may be mapped from elsewhere.
+pub fn check(start: usize, len: usize) -> Result<(), Obstacle> {
+    if overlaps_thread(start, len) {
+        return Err(Obstacle::OfThread);
+    }
+    let mappings = Mapping::within(start, len);
+    if !are_all(start, len, &mappings, is_private_memory) {
+        return Err(Obstacle::NotPrivate);
+    }
+    if has_pinned_pages() {
+        return Err(Obstacle::Pinned);
+    }
+    let is_plain =
+        |flags: &str, key| key == 0 && flags.split_ascii_whitespace().all(|it| PLAIN.contains(&it));
+    let has_policy = mappings.iter().any(|it| has_policy(it.start.max(start)));
+    if has_policy || !are_all_flagged(start, len, is_plain) { Err(Obstacle::Special) } else { Ok(()) }
+}
+
+/// Whether it is the program's own memory, without a meaning to the kernel.
+fn is_private_memory(mapping: &Mapping) -> bool {
+    let name = &mapping.name;
+    let is_own = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
+    mapping.permissions == "rw-p" && mapping.inode == 0 && is_own
+}
+
+/// Whether this thread itself writes there while the pages move.
+fn overlaps_thread(start: usize, len: usize) -> bool {
+    let end = start + len;
+    // SAFETY: attributes of this thread, which are initialised by the call if it succeeds, and then destroyed.
+    unsafe {
+        let this = libc::pthread_self();
+        let pointer = this as usize;
+        if pointer.saturating_sub(OF_THREAD) < end && pointer.saturating_add(OF_THREAD) > start {
+            return true;
+        }
+        let mut attributes = std::mem::MaybeUninit::uninit();
+        if libc::pthread_getattr_np(this, attributes.as_mut_ptr()) != 0 {
+            return false;
+        }
+        let (mut stack, mut size) = (std::ptr::null_mut(), 0);
+        let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut stack, &mut size);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        got == 0 && stack.addr() < end && stack.addr() + size > start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn of<T>(value: &T) -> Result<(), Obstacle> {
+        let start = std::ptr::from_ref(value).addr() / PAGE * PAGE;
+        check(start, PAGE)
+    }
+
+    #[test]
+    fn memory_of_malloc_moves_and_what_a_thread_needs_does_not() {
+        thread_local!(static OWN: u64 = const { 7 });
+        let on_heap = vec![0_u8; 1 << 20];
+        assert_eq!(of(&on_heap[5000]), Ok(()));
+        // On the main thread and others, whose stack is memory like any other.
+        let on_stack = [0_u8; 100];
+        assert_eq!(of(&on_stack), Err(Obstacle::OfThread));
+        assert_eq!(OWN.with(of), Err(Obstacle::OfThread));
+        assert_eq!(check(of::<u8> as *const () as usize / PAGE * PAGE, PAGE), Err(Obstacle::NotPrivate));
+    }
+
+    #[test]
+    fn obstacles_are_told() {
+        assert_eq!(Obstacle::Special.tell(0x1000), libc::EOPNOTSUPP);
+    }
+}

@@ -1,0 +1,360 @@
+//! Where moved pages are: a sealed file of their own, or a part of a window. Into it they move in place, and from it they
+//! become private to the program again.
+
+use super::merge::merge;
+use super::protection::Protection;
+use crate::control::Control;
+use crate::errno::Outcome;
+use crate::mapping::Mapping;
+use rustix::fs::fstat;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use uverbs::{Backing, Extent, Memory, Part, Request};
+
+/// The files' name in `/proc/self/maps`.
+const NAME: &str = "verbs region";
+
+/// Bytes that become private at a time: what other threads write meanwhile is looked for afterwards, in the caches.
+const CHUNK: usize = 1 << 20;
+
+/// Memory from which pages are mapped: all of a file of its own, or a part of a window.
+#[derive(Debug)]
+pub struct Source {
+    file: Arc<OwnedFd>,
+    /// Where it begins in the file.
+    offset: u64,
+    inode: u64,
+    /// What it is of a window, and the connection that lends it.
+    lent: Option<(Part, Arc<Control>)>,
+}
+
+impl Source {
+    /// A new file.
+    pub fn file(len: usize) -> Outcome<Self> {
+        let (_, file) = Memory::create(NAME, len).map_err(|_| libc::ENOMEM)?;
+        Self::of(Arc::new(file), 0, None)
+    }
+
+    /// A part of a window, whose data starts at `base` of this file.
+    pub fn window(file: Arc<OwnedFd>, base: u64, part: Part, lender: Arc<Control>) -> Outcome<Self> {
+        Self::of(file, base.checked_add(part.offset).ok_or(libc::EIO)?, Some((part, lender)))
+    }
+
+    fn of(file: Arc<OwnedFd>, offset: u64, lent: Option<(Part, Arc<Control>)>) -> Outcome<Self> {
+        let inode = fstat(&*file).map_err(rustix::io::Errno::raw_os_error)?.st_ino;
+        Ok(Self { file, offset, inode, lent })
+    }
+
+    /// Whether this connection lends it.
+    pub fn is_lent_by(&self, lender: &Arc<Control>) -> bool {
+        self.lent.as_ref().is_some_and(|(_, by)| Arc::ptr_eq(by, lender))
+    }
+
+    /// A child of a fork has it, too, and must not give it back.
+    pub fn disown(self: Arc<Self>) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Some((part, lender)) = &self.lent {
+            // A device that is gone has no use for it.
+            let _ = lender.exchange(&Request::FreePages { part: *part }, &[]);
+        }
+    }
+}
+
+/// Moved pages.
+#[derive(Debug)]
+pub struct Place {
+    /// Where the program has them, and how many bytes they are.
+    pub address: usize,
+    pub len: usize,
+    /// Where they are now: from this byte on.
+    source: Arc<Source>,
+    from: usize,
+}
+
+impl Place {
+    /// For pages at this address: bytes of a source from this one on.
+    pub const fn new(address: usize, len: usize, source: Arc<Source>, from: usize) -> Self {
+        Self { address, len, source, from }
+    }
+
+    /// Their source, and from which byte on.
+    pub fn source(&self) -> (&Arc<Source>, usize) {
+        (&self.source, self.from)
+    }
+
+    /// Their file, if they have one of their own.
+    pub fn file(&self) -> Option<&Arc<OwnedFd>> {
+        self.source.lent.is_none().then_some(&self.source.file)
+    }
+
+    /// These bytes of them, for a registration.
+    pub fn extent(&self, bytes: &Range<usize>) -> Extent {
+        let Some((part, _)) = self.source.lent else {
+            return Extent { address: self.address as u64, len: self.len as u64, backing: Backing::File };
+        };
+        let (offset, len) = (part.offset + (self.from + bytes.start) as u64, bytes.len() as u64);
+        let backing = Backing::Window(Part { offset, len, ..part });
+        Extent { address: (self.address + bytes.start) as u64, len, backing }
+    }
+
+    /// Where a byte of them is in the file.
+    fn offset(&self, at: usize) -> u64 {
+        self.source.offset + (self.from + at) as u64
+    }
+
+    /// The bytes of these pages that the program still has at this address, as far as this mapping goes; `None` if
+    /// something else is there.
+    pub fn at(&self, address: usize, mapping: &Mapping) -> Option<Range<usize>> {
+        let is_ours = mapping.inode == self.source.inode && mapping.permissions.ends_with('s');
+        let from = address.checked_sub(self.address).filter(|from| is_ours && *from < self.len)?;
+        let offset = mapping.offset + (address - mapping.start) as u64;
+        (offset == self.offset(from)).then(|| from..self.len.min(mapping.end - self.address))
+    }
+
+    /// Moves the program's pages there.
+    pub fn fill(&self) -> Outcome<()> {
+        let there = Alias::new(self, 0..self.len).ok_or(libc::ENOMEM)?;
+        // From here on, nothing is allocated.
+        let _protection = Protection::of(self.address, self.len);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: the program has readable memory there, which is replaced by a copy of it.
+        let mapped = unsafe {
+            std::ptr::copy_nonoverlapping(self.address as *const u8, there.start, self.len);
+            self.map(self.address, 0..self.len, libc::PROT_READ | libc::PROT_WRITE, flags)
+        };
+        if mapped { Ok(()) } else { Err(libc::ENOMEM) }
+    }
+
+    /// # Safety
+    /// If the flags say that it must be at this address, the memory there must equal these bytes of the file.
+    unsafe fn map(&self, address: usize, bytes: Range<usize>, access: i32, flags: i32) -> bool {
+        let (fd, offset) = (self.source.file.as_raw_fd(), self.offset(bytes.start) as i64);
+        // SAFETY: the caller's promise.
+        let mapped = unsafe { libc::mmap(address as *mut _, bytes.len(), access, flags, fd, offset) };
+        mapped != libc::MAP_FAILED
+    }
+
+    /// Makes these bytes private, ordinary memory again, as far as they still exist: the program may have unmapped
+    /// some. `meanwhile`: also what other threads write while that is done.
+    pub fn make_private(&self, bytes: &Range<usize>, meanwhile: bool) {
+        let (address, len) = (self.address + bytes.start, bytes.len());
+        for mapping in Mapping::within(address, len) {
+            let Some(there) = self.at(mapping.start.max(address), &mapping) else { continue };
+            let end = there.end.min(bytes.end);
+            let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
+            let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
+            for start in (there.start..end).step_by(CHUNK) {
+                let chunk = start..end.min(start + CHUNK);
+                // SAFETY: the file is mapped there, at that offset. If there is no room for a copy, pages of a file
+                // stay in it until they are written to; those of a window stay there.
+                let _ = unsafe {
+                    self.put_copy(&chunk, access, meanwhile).is_some()
+                        || self.source.lent.is_none()
+                            && self.map(
+                                self.address + chunk.start,
+                                chunk.clone(),
+                                access,
+                                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                            )
+                };
+            }
+        }
+    }
+
+    /// Puts a copy of these bytes in their place, in one step. `None` if there is no room for it.
+    ///
+    /// # Safety
+    /// The file must be mapped there.
+    unsafe fn put_copy(&self, bytes: &Range<usize>, access: i32, meanwhile: bool) -> Option<()> {
+        let (len, rights) = (bytes.len(), libc::PROT_READ | libc::PROT_WRITE);
+        let there = Alias::new(self, bytes.clone())?;
+        // All of it is written: a fault for each page would take longer.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        // The second half stays as it was.
+        let all = if meanwhile { 2 * len } else { len };
+        // SAFETY: new memory, which is filled before anybody uses it, and replaces memory with the same content, or is
+        // unmapped again.
+        unsafe {
+            let copy = libc::mmap(std::ptr::null_mut(), all, rights, flags, -1, 0);
+            if copy == libc::MAP_FAILED {
+                return None;
+            }
+            let copy = copy.cast::<u8>();
+            std::ptr::copy_nonoverlapping(there.start, copy, len);
+            let before = copy.add(len);
+            if meanwhile {
+                std::ptr::copy_nonoverlapping(copy, before, len);
+            }
+            let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let to = (self.address + bytes.start) as *mut libc::c_void;
+            let is_there = (access == rights || libc::mprotect(copy.cast(), len, access) == 0)
+                && libc::mremap(copy.cast(), len, len, moves, to) != libc::MAP_FAILED;
+            if !is_there {
+                libc::munmap(copy.cast(), all);
+                return None;
+            }
+            if meanwhile {
+                if access == rights {
+                    merge(there.start, before, to.cast(), len);
+                }
+                libc::munmap(before.cast(), len);
+            }
+            Some(())
+        }
+    }
+
+    /// Forgets them, in a child of a fork.
+    pub fn disown(self) {
+        self.source.disown();
+    }
+}
+
+/// A second mapping of bytes of a place, until it is dropped.
+struct Alias {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Alias {
+    fn new(place: &Place, bytes: Range<usize>) -> Option<Self> {
+        let (fd, offset) = (place.source.file.as_raw_fd(), place.offset(bytes.start) as i64);
+        let (none, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, where there was none.
+        let start = unsafe { libc::mmap(none, bytes.len(), access, libc::MAP_SHARED, fd, offset) };
+        (start != libc::MAP_FAILED).then(|| Self { start: start.cast(), len: bytes.len() })
+    }
+}
+
+impl Drop for Alias {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with that length, and nobody uses it any more.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    const PAGE: usize = 4096;
+
+    fn memory(pages: usize) -> usize {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        start.addr()
+    }
+
+    fn words(start: usize, pages: usize) -> &'static [AtomicU64] {
+        // SAFETY: the tests' memory, which stays.
+        unsafe { std::slice::from_raw_parts(start as *const AtomicU64, pages * PAGE / 8) }
+    }
+
+    fn moved(start: usize, pages: usize) -> Place {
+        let place = Place::new(start, pages * PAGE, Arc::new(Source::file(pages * PAGE).unwrap()), 0);
+        place.fill().unwrap();
+        place
+    }
+
+    fn is_moved(place: &Place, at: usize) -> bool {
+        Mapping::within(at, 1).iter().any(|mapping| place.at(at, mapping).is_some())
+    }
+
+    #[test]
+    fn pages_move_there_and_back() {
+        let start = memory(600);
+        let words = words(start, 600);
+        // Others were never used.
+        for page in (0..600).step_by(3) {
+            words[page * 512 + page % 512].store(page as u64 + 1, Ordering::Relaxed);
+        }
+        let is_same = || {
+            (0..600).all(|page| {
+                let is_used = page % 3 == 0;
+                words[page * 512 + page % 512].load(Ordering::Relaxed)
+                    == if is_used { page as u64 + 1 } else { 0 }
+            })
+        };
+        let place = moved(start, 600);
+        assert!(is_same() && [0, 300, 599].into_iter().all(|page| is_moved(&place, start + page * PAGE)));
+        place.make_private(&(PAGE..400 * PAGE), true);
+        let are = [0, 1, 399, 400].map(|page| is_moved(&place, start + page * PAGE));
+        assert_eq!((is_same(), are), (true, [true, false, false, true]));
+        // SAFETY: nobody uses the last of them any more.
+        unsafe { libc::munmap((start + 599 * PAGE) as *mut _, PAGE) };
+        place.make_private(&(0..600 * PAGE), true);
+        let mappings = Mapping::within(start, 599 * PAGE);
+        assert!(mappings.iter().all(|it| it.permissions == "rw-p" && it.inode == 0), "{mappings:?}");
+    }
+
+    /// Runs `work` while another thread does this again and again. Returns how often it was done.
+    fn beside(again: impl Fn(u64) + Sync, work: impl FnOnce()) -> u64 {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut times = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    again(times);
+                    times += 1;
+                }
+                times
+            });
+            work();
+            is_over.store(true, Ordering::Relaxed);
+            other.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn nothing_that_others_write_is_lost_on_the_way() {
+        for round in 0..40 {
+            let start = memory(2);
+            let counter = &words(start, 2)[round];
+            if Protection::of(start, PAGE).is_none() {
+                eprintln!("not possible here: userfaultfd");
+                return;
+            }
+            let count = beside(
+                |_| _ = counter.fetch_add(1, Ordering::Relaxed),
+                || {
+                    while counter.load(Ordering::Relaxed) < 1000 {}
+                    let place = moved(start, 2);
+                    let then = counter.load(Ordering::Relaxed);
+                    while counter.load(Ordering::Relaxed) < then + 1000 {}
+                    assert!(is_moved(&place, start));
+                },
+            );
+            assert_eq!(counter.load(Ordering::Relaxed), count);
+        }
+    }
+
+    #[test]
+    fn what_others_write_once_is_not_lost_on_the_way_back() {
+        let start = memory(300);
+        let words = words(start, 300);
+        let place = moved(start, 300);
+        let count = beside(
+            |times| {
+                if let Some(word) = words.get(times as usize) {
+                    word.store(times + 1, Ordering::Relaxed);
+                }
+            },
+            || {
+                while words[100].load(Ordering::Relaxed) == 0 {}
+                place.make_private(&(0..300 * PAGE), true);
+            },
+        );
+        for (at, word) in words.iter().enumerate().take(count as usize) {
+            assert_eq!(word.load(Ordering::Relaxed), at as u64 + 1);
+        }
+        assert!(!is_moved(&place, start));
+    }
+}
