@@ -33,10 +33,11 @@ class Verbs:
     def socket(self):
         return self.host.run_dir / "rdma" / self.device
 
-    def start(self, words, label=None):
+    def start(self, words, label=None, **environment):
         """Starts a program that finds the device, and our library."""
         library = binary("verbs/libibverbs.so.1").parent
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "VIADUCT_RDMA": str(self.socket)}
+        ours = {"LD_LIBRARY_PATH": str(library), "VIADUCT_RDMA": str(self.socket)}
+        environment = {**os.environ, **ours, **environment}
         log = self.directory / f"{self.guest}-{label or Path(str(words[0])).name}-{next(_ports)}.log"
         return Background(self.namespace.words(words), log, env=environment)
 
@@ -49,6 +50,10 @@ class Verbs:
     def listens(self, port):
         """Whether a program listens at that TCP port."""
         return listens(self.namespace, port)
+
+    def answers(self):
+        """Whether a program listens by the connection manager."""
+        return any(row["state"] == "listen" for row in self.host.viaduct("rdma", "cm", "--device", self.device))
 
     def shown(self):
         """What `viaduct rdma show` says of it."""

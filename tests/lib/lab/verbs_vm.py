@@ -38,9 +38,13 @@ class Program:
         line = f"(sh -c {script} >{self.files}.log 2>&1; echo $? >{self.files}.status) &"
         vm.shell(f"{line} until [ -s {self.files}.pid ]; do :; done")
         self.status = None
+        self.boot = vm.this_boot
 
     def running(self):
-        """Whether it runs; if not, `status` has its exit status, 128 and more for signals."""
+        """Whether it runs; if not, `status` has its exit status, 128 and more for signals, as if by one where the
+        machine ended."""
+        if self.boot != self.vm.this_boot:
+            self.status = 128 + signal.SIGKILL
         if self.status is None:
             said = self.vm.shell(f"[ ! -s {self.files}.status ] || cat {self.files}.status").stdout
             self.status = int(said) if said.strip() else None
@@ -56,6 +60,8 @@ class Program:
         return int(self.vm.shell(f"cat {self.files}.pid").stdout)
 
     def text(self):
+        if self.boot != self.vm.this_boot:
+            return "(the machine ended)"
         return self.vm.shell(f"cat {self.files}.log").stdout
 
     def describe(self, lines=30):
@@ -63,7 +69,7 @@ class Program:
         return f"{self.vm.name}: {shlex.join(self.command)}\n{tail}"
 
     def stop(self, how=signal.SIGTERM):
-        if self.vm.qemu.running() and self.running():
+        if self.running():
             self.vm.shell(f"kill -{int(how)} $(cat {self.files}.pid)", check=False)
             return self.wait()
         return self.status
@@ -88,6 +94,13 @@ class Inside:
         entry = f"grep -q ':{port:04X} .* 0A' /proc/net/tcp /proc/net/tcp6"
         return self.vm.shell(entry, check=False).returncode == 0
 
+    def answers(self):
+        """Whether a program listens by the connection manager."""
+        if not self.vm.device:
+            return "LISTEN" in self.vm.run(["rdma", "resource", "show", "cm_id"]).stdout
+        listed = self.vm.host.viaduct("rdma", "cm", "--device", self.vm.device)
+        return any(row["state"] == "listen" for row in listed)
+
 
 class VerbsVm(Vm):
     """A guest in which the programs run that are installed on this machine: it has its files (and writes none of
@@ -99,7 +112,8 @@ class VerbsVm(Vm):
         super().__init__(directory, host, guest, memory=memory, images=images, **options)
         self.kept |= {"memory": memory, "images": images}
         self.vsock = None
-        self.boots = 0
+        # How often the kernel started, by this QEMU and by all.
+        self.boots = self.this_boot = 0
 
     @property
     def device(self):
@@ -118,6 +132,7 @@ class VerbsVm(Vm):
 
     def start(self, incoming=None, paused=False):
         self.boots = 1
+        (self.directory / "serial.log").unlink(missing_ok=True)
         if self.device:
             self._start_vsock()
         return super().start(incoming, paused)
@@ -165,6 +180,7 @@ class VerbsVm(Vm):
         self.qmp("set-action", reboot="reset")
         self.qmp("system_reset")
         self.boots += 1
+        self.this_boot += 1
 
     @functools.cached_property
     def programs(self):
@@ -183,6 +199,7 @@ class VerbsVm(Vm):
             self.console.close()
             self.console = None
         self.qemu.stop(how)
+        self.this_boot += 1
         # A VMM's connections end with it; this device keeps them.
         if self.vsock:
             self.vsock.stop(how)
