@@ -233,9 +233,10 @@ fn dial_host(port: u32) -> Result<OwnedFd, Errno> {
 
 /// Who this program is.
 fn claim() -> Claim {
-    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned();
+    let boot = read("/proc/sys/kernel/random/boot_id").replace('-', "").parse().unwrap_or_default();
     let (pid, uid) = (std::process::id() as i32, rustix::process::getuid().as_raw());
-    Claim { pid, uid, program: program.trim_end().into() }
+    Claim { pid, uid, program: read("/proc/self/comm"), boot }
 }
 
 /// All devices of this kind, in the order of their numbers.
@@ -404,6 +405,7 @@ mod tests {
         let window = Window::open(&path, 4096).unwrap();
         assert_eq!((&window.header, window.read(4096)), (&header, Some([9; 32])));
         assert!(window.read(8192).is_none() && window.read(u64::MAX).is_none());
+        assert_ne!(claim(), Claim { boot: Uuid::default(), ..claim() });
         let windows = Windows { own: Some(window), common: None };
         let part = |window, offset, len| Given::Part(Part { window, offset, len });
         assert!(windows.map(part(WindowKind::Own, 4096, 4096), 4096).is_ok());

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 /// Random bytes that the device writes into the window.
 pub type Nonce = [u8; 32];
 
-/// What a program says of itself. The host can't check it: it is for display.
+/// What a program says of itself. The host can't check it: a lie harms only other programs of the same machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Claim {
@@ -23,6 +23,9 @@ pub struct Claim {
     pub uid: u32,
     /// Its name (`/proc/self/comm`).
     pub program: String,
+    /// When its machine was started (`/proc/sys/kernel/random/boot_id`): once the machine runs anew, programs from before
+    /// are gone, though their streams may stay.
+    pub boot: Uuid,
 }
 
 /// The messages of a program. The device answers each by a [`Welcome`], or refuses it and closes the stream.
@@ -163,7 +166,8 @@ mod tests {
         let (socket, device) =
             device(vec![Ok(Welcome::Challenge { offset: 4096 }), Ok(Welcome::Accepted { common })]);
         let read = |offset| (offset == 4096).then_some(NONCE);
-        let claim = Claim { pid: 7, uid: 1000, program: "ib_send_lat".into() };
+        let boot = Uuid([5; 16]);
+        let claim = Claim { pid: 7, uid: 1000, program: "ib_send_lat".into(), boot };
         let (connection, found) = open_program(socket, WINDOW, claim.clone(), read).unwrap();
         assert_eq!((found, connection.has_unsent()), (common, false));
         let wanted =

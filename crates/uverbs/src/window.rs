@@ -30,7 +30,7 @@ pub const MAGIC: [u8; 16] = *b"VIADUCT-WINDOW\0\0";
 const LAYOUT: u32 = 1;
 
 /// Identifies a window. As text, it is hexadecimal without hyphens.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Uuid(pub [u8; 16]);
 
