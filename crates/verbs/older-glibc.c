@@ -40,9 +40,13 @@ pid_t gettid(void) {
 OLDER(pthread_key_create);
 OLDER(pthread_key_delete);
 OLDER(pthread_setspecific);
+OLDER(pthread_getattr_np);
+OLDER(pthread_attr_getstack);
 int older_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
 int older_pthread_key_delete(pthread_key_t key);
 int older_pthread_setspecific(pthread_key_t key, const void *value);
+int older_pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes);
+int older_pthread_attr_getstack(const pthread_attr_t *attributes, void **start, size_t *bytes);
 
 int pthread_key_create(pthread_key_t *key, void (*destructor)(void *)) {
     return older_pthread_key_create(key, destructor);
@@ -54,4 +58,12 @@ int pthread_key_delete(pthread_key_t key) {
 
 int pthread_setspecific(pthread_key_t key, const void *value) {
     return older_pthread_setspecific(key, value);
+}
+
+int pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes) {
+    return older_pthread_getattr_np(thread, attributes);
+}
+
+int pthread_attr_getstack(const pthread_attr_t *attributes, void **start, size_t *bytes) {
+    return older_pthread_attr_getstack(attributes, start, bytes);
 }
