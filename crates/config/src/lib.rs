@@ -21,7 +21,7 @@ pub use host::{Executor, Host};
 pub use machine::{check_machine, cpus};
 pub use object::{
     Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
-    Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
+    Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
     RuleAction, Target, Tunnel, TunnelKind, Vxlan, Wire,
 };
 pub use problem::{Problem, Problems};

@@ -1,6 +1,7 @@
 //! The objects a host is made of, besides `[host]`.
 
 mod guest;
+pub(crate) mod mode;
 mod network;
 mod rdma;
 mod refers;
@@ -11,6 +12,7 @@ mod vlan;
 mod wire;
 
 pub use guest::{Guest, GuestKind, Rate, Role};
+pub use mode::Mode;
 pub use network::{Default, Flood, MacEntry, Mpls, Nat, Network, Vxlan};
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};

@@ -11,7 +11,7 @@ use routes::{ObjectRoute, To, guests_on_standby_last, is_away, places_of, routes
 
 use crate::owner::Owned;
 use config::{
-    DefaultAction, Guest, GuestKind, GuestVlan, Index, Object, Rate, Route, RuleAction, Target, Wire,
+    DefaultAction, Guest, GuestKind, GuestVlan, Index, Mode, Object, Rate, Route, RuleAction, Target, Wire,
 };
 use ipnet::IpNet;
 use model::{
@@ -67,6 +67,11 @@ fn vif_id(id: u32) -> VifId {
 pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
     let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
     beside.then(|| format!("{}:rdma", guest.name))
+}
+
+/// Name of the OVS side of a guest or wire that an Open vSwitch programs. No object can have it.
+pub(crate) fn ovs_side(mode: Mode, name: &str) -> Option<String> {
+    (mode == Mode::Ovs).then(|| format!("{name}:ovs"))
 }
 
 /// Name of the interface that stands for a VLAN of a guest. No object can have it.
@@ -173,10 +178,14 @@ impl Compiler<'_> {
 
     /// Interfaces get their numbers in their own order, whatever refers to them first.
     fn number_vif(&mut self, object: &Object) {
-        match object {
-            Object::Wire(wire) => drop(self.vif_id(&wire.name)),
-            Object::Guest(guest) => drop(self.vif_id(&guest.name)),
-            _ => {}
+        let (mode, name) = match object {
+            Object::Wire(wire) => (wire.mode, &wire.name),
+            Object::Guest(guest) => (guest.mode, &guest.name),
+            _ => return,
+        };
+        self.vif_id(name);
+        if let Some(side) = ovs_side(mode, name) {
+            self.vif_id(&side);
         }
         if let Object::Guest(guest) = object {
             let vlans = guest.vlans.iter().map(|vlan| vlan_vif(guest, vlan));
@@ -254,6 +263,7 @@ impl Compiler<'_> {
     fn fill_network(&mut self, object: &Object) {
         match object {
             Object::Guest(guest) if self.links.away.contains(&guest.name) => {}
+            Object::Guest(guest) if guest.mode == Mode::Ovs => {}
             Object::Guest(guest) => {
                 self.member(&guest.name, &guest.network);
                 for vlan in &guest.vlans {
@@ -298,7 +308,9 @@ impl Compiler<'_> {
         networks.sort_unstable();
         let id = self.vif_id(&wire.name);
         let link = self.links.wires.get(&wire.name).copied().unwrap_or_default();
+        let ovs = self.ovs_side(wire.mode, id, &wire.name, wire.mtu);
         let vif = Vif {
+            ovs,
             mac: Some(link.mac.unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name))),
             mtu: wire.mtu,
             wire: Some(WireAttributes {
@@ -310,6 +322,14 @@ impl Compiler<'_> {
             ..Vif::new(id, &wire.name, VifKind::Wire)
         };
         self.out.vifs.insert(id, vif);
+    }
+
+    /// The OVS side of an interface, if it has one.
+    fn ovs_side(&mut self, mode: Mode, of: VifId, name: &str, mtu: u16) -> Option<VifId> {
+        let name = ovs_side(mode, name)?;
+        let id = self.vif_id(&name);
+        self.out.vifs.insert(id, Vif { ovs: Some(of), mtu, ..Vif::new(id, &name, VifKind::Ovs) });
+        Some(id)
     }
 
     /// What gets copies: a guest, or a tunnel, which is numbered like an interface.
@@ -370,6 +390,7 @@ impl Compiler<'_> {
             self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
             return;
         }
+        let ovs = self.ovs_side(guest.mode, id, &guest.name, self.index.guest_mtu(guest));
         let vrf = self.vrf(&guest.network);
         if let Some(mac) = guest.mac {
             self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
@@ -386,7 +407,7 @@ impl Compiler<'_> {
                 GuestKind::Tap => VifKind::Tap,
                 GuestKind::Rdma => VifKind::Rdma,
             },
-            vrf: Some(vrf),
+            vrf: (guest.mode == Mode::Vrouter).then_some(vrf),
             mac: guest.mac,
             addresses: guest.addresses.clone(),
             allowed: guest.allowed.clone(),
@@ -399,6 +420,7 @@ impl Compiler<'_> {
             mirror: guest.mirror.as_ref().map(|name| self.mirror(name)),
             roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
             rdma: None,
+            ovs,
             wire: None,
         };
         let vif = Vif { vlans: self.vlans(guest, &vif), ..vif };

@@ -37,6 +37,8 @@ pub(crate) struct Policy {
     pub rules: ArrayVec<RuleId, 10>,
     /// Nexthop of the route.
     pub nexthop: Option<NexthopId>,
+    /// The counter of a flow of Open vSwitch.
+    pub ovs_counter: Option<u32>,
 }
 
 impl Hash for Policy {
@@ -63,7 +65,7 @@ pub(crate) struct Action {
     pub follows: bool,
     /// Entries with its number.
     users: u32,
-    /// Packets and bytes not yet counted to its rules and nexthop.
+    /// Packets and bytes not yet counted to its rules, nexthop and flow.
     pending: (u64, u64),
     /// The rest; `None` if the number is free.
     policy: Option<Arc<Policy>>,
@@ -79,7 +81,7 @@ impl Action {
         self.stamp == epoch
     }
 
-    /// Counts packets to its rules and nexthop.
+    /// Counts packets to its rules, nexthop and flow.
     #[inline(always)]
     pub const fn count(&mut self, packets: u64, bytes: u64) {
         self.pending.0 += packets;
@@ -97,6 +99,7 @@ impl Action {
             && let Some(policy) = &self.policy
         {
             cells.tables(&policy.rules, policy.nexthop, packets, bytes);
+            policy.ovs_counter.into_iter().for_each(|counter| cells.ovs.add(counter, packets, bytes));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers for the contexts of flows: with them a flow's key fits a cache line, whatever headers its packets have.
 
 use crate::fold::fold;
-use model::VifId;
+use model::{VifId, ovs};
 use packet::TunnelKind;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -12,10 +12,31 @@ const MOST: usize = 1 << 16;
 /// Contexts that are found without the map: those of the most recent bursts.
 const RECENT: usize = 64;
 
+/// Fields of single packets at which flows of Open vSwitch look, so that they distinguish contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Looks {
+    ttl: bool,
+    tcp_flags: bool,
+}
+
+impl Looks {
+    /// Those that a mask has.
+    pub const fn of(mask: &ovs::Key) -> Self {
+        Self { ttl: mask.ip_ttl != 0, tcp_flags: mask.tcp_flags != 0 }
+    }
+
+    /// Whether there are any.
+    #[inline(always)]
+    pub const fn any(self) -> bool {
+        self.ttl | self.tcp_flags
+    }
+}
+
 /// What a flow's packets have in common besides the 5-tuple: their ingress, and all L2 and tunnel headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context {
-    /// Interface, the outermost header's tag (with its presence in bit 16) and the kind of tunnel.
+    /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide, and the
+    /// kind of tunnel.
     origin: u64,
     /// Addresses of the innermost Ethernet header, zero if there is none; above them a label or VXLAN network
     /// identifier.
@@ -30,6 +51,10 @@ const NOBODY: (Context, u32) = (Context { origin: u64::MAX, macs: [0; 2], outer:
 /// The kind of a context without a tunnel.
 const PLAIN: u64 = 0;
 const KIND_AT: u32 = 48;
+const TTL_AT: u32 = 33;
+const FLAGS_AT: u32 = 41;
+/// The flags below this bit are in no packet that the fast parse accepts: FIN, SYN, RST.
+const FIRST_FLAG: u32 = 3;
 
 const KINDS: [TunnelKind; 3] = [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan];
 
@@ -72,6 +97,17 @@ impl Context {
     #[inline(always)]
     pub const fn is_tagged(&self) -> bool {
         self.origin >> 32 & 1 != 0
+    }
+
+    /// Takes in the fields at which flows look.
+    #[inline(always)]
+    pub const fn look(&mut self, at: Looks, ttl: u8, tcp_flags: u8) {
+        if at.ttl {
+            self.origin |= (ttl as u64) << TTL_AT;
+        }
+        if at.tcp_flags {
+            self.origin |= (tcp_flags as u64 >> FIRST_FLAG) << FLAGS_AT;
+        }
     }
 
     /// Turns the Ethernet header into that of a tunnel. Call it before setting the inner addresses.

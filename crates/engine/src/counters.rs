@@ -2,11 +2,11 @@
 
 use crate::mutex::lock;
 use executor::{Counters, StageCycles, VifCounters, WorkerCounters};
-use model::{DropReason, NeighbourScope, NexthopId, RuleId, VifId};
+use model::{DropReason, NeighbourScope, NexthopId, RuleId, VifId, ovs};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most interfaces: their counters and queues are found by index.
@@ -49,6 +49,42 @@ impl Pair {
 
     fn get(&self) -> Counters {
         Counters { packets: self.packets.get(), bytes: self.bytes.get() }
+    }
+}
+
+/// Flows of Open vSwitch whose counters get their memory together.
+const OVS_CHUNK: usize = 4096;
+
+/// Counters of flows of Open vSwitch, by index. They get memory when a flow comes that has such an index.
+#[derive(Debug)]
+pub(crate) struct OvsCells(Box<[OnceLock<Box<[Pair]>>]>);
+
+impl OvsCells {
+    fn new() -> Self {
+        Self((0..(ovs::MAX_COUNTERS as usize).div_ceil(OVS_CHUNK)).map(|_| OnceLock::new()).collect())
+    }
+
+    /// Makes room for an index; not on the packet path.
+    pub fn make_room(&self, counter: u32) {
+        if let Some(chunk) = self.0.get(counter as usize / OVS_CHUNK) {
+            chunk.get_or_init(|| (0..OVS_CHUNK).map(|_| Pair::default()).collect());
+        }
+    }
+
+    fn pair(&self, counter: u32) -> Option<&Pair> {
+        self.0.get(counter as usize / OVS_CHUNK)?.get()?.get(counter as usize % OVS_CHUNK)
+    }
+
+    /// Adds; by the one writer.
+    pub fn add(&self, counter: u32, packets: u64, bytes: u64) {
+        if let Some(pair) = self.pair(counter) {
+            pair.add(packets, bytes);
+        }
+    }
+
+    /// The counters of an index.
+    pub fn get(&self, counter: u32) -> Counters {
+        self.pair(counter).map_or_else(Counters::default, Pair::get)
     }
 }
 
@@ -100,6 +136,7 @@ pub(crate) struct WorkerCells {
     /// Those at each interface, one interface after the other: 8 bytes for each reason, 2.4 MB for all interfaces.
     vif_drops: Vec<Count>,
     vifs: Vec<VifCells>,
+    pub ovs: OvsCells,
     rules: Mutex<HashMap<RuleId, Counters>>,
     nexthops: Mutex<HashMap<NexthopId, Counters>>,
     held: Mutex<HashMap<(NeighbourScope, IpAddr), usize>>,
@@ -120,6 +157,7 @@ impl WorkerCells {
             drops: DropReason::ALL.iter().map(|_| Count::default()).collect(),
             vif_drops: (0..MAX_VIFS * DropReason::ALL.len()).map(|_| Count::default()).collect(),
             vifs: (0..MAX_VIFS).map(|_| VifCells::default()).collect(),
+            ovs: OvsCells::new(),
             rules: Mutex::default(),
             nexthops: Mutex::default(),
             held: Mutex::default(),

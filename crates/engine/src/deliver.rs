@@ -55,6 +55,8 @@ pub(crate) struct Ports {
     next: [u8; BURST],
     /// Determines which queue of a port this worker tries first.
     worker: usize,
+    /// The OVS sides of ports, one bit each.
+    ovs_sides: [u64; MAX_VIFS / 64],
 }
 
 /// Lanes, in their order.
@@ -80,7 +82,23 @@ impl Ports {
             active: ArrayVec::new(),
             next: [NONE; BURST],
             worker,
+            ovs_sides: [0; MAX_VIFS / 64],
         }
+    }
+
+    /// Remembers whether an interface is the OVS side of a port.
+    pub fn set_ovs_side(&mut self, vif: VifId, is: bool) {
+        if let Some(word) = self.ovs_sides.get_mut(usize::from(vif.0 / 64)) {
+            let bit = 1 << (vif.0 % 64);
+            *word = if is { *word | bit } else { *word & !bit };
+        }
+    }
+
+    /// Why packets for an interface that is not connected are dropped.
+    #[cold]
+    pub fn absent(&self, vif: VifId) -> DropReason {
+        let word = self.ovs_sides.get(usize::from(vif.0 / 64)).copied().unwrap_or(0);
+        if word >> (vif.0 % 64) & 1 != 0 { DropReason::OvsAbsent } else { DropReason::TxDown }
     }
 
     /// Sends to `vif` by these queues from now on.
@@ -134,7 +152,8 @@ impl Ports {
     pub fn deliver(&mut self, vif: VifId, frames: &[u8], now_ns: u64, write: &mut Write<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let Some(Some(sender)) = self.senders.get_mut(usize::from(vif.0)) else {
-            delivery.drops.extend(frames.iter().map(|&frame| (frame, DropReason::TxDown)));
+            let reason = self.absent(vif);
+            delivery.drops.extend(frames.iter().map(|&frame| (frame, reason)));
             return delivery;
         };
         let queues = &sender.queues;
@@ -173,6 +192,9 @@ impl Ports {
             if failed == ATTEMPTS {
                 break;
             }
+        }
+        if reason == DropReason::TxDown && done < frames.len() {
+            reason = self.absent(vif);
         }
         delivery.drops.extend(frames[done..].iter().map(|&frame| (frame, reason)));
         delivery

@@ -19,8 +19,9 @@ use executor::{
 use mem::{Opened, PortStatus, RxQueue};
 use model::{
     ApplyError, Change, Decision, Effects, Explanation, Learn, NeighbourFound, NexthopId, PacketView, RuleId,
-    Seconds, Verdict, VifId,
+    Seconds, Verdict, VifId, VifKind, ovs,
 };
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -87,6 +88,8 @@ pub struct Stalled {
 #[derive(Default)]
 pub(crate) struct Control {
     meters: Meters,
+    /// The OVS sides of ports.
+    ovs_sides: BTreeSet<VifId>,
     /// The worker that gets the next receiving queue.
     next_worker: usize,
 }
@@ -267,6 +270,26 @@ impl Engine {
         control.meters = meters;
     }
 
+    /// Tells the workers which interfaces become OVS sides of ports, or cease to be: packets for such a side that is not
+    /// connected have a drop reason of their own.
+    fn note_ovs_sides(&self, control: &mut Control, changes: &[Change]) {
+        let mut sides = control.ovs_sides.clone();
+        for change in changes {
+            match change {
+                Change::PutVif(vif) if vif.kind == VifKind::Ovs => drop(sides.insert(vif.id)),
+                Change::PutVif(vif) => drop(sides.remove(&vif.id)),
+                Change::DelVif(id) => drop(sides.remove(id)),
+                _ => {}
+            }
+        }
+        let changed = sides.symmetric_difference(&control.ovs_sides);
+        let changed: Arc<[_]> = changed.map(|vif| (*vif, sides.contains(vif))).collect();
+        if !changed.is_empty() {
+            self.tell_all(|| Message::OvsSides(changed.clone()));
+        }
+        control.ovs_sides = sides;
+    }
+
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
     }
@@ -310,6 +333,7 @@ impl Executor for Engine {
         if put {
             self.police_by(&mut control, with.clone());
         }
+        self.note_ovs_sides(&mut control, changes);
         let applied = self.common.shared.apply(changes);
         if applied.is_err() && put {
             self.police_by(&mut control, before.clone());
@@ -341,6 +365,31 @@ impl Executor for Engine {
             }
         }
         Ok(())
+    }
+
+    fn ovs_apply(&self, changes: &[ovs::Change]) -> Result<(), ApplyError> {
+        for change in changes {
+            if let ovs::Change::Add(flow) = change {
+                if flow.counter >= ovs::MAX_COUNTERS {
+                    let limit = ovs::MAX_COUNTERS as usize;
+                    return Err(ApplyError::Limit { what: "flows of Open vSwitch", limit });
+                }
+                self.common.workers.iter().for_each(|worker| worker.cells.ovs.make_room(flow.counter));
+            }
+        }
+        if !self.common.shared.apply_ovs(changes).settled {
+            tracing::warn!("a worker has been in one burst for a second; it will follow Open vSwitch after that");
+            self.tell_all(|| Message::Answer);
+        }
+        Ok(())
+    }
+
+    fn ovs_counts(&self, counters: &[u32]) -> Vec<Counters> {
+        let of = |counter: &u32| {
+            let workers = self.common.workers.iter();
+            workers.map(|worker| worker.cells.ovs.get(*counter)).fold(Counters::default(), sum)
+        };
+        counters.iter().map(of).collect()
     }
 
     fn enter_counts(&self, past: Past) {

@@ -287,6 +287,13 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
     Some(())
 }
 
+/// The flags of a TCP segment; 0 of another packet.
+#[inline(always)]
+pub(crate) fn tcp_flags(head: &[u8], fast: &Fast) -> u8 {
+    let flags = head.get(usize::from(fast.at.l4) + 13).copied().unwrap_or(0);
+    if fast.at.protocol == proto::TCP { flags } else { 0 }
+}
+
 /// The identifier of an echo message; the code goes into the key too.
 #[inline(always)]
 fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u32> {

@@ -183,7 +183,7 @@ impl Lanes {
             self.out[lane].set(all, unfinished, None, &fast.at);
             return Ok(());
         }
-        if template.edits_ip() {
+        if template.edits() {
             edit_fast(&mut head[HEADROOM..HEADROOM + head_len], &fast.at, template, unfinished.partial)
                 .ok_or(DropReason::L4Malformed)?;
         }

@@ -14,6 +14,8 @@ pub(crate) enum Message {
     Send { vif: VifId, queues: Arc<[Arc<dyn TxQueue>]> },
     /// Drop all queues of an interface.
     Detach(VifId),
+    /// These interfaces are OVS sides of ports, or no longer.
+    OvsSides(Arc<[(VifId, bool)]>),
     /// Police by these meters.
     Meters(Arc<Meters>),
     /// Show packets to these captures.

@@ -5,7 +5,7 @@
 
 use crate::core::Ingress;
 use mem::{Burst, RxQueue};
-use model::{VifId, VifKind};
+use model::VifId;
 use tables::Snapshot;
 
 /// Rounds without packets after which a queue counts as quiet.
@@ -21,7 +21,7 @@ pub(crate) struct Receiver {
     pub burst: Burst,
     /// The origin of its packets.
     pub from: Ingress,
-    /// Epoch at which `from.wire` was looked up.
+    /// Epoch at which `from` was looked up.
     epoch: u64,
     /// Rounds without a packet since the last one.
     vain: u32,
@@ -35,19 +35,19 @@ impl Receiver {
         Self {
             queue,
             burst: Burst::new(),
-            from: Ingress { vif, wire: false },
+            from: Ingress::new(vif),
             epoch: 0,
             vain: 0,
             sits_out: 0,
         }
     }
 
-    /// Updates whether tunnels end here, if the tables changed.
+    /// Updates what kind of interface it is, if the tables changed.
     #[inline]
     pub fn look_up_kind(&mut self, snapshot: &Snapshot) {
         if self.epoch != snapshot.epoch() {
             self.epoch = snapshot.epoch();
-            self.from.wire = snapshot.vif(self.from.vif).is_some_and(|vif| vif.kind == VifKind::Wire);
+            self.from = self.from.in_tables(snapshot);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::key::Layout;
 use crate::template::{OuterHeaders, Template};
+use model::ovs;
 use packet::checksum::{self, Delta};
 use packet::{Headers, WriteError, edit, proto};
 use std::net::IpAddr;
@@ -12,12 +13,23 @@ pub(crate) const HEADROOM: usize = 128;
 /// Edits the IP header of a packet that the fast parse accepted. `frame` starts with the original frame.
 #[inline(always)]
 pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
+    if let Some(fields) = &template.fields {
+        return set_fields(frame, at, fields, partial);
+    }
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
     if template.nat.src.is_some() || template.nat.dst.is_some() {
         translate(frame, at, template, partial)?;
     }
     Some(())
+}
+
+/// The fields that a flow of Open vSwitch sets.
+#[inline(never)]
+fn set_fields(frame: &mut [u8], at: &Layout, fields: &ovs::Edits, partial: bool) -> Option<()> {
+    let end = usize::from(at.l3) + usize::from(at.ip_len);
+    let headers = Headers::ethernet(frame, 0, end).ok()?;
+    fields.set_fields(frame, &headers, partial).ok()
 }
 
 #[inline(always)]
@@ -84,6 +96,9 @@ pub(crate) fn edit_any(
     template: &Template,
     partial: bool,
 ) -> Result<(), WriteError> {
+    if let Some(fields) = &template.fields {
+        fields.set_fields(frame, headers, partial)?;
+    }
     if !template.edits_ip() {
         return Ok(());
     }
@@ -156,13 +171,13 @@ pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entrop
         start += popped;
         len -= popped;
     }
-    if let Some(vlan) = template.push_vlan {
+    if !template.tags.is_empty() {
+        let pushed = template.tags.len();
         buffer.get(start..start + 12)?;
-        buffer.copy_within(start..start + 12, start - proto::VLAN_LEN);
-        start -= proto::VLAN_LEN;
-        len += proto::VLAN_LEN;
-        buffer[start + 12..start + 14].copy_from_slice(&proto::ETHERTYPE_VLAN.to_be_bytes());
-        buffer[start + 14..start + 16].copy_from_slice(&vlan.to_be_bytes());
+        buffer.copy_within(start..start + 12, start - pushed);
+        start -= pushed;
+        len += pushed;
+        buffer[start + 12..start + 12 + pushed].copy_from_slice(&template.tags);
     }
     let prefix = template.prefix();
     if prefix.is_empty() {

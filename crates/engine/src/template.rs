@@ -2,14 +2,16 @@
 //!
 //! The only part of a single flow in a template are floating addresses, so flows to one next hop share one.
 
-use model::{Encap, Forward, Nat, VifId};
+use arrayvec::ArrayVec;
+use model::{Encap, Forward, Nat, VifId, ovs};
 use packet::{TunnelKind, build, proto};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-/// Room for the longest new headers (Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag), a multiple of the size of a
-/// move.
-const MAX_PREFIX: usize = 96;
+/// Room for the longest new headers (Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag; or those of Open vSwitch), a
+/// multiple of the size of a move.
+const MAX_PREFIX: usize = ovs::MAX_OUTER;
 /// Room that suffices for most headers, including VXLAN over IPv4.
 const SHORT_PREFIX: usize = 64;
 
@@ -30,8 +32,10 @@ pub(crate) struct Template {
     pub nat: Nat,
     /// The value to which a SYN's MSS is lowered.
     pub mss: Option<u16>,
-    /// Tag to push into a kept Ethernet header.
-    pub push_vlan: Option<u16>,
+    /// Tags to push into a kept Ethernet header, as they lie there.
+    pub tags: ArrayVec<u8, { ovs::MAX_PUSHED * proto::VLAN_LEN }>,
+    /// Fields to set, as a flow of Open vSwitch says.
+    pub fields: Option<Arc<ovs::Edits>>,
     /// Number of tags to remove from a kept Ethernet header.
     pub pop_tags: u8,
     /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
@@ -74,7 +78,8 @@ impl Template {
             ttl_decrement: forward.ttl_decrement,
             nat: forward.nat,
             mss: forward.mss,
-            push_vlan: forward.push_vlan,
+            tags: ArrayVec::new(),
+            fields: None,
             pop_tags: forward.pop_tags,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
             tunnel: None,
@@ -85,13 +90,23 @@ impl Template {
         if let Some(encap) = &forward.encap {
             template.put_encap(encap);
         }
+        let mut push = forward.push_vlan;
         if let Some(eth) = &forward.ethernet {
-            let outer = template.tunnel.is_none().then(|| template.push_vlan.take()).flatten();
+            let outer = template.tunnel.is_none().then(|| push.take()).flatten();
             let first = if outer.is_some() { proto::ETHERTYPE_VLAN } else { eth.ethertype };
             template.put(|out| build::ethernet(out, eth.dst, eth.src, first));
             if let Some(vlan) = outer {
                 template.put(|out| build::vlan(out, vlan, eth.ethertype));
             }
+        }
+        if let Some(vlan) = push {
+            template.push_tag([proto::ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()].as_flattened());
+        }
+        if let Some(edits) = &forward.edits {
+            template.put_edits(edits);
+        }
+        if let Some(wrap) = &forward.wrap {
+            template.put_wrap(&wrap.outer);
         }
         let len = usize::from(template.prefix_len);
         template.prefix.copy_within(..len, MAX_PREFIX - len);
@@ -124,9 +139,8 @@ impl Template {
 
     /// By how many bytes a packet grows.
     pub fn grown(&self) -> isize {
-        let tag = if self.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
         let popped = usize::from(self.pop_tags) * proto::VLAN_LEN;
-        (self.prefix().len() + tag) as isize - (usize::from(self.strip) + popped) as isize
+        (self.prefix().len() + self.tags.len()) as isize - (usize::from(self.strip) + popped) as isize
     }
 
     /// Whether the IP header is edited.
@@ -138,9 +152,34 @@ impl Template {
             || self.mss.is_some()
     }
 
+    /// The same, or other fields of the head.
+    pub const fn edits(&self) -> bool {
+        self.edits_ip() || self.fields.is_some()
+    }
+
     fn put(&mut self, header: impl FnOnce(&mut [u8]) -> Result<usize, packet::WriteError>) {
         // A prefix has room for every combination of headers.
         self.prefix_len += header(&mut self.prefix[usize::from(self.prefix_len)..]).unwrap_or(0) as u8;
+    }
+
+    fn push_tag(&mut self, tag: &[u8]) {
+        // There is room for as many as a decision pushes.
+        let _ = self.tags.try_extend_from_slice(tag);
+    }
+
+    fn put_edits(&mut self, edits: &Arc<ovs::Edits>) {
+        self.pop_tags = edits.popped;
+        edits.tag_bytes().for_each(|tag| self.push_tag(&tag));
+        self.fields = edits.changes_fields().then(|| edits.clone());
+    }
+
+    fn put_wrap(&mut self, outer: &ovs::Outer) {
+        self.put(|out| {
+            let bytes = outer.bytes();
+            out.get_mut(..bytes.len()).map(|out| out.copy_from_slice(bytes)).ok_or(packet::WriteError::TooShort)?;
+            Ok(bytes.len())
+        });
+        self.tunnel = Some(OuterHeaders { v6: outer.is_v6(), udp: outer.is_udp() });
     }
 
     fn put_encap(&mut self, encap: &Encap) {
@@ -193,8 +232,8 @@ impl Template {
     /// Everything that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
         let l4 = (self.nat.src, self.nat.dst, self.mss);
-        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.push_vlan, self.pop_tags);
-        (fields, l4, self.keeps_ip, self.tunnel, self.prefix())
+        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, &self.tags, self.pop_tags);
+        (fields, l4, self.keeps_ip, self.tunnel, self.prefix(), &self.fields)
     }
 }
 

@@ -300,6 +300,9 @@ impl Worker {
             Message::Receive { vif, queue } => self.receive(vif, queue),
             Message::Send { vif, queues } => self.core.ports.attach(vif, queues),
             Message::Detach(vif) => self.detach(vif),
+            Message::OvsSides(sides) => {
+                sides.iter().for_each(|(vif, is)| self.core.ports.set_ovs_side(*vif, *is));
+            }
             Message::Meters(meters) => self.core.meters = meters,
             Message::Taps(taps) => self.core.taps = taps,
             Message::Solicit(question) => {

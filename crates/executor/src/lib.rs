@@ -18,7 +18,7 @@ pub use listing::{BadRecord, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECOR
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
 pub use status::ExecutorStatus;
 
-use model::{ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId};
+use model::{ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId, ovs};
 use std::sync::mpsc::SyncSender;
 
 /// Anything that forwards packets according to the tables: the CPU engine, or a card.
@@ -32,6 +32,21 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// [`ApplyError`]; nothing was applied.
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError>;
+
+    /// Changes the flows of ports that an Open vSwitch programs; ports that do not exist get none. Returns once removed
+    /// flows no longer affect traffic, as [`Executor::apply`].
+    ///
+    /// # Errors
+    /// [`ApplyError::Limit`]: this executor carries out no such flows, or a counter's index is too high; nothing was
+    /// applied.
+    fn ovs_apply(&self, _: &[ovs::Change]) -> Result<(), ApplyError> {
+        Err(ApplyError::Limit { what: "flows of Open vSwitch", limit: 0 })
+    }
+    /// Counters of such flows by their index ([`ovs::Flow::counter`]), since the start. They lag by some seconds at
+    /// most and never decrease; a flow that gets the index of a removed one goes on from there.
+    fn ovs_counts(&self, counters: &[u32]) -> Vec<Counters> {
+        vec![Counters::default(); counters.len()]
+    }
 
     /// Goes on counting where another one ended. Once, before packets flow.
     fn enter_counts(&self, past: Past);

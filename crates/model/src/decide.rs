@@ -7,6 +7,8 @@
 //!                  └── label ───────────────────────────┘
 //! ```
 //!
+//! Ports that an Open vSwitch programs are apart from all this: see [`ovs`].
+//!
 //! A step that stops a packet returns a [`Stop`]; [`reply`] turns it into a drop, a hold, or an answer to the sender.
 
 mod bridge;
@@ -14,6 +16,7 @@ mod egress;
 mod guard;
 mod ingress;
 mod neighbour;
+mod ovs;
 mod policy;
 mod related;
 mod reply;
@@ -261,10 +264,8 @@ impl Effects {
     /// Removes the effects that a verdict does not allow. `other` returns the other interface of a guest that has two.
     fn restrict(&mut self, verdict: &Verdict, ingress: VifId, other: impl Fn(VifId) -> Option<VifId>) {
         let deliveries = match verdict {
-            Verdict::Forward(forward) => std::slice::from_ref(forward),
-            Verdict::Flood(flood) => &flood.to,
             Verdict::Reply(reply) => std::slice::from_ref(&reply.forward),
-            Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
+            other => other.deliveries(),
         };
         if !matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_)) {
             (self.flow, self.fragment) = (None, None);

@@ -1,11 +1,12 @@
 //! The result of `decide`: a verdict, and the effects of the packet.
 
 use crate::{
-    DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, Transport, VifId, Vrf,
+    DropReason, ovs, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, Transport, VifId, Vrf,
 };
 use arrayvec::ArrayVec;
 use packet::{IcmpError, Mac, TunnelKind};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The whole answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +25,8 @@ pub enum Verdict {
     /// To every member of a network's bridge except the sender; or, if only other hosts' gateways need it, to the
     /// tunnels.
     Flood(Flood),
+    /// To several ports, as a flow of an Open vSwitch says.
+    Several(Vec<Forward>),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
     /// It waits for this neighbour, for which a solicitation is sent; then it is decided again.
@@ -40,7 +43,7 @@ pub enum Verdict {
 }
 
 /// One destination, and how the packet is rewritten for it. The fields apply in their order: strip, ECN, TTL, NAT,
-/// MSS, Ethernet, VLAN, encapsulation.
+/// MSS, Ethernet, VLAN, encapsulation. Those of an Open vSwitch's flow come alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
     /// Interface it leaves by.
@@ -65,6 +68,10 @@ pub struct Forward {
     pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
+    /// Fields and tags that a flow of an Open vSwitch changes.
+    pub edits: Option<Arc<ovs::Edits>>,
+    /// Tunnel headers that such a flow puts in front after that.
+    pub wrap: Option<ovs::Wrap>,
 }
 
 impl Forward {
@@ -82,12 +89,34 @@ impl Forward {
             push_vlan: None,
             pop_tags: 0,
             encap: None,
+            edits: None,
+            wrap: None,
         }
+    }
+
+    /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
+    #[must_use]
+    pub fn entropy(&self) -> u32 {
+        let wrap = self.wrap.as_ref().map(|wrap| wrap.entropy);
+        self.encap.as_ref().map(|encap| encap.entropy).or(wrap).unwrap_or(0)
     }
 
     /// Whether the frame leaves as it came, perhaps in a tunnel.
     pub(crate) fn keeps_frame(&self) -> bool {
         Self { encap: None, ..self.clone() } == Self::unchanged(self.port)
+    }
+}
+
+impl Verdict {
+    /// The ports that the packet goes to, and how; none for an answer.
+    #[must_use]
+    pub fn deliveries(&self) -> &[Forward] {
+        match self {
+            Self::Forward(forward) => std::slice::from_ref(forward),
+            Self::Flood(flood) => &flood.to,
+            Self::Several(to) => to,
+            Self::Reply(_) | Self::Hold { .. } | Self::Consumed | Self::Drop(_) => &[],
+        }
     }
 }
 
@@ -217,8 +246,8 @@ pub struct Effects {
     pub path: Option<PathMtu>,
     /// Connection table.
     pub flow: Option<FlowChange>,
-    /// The rules allow this packet, which belongs to no connection; but a similar one may. So the decision must not be
-    /// cached.
+    /// A similar packet may be decided otherwise, so the decision must not be cached: the rules allow this packet, which
+    /// belongs to no connection, but a similar one may; or it is too big for some of the ports to which it goes.
     pub once: bool,
     /// Protocol and ports for later fragments.
     pub fragment: Option<(FragmentKey, Transport)>,
@@ -236,6 +265,8 @@ pub struct Effects {
     pub rules: ArrayVec<RuleId, 10>,
     /// The nexthop used, for its counter.
     pub nexthop: Option<NexthopId>,
+    /// The counter of the Open vSwitch's flow that decided.
+    pub ovs_counter: Option<u32>,
 }
 
 /// A source MAC seen.

@@ -104,6 +104,8 @@ reasons! {
     NotL2Gateway = "not_l2_gateway", "A frame between the tunnels and the wire of a network, on a host that is not its `l2_gateway`.";
     OuterChecksumMissing = "outer_checksum_missing", "A tunnel packet over IPv6 without a UDP checksum, on a host without `udp6_zero_checksum = true`.";
     OuterChecksumWrong = "outer_checksum_wrong", "A tunnel packet whose outer UDP checksum is wrong.";
+    OvsDrop = "ovs_drop", "A flow of Open vSwitch drops it.";
+    OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch takes it: none has opened the port.";
 }
 
 impl From<ParseError> for DropReason {

@@ -9,7 +9,7 @@ pub use words::{Names, Numbers};
 use crate::{
     BridgeEntry, Connection, Decision, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
     Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Transport, Vif,
-    VifId, Vrf, decide,
+    VifId, Vrf, decide, ovs,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -178,6 +178,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         let found = self.tables.fragment(key, now);
         self.note(Step::Fragment { key: *key, found });
+        found
+    }
+
+    fn ovs_flow(&self, port: VifId, key: &ovs::Key) -> Option<&ovs::Flow> {
+        let found = self.tables.ovs_flow(port, key);
+        self.note(Step::OvsFlow { port, key: Box::new(*key), found: found.cloned() });
         found
     }
 }

@@ -25,6 +25,7 @@ mod lookup;
 mod mirror;
 mod network;
 mod nexthop;
+pub mod ovs;
 pub mod rewrite;
 mod routing;
 mod rule;

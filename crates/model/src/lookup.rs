@@ -2,7 +2,7 @@
 
 use crate::{
     Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Modifier, NeighbourScope,
-    Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf,
+    Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
 use arrayvec::ArrayVec;
 use packet::Mac;
@@ -81,4 +81,6 @@ pub trait Lookup {
     }
     /// Protocol and ports of the datagram to which a later fragment belongs, unless its first fragment is too old.
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport>;
+    /// The flow of this port that matches a packet with these fields; of several, the one with the lowest number.
+    fn ovs_flow(&self, port: VifId, key: &ovs::Key) -> Option<&ovs::Flow>;
 }

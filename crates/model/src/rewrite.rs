@@ -26,19 +26,14 @@ pub fn emit<T: Lookup>(tables: &T, decision: &Decision, packet: &PacketView<'_>)
     };
     let unchanged = Forward::unchanged(VifId(0));
     out.extend(mirror_in.iter().filter_map(|mirror| copy(mirror, &unchanged, packet)));
-    let deliveries = match &decision.verdict {
-        Verdict::Forward(forward) => std::slice::from_ref(forward),
-        Verdict::Flood(flood) => &flood.to,
-        Verdict::Reply(reply) => {
-            out.extend(answer(reply, packet).map(|frame| (reply.forward.port, frame)));
-            let bare = answer(&reply.bare(), packet).unwrap_or_default();
-            if let Ok(frame) = PacketView::parse(&bare, bare.len() as u32, None) {
-                out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, &unchanged, &frame)));
-            }
-            &[]
+    if let Verdict::Reply(reply) = &decision.verdict {
+        out.extend(answer(reply, packet).map(|frame| (reply.forward.port, frame)));
+        let bare = answer(&reply.bare(), packet).unwrap_or_default();
+        if let Ok(frame) = PacketView::parse(&bare, bare.len() as u32, None) {
+            out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, &unchanged, &frame)));
         }
-        Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
-    };
+    }
+    let deliveries = decision.verdict.deliveries();
     out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
     if let Some(first) = deliveries.first() {
         out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, first, packet)));
@@ -110,6 +105,12 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     frame.drain(TAG_AT..TAG_AT + popped);
     if let Some(vlan) = forward.push_vlan {
         frame.splice(TAG_AT..TAG_AT, tag(vlan));
+    }
+    if let Some(edits) = &forward.edits {
+        edits.apply(&mut frame)?;
+    }
+    if let Some(wrap) = &forward.wrap {
+        frame = wrap.put_before(&frame)?;
     }
     let Some(encap) = &forward.encap else { return Some(frame) };
     let len = frame.len();

@@ -2,6 +2,7 @@
 
 mod apply;
 mod dynamic;
+mod ovs;
 
 use crate::{
     Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
@@ -12,6 +13,7 @@ use ipnet::IpNet;
 use packet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Everything `decide` reads: the configuration, and what was learned from packets.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +32,7 @@ pub struct Tables {
     meter_configs: BTreeMap<MeterId, MeterConfig>,
     /// In the order in which they are tried.
     rules: BTreeMap<(Vrf, u32, RuleId), Rule>,
+    ovs_flows: BTreeMap<(VifId, crate::ovs::FlowId), Arc<crate::ovs::Flow>>,
     dynamic: dynamic::Dynamic,
 }
 
@@ -187,5 +190,9 @@ impl Lookup for Tables {
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         self.dynamic.fragment(key, now)
+    }
+
+    fn ovs_flow(&self, port: VifId, key: &crate::ovs::Key) -> Option<&crate::ovs::Flow> {
+        self.ovs_flows_of(port).find(|flow| flow.matching.matches(key))
     }
 }

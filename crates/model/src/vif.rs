@@ -17,6 +17,8 @@ pub enum VifKind {
     Rdma,
     /// A way out of the host.
     Wire,
+    /// The OVS side of a port that an Open vSwitch programs: what comes from there OVS sends by the port.
+    Ovs,
     /// Not an interface of the host: copies go through this VXLAN tunnel to an observer.
     Mirror(Tunnel),
 }
@@ -56,6 +58,9 @@ pub struct Vif {
     /// is the other one. The port names the device (of kind [`VifKind::Rdma`]), which owns UDP 4791. The device names
     /// the port, which alone is found by MAC and addresses.
     pub rdma: Option<VifId>,
+    /// For a guest or wire that an Open vSwitch programs: its OVS side, of kind [`VifKind::Ovs`]. For an OVS side: the
+    /// guest or wire.
+    pub ovs: Option<VifId>,
     /// A guest's VLANs: identifiers, and the interfaces that stand for them. Frames without one of these tags belong
     /// to the guest's own network.
     pub vlans: Vec<(u16, VifId)>,
@@ -85,6 +90,7 @@ impl Vif {
             mirror: None,
             roles: Roles::default(),
             rdma: None,
+            ovs: None,
             vlans: Vec::new(),
             trunk: None,
             wire: None,
@@ -109,10 +115,16 @@ impl Vif {
         !self.vlans.is_empty() || self.trunk.is_some()
     }
 
+    /// Whether an Open vSwitch programs it by flows.
+    #[must_use]
+    pub fn takes_flows(&self) -> bool {
+        self.ovs.is_some() && self.kind != VifKind::Ovs
+    }
+
     /// Whether it is the second interface of its guest, which is looked up by its first one.
     #[must_use]
     pub fn is_second(&self) -> bool {
-        self.kind == VifKind::Rdma && self.rdma.is_some()
+        self.kind == VifKind::Rdma && self.rdma.is_some() || self.kind == VifKind::Ovs
     }
 }
 

@@ -23,9 +23,17 @@ pub fn set_macs(bytes: &mut [u8], headers: &mut Headers, dst: Mac, src: Mac) -> 
 /// # Errors
 /// [`WriteError::Mismatch`] if it isn't an IP packet.
 pub fn decrement_ttl(bytes: &mut [u8], headers: &mut Headers) -> Result<(), WriteError> {
+    let ttl = ip_mut(headers)?.ttl.saturating_sub(1);
+    set_ttl(bytes, headers, ttl)
+}
+
+/// Sets the TTL or hop limit.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if it isn't an IP packet.
+pub fn set_ttl(bytes: &mut [u8], headers: &mut Headers, ttl: u8) -> Result<(), WriteError> {
     let ip = ip_mut(headers)?;
     let at = usize::from(ip.at);
-    let ttl = ip.ttl.saturating_sub(1);
     if ip.src.is_ipv4() {
         let header: &mut [u8; proto::IPV4_LEN] = field(bytes, at)?;
         set_ipv4_word(header, 8, [ttl, header[9]]);
@@ -82,6 +90,34 @@ pub fn set_destination(
     partial: bool,
 ) -> Result<(), WriteError> {
     set_address(bytes, headers, Side::Destination, addr, partial).map(|_| ())
+}
+
+/// Sets the source port of a TCP or UDP packet, and updates its checksum.
+///
+/// With `partial`, the checksum does not cover the port yet and stays as it is.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if it is neither.
+pub fn set_source_port(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    port: u16,
+    partial: bool,
+) -> Result<(), WriteError> {
+    set_port(bytes, headers, Side::Source, port, partial)
+}
+
+/// Sets the destination port as [`set_source_port`] sets the source port.
+///
+/// # Errors
+/// As for [`set_source_port`].
+pub fn set_destination_port(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    port: u16,
+    partial: bool,
+) -> Result<(), WriteError> {
+    set_port(bytes, headers, Side::Destination, port, partial)
 }
 
 /// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]). Updates the
@@ -221,7 +257,35 @@ fn set_address(
     Ok(all)
 }
 
-/// The L4 checksum after a change of its pseudo-header.
+fn set_port(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    side: Side,
+    port: u16,
+    partial: bool,
+) -> Result<(), WriteError> {
+    let l4 = usize::from(headers.l4_at);
+    let (src, dst, checksum_at, udp) = match &mut headers.l4 {
+        L4::Tcp { src, dst, .. } => (src, dst, l4 + 16, false),
+        L4::Udp { src, dst } => (src, dst, l4 + 6, true),
+        _ => return Err(WriteError::Mismatch),
+    };
+    let (old, at) = match side {
+        Side::Source => (src, l4),
+        Side::Destination => (dst, l4 + 2),
+    };
+    *field(bytes, at)? = port.to_be_bytes();
+    if !partial {
+        let mut delta = Delta::default();
+        delta.replace_u16(*old, port);
+        let checksum: &mut [u8; 2] = field(bytes, checksum_at)?;
+        *checksum = updated(u16::from_be_bytes(*checksum), delta, udp, false).to_be_bytes();
+    }
+    *old = port;
+    Ok(())
+}
+
+/// The L4 checksum after a change of its pseudo-header, or of what it covers.
 fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     if partial {
         return address.apply_partial(before);

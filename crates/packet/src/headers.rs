@@ -137,7 +137,7 @@ pub enum L3 {
 }
 
 /// A VLAN tag (IEEE 802.1Q, 9.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Whether it is a provider's S-tag (EtherType 0x88a8); else a C-tag (0x8100).
     pub service: bool,

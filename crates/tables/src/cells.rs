@@ -5,6 +5,7 @@
 //! snapshot from which it was made. It holds as long as none of its cells has changed since.
 use crate::sync::{AtomicU64, Ordering};
 use ipnet::IpNet;
+use model::ovs::FlowId;
 use model::{NeighbourScope, NexthopId, Seconds, VifId, Vrf};
 use packet::Mac;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ macro_rules! kinds {
     )*};
 }
 
-const COUNT: u16 = 16384;
+const COUNT: u16 = 33792;
 kinds! {
     REMOTE: 256, 256;
     NETWORK: 512, 512;
@@ -35,6 +36,8 @@ kinds! {
     INSIDE: 13824, 512;
     MPLS: 14336, 1024;
     VXLAN: 15360, 1024;
+    OVS_FLOW: 16384, 16384;
+    OVS_MISSES: 32768, 1024;
 }
 
 /// Number of prefix bits that select a route cell. Shorter prefixes share one cell per VRF.
@@ -125,6 +128,22 @@ impl Cell {
         Self::of(INSIDE, mix_addr(outside_vrf.0.into(), outside))
     }
 
+    /// A flow of Open vSwitch, which changes when it is removed: what matches a flow goes on matching it, whatever
+    /// flows are added after it.
+    pub fn ovs_flow(id: FlowId) -> Self {
+        Self::of(OVS_FLOW, id.0)
+    }
+
+    /// The cells of all such flows.
+    pub fn all_ovs_flows() -> impl Iterator<Item = Self> {
+        (0..OVS_FLOW.1).map(|at| Self(OVS_FLOW.0 + at))
+    }
+
+    /// What none of a port's flows matches.
+    pub fn ovs_misses(port: VifId) -> Self {
+        Self::of(OVS_MISSES, port.0.into())
+    }
+
     /// The cells on which a route look-up depends: that of the address's first bits, and that of short prefixes.
     pub fn routes(vrf: Vrf, addr: IpAddr) -> [Self; 2] {
         let bits = match addr {
@@ -156,9 +175,13 @@ impl Touched {
     pub fn add(&mut self, cell: Cell) {
         self.0[usize::from(cell.0 / 64)] |= 1 << (cell.0 % 64);
     }
+
+    pub fn add_all(&mut self, cells: impl Iterator<Item = Cell>) {
+        cells.for_each(|cell| self.add(cell));
+    }
 }
 
-/// The array: 128 KiB.
+/// The array: 264 KiB.
 pub(crate) struct Cells(Box<[AtomicU64]>);
 
 impl Cells {

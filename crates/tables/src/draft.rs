@@ -355,6 +355,7 @@ fn references_of_vif(vif: &Vif, each: impl FnMut(Object)) {
         .chain(vif.meter.map(Object::Meter))
         .chain(vif.mirror.map(Object::Vif))
         .chain(vif.rdma.map(Object::Vif))
+        .chain(vif.ovs.map(Object::Vif))
         .chain(vif.vlans.iter().map(|&(_, id)| Object::Vif(id)))
         .chain(vif.trunk.map(|(port, _)| Object::Vif(port)))
         .chain(attached)

@@ -29,6 +29,7 @@ mod draft;
 mod flow;
 mod learned;
 mod neighbours;
+mod ovs;
 #[allow(unsafe_code)] // Returns references to memory that another thread frees; see there.
 mod rcu;
 mod resolver;

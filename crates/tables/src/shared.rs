@@ -1,6 +1,6 @@
 //! The tables as threads share them: one writer at a time, readers without locks.
 
-use crate::cells::{Cell, Cells, Deps, Uses};
+use crate::cells::{Cell, Cells, Deps, Touched, Uses};
 use crate::draft::Draft;
 use crate::flow::{FlowLimits, Flows};
 use crate::learned::{Learned, MAC_AGE};
@@ -10,7 +10,9 @@ use crate::resolver::{Resolver, STALE, UNUSED, Waiting};
 use crate::snapshot::Snapshot;
 use arrayvec::ArrayVec;
 use executor::{LearnedMac, NeighbourInfo};
-use model::{ApplyError, Change, Learn, NeighbourFound, NeighbourScope, PathMtu, Question, Seconds, VifId};
+use model::{
+    ApplyError, Change, Learn, NeighbourFound, NeighbourScope, PathMtu, Question, Seconds, Vif, VifId, ovs,
+};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -111,13 +113,14 @@ impl Shared {
         let base = self.rcu.write().current().config.as_ref().clone();
         let Draft { config, mut touched, removed, .. } = Draft::new(base).apply(changes)?;
         let writer = self.rcu.write();
-        let mut learned = writer.current().learned.clone();
+        let Snapshot { mut learned, mut ovs, .. } = writer.current().clone();
         if removed {
             learned.retain(&config, |cell| touched.add(cell));
         }
+        ovs.retain(|port| config.vif(port).is_some_and(Vif::takes_flows), &mut touched);
         let epoch = writer.next_epoch();
         self.cells.bump(&touched, epoch);
-        writer.publish(Snapshot { epoch, config: config.into(), learned });
+        writer.publish(Snapshot { epoch, config: config.into(), learned, ovs });
         drop(applying);
         self.enter_late();
         let settled = self.rcu.wait(epoch, PATIENCE);
@@ -126,6 +129,23 @@ impl Shared {
         }
         self.rcu.write().reclaim();
         Ok(Applied { epoch, settled })
+    }
+
+    /// Changes flows of Open vSwitch. Returns once no online reader uses a snapshot with a flow that was removed, as
+    /// [`Self::apply`]. Ports that an Open vSwitch does not program get none.
+    pub fn apply_ovs(&self, changes: &[ovs::Change]) -> Applied {
+        let writer = self.rcu.write();
+        let Snapshot { config, learned, mut ovs, .. } = writer.current().clone();
+        let mut touched = Touched::none();
+        let takes_flows = |port| config.vif(port).is_some_and(Vif::takes_flows);
+        let removed = ovs.apply(changes, takes_flows, &mut touched);
+        let epoch = writer.next_epoch();
+        self.cells.bump(&touched, epoch);
+        writer.publish(Snapshot { epoch, config, learned, ovs });
+        self.enter_late();
+        let settled = !removed || self.rcu.wait(epoch, PATIENCE);
+        self.rcu.write().reclaim();
+        Applied { epoch, settled }
     }
 
     /// Forgets the connections of networks that no longer exist.
@@ -159,7 +179,7 @@ impl Shared {
         }
         let epoch = writer.next_epoch();
         touched.into_iter().for_each(|cell| self.cells.bump_one(cell, epoch));
-        let next = Snapshot { epoch, config: current.config.clone(), learned };
+        let next = Snapshot { epoch, learned, ..current.clone() };
         let backlog = writer.waiting();
         writer.publish(next);
         if backlog >= BACKLOG

@@ -4,10 +4,11 @@ use crate::cells::{Cell, Deps};
 use crate::config::Config;
 use crate::flow::Flows;
 use crate::learned::Learned;
+use crate::ovs::Ovs;
 use model::{
     Action, BridgeEntry, Connection, DropReason, FloatingAddress, FlowKey, FragmentKey, Host, Lookup,
     MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
-    RuleQuery, Seconds, Transport, Vif, VifId, Vrf,
+    RuleQuery, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -20,11 +21,12 @@ pub struct Snapshot {
     pub(crate) epoch: u64,
     pub(crate) config: Arc<Config>,
     pub(crate) learned: Learned,
+    pub(crate) ovs: Ovs,
 }
 
 impl Snapshot {
     pub(crate) fn empty() -> Self {
-        Self { epoch: 1, config: Arc::default(), learned: Learned::default() }
+        Self { epoch: 1, config: Arc::default(), learned: Learned::default(), ovs: Ovs::default() }
     }
 
     /// Its number, with which memoised decisions made from it are stamped.
@@ -97,6 +99,18 @@ impl Snapshot {
     /// Path MTUs to remotes that are less than their wires' MTU: bytes of an outer IP packet.
     pub fn paths(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         self.learned.paths.iter().map(|(remote, (mtu, _))| (*remote, *mtu))
+    }
+
+    /// The bits of packets at which some flow of a port looks, if an Open vSwitch programs the port.
+    #[must_use]
+    pub fn ovs_mask(&self, port: VifId) -> ovs::Key {
+        self.ovs.mask(port)
+    }
+
+    /// Number of a port's flows of Open vSwitch, and of different masks among them.
+    #[must_use]
+    pub fn ovs_count(&self, port: VifId) -> (usize, usize) {
+        self.ovs.count(port)
     }
 
     /// What `decide` reads at `now`, with these connections.
@@ -271,5 +285,11 @@ impl Lookup for View<'_> {
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         self.flows.fragments().get(key, now)
+    }
+
+    fn ovs_flow(&self, port: VifId, key: &ovs::Key) -> Option<&ovs::Flow> {
+        let found = self.snapshot.ovs.find(port, key);
+        self.depend(found.map_or_else(|| Cell::ovs_misses(port), |flow| Cell::ovs_flow(flow.id)));
+        found
     }
 }

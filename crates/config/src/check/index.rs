@@ -1,5 +1,7 @@
 //! Index by name of the objects to which others refer.
 
+use crate::host::Executor;
+use crate::object::mode::{Mode, OVS_MTU};
 use crate::{Guest, Host, Key, Network, Nexthop, Object, Wire};
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
@@ -9,6 +11,7 @@ use std::net::IpAddr;
 /// million, are not in it.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
+    executor: Executor,
     tunnel_sources: Vec<IpAddr>,
     wires: Vec<Wire>,
     networks: HashMap<String, Network>,
@@ -21,7 +24,7 @@ pub struct Index {
 impl Index {
     /// Indexes the objects of a host.
     pub fn new<'a>(host: &Host, objects: impl Iterator<Item = &'a Object>) -> Self {
-        let mut index = Self::default();
+        let mut index = Self { executor: host.executor, ..Self::default() };
         for object in objects {
             match object {
                 Object::Wire(wire) => index.wires.push(wire.clone()),
@@ -50,6 +53,12 @@ impl Index {
     fn own(&mut self, network: &str, addresses: impl Iterator<Item = IpAddr>, of: &Object) {
         let own = self.own.entry(network.to_owned()).or_default();
         own.extend(addresses.map(|addr| (addr, of.key())));
+    }
+
+    /// What forwards packets.
+    #[must_use]
+    pub const fn executor(&self) -> Executor {
+        self.executor
     }
 
     /// Where tunnels start: at most one address per family.
@@ -97,7 +106,10 @@ impl Index {
     /// Largest IP packet of a guest, bytes.
     #[must_use]
     pub fn guest_mtu(&self, guest: &Guest) -> u16 {
-        guest.mtu.unwrap_or_else(|| self.network_mtu(&guest.network))
+        guest.mtu.unwrap_or_else(|| match guest.mode {
+            Mode::Vrouter => self.network_mtu(&guest.network),
+            Mode::Ovs => OVS_MTU,
+        })
     }
 
     /// The guests by name.

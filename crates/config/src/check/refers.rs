@@ -1,9 +1,10 @@
 //! Checks references between objects: the target must exist and fit.
 
 use super::{Index, problem};
+use crate::host::Executor;
 use crate::object::MIN_IPV6_MTU;
 use crate::{
-    Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Nat, Network, Object, Problem, Route, Rule,
+    Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Mode, Nat, Network, Object, Problem, Route, Rule,
     RuleAction, Target, Tunnel, Wire,
 };
 use ipnet::IpNet;
@@ -17,7 +18,7 @@ pub(super) fn check(index: &Index, unread: &[String], items: &[Item], problems: 
     for item in items {
         let mut checker = Checker { index, unread, items, item, problems };
         match &item.object {
-            Object::Wire(_) => {}
+            Object::Wire(wire) => checker.executor(wire.mode),
             Object::Network(network) => checker.network_object(network),
             Object::Guest(guest) => checker.guest_object(guest),
             Object::Nexthop(nexthop) => nexthop.to.iter().for_each(|to| checker.target(None, to)),
@@ -75,6 +76,18 @@ impl<'a> Checker<'a, '_> {
         found
     }
 
+    /// Whether a guest is of no network because an Open vSwitch programs it, which is a problem.
+    fn is_of_ovs(&mut self, key: &str, guest: Option<&Guest>) -> bool {
+        let ovs = guest.filter(|guest| guest.mode == Mode::Ovs);
+        if let Some(Guest { name, .. }) = ovs {
+            let message = format!(
+                "an Open vSwitch decides about guest \"{name}\" (mode = \"ovs\"), which is in no network; name another"
+            );
+            self.problem(key, message);
+        }
+        ovs.is_some()
+    }
+
     /// The wire `name`, or a problem.
     fn wire(&mut self, key: &str, name: &str) -> Option<&'a Wire> {
         let found = self.index.wire(name);
@@ -110,7 +123,12 @@ impl<'a> Checker<'a, '_> {
             self.problem("mtu", message);
         }
         let Some(name) = &network.wire else { return };
-        if let Some(wire) = self.wire("wire", name)
+        let wire = self.wire("wire", name);
+        if wire.is_some_and(|wire| wire.mode == Mode::Ovs) {
+            let message = format!("an Open vSwitch decides about wire \"{name}\" (mode = \"ovs\"); name another");
+            self.problem("wire", message);
+        }
+        if let Some(wire) = wire
             && let Some(mtu) = network.mtu.filter(|mtu| *mtu > wire.mtu)
         {
             let message = format!("mtu {mtu} is above that of wire \"{name}\", {}", wire.mtu);
@@ -118,8 +136,19 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
+    /// Whether the executor can have ports of this mode.
+    fn executor(&mut self, mode: Mode) {
+        if mode == Mode::Ovs && self.index.executor() != Executor::Cpu {
+            let message = "the card does not carry out the flows of an Open vSwitch; use executor = \"cpu\"";
+            self.problem("mode", message.to_owned());
+        }
+    }
+
     fn guest_object(&mut self, guest: &Guest) {
-        self.network("network", &guest.network);
+        self.executor(guest.mode);
+        if guest.mode == Mode::Vrouter {
+            self.network("network", &guest.network);
+        }
         for (key, used) in
             [("mac", guest.mac == Some(GATEWAY_MAC)), ("macs", guest.macs.contains(&GATEWAY_MAC))]
         {
@@ -187,6 +216,9 @@ impl<'a> Checker<'a, '_> {
             Target::Drop => {}
             Target::Guest(name) => {
                 let guest = self.guest("to", name);
+                if self.is_of_ovs("to", guest) {
+                    return;
+                }
                 if let (Some(guest), Some(network)) =
                     (guest, network.filter(|n| guest.is_some_and(|g| g.network != *n)))
                 {
@@ -293,7 +325,7 @@ impl<'a> Checker<'a, '_> {
         match &entry.to {
             Target::Guest(name) => {
                 let guest = self.guest("to", name);
-                if guest.is_some_and(|guest| guest.network != entry.network) {
+                if !self.is_of_ovs("to", guest) && guest.is_some_and(|guest| guest.network != entry.network) {
                     self.problem("to", format!("guest \"{name}\" is not of network \"{}\"", entry.network));
                 }
             }
@@ -336,6 +368,9 @@ impl<'a> Checker<'a, '_> {
     fn endpoint(&mut self, rule: &Rule, key: &str, endpoint: &Endpoint) {
         let Some(name) = &endpoint.guest else { return };
         let Some(guest) = self.guest(key, name) else { return };
+        if self.is_of_ovs(key, Some(guest)) {
+            return;
+        }
         let addresses: Vec<_> = guest.all_addresses().collect();
         if addresses.is_empty() {
             let message =

@@ -1,5 +1,6 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
+use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
 use super::vlan::{self, GuestVlan};
 use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
@@ -70,7 +71,11 @@ impl Value for Rate {
 pub struct Guest {
     /// Its name.
     pub name: String,
-    /// Its network.
+    /// Who decides about its packets.
+    #[serde(skip_serializing_if = "Mode::is_default")]
+    pub mode: Mode,
+    /// Its network; empty for a guest that an Open vSwitch programs.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub network: String,
     /// How it is plugged in.
     pub kind: GuestKind,
@@ -153,6 +158,7 @@ impl Guest {
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
         match (self.mac, self.addresses.is_empty()) {
+            _ if self.mode == Mode::Ovs => None,
             (None, _) => Some(
                 "what it sends is not checked: it may use others' MACs and addresses, and pose as a router or DHCP server; \
                  give it `mac` and `addresses`",
@@ -181,10 +187,15 @@ impl Guest {
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let name = read_name(&mut r, Kind::Guest);
-        let network = r.require("network");
+        let mode = r.get("mode").unwrap_or_default();
+        let network = match mode {
+            Mode::Vrouter => r.require("network"),
+            Mode::Ovs => r.get("network").or_else(|| Some(String::new())),
+        };
         let kind = r.require("kind");
         let mut guest = Self {
             name: name.clone().unwrap_or_default(),
+            mode,
             network: network.clone().unwrap_or_default(),
             kind: kind.unwrap_or(GuestKind::Vhost),
             socket: r.get("socket"),
@@ -198,7 +209,7 @@ impl Guest {
             label: r.get("label"),
             rate: r.get("rate"),
             mirror: r.get("mirror"),
-            policy: r.get("policy").unwrap_or(true),
+            policy: r.get("policy").unwrap_or(mode == Mode::Vrouter),
             allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),
             router: r.get("router").unwrap_or_default(),
             dhcp_server: r.get("dhcp_server").unwrap_or_default(),
@@ -221,6 +232,7 @@ impl Guest {
         guest.check_standby(&r);
         rdma::check(&guest, &r);
         vlan::check(&guest, &r);
+        mode::check_guest(&guest, &r);
         if guest.rdma.is_some() {
             guest.rdma_limits.get_or_insert_default();
         }

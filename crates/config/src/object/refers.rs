@@ -15,7 +15,7 @@ impl Object {
         match self {
             Self::Network(of) => keys.extend(of.wire.as_deref().map(|wire| named(Kind::Wire, wire))),
             Self::Guest(guest) => {
-                keys.push(network(&guest.network));
+                keys.extend((!guest.network.is_empty()).then(|| network(&guest.network)));
                 keys.extend(guest.vlans.iter().map(|vlan| network(&vlan.network)));
                 keys.extend(guest.mirror.as_deref().and_then(mirror));
                 keys.extend(guest.link_follows.as_deref().map(|wire| named(Kind::Wire, wire)));

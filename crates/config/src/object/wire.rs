@@ -1,5 +1,6 @@
 //! `[[wire]]`: a way out of the host.
 
+use super::mode::{self, Mode};
 use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, read_name};
 use crate::reader::Reader;
 use crate::value::names;
@@ -29,6 +30,9 @@ names!(Driver { AfPacket = "af-packet", AfXdp = "af-xdp", Tap = "tap", Vhost = "
 pub struct Wire {
     /// Its name.
     pub name: String,
+    /// Who decides about packets that come by it.
+    #[serde(skip_serializing_if = "Mode::is_default")]
+    pub mode: Mode,
     /// How the device is driven.
     pub driver: Driver,
     /// Network device, socket path (vhost) or device arguments (dpdk).
@@ -48,6 +52,7 @@ impl Wire {
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let name = read_name(&mut r, Kind::Wire);
+        let mode = r.get("mode").unwrap_or_default();
         let driver = r.require("driver");
         let device = r.require("device");
         let addresses: Vec<IpNet> = r.list("addresses");
@@ -79,7 +84,9 @@ impl Wire {
                 r.problem(Some("gateway"), "`gateway` takes one address per family");
             }
         }
-        let read = || Some(Self { name: name?, driver: driver?, device: device?, addresses, gateway, mtu });
-        (read(), r.finish())
+        let read = || Some(Self { name: name?, mode, driver: driver?, device: device?, addresses, gateway, mtu });
+        let wire = read();
+        wire.iter().for_each(|wire| mode::check_wire(wire, &r));
+        (wire, r.finish())
     }
 }

@@ -60,6 +60,7 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
             VifKind::Tap => "tap",
             VifKind::Rdma => "rdma",
             VifKind::Wire => "wire",
+            VifKind::Ovs => "ovs",
             VifKind::Mirror(_) => "mirror",
         }
         .to_owned(),

@@ -84,5 +84,5 @@ impl Worker {
 
 /// The origin of packets received from an interface.
 pub fn ingress(vif: VifId, wire: bool) -> Ingress {
-    Ingress { vif, wire }
+    Ingress { wire, ..Ingress::new(vif) }
 }

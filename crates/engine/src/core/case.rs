@@ -1,7 +1,7 @@
 //! A packet and the decision about it.
 
 use mem::{Csum, Offload};
-use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId};
+use model::{Decision, DropReason, PacketView, Verdict, VifId};
 use packet::Headers;
 use tables::{Deps, View};
 
@@ -42,13 +42,4 @@ pub(super) fn decide(
         false => model::rewrite::metered_len(&decision.verdict, &packet),
     };
     Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
-}
-
-/// The deliveries of a packet.
-pub(super) fn deliveries(verdict: &Verdict) -> &[Forward] {
-    match verdict {
-        Verdict::Forward(forward) => std::slice::from_ref(forward),
-        Verdict::Flood(flood) => &flood.to,
-        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
-    }
 }

@@ -1,7 +1,7 @@
 //! Decisions with several destinations, or none yet: floods, mirrors, answers, packets that wait.
 
 use super::Core;
-use super::case::{Case, decide, deliveries};
+use super::case::{Case, decide};
 use crate::frame::{Frame, Rest, Unfinished};
 use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
@@ -46,7 +46,7 @@ impl Core {
         case: &Case,
     ) -> Result<(), DropReason> {
         let decision = &case.decision;
-        for forward in deliveries(&decision.verdict) {
+        for forward in decision.verdict.deliveries() {
             Whole::new(case, original, forward)?;
         }
         self.effects(tables, case, original.len())?;
@@ -70,6 +70,7 @@ impl Core {
                 self.send_mirrored(tables, case, original, forward);
             }
             Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
+            Verdict::Several(to) => self.send_several(case, original, to),
             Verdict::Reply(reply) => self.reply(tables, original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
             Verdict::Consumed => {}
@@ -107,6 +108,17 @@ impl Core {
             self.send_mirrored(tables, case, original, first);
         }
         Ok(())
+    }
+
+    /// Sends copies to several ports. All but the first count against the turn's budget.
+    fn send_several(&mut self, case: &Case, original: &[u8], to: &[Forward]) {
+        for (number, forward) in to.iter().enumerate() {
+            if number == 0 || self.turn.take(1, original.len()) {
+                self.send(case, original, forward);
+            } else {
+                self.lost(forward.port, DropReason::TurnBudget, original.len(), original);
+            }
+        }
     }
 
     /// Sends mirrors what the receiver of `forward` gets, before encapsulation.
@@ -147,7 +159,7 @@ impl Core {
 
     fn send_from(&mut self, whole: &Whole<'_>, template: &Template, forward: &Forward, head: &mut [u8]) {
         let partial = whole.unfinished.partial;
-        let entropy = forward.encap.as_ref().map_or(0, |encap| encap.entropy);
+        let entropy = forward.entropy();
         let edited = edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, partial).ok();
         let start = edited
             .and_then(|()| whole.end.checked_sub(usize::from(template.strip)))

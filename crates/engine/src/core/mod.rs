@@ -10,7 +10,7 @@ use crate::actions::Actions;
 use crate::cache::{Cache, Entry, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
-use crate::contexts::Context;
+use crate::contexts::{Context, Looks};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
@@ -27,9 +27,10 @@ use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use crate::turn::Turn;
 use mem::{Burst, RxPacket};
-use model::{DropReason, NeighbourScope, VifId};
+use model::{DropReason, NeighbourScope, Vif, VifId, VifKind};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tables::Snapshot;
 
 /// Nanoseconds after which all entries are idle, and the one-byte ticks in them wrap around.
 const ALL_IDLE_NS: u64 = 300_000_000_000;
@@ -41,6 +42,24 @@ pub(crate) struct Ingress {
     pub vif: VifId,
     /// Whether tunnels may end there.
     pub wire: bool,
+    /// What flows of Open vSwitch look at there, besides what is in every key.
+    pub looks: Looks,
+}
+
+impl Ingress {
+    /// An interface, about which nothing is known yet.
+    pub fn new(vif: VifId) -> Self {
+        Self { vif, wire: false, looks: Looks::default() }
+    }
+
+    /// The same interface in these tables.
+    pub fn in_tables(self, snapshot: &Snapshot) -> Self {
+        let vif = snapshot.vif(self.vif);
+        let flows = vif.is_some_and(Vif::takes_flows);
+        let wire = !flows && vif.is_some_and(|vif| vif.kind == VifKind::Wire);
+        let looks = if flows { Looks::of(&snapshot.ovs_mask(self.vif)) } else { Looks::default() };
+        Self { wire, looks, ..self }
+    }
 }
 
 /// Limits on what a worker does for others.
@@ -124,11 +143,11 @@ impl Core {
         let bytes = self.lanes.snapshot(burst);
         self.count_received(burst, from.vif, bytes);
         let snapped = cycles::now();
-        if from.wire {
-            self.keys::<true>(burst, from.vif)
-        } else {
-            self.keys::<false>(burst, from.vif)
-        };
+        match (from.wire, from.looks.any()) {
+            (true, _) => self.keys::<true, false>(burst, from),
+            (false, false) => self.keys::<false, false>(burst, from),
+            (false, true) => self.keys::<false, true>(burst, from),
+        }
         let slow = self.lookups(tables, burst, from);
         let looked_up = cycles::now();
         self.flush(burst);
@@ -159,12 +178,12 @@ impl Core {
     }
 
     /// Fast parse, context and hash of every packet; prefetches its cache entry. Skips tunnel packets whose outer
-    /// checksum is wrong.
+    /// checksum is wrong. `LOOKS`: whether fields that are in no other key decide, too.
     #[inline(always)]
-    fn keys<const WIRE: bool>(&mut self, burst: &Burst, vif: VifId) {
+    fn keys<const WIRE: bool, const LOOKS: bool>(&mut self, burst: &Burst, from: Ingress) {
         self.lanes.fast.clear();
         for (lane, packet) in burst.packets().iter().enumerate() {
-            let mut context = Context::of(vif);
+            let mut context = Context::of(from.vif);
             let (head, fast) = self.lanes.parts(lane);
             let len = packet.len as usize;
             let known = if WIRE { self.outers.enter(head, len, &mut context) } else { None };
@@ -179,6 +198,9 @@ impl Core {
                         continue;
                     }
                     self.outers.learn(head, &context);
+                }
+                if LOOKS {
+                    context.look(from.looks, fast.ttl, key::tcp_flags(head, fast));
                 }
                 fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));
                 let hash = self.cache.hash(&fast.key);
@@ -252,7 +274,10 @@ impl Core {
     pub fn context(&self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Context> {
         let mut context = Context::of(from.vif);
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
-        key::parse(head, len, from.wire, &mut context, &mut Fast::default()).map(|()| context)
+        let mut fast = Fast::default();
+        key::parse(head, len, from.wire, &mut context, &mut fast)?;
+        context.look(from.looks, fast.ttl, key::tcp_flags(head, &fast));
+        Some(context)
     }
 
     #[inline(always)]
@@ -311,7 +336,7 @@ impl Core {
     #[inline(always)]
     pub fn enqueue(&mut self, port: VifId, lane: usize, packet: &RxPacket, ingress: VifId) {
         if !self.ports.enqueue(port, lane as u8) {
-            self.drop(lane, packet, ingress, DropReason::TxDown);
+            self.drop(lane, packet, ingress, self.ports.absent(port));
             if let Some(cells) = self.cells.vif(port) {
                 cells.send_drops.add(1);
             }

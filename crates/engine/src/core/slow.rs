@@ -1,6 +1,6 @@
 //! The slow path: calls `decide`, executes the decision, and memoises it if it lasts.
 
-use super::case::{Case, decide, deliveries};
+use super::case::{Case, decide};
 use super::memo::is_lasting;
 use super::{Core, Ingress};
 use crate::actions::Policy;
@@ -26,7 +26,7 @@ fn charged(snapshot: &Snapshot, case: &Case) -> Account {
     if let Some(sender) = guest(case.ingress) {
         return Account::of_guest(sender);
     }
-    let receiver = match deliveries(&case.decision.verdict) {
+    let receiver = match case.decision.verdict.deliveries() {
         [only] => guest(only.port),
         _ => None,
     };
@@ -116,7 +116,7 @@ impl Core {
         let head_len = usize::from(self.lanes.head_len[lane]);
         let frame = &mut head[HEADROOM..HEADROOM + head_len];
         edit_any(frame, &inner, end, &template, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
-        let entropy = forward.encap.as_ref().map_or(0, |encap| encap.entropy);
+        let entropy = forward.entropy();
         let layout = layout.unwrap_or_default();
         let placed = place(head, head_len, end, &template, entropy).ok_or(DropReason::TxTooLong)?;
         self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
@@ -152,6 +152,9 @@ impl Core {
             tables.shared.flows().fragments().insert(key, transport, now);
         }
         self.cells.tables(&effects.rules, effects.nexthop, 1, len as u64);
+        if let Some(counter) = effects.ovs_counter {
+            self.cells.ovs.add(counter, 1, len as u64);
+        }
         let Some(change) = &effects.flow else { return Ok(None) };
         let flow = tables.shared.flows().apply(change, charged(tables.snapshot, case), now)?;
         let reply = matches!(change, model::FlowChange::Update { reply: true, .. });
@@ -190,9 +193,10 @@ impl Core {
             meters: effects.meters.clone(),
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
+            ovs_counter: effects.ovs_counter,
         };
         let entropy = match &case.decision.verdict {
-            Verdict::Forward(Forward { encap: Some(encap), .. }) => encap.entropy & Entry::ENTROPY,
+            Verdict::Forward(forward) => forward.entropy() & Entry::ENTROPY,
             _ => 0,
         };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);

@@ -8,7 +8,7 @@ use crate::pinned::Tables;
 use crate::storms::Storms;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
-use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId, VifKind};
+use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tables::{FlowLimits, Reader, Shared, Snapshot};
@@ -57,7 +57,7 @@ impl Host {
         for vif in (0..MAX_VIF).map(VifId) {
             let port = TestPort::new(accepts, piece);
             core.ports.attach(vif, [port.sender()].into());
-            let from = Ingress { vif, wire: false };
+            let from = Ingress::new(vif);
             receivers.insert(vif, (port.receiver(), from));
             ports.insert(vif, port);
         }
@@ -94,7 +94,7 @@ impl Host {
         while rx.poll(&mut self.burst, usize::MAX) > 0 {
             let pinned = self.reader.pin();
             let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
-            from.wire = tables.snapshot.vif(vif).is_some_and(|v| v.kind == VifKind::Wire);
+            *from = from.in_tables(tables.snapshot);
             self.core.burst(tables, &self.burst, *from);
             rx.release(&mut self.burst);
         }

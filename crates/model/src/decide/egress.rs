@@ -6,7 +6,7 @@ use super::{Frame, Stop, Walk, is_roce};
 use crate::{
     DropReason, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId, VifKind,
 };
-use packet::{Fragment, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
+use packet::{Fragment, Headers, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
 
 /// Where a packet leaves.
 #[derive(Clone, Copy)]
@@ -67,18 +67,24 @@ impl Frame<'_> {
         EthernetRewrite { dst, src, ethertype }
     }
 
-    /// The length that counts against an MTU, bytes: that of the IP packet; of a large send, that of one segment.
+    /// The length that counts against an MTU, bytes.
     fn mtu_len(&self, gso_size: Option<u16>) -> usize {
-        let Some(ip) = self.headers.ip() else {
-            return self.end.saturating_sub(usize::from(self.headers.l3_at));
-        };
-        let len = ip.len as usize;
-        match (self.headers.l4, gso_size) {
-            (L4::Tcp { header_len, .. }, Some(size)) if ip.fragment == Fragment::Whole => {
-                len.min(usize::from(ip.header_len) + usize::from(header_len) + usize::from(size))
-            }
-            _ => len,
+        mtu_len(&self.headers, self.end, gso_size)
+    }
+}
+
+/// The length that counts against an MTU, bytes, of a frame that ends at `end`: that of the IP packet; of a large send,
+/// that of one segment.
+pub(super) fn mtu_len(headers: &Headers, end: usize, gso_size: Option<u16>) -> usize {
+    let Some(ip) = headers.ip() else {
+        return end.saturating_sub(usize::from(headers.l3_at));
+    };
+    let len = ip.len as usize;
+    match (headers.l4, gso_size) {
+        (L4::Tcp { header_len, .. }, Some(size)) if ip.fragment == Fragment::Whole => {
+            len.min(usize::from(ip.header_len) + usize::from(header_len) + usize::from(size))
         }
+        _ => len,
     }
 }
 

@@ -8,10 +8,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// The first step for every packet.
     pub(super) fn enter(&mut self) -> Outcome {
         let vif = self.tables.vif(self.ingress).ok_or(DropReason::NoNetwork)?;
-        match vif.kind {
-            VifKind::Wire => self.wire(vif),
-            VifKind::Vhost | VifKind::Tap | VifKind::Rdma => self.guest(vif),
-            VifKind::Mirror(_) => Err(DropReason::NoNetwork.into()),
+        match (vif.kind, vif.ovs) {
+            (VifKind::Ovs, Some(port)) => self.from_ovs(port),
+            (VifKind::Ovs, None) | (VifKind::Mirror(_), _) => Err(DropReason::NoNetwork.into()),
+            (_, Some(side)) => self.ovs_port(vif, side),
+            (VifKind::Wire, None) => self.wire(vif),
+            (VifKind::Vhost | VifKind::Tap | VifKind::Rdma, None) => self.guest(vif),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::words::{Names, action};
 use crate::{
     Action, BridgeEntry, BridgeTarget, Endpoint, FlowKey, FlowState, FragmentKey, NeighbourScope, Nexthop,
-    NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, VifId, VifKind, Vrf,
+    NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, VifId, VifKind, Vrf, ovs,
 };
 use packet::Mac;
 use std::net::IpAddr;
@@ -48,11 +48,13 @@ pub enum Step {
     Flow { key: FlowKey, found: Option<(FlowState, bool)> },
     /// Protocol and ports of a fragment's datagram.
     Fragment { key: FragmentKey, found: Option<Transport> },
+    /// A flow of an Open vSwitch.
+    OvsFlow { port: VifId, key: Box<ovs::Key>, found: Option<ovs::Flow> },
 }
 
 impl Step {
-    /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `path`,
-    /// `remote`, `route`, `rule`, `vif` or `vxlan`.
+    /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `ovs`,
+    /// `path`, `remote`, `route`, `rule`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         match self {
@@ -71,6 +73,7 @@ impl Step {
             Self::Rules { .. } | Self::Default { .. } => "rule",
             Self::Flow { .. } => "flow",
             Self::Fragment { .. } => "fragment",
+            Self::OvsFlow { .. } => "ovs",
         }
     }
 
@@ -81,6 +84,7 @@ impl Step {
             Self::Rules { query, .. } => Some(query.protocol),
             Self::Flow { key, .. } => Some(key.protocol),
             Self::Fragment { found: Some(transport), .. } => Some(transport.protocol),
+            Self::OvsFlow { key, .. } if key.ip_proto != 0 => Some(key.ip_proto),
             _ => None,
         }
     }
@@ -122,6 +126,7 @@ impl Step {
             Self::Fragment { key, .. } => {
                 format!("{} {} > {} id {}", network(&key.vrf), key.src, key.dst, key.id)
             }
+            Self::OvsFlow { port, key, .. } => format!("{}: {key}", names.vif(*port)),
         }
     }
 
@@ -160,6 +165,10 @@ impl Step {
                 let transport = (*found)?;
                 let (src, dst) = transport.ports.unwrap_or_default();
                 format!("protocol {}, ports {src} > {dst}", transport.protocol)
+            }
+            Self::OvsFlow { found, .. } => {
+                let flow = found.as_ref()?;
+                format!("flow {}: {}: {}", flow.id, flow.matching, flow.actions_in_words(names))
             }
         })
     }

@@ -130,6 +130,8 @@ impl Forward {
         words.extend((0..self.pop_tags).map(|_| "pop vlan".to_owned()));
         words.extend(self.push_vlan.map(|vlan| format!("push vlan {vlan}")));
         words.extend(self.encap.as_ref().map(ToString::to_string));
+        words.extend(self.edits.iter().flat_map(|edits| edits.words()));
+        words.extend(self.wrap.as_ref().map(|wrap| wrap.outer.to_string()));
         words.join(", ")
     }
 }
@@ -163,7 +165,7 @@ impl Verdict {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Forward(_) => "forward",
+            Self::Forward(_) | Self::Several(_) => "forward",
             Self::Flood(_) => "flood",
             Self::Reply(_) => "reply",
             Self::Hold { .. } => "hold",
@@ -186,10 +188,8 @@ impl Verdict {
     #[must_use]
     pub fn egress(&self) -> Vec<VifId> {
         match self {
-            Self::Forward(forward) => vec![forward.port],
-            Self::Flood(flood) => flood.to.iter().map(|forward| forward.port).collect(),
             Self::Reply(reply) => vec![reply.forward.port],
-            Self::Hold { .. } | Self::Drop(_) | Self::Consumed => Vec::new(),
+            other => other.deliveries().iter().map(|forward| forward.port).collect(),
         }
     }
 
@@ -201,6 +201,9 @@ impl Verdict {
             Self::Flood(flood) => {
                 let to = flood.to.iter().map(|forward| format!("to {}", forward.words(names)));
                 [format!("flood network {}", names.network(flood.vrf))].into_iter().chain(to).collect()
+            }
+            Self::Several(to) => {
+                to.iter().map(|forward| format!("forward to {}", forward.words(names))).collect()
             }
             Self::Reply(reply) => {
                 let dropped = reply.dropped.map(|reason| format!("drop {reason}"));

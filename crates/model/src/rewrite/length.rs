@@ -11,8 +11,10 @@ use packet::{Fragment, Headers, L4, proto};
 #[must_use]
 pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
     match verdict {
-        Verdict::Forward(forward) => leaving(forward, packet),
-        Verdict::Flood(flood) => flood.to.iter().map(|forward| leaving(forward, packet)).max().unwrap_or(0),
+        Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Several(_) => {
+            let copies = verdict.deliveries().iter();
+            copies.map(|forward| leaving(forward, packet)).max().unwrap_or(0)
+        }
         Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => {
             let all = packet.len as usize;
             segmented_len(all, &packet.headers, 0, packet.gso_size).unwrap_or(all)
@@ -26,9 +28,11 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
     let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
     let popped = usize::from(forward.pop_tags) * proto::VLAN_LEN;
-    let front = forward.encap.as_ref().map_or(0, encap_len) + ethernet + tag;
+    let wrapped = forward.wrap.as_ref().map_or(0, |wrap| wrap.outer.bytes().len());
+    let front = forward.encap.as_ref().map_or(0, encap_len) + wrapped + ethernet + tag;
+    let edited = forward.edits.as_ref().map_or(0, |edits| edits.grown());
     // The headers added, minus the bytes removed.
-    let grown = front as isize - popped as isize - kept.start as isize;
+    let grown = front as isize + edited - popped as isize - kept.start as isize;
     let len = kept.end.saturating_add_signed(grown);
     let segmented = packet.gso_size.and_then(|size| {
         let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };

@@ -22,6 +22,7 @@ impl Tables {
         next.check()?;
         next.wires = next.vifs.values().filter(|v| v.kind == VifKind::Wire).map(|v| v.id).collect();
         next.dynamic.retain(&next.vifs, &next.networks);
+        next.forget_flows();
         *self = next;
         Ok(())
     }
@@ -115,7 +116,7 @@ impl Tables {
         vif.vrf.map_or(Ok(()), |vrf| self.has_network(vrf))?;
         vif.meter.map_or(Ok(()), |meter| self.has_meter(meter))?;
         let vlans = vif.vlans.iter().map(|(_, id)| id).chain(vif.trunk.iter().map(|(port, _)| port));
-        vif.mirror.iter().chain(&vif.rdma).chain(vlans).try_for_each(|other| self.has_vif(*other))?;
+        vif.mirror.iter().chain(&vif.rdma).chain(&vif.ovs).chain(vlans).try_for_each(|other| self.has_vif(*other))?;
         let attached = vif.wire.iter().flat_map(|wire| &wire.networks);
         attached.map(|(_, vrf)| *vrf).try_for_each(|vrf| self.has_network(vrf))
     }

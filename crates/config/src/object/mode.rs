@@ -1,0 +1,74 @@
+//! Who decides what becomes of a port's packets.
+
+use super::{Guest, GuestKind, Wire};
+use crate::reader::Reader;
+use crate::value::names;
+
+/// Who decides what becomes of a port's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Viaduct, by networks, routes and rules.
+    #[default]
+    Vrouter,
+    /// An Open vSwitch, whose flows Viaduct carries out.
+    Ovs,
+}
+
+names!(Mode { Vrouter = "vrouter", Ovs = "ovs" });
+
+impl Mode {
+    /// Whether it is the one without the key.
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Largest IP packet of a guest that an Open vSwitch programs, bytes, if nothing else is said.
+pub(crate) const OVS_MTU: u16 = 1500;
+
+/// Checks that a guest which an Open vSwitch programs has no keys of networks.
+pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
+    if guest.mode != Mode::Ovs {
+        return;
+    }
+    if guest.kind == GuestKind::Rdma {
+        r.problem(Some("mode"), "an Open vSwitch programs ports, and a guest of kind \"rdma\" has none");
+    }
+    if guest.policy {
+        let message = "rules beside the flows of an Open vSwitch are not there yet; leave `policy` out";
+        r.problem(Some("policy"), message);
+    }
+    let of_networks = [
+        ("network", !guest.network.is_empty()),
+        ("mac", guest.mac.is_some()),
+        ("macs", !guest.macs.is_empty()),
+        ("addresses", !guest.addresses.is_empty()),
+        ("vlans", !guest.vlans.is_empty()),
+        ("label", guest.label.is_some()),
+        ("mirror", guest.mirror.is_some()),
+        ("allowed", !guest.allowed.is_empty()),
+        ("router", guest.router),
+        ("dhcp_server", guest.dhcp_server),
+        ("standby", guest.standby),
+        ("rdma", guest.rdma.is_some() && guest.kind != GuestKind::Rdma),
+    ];
+    for (key, _) in of_networks.iter().filter(|(_, used)| *used) {
+        r.problem(Some(key), not_with_ovs(key));
+    }
+}
+
+/// The same for a wire.
+pub(super) fn check_wire(wire: &Wire, r: &Reader<'_>) {
+    if wire.mode != Mode::Ovs {
+        return;
+    }
+    for (key, used) in [("addresses", !wire.addresses.is_empty()), ("gateway", !wire.gateway.is_empty())] {
+        if used {
+            r.problem(Some(key), not_with_ovs(key));
+        }
+    }
+}
+
+fn not_with_ovs(key: &str) -> String {
+    format!("`{key}` has no meaning with mode = \"ovs\": there, Open vSwitch alone decides; leave it out")
+}

@@ -1,0 +1,171 @@
+//! Ports that an Open vSwitch programs.
+//!
+//! ```text
+//! port ── flow? ── actions in order ── Forward, Several, Drop
+//!           └── none ── the port's OVS side          OVS side ── the port
+//! ```
+
+use super::egress::mtu_len;
+use super::{Outcome, Walk, entropy_of};
+use crate::ovs::{Action, Edits, Flow, Key, Wrap};
+use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId};
+use packet::{L4, Tag, proto};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// What OVS sends by a port leaves by it as it is.
+    pub(super) fn from_ovs(&self, port: VifId) -> Outcome {
+        self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?;
+        Ok(Verdict::Forward(Forward::unchanged(port)))
+    }
+
+    /// A packet from a port with this OVS side, which takes what no flow matches.
+    pub(super) fn ovs_port(&mut self, port: &Vif, side: VifId) -> Outcome {
+        if let Some(meter) = port.meter {
+            let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
+        }
+        let flow = Key::of(self.packet).and_then(|key| self.tables.ovs_flow(port.id, &key));
+        if let Some(flow) = flow
+            && let Some(outputs) = self.outputs(flow)
+        {
+            self.effects.ovs_counter = Some(flow.counter);
+            return self.send_all(outputs);
+        }
+        Ok(Verdict::Forward(Forward::unchanged(side)))
+    }
+
+    /// What leaves according to a flow; `None` if one of its actions does not fit the packet.
+    fn outputs(&self, flow: &Flow) -> Option<Vec<Forward>> {
+        let mut done = Done::new(self);
+        let mut outputs = Vec::new();
+        for action in &flow.actions {
+            match action {
+                Action::Output(port) => outputs.push(done.output(*port)),
+                other => done.apply(other)?,
+            }
+        }
+        Some(outputs)
+    }
+
+    /// Sends what fits the ports. What does not is dropped there, as OVS does.
+    fn send_all(&mut self, mut outputs: Vec<Forward>) -> Outcome {
+        if outputs.is_empty() {
+            return Err(DropReason::OvsDrop.into());
+        }
+        let (all, mut reason) = (outputs.len(), DropReason::NexthopInvalid);
+        outputs.retain(|output| match self.tables.vif(output.port) {
+            Some(port) if self.fits(output, port) => true,
+            Some(_) => {
+                reason = DropReason::Mtu;
+                false
+            }
+            None => false,
+        });
+        // A shorter packet may reach more of them.
+        self.effects.once = outputs.len() < all;
+        match outputs.pop() {
+            None => Err(reason.into()),
+            Some(only) if outputs.is_empty() => Ok(Verdict::Forward(only)),
+            Some(last) => {
+                outputs.push(last);
+                Ok(Verdict::Several(outputs))
+            }
+        }
+    }
+
+    /// Whether a port's MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
+    fn fits(&self, output: &Forward, port: &Vif) -> bool {
+        let packet = mtu_len(&self.packet.headers, self.packet.len as usize, self.packet.gso_size);
+        let tags = output.edits.as_ref().map_or(0, |edits| edits.grown());
+        let wrapped = output.wrap.as_ref().map_or(0, |wrap| {
+            // The outer Ethernet header does not count, but the inner one and its tags do.
+            let inner = usize::from(self.packet.headers.l3_at).saturating_add_signed(tags);
+            wrap.outer.bytes().len() + inner - proto::ETHERNET_LEN
+        });
+        packet + wrapped <= usize::from(port.mtu)
+    }
+}
+
+/// What a flow's actions have done to a packet so far.
+struct Done<'a, T> {
+    walk: &'a Walk<'a, T>,
+    edits: Edits,
+    /// Its own tags that are left, the innermost first.
+    own: Vec<Tag>,
+    /// The headers for the next output.
+    wrap: Option<Wrap>,
+}
+
+impl<'a, T: Lookup> Done<'a, T> {
+    fn new(walk: &'a Walk<'a, T>) -> Self {
+        let tags = walk.packet.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
+        Self { walk, edits: Edits::default(), own: tags.iter().rev().copied().collect(), wrap: None }
+    }
+
+    /// The packet as it is now, to a port.
+    fn output(&mut self, port: VifId) -> Forward {
+        let edits = (!self.edits.is_nothing()).then(|| Arc::new(self.edits.clone()));
+        Forward { edits, wrap: self.wrap.take(), ..Forward::unchanged(port) }
+    }
+
+    /// Does an action other than an output. `None` if it does not fit the packet.
+    fn apply(&mut self, action: &Action) -> Option<()> {
+        let edits = &mut self.edits;
+        match action {
+            Action::Output(_) | Action::Drop => {}
+            Action::SetMacSrc(mac) => edits.mac_src = Some(*mac),
+            Action::SetMacDst(mac) => edits.mac_dst = Some(*mac),
+            Action::SetIpSrc(addr) => edits.ip_src = Some(self.walk.of_its_family(*addr)?),
+            Action::SetIpDst(addr) => edits.ip_dst = Some(self.walk.of_its_family(*addr)?),
+            Action::SetTtl(ttl) => edits.ttl = self.walk.packet.headers.ip().map(|_| Some(*ttl))?,
+            Action::SetDscp(dscp) => edits.dscp = self.walk.packet.headers.ip().map(|_| Some(dscp & 0x3f))?,
+            Action::SetPortSrc(port) => edits.port_src = self.walk.has_ports().then_some(Some(*port))?,
+            Action::SetPortDst(port) => edits.port_dst = self.walk.has_ports().then_some(Some(*port))?,
+            Action::PushVlan { service } => {
+                edits.pushed.try_push(Tag { service: *service, tci: 0 }).ok()?;
+            }
+            Action::PopVlan => self.pop(),
+            Action::SetVlanVid(vid) => self.set_tag(|tci| tci & 0xf000 | vid & 0xfff)?,
+            Action::SetVlanPcp(pcp) => self.set_tag(|tci| tci & 0x1fff | u16::from(*pcp) << 13)?,
+            Action::Encap(outer) => {
+                let entropy = entropy_of(&self.walk.packet.headers);
+                self.wrap = Some(Wrap { outer: outer.clone(), entropy });
+            }
+        }
+        Some(())
+    }
+
+    fn pop(&mut self) {
+        if self.edits.pushed.pop().is_none() && self.own.pop().is_some() {
+            self.edits.popped += 1;
+        }
+    }
+
+    /// Changes the outermost tag: one of its own is replaced by another. A packet without tags stays as it is.
+    fn set_tag(&mut self, change: impl Fn(u16) -> u16) -> Option<()> {
+        if self.edits.pushed.is_empty()
+            && let Some(tag) = self.own.pop()
+        {
+            self.edits.popped += 1;
+            self.edits.pushed.try_push(tag).ok()?;
+        }
+        if let Some(tag) = self.edits.pushed.last_mut() {
+            tag.tci = change(tag.tci);
+        }
+        Some(())
+    }
+}
+
+impl<T: Lookup> Walk<'_, T> {
+    /// An address, if the packet has ones of its family.
+    fn of_its_family(&self, addr: IpAddr) -> Option<IpAddr> {
+        let ip = self.packet.headers.ip()?;
+        (ip.src.is_ipv4() == addr.is_ipv4()).then_some(addr)
+    }
+
+    /// Whether it is TCP or UDP with its header.
+    fn has_ports(&self) -> bool {
+        matches!(self.packet.headers.l4, L4::Tcp { .. } | L4::Udp { .. })
+    }
+}

@@ -1,0 +1,52 @@
+//! Tunnel headers in front of a packet.
+
+use super::Outer;
+use packet::{WriteError, checksum, entropy_port, proto};
+use std::net::Ipv6Addr;
+
+/// A tunnel through which a packet goes: [`super::Action::Encap`], with what depends on the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrap {
+    /// The headers.
+    pub outer: Outer,
+    /// Flow entropy of the packet inside (as [`crate::Encap::entropy`]).
+    pub entropy: u32,
+}
+
+impl Wrap {
+    /// The reference: the headers, complete, before a whole frame. `None` if that is too long.
+    pub(crate) fn put_before(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        let mut whole = [self.outer.bytes(), frame].concat();
+        self.complete(&mut whole).ok()?;
+        Some(whole)
+    }
+
+    fn complete(&self, whole: &mut [u8]) -> Result<(), WriteError> {
+        let l4 = self.outer.l4();
+        let (ip, datagram) =
+            whole[proto::ETHERNET_LEN..].split_at_mut_checked(l4 - proto::ETHERNET_LEN).ok_or(WriteError::TooShort)?;
+        let len = u16::try_from(datagram.len()).map_err(|_| WriteError::TooShort)?;
+        if self.outer.is_udp() {
+            datagram[..2].copy_from_slice(&entropy_port(self.entropy).to_be_bytes());
+            datagram[4..6].copy_from_slice(&len.to_be_bytes());
+        }
+        if self.outer.is_v6() {
+            ip[4..6].copy_from_slice(&len.to_be_bytes());
+            let label = self.entropy & 0xf_ffff;
+            ip[1] |= (label >> 16) as u8;
+            ip[2..4].copy_from_slice(&(label as u16).to_be_bytes());
+        } else {
+            let total = u16::try_from(ip.len() + datagram.len()).map_err(|_| WriteError::TooShort)?;
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip[10..12].fill(0);
+            let sum = checksum::sum(ip).finish();
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        if self.outer.is_v6() && self.outer.is_udp() {
+            let addr = |at: usize| ip[at..].first_chunk::<16>().map_or(Ipv6Addr::UNSPECIFIED, |a| (*a).into());
+            let sum = checksum::l4(addr(8).into(), addr(24).into(), proto::UDP, datagram);
+            datagram[6..8].copy_from_slice(&sum.to_be_bytes());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! The flows of Open vSwitch, for look-ups: of each port a tuple space.
+//!
+//! A tuple is a mask with the flows that have it, by their masked keys. A look-up tries each mask of the port. OVS
+//! has tens of masks for hundred thousands of flows.
+
+use crate::cells::{Cell, Touched};
+use imbl::{HashMap, OrdMap};
+use model::VifId;
+use model::ovs::{Change, Flow, FlowId, Key};
+use std::sync::Arc;
+
+/// The flows with one mask.
+#[derive(Clone)]
+struct Tuple {
+    mask: Key,
+    /// By masked key; those with the same key by their numbers. Keys are hashed by a secret, because guests choose
+    /// them.
+    flows: HashMap<Key, Arc<[Arc<Flow>]>>,
+}
+
+/// The flows of one port.
+#[derive(Clone, Default)]
+struct Port {
+    tuples: Vec<Arc<Tuple>>,
+    flows: OrdMap<FlowId, Arc<Flow>>,
+    /// The highest number that a flow of the port ever had.
+    last: FlowId,
+    /// The bits that some flow looks at.
+    mask: Key,
+}
+
+/// The flows of all ports. A clone is cheap.
+#[derive(Clone, Default)]
+pub(crate) struct Ovs {
+    ports: OrdMap<VifId, Arc<Port>>,
+}
+
+impl Ovs {
+    /// The flow of a port with the lowest number that matches.
+    pub fn find(&self, port: VifId, key: &Key) -> Option<&Flow> {
+        let tuples = self.ports.get(&port)?.tuples.iter();
+        let found = tuples.filter_map(|tuple| tuple.flows.get(&key.masked(&tuple.mask))?.first());
+        found.min_by_key(|flow| flow.id).map(|flow| &**flow)
+    }
+
+    /// The bits at which some flow of a port looks.
+    pub fn mask(&self, port: VifId) -> Key {
+        self.ports.get(&port).map_or_else(Key::default, |port| port.mask)
+    }
+
+    /// Number of flows of a port, and of masks.
+    pub fn count(&self, port: VifId) -> (usize, usize) {
+        self.ports.get(&port).map_or((0, 0), |port| (port.flows.len(), port.tuples.len()))
+    }
+
+    /// Carries out changes; those to ports for which `takes_flows` is false are left out. Returns whether a flow was
+    /// removed.
+    pub fn apply(
+        &mut self,
+        changes: &[Change],
+        takes_flows: impl Fn(VifId) -> bool,
+        touched: &mut Touched,
+    ) -> bool {
+        let mut removed = false;
+        for change in changes {
+            match change {
+                Change::Add(flow) if takes_flows(flow.port) => removed |= self.add(flow, touched),
+                Change::Add(_) => {}
+                Change::Remove { port, id } => {
+                    if let Some(port) = self.ports.get_mut(port) {
+                        removed |= Arc::make_mut(port).remove(*id, touched);
+                    }
+                }
+                Change::Flush { port } => removed |= self.flush(*port, touched),
+            }
+        }
+        removed
+    }
+
+    fn add(&mut self, flow: &Arc<Flow>, touched: &mut Touched) -> bool {
+        let port = Arc::make_mut(self.ports.entry(flow.port).or_default());
+        let replaced = port.remove(flow.id, touched);
+        port.insert(flow);
+        touched.add(Cell::ovs_misses(flow.port));
+        if flow.id < port.last {
+            // It comes before others, and may take packets from them.
+            touched.add_all(Cell::all_ovs_flows());
+        }
+        port.last = port.last.max(flow.id);
+        replaced
+    }
+
+    fn flush(&mut self, port: VifId, touched: &mut Touched) -> bool {
+        let Some(port) = self.ports.remove(&port) else { return false };
+        port.flows.keys().for_each(|id| touched.add(Cell::ovs_flow(*id)));
+        !port.flows.is_empty()
+    }
+
+    /// Forgets the flows of ports for which `takes_flows` is false.
+    pub fn retain(&mut self, takes_flows: impl Fn(VifId) -> bool, touched: &mut Touched) {
+        let gone: Vec<_> = self.ports.keys().copied().filter(|port| !takes_flows(*port)).collect();
+        for port in gone {
+            self.flush(port, touched);
+        }
+    }
+}
+
+impl Port {
+    fn insert(&mut self, flow: &Arc<Flow>) {
+        let (key, mask) = (flow.matching.key(), flow.matching.mask());
+        let at = self.tuples.iter().position(|tuple| tuple.mask == *mask).unwrap_or_else(|| {
+            self.tuples.push(Arc::new(Tuple { mask: *mask, flows: HashMap::new() }));
+            self.mask = self.mask.united(mask);
+            self.tuples.len() - 1
+        });
+        let tuple = Arc::make_mut(&mut self.tuples[at]);
+        let mut same: Vec<_> = tuple.flows.get(key).map_or_else(Vec::new, |flows| flows.to_vec());
+        let place = same.partition_point(|other| other.id < flow.id);
+        same.insert(place, flow.clone());
+        tuple.flows.insert(*key, same.into());
+        self.flows.insert(flow.id, flow.clone());
+    }
+
+    /// Removes a flow; returns whether there was one.
+    fn remove(&mut self, id: FlowId, touched: &mut Touched) -> bool {
+        let Some(flow) = self.flows.remove(&id) else { return false };
+        touched.add(Cell::ovs_flow(id));
+        let (key, mask) = (flow.matching.key(), flow.matching.mask());
+        let Some(at) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return true };
+        let tuple = Arc::make_mut(&mut self.tuples[at]);
+        let left: Vec<_> =
+            tuple.flows.get(key).iter().flat_map(|flows| flows.iter()).filter(|flow| flow.id != id).cloned().collect();
+        if left.is_empty() {
+            tuple.flows.remove(key);
+        } else {
+            tuple.flows.insert(*key, left.into());
+        }
+        if tuple.flows.is_empty() {
+            self.tuples.remove(at);
+            self.mask = self.tuples.iter().fold(Key::default(), |all, tuple| all.united(&tuple.mask));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;
