@@ -6,8 +6,8 @@ use model::{DropReason, NeighbourScope, NexthopId, RuleId, VifId, ovs};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Most interfaces: their counters and queues are found by index.
 pub(crate) const MAX_VIFS: usize = 4096;

@@ -378,7 +378,9 @@ impl Executor for Engine {
             }
         }
         if !self.common.shared.apply_ovs(changes).settled {
-            tracing::warn!("a worker has been in one burst for a second; it will follow Open vSwitch after that");
+            tracing::warn!(
+                "a worker has been in one burst for a second; it will follow Open vSwitch after that"
+            );
             self.tell_all(|| Message::Answer);
         }
         Ok(())

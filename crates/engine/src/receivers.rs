@@ -32,14 +32,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// For a queue of an interface.
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
-        Self {
-            queue,
-            burst: Burst::new(),
-            from: Ingress::new(vif),
-            epoch: 0,
-            vain: 0,
-            sits_out: 0,
-        }
+        Self { queue, burst: Burst::new(), from: Ingress::new(vif), epoch: 0, vain: 0, sits_out: 0 }
     }
 
     /// Updates what kind of interface it is, if the tables changed.

@@ -176,7 +176,9 @@ impl Template {
     fn put_wrap(&mut self, outer: &ovs::Outer) {
         self.put(|out| {
             let bytes = outer.bytes();
-            out.get_mut(..bytes.len()).map(|out| out.copy_from_slice(bytes)).ok_or(packet::WriteError::TooShort)?;
+            out.get_mut(..bytes.len())
+                .map(|out| out.copy_from_slice(bytes))
+                .ok_or(packet::WriteError::TooShort)?;
             Ok(bytes.len())
         });
         self.tunnel = Some(OuterHeaders { v6: outer.is_v6(), udp: outer.is_udp() });

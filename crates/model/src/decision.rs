@@ -1,7 +1,8 @@
 //! The result of `decide`: a verdict, and the effects of the packet.
 
 use crate::{
-    DropReason, ovs, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, Transport, VifId, Vrf,
+    DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, Transport, VifId, Vrf,
+    ovs,
 };
 use arrayvec::ArrayVec;
 use packet::{IcmpError, Mac, TunnelKind};

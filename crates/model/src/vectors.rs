@@ -20,6 +20,7 @@
 //! | `wait SECONDS` | time passes |
 //! | a table's line | the tables change |
 
+mod ovs;
 mod setup;
 
 pub use setup::Setup;
@@ -39,6 +40,14 @@ pub struct Case {
     pub steps: Vec<Step>,
     /// The tables, for their names.
     pub setup: Setup,
+}
+
+impl Case {
+    /// The flows of Open vSwitch, which are there from the beginning on.
+    #[must_use]
+    pub fn flows(&self) -> Vec<crate::ovs::Change> {
+        self.setup.ovs.changes()
+    }
 }
 
 /// A step of a case.

@@ -1,4 +1,4 @@
-//! Runs the conformance vectors (`vectors/*.txt`) on the naive tables and the reference rewrite.
+//! Runs the conformance vectors (`vectors/*.txt`, `vectors/ovs/*.txt`) on the naive tables and the reference rewrite.
 //!
 //! With `BLESS=1` in the environment, expectations are overwritten by what was observed; read the diff.
 
@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 fn files() -> Vec<(PathBuf, String)> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors");
-    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let dirs = [dir.clone(), dir.join("ovs")].map(|dir| std::fs::read_dir(dir).unwrap());
+    let entries = dirs.into_iter().flatten().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> = entries.filter(|path| path.extension().is_some_and(|end| end == "txt")).collect();
     paths.sort();
     paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
@@ -27,6 +28,7 @@ fn run(case: &Case, mut look: impl FnMut(&'static str, bool)) -> Vec<(Packet, Ve
         match step {
             Step::Apply(changes) => {
                 tables.apply(changes).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+                tables.apply_ovs(&case.flows());
             }
             Step::Learn(effects) => tables.commit(effects, 0, 0).unwrap(),
             Step::GiveUp(scope, addr) => tables.give_up(*scope, *addr),
@@ -112,7 +114,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: for queues, quotas, ports and the sender's offload requests.
-const EXECUTORS: [DropReason; 15] = [
+const EXECUTORS: [DropReason; 16] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -128,9 +130,10 @@ const EXECUTORS: [DropReason; 15] = [
     DropReason::SegmentTooSmall,
     DropReason::FloodLimited,
     DropReason::TurnBudget,
+    DropReason::OvsAbsent,
 ];
 
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "bridge",
     "flow",
     "fragment",
@@ -140,6 +143,7 @@ const TABLES: [&str; 14] = [
     "neighbour",
     "network",
     "nexthop",
+    "ovs",
     "remote",
     "route",
     "rule",

@@ -176,6 +176,11 @@ impl Touched {
         self.0[usize::from(cell.0 / 64)] |= 1 << (cell.0 % 64);
     }
 
+    #[cfg(test)]
+    pub fn has(&self, cell: Cell) -> bool {
+        self.0[usize::from(cell.0 / 64)] >> (cell.0 % 64) & 1 != 0
+    }
+
     pub fn add_all(&mut self, cells: impl Iterator<Item = Cell>) {
         cells.for_each(|cell| self.add(cell));
     }

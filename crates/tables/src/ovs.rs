@@ -128,8 +128,14 @@ impl Port {
         let (key, mask) = (flow.matching.key(), flow.matching.mask());
         let Some(at) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return true };
         let tuple = Arc::make_mut(&mut self.tuples[at]);
-        let left: Vec<_> =
-            tuple.flows.get(key).iter().flat_map(|flows| flows.iter()).filter(|flow| flow.id != id).cloned().collect();
+        let left: Vec<_> = tuple
+            .flows
+            .get(key)
+            .iter()
+            .flat_map(|flows| flows.iter())
+            .filter(|flow| flow.id != id)
+            .cloned()
+            .collect();
         if left.is_empty() {
             tuple.flows.remove(key);
         } else {

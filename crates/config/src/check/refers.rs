@@ -125,7 +125,8 @@ impl<'a> Checker<'a, '_> {
         let Some(name) = &network.wire else { return };
         let wire = self.wire("wire", name);
         if wire.is_some_and(|wire| wire.mode == Mode::Ovs) {
-            let message = format!("an Open vSwitch decides about wire \"{name}\" (mode = \"ovs\"); name another");
+            let message =
+                format!("an Open vSwitch decides about wire \"{name}\" (mode = \"ovs\"); name another");
             self.problem("wire", message);
         }
         if let Some(wire) = wire

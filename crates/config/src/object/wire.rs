@@ -84,7 +84,8 @@ impl Wire {
                 r.problem(Some("gateway"), "`gateway` takes one address per family");
             }
         }
-        let read = || Some(Self { name: name?, mode, driver: driver?, device: device?, addresses, gateway, mtu });
+        let read =
+            || Some(Self { name: name?, mode, driver: driver?, device: device?, addresses, gateway, mtu });
         let wire = read();
         wire.iter().for_each(|wire| mode::check_wire(wire, &r));
         (wire, r.finish())

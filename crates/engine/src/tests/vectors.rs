@@ -14,7 +14,8 @@ use tables::{MAX_SOLICITATIONS, Waiting};
 fn the_engine_reproduces_the_vectors() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/vectors");
     let mut packets = 0;
-    for entry in std::fs::read_dir(dir).unwrap() {
+    let dirs = [dir.clone(), dir.join("ovs")].map(|dir| std::fs::read_dir(dir).unwrap());
+    for entry in dirs.into_iter().flatten() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|end| end != "txt") {
             continue;
@@ -26,6 +27,7 @@ fn the_engine_reproduces_the_vectors() {
                 match step {
                     Step::Apply(changes) => {
                         host.shared.apply(changes).unwrap();
+                        host.shared.apply_ovs(&case.flows());
                         for change in changes {
                             if let Change::PutMeter(id, config) = change {
                                 meters.put(*id, *config);

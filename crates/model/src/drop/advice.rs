@@ -142,7 +142,9 @@ impl DropReason {
             Self::OuterChecksumWrong => {
                 "The other host, or a device on the way, breaks packets: try without its checksum offload."
             }
-            Self::OvsDrop => "`viaduct ovs flows` shows the flow; `ovs-appctl ofproto/trace` says why OVS made it.",
+            Self::OvsDrop => {
+                "`viaduct ovs flows` shows the flow; `ovs-appctl ofproto/trace` says why OVS made it."
+            }
             Self::OvsAbsent => {
                 "Start Open vSwitch, and give it a port with `port=NAME` in its `dpdk-devargs`: `viaduct ovs ports`."
             }

@@ -100,26 +100,27 @@ impl Outer {
         if bytes.len() > MAX_OUTER {
             return Err(BadOuter::Long);
         }
-        let (v6, protocol, l4) = match *bytes.get(12..).and_then(|b| b.first_chunk()).ok_or(BadOuter::Short)? {
-            [0x08, 0x00] => {
-                let ip: &[u8; proto::IPV4_LEN] =
-                    bytes[proto::ETHERNET_LEN..].first_chunk().ok_or(BadOuter::Short)?;
-                let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
-                if ip[0] != 0x45 || fragment {
-                    return Err(BadOuter::IpOptions);
+        let (v6, protocol, l4) =
+            match *bytes.get(12..).and_then(|b| b.first_chunk()).ok_or(BadOuter::Short)? {
+                [0x08, 0x00] => {
+                    let ip: &[u8; proto::IPV4_LEN] =
+                        bytes[proto::ETHERNET_LEN..].first_chunk().ok_or(BadOuter::Short)?;
+                    let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
+                    if ip[0] != 0x45 || fragment {
+                        return Err(BadOuter::IpOptions);
+                    }
+                    (false, ip[9], proto::ETHERNET_LEN + proto::IPV4_LEN)
                 }
-                (false, ip[9], proto::ETHERNET_LEN + proto::IPV4_LEN)
-            }
-            [0x86, 0xdd] => {
-                let ip: &[u8; proto::IPV6_LEN] =
-                    bytes[proto::ETHERNET_LEN..].first_chunk().ok_or(BadOuter::Short)?;
-                if ip[0] >> 4 != 6 {
-                    return Err(BadOuter::IpOptions);
+                [0x86, 0xdd] => {
+                    let ip: &[u8; proto::IPV6_LEN] =
+                        bytes[proto::ETHERNET_LEN..].first_chunk().ok_or(BadOuter::Short)?;
+                    if ip[0] >> 4 != 6 {
+                        return Err(BadOuter::IpOptions);
+                    }
+                    (true, ip[6], proto::ETHERNET_LEN + proto::IPV6_LEN)
                 }
-                (true, ip[6], proto::ETHERNET_LEN + proto::IPV6_LEN)
-            }
-            _ => return Err(BadOuter::NotIp),
-        };
+                _ => return Err(BadOuter::NotIp),
+            };
         let header = &bytes[l4..];
         match protocol {
             proto::UDP => {

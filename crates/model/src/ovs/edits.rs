@@ -115,7 +115,8 @@ impl Edits {
         words.extend((0..self.popped).map(|_| "pop vlan".to_owned()));
         words.extend(self.pushed.iter().map(|tag| {
             let kind = if tag.service { "service vlan" } else { "vlan" };
-            let priority = if tag.tci >> 13 == 0 { String::new() } else { format!(" priority {}", tag.tci >> 13) };
+            let priority =
+                if tag.tci >> 13 == 0 { String::new() } else { format!(" priority {}", tag.tci >> 13) };
             format!("push {kind} {}{priority}", tag.vlan())
         }));
         words

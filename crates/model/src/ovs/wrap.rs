@@ -23,8 +23,9 @@ impl Wrap {
 
     fn complete(&self, whole: &mut [u8]) -> Result<(), WriteError> {
         let l4 = self.outer.l4();
-        let (ip, datagram) =
-            whole[proto::ETHERNET_LEN..].split_at_mut_checked(l4 - proto::ETHERNET_LEN).ok_or(WriteError::TooShort)?;
+        let (ip, datagram) = whole[proto::ETHERNET_LEN..]
+            .split_at_mut_checked(l4 - proto::ETHERNET_LEN)
+            .ok_or(WriteError::TooShort)?;
         let len = u16::try_from(datagram.len()).map_err(|_| WriteError::TooShort)?;
         if self.outer.is_udp() {
             datagram[..2].copy_from_slice(&entropy_port(self.entropy).to_be_bytes());
@@ -43,7 +44,8 @@ impl Wrap {
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         }
         if self.outer.is_v6() && self.outer.is_udp() {
-            let addr = |at: usize| ip[at..].first_chunk::<16>().map_or(Ipv6Addr::UNSPECIFIED, |a| (*a).into());
+            let addr =
+                |at: usize| ip[at..].first_chunk::<16>().map_or(Ipv6Addr::UNSPECIFIED, |a| (*a).into());
             let sum = checksum::l4(addr(8).into(), addr(24).into(), proto::UDP, datagram);
             datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         }

@@ -116,7 +116,12 @@ impl Tables {
         vif.vrf.map_or(Ok(()), |vrf| self.has_network(vrf))?;
         vif.meter.map_or(Ok(()), |meter| self.has_meter(meter))?;
         let vlans = vif.vlans.iter().map(|(_, id)| id).chain(vif.trunk.iter().map(|(port, _)| port));
-        vif.mirror.iter().chain(&vif.rdma).chain(&vif.ovs).chain(vlans).try_for_each(|other| self.has_vif(*other))?;
+        vif.mirror
+            .iter()
+            .chain(&vif.rdma)
+            .chain(&vif.ovs)
+            .chain(vlans)
+            .try_for_each(|other| self.has_vif(*other))?;
         let attached = vif.wire.iter().flat_map(|wire| &wire.networks);
         attached.map(|(_, vrf)| *vrf).try_for_each(|vrf| self.has_network(vrf))
     }

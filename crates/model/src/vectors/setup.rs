@@ -1,6 +1,7 @@
 //! Tables as lines of text.
 
 use super::Step;
+use super::ovs::Flows;
 use crate::{
     Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Learn, MeterConfig,
     MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Overlay, PathMtu,
@@ -35,12 +36,19 @@ use std::str::FromStr;
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
+/// ovs NAME [mtu N] [rate BITS/S BYTES]     (a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`)
+/// flow NAME [FIELD]... > ACTION [, ACTION]...
 /// ```
 ///
 /// `rdma` gives a guest a verbs device beside its port: the interface `NAME:rdma`.
 ///
 /// A target is `drop`, `receive`, `guest NAME [mac M]`, `network NAME`, `resolve [ADDR]`, or a tunnel:
 /// `mpls-over-udp`, `mpls-over-gre` or `vxlan`, then `REMOTE ID [mac M]`. Rules are numbered from 1.
+///
+/// Fields of a flow are `untagged` or NAME VALUE[/MASK] with a name of `eth-src`, `eth-dst`, `type`, `vlan`,
+/// `vlan-type`, `src`, `dst` (with the length of a prefix), `proto`, `tos`, `ttl`, `frag` (`no`, `yes`, `first`,
+/// `later`), `sport`, `dport`, `flags`. Actions are `output NAME`, `drop`, `push [service]`, `vid N`, `pcp N`, `pop`,
+/// `encap PACKET` (headers alone), and `eth-src`, `eth-dst`, `src`, `dst`, `ttl`, `dscp`, `sport`, `dport` with a value.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     vif_names: Vec<String>,
@@ -52,18 +60,19 @@ pub struct Setup {
     rules: u32,
     /// Changes that the other fields don't hold.
     changes: Vec<Change>,
+    pub(super) ovs: Flows,
     learned: Vec<Effects>,
     changed: bool,
 }
 
-type Words<'t> = std::iter::Peekable<std::str::SplitWhitespace<'t>>;
+pub(super) type Words<'t> = std::iter::Peekable<std::str::SplitWhitespace<'t>>;
 
-fn value<V: FromStr>(words: &mut Words<'_>) -> Result<V, String> {
+pub(super) fn value<V: FromStr>(words: &mut Words<'_>) -> Result<V, String> {
     let word = words.next().ok_or("ends too early")?;
     word.parse().map_err(|_| format!("'{word}' is not understood"))
 }
 
-fn must(words: &mut Words<'_>, expected: &str) -> Result<(), String> {
+pub(super) fn must(words: &mut Words<'_>, expected: &str) -> Result<(), String> {
     if words.next() == Some(expected) { Ok(()) } else { Err(format!("'{expected}' expected")) }
 }
 
@@ -92,6 +101,8 @@ impl Setup {
             "neighbour" => self.neighbour(&mut words)?,
             "learned" => self.learned(&mut words)?,
             "path" => self.path(&mut words)?,
+            "ovs" => self.ovs_port(&mut words)?,
+            "flow" => self.flow(&mut words)?,
             other => return Err(format!("'{other}' is no table")),
         }
         self.changed = true;
@@ -189,7 +200,7 @@ impl Setup {
         known.map(|(_, vrf)| *vrf).ok_or_else(|| format!("no network '{name}'"))
     }
 
-    fn vif(&mut self, words: &mut Words<'_>) -> Result<VifId, String> {
+    pub(super) fn vif(&mut self, words: &mut Words<'_>) -> Result<VifId, String> {
         Ok(self.vif_id(words.next().ok_or("name expected")?))
     }
 
@@ -349,7 +360,11 @@ impl Setup {
         Ok(())
     }
 
-    fn meter(&mut self, words: &mut Words<'_>) -> Result<MeterId, String> {
+    pub(super) fn put_vif(&mut self, vif: Vif) {
+        self.vifs.insert(vif.id, vif);
+    }
+
+    pub(super) fn meter(&mut self, words: &mut Words<'_>) -> Result<MeterId, String> {
         let config = MeterConfig { bits_per_second: value(words)?, burst_bytes: value(words)? };
         self.meters += 1;
         self.changes.push(Change::PutMeter(MeterId(self.meters), config));

@@ -1,0 +1,137 @@
+//! The tuple space finds what a list finds.
+
+use super::*;
+use model::ovs::{Action, Match};
+use packet::Mac;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const PORTS: [VifId; 2] = [VifId(1), VifId(2)];
+
+/// Values of few bits, so that flows overlap and packets meet them.
+fn key() -> impl Strategy<Value = Key> {
+    (0..4_u16, 0..4_u128, 0..4_u16, 0..3_u8, 0..3_u8).prop_map(|(eth_type, ip_dst, l4_dst, ip_ttl, mac)| {
+        Key { eth_src: Mac([0, 0, 0, 0, 0, mac]), eth_type, ip_dst, l4_dst, ip_ttl, ..Key::default() }
+    })
+}
+
+fn flow(id: u64, port: VifId, key: &Key, mask: &Key) -> Arc<Flow> {
+    let matching = Match::new(key, mask);
+    Arc::new(Flow { id: FlowId(id), counter: id as u32, port, matching, actions: vec![Action::Drop] })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u64, usize, Key, Key),
+    Remove(u64, usize),
+    Flush(usize),
+    Look(usize, Key),
+}
+
+impl Step {
+    fn change(&self) -> Option<Change> {
+        Some(match self {
+            Self::Add(id, port, key, mask) => Change::Add(flow(*id, PORTS[*port], key, mask)),
+            Self::Remove(id, port) => Change::Remove { port: PORTS[*port], id: FlowId(*id) },
+            Self::Flush(port) => Change::Flush { port: PORTS[*port] },
+            Self::Look(..) => return None,
+        })
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let id = 0..40_u64;
+    let step = prop_oneof![
+        8 => (id.clone(), 0..2_usize, key(), key()).prop_map(|(id, port, key, mask)| Step::Add(id, port, key, mask)),
+        3 => (id, 0..2_usize).prop_map(|(id, port)| Step::Remove(id, port)),
+        1 => (0..2_usize).prop_map(Step::Flush),
+        12 => (0..2_usize, key()).prop_map(|(port, key)| Step::Look(port, key)),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+fn apply_to_list(list: &mut Vec<Arc<Flow>>, change: &Change) {
+    match change {
+        Change::Add(flow) => {
+            list.retain(|other| (other.port, other.id) != (flow.port, flow.id));
+            list.push(flow.clone());
+        }
+        Change::Remove { port, id } => list.retain(|other| (other.port, other.id) != (*port, *id)),
+        Change::Flush { port } => list.retain(|other| other.port != *port),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_tuple_space_finds_what_a_list_finds(steps in steps()) {
+        let mut space = Ovs::default();
+        let mut list: Vec<Arc<Flow>> = Vec::new();
+        for step in steps {
+            if let Some(change) = step.change() {
+                let before = list.clone();
+                apply_to_list(&mut list, &change);
+                let removed = before.iter().any(|flow| !list.iter().any(|other| Arc::ptr_eq(flow, other)));
+                prop_assert_eq!(space.apply(&[change], |_| true, &mut Touched::none()), removed);
+            }
+            let Step::Look(port, key) = step else { continue };
+            let of_port = || list.iter().filter(|flow| flow.port == PORTS[port]);
+            let matching = of_port().filter(|flow| flow.matching.matches(&key));
+            let wanted = matching.min_by_key(|flow| flow.id).map(|flow| &**flow);
+            prop_assert_eq!(space.find(PORTS[port], &key), wanted);
+            let mask = of_port().fold(Key::default(), |all, flow| all.united(flow.matching.mask()));
+            prop_assert_eq!(space.mask(PORTS[port]), mask);
+            let masks: BTreeSet<_> = of_port().map(|flow| flow.matching.mask()).collect();
+            prop_assert_eq!(space.count(PORTS[port]), (of_port().count(), masks.len()));
+        }
+    }
+
+    /// What a look-up depends on, by its cells, changes whenever its result does.
+    #[test]
+    fn a_changed_result_has_a_changed_cell(steps in steps(), looked in prop::collection::vec(key(), 1..20)) {
+        let mut space = Ovs::default();
+        let results = |space: &Ovs| -> Vec<(VifId, Option<Flow>)> {
+            let each = PORTS.iter().flat_map(|port| looked.iter().map(|key| (*port, *key)));
+            each.map(|(port, key)| (port, space.find(port, &key).cloned())).collect()
+        };
+        for change in steps.iter().filter_map(Step::change) {
+            let before = results(&space);
+            let mut touched = Touched::none();
+            space.apply(&[change], |_| true, &mut touched);
+            for ((port, was), (_, is)) in before.iter().zip(results(&space)) {
+                if *was != is {
+                    let cell = was.as_ref().map_or_else(|| Cell::ovs_misses(*port), |flow| Cell::ovs_flow(flow.id));
+                    prop_assert!(touched.has(cell), "{:?} became {:?}", was, is);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_flow_leaves_alone_what_has_one() {
+    let mut space = Ovs::default();
+    let [one, two] = [1, 2].map(|ip_dst| Key { ip_dst, ..Key::default() });
+    let mask = Key { ip_dst: u128::MAX, ..Key::default() };
+    space.apply(&[Change::Add(flow(1, PORTS[0], &one, &mask))], |_| true, &mut Touched::none());
+    let mut touched = Touched::none();
+    space.apply(&[Change::Add(flow(2, PORTS[0], &two, &mask))], |_| true, &mut touched);
+    assert!(!touched.has(Cell::ovs_flow(FlowId(1))) && touched.has(Cell::ovs_misses(PORTS[0])));
+    assert!(!touched.has(Cell::ovs_misses(PORTS[1])));
+    let mut touched = Touched::none();
+    assert!(space.apply(&[Change::Remove { port: PORTS[0], id: FlowId(2) }], |_| true, &mut touched));
+    assert!(!touched.has(Cell::ovs_flow(FlowId(1))) && touched.has(Cell::ovs_flow(FlowId(2))));
+}
+
+#[test]
+fn ports_that_take_no_flows_get_none_and_lose_theirs() {
+    let mut space = Ovs::default();
+    let add = || Change::Add(flow(1, PORTS[0], &Key::default(), &Key::default()));
+    space.apply(&[add()], |_| false, &mut Touched::none());
+    assert_eq!(space.count(PORTS[0]), (0, 0));
+    space.apply(&[add()], |_| true, &mut Touched::none());
+    assert_eq!(space.count(PORTS[0]), (1, 1));
+    let mut touched = Touched::none();
+    space.retain(|port| port != PORTS[0], &mut touched);
+    assert_eq!(space.count(PORTS[0]), (0, 0));
+    assert!(touched.has(Cell::ovs_flow(FlowId(1))));
+}
