@@ -32,6 +32,7 @@ fn guest(id: VifId, policy: bool) -> Change {
         macs: Vec::new(),
         vlans: Vec::new(),
         trunk: None,
+        ovs: None,
         mtu: 1500,
         policy,
         meter: None,

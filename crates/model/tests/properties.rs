@@ -7,7 +7,7 @@ use model::tcp::Edge;
 use model::{
     BridgeEntry, Connection, DropReason, FlowKey, Forward, FragmentKey, Host, Lookup, NeighbourScope,
     Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables,
-    Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, rewrite, tcp, text,
+    Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, ovs, rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, checksum, proto};
 use std::cell::RefCell;
@@ -68,9 +68,8 @@ fn whatever_is_emitted_parses_again() {
         let decision = decide(tables, &view, packet.ingress, now);
         let _ = tables.commit(&decision.effects, packet.frame.len(), u64::from(now) * 1_000_000_000);
         let expected = match &decision.verdict {
-            Verdict::Forward(_) | Verdict::Reply(_) => 1,
-            Verdict::Flood(flood) => flood.to.len(),
-            _ => 0,
+            Verdict::Reply(_) => 1,
+            other => other.deliveries().len(),
         };
         let effects = &decision.effects;
         let base = Forward::unchanged(VifId(0));
@@ -201,7 +200,7 @@ fn random_packets_meet_most_of_the_model() {
             Some(Verdict::Forward(f)) if f.encap.is_some() => "encapsulated".into(),
             Some(Verdict::Forward(f)) if f.nat != model::Nat::default() => "translated".into(),
             Some(Verdict::Forward(_)) => "forwarded".into(),
-            Some(Verdict::Flood(_)) => "flooded".into(),
+            Some(Verdict::Flood(_) | Verdict::Several(_)) => "flooded".into(),
             Some(Verdict::Reply(r)) => {
                 r.dropped.map_or("answered".into(), |reason| format!("refused {reason}"))
             }
@@ -290,6 +289,9 @@ impl Lookup for Holes<'_> {
     }
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         self.maybe(self.tables.fragment(key, now))
+    }
+    fn ovs_flow(&self, port: VifId, key: &ovs::Key) -> Option<&ovs::Flow> {
+        self.maybe(self.tables.ovs_flow(port, key))
     }
 }
 

@@ -416,6 +416,7 @@ mod tests {
             macs: vec![],
             vlans: Vec::new(),
             trunk: None,
+            ovs: None,
             mtu: 1500,
             policy: false,
             meter: None,

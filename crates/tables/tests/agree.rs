@@ -83,6 +83,7 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             macs: vec![],
             vlans: Vec::new(),
             trunk: None,
+            ovs: None,
             mtu: 1500,
             policy,
             meter,

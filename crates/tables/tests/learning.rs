@@ -44,6 +44,7 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         macs: vec![],
         vlans: Vec::new(),
         trunk: None,
+        ovs: None,
         mtu: 1450,
         policy: true,
         meter: None,

@@ -39,6 +39,7 @@ fn guest(id: u16) -> Change {
         macs: Vec::new(),
         vlans: Vec::new(),
         trunk: None,
+        ovs: None,
         mtu: 1500,
         policy: true,
         meter: None,

@@ -125,6 +125,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         macs: Vec::new(),
         vlans: Vec::new(),
         trunk: None,
+        ovs: None,
         mtu: 1600,
         policy: guest,
         meter: None,

@@ -36,6 +36,7 @@ pub fn guest(id: u16) -> Vif {
         macs: Vec::new(),
         vlans: Vec::new(),
         trunk: None,
+        ovs: None,
         mtu: 1500,
         policy: true,
         meter: None,

@@ -351,6 +351,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         macs: Vec::new(),
         vlans: Vec::new(),
         trunk: None,
+        ovs: None,
         mtu: 1500,
         policy: guest,
         meter: None,
