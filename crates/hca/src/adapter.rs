@@ -5,9 +5,11 @@ use crate::budget::{DeviceBudget, HostBudget};
 use crate::clock::monotonic;
 use crate::counters::Counters;
 use crate::groups::Groups;
+use crate::guest_window::Window;
 use crate::holders::Holders;
 use crate::ids::Qpn;
 use crate::inbox::Inbox;
+use crate::kept::DeviceWindows;
 use crate::question::Question;
 use crate::random;
 use crate::registered::Registered;
@@ -51,6 +53,7 @@ pub(crate) struct Adapter {
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
     shaper: Shaper,
+    windows: RwLock<DeviceWindows>,
 }
 
 impl Adapter {
@@ -72,6 +75,7 @@ impl Adapter {
             holders: Holders::default(),
             port: OnceLock::new(),
             shaper,
+            windows: RwLock::default(),
         }
     }
 
@@ -83,6 +87,21 @@ impl Adapter {
         self.shaper.set(spec.rate);
         self.budget.set_queues(spec.limits.queues);
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
+    }
+
+    /// Its windows.
+    pub fn windows(&self) -> DeviceWindows {
+        self.windows.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The window of its trust, while it has one.
+    pub fn common_window(&self) -> Option<Arc<Window>> {
+        self.windows().common.filter(|_| self.spec().trust.is_some())
+    }
+
+    /// Sets its windows. Returns those that it had.
+    pub fn set_windows(&self, windows: DeviceWindows) -> DeviceWindows {
+        std::mem::replace(&mut self.windows.write().unwrap_or_else(PoisonError::into_inner), windows)
     }
 
     fn qps(&self) -> RwLockWriteGuard<'_, HashMap<Qpn, Arc<Inbox<Question>>>> {

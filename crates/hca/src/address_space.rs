@@ -7,6 +7,7 @@ use rdma::Fault;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The descriptor does not refer to a process's memory.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,8 @@ pub(crate) type Identity = (u64, u64);
 /// An application's memory.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
-    memory: OwnedFd,
+    /// `None`: it is out of reach, in a virtual machine.
+    memory: Option<OwnedFd>,
     identity: Identity,
 }
 
@@ -33,7 +35,18 @@ impl AddressSpace {
             return Err(NotMemory);
         }
         let stat = rustix::fs::fstat(&descriptor).map_err(|_| NotMemory)?;
-        Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
+        Ok(Self { memory: Some(descriptor), identity: (stat.st_dev, stat.st_ino) })
+    }
+
+    /// The memory of a program that nobody reaches except by its window.
+    pub fn none() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { memory: None, identity: (u64::MAX, NEXT.fetch_add(1, Ordering::Relaxed)) }
+    }
+
+    /// Whether it is out of reach.
+    pub const fn is_none(&self) -> bool {
+        self.memory.is_none()
     }
 
     /// Equal for all descriptors of the same memory. While one is open, the file system does not reuse the file's
@@ -58,16 +71,17 @@ impl AddressSpace {
         Ok(on_proc && is_file && for_both && is_mem && of_process)
     }
 
-    /// Its descriptor, for a peer that shares memory.
-    pub fn share(&self) -> rustix::io::Result<OwnedFd> {
-        rustix::io::fcntl_dupfd_cloexec(&self.memory, 0)
+    /// Its descriptor, for a peer that shares memory; `None` if there is none.
+    pub fn share(&self) -> Option<OwnedFd> {
+        self.memory.as_ref()?.try_clone().ok()
     }
 
     /// Copies from the application.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let Some(memory) = &self.memory else { return Err(Fault::Protection) };
         let mut done = 0;
         while done < out.len() {
-            let len = pread(&self.memory, &mut out[done..], address.wrapping_add(done as u64)).unwrap_or(0);
+            let len = pread(memory, &mut out[done..], address.wrapping_add(done as u64)).unwrap_or(0);
             if len == 0 {
                 return Err(Fault::Protection);
             }
@@ -78,9 +92,10 @@ impl AddressSpace {
 
     /// Copies to the application.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let Some(memory) = &self.memory else { return Err(Fault::Protection) };
         let mut done = 0;
         while done < bytes.len() {
-            let len = pwrite(&self.memory, &bytes[done..], address.wrapping_add(done as u64)).unwrap_or(0);
+            let len = pwrite(memory, &bytes[done..], address.wrapping_add(done as u64)).unwrap_or(0);
             if len == 0 {
                 return Err(Fault::Protection);
             }
@@ -91,9 +106,11 @@ impl AddressSpace {
 
     /// Copies to the application, with the last byte after all others: applications poll for it.
     pub fn write_tail_last(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let Some((tail, body)) = bytes.split_last() else { return Ok(()) };
+        let (Some((tail, body)), Some(memory)) = (bytes.split_last(), &self.memory) else {
+            return self.write(address, bytes);
+        };
         let parts = [IoSlice::new(body), IoSlice::new(std::slice::from_ref(tail))];
-        if pwritev(&self.memory, &parts, address).is_ok_and(|len| len == bytes.len()) {
+        if pwritev(memory, &parts, address).is_ok_and(|len| len == bytes.len()) {
             return Ok(());
         }
         self.write(address, bytes)
@@ -121,6 +138,17 @@ mod tests {
         let file = dir.path().join("1/mem");
         std::fs::write(&file, "").unwrap();
         assert!(AddressSpace::new(own(file.to_str().unwrap(), true)).is_err());
+    }
+
+    #[test]
+    fn what_is_out_of_reach_is_a_fault() {
+        let (one, other) = (AddressSpace::none(), AddressSpace::none());
+        assert!(one.is_none() && one.share().is_none() && one.identity() != other.identity());
+        let mut bytes = [1_u8; 8];
+        let address = bytes.as_ptr() as u64;
+        assert_eq!(one.read(address, &mut bytes), Err(Fault::Protection));
+        assert_eq!(one.write_tail_last(address, &[2; 8]), Err(Fault::Protection));
+        assert_eq!(bytes, [1; 8]);
     }
 
     #[test]

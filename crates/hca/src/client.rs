@@ -19,22 +19,23 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::description::ClientDescription;
 use crate::doorbells::Bells;
-use crate::events::{Event, Notifier};
+use crate::events::{Event, Notifiers};
 use crate::fabric::Fabric;
 use crate::grant::grant;
 use crate::holders::Process;
 use crate::ids::{Key, Qpn};
 use crate::inbox::{Arrivals, Inbox};
+use crate::kept::{DeviceWindows, Kept, Source};
 use crate::limits::PORT;
 use crate::qp::Qp;
 use crate::question::{Question, SharedPart, SharingAnswer};
-use crate::queue_memory::empty;
 use crate::refusal::Answer;
 use crate::regions::Regions;
 use crate::threads::Nice;
+use crate::tickets::TicketHold;
 use crate::unshare::AGAIN;
+use crate::who::Who;
 use deferred::Deferred;
-use mem::FaultWord;
 use ringport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sharing::PendingAnswer;
@@ -44,7 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
 use uverbs::{
-    Connection, Doorbells, Given, Lent, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point,
+    Connection, Doorbells, Given, Point, Refusal, Reply, Request, SocketError, VERSION, Welcome, point,
 };
 
 /// Rounds of work before the thread checks the control socket.
@@ -69,6 +70,8 @@ pub(crate) enum AttachError {
     Memory(#[from] uverbs::MemoryError),
     #[error("{0}")]
     NotMemory(#[from] NotMemory),
+    #[error("{0}")]
+    Refused(#[from] Refusal),
     #[error("the first message is not a greeting")]
     NoGreeting,
     #[error(
@@ -84,6 +87,7 @@ impl AttachError {
             Self::Version(_) => Errno::PROTONOSUPPORT,
             Self::NotMemory(_) => Errno::BADF,
             Self::Kernel(errno) => *errno,
+            Self::Refused(refusal) => return refusal.clone(),
             _ => Errno::PROTO,
         };
         Refusal { errno: errno.raw_os_error(), message: self.to_string() }
@@ -93,13 +97,13 @@ impl AttachError {
 /// What a client's thread starts with.
 pub(crate) struct NewClient {
     pub connection: Connection,
+    pub notifiers: Notifiers,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
     pub inbox: Arc<Inbox<Question>>,
     pub uplink: Uplink,
     pub manager: Arc<CmService>,
-    pub pid: i32,
-    pub uid: u32,
+    pub who: Who,
     /// Its share of the device's budget.
     pub reservation: Reservation,
 }
@@ -107,6 +111,7 @@ pub(crate) struct NewClient {
 /// What an application has once it is greeted.
 struct Greeted {
     context: Context,
+    wake: Option<TicketHold>,
     doorbells: Doorbells,
     token: u64,
 }
@@ -129,8 +134,13 @@ pub(crate) struct Client {
     nice: Nice,
     /// Address of bytes in the application's memory by which peers that share memory recognise it.
     token: u64,
-    pub(crate) pid: i32,
-    pub(crate) uid: u32,
+    pub(crate) who: Who,
+    /// What carries events to it.
+    pub(crate) notifiers: Notifiers,
+    /// The ticket of the stream that wakes the thread.
+    _wake: Option<TicketHold>,
+    /// Exists as long as this.
+    pub(crate) life: Arc<()>,
     /// Its share of the device's budget.
     _reservation: Reservation,
 }
@@ -142,10 +152,10 @@ impl NewClient {
         let mut nice = Nice::of_thread();
         adapter.threads.join();
         nice.follow(&adapter.threads);
-        match self.greet() {
+        match self.welcome().and_then(|()| self.greet()) {
             Ok(Some(greeted)) => self.client(greeted, nice).run(),
             Ok(None) => {
-                self.manager.cm.serve(&mut self.connection, self.pid, || {
+                self.manager.cm.serve((&mut self.connection, &self.notifiers), self.who.pid(), || {
                     nice.follow(&adapter.threads);
                     self.manager.inbox.wake();
                 });
@@ -157,6 +167,15 @@ impl NewClient {
         }
         inbox.close();
         adapter.threads.leave();
+    }
+
+    /// Tells a program in a virtual machine that it is accepted.
+    fn welcome(&mut self) -> Result<(), AttachError> {
+        if self.who.is_remote() {
+            let common = self.adapter.common_window().map(|window| window.uuid());
+            self.connection.send(&Ok::<_, Refusal>(Welcome::Accepted { common }), &[])?;
+        }
+        Ok(())
     }
 
     /// Receives the greeting and answers it. `None` if the application wants the connection manager, which answers
@@ -172,20 +191,28 @@ impl NewClient {
             return Err(AttachError::Version(version));
         }
         let Some(token) = token else { return Ok(None) };
-        let memory = Given::descriptors(given).next().ok_or(NotMemory)?;
-        let space = AddressSpace::new(memory)?;
-        let (asynchronous, theirs) = Notifier::new()?;
-        let info = self.adapter.spec().info();
-        let fault = Arc::new(FaultWord::new());
-        let (memory, file) = Memory::create("doorbells", Doorbells::bytes(info.doorbells))?;
-        let memory = memory.guarded(&fault)?;
-        let wake = self.inbox.share()?;
+        let space = if self.who.is_remote() {
+            AddressSpace::none()
+        } else {
+            AddressSpace::new(Given::descriptors(given).next().ok_or(NotMemory)?)?
+        };
+        let (asynchronous, theirs) = self.notifiers.create()?;
+        let source = Arc::new(self.source()?);
+        let mut info = self.adapter.spec().info();
+        info.is_trusting &= source.is_common();
+        let (memory, kept) = source.memory("doorbells", Doorbells::bytes(info.doorbells))?;
+        let wake = self.notifiers.wake(&self.inbox);
+        let waking = match &wake {
+            Some(hold) => Given::Stream(hold.ticket),
+            None => self.inbox.share()?.into(),
+        };
         let doorbells = Doorbells::new(memory, info.doorbells);
-        let along = [file.as_fd(), wake.as_fd(), theirs.as_fd()].map(Lent::from);
+        let along = [kept.give_owner(&source.reach)?, waking, theirs];
+        let limit = self.adapter.spec().limits.mrs;
+        let regions = Regions::new(limit, self.adapter.registered.clone(), &source)?;
         // From here on, questions and packets may arrive.
         self.inbox.open();
-        self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &along)?;
-        let regions = Regions::new(self.adapter.spec().limits.mrs, self.adapter.registered.clone())?;
+        self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &along.each_ref().map(Given::lend))?;
         let ours = (self.adapter.clone(), self.fabric.clone());
         let context = Context::new(
             ours,
@@ -193,12 +220,20 @@ impl NewClient {
             self.uplink.clone(),
             (space, regions),
             asynchronous,
-            fault,
+            source,
         );
-        Ok(Some(Greeted { context, doorbells, token }))
+        Ok(Some(Greeted { context, wake, doorbells, token }))
     }
 
-    fn client(self, Greeted { context, doorbells, token }: Greeted, nice: Nice) -> Client {
+    /// Where memory for the application comes from.
+    fn source(&self) -> Result<Source, AttachError> {
+        let DeviceWindows { own, .. } = self.adapter.windows();
+        let windows = DeviceWindows { own, common: self.adapter.common_window() };
+        let (who, guest) = (&self.who, self.adapter.spec().guest.clone());
+        Ok(Source::new(who.reach(windows), &guest, (who.pid(), who.program()), Arc::default())?)
+    }
+
+    fn client(self, Greeted { context, wake, doorbells, token }: Greeted, nice: Nice) -> Client {
         Client {
             connection: self.connection,
             context,
@@ -212,8 +247,10 @@ impl NewClient {
             process: None,
             nice,
             token,
-            pid: self.pid,
-            uid: self.uid,
+            who: self.who,
+            notifiers: self.notifiers,
+            _wake: wake,
+            life: Arc::new(()),
             _reservation: self.reservation,
         }
     }
@@ -221,7 +258,7 @@ impl NewClient {
 
 impl Client {
     fn run(mut self) {
-        tracing::debug!(pid = self.pid, uid = self.uid, "verbs: an application connected");
+        tracing::debug!(who = ?self.who, "verbs: an application connected");
         let spare = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= ENOUGH_CPUS);
         let spin = if spare { SPIN } else { Duration::ZERO };
         let mut taken = Arrivals::default();
@@ -242,9 +279,9 @@ impl Client {
             if self.is_unsharing() && self.continue_request().is_err() {
                 break;
             }
-            if self.context.fault.get().is_some() {
+            if self.context.source.is_faulty() {
                 tracing::debug!(
-                    pid = self.pid,
+                    who = ?self.who,
                     "verbs: memory that an application shared went away; it is given up"
                 );
                 break;
@@ -389,7 +426,11 @@ impl Client {
         let wake = self.context.inbox.event().as_fd();
         // Requests are handled one after the other: a waiting request keeps later ones in the socket. The poll still
         // reports the end of the connection.
-        let requests = if self.deferred.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let requests = match self.deferred {
+            Some(_) => PollFlags::empty(),
+            None if self.connection.has_unsent() => PollFlags::OUT,
+            None => PollFlags::IN,
+        };
         let mut wanted = [
             PollFd::from_borrowed_fd(self.connection.as_fd(), requests),
             PollFd::from_borrowed_fd(wake, PollFlags::IN),
@@ -403,7 +444,7 @@ impl Client {
     }
 
     fn hear_request(&mut self) -> Result<(), SocketError> {
-        let (request, given) = self.connection.receive::<Request>()?;
+        let Some((request, given)) = self.connection.receive_now::<Request>()? else { return Ok(()) };
         let files: Vec<_> = Given::descriptors(given).collect();
         point(Point::Heard);
         let wished = match request {
@@ -437,8 +478,8 @@ impl Client {
 
     fn send_reply(&mut self, reply: Answer) -> Result<(), SocketError> {
         match reply {
-            Ok((reply, descriptors)) => {
-                let along: Vec<_> = descriptors.iter().map(|it| Lent::from(it.as_fd())).collect();
+            Ok((reply, given)) => {
+                let along: Vec<_> = given.iter().map(Given::lend).collect();
                 self.connection.send(&Ok::<_, Refusal>(reply), &along)
             }
             Err(refusal) => self.connection.send(&Err::<Reply, _>(refusal), &[]),
@@ -460,7 +501,7 @@ impl Client {
             Question::Share(request) => {
                 let process = self.process();
                 let grant = process.and_then(|process| {
-                    let who = (&process, self.uid, self.token);
+                    let who = (&process, self.who.uid(), self.token);
                     let endpoint = &mut self.qps.get_mut(&request.qpn)?.endpoint;
                     grant(endpoint, &request, who, &mut self.context)
                 });
@@ -495,7 +536,7 @@ impl Client {
     }
 
     fn describe(&self) -> ClientDescription {
-        ClientDescription::of(self.pid, self.qps.values(), &self.context)
+        ClientDescription::of(&self.who, self.qps.values(), &self.context)
     }
 
     fn leave(mut self) {
@@ -504,15 +545,19 @@ impl Client {
             self.context.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.context.counters);
         }
-        // When the device closes, the application checks its queues for unfinished requests, so they are kept.
-        if !self.context.adapter.is_closing() {
+        // When the device closes, the application checks its queues for unfinished requests, so they are kept. It may
+        // also go on using pages of a window that the device lost.
+        if self.context.adapter.is_closing() {
+            self.context.source.leave();
+        } else {
             let context = &self.context;
             let queues =
-                context.cqs.values().map(|cq| &cq.file).chain(context.srqs.values().map(|srq| &srq.file));
-            queues.chain(self.qps.values().map(|qp| &qp.endpoint.file)).for_each(empty);
+                context.cqs.values().map(|cq| &cq.kept).chain(context.srqs.values().map(|srq| &srq.kept));
+            queues.chain(self.qps.values().map(|qp| &qp.endpoint.kept)).for_each(Kept::empty);
+            context.source.leave_old(&context.adapter.windows());
         }
         self.context.adapter.keep_counters(&self.context.counters);
-        tracing::debug!(pid = self.pid, "verbs: an application disconnected");
+        tracing::debug!(who = ?self.who, "verbs: an application disconnected");
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::adapter::{Adapter, MANAGER_QPN};
 use crate::budget::{Kind, Reservation};
 use crate::clock::monotonic;
+use crate::events::Notifiers;
 use crate::fabric::Fabric;
 use crate::header::source_port;
 use crate::inbox::{Inbox, Packet};
@@ -13,6 +14,7 @@ use crate::question::Question;
 use crate::random;
 use crate::refusal::refuse;
 use crate::refusal_log::RefusalLog;
+use crate::tickets::{Attached, TicketHold};
 use crate::wire;
 use crate::wire_errors::count;
 use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
@@ -78,10 +80,51 @@ struct State {
 #[derive(Debug)]
 struct EventChannel {
     client: Client,
-    socket: OwnedFd,
+    events: Events,
     tag: u32,
     /// Its share of the device's budget.
     _reservation: Reservation,
+}
+
+/// Where a channel's events go.
+#[derive(Debug)]
+enum Events {
+    /// The device's end of a local socket.
+    Socket(OwnedFd),
+    /// A stream, once it is there.
+    Stream { attached: Arc<Attached>, stream: Option<Connection>, _hold: TicketHold },
+}
+
+impl Events {
+    /// Sends an event without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` or `ENOBUFS` if the program has no room for it; others if it is gone.
+    fn send(&mut self, event: &CmEvent) -> Result<(), Errno> {
+        match self {
+            Self::Socket(socket) => {
+                let Ok(text) = serde_json::to_vec(event) else { return Ok(()) };
+                send(socket, &text, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
+            }
+            Self::Stream { attached, stream, .. } => {
+                let socket = attached.socket().ok_or(Errno::AGAIN)?;
+                let stream =
+                    stream.get_or_insert_with(|| Connection::Stream(uverbs::Stream::serving(socket.clone())));
+                stream.send(event, &[]).map_err(|error| match error {
+                    SocketError::Kernel(errno) => errno,
+                    SocketError::Closed | SocketError::Malformed(_) => Errno::PIPE,
+                })
+            }
+        }
+    }
+
+    /// Sends what is left of the last event. Returns whether all of it is sent.
+    fn flush(&mut self) -> bool {
+        match self {
+            Self::Stream { stream: Some(Connection::Stream(stream)), .. } => stream.flush().unwrap_or(true),
+            _ => true,
+        }
+    }
 }
 
 /// The description of an identifier.
@@ -162,24 +205,38 @@ impl ConnectionManager {
     }
 
     /// Serves a program until it disconnects. Calls `wake` after each request, so that [`Self::work`] runs soon.
-    pub fn serve(&self, connection: &mut Connection, pid: i32, mut wake: impl FnMut()) {
+    pub fn serve(
+        &self,
+        (connection, notifiers): (&mut Connection, &Notifiers),
+        pid: i32,
+        mut wake: impl FnMut(),
+    ) {
         let client = self.lock().come(pid);
         let mut answer: Result<Reply, Refusal> = Ok(Reply::Done);
-        while connection.send(&answer, &[]).is_ok() {
+        let mut ticket: Option<Given> = None;
+        while connection.send(&answer, ticket.as_ref().map(Given::lend).as_slice()).is_ok() {
             wake();
+            ticket = None;
             answer = match connection.receive::<Request>() {
                 Ok((Request::Cm(request), given)) => {
                     // This thread closes descriptors that came with the request, without the lock: closing may take
                     // forever.
-                    let mut socket = Given::descriptors(given).next().filter(is_message_socket);
-                    let answer = self.lock().handle(client, request, &mut socket);
-                    drop(socket);
+                    let mut events = match (&request, notifiers.messages()) {
+                        (CmRequest::CreateChannel { .. }, Some((attached, hold))) => {
+                            ticket = Some(Given::Stream(hold.ticket));
+                            Some(Events::Stream { attached, stream: None, _hold: hold })
+                        }
+                        _ => Given::descriptors(given).next().filter(is_message_socket).map(Events::Socket),
+                    };
+                    let answer = self.lock().handle(client, request, &mut events);
+                    drop(events);
                     answer
                 }
                 Ok(_) => refuse(Errno::PROTO, "not a request to the connection manager"),
                 Err(SocketError::Malformed(why)) => refuse(Errno::PROTO, why),
                 Err(_) => break,
             };
+            ticket = ticket.filter(|_| answer.is_ok());
         }
         self.lock().go(client);
         wake();
@@ -243,12 +300,11 @@ impl State {
 
     /// Sends events to programs. Returns whether all of them had room.
     fn tell(&mut self) -> bool {
-        let (mut all, channels) = (true, &self.channels);
+        let (mut all, channels) = (true, &mut self.channels);
         let mut gone = BTreeSet::new();
         self.manager.deliver(|event| {
-            let Some(channel) = channels.get(&event.channel) else { return true };
-            let Ok(text) = serde_json::to_vec(&described(event, channel.tag)) else { return true };
-            match send(&channel.socket, &text, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            let Some(channel) = channels.get_mut(&event.channel) else { return true };
+            match channel.events.send(&described(event, channel.tag)) {
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
                     all = false;
                     false
@@ -257,9 +313,10 @@ impl State {
                     gone.insert(event.channel);
                     true
                 }
-                Ok(_) => true,
+                Ok(()) => true,
             }
         });
+        all &= self.channels.values_mut().all(|channel| channel.events.flush());
         self.channels.retain(|channel, _| !gone.contains(channel));
         all
     }
@@ -268,9 +325,9 @@ impl State {
         &mut self,
         client: Client,
         request: CmRequest,
-        socket: &mut Option<OwnedFd>,
+        events: &mut Option<Events>,
     ) -> Result<Reply, Refusal> {
-        self.try_handle(client, request, socket)
+        self.try_handle(client, request, events)
             .map_err(|refused| Refusal { errno: refused.errno(), message: refused.to_string() })
     }
 
@@ -278,7 +335,7 @@ impl State {
         &mut self,
         client: Client,
         request: CmRequest,
-        socket: &mut Option<OwnedFd>,
+        events: &mut Option<Events>,
     ) -> Result<Reply, Refused> {
         use CmRequest as R;
         let (manager, now) = (&mut self.manager, monotonic());
@@ -287,9 +344,9 @@ impl State {
             R::CreateChannel { tag } => {
                 let held = self.adapter.budget.take(Kind::Channel, 0, CHANNELS);
                 let held = held.map_err(|_| Refused::TooMany)?;
-                let socket = socket.take().ok_or(Refused::Parameter)?;
+                let events = events.take().ok_or(Refused::Parameter)?;
                 let channel = manager.create_channel(client)?;
-                self.channels.insert(channel, EventChannel { client, socket, tag, _reservation: held });
+                self.channels.insert(channel, EventChannel { client, events, tag, _reservation: held });
                 return Ok(Reply::Handle(channel));
             }
             R::DestroyChannel { channel } => {

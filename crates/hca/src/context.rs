@@ -9,7 +9,9 @@ use crate::events::{Event, Notifier};
 use crate::fabric::Fabric;
 use crate::ids::{CqId, Qpn, SrqId};
 use crate::inbox::Inbox;
+use crate::kept::Source;
 use crate::keys::KeyUsers;
+use crate::mr::OwnPages;
 use crate::pd::Pds;
 use crate::question::Question;
 use crate::receive_queue::Receive;
@@ -17,7 +19,6 @@ use crate::regions::{MemoryAccess, Regions};
 use crate::sharing::{ClosedBond, Invalidation};
 use crate::srq::Srq;
 use crate::wire::FRAMES;
-use mem::FaultWord;
 use ringport::Uplink;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,8 +45,10 @@ pub(crate) struct Context {
     pub counters: Counters,
     /// Closed bonds whose users may not have stopped yet.
     pub closed_bonds: Vec<ClosedBond>,
-    /// Set when memory that the application shares with the device was truncated.
-    pub fault: Arc<FaultWord>,
+    /// Where memory for the application comes from.
+    pub source: Arc<Source>,
+    /// Pages of windows that the application has.
+    pub own_pages: OwnPages,
     /// How many keys have been invalidated.
     pub invalidations: u64,
     /// The key that a work request has just invalidated. Peers may still use it.
@@ -66,7 +69,7 @@ impl Context {
         uplink: Uplink,
         (space, regions): (AddressSpace, Regions),
         asynchronous: Notifier,
-        fault: Arc<FaultWord>,
+        source: Arc<Source>,
     ) -> Self {
         Self {
             adapter,
@@ -83,7 +86,8 @@ impl Context {
             asynchronous,
             counters: Counters::default(),
             closed_bonds: Vec::new(),
-            fault,
+            source,
+            own_pages: OwnPages::default(),
             invalidations: 0,
             pending_invalidation: None,
             peers_are_done: false,

@@ -2,13 +2,12 @@
 
 use crate::budget::{Kind, Reservation};
 use crate::events::Notifier;
+use crate::kept::Kept;
 use crate::limits::MAX_COMPLETIONS;
-use crate::queue_memory::empty;
 use crate::quota::Quota;
-use crate::refusal::{no_memory, refuse, within};
+use crate::refusal::{refuse, within};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
-use uverbs::{CompletionSink, Refusal, completion};
+use uverbs::{CompletionSink, Given, Refusal, completion};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(crate) struct Cq {
     pub entries: u32,
     pub channel: Option<u32>,
     /// Its memory, to share.
-    pub file: OwnedFd,
+    pub kept: Kept,
     /// It overran, and accepts no more.
     pub overrun: bool,
     /// Its share of the device's limits.
@@ -40,8 +39,8 @@ impl Entries {
 }
 
 impl Cq {
-    /// Creates a queue, and its memory for the application.
-    pub fn create(entries: Entries, channel: Option<u32>, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+    /// Creates a queue.
+    pub fn create(entries: Entries, channel: Option<u32>, quota: &Quota) -> Result<Self, Refusal> {
         Self::with_limit(entries, channel, quota, quota.limits.cqs())
     }
 
@@ -50,25 +49,25 @@ impl Cq {
         channel: Option<u32>,
         quota: &Quota,
         limit: u32,
-    ) -> Result<(Self, OwnedFd), Refusal> {
+    ) -> Result<Self, Refusal> {
         let bytes = completion::bytes(entries);
         let held = quota.take(Kind::CompletionQueue, bytes, limit)?;
-        let (memory, theirs) = quota.memory("completion queue", bytes)?;
-        let file = theirs.try_clone().map_err(no_memory)?;
+        let (memory, kept) = quota.memory("completion queue", bytes)?;
         let sink = CompletionSink::new(memory, entries);
-        Ok((Self { sink, entries, channel, file, overrun: false, held }, theirs))
+        Ok(Self { sink, entries, channel, kept, overrun: false, held })
     }
 
     /// Resizes the queue. Returns its new memory for the application.
-    pub fn resize(&mut self, entries: Entries, quota: &Quota) -> Result<OwnedFd, Refusal> {
+    pub fn resize(&mut self, entries: Entries, quota: &Quota) -> Result<Given, Refusal> {
         // Both exist for a moment.
-        let (new, theirs) = Self::with_limit(entries, self.channel, quota, u32::MAX)?;
+        let new = Self::with_limit(entries, self.channel, quota, u32::MAX)?;
+        let theirs = quota.give(&new.kept)?;
         if !self.sink.move_to(&new.sink) {
             return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
         }
-        let Self { sink, entries, file, held, .. } = new;
+        let Self { sink, entries, kept, held, .. } = new;
         (self.sink, self.entries, self.held) = (sink, entries, held);
-        empty(&std::mem::replace(&mut self.file, file));
+        std::mem::replace(&mut self.kept, kept).empty();
         Ok(theirs)
     }
 }
@@ -82,10 +81,9 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Creates a channel, and the application's end of it.
-    pub fn create(quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+    /// Creates a channel, with the device's end of its socket.
+    pub fn create(notifier: Notifier, quota: &Quota) -> Result<Self, Refusal> {
         let held = quota.take(Kind::Channel, 0, quota.limits.cqs())?;
-        let (notifier, theirs) = Notifier::new().map_err(no_memory)?;
-        Ok((Self { notifier, _reservation: held }, theirs))
+        Ok(Self { notifier, _reservation: held })
     }
 }

@@ -11,7 +11,6 @@ use crate::receive_queue::{ReceiveQueue, Receives};
 use crate::refusal::{no_memory, within};
 use crate::send_queue::{SendQueue, Work};
 use crate::sharing::Sharing;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{
     Capacity, CreateQp, Parcels, QpAttributes, QpState, Refusal, Reply, Segment, Shape, WorkSource,
@@ -68,18 +67,17 @@ impl Layout {
     }
 }
 
-/// Creates a queue pair with this number and doorbell. Returns it with the reply to the application and the memory
-/// that goes with that.
+/// Creates a queue pair with this number and doorbell. Returns it with the reply to the application.
 pub(crate) fn create(
     (qpn, doorbell): (Qpn, u32),
     asked: &CreateQp,
     layout: &Layout,
     quota: &Quota,
-) -> Result<(Qp, Reply, OwnedFd), Refusal> {
+) -> Result<(Qp, Reply), Refusal> {
     let Layout { cap, send, receive, queues, shares } = *layout;
     let bytes = layout.bytes();
     let held = quota.take(Kind::QueuePair, layout.cost(), u32::MAX)?;
-    let (memory, file) = quota.memory("queue pair", bytes)?;
+    let (memory, kept) = quota.memory("queue pair", bytes)?;
     let memory = Arc::new(memory);
     let parcels =
         shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
@@ -97,7 +95,7 @@ pub(crate) fn create(
         receive: ReceiveQueue::new(receives, CqId(asked.recv_cq), doorbell + 1),
         peer: Peer::default(),
         sharing: Sharing::new(parcels.map(|parcels| (parcels, queues as u32))),
-        file: file.try_clone().map_err(no_memory)?,
+        kept,
         memory: bytes as u64,
         reason: None,
         broken: None,
@@ -113,5 +111,5 @@ pub(crate) fn create(
         memory: bytes as u64,
         doorbell,
     };
-    Ok((qp, reply, file))
+    Ok((qp, reply))
 }

@@ -8,6 +8,7 @@ use crate::ids::{CqId, Key};
 use crate::path::{Path, Way};
 use crate::qp::{Qp, Transport};
 use crate::regions::access_names;
+use crate::who::Who;
 use uverbs::{QpType, Region};
 
 /// How messages get to a queue pair's peer, and why this way.
@@ -70,7 +71,7 @@ impl CqDescription {
 }
 
 impl ClientDescription {
-    pub(crate) fn of<'a>(pid: i32, qps: impl Iterator<Item = &'a Qp> + Clone, context: &Context) -> Self {
+    pub(crate) fn of<'a>(who: &Who, qps: impl Iterator<Item = &'a Qp> + Clone, context: &Context) -> Self {
         let uses: Vec<_> = qps.clone().map(|qp| (qp.endpoint.send.cq, qp.endpoint.receive.cq)).collect();
         let mut counters = context.counters;
         for qp in qps.clone() {
@@ -79,7 +80,8 @@ impl ClientDescription {
         Self {
             id: context.inbox.id(),
             is_stuck: false,
-            pid,
+            pid: who.pid(),
+            program: who.program().map(str::to_owned),
             qps: qps.map(QpDescription::of).collect(),
             mrs: context.regions.iter().map(MrDescription::of).collect(),
             cqs: context.cqs.iter().map(|(handle, cq)| CqDescription::of(*handle, cq, &uses)).collect(),

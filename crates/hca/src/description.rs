@@ -1,6 +1,7 @@
 //! The descriptions of a device for the control plane.
 
 use crate::counters::Counters;
+use crate::who::Who;
 use std::net::Ipv6Addr;
 use uverbs::{QpState, QpType};
 
@@ -11,8 +12,11 @@ pub struct ClientDescription {
     pub(crate) id: u64,
     /// It does not answer; then the rest is unknown.
     pub is_stuck: bool,
-    /// Its process number in the daemon's namespace; 0 if it has none there.
+    /// Its process number in the daemon's namespace; 0 if it has none there. Of a program in a virtual machine: its
+    /// number there, as it claims.
     pub pid: i32,
+    /// The name of a program in a virtual machine, as it claims; `None`: it is not in one.
+    pub program: Option<String>,
     /// Queue pairs.
     pub qps: Vec<QpDescription>,
     /// Memory regions.
@@ -90,7 +94,8 @@ pub struct CqDescription {
 
 impl ClientDescription {
     /// The description of an application that does not answer.
-    pub(crate) fn stuck(pid: i32, id: u64) -> Self {
-        Self { id, is_stuck: true, pid, ..Self::default() }
+    pub(crate) fn stuck(who: &Who, id: u64) -> Self {
+        let (pid, program) = (who.pid(), who.program().map(str::to_owned));
+        Self { id, is_stuck: true, pid, program, ..Self::default() }
     }
 }

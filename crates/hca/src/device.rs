@@ -6,12 +6,19 @@ use crate::client::NewClient;
 use crate::clock::monotonic;
 use crate::cm::{CmDescription, CmService, ConnectionManager};
 use crate::description::ClientDescription;
+use crate::events::Notifiers;
 use crate::fabric::Fabric;
+use crate::guest_window::Window;
 use crate::holders::HolderDescription;
 use crate::inbox::{Arrivals, Inbox};
+use crate::kept::DeviceWindows;
 use crate::question::Question;
+use crate::reception::Door;
+use crate::refusal::no_memory;
 use crate::refusal_log::RefusalLog;
 use crate::spec::DeviceSpec;
+use crate::tickets::Origin;
+use crate::who::Who;
 use crate::wire;
 use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -20,9 +27,9 @@ use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
-use uverbs::Connection;
+use uverbs::{Claim, Connection, Refusal, Stream, Uuid};
 
 /// How many applications may wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -51,7 +58,7 @@ struct Admitted {
     inbox: Arc<Inbox<Question>>,
     /// Its connection, which the device shuts down when it closes.
     socket: Arc<OwnedFd>,
-    pid: i32,
+    who: Who,
 }
 
 /// Removes an application from the device when its thread ends or could not be started.
@@ -143,6 +150,39 @@ impl Device {
         self.listener.try_clone()
     }
 
+    /// Sets the windows of the device: its guest's, if that is a virtual machine, and its trust's. Programs in the
+    /// virtual machine that used other ones are disconnected; what they have there stays theirs until it is given back.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn set_windows(
+        &self,
+        own: Option<Arc<Window>>,
+        common: Option<Arc<Window>>,
+    ) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        let uuid = |window: &Option<Arc<Window>>| window.as_ref().map(|window| window.uuid());
+        let new = DeviceWindows { own, common };
+        let old = shared.adapter.set_windows(new.clone());
+        let door: Weak<dyn Door> = Arc::downgrade(&(shared.clone() as Arc<dyn Door>));
+        shared.fabric.reception.set_door(uuid(&old.own), uuid(&new.own), &door)?;
+        if old != new {
+            for client in shared.clients().all.iter().filter(|client| client.who.is_remote()) {
+                let _ = shutdown(&client.socket, Shutdown::Both);
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts streams of programs in the device's virtual machine from a listening socket.
+    ///
+    /// # Errors
+    /// If the thread that does it can't be started.
+    pub fn listen_streams(&self, listener: OwnedFd) -> Result<(), DeviceError> {
+        let door: Weak<dyn Door> = Arc::downgrade(&(self.shared.clone() as Arc<dyn Door>));
+        self.shared.fabric.reception.listen(listener, Some(door)).map_err(DeviceError::Thread)
+    }
+
     /// Changes the device to this specification. Applications are told if their addresses changed.
     pub fn update(&self, spec: DeviceSpec) {
         let shared = &self.shared;
@@ -231,7 +271,7 @@ impl Answers {
         let stuck = self.asked.iter().filter(|asked| !asked.inbox.is_done());
         let stuck = stuck.filter(|asked| !described.iter().any(|one| one.id == asked.inbox.id()));
         let stuck: Vec<_> =
-            stuck.map(|asked| ClientDescription::stuck(asked.pid, asked.inbox.id())).collect();
+            stuck.map(|asked| ClientDescription::stuck(&asked.who, asked.inbox.id())).collect();
         described.extend(stuck);
         described.sort_by_key(|client| client.pid);
         described
@@ -260,6 +300,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.shared.fabric.remove(&self.shared.adapter);
         self.shared.adapter.close();
+        self.shared.fabric.reception.look();
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
         let mut clients = self.shared.clients();
         clients.stopped = true;
@@ -278,7 +319,42 @@ fn timeout(deadline: Option<Duration>, waits: bool) -> Option<Timespec> {
     Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
 }
 
+impl Door for Shared {
+    fn window(&self) -> Option<Arc<Window>> {
+        self.adapter.windows().own
+    }
+
+    fn is_closed(&self) -> bool {
+        self.adapter.is_closing()
+    }
+
+    fn admit(self: Arc<Self>, socket: Arc<OwnedFd>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
+        self.see_boot(claim.boot);
+        let connection = Connection::Stream(Stream::serving(socket.clone()));
+        Self::admit(&self, &socket, (connection, Some(origin)), Who::remote(claim)).map_err(|error| {
+            self.manager.refusals.tell(&error);
+            no_memory(error)
+        })
+    }
+}
+
 impl Shared {
+    /// If the guest's machine runs anew, its programs from before are gone, though nothing may have told their
+    /// connections.
+    fn see_boot(&self, boot: Uuid) {
+        let windows = self.adapter.windows();
+        let is_new = boot != Uuid::default() && windows.own.as_ref().is_some_and(|own| own.is_new_boot(boot));
+        if !is_new {
+            return;
+        }
+        let is_old = |client: &&Admitted| client.who.boot().is_some_and(|of| of != boot);
+        for client in self.clients().all.iter().filter(is_old) {
+            let _ = shutdown(&client.socket, Shutdown::Both);
+        }
+        let guest = self.adapter.spec().guest.clone();
+        windows.own.iter().chain(&windows.common).for_each(|window| window.forget_left(&guest));
+    }
+
     fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -333,15 +409,26 @@ impl Shared {
                 return true;
             }
         };
-        if let Err(error) = self.admit(&socket) {
+        let peer = uverbs::peer(&socket).map_err(NotAdmitted::from);
+        let admitted = peer.and_then(|uverbs::Peer { pid, uid }| {
+            let connection = Connection::serving(socket.clone());
+            self.admit(&socket, (connection, None), Who::Local { pid, uid })
+        });
+        if let Err(error) = admitted {
             refusals.tell(&error);
         }
         false
     }
 
-    /// Starts the thread of an accepted application.
-    fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), NotAdmitted> {
-        let uverbs::Peer { pid, uid } = uverbs::peer(socket)?;
+    /// Starts the thread of an accepted application, which may come by a stream from there.
+    fn admit(
+        self: &Arc<Self>,
+        socket: &Arc<OwnedFd>,
+        (connection, origin): (Connection, Option<Origin>),
+        who: Who,
+    ) -> Result<(), NotAdmitted> {
+        let tickets = origin.map(|origin| Ok::<_, Errno>((self.fabric.reception.tickets()?, origin)));
+        let notifiers = Notifiers::new(tickets.transpose()?);
         let limit = self.adapter.spec().limits.connections;
         let held = self.adapter.budget.take(Kind::Client, 0, limit)?;
         let inbox = Arc::new(Inbox::new(self.adapter.budget.clone())?);
@@ -351,17 +438,17 @@ impl Shared {
             if clients.stopped {
                 return Err(NotAdmitted::Closing);
             }
-            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), pid });
+            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), who: who.clone() });
         }
         let new_client = NewClient {
-            connection: Connection::serving(socket.clone()),
+            connection,
+            notifiers,
             adapter: self.adapter.clone(),
             fabric: self.fabric.clone(),
             inbox,
             uplink: self.uplink.clone(),
             manager: self.manager.clone(),
-            pid,
-            uid,
+            who,
             reservation: held,
         };
         let serve = move || {

@@ -7,6 +7,7 @@ use crate::counters::Counter;
 use crate::events::Event;
 use crate::ids::{CqId, PdId, Qpn};
 use crate::inbox::Inbox;
+use crate::kept::Kept;
 use crate::limits::MAX_WORK;
 use crate::peer::Peer;
 use crate::question::Question;
@@ -17,7 +18,6 @@ use crate::spec::DeviceSpec;
 use crate::terms::{describe, status_number};
 use rdma::{Mtu, Status};
 use std::net::Ipv6Addr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -51,8 +51,8 @@ pub(crate) struct Endpoint {
     pub receive: ReceiveQueue,
     pub peer: Peer,
     pub sharing: Sharing,
-    /// The file of its memory, to share, and its length in bytes.
-    pub file: OwnedFd,
+    /// Its memory, to share, and the length of that in bytes.
+    pub kept: Kept,
     pub memory: u64,
     /// Why it is in the error state, for display.
     pub reason: Option<&'static str>,

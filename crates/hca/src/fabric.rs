@@ -3,10 +3,12 @@
 use crate::adapter::Adapter;
 use crate::budget::HostBudget;
 use crate::holders::HolderDescription;
+use crate::reception::Reception;
 use crate::spec::DeviceSpec;
 use crate::threads::HostThreads;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
@@ -36,6 +38,8 @@ pub struct Fabric {
     rules: Box<dyn Rules>,
     host_budget: Arc<HostBudget>,
     threads: Arc<HostThreads>,
+    /// Where streams of programs in virtual machines come to.
+    pub(crate) reception: Reception,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -63,6 +67,7 @@ impl Fabric {
             rules,
             host_budget: Arc::new(host_budget),
             threads: Arc::default(),
+            reception: Reception::default(),
         }
     }
 
@@ -71,6 +76,15 @@ impl Fabric {
     pub fn taken(&self) -> (u64, u64) {
         let taken = self.host_budget.taken();
         (taken.descriptors, taken.mappings)
+    }
+
+    /// Accepts streams of programs in virtual machines from a listening socket for all of them (`AF_VSOCK`): each names
+    /// the window of its device.
+    ///
+    /// # Errors
+    /// If the thread that does it can't be started.
+    pub fn listen_streams(&self, listener: OwnedFd) -> std::io::Result<()> {
+        self.reception.listen(listener, None)
     }
 
     /// Creates a device. Others find it by its addresses after [`Self::place`].

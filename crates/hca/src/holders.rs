@@ -58,21 +58,39 @@ pub struct HolderDescription {
 pub(crate) struct Process {
     pub pid: i32,
     pub guest: String,
-    /// Readable once the process has ended. `None` if the daemon can't know.
-    end: Option<OwnedFd>,
+    end: End,
     _reservation: Reservation,
 }
 
+/// How the end of a process is known.
+#[derive(Debug)]
+enum End {
+    /// It is not.
+    Unknown,
+    /// This is readable then.
+    Descriptor(OwnedFd),
+    /// Its connection is gone, and with that this: it is in a virtual machine.
+    Connection(Weak<()>),
+}
+
 impl Process {
-    fn new(pid: i32, guest: String, budget: &Arc<DeviceBudget>) -> Option<Self> {
+    fn new((pid, life): (i32, Option<Weak<()>>), guest: String, budget: &Arc<DeviceBudget>) -> Option<Self> {
         let held = budget.take(Kind::Process, 0, PROCESSES).ok()?;
-        let end = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let descriptor = || pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok();
+        let end = match life {
+            Some(life) => End::Connection(life),
+            None => descriptor().map_or(End::Unknown, End::Descriptor),
+        };
         Some(Self { pid, guest, end, _reservation: held })
     }
 
     /// Whether the process still exists. True also if the daemon can't know.
     pub fn is_there(&self) -> bool {
-        let Some(end) = &self.end else { return true };
+        let end = match &self.end {
+            End::Unknown => return true,
+            End::Connection(life) => return life.strong_count() > 0,
+            End::Descriptor(end) => end,
+        };
         let mut wanted = [PollFd::new(end, PollFlags::IN)];
         poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
@@ -95,16 +113,26 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// The process with this number. All connections of a process share it. `None` if there are too many.
-    pub fn process(&self, pid: i32, guest: &str, budget: &Arc<DeviceBudget>) -> Option<Arc<Process>> {
+    /// The process with this number. All its connections share it; one in a virtual machine, whose number is only its
+    /// own word, has one for each connection, and `life` exists as long as that does. `None` if there are too many.
+    pub fn process(
+        &self,
+        (pid, life): (i32, Option<Weak<()>>),
+        guest: &str,
+        budget: &Arc<DeviceBudget>,
+    ) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
         // While the process exists, no other one has its number.
-        let same = |process: &Arc<Process>| process.pid == pid && process.end.is_some() && process.is_there();
-        if let Some(process) = all.iter().filter_map(Weak::upgrade).find(same) {
+        let same = |process: &Arc<Process>| {
+            process.pid == pid && matches!(process.end, End::Descriptor(_)) && process.is_there()
+        };
+        if life.is_none()
+            && let Some(process) = all.iter().filter_map(Weak::upgrade).find(same)
+        {
             return Some(process);
         }
-        let process = Arc::new(Process::new(pid, guest.to_owned(), budget)?);
+        let process = Arc::new(Process::new((pid, life), guest.to_owned(), budget)?);
         all.push(Arc::downgrade(&process));
         Some(process)
     }
@@ -156,7 +184,7 @@ mod tests {
         let holders = Holders::default();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
-        let process = |pid| holders.process(pid, "vm1", &budget).unwrap();
+        let process = |pid| holders.process((pid, None), "vm1", &budget).unwrap();
         let (to, of) = (process(pid), process(own));
         // It counts once, however often it connects.
         assert!(Arc::ptr_eq(&to, &process(pid)));

@@ -4,17 +4,20 @@ use crate::budget::DeviceBudget;
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost if the device has no room for
 /// more bytes.
 const PACKETS: usize = 16 << 10;
 /// How many buffers are kept for later packets.
 const SPARES: usize = 64;
+/// Most reads from the stream by which an application wakes the thread, each time.
+const READS: usize = 64;
 /// Bytes that an inbox takes at a time from its device's budget.
 const CHUNK: u64 = 128 << 10;
 
@@ -123,7 +126,8 @@ impl<Q> Arrivals<Q> {
 /// The inbox of a thread. Other threads put packets and questions into it.
 ///
 /// No event descriptor is ever read: the kernel reports each signal once (edge-triggered). The application wakes the
-/// thread through a separate descriptor; whatever it does to that, no thread of the daemon blocks.
+/// thread through a separate descriptor; whatever it does to that, no thread of the daemon blocks. What comes by a
+/// stream is read without waiting, so that there is room for more.
 #[derive(Debug)]
 pub(crate) struct Inbox<Q> {
     waiting: Mutex<Waiting<Q>>,
@@ -133,6 +137,8 @@ pub(crate) struct Inbox<Q> {
     wake: OwnedFd,
     /// Readable after either event descriptor was signalled.
     events: OwnedFd,
+    /// By this, an application in a virtual machine wakes the thread.
+    stream: OnceLock<Arc<OwnedFd>>,
 }
 
 impl<Q: Ask> Inbox<Q> {
@@ -146,6 +152,7 @@ impl<Q: Ask> Inbox<Q> {
             asleep: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            stream: OnceLock::new(),
         };
         inbox.watch(inbox.wake.as_fd())?;
         Ok(inbox)
@@ -166,6 +173,15 @@ impl<Q: Ask> Inbox<Q> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.watch(event.as_fd())?;
         Ok(event)
+    }
+
+    /// Has a stream wake the thread.
+    pub fn wake_by(&self, stream: Arc<OwnedFd>) -> rustix::io::Result<()> {
+        self.watch(stream.as_fd())?;
+        // Each ticket is used once.
+        let _ = self.stream.set(stream);
+        self.wake();
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<Q>> {
@@ -286,8 +302,16 @@ impl<Q: Ask> Inbox<Q> {
 
     /// Called by the thread after it woke.
     pub fn drain(&self) {
-        let mut events = [const { MaybeUninit::uninit() }; 2];
+        let mut events = [const { MaybeUninit::uninit() }; 3];
         let _ = epoll::wait(&self.events, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let Some(stream) = self.stream.get() else { return };
+        let mut bytes = [0; 512];
+        for _ in 0..READS {
+            match recv(stream, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((len, _)) if len == bytes.len() => {}
+                _ => break,
+            }
+        }
     }
 }
 

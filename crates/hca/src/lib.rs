@@ -19,6 +19,8 @@
 //! | `carry`, `local`, `grant`, `unshare` | what is done for a queue pair, without its transport |
 //! | `endpoint`, `context` | a queue pair without its transport; everything else that an application has |
 //! | `wire`, `path`, `fabric`, `adapter`, `groups` | the devices of the host, and the ways between them |
+//! | `reception`, `tickets` | streams of programs in virtual machines |
+//! | `kept`, `guest_window`, `ranges` | where memory that is shared with programs comes from: files, windows |
 //! | `question`, `inbox`, `regions`, `sharing`, `spec`, ... | what all of them speak of |
 #![deny(unsafe_code)]
 
@@ -45,10 +47,12 @@ mod fabric;
 mod frame;
 mod grant;
 mod groups;
+mod guest_window;
 mod header;
 mod holders;
 mod ids;
 mod inbox;
+mod kept;
 mod keys;
 mod limits;
 mod local;
@@ -62,7 +66,9 @@ mod question;
 mod queue_memory;
 mod quota;
 mod random;
+mod ranges;
 mod receive_queue;
+mod reception;
 mod refusal;
 mod refusal_log;
 mod regions;
@@ -74,8 +80,10 @@ mod spec;
 mod srq;
 mod terms;
 mod threads;
+mod tickets;
 mod transitions;
 mod unshare;
+mod who;
 mod windows;
 mod wire;
 mod wire_errors;
@@ -85,6 +93,7 @@ pub use counters::{COUNTERS, Counters};
 pub use description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Answers, Device, DeviceError};
 pub use fabric::{Fabric, RoceFlow, Rules};
+pub use guest_window::{Window, WindowDescription, WindowError, WindowUser};
 pub use holders::{Given, HolderDescription};
 pub use limits::Limits;
 pub use shaper::Rate;

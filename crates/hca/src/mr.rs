@@ -1,17 +1,19 @@
 //! Memory regions: which ones an application may register, and how it changes them.
 
 use crate::address_space::AddressSpace;
+use crate::guest_window::Pages;
 use crate::ids::{Key, PdId};
 use crate::limits::Limits;
 use crate::pd::Pds;
-use crate::refusal::{found, refuse};
-use crate::regions::Regions;
+use crate::refusal::{found, no_memory, refuse};
+use crate::regions::{Piece, RegionPages, Regions};
 use mem::FaultWord;
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::qp::access;
-use uverbs::{Kind, Refusal, Region};
+use uverbs::{Backing, Extent, Kind, PAGE, Part, Refusal, Region, WindowKind};
 
 /// A change of a region: what is `None` stays.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +24,23 @@ pub(crate) struct Change {
     pub access: Option<u32>,
 }
 
-/// Pages of a region in a file that others may map: their address and length, and the file if it was sent.
-pub(crate) type Pages = Option<((u64, u64), Option<OwnedFd>)>;
+/// Pages of a region that others may map, and the file that was sent with them, if one was.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub extents: Vec<Extent>,
+    pub file: Option<OwnedFd>,
+}
+
+/// Most extents of a region.
+const EXTENTS: usize = 512;
+
+/// Pages of windows that an application has, by window and offset.
+pub(crate) type OwnPages = BTreeMap<(u8, u64), Arc<Pages>>;
+
+/// The key of pages in [`OwnPages`].
+pub(crate) const fn place_of(part: Part) -> (u8, u64) {
+    (matches!(part.window, WindowKind::Common) as u8, part.offset)
+}
 
 /// The memory and the protection domains against which regions are checked.
 #[derive(Clone, Copy)]
@@ -32,6 +49,7 @@ pub(crate) struct Registrar<'a> {
     pub space: &'a AddressSpace,
     pub limits: Limits,
     pub fault: &'a Arc<FaultWord>,
+    pub own_pages: &'a OwnPages,
 }
 
 impl Registrar<'_> {
@@ -49,24 +67,77 @@ impl Registrar<'_> {
             return refuse(Errno::INVAL, "the memory region passes the end of the address space");
         }
         let last = region.address.wrapping_add(region.len.max(1) - 1);
-        let there = |at| region.len == 0 || region.is_implicit() || self.space.read(at, &mut [0]).is_ok();
+        // What of a virtual machine is in reach is checked with its pages.
+        let is_known = region.len == 0 || region.is_implicit() || self.space.is_none();
+        let there = |at| is_known || self.space.read(at, &mut [0]).is_ok();
         if !(there(region.address) && there(last)) {
             return refuse(Errno::FAULT, "there is no memory at the region's address");
         }
         Ok(())
     }
 
-    /// Registers a region. Returns its key.
-    pub fn register(&self, regions: &mut Regions, region: Region, pages: Pages) -> Result<Key, Refusal> {
-        self.check(&region)?;
-        let pages = match pages {
-            Some((range, Some(file))) => {
-                let mapped = regions.map(file, range, self.limits, (self.space, self.fault));
+    /// The pieces of windows that the extents of a region are, one after the other.
+    fn pieces(&self, extents: &[Extent]) -> Result<Vec<Piece>, Refusal> {
+        let wrong =
+            || refuse(Errno::INVAL, "not pages of a window that the program has, one after the other");
+        if extents.len() > EXTENTS {
+            return refuse(Errno::NOMEM, format!("at most {EXTENTS} pieces of a memory region"));
+        }
+        let mut next = None;
+        let mut pieces = Vec::with_capacity(extents.len());
+        for Extent { address, len, backing } in extents {
+            let &Backing::Window(part) = backing else { return wrong() };
+            let follows = next.is_none_or(|next| next == *address) && address.is_multiple_of(PAGE);
+            next = address.checked_add(*len).filter(|_| follows && part.len == *len);
+            let (Some(_), Some(_)) = (next, part.end()) else { return wrong() };
+            let own = self.own_pages.range(..=place_of(part)).next_back();
+            let own = own.filter(|((window, _), _)| *window == place_of(part).0);
+            let Some(pages) = own.map(|(_, pages)| pages.clone()) else { return wrong() };
+            if pages.view(part.offset, part.len).is_none() {
+                return wrong();
+            }
+            pieces.push(Piece { address: *address, part, pages });
+        }
+        Ok(pieces)
+    }
+
+    /// The pages of a region that others may map.
+    fn pages(
+        &self,
+        regions: &Regions,
+        region: &Region,
+        Wanted { extents, file }: Wanted,
+    ) -> Result<Option<RegionPages>, Refusal> {
+        let pages = match (&extents[..], file) {
+            ([], _) => None,
+            (&[Extent { address, len, backing: Backing::File }], Some(file)) => {
+                let mapped = regions.map(file, (address, len), self.limits, (self.space, self.fault));
                 mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
-            Some((_, None)) => return refuse(Errno::BADF, "the file of the region's pages was not sent"),
-            None => None,
+            ([Extent { backing: Backing::File, .. }], None) => {
+                return refuse(Errno::BADF, "the file of the region's pages was not sent");
+            }
+            (extents, _) => {
+                let pieces = self.pieces(extents)?;
+                let pages = regions.over(pieces, self.space);
+                Some(pages.ok_or_else(|| no_memory("no room for so many pieces (`queues_mb`)"))?)
+            }
         };
+        let is_covered = pages.as_ref().is_some_and(|pages| {
+            let (address, len) = pages.range();
+            let offset = region.address.checked_sub(address);
+            offset.is_some_and(|offset| region.len <= len && offset <= len - region.len)
+        });
+        if self.space.is_none() && region.len > 0 && !is_covered {
+            return refuse(Errno::OPNOTSUPP, "not all of the memory region is in the window");
+        }
+        Ok(pages)
+    }
+
+    /// Registers a region. Returns its key.
+    pub fn register(&self, regions: &mut Regions, region: Region, pages: Wanted) -> Result<Key, Refusal> {
+        self.check(&region)?;
+        let pages = self.pages(regions, &region, pages)?;
         let inserted = regions.insert(region, pages, self.limits);
         inserted.or_else(|full| refuse(Errno::NOMEM, full.to_string()))
     }
@@ -87,7 +158,11 @@ impl Registrar<'_> {
             kind: Kind::Region,
         };
         self.check(&new)?;
-        let replaced = regions.replace(mr, new, change.range.is_none(), self.limits);
+        let moves = change.range.is_some();
+        if moves && self.space.is_none() {
+            return refuse(Errno::OPNOTSUPP, "a memory region of a virtual machine's program can't move");
+        }
+        let replaced = regions.replace(mr, new, !moves, self.limits);
         replaced.or_else(|full| refuse(Errno::NOMEM, full.to_string()))
     }
 }

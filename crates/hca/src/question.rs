@@ -4,10 +4,11 @@ use crate::description::ClientDescription;
 use crate::holders::Process;
 use crate::ids::{Key, Qpn};
 use crate::inbox::{Ask, Inbox};
+use crate::kept::{Kept, Reach};
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak, mpsc};
-use uverbs::DirectPeer;
+use uverbs::{DirectPeer, Given};
 
 /// How many questions [`Question::Notify`] may wait. If there are more, one [`Question::NotifyAll`] replaces them.
 const NOTIFICATIONS: usize = 1024;
@@ -34,7 +35,10 @@ pub(crate) struct SharingRequest {
     pub wanted: SharedPart,
     /// The GID and number of the requesting queue pair.
     pub from: (Ipv6Addr, Qpn),
-    pub uid: u32,
+    /// Its user; `None`: it is in a virtual machine, whose users the host does not know.
+    pub uid: Option<u32>,
+    /// What it can map.
+    pub reach: Reach,
     pub trust: String,
     pub process: Arc<Process>,
     /// The thread that gets the answer.
@@ -46,21 +50,21 @@ pub(crate) struct SharingRequest {
 #[derive(Debug)]
 pub(crate) enum Grant {
     Queues(Box<QueuesGrant>),
-    /// Address and length of a region's pages, their identifier, and their file.
-    Pages((u64, u64), u64, OwnedFd),
+    /// Address and length of a region's pages, their identifier, and their memory.
+    Pages((u64, u64), u64, Vec<Given>),
     /// Number and token of a process, and its `/proc/self/mem`.
     Memory((i32, u64), OwnedFd),
 }
 
-/// A shared queue pair, and the descriptors to send with it.
+/// A shared queue pair, and the memory to send with it.
 #[derive(Debug)]
 pub(crate) struct QueuesGrant {
     pub peer: DirectPeer,
-    /// In the order that [`DirectPeer`] defines. Descriptors of the asking application's own queues come between
-    /// `files` and `last`.
-    pub bond_file: OwnedFd,
-    pub files: Vec<OwnedFd>,
-    pub last: Vec<OwnedFd>,
+    /// In the order that [`DirectPeer`] defines. Memory of the asking application's own queues comes between `first`
+    /// and `last`.
+    pub bond: Kept,
+    pub first: Vec<Given>,
+    pub last: Vec<Given>,
 }
 
 /// An answer to a [`SharingRequest`].
@@ -158,7 +162,7 @@ mod tests {
     #[test]
     fn who_asks_again_waits_once() {
         let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
-        let process = Holders::default().process(1, "vm1", &budget).unwrap();
+        let process = Holders::default().process((1, None), "vm1", &budget).unwrap();
         let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(budget.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let request = |(at, ticket): (usize, &Arc<()>)| {
@@ -166,7 +170,8 @@ mod tests {
                 qpn: Qpn(at as u32),
                 wanted: SharedPart::Pages(Key(at as u32)),
                 from: (Ipv6Addr::LOCALHOST, Qpn(at as u32)),
-                uid: 0,
+                uid: Some(0),
+                reach: Reach { is_local: true, windows: Default::default() },
                 trust: "all".into(),
                 process: process.clone(),
                 inbox: inboxes[at % 2].clone(),

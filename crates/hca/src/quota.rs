@@ -2,25 +2,23 @@
 
 use crate::adapter::Adapter;
 use crate::budget::{DeviceBudget, Kind, Reservation};
+use crate::kept::{Kept, Source};
 use crate::limits::Limits;
-use crate::queue_memory::guarded_memory;
 use crate::refusal::no_memory;
-use mem::FaultWord;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{Memory, Refusal};
+use uverbs::{Given, Memory, Refusal};
 
-/// The limits of a device, what its applications use of them, and where faults of their memory are recorded.
+/// The limits of a device, what its applications use of them, and where memory for the application comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct Quota {
     pub limits: Limits,
     budget: Arc<DeviceBudget>,
-    fault: Arc<FaultWord>,
+    source: Arc<Source>,
 }
 
 impl Quota {
-    pub fn new(adapter: &Adapter, fault: &Arc<FaultWord>) -> Self {
-        Self { limits: adapter.spec().limits, budget: adapter.budget.clone(), fault: fault.clone() }
+    pub fn new(adapter: &Adapter, source: &Arc<Source>) -> Self {
+        Self { limits: adapter.spec().limits, budget: adapter.budget.clone(), source: source.clone() }
     }
 
     /// Takes one more object of a kind, and bytes, from the limits of the device's applications.
@@ -28,8 +26,13 @@ impl Quota {
         self.budget.take(kind, bytes as u64, limit).map_err(no_memory)
     }
 
-    /// Memory to share with the application, and its file.
-    pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, OwnedFd), Refusal> {
-        guarded_memory(name, bytes, &self.fault)
+    /// Memory to share with the application.
+    pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, Kept), Refusal> {
+        self.source.memory(name, bytes)
+    }
+
+    /// What the application gets of that.
+    pub fn give(&self, kept: &Kept) -> Result<Given, Refusal> {
+        kept.give_owner(&self.source.reach)
     }
 }

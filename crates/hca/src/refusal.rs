@@ -1,11 +1,10 @@
 //! Answers to requests of applications: the new object, or a refusal.
 
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
-use uverbs::{Refusal, Reply};
+use uverbs::{Given, Refusal, Reply};
 
-/// A reply with its descriptors, or a refusal.
-pub(crate) type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
+/// A reply with what goes along, or a refusal.
+pub(crate) type Answer = Result<(Reply, Vec<Given>), Refusal>;
 
 pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { errno: errno.raw_os_error(), message: message.into() })
@@ -21,7 +20,7 @@ pub(crate) const fn done() -> Answer {
     Ok((Reply::Done, Vec::new()))
 }
 
-/// A reply without descriptors.
+/// A reply with nothing along.
 pub(crate) const fn reply(reply: Reply) -> Answer {
     Ok((reply, Vec::new()))
 }

@@ -1,10 +1,13 @@
 //! The memory regions of an application, and how the daemon accesses its memory by their keys.
 //!
-//! Pages that an application has in a sealed file are mapped; others are accessed through its address space.
+//! Pages that an application has in a sealed file are mapped, and so are those in a window; others are accessed through
+//! its address space, if it is in reach.
 
 use crate::address_space::AddressSpace;
 use crate::atomics::Turns;
+use crate::guest_window::Pages;
 use crate::ids::{Key, MwId, PdId, Qpn};
+use crate::kept::{Kept, ListBytes, Reach, Source};
 use crate::keys::KeyEntry;
 use crate::limits::Limits;
 use crate::random;
@@ -16,15 +19,107 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uverbs::qp::access;
-use uverbs::{FIRST_KEY, Kind as KeyKind, MemoryError, Region, RegionTable, SharedPages};
+use uverbs::{FIRST_KEY, Given, Kind as KeyKind, MemoryError, Part, Region, RegionTable, SharedPages};
 
-/// The pages of a region that are in a file, and the file, to share.
+/// The pages of a region that others may map, one after the other, and what to give them for that.
 #[derive(Debug)]
 pub(crate) struct RegionPages {
-    pub pages: Arc<SharedPages>,
-    pub file: OwnedFd,
-    _mapped: MappedBytes,
+    extents: Vec<Arc<SharedPages>>,
+    backing: PagesBacking,
 }
+
+#[derive(Debug)]
+enum PagesBacking {
+    File(OwnedFd, #[allow(dead_code, reason = "kept, not read")] MappedBytes),
+    Window(Vec<(Arc<Pages>, Part)>, #[allow(dead_code, reason = "kept, not read")] ListBytes),
+}
+
+/// Pages of a window, and where a program has them.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub address: u64,
+    pub part: Part,
+    pub pages: Arc<Pages>,
+}
+
+/// Bytes of the daemon for a piece of a region.
+const BYTES_OF_PIECE: u64 = (size_of::<SharedPages>() + size_of::<Arc<SharedPages>>() + 16) as u64
+    + size_of::<(Arc<Pages>, Part)>() as u64;
+
+impl RegionPages {
+    /// Identifies them ([`Region::file`]).
+    pub fn id(&self) -> u64 {
+        self.extents.first().map_or(0, |first| first.file())
+    }
+
+    /// Their first address, and their length in bytes.
+    pub fn range(&self) -> (u64, u64) {
+        let ranges = self.extents.iter().map(|extent| extent.range());
+        (self.extents.first().map_or(0, |first| first.range().0), ranges.map(|(_, len)| len).sum())
+    }
+
+    /// The memory, for a program. `None` if it can't map it, or no descriptor is left.
+    pub fn give(&self, to: &Reach) -> Option<Vec<Given>> {
+        match &self.backing {
+            PagesBacking::File(file, _) if to.is_local => Some(vec![file.try_clone().ok()?.into()]),
+            PagesBacking::File(..) => None,
+            PagesBacking::Window(pieces, _) if to.is_local && pieces.len() > DESCRIPTORS => None,
+            PagesBacking::Window(pieces, _) => {
+                pieces.iter().map(|(pages, part)| to.pages(pages, *part)).collect()
+            }
+        }
+    }
+
+    /// The extent with this address.
+    fn extent(&self, address: u64) -> Option<&SharedPages> {
+        let after = match &self.extents[..] {
+            [only] => return Some(only),
+            all => all.partition_point(|extent| extent.range().0 <= address),
+        };
+        self.extents.get(after.checked_sub(1)?).map(|extent| &**extent)
+    }
+
+    /// Calls `each` for the parts of this memory, each of which is in one extent, with its address, and its place among
+    /// the bytes. False if some of it is in none, or `each` fails.
+    fn for_each(
+        &self,
+        address: u64,
+        len: usize,
+        mut each: impl FnMut(&SharedPages, u64, std::ops::Range<usize>) -> bool,
+    ) -> bool {
+        let mut done = 0;
+        loop {
+            let at = address.wrapping_add(done as u64);
+            let Some(extent) = self.extent(at) else { return false };
+            let (start, its) = extent.range();
+            let left = its.saturating_sub(at.wrapping_sub(start)).min((len - done) as u64) as usize;
+            if (left == 0 && done < len) || !each(extent, at, done..done + left) {
+                return false;
+            }
+            done += left;
+            if done == len {
+                return true;
+            }
+        }
+    }
+
+    fn read(&self, address: u64, out: &mut [u8]) -> bool {
+        self.for_each(address, out.len(), |extent, at, part| extent.read(at, &mut out[part]))
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        self.for_each(address, bytes.len(), |extent, at, part| extent.write(at, &bytes[part]))
+    }
+
+    fn word(&self, address: u64) -> Option<&AtomicU64> {
+        self.extent(address)?.word(address)
+    }
+}
+
+/// Most regions in a table in a window.
+const ROOM: u32 = 4096;
+/// Most descriptors that go along with an answer.
+const DESCRIPTORS: usize = 12;
 
 /// A range of an application's memory to which a key gives access.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +167,8 @@ pub(crate) struct Regions {
     pages: HashMap<Key, RegionPages>,
     /// The same regions in a shared table, for the application itself and for peers that share memory.
     pub(crate) table: RegionTable,
-    pub file: OwnedFd,
+    /// Its memory, to share.
+    pub kept: Kept,
     /// How many regions the table has room for.
     pub limit: u32,
     /// Registered bytes of all regions.
@@ -84,11 +180,22 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
-        let (table, file) = RegionTable::create(limit)?;
+    /// The regions of an application with memory from this source, at most `limit`. The table that peers read is in a
+    /// file that only the device can write; if peers are in virtual machines, it is in their common window, with room
+    /// for fewer regions: others are not shared.
+    pub fn new(limit: u32, together: Arc<Registered>, source: &Source) -> Result<Self, MemoryError> {
+        let room = limit.min(ROOM);
+        let common = source.common(RegionTable::bytes(room));
+        let (table, kept, limit) = match common {
+            Some((memory, kept)) => (RegionTable::new(memory, room), kept, room),
+            None => {
+                let (table, file) = RegionTable::create(limit)?;
+                (table, Kept::File(file), limit)
+            }
+        };
         let (entries, pages) = Default::default();
         let table_memory = TableMemory::new(together.budget.clone());
-        Ok(Self { entries, pages, table, file, limit, registered: 0, table_memory, together })
+        Ok(Self { entries, pages, table, kept, limit, registered: 0, table_memory, together })
     }
 
     /// The region or window with this key.
@@ -122,7 +229,25 @@ impl Regions {
         let Some(share) = MappedBytes::take(&self.together, len, limits) else { return Ok(None) };
         let pages = Arc::new(SharedPages::open_guarded(&file, address, len, fault)?);
         self.together.note(space, &pages);
-        Ok(Some(RegionPages { pages, file, _mapped: share }))
+        Ok(Some(RegionPages { extents: vec![pages], backing: PagesBacking::File(file, share) }))
+    }
+
+    /// Pages of windows that are pages of a region: not none of them, one after the other. `None` if there is no room
+    /// for so many.
+    pub fn over(&self, pieces: Vec<Piece>, space: &AddressSpace) -> Option<RegionPages> {
+        /// Numbers that are no inodes.
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+        let held = ListBytes::take(pieces.len() as u64 * BYTES_OF_PIECE, &self.together.budget)?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (mut extents, mut parts) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+        for Piece { address, part, pages } in pieces {
+            let memory = pages.view(part.offset, part.len)?;
+            let extent = Arc::new(SharedPages::new(memory, address, id));
+            self.together.note(space, &extent);
+            extents.push(extent);
+            parts.push((pages, part));
+        }
+        Some(RegionPages { extents, backing: PagesBacking::Window(parts, held) })
     }
 
     /// Adds a region, with its pages in a file if there are any. Returns its key.
@@ -135,12 +260,12 @@ impl Regions {
         let key = self.new_key();
         self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
-        self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.file()), ..region });
+        self.put(key, Region { file: pages.as_ref().map_or(0, RegionPages::id), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
     }
 
-    /// Replaces a region. It keeps key and file, or gets a new key and no file.
+    /// Replaces a region. It keeps key and pages, or gets a new key and no pages.
     pub fn replace(
         &mut self,
         key: Key,
@@ -226,9 +351,9 @@ impl Regions {
         self.entry(key).and_then(|entry| self.pages.get(&entry.region_key()))
     }
 
-    /// The pages in a file at this place, if there are any.
-    fn pages(&self, place: Place) -> Option<&SharedPages> {
-        self.pages.get(&place.key).map(|it| &*it.pages)
+    /// The shared pages at this place, if there are any.
+    fn pages(&self, place: Place) -> Option<&RegionPages> {
+        self.pages.get(&place.key)
     }
 
     /// Works on a word that is in a file. Peers may work on the same word themselves, with any key and from any
@@ -304,11 +429,16 @@ mod tests {
     use crate::budget::{DeviceBudget, Exhausted};
     use crate::registered::BYTES_OF_REGION;
 
+    fn source() -> Source {
+        let reach = Reach { is_local: true, windows: Default::default() };
+        Source::new(reach, "vm1", (1, None), Arc::default()).unwrap()
+    }
+
     #[test]
     fn limits_are_for_all_applications_of_a_device_together() {
         let budget = DeviceBudget::new(Arc::new(crate::budget::HostBudget::new(1, 1)), 1 << 20);
         let together = Arc::new(Registered::new(Arc::new(budget)));
-        let regions = || Regions::new(8, together.clone()).unwrap();
+        let regions = || Regions::new(8, together.clone(), &source()).unwrap();
         let region =
             |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
         let limits = Limits { mrs: 3, registered: 100, ..Limits::default() };
@@ -336,7 +466,7 @@ mod tests {
         let together = Arc::new(Registered::new(budget.clone()));
         let limits = Limits { mrs: 1000, registered: 1000, ..Limits::default() };
         let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
-        let mut regions = Regions::new(limits.mrs, together.clone()).unwrap();
+        let mut regions = Regions::new(limits.mrs, together.clone(), &source()).unwrap();
         assert_eq!(budget.bytes(), 0);
         let keys: Vec<_> = (0..100).map(|_| regions.insert(region, None, limits).unwrap()).collect();
         let taken = budget.bytes();

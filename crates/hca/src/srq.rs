@@ -2,14 +2,13 @@
 
 use crate::budget::{Kind, Reservation};
 use crate::ids::PdId;
+use crate::kept::Kept;
 use crate::limits::{MAX_SEGMENTS, MAX_WORK};
-use crate::queue_memory::empty;
 use crate::quota::Quota;
 use crate::refusal::{no_memory, refuse, within};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{DEVICE, Memory, Refusal, Shape, SharedSource, WorkQueue};
+use uverbs::{DEVICE, Given, Memory, Refusal, Shape, SharedSource, WorkQueue};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(crate) struct Srq {
     pub pd: PdId,
     pub source: SharedSource,
     /// Its memory, to share, and its place there.
-    pub file: OwnedFd,
+    pub kept: Kept,
     pub shape: Shape,
     /// Segments of a receive.
     pub max_sge: u32,
@@ -28,11 +27,10 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Creates a queue, and its memory for the application.
-    pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+    /// Creates a queue.
+    pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<Self, Refusal> {
         within("max_sge", max_sge, MAX_SEGMENTS)?;
-        let (srq, _, theirs) = Self::with_limit(pd, (max_wr, max_sge), quota, quota.limits.qps)?;
-        Ok((srq, theirs))
+        Ok(Self::with_limit(pd, (max_wr, max_sge), quota, quota.limits.qps)?.0)
     }
 
     fn with_limit(
@@ -40,25 +38,25 @@ impl Srq {
         (max_wr, max_sge): (u32, u32),
         quota: &Quota,
         limit: u32,
-    ) -> Result<(Self, Arc<Memory>, OwnedFd), Refusal> {
+    ) -> Result<(Self, Arc<Memory>), Refusal> {
         within("max_wr", max_wr, MAX_WORK)?;
         let shape = SharedSource::shape(max_wr, max_sge);
         let held = quota.take(Kind::SharedQueue, shape.end(), limit)?;
-        let (memory, theirs) = quota.memory("shared receive queue", shape.end())?;
+        let (memory, kept) = quota.memory("shared receive queue", shape.end())?;
         let memory = Arc::new(memory);
         let source = SharedSource::new(memory.clone(), shape, DEVICE).map_err(no_memory)?;
-        let file = theirs.try_clone().map_err(no_memory)?;
-        Ok((Self { pd, source, file, shape, max_sge, limit: 0, _reservation: held }, memory, theirs))
+        Ok((Self { pd, source, kept, shape, max_sge, limit: 0, _reservation: held }, memory))
     }
 
     /// Resizes the queue while no peer takes from it. Returns its new memory for the application.
-    pub fn resize(&mut self, max_wr: u32, limit: Option<u32>, quota: &Quota) -> Result<OwnedFd, Refusal> {
+    pub fn resize(&mut self, max_wr: u32, limit: Option<u32>, quota: &Quota) -> Result<Given, Refusal> {
         let limit = limit.unwrap_or(self.limit);
         if limit > max_wr {
             return refuse(Errno::INVAL, "the limit is more than the queue would have room for");
         }
         // Both exist for a moment.
-        let (mut new, memory, theirs) = Self::with_limit(self.pd, (max_wr, self.max_sge), quota, u32::MAX)?;
+        let (mut new, memory) = Self::with_limit(self.pd, (max_wr, self.max_sge), quota, u32::MAX)?;
+        let theirs = quota.give(&new.kept)?;
         let mut queue = WorkQueue::new(memory, new.shape, max_wr).map_err(no_memory)?;
         match self.source.move_to(&mut queue) {
             Ok(true) => {}
@@ -68,7 +66,7 @@ impl Srq {
             Err(error) => return refuse(Errno::INVAL, error.to_string()),
         }
         new.arm(limit);
-        empty(&std::mem::replace(self, new).file);
+        std::mem::replace(self, new).kept.empty();
         Ok(theirs)
     }
 

@@ -55,7 +55,7 @@ pub use message::{
 pub use opening::{Claim, Nonce, Opening, OpeningError, Welcome, open_program, open_ticket};
 pub use parcels::Parcels;
 pub use part::{Given, Lent, PAGE, Part, Ticket, WindowKind};
-pub use peer::{Peer, peer};
+pub use peer::{Peer, machine, peer};
 pub use point::{Point, point};
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};

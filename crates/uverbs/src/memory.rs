@@ -4,6 +4,7 @@ use crate::part::Part;
 use mem::{FaultWord, Guarded};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -83,8 +84,8 @@ pub struct Memory {
 enum Of {
     /// A mapping that goes with it: its address and length.
     Mapping(NonNull<u8>, usize),
-    /// Another, which stays as long as this.
-    Whole(#[allow(dead_code, reason = "kept, not read")] Arc<Memory>),
+    /// Another, which stays as long as this, as does who says that these bytes are free.
+    Whole(#[allow(dead_code, reason = "kept, not read")] (Arc<Memory>, Arc<dyn Any + Send + Sync>)),
 }
 
 // SAFETY: it is ordinary memory, used only through raw pointers and atomics.
@@ -237,12 +238,30 @@ impl Memory {
         Self::map_at(file, (base, len as usize), ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Bytes of it that stay mapped together with it; `None` if they are not all inside.
+    /// Bytes of it; `None` if they are not all inside. As long as they are used, `owner` is not dropped.
     #[must_use]
-    pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Option<Self> {
+    pub fn view(self: &Arc<Self>, offset: u64, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Option<Self> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         let start = self.part(offset, len)?;
-        Some(Self { guarded: None, start, len, of: Of::Whole(self.clone()) })
+        Some(Self { guarded: None, start, len, of: Of::Whole((self.clone(), owner)) })
+    }
+
+    /// Has the kernel provide all these pages, writable, so that none is missing later.
+    ///
+    /// # Errors
+    /// If some can't be provided, or are not inside.
+    pub fn populate(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
+        let (offset, len) = (offset as usize, len as usize);
+        let start = self.part(offset, len).ok_or(MemoryError::NoPart)?;
+        // SAFETY: within the mapping, whose contents stay.
+        let done = unsafe {
+            rustix::mm::madvise(start.as_ptr().cast(), len, rustix::mm::Advice::LinuxPopulateWrite)
+        };
+        match done {
+            // Kernels before Linux 5.14 provide pages when they are touched.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Copies bytes to it, which others may be reading. False if they do not fit.
@@ -276,6 +295,12 @@ impl Memory {
         let guarded = unsafe { Guarded::new(start.as_ptr(), len, fault) };
         self.guarded = Some(guarded.map_err(MemoryError::Unguarded)?);
         Ok(self)
+    }
+
+    /// Where it is mapped.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr().expose_provenance() as u64
     }
 
     /// Bytes.
@@ -383,10 +408,14 @@ mod tests {
         let one = Memory::open_part(&file, 2 * PAGE, part(PAGE, PAGE)).unwrap();
         assert!(one.write(0, b"six") && !one.write(PAGE as usize - 1, b"no"));
         assert_eq!(at(&both, 2 * PAGE), *b"six");
-        let view = whole.view(PAGE, PAGE).unwrap();
-        assert!(whole.view(PAGE, 5 * PAGE + 1).is_none() && whole.view(u64::MAX, 1).is_none());
+        let owner = Arc::new(());
+        let view = |offset, len| whole.view(offset, len, owner.clone());
+        assert!(view(PAGE, 5 * PAGE + 1).is_none() && view(u64::MAX, 1).is_none());
+        let view = view(PAGE, PAGE).unwrap();
         drop(whole);
-        assert_eq!(at(&view, 0), *b"six");
+        assert_eq!((at(&view, 0), Arc::strong_count(&owner)), (*b"six", 2));
+        drop(view);
+        assert_eq!(Arc::strong_count(&owner), 1);
         for wrong in [part(1, PAGE), part(0, 0), part(u64::MAX - PAGE + 1, PAGE)] {
             assert!(Memory::open_part(&file, 0, wrong).is_err());
         }

@@ -52,6 +52,8 @@ pub enum Request {
         len: u64,
     },
     /// Gives back a part that came as a whole in an answer to [`Self::AllocPages`]. Regions that still have it keep it.
+    /// A program whose device was gone, and came back, so gives back parts that it got before, once it has its memory
+    /// elsewhere: nobody else gets them until then.
     FreePages {
         part: Part,
     },
@@ -66,7 +68,8 @@ pub enum Request {
         access: u32,
         pages: Vec<Extent>,
     },
-    /// What is `None` stays. A region that moves no longer has pages that others may map. The answer is [`Reply::Mr`].
+    /// What is `None` stays. A region that moves no longer has pages that others may map; so over a stream, none can
+    /// move. The answer is [`Reply::Mr`].
     ReregMr {
         mr: u32,
         pd: Option<u32>,

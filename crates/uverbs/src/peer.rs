@@ -31,6 +31,17 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     Ok(Peer { pid: said.pid, uid: said.uid })
 }
 
+/// The machine at the other end of a socket of the family `AF_VSOCK` (`vsock(7)`): its CID. `None` for other sockets.
+pub fn machine(socket: impl AsFd) -> Option<u32> {
+    // SAFETY: it consists of numbers.
+    let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_vm>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: there is room for as much as the length says.
+    let done = unsafe { libc::getpeername(fd, (&raw mut address).cast(), &raw mut len) } == 0;
+    (done && i32::from(address.svm_family) == libc::AF_VSOCK).then_some(address.svm_cid)
+}
+
 #[cfg(all(test, not(any(miri, loom))))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -41,6 +52,7 @@ mod tests {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         // SAFETY: it has no arguments.
         let uid = unsafe { libc::getuid() };
+        assert_eq!(machine(&one), None);
         assert_eq!(peer(&one), Ok(Peer { pid: std::process::id() as i32, uid }));
         let lonely = std::os::unix::net::UnixDatagram::unbound().unwrap();
         assert_eq!(peer(&lonely), Ok(Peer { pid: 0, uid: u32::MAX }));

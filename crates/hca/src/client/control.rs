@@ -2,11 +2,11 @@
 
 use crate::client::Client;
 use crate::ids::{CqId, Key, MwId, PdId, Qpn, SrqId};
-use crate::mr::Change;
+use crate::mr::{Change, Wanted};
 use crate::refusal::{Answer, refuse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use uverbs::{Backing, Extent, Kind, Region, Request};
+use uverbs::{Kind, Region, Request};
 
 impl Client {
     /// Handles a request.
@@ -17,22 +17,15 @@ impl Client {
                 refuse(Errno::PROTO, "this request is answered later, not here")
             }
             Request::Cm(_) => refuse(Errno::PROTO, "the connection manager needs a connection of its own"),
-            Request::AllocPages { .. } | Request::FreePages { .. } => {
-                refuse(Errno::OPNOTSUPP, "the device has no window")
-            }
+            Request::AllocPages { len } => self.alloc_pages(len),
+            Request::FreePages { part } => self.free_pages(part),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => self.query_port(),
             Request::AllocPd => self.alloc_pd(),
             Request::DeallocPd { pd } => self.dealloc_pd(PdId(pd)),
             Request::RegMr { pd, address, length: len, iova, access, pages } => {
                 let region = Region { pd, address, len, iova, access, file: 0, kind: Kind::Region };
-                match pages[..] {
-                    [] => self.register(region, None),
-                    [Extent { address, len, backing: Backing::File }] => {
-                        self.register(region, Some(((address, len), files.into_iter().next())))
-                    }
-                    _ => refuse(Errno::OPNOTSUPP, "the device has no window"),
-                }
+                self.register(region, Wanted { extents: pages, file: files.into_iter().next() })
             }
             Request::ReregMr { mr, pd, range, access } => {
                 self.reregister(Key(mr), Change { pd: pd.map(PdId), range, access })

@@ -6,14 +6,14 @@ use crate::cq::{Channel, Cq, Entries};
 use crate::create_qp::{Layout, create};
 use crate::ids::{CqId, PdId, SrqId};
 use crate::quota::Quota;
-use crate::refusal::{Answer, found, refuse, reply};
+use crate::refusal::{Answer, found, no_memory, refuse, reply};
 use crate::srq::Srq;
 use rustix::io::Errno;
 use uverbs::{AddressVector, CreateQp, QpType, Reply};
 
 impl Client {
     pub(super) fn quota(&self) -> Quota {
-        Quota::new(&self.context.adapter, &self.context.fault)
+        Quota::new(&self.context.adapter, &self.context.source)
     }
 
     pub(super) fn alloc_pd(&mut self) -> Answer {
@@ -23,7 +23,9 @@ impl Client {
     }
 
     pub(super) fn create_channel(&mut self) -> Answer {
-        let (channel, theirs) = Channel::create(&self.quota())?;
+        let quota = self.quota();
+        let (notifier, theirs) = self.notifiers.create().map_err(no_memory)?;
+        let channel = Channel::create(notifier, &quota)?;
         let handle = self.context.handle();
         self.context.channels.insert(handle, channel);
         Ok((Reply::Handle(handle), vec![theirs]))
@@ -33,7 +35,9 @@ impl Client {
         if let Some(channel) = channel {
             found(self.context.channels.get(&channel), "completion channel")?;
         }
-        let (made, theirs) = Cq::create(Entries::new(entries)?, channel, &self.quota())?;
+        let quota = self.quota();
+        let made = Cq::create(Entries::new(entries)?, channel, &quota)?;
+        let theirs = quota.give(&made.kept)?;
         let (cq, entries) = (CqId(self.context.handle()), made.entries);
         self.context.cqs.insert(cq, made);
         Ok((Reply::Cq { cq: cq.0, entries }, vec![theirs]))
@@ -48,7 +52,9 @@ impl Client {
 
     pub(super) fn create_srq(&mut self, pd: PdId, max_wr: u32, max_sge: u32) -> Answer {
         self.context.pds.check(pd)?;
-        let (made, theirs) = Srq::create(pd, max_wr, max_sge, &self.quota())?;
+        let quota = self.quota();
+        let made = Srq::create(pd, max_wr, max_sge, &quota)?;
+        let theirs = quota.give(&made.kept)?;
         let (srq, queue) = (SrqId(self.context.handle()), made.shape);
         self.context.srqs.insert(srq, made);
         Ok((Reply::Srq { srq: srq.0, queue, max_wr, max_sge }, vec![theirs]))
@@ -80,14 +86,20 @@ impl Client {
         if let Some(srq) = asked.srq {
             found(context.srqs.get(&SrqId(srq)), "shared receive queue")?;
         }
-        let shares = asked.qp_type == QpType::Rc && context.adapter.spec().shares_memory();
+        let shares = asked.qp_type == QpType::Rc
+            && context.adapter.spec().shares_memory()
+            && context.source.is_common();
         let layout = Layout::of(asked, shares)?;
         let free = self.bells.free(self.doorbells.count());
         let Some((bell, qpn)) = free.and_then(|bell| Some((bell, context.adapter.add_qp(&context.inbox)?)))
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
         };
-        match create((qpn, bell), asked, &layout, &quota) {
+        let made = create((qpn, bell), asked, &layout, &quota).and_then(|(qp, reply)| {
+            let theirs = quota.give(&qp.endpoint.kept)?;
+            Ok((qp, reply, theirs))
+        });
+        match made {
             Ok((qp, reply, theirs)) => {
                 self.qps.insert(qpn, qp);
                 self.bells.give(bell, qpn);

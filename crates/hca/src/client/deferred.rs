@@ -236,9 +236,11 @@ impl Client {
 
     /// Whether the application has closed its connection. False if the device closed it.
     fn is_hung_up(&self) -> bool {
-        let mut connection = [PollFd::from_borrowed_fd(self.connection(), PollFlags::empty())];
+        // A stream from a virtual machine may only tell that nothing comes any more.
+        let ends = if self.who.is_remote() { PollFlags::RDHUP } else { PollFlags::empty() };
+        let mut connection = [PollFd::from_borrowed_fd(self.connection(), ends)];
         !self.context.adapter.is_closing()
             && poll(&mut connection, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok()
-            && connection[0].revents().contains(PollFlags::HUP)
+            && connection[0].revents().intersects(ends | PollFlags::HUP | PollFlags::ERR)
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::client::Client;
 use crate::ids::{CqId, PdId, Qpn, SrqId};
-use crate::queue_memory::empty;
 use crate::refusal::{Answer, done, found, refuse};
 use rustix::io::Errno;
 
@@ -33,7 +32,7 @@ impl Client {
         if self.qps.values().any(|qp| qp.endpoint.completes_to(cq)) {
             return refuse(Errno::BUSY, "queue pairs use the completion queue");
         }
-        empty(&found(self.context.remove_cq(cq), "completion queue")?.file);
+        found(self.context.remove_cq(cq), "completion queue")?.kept.empty();
         done()
     }
 
@@ -41,7 +40,7 @@ impl Client {
         if self.qps.values().any(|qp| qp.endpoint.receive.takes_from(srq)) {
             return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
         }
-        empty(&found(self.context.srqs.remove(&srq), "shared receive queue")?.file);
+        found(self.context.srqs.remove(&srq), "shared receive queue")?.kept.empty();
         done()
     }
 
@@ -57,7 +56,7 @@ impl Client {
         }
         let qp = found(self.qps.remove(&qpn), "queue pair")?;
         context.regions.unbind_all(qpn);
-        empty(&qp.endpoint.file);
+        qp.endpoint.kept.empty();
         qp.count_into(&mut context.counters);
         context.adapter.remove_qp(qpn);
         self.bells.take_back(qpn);

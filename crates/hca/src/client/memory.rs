@@ -3,16 +3,17 @@
 use crate::client::Client;
 use crate::context::Context;
 use crate::ids::{Key, PdId};
-use crate::mr::{Change, Pages, Registrar, deregister};
-use crate::refusal::{Answer, done, reply};
+use crate::mr::{Change, Registrar, Wanted, deregister, place_of};
+use crate::refusal::{Answer, done, no_memory, refuse, reply};
 use crate::regions::Regions;
-use uverbs::{Region, Reply};
+use rustix::io::Errno;
+use uverbs::{Part, Region, Reply};
 
 /// The application's regions, and what is needed to check them.
 fn regions(context: &mut Context) -> (&mut Regions, Registrar<'_>) {
-    let Context { adapter, pds, space, fault, regions, .. } = context;
+    let Context { adapter, pds, space, source, own_pages, regions, .. } = context;
     let limits = adapter.spec().limits;
-    (regions, Registrar { pds, space, limits, fault })
+    (regions, Registrar { pds, space, limits, fault: &source.fault, own_pages })
 }
 
 const fn registered(key: Key) -> Answer {
@@ -20,7 +21,7 @@ const fn registered(key: Key) -> Answer {
 }
 
 impl Client {
-    pub(super) fn register(&mut self, region: Region, pages: Pages) -> Answer {
+    pub(super) fn register(&mut self, region: Region, pages: Wanted) -> Answer {
         let (regions, registrar) = regions(&mut self.context);
         registered(registrar.register(regions, region, pages)?)
     }
@@ -32,6 +33,31 @@ impl Client {
 
     pub(super) fn deregister(&mut self, mr: Key) -> Answer {
         deregister(&mut self.context.regions, mr)?;
+        done()
+    }
+
+    /// Gives the application pages of a window.
+    pub(super) fn alloc_pages(&mut self, len: u64) -> Answer {
+        let context = &mut self.context;
+        let Some(taken) = context.source.pages(len) else {
+            return refuse(Errno::OPNOTSUPP, "the device has no window");
+        };
+        let (taken, reach) = (taken?, &context.source.reach);
+        let given: Option<Vec<_>> = taken.iter().map(|pages| reach.pages(pages, pages.part())).collect();
+        let given = given.ok_or_else(|| no_memory("the daemon has no descriptor left"))?;
+        context.own_pages.extend(taken.into_iter().map(|pages| (place_of(pages.part()), pages)));
+        Ok((Reply::Done, given))
+    }
+
+    /// Takes pages of a window back.
+    pub(super) fn free_pages(&mut self, part: Part) -> Answer {
+        let context = &mut self.context;
+        let own = context.own_pages.get(&place_of(part)).is_some_and(|pages| pages.part() == part);
+        if own {
+            context.own_pages.remove(&place_of(part));
+        } else if !context.source.give_back_left(part) {
+            return refuse(Errno::INVAL, "not pages that the program has");
+        }
         done()
     }
 

@@ -16,7 +16,7 @@ use crate::refusal::{Answer, refuse};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
-use uverbs::{Bond, Memory, QpState, QpType, Refusal, Reply};
+use uverbs::{Bond, QpState, QpType, Refusal, Reply};
 
 /// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -54,7 +54,8 @@ impl Client {
             qpn: endpoint.peer_qpn(),
             wanted,
             from: (header.source, qpn),
-            uid: self.uid,
+            uid: self.who.uid(),
+            reach: self.context.source.reach.clone(),
             trust: trust.clone(),
             process,
             inbox: self.context.inbox.clone(),
@@ -80,11 +81,11 @@ impl Client {
         let refused = || Some(refuse(Errno::AGAIN, "the peer is not ready, or shares no memory"));
         let mut grant = match granted.grant {
             Some(Grant::Queues(grant)) => grant,
-            Some(Grant::Pages((address, len), id, file)) => {
-                return Some(Ok((Reply::Pages { address, len, file: id }, vec![file])));
+            Some(Grant::Pages((address, len), file, memory)) => {
+                return Some(Ok((Reply::Pages { address, len, file }, memory)));
             }
             Some(Grant::Memory((pid, token), file)) => {
-                return Some(Ok((Reply::Memory { pid, token }, vec![file])));
+                return Some(Ok((Reply::Memory { pid, token }, vec![file.into()])));
             }
             None => return refused(),
         };
@@ -92,20 +93,19 @@ impl Client {
         let Some(endpoint) = endpoint.filter(|endpoint| endpoint.state == QpState::ReadyToSend) else {
             return refused();
         };
-        let bond = Memory::open(&grant.bond_file, Bond::BYTES);
-        let Ok(bond) = bond.and_then(|memory| memory.guarded(&self.context.fault)) else { return refused() };
+        let source = &self.context.source;
+        let Ok(bond) = grant.bond.open(Bond::BYTES, &source.fault) else { return refused() };
         let Some(cq) = self.context.cqs.get(&endpoint.send.cq) else { return refused() };
-        let (Ok(cq_file), Ok(regions)) = (cq.file.try_clone(), self.context.regions.file.try_clone()) else {
-            return refused();
-        };
+        let own = [&grant.bond, &self.context.regions.kept, &cq.kept].map(|kept| kept.give(&source.reach));
+        let [Some(theirs), Some(regions), Some(own_cq)] = own else { return refused() };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.context.regions.limit, cq.entries);
         endpoint.sharing.trust = self.context.adapter.spec().trust.clone();
         endpoint.sharing.set_outbound(Bond::new(bond));
-        let mut files = vec![grant.bond_file];
-        files.append(&mut grant.files);
-        files.extend([regions, cq_file]);
-        files.append(&mut grant.last);
-        Some(Ok((Reply::Direct(grant.peer), files)))
+        let mut along = vec![theirs];
+        along.append(&mut grant.first);
+        along.extend([regions, own_cq]);
+        along.append(&mut grant.last);
+        Some(Ok((Reply::Direct(grant.peer), along)))
     }
 
     /// Finds all paths again. All sharing ends, and applications request it again. A connection within the host that
@@ -153,7 +153,8 @@ impl Client {
         if self.process.is_none() {
             let adapter = &self.context.adapter;
             let guest = adapter.spec().guest.clone();
-            self.process = adapter.holders.process(self.pid, &guest, &adapter.budget);
+            let life = self.who.is_remote().then(|| Arc::downgrade(&self.life));
+            self.process = adapter.holders.process((self.who.pid(), life), &guest, &adapter.budget);
         }
         self.process.clone()
     }

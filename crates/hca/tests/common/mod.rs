@@ -1,6 +1,8 @@
 //! Applications in this process that behave like the verbs library.
 #![allow(dead_code)] // not every test needs all of it
 
+pub mod guests;
+
 use hca::{Device, DeviceSpec, Fabric, Limits};
 use mem::{Burst, Offload, Opened};
 use packet::roce;
@@ -12,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uverbs::qp::{access, mask};
 use uverbs::{
-    AddressVector, AsyncEvent, Capacity, Completion, CompletionQueue, Connection, CreateQp, DeviceInfo,
-    Doorbells, Given, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, Rung, Segment, Shape,
-    VERSION, WorkQueue, WorkRequest, completion,
+    AddressVector, AsyncEvent, Capacity, Completion, CompletionQueue, Connection, CreateQp, DeviceInfo, Dial,
+    Doorbells, Endpoint, Given, JoinError, Joined, Memory, QpAttributes, QpState, QpType, Refusal, Reply,
+    Request, Rung, Segment, Shape, VERSION, Windows, WorkQueue, WorkRequest, completion,
 };
 
 /// How long a test waits for something that must happen.
@@ -106,6 +108,8 @@ impl Host {
 
 pub struct App {
     pub connection: Connection,
+    pub windows: Windows,
+    pub dial: Dial,
     pub info: DeviceInfo,
     pub bells: Doorbells,
     pub wake: OwnedFd,
@@ -149,24 +153,42 @@ pub fn descriptors(given: Vec<Given>) -> Vec<OwnedFd> {
 
 impl App {
     pub fn attach(path: &Path) -> Self {
-        let mut connection = open(path);
-        connection
-            .send(&Request::Hello { version: VERSION, token: 0 }, &[own_memory().as_fd().into()])
-            .unwrap();
+        Self::join(&Endpoint::Socket(path.into())).unwrap()
+    }
+
+    /// Connects as a program of a virtual machine does, if the endpoint is one.
+    pub fn join(endpoint: &Endpoint) -> Result<Self, JoinError> {
+        let Joined { mut connection, windows, dial } = endpoint.connect()?;
+        let memory = own_memory();
+        let along = [memory.as_fd().into()];
+        let along = if matches!(connection, Connection::Local(_)) { &along[..] } else { &[] };
+        connection.send(&Request::Hello { version: VERSION, token: 0 }, along).unwrap();
         let (reply, given) = connection.receive::<Result<Reply, Refusal>>().unwrap();
         let Ok(Reply::Device(info)) = reply else { panic!("{reply:?}") };
-        let [bells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors(given)).unwrap();
-        let bells = Memory::open(bells, Doorbells::bytes(info.doorbells)).unwrap();
+        let [bells, wake, events] = <[Given; 3]>::try_from(given).unwrap();
+        let bells = windows.map(bells, Doorbells::bytes(info.doorbells)).unwrap();
         let bells = Doorbells::new(bells, info.doorbells);
-        let mut app = Self { connection, info, bells, wake, events, pd: 0, timeout: 15 };
+        let (wake, events) = (dial.socket(wake).unwrap(), dial.socket(events).unwrap());
+        let mut app = Self { connection, windows, dial, info, bells, wake, events, pd: 0, timeout: 15 };
         app.pd = app.handle(&Request::AllocPd);
-        app
+        Ok(app)
     }
 
     pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
+        self.ask_all(request).map(|(reply, given)| (reply, descriptors(given)))
+    }
+
+    /// The answer with all that comes along.
+    pub fn ask_all(&mut self, request: &Request) -> Result<(Reply, Vec<Given>), Refusal> {
         self.connection.send(request, &[]).unwrap();
         let (reply, given) = self.connection.receive::<Result<Reply, Refusal>>().unwrap();
-        reply.map(|reply| (reply, descriptors(given)))
+        reply.map(|reply| (reply, given))
+    }
+
+    /// Maps the only memory that came along.
+    fn map(&self, given: Vec<Given>, len: usize) -> Memory {
+        let [given] = <[Given; 1]>::try_from(given).unwrap();
+        self.windows.map(given, len).unwrap()
     }
 
     pub fn handle(&mut self, request: &Request) -> u32 {
@@ -193,17 +215,17 @@ impl App {
     }
 
     pub fn cq(&mut self, entries: u32, channel: Option<u32>) -> Cq {
-        let (reply, mut files) = self.ask(&Request::CreateCq { entries, channel }).unwrap();
+        let (reply, given) = self.ask_all(&Request::CreateCq { entries, channel }).unwrap();
         let Reply::Cq { cq, entries } = reply else { panic!("{reply:?}") };
-        let memory = Memory::open(files.remove(0), completion::bytes(entries)).unwrap();
+        let memory = self.map(given, completion::bytes(entries));
         Cq { handle: cq, queue: CompletionQueue::new(memory, entries) }
     }
 
     pub fn srq(&mut self) -> Srq {
-        let (reply, mut files) =
-            self.ask(&Request::CreateSrq { pd: self.pd, max_wr: 16, max_sge: 2 }).unwrap();
+        let (reply, given) =
+            self.ask_all(&Request::CreateSrq { pd: self.pd, max_wr: 16, max_sge: 2 }).unwrap();
         let Reply::Srq { srq, queue, max_wr, .. } = reply else { panic!("{reply:?}") };
-        let memory = Arc::new(Memory::open(files.remove(0), queue.end()).unwrap());
+        let memory = Arc::new(self.map(given, queue.end()));
         Srq { handle: srq, queue: WorkQueue::new(memory, queue, max_wr).unwrap() }
     }
 
@@ -224,9 +246,9 @@ impl App {
             capacity,
             sq_sig_all: false,
         };
-        let (reply, mut files) = self.ask(&Request::CreateQp(asked)).unwrap();
+        let (reply, given) = self.ask_all(&Request::CreateQp(asked)).unwrap();
         let Reply::Qp { qpn, send, receive, memory, doorbell, .. } = reply else { panic!("{reply:?}") };
-        let memory = Arc::new(Memory::open(files.remove(0), memory as usize).unwrap());
+        let memory = Arc::new(self.map(given, memory as usize));
         let end = |shape: Shape| WorkQueue::new(memory.clone(), shape, 64).unwrap();
         Qp { qpn, sends: end(send), receives: receive.map(end), bell: doorbell }
     }

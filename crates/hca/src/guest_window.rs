@@ -1,0 +1,460 @@
+//! Windows: memory of the host that virtual machines have as devices (`uverbs::window`), and that programs in them, or
+//! in containers of the same trust, share with the device and each other.
+//!
+//! The daemon maps a window once, guarded: whatever a machine's administrator does to the file harms only programs that
+//! use the window. What programs write there is read as hostile, and nothing that the daemon itself needs is kept
+//! there.
+
+use crate::random;
+use crate::ranges::Ranges;
+use mem::FaultWord;
+use rustix::fs::{FallocateFlags, FileType, SeekFrom, fallocate, fstat, fstatfs, seek};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use uverbs::window::{CHALLENGES, DATA, FIRST, PORT};
+use uverbs::{Memory, MemoryError, Nonce, PAGE, Part, Uuid, WindowHeader, WindowKind};
+
+/// `HUGETLBFS_MAGIC`.
+const HUGETLBFS: i64 = 0x9584_58f6;
+
+/// Where the window's page 0 says when the guest's machine was started.
+const BOOT: usize = WindowHeader::BYTES;
+
+/// Why a file can't be a window.
+#[derive(Debug, thiserror::Error)]
+pub enum WindowError {
+    /// What the kernel says.
+    #[error("{0}")]
+    Kernel(#[from] Errno),
+    /// It can't be mapped.
+    #[error("{0}")]
+    Memory(#[from] MemoryError),
+    /// It is no file, or has no room for data.
+    #[error("not a regular file of at least 4 MiB")]
+    NoRoom,
+}
+
+/// No pages are left, for a program or at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoPages {
+    #[error("the window of the guest has no {0} bytes left (`window_mb`)")]
+    Own(u64),
+    #[error(
+        "the window of the trust has no {0} bytes left for this guest: a guest may have at most what is then left for others (`window_mb`)"
+    )]
+    Common(u64),
+    #[error("the host has no memory for {0} bytes of the window")]
+    Host(u64),
+}
+
+/// A program that has pages of a window.
+#[derive(Debug)]
+pub(crate) struct Account {
+    guest: String,
+    pid: i32,
+    /// The name of a machine's program, as it claims.
+    program: Option<String>,
+    bytes: AtomicU64,
+    /// The device closes, not the program: what it has stays as it is.
+    is_left: AtomicBool,
+}
+
+impl Account {
+    /// From now on, pages that are given back stay as they are, and nobody gets them: the program may still use them.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The description of a program that has pages of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowUser {
+    /// Its guest.
+    pub guest: String,
+    /// Its process number: in the virtual machine, as it claims, or in the daemon's namespace.
+    pub pid: i32,
+    /// The name of a program in a virtual machine, as it claims; `None`: it is in a container.
+    pub program: Option<String>,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
+/// The description of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowDescription {
+    /// Whose it is.
+    pub kind: WindowKind,
+    /// The guest, or the trust.
+    pub name: String,
+    /// Its identifier.
+    pub uuid: Uuid,
+    /// Bytes that programs may have together.
+    pub len: u64,
+    /// Bytes that they have.
+    pub used: u64,
+    /// Bytes that programs of an earlier device may still have.
+    pub left: u64,
+    /// Who has them.
+    pub programs: Vec<WindowUser>,
+}
+
+/// The daemon's mapping of a window's data.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    memory: Arc<Memory>,
+    /// Set when memory of the window went away.
+    pub fault: Arc<FaultWord>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Ranges,
+    /// What programs of an earlier device may still use, by their guests; of an earlier daemon, by no name.
+    left: HashMap<String, Ranges>,
+    used: HashMap<String, u64>,
+    accounts: Vec<Weak<Account>>,
+    /// The pages of challenges that are in use, one bit each.
+    challenges: u64,
+}
+
+const _: () = assert!(CHALLENGES == u64::BITS as u64);
+
+/// A window.
+#[derive(Debug)]
+pub struct Window {
+    file: OwnedFd,
+    is_huge: bool,
+    kind: WindowKind,
+    uuid: Uuid,
+    name: String,
+    /// Bytes of its data.
+    len: u64,
+    mapping: Mutex<Arc<Mapping>>,
+    state: Mutex<State>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Window {
+    /// Maps a window's file, whose size and information block the caller has seen to, and writes its header. Pages
+    /// that are not empty may belong to programs of a daemon before this one; nobody gets them until they are given
+    /// back ([`uverbs::Request::FreePages`]), or the guest's machine runs anew.
+    ///
+    /// # Errors
+    /// If it is too small, or can't be mapped.
+    pub fn open(file: OwnedFd, kind: WindowKind, uuid: Uuid, name: &str) -> Result<Arc<Self>, WindowError> {
+        let stat = fstat(&file)?;
+        let len = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(DATA) / PAGE * PAGE;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || len < 2 << 20 {
+            return Err(WindowError::NoRoom);
+        }
+        let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
+        let mapping = Arc::new(map(&file, len)?);
+        let header = WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() };
+        let _ = mapping.memory.write(0, &header.to_bytes());
+        let mut state = State::default();
+        state.free.add(FIRST, len - FIRST);
+        for (start, end) in if is_huge { written(&mapping.memory, len) } else { filled(&file, len)? } {
+            if state.free.remove(start, end - start) {
+                state.left.entry(String::new()).or_default().add(start, end - start);
+            }
+        }
+        let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
+        Ok(Arc::new(Self { file, is_huge, kind, uuid, name: name.to_owned(), len, mapping, state }))
+    }
+
+    /// Its identifier.
+    #[must_use]
+    pub const fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    pub(crate) const fn kind(&self) -> WindowKind {
+        self.kind
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The guest's machine runs anew, so that its programs of an earlier device are gone: what they had is free.
+    pub(crate) fn forget_left(&self, guest: &str) {
+        let left = {
+            let mut state = lock(&self.state);
+            let its = state.left.remove(guest).unwrap_or_default();
+            // Nobody else has a window of its own.
+            let older = if self.kind == WindowKind::Own { state.left.remove("") } else { None };
+            its.into_iter().chain(older.unwrap_or_default())
+        };
+        for (start, len) in left {
+            self.clear(start, len);
+            lock(&self.state).free.add(start, len);
+        }
+    }
+
+    /// Notes when the guest's machine was started. Returns whether that is another time than the last one noted. The
+    /// note is in the window, for the next daemon. A program that changes it makes others of its machine lose what
+    /// they have, which it could do in the window itself.
+    pub(crate) fn is_new_boot(&self, boot: Uuid) -> bool {
+        let mapping = lock(&self.mapping).clone();
+        let mut noted = Uuid::default();
+        let is_known = mapping.memory.read(BOOT, &mut noted.0) && noted != Uuid::default();
+        let _ = mapping.memory.write(BOOT, &boot.0);
+        is_known && noted != boot
+    }
+
+    /// What there is to tell about it.
+    #[must_use]
+    pub fn describe(&self) -> WindowDescription {
+        let mut state = lock(&self.state);
+        state.accounts.retain(|account| account.strong_count() > 0);
+        let programs = state.accounts.iter().filter_map(Weak::upgrade).map(|account| WindowUser {
+            guest: account.guest.clone(),
+            pid: account.pid,
+            program: account.program.clone(),
+            bytes: account.bytes.load(Ordering::Relaxed),
+        });
+        let mut programs: Vec<_> = programs.filter(|program| program.bytes > 0).collect();
+        programs.sort_by(|a, b| (&a.guest, a.pid).cmp(&(&b.guest, b.pid)));
+        WindowDescription {
+            kind: self.kind,
+            name: self.name.clone(),
+            uuid: self.uuid,
+            len: self.len - FIRST,
+            used: state.used.values().sum(),
+            left: state.left.values().map(Ranges::bytes).sum(),
+            programs,
+        }
+    }
+
+    /// The mapping. A new one, if memory of the last one went away and is there again.
+    pub(crate) fn mapping(&self) -> Result<Arc<Mapping>, MemoryError> {
+        let mut mapping = lock(&self.mapping);
+        if mapping.fault.get().is_some() {
+            *mapping = Arc::new(map(&self.file, self.len)?);
+        }
+        Ok(mapping.clone())
+    }
+
+    /// Begins to count what a program has.
+    pub(crate) fn account(&self, guest: &str, pid: i32, program: Option<String>) -> Arc<Account> {
+        let (bytes, is_left) = (AtomicU64::new(0), AtomicBool::new(false));
+        let account = Arc::new(Account { guest: guest.to_owned(), pid, program, bytes, is_left });
+        let mut state = lock(&self.state);
+        state.accounts.retain(|account| account.strong_count() > 0);
+        state.accounts.push(Arc::downgrade(&account));
+        account
+    }
+
+    /// Takes pages, zeroed, for at least this many bytes: in one piece, or in several (`may_split`).
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        bytes: u64,
+        may_split: bool,
+        (mapping, account): (&Arc<Mapping>, &Arc<Account>),
+    ) -> Result<Vec<Arc<Pages>>, NoPages> {
+        let exhausted = match self.kind {
+            WindowKind::Own => NoPages::Own(bytes),
+            WindowKind::Common => NoPages::Common(bytes),
+        };
+        let len = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(exhausted)?;
+        let pieces = {
+            let mut state = lock(&self.state);
+            let has = state.used.get(&account.guest).copied().unwrap_or(0);
+            let left = state.free.bytes().checked_sub(len).ok_or(exhausted)?;
+            if self.kind == WindowKind::Common && has + len > left {
+                return Err(exhausted);
+            }
+            let taken = if may_split {
+                state.free.take(len)
+            } else {
+                state.free.take_one(len).map(|start| vec![(start, len)])
+            };
+            let taken = taken.ok_or(exhausted)?;
+            *state.used.entry(account.guest.clone()).or_default() += len;
+            taken
+        };
+        account.bytes.fetch_add(len, Ordering::Relaxed);
+        let pages = |(offset, len)| {
+            let (window, mapping, account) = (self.clone(), mapping.clone(), account.clone());
+            Arc::new(Pages { window, mapping, account, offset, len })
+        };
+        let pages: Vec<_> = pieces.into_iter().map(pages).collect();
+        let is_there = |pages: &Arc<Pages>| mapping.memory.populate(pages.offset, pages.len).is_ok();
+        if pages.iter().all(is_there) { Ok(pages) } else { Err(NoPages::Host(len)) }
+    }
+
+    /// Gives back pages that a program of an earlier device had. False if these are no such pages.
+    pub(crate) fn give_back_left(&self, part: Part) -> bool {
+        let is_left = part.end().is_some()
+            && lock(&self.state).left.values_mut().any(|left| left.remove(part.offset, part.len));
+        if is_left {
+            self.clear(part.offset, part.len);
+            lock(&self.state).free.add(part.offset, part.len);
+        }
+        is_left
+    }
+
+    /// Zeroes pages. Memory of ordinary pages goes back to the host; huge pages stay reserved for the window.
+    fn clear(&self, offset: u64, len: u64) {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if self.is_huge || fallocate(&self.file, hole, DATA + offset, len).is_err() {
+            let mapping = lock(&self.mapping).clone();
+            for page in (offset..offset + len).step_by(PAGE as usize) {
+                let _ = mapping.memory.write(page as usize, &[0; PAGE as usize]);
+            }
+        }
+    }
+
+    /// Writes a challenge into the window. `None` if there are too many.
+    pub(crate) fn challenge(self: &Arc<Self>) -> Option<Challenge> {
+        let mapping = self.mapping().ok()?;
+        let slot = {
+            let mut state = lock(&self.state);
+            let slot = state.challenges.trailing_ones();
+            state.challenges |= 1_u64.checked_shl(slot)?;
+            slot
+        };
+        let mut nonce = [0; 32];
+        for (place, part) in nonce.chunks_exact_mut(4).zip(std::iter::repeat_with(random::number)) {
+            place.copy_from_slice(&part.to_ne_bytes());
+        }
+        let challenge = Challenge { window: self.clone(), mapping, slot, nonce };
+        challenge.write(&nonce);
+        Some(challenge)
+    }
+}
+
+fn map(file: &OwnedFd, len: u64) -> Result<Mapping, MemoryError> {
+    let fault = Arc::new(FaultWord::new());
+    let memory = Memory::open_window(file, DATA, len)?.guarded(&fault)?;
+    Ok(Mapping { memory: Arc::new(memory), fault })
+}
+
+/// The pages of a file of ordinary pages that are there: ranges of its data.
+fn filled(file: &OwnedFd, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let (mut at, end, mut found) = (DATA + FIRST, DATA + len, Vec::new());
+    while at < end {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start / PAGE * PAGE,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        at = seek(file, SeekFrom::Hole(start))?.next_multiple_of(PAGE).min(end);
+        if start < at {
+            found.push((start.max(DATA + FIRST) - DATA, at - DATA));
+        }
+    }
+    Ok(found)
+}
+
+/// The pages that are not empty, where holes can't be told from pages.
+fn written(memory: &Memory, len: u64) -> Vec<(u64, u64)> {
+    let mut page = [0; PAGE as usize];
+    let is_empty = |at: u64| memory.read(at as usize, &mut page) && page.iter().all(|byte| *byte == 0);
+    let mut pages = (FIRST..len).step_by(PAGE as usize);
+    let mut is_empty = is_empty;
+    let mut found = Vec::new();
+    for at in pages.by_ref() {
+        if !is_empty(at) {
+            found.push((at, at + PAGE));
+        }
+    }
+    found
+}
+
+/// Pages of a window that somebody has. They are zeroed and free again when the last one drops them.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    window: Arc<Window>,
+    mapping: Arc<Mapping>,
+    account: Arc<Account>,
+    offset: u64,
+    len: u64,
+}
+
+impl Pages {
+    pub const fn window(&self) -> &Arc<Window> {
+        &self.window
+    }
+
+    /// Where they are.
+    pub fn part(&self) -> Part {
+        Part { window: self.window.kind, offset: self.offset, len: self.len }
+    }
+
+    /// The piece of them at this place of the window, which keeps all of them; `None` if not all of it is theirs.
+    pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Option<Memory> {
+        let is_theirs = offset.checked_sub(self.offset)?.checked_add(len)? <= self.len;
+        if is_theirs { self.mapping.memory.view(offset, len, self.clone()) } else { None }
+    }
+
+    /// The same for their first bytes.
+    pub fn first(self: &Arc<Self>, len: usize) -> Option<Memory> {
+        self.view(self.offset, len as u64)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let is_left = self.account.is_left.load(Ordering::Relaxed);
+        if !is_left {
+            self.window.clear(self.offset, self.len);
+        }
+        self.account.bytes.fetch_sub(self.len, Ordering::Relaxed);
+        let mut state = lock(&self.window.state);
+        if let Some(used) = state.used.get_mut(&self.account.guest) {
+            *used -= self.len;
+            if *used == 0 {
+                state.used.remove(&self.account.guest);
+            }
+        }
+        let ranges = match is_left {
+            true => state.left.entry(self.account.guest.clone()).or_default(),
+            false => &mut state.free,
+        };
+        ranges.add(self.offset, self.len);
+    }
+}
+
+/// Random bytes in a window: who can tell them can read it.
+#[derive(Debug)]
+pub(crate) struct Challenge {
+    window: Arc<Window>,
+    mapping: Arc<Mapping>,
+    slot: u32,
+    nonce: Nonce,
+}
+
+impl Challenge {
+    /// Where they are.
+    pub const fn offset(&self) -> u64 {
+        (1 + self.slot as u64) * PAGE
+    }
+
+    fn write(&self, bytes: &Nonce) {
+        let _ = self.mapping.memory.write(self.offset() as usize, bytes);
+    }
+
+    /// Whether these are the bytes. It takes as long whatever they are.
+    pub fn is_met_by(&self, nonce: &Nonce) -> bool {
+        let differ = |sum: u8, (a, b): (&u8, &u8)| sum | std::hint::black_box(a ^ b);
+        self.nonce.iter().zip(nonce).fold(0, differ) == 0
+    }
+}
+
+impl Drop for Challenge {
+    fn drop(&mut self) {
+        self.write(&[0; 32]);
+        lock(&self.window.state).challenges &= !(1 << self.slot);
+    }
+}
+
+#[cfg(test)]
+#[path = "guest_window_tests.rs"]
+mod tests;

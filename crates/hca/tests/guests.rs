@@ -1,0 +1,355 @@
+//! Programs in virtual machines: windows instead of files, streams instead of sockets.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::guests::{Guest, TestWindow, part_of};
+use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, gid, next, until, wait_readable};
+use rustix::io::Errno;
+use uverbs::completion::Arm;
+use uverbs::qp::access;
+use uverbs::{
+    Backing, Bond, DirectPeer, Extent, Given, QpType, Refusal, Reply, Request, WindowKind, WorkRequest,
+    work::opcode,
+};
+
+fn asked(opcode: u8, id: u64) -> WorkRequest {
+    WorkRequest { id, opcode, flags: SIGNALED, ..WorkRequest::default() }
+}
+
+fn errno<T: std::fmt::Debug>(refused: Result<T, Refusal>) -> Errno {
+    Errno::from_raw_os_error(refused.unwrap_err().errno)
+}
+
+/// What of a window is used.
+fn used(guest: &Guest) -> u64 {
+    guest.own.window.describe().used
+}
+
+#[test]
+fn machines_with_windows_of_their_own_exchange_messages_through_the_daemon() {
+    let host = Host::new();
+    let guests = [host.guest(1, None), host.guest(2, None)];
+    let [mut a, mut b] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
+    for kind in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let (mut ca, mut cb) = (a.cq(64, None), b.cq(64, None));
+        let (mut qa, mut qb) = (a.qp(kind, &ca, None), b.qp(kind, &cb, None));
+        a.connect(&qa, kind, gid(2), qb.qpn);
+        b.connect(&qb, kind, gid(1), qa.qpn);
+        // Buffers of several parts, so that a message crosses their bounds.
+        let (ba, bb) =
+            (a.buffer_of(&[8192, 4096], access::ALL), b.buffer_of(&[4096, 4096, 4096], access::ALL));
+        let message: Vec<u8> = (0..1000_u32).map(|at| (at * 7 / 3) as u8).collect();
+        ba.write(7900, &message);
+        b.post_receive(&mut qb, 1, &[bb.segment(3500, 2000)]);
+        let mut send = asked(opcode::SEND, 2);
+        if kind == QpType::Ud {
+            let ah = a.handle(&Request::CreateAh { pd: a.pd, vector: common::vector(gid(2)) });
+            send = WorkRequest { ah, remote_qpn: qb.qpn, remote_qkey: 0x1234, ..send };
+        }
+        a.post_send(&mut qa, send, &[ba.segment(7900, 1000)]);
+        let (sent, received) = (next(&mut ca), next(&mut cb));
+        assert_eq!((sent.id, sent.status, received.id, received.status), (2, 0, 1, 0), "{kind:?}");
+        let header = if kind == QpType::Ud { 40 } else { 0 };
+        assert_eq!(bb.read(3500 + header, 1000), message);
+        if kind == QpType::Rc {
+            let write =
+                WorkRequest { address: bb.address + 4000, rkey: bb.key, ..asked(opcode::RDMA_WRITE, 3) };
+            a.post_send(&mut qa, write, &[ba.segment(7900, 1000)]);
+            assert_eq!(next(&mut ca).status, 0);
+            assert_eq!(bb.read(4000, 1000), message);
+            let read = WorkRequest { opcode: opcode::RDMA_READ, ..write };
+            a.post_send(&mut qa, read, &[ba.segment(100, 1000)]);
+            assert_eq!(next(&mut ca).status, 0);
+            assert_eq!(ba.read(100, 1000), message);
+            bb.write(8192, &41_u64.to_ne_bytes());
+            let add = WorkRequest {
+                address: bb.address + 8192,
+                rkey: bb.key,
+                compare_add: 1,
+                ..asked(opcode::ATOMIC_FETCH_AND_ADD, 4)
+            };
+            a.post_send(&mut qa, add, &[ba.segment(16, 8)]);
+            assert_eq!(next(&mut ca).status, 0);
+            assert_eq!(
+                (ba.read(16, 8), bb.read(8192, 8)),
+                (41_u64.to_ne_bytes().into(), 42_u64.to_ne_bytes().into())
+            );
+            let transport = guests[0].device.describe()[0].qps[0].transport;
+            assert_eq!(
+                (transport, &*guests[0].device.describe()[0].program.clone().unwrap()),
+                ("copy", &*comm())
+            );
+        }
+    }
+    drop((a, b));
+    until(|| guests.iter().all(|guest| used(guest) == 0 && guest.device.describe().is_empty()));
+    until(|| host.fabric.taken() == (0, 0));
+}
+
+fn comm() -> String {
+    std::fs::read_to_string("/proc/self/comm").unwrap().trim_end().into()
+}
+
+#[test]
+fn machines_and_containers_reach_each_other() {
+    let host = Host::new();
+    let (guest, _device) = (host.guest(1, None), host.device(2));
+    let (mut a, mut b) = (App::join(&guest.endpoint).unwrap(), App::attach(&host.socket(2)));
+    let (mut ca, mut cb) = (a.cq(64, None), b.cq(64, None));
+    let (mut qa, mut qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(2), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
+    let (ba, bb) = (a.buffer(4096, access::ALL), vec![7; 4096]);
+    let kb = b.register(&bb, access::ALL);
+    for (id, ours) in [(1, true), (2, false)] {
+        if ours {
+            b.post_receive(&mut qb, id, &[common::segment(&bb[..8], kb)]);
+            ba.write(0, b"by a VM!");
+            a.post_send(&mut qa, asked(opcode::SEND, id), &[ba.segment(0, 8)]);
+        } else {
+            a.post_receive(&mut qa, id, &[ba.segment(100, 8)]);
+            b.post_send(&mut qb, asked(opcode::SEND, id), &[common::segment(&bb[..8], kb)]);
+        }
+        assert_eq!((next(&mut ca).status, next(&mut cb).status), (0, 0));
+    }
+    assert_eq!((&bb[..8], &ba.read(100, 8)[..]), (&b"by a VM!"[..], &b"by a VM!"[..]));
+}
+
+#[test]
+fn programs_sleep_until_an_event_comes_by_their_stream() {
+    let host = Host::new();
+    let guests = [host.guest(1, None), host.guest(2, None)];
+    let [mut a, mut b] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
+    let (reply, given) = b.ask_all(&Request::CreateChannel).unwrap();
+    let (Reply::Handle(channel), [Given::Stream(_)]) = (reply, &given[..]) else { panic!("{given:?}") };
+    let events = b.dial.socket(given.into_iter().next().unwrap()).unwrap();
+    let (mut ca, mut cb) = (a.cq(64, None), b.cq(64, Some(channel)));
+    let (mut qa, mut qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(2), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
+    for id in 0..20 {
+        cb.queue.arm(if id % 2 == 0 { Arm::Any } else { Arm::Solicited });
+        b.post_receive(&mut qb, id, &[]);
+        let flags = SIGNALED | SOLICITED;
+        a.post_send(&mut qa, WorkRequest { flags, ..asked(opcode::SEND, id) }, &[]);
+        wait_readable(&events);
+        let mut event = [0; 4];
+        assert_eq!(rustix::io::read(&events, &mut event), Ok(4));
+        assert_eq!(u32::from_ne_bytes(event), cb.handle);
+        assert_eq!((next(&mut cb).id, next(&mut ca).status), (id, 0));
+    }
+    // Asynchronous events come, too: a device that closes ends them.
+    let [one, two] = guests;
+    drop(two.device);
+    until(|| rustix::io::read(&b.events, &mut [0; 8]) == Ok(0));
+    drop(one);
+}
+
+/// What comes with an answer to [`Request::Direct`].
+fn direct(app: &mut App, qpn: u32) -> (DirectPeer, Vec<Given>) {
+    let (reply, given) = app.ask_all(&Request::Direct { qpn }).unwrap();
+    let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
+    (peer, given)
+}
+
+#[test]
+fn who_has_a_window_in_common_shares_memory_whatever_it_is() {
+    let host = Host::new();
+    let common = TestWindow::new(WindowKind::Common, 99);
+    let guests = [TRUSTING, TRUSTING + 1].map(|number| host.guest(number, Some(&common)));
+    let container = host.device(TRUSTING + 2);
+    container.set_windows(None, Some(common.window.clone())).unwrap();
+    let a = App::join(&guests[0].endpoint).unwrap();
+    let b = App::join(&guests[1].endpoint).unwrap();
+    let c = App::attach(&host.socket(TRUSTING + 2));
+    let mut apps = [a, b, c];
+    for (from, to) in [(0, 1), (0, 2), (2, 0), (2, 2)] {
+        let [gid_of, gid_to] = [from, to].map(|at| gid(TRUSTING + at as u8));
+        let (reply, _) = apps[to].ask_all(&Request::CreateChannel).unwrap();
+        let Reply::Handle(channel) = reply else { panic!("{reply:?}") };
+        let cqs = [apps[from].cq(64, None), apps[to].cq(64, Some(channel))];
+        let qps = [apps[from].qp(QpType::Rc, &cqs[0], None), apps[to].qp(QpType::Rc, &cqs[1], None)];
+        apps[from].connect(&qps[0], QpType::Rc, gid_to, qps[1].qpn);
+        apps[to].connect(&qps[1], QpType::Rc, gid_of, qps[0].qpn);
+        let (peer, given) = direct(&mut apps[from], qps[0].qpn);
+        let is_local = from == 2 && to == 2;
+        assert_eq!((peer.has_channel, peer.has_socket), (true, is_local));
+        assert_eq!(given.len(), 6 + usize::from(is_local));
+        for (at, given) in given.iter().enumerate() {
+            match given {
+                Given::Part(part) => assert!(from < 2 && part.window == WindowKind::Common),
+                Given::Window(_, part) => assert!(from == 2 && part.window == WindowKind::Common),
+                Given::Descriptor(_) => assert!(is_local && (at == 0 || at == 6)),
+                Given::Stream(_) => panic!("{given:?}"),
+            }
+        }
+        // The bond works from this end, and the peer's region is found.
+        let mut given = given.into_iter();
+        let bond = Bond::new(apps[from].windows.map(given.next().unwrap(), Bond::BYTES).unwrap());
+        assert!(bond.enter());
+        bond.leave();
+        let buffer = apps[to].buffer_of(&[4096, 8192], access::ALL);
+        buffer.write(4090, b"across the bound");
+        let (reply, given) =
+            apps[from].ask_all(&Request::Pages { qpn: qps[0].qpn, rkey: buffer.key }).unwrap();
+        let Reply::Pages { address, len, file } = reply else { panic!("{reply:?}") };
+        assert_eq!((address, len, file >> 63), (buffer.address, 12288, 1));
+        let memory = apps[from].windows.map_all(given, len as usize).unwrap();
+        let mut seen = [0; 16];
+        assert!(memory.read(4090, &mut seen));
+        assert_eq!(&seen, b"across the bound");
+        let all = apps[from].ask(&Request::Memory { qpn: qps[0].qpn });
+        assert_eq!(all.is_ok(), is_local, "no descriptor gets out of a virtual machine or into it");
+    }
+    let described = common.window.describe();
+    assert_eq!((described.kind, &*described.name, described.programs.len()), (WindowKind::Common, "vm99", 3));
+    let mut users: Vec<_> =
+        described.programs.into_iter().map(|it| (it.guest, it.program.is_some())).collect();
+    users.sort();
+    assert_eq!(users, [("vm10".to_owned(), false), ("vm8".to_owned(), true), ("vm9".to_owned(), true)]);
+    drop(apps);
+    until(|| common.window.describe().used == 0 && guests.iter().all(|guest| used(guest) == 0));
+}
+
+#[test]
+fn who_has_no_window_in_common_shares_nothing() {
+    let host = Host::new();
+    let guest = host.guest(TRUSTING, None);
+    let _device = host.device(TRUSTING + 1);
+    let (mut a, mut b) = (App::join(&guest.endpoint).unwrap(), App::attach(&host.socket(TRUSTING + 1)));
+    assert!(!a.info.is_trusting && b.info.is_trusting);
+    let (ca, cb) = (a.cq(64, None), b.cq(64, None));
+    let (qa, qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+    for (app, qpn) in [(&mut a, qa.qpn), (&mut b, qb.qpn)] {
+        assert_eq!(errno(app.ask(&Request::Direct { qpn })), Errno::AGAIN);
+    }
+}
+
+#[test]
+fn only_what_a_program_has_is_a_region_of_it() {
+    let host = Host::new();
+    let guest = host.guest(1, None);
+    let [mut a, mut b] = [(); 2].map(|()| App::join(&guest.endpoint).unwrap());
+    let (mine, theirs) = (part_of(&a.pages(3 * 4096).unwrap()[0]), part_of(&b.pages(3 * 4096).unwrap()[0]));
+    let at = 0x10_0000_0000;
+    let extent =
+        |address, part: uverbs::Part| Extent { address, len: part.len, backing: Backing::Window(part) };
+    let piece =
+        |part: uverbs::Part, from: u64, len: u64| uverbs::Part { offset: part.offset + from, len, ..part };
+    let page = 4096;
+    let (first, second) = (piece(mine, 0, page), piece(mine, page, page));
+    let wrong: [(u64, u64, Vec<Extent>); 12] = [
+        // Of another program, partly of another, out of the window, of no window.
+        (at, 8, vec![extent(at, theirs)]),
+        (at, 8, vec![extent(at, piece(mine, page, 3 * page))]),
+        (at, 8, vec![extent(at, piece(mine, 1 << 40, page))]),
+        (at, 8, vec![extent(at, piece(mine, 0, u64::MAX - page + 1))]),
+        (at, 8, vec![extent(at, uverbs::Part { window: WindowKind::Common, ..mine })]),
+        // No whole pages.
+        (at + 8, 8, vec![extent(at + 8, mine)]),
+        (at, 8, vec![extent(at, piece(mine, 0, 100))]),
+        (at, 8, vec![Extent { len: page, ..extent(at, mine) }]),
+        // Not one after the other; a file that did not come.
+        (at, 8, vec![extent(at, first), extent(at, second)]),
+        (at, 8, vec![extent(at + page, second), extent(at, first)]),
+        (u64::MAX - page + 1, 8, vec![extent(u64::MAX - page + 1, first), extent(0, second)]),
+        (at, 8, vec![Extent { address: at, len: page, backing: Backing::File }]),
+    ];
+    for (address, len, extents) in &wrong {
+        let refused = errno(a.register_at((*address, *len), extents, 0));
+        assert!(matches!(refused, Errno::INVAL | Errno::BADF), "{extents:?}: {refused}");
+    }
+    // Not all of the region; nothing of it.
+    for (address, len, extents) in [
+        (at, page + 1, vec![extent(at, first)]),
+        (at - 1, 8, vec![extent(at, first)]),
+        (at, 8, vec![]),
+        (at + page, 1, vec![extent(at, first)]),
+    ] {
+        assert_eq!(errno(a.register_at((address, len), &extents, 0)), Errno::OPNOTSUPP);
+    }
+    let many: Vec<_> = (0..513).map(|at_page| extent(at + at_page * page, first)).collect();
+    assert_eq!(errno(a.register_at((at, 8), &many, 0)), Errno::NOMEM);
+    let key = a.register_at((at + 5, page), &[extent(at, first), extent(at + page, second)], 0).unwrap();
+    // It keeps what is given back, until it is gone.
+    let before = used(&guest);
+    assert_eq!(errno(b.ask(&Request::FreePages { part: mine })), Errno::INVAL);
+    assert_eq!(errno(a.ask(&Request::FreePages { part: first })), Errno::INVAL);
+    a.ask(&Request::FreePages { part: mine }).unwrap();
+    assert_eq!(errno(a.ask(&Request::FreePages { part: mine })), Errno::INVAL);
+    assert_eq!(used(&guest), before);
+    let moves = Request::ReregMr { mr: key, pd: None, range: Some((at, 8)), access: None };
+    assert_eq!(errno(a.ask(&moves)), Errno::OPNOTSUPP);
+    a.ask(&Request::DeregMr { mr: key }).unwrap();
+    assert_eq!(used(&guest), before - 3 * page);
+    // An implicit region would be all memory.
+    let everything = access::ON_DEMAND;
+    assert_eq!(errno(a.register_at((0, u64::MAX), &[], everything)), Errno::OPNOTSUPP);
+}
+
+#[test]
+fn an_exhausted_window_is_no_memory_and_everything_comes_back() {
+    let host = Host::new();
+    let guest = host.guest(1, None);
+    let mut a = App::join(&guest.endpoint).unwrap();
+    let base = used(&guest);
+    let mut taken = 0;
+    while let Ok(given) = a.pages(1 << 20) {
+        taken += given.iter().map(|given| part_of(given).len).sum::<u64>();
+    }
+    assert_eq!(used(&guest) - base, taken);
+    assert_eq!(errno(a.pages(1 << 20)), Errno::NOMEM);
+    assert_eq!(errno(a.pages(u64::MAX)), Errno::NOMEM);
+    assert_eq!(errno(a.ask(&Request::CreateCq { entries: 1 << 20, channel: None })), Errno::NOMEM);
+    drop(a);
+    until(|| used(&guest) == 0);
+    // A program of the host gets no pages where there are none.
+    let mut local = App::attach(&host.socket(1));
+    assert_eq!(errno(local.pages(4096)), Errno::OPNOTSUPP);
+}
+
+#[test]
+fn a_closing_device_leaves_pages_to_programs_until_they_give_them_back() {
+    let host = Host::new();
+    let guest = host.guest(1, None);
+    let own = guest.own.clone();
+    let mut a = App::join(&guest.endpoint).unwrap();
+    let buffer = a.buffer(8192, access::ALL);
+    buffer.write(0, b"my heap");
+    drop(guest);
+    until(|| own.window.describe().used == 0);
+    assert_eq!(buffer.read(0, 7), b"my heap");
+    let left = own.window.describe().left;
+    assert!(left > 8192);
+    // It connects to the next device.
+    let guest = host.guest_with(1, own.clone(), None);
+    let mut again = App::join(&guest.endpoint).unwrap();
+    let Extent { backing: Backing::Window(part), .. } = buffer.extents[0] else { panic!() };
+    again.ask(&Request::FreePages { part }).unwrap();
+    assert_eq!((buffer.read(0, 7), own.window.describe().left), (vec![0; 7], left - 8192));
+    drop(a);
+}
+
+#[test]
+fn a_window_that_goes_takes_its_programs_along_and_nobody_else() {
+    let host = Host::new();
+    let guests = [host.guest(1, None), host.guest(2, None)];
+    let [mut a, mut b] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
+    let other = a.cq(64, None);
+    rustix::fs::ftruncate(&*guests[0].own.file, 0).unwrap();
+    // Its thread finds that out when it touches the window.
+    until(|| a.connection.send(&Request::QueryPort, &[]).is_err());
+    assert_eq!(rustix::io::read(&a.events, &mut [0; 8]), Ok(0));
+    assert!(App::join(&guests[0].endpoint).is_err());
+    b.ask(&Request::QueryPort).unwrap();
+    std::mem::forget(other);
+    std::mem::forget(a);
+    // One that is exchanged ends its programs, too.
+    let new = TestWindow::new(WindowKind::Own, 2);
+    guests[1].device.set_windows(Some(new.window.clone()), None).unwrap();
+    until(|| rustix::io::read(&b.events, &mut [0; 8]) == Ok(0));
+    until(|| guests[1].own.window.describe().left > 0);
+}
