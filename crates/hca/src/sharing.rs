@@ -2,6 +2,7 @@
 
 use crate::holders::Process;
 use crate::ids::{CqId, Qpn};
+use crate::kept::Kept;
 use crate::keys::KeyUsers;
 use std::sync::Arc;
 use uverbs::{Bond, Hold, Parcels};
@@ -116,6 +117,9 @@ pub(crate) struct Sharing {
     pub inbound: Option<InboundBond>,
     /// The application stores messages in the queues of the peer.
     pub outbound: Option<Bond>,
+    /// The memory of the last such bond. Pages of a window are not used for anything else while the application's
+    /// library may look there to see whether the bond is closed: until it gets another one.
+    pub last_outbound: Option<Kept>,
     /// What closed bonds counted.
     pub traffic: DirectTraffic,
     /// The trust in which memory is or was shared with the peer.
@@ -149,7 +153,8 @@ impl Sharing {
     }
 
     /// Sets where the application stores messages from now on.
-    pub fn set_outbound(&mut self, bond: Bond) {
+    pub fn set_outbound(&mut self, bond: Bond, memory: Kept) {
+        self.last_outbound = Some(memory);
         if let Some(old) = self.outbound.replace(bond) {
             self.traffic.add(false, old.counted());
         }

@@ -100,7 +100,7 @@ impl Client {
         let [Some(theirs), Some(regions), Some(own_cq)] = own else { return refused() };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.context.regions.limit, cq.entries);
         endpoint.sharing.trust = self.context.adapter.spec().trust.clone();
-        endpoint.sharing.set_outbound(Bond::new(bond));
+        endpoint.sharing.set_outbound(Bond::new(bond), grant.bond);
         let mut along = vec![theirs];
         along.append(&mut grant.first);
         along.extend([regions, own_cq]);
