@@ -319,6 +319,8 @@ impl Desk {
         let ready: Vec<_> = wanted.iter().map(|it| !it.revents().is_empty()).collect();
         drop(wanted);
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        // It may have waited long.
+        let now = monotonic();
         let (listeners, streams) = ready[1..].split_at(self.listeners.len());
         let mut streams = streams.iter();
         let shared = &self.shared;
