@@ -541,6 +541,7 @@ impl Client {
 
     fn leave(mut self) {
         self.say_goodbye();
+        self.await_writers();
         for (qpn, qp) in &mut self.qps {
             self.context.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.context.counters);

@@ -144,6 +144,11 @@ impl Source {
         self.fault.get().is_some() || self.shares.iter().any(|share| share.mapping.fault.get().is_some())
     }
 
+    /// Whether the memory is of windows, where somebody else gets it next.
+    pub const fn is_of_windows(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
     /// Whether peers of the same trust could map what this provides.
     pub fn is_common(&self) -> bool {
         self.reach.is_local || self.reach.windows.common.is_some()

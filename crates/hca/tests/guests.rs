@@ -213,6 +213,40 @@ fn who_has_a_window_in_common_shares_memory_whatever_it_is() {
 }
 
 #[test]
+fn nobody_gets_memory_in_which_a_peer_is_still_at_work() {
+    let host = Host::new();
+    let common = TestWindow::new(WindowKind::Common, 99);
+    let guests = [TRUSTING, TRUSTING + 1].map(|number| host.guest(number, Some(&common)));
+    for peer_dies in [false, true] {
+        let [mut a, mut b] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
+        let (ca, cb) = (a.cq(64, None), b.cq(64, None));
+        let (qa, qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+        a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+        b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+        let buffer = b.buffer(4096, access::ALL);
+        let given = direct(&mut a, qa.qpn).1;
+        let bond = Bond::new(a.windows.map(given.into_iter().next().unwrap(), Bond::BYTES).unwrap());
+        // The peer keeps the page of the bond, in which it looks.
+        let is_kept = || {
+            let guest = format!("vm{}", TRUSTING + 1);
+            common.window.describe().programs.iter().any(|it| it.guest == guest && it.bytes > 4096)
+        };
+        assert!(bond.enter());
+        drop(b);
+        until(|| bond.is_closed());
+        buffer.write(0, b"late");
+        assert_eq!((buffer.read(0, 4), is_kept()), (b"late".into(), true));
+        if peer_dies {
+            drop(a)
+        } else {
+            bond.leave()
+        }
+        until(|| !is_kept());
+        assert_eq!(buffer.read(0, 4), [0; 4]);
+    }
+}
+
+#[test]
 fn who_has_no_window_in_common_shares_nothing() {
     let host = Host::new();
     let guest = host.guest(TRUSTING, None);

@@ -10,12 +10,15 @@ use crate::qp::Qp;
 use crate::question::Question;
 use crate::refusal::Answer;
 use crate::sharing::{ClosedBond, InboundBond, Invalidation, is_of};
-use crate::unshare::SOON;
+use crate::unshare::{AGAIN, SOON};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use uverbs::qp::mask;
 use uverbs::{Bond, Left, Point, QpState, Request, SocketError, left, point};
+
+/// How often a thread that ends checks peers that take long.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// A request that waits for the end of sharing.
 #[derive(Debug)]
@@ -232,6 +235,24 @@ impl Client {
             .values()
             .filter_map(|qp| qp.endpoint.sharing_peer())
             .for_each(|peer| _ = peer.ask(Question::PeerGone));
+    }
+
+    /// Waits for peers that are still at work in the application's memory, if that is of a window: the next program to
+    /// get it must not have them there.
+    pub(crate) fn await_writers(&self) {
+        let may_write = |qp: &Qp| {
+            let inbound = qp.endpoint.sharing.inbound.as_ref();
+            inbound.is_some_and(|inbound| inbound.bond.turn().is_some() && !inbound.is_gone())
+        };
+        let are_there = || {
+            self.qps.values().any(may_write) || self.context.closed_bonds.iter().any(ClosedBond::may_write)
+        };
+        let mut pause = AGAIN;
+        // What a device that closes leaves is nobody's.
+        while self.context.source.is_of_windows() && !self.context.adapter.is_closing() && are_there() {
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(LONGEST);
+        }
     }
 
     /// Whether the application has closed its connection. False if the device closed it.
