@@ -165,6 +165,8 @@ impl Source {
                 Ok(pages) => {
                     let pages = pages.into_iter().next().ok_or_else(|| no_memory("no pages"))?;
                     let memory = pages.first(bytes).ok_or_else(|| no_memory("no pages"))?;
+                    // Whoever had the pages may have written there since, and queues begin with zeros.
+                    memory.clear();
                     return Ok((memory, Kept::Pages(pages)));
                 }
                 Err(refusal) => refused = refusal,
@@ -182,7 +184,9 @@ impl Source {
         let common = self.reach.windows.common.as_ref()?;
         let share = self.shares.iter().find(|share| Arc::ptr_eq(&share.window, common))?;
         let pages = share.take(bytes as u64, false).ok()?.into_iter().next()?;
-        Some((pages.first(bytes)?, Kept::Pages(pages)))
+        let memory = pages.first(bytes)?;
+        memory.clear();
+        Some((memory, Kept::Pages(pages)))
     }
 
     /// Memory that a program with this reach can map, too. `None` if there is none.

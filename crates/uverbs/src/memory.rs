@@ -273,6 +273,12 @@ impl Memory {
         true
     }
 
+    /// Zeroes all of it.
+    pub fn clear(&self) {
+        // SAFETY: within the mapping.
+        unsafe { std::ptr::write_bytes(self.start.as_ptr(), 0, self.len) };
+    }
+
     /// Copies bytes from it, which others may be writing. False if they are not all inside.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
