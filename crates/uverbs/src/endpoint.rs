@@ -291,6 +291,10 @@ impl Window {
         Ok(Self { file: Arc::new(file), base, header })
     }
 
+    fn inode(&self) -> Option<u64> {
+        Some(rustix::fs::fstat(&self.file).ok()?.st_ino)
+    }
+
     /// The challenge at an offset.
     fn read(&self, offset: u64) -> Option<Nonce> {
         let mut nonce = Nonce::default();
@@ -321,15 +325,33 @@ impl Windows {
         match given {
             Given::Window(file, part) => Ok((Arc::new(file), DATA, part)),
             Given::Part(part) => {
-                let window = match part.window {
-                    WindowKind::Own => &self.own,
-                    WindowKind::Common => &self.common,
-                };
                 let is_inside = |window: &&Window| part.end().is_some_and(|end| end <= window.header.len);
-                let window = window.as_ref().filter(is_inside).ok_or(MemoryError::NoPart)?;
+                let window = self.of(part.window).filter(is_inside).ok_or(MemoryError::NoPart)?;
                 Ok((window.file.clone(), window.base, part))
             }
             Given::Descriptor(_) | Given::Stream(_) => Err(MemoryError::NoPart),
+        }
+    }
+
+    /// Identifies the window of a part, by the inode of its file or device.
+    #[must_use]
+    pub fn inode(&self, given: &Given) -> Option<u64> {
+        match given {
+            Given::Window(file, _) => Some(rustix::fs::fstat(file).ok()?.st_ino),
+            Given::Part(part) => self.of(part.window)?.inode(),
+            Given::Descriptor(_) | Given::Stream(_) => None,
+        }
+    }
+
+    /// The same of all windows of a program in a virtual machine.
+    pub fn inodes(&self) -> impl Iterator<Item = u64> {
+        self.own.iter().chain(&self.common).filter_map(Window::inode)
+    }
+
+    const fn of(&self, kind: WindowKind) -> Option<&Window> {
+        match kind {
+            WindowKind::Own => self.own.as_ref(),
+            WindowKind::Common => self.common.as_ref(),
         }
     }
 

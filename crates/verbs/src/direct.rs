@@ -108,30 +108,31 @@ impl Direct {
         let channel = if peer.has_socket { given.pop().and_then(Given::descriptor) } else { None };
         let [bond, qp, cq, regions, own_regions, own_cq] =
             <[Given; 6]>::try_from(given).map_err(|_| libc::EIO)?;
+        let map = |given, len| link.map_of_peer(vec![given], len);
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
             return Err(libc::EIO);
         }
-        let qp = Arc::new(link.map(qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let qp = Arc::new(map(qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
         let receives = match shared {
             Some(queue) => {
-                let queue = Arc::new(link.map(queue, peer.receive.end())?);
+                let queue = Arc::new(map(queue, peer.receive.end())?);
                 SharedSource::new(queue, peer.receive, peer.taker).map(Receives::Shared)
             }
             None => WorkSource::new(qp.clone(), peer.receive).map(Receives::Own),
         };
         let table = |given, regions| match given {
             Given::Descriptor(file) => RegionTable::open(file, regions).map_err(|_| libc::EIO),
-            part => Ok(RegionTable::new(link.map(part, RegionTable::bytes(regions))?, regions)),
+            part => Ok(RegionTable::new(map(part, RegionTable::bytes(regions))?, regions)),
         };
         Ok(Self {
-            bond: Bond::new(link.map(bond, Bond::BYTES)?),
+            bond: Bond::new(map(bond, Bond::BYTES)?),
             receives: receives.map_err(|_| libc::EIO)?,
             parcels: Parcels::new(qp, peer.parcels).map_err(|_| libc::EIO)?,
-            peer_cq: CompletionSink::new(link.map(cq, bytes(peer.entries))?, peer.entries),
+            peer_cq: CompletionSink::new(map(cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
             windows: Windows::default(),
             own_regions: table(own_regions, peer.own_regions)?,
-            own_cq: CompletionSink::new(link.map(own_cq, bytes(peer.own_entries))?, peer.own_entries),
+            own_cq: CompletionSink::new(map(own_cq, bytes(peer.own_entries))?, peer.own_entries),
             memory: Far::Unknown,
             channel,
             is_untold: false,
@@ -148,10 +149,10 @@ impl Direct {
         self.bond.is_closed()
     }
 
-    /// Maps memory of the peer that was found not to be mapped yet.
+    /// Maps memory of the peer that was found not to be mapped yet. Returns whether some was mapped now.
     #[inline]
-    pub fn open_window(&mut self, link: &Link, qpn: u32) {
-        self.windows.open(link, qpn, &self.peer_regions);
+    pub fn open_window(&mut self, link: &Link, qpn: u32) -> bool {
+        self.windows.is_wanted() && self.windows.open(link, qpn, &self.peer_regions)
     }
 
     /// Requests access to the peer's memory that can't be mapped, if a message needs it. Returns whether it was
@@ -453,7 +454,7 @@ impl Direct {
         len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
     }
 
-    /// Whether all places are accessible. What is missing is requested, and this time the device does the work.
+    /// Whether all places are accessible. What is missing is requested; if it is not granted, the device does the work.
     #[inline]
     fn reach(&mut self) -> Option<()> {
         let is_near = |place: &Place| place.window.is_some() || place.len == 0;

@@ -29,6 +29,7 @@ pub mod gid;
 mod kernel;
 pub mod link;
 mod lock;
+mod lost;
 mod mapping;
 pub mod memory;
 pub mod memory_window;

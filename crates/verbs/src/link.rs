@@ -3,6 +3,7 @@
 use crate::control::Control;
 use crate::errno::Outcome;
 use crate::feed::Feed;
+use crate::lost;
 use crate::moved_pages::{self, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -11,10 +12,10 @@ use std::ffi::c_int;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use uverbs::{
-    DeviceInfo, Dial, Doorbells, Endpoint, Given, JoinError, Joined, Lent, Memory, PAGE, Refusal, Reply,
-    Request, Rung, Windows,
+    DeviceInfo, Dial, Doorbells, Endpoint, Given, JoinError, Joined, Lent, Memory, PAGE, Part, Refusal,
+    Reply, Request, Rung, Windows,
 };
 
 /// A device that was greeted.
@@ -30,6 +31,8 @@ pub struct Link {
     dead: AtomicBool,
     is_remote: bool,
     has_window: bool,
+    /// What it gave of windows for its queues, with their inodes.
+    parts: Mutex<Vec<(u64, Part)>>,
 }
 
 /// The address in this process by which peers recognise it.
@@ -73,12 +76,15 @@ impl Link {
         };
         let [doorbells, wake, events] = <[Given; 3]>::try_from(given).map_err(|_| libc::EPROTO)?;
         let has_window = !matches!(doorbells, Given::Descriptor(_));
-        let doorbells = windows.map(doorbells, Doorbells::bytes(info.doorbells)).map_err(|_| libc::EIO)?;
+        let mut parts = Vec::new();
+        let doorbells = map(&windows, doorbells, Doorbells::bytes(info.doorbells), &mut parts)?;
         let doorbells = Doorbells::new(doorbells, info.doorbells);
         let socket = |given| dial.socket(given).map_err(|error: JoinError| error.errno());
         let (wake, events) = (socket(wake)?, Feed::new(socket(events)?, None)?);
-        let (control, dead) = (Arc::new(control), AtomicBool::new(false));
-        Ok(Self { control, windows, dial, doorbells, wake, events, info, dead, is_remote, has_window })
+        let known: Vec<_> = windows.inodes().chain(parts.iter().map(|(inode, _)| *inode)).collect();
+        lost::give_back(&control, &known);
+        let (control, dead, parts) = (Arc::new(control), AtomicBool::new(false), Mutex::new(parts));
+        Ok(Self { parts, control, windows, dial, doorbells, wake, events, info, dead, is_remote, has_window })
     }
 
     /// The device's properties.
@@ -112,19 +118,19 @@ impl Link {
         &self.control
     }
 
-    /// Maps memory that came with an answer.
+    /// Maps memory that came with an answer, which the device made for this program.
     ///
     /// # Errors
     /// `EIO` if it is not as agreed, or can't be mapped.
     pub fn map(&self, given: Given, len: usize) -> Outcome<Memory> {
-        self.windows.map(given, len).map_err(|_| libc::EIO)
+        map(&self.windows, given, len, &mut self.parts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same for memory in several parts.
+    /// Maps memory of a peer, in one part or more.
     ///
     /// # Errors
     /// As of [`Self::map`].
-    pub fn map_all(&self, given: Vec<Given>, len: usize) -> Outcome<Memory> {
+    pub fn map_of_peer(&self, given: Vec<Given>, len: usize) -> Outcome<Memory> {
         self.windows.map_all(given, len).map_err(|_| libc::EIO)
     }
 
@@ -250,7 +256,19 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         moved_pages::forget(&self.control);
+        if self.is_dead() {
+            let parts = self.parts.get_mut().unwrap_or_else(PoisonError::into_inner);
+            parts.drain(..).for_each(|(window, part)| lost::note(window, part));
+        }
     }
+}
+
+/// Maps memory that a device made, and notes what it is of a window.
+fn map(windows: &Windows, given: Given, len: usize, parts: &mut Vec<(u64, Part)>) -> Outcome<Memory> {
+    if let Given::Part(part) | Given::Window(_, part) = &given {
+        parts.extend(windows.inode(&given).map(|inode| (inode, *part)));
+    }
+    windows.map(given, len).map_err(|_| libc::EIO)
 }
 
 /// Bytes of a page, as the kernel has them here, must be those of a window's.

@@ -133,8 +133,8 @@ unsafe fn perform(
     // SAFETY: the caller's promise.
     let mut done = unsafe { direct.perform(&sender, request, list, inline) };
     let link = &qp.context().link;
-    direct.open_window(link, qp.number());
-    if direct.open_memory(link, qp.number()) {
+    let has_more = direct.open_window(link, qp.number()) | direct.open_memory(link, qp.number());
+    if has_more && done.is_none() {
         // SAFETY: the caller's promise; nothing of it was executed.
         done = unsafe { direct.perform(&sender, request, list, inline) };
     }

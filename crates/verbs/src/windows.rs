@@ -69,18 +69,22 @@ impl Windows {
         self.list.get(window)?.pages.as_ref()
     }
 
-    /// Opens the wanted window, if there is one.
-    pub fn open(&mut self, link: &Link, qpn: u32, regions: &RegionTable) {
-        let Some((key, file)) = self.wanted.take() else { return };
+    /// Opens the wanted window, if there is one. Returns whether it is open.
+    #[cold]
+    pub fn open(&mut self, link: &Link, qpn: u32, regions: &RegionTable) -> bool {
+        let Some((key, file)) = self.wanted.take() else { return false };
         self.list.retain(|window| window.is_there(regions));
         let pages = match link.ask_for(&Request::Pages { qpn, rkey: key }) {
             Ok((Reply::Pages { address, len, file }, given)) => {
-                let memory = usize::try_from(len).ok().and_then(|len| link.map_all(given, len).ok());
+                let memory = usize::try_from(len).ok().and_then(|len| link.map_of_peer(given, len).ok());
                 memory.map(|memory| SharedPages::new(memory, address, file))
             }
             _ => None,
         };
-        self.list.push(Window { key, file, pages: pages.filter(|pages| pages.file() == file) });
+        let pages = pages.filter(|pages| pages.file() == file);
+        let is_open = pages.is_some();
+        self.list.push(Window { key, file, pages });
+        is_open
     }
 
     /// Closes windows of regions that are gone, and allows another request for those that were not available.

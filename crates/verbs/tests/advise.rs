@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -42,7 +43,7 @@ fn present(start: *mut u8, pages: usize) -> Vec<u8> {
 
 #[test]
 fn it_is_announced() {
-    let two = Two::new(false);
+    let two = Two::on(Way::Copied);
     // SAFETY: numbers, which may all be zero.
     let mut attr: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
     // SAFETY: the context is the test's, and there is as much room as is said.
@@ -56,7 +57,7 @@ fn it_is_announced() {
 
 #[test]
 fn pages_are_fetched_and_nothing_else() {
-    let two = Two::new(false);
+    let two = Two::on(Way::Copied);
     let (pages, pd) = (map(8), two.a.pd);
     let [all, read_only, plain] = [1 | ON_DEMAND, ON_DEMAND, 1].map(|it| register(pd, pages, 6 * PAGE, it));
     let advised = |mr: *mut ibv_mr, advice, flags, from: usize, length: usize| {
@@ -105,8 +106,8 @@ fn pages_are_fetched_and_nothing_else() {
 /// Includes memory that is mapped after its registration.
 #[test]
 fn a_region_may_be_all_there_is() {
-    for shares in [false, true] {
-        let two = Two::new(shares);
+    for way in [Way::Copied, Way::Shared] {
+        let two = Two::on(way);
         let mr = register(two.b.pd, null_mut(), usize::MAX, 15 | ON_DEMAND);
         let mut from = Buffer::new(two.a.pd, &[7; 8]);
         let to = map(1);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -50,7 +51,7 @@ fn iterate(cq: *mut ibv_cq, within: impl FnOnce()) -> Vec<(u64, u32)> {
 
 #[test]
 fn in_the_middle_of_ones_own_iteration() {
-    let two = Two::new(true);
+    let two = Two::on(Way::Shared);
     let mut to = Buffer::new(two.b.pd, &[0; 8]);
     two_messages(&two, &mut to);
     let seen = iterate(two.b.cqs[1], || {
@@ -64,7 +65,7 @@ fn in_the_middle_of_ones_own_iteration() {
 
 #[test]
 fn in_the_middle_of_another_threads_iteration() {
-    let two = Two::new(true);
+    let two = Two::on(Way::Shared);
     let mut to = Buffer::new(two.b.pd, &[0; 8]);
     two_messages(&two, &mut to);
     let shared = Both(&mut to);
@@ -93,7 +94,7 @@ fn share_a_cpu() {
 
 #[test]
 fn while_another_thread_polls() {
-    let two = Two::new(true);
+    let two = Two::on(Way::Shared);
     share_a_cpu();
     let (ends, received) = (AtomicBool::new(false), AtomicU64::new(0));
     let cq = Both(two.b.cqs[1]);

@@ -1,7 +1,9 @@
-//! Two applications, each on its own device: the results are the same whether or not they share memory.
+//! Two applications, each on its own device: the results are the same whether or not they share memory, and whether
+//! or not they use their devices as programs in virtual machines do.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -33,8 +35,8 @@ fn seen(wc: &ibv_wc) -> (u64, u32, u32, u32, u32, u32) {
 }
 
 /// Messages that fit into a completion and longer ones, in one segment and in two.
-fn messages(shares: bool) {
-    let two = Two::new(shares);
+fn messages(way: Way) {
+    let two = Two::on(way);
     let lengths = [0, 1, 8, 39, 40, 41, 64, 4096, 100_000];
     for (round, len) in lengths.into_iter().enumerate() {
         let message = pattern(len, round);
@@ -65,8 +67,8 @@ fn messages(shares: bool) {
 }
 
 /// Inline data is copied when the request is posted; more requests are posted at once than the peer has receives.
-fn order(shares: bool) {
-    let two = Two::new(shares);
+fn order(way: Way) {
+    let two = Two::on(way);
     let mut room = Buffer::new(two.b.pd, &[0; 4]);
     let sge = room.sge();
     let part = |at: u32| ibv_sge { addr: sge.addr + u64::from(at), length: 1, ..sge };
@@ -102,8 +104,8 @@ fn order(shares: bool) {
 }
 
 /// An inline message may come from several segments, or from none.
-fn inline_in_parts(shares: bool) {
-    let two = Two::new(shares);
+fn inline_in_parts(way: Way) {
+    let two = Two::on(way);
     let mut room = Buffer::new(two.b.pd, &[b'.'; 64]);
     let bytes = pattern(64, 3);
     let part = |at: usize, length| ibv_sge { addr: bytes[at..].as_ptr() as u64, length, lkey: 0 };
@@ -124,8 +126,8 @@ fn inline_in_parts(shares: bool) {
 }
 
 /// Memory is written and read, with and without notifying the peer.
-fn remote_memory(shares: bool) {
-    let two = Two::new(shares);
+fn remote_memory(way: Way) {
+    let two = Two::on(way);
     // The last one is transferred in pieces.
     for len in [1, 8, 9, 5000, (2 << 20) + 5] {
         let message = pattern(len, 1);
@@ -153,7 +155,7 @@ fn remote_memory(shares: bool) {
         assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
         assert_eq!(seen(&two.b.received()), (3, 0, 129, len as u32, 2, 99));
         assert_eq!(two.a.sent().opcode, 1);
-        assert_eq!((&to.bytes, &*untouched.bytes), (&there.into(), &[1; 4][..]));
+        assert_eq!((&*to.bytes, &*untouched.bytes), (&*there, &[1; 4][..]));
         forget([&mut from, &mut to, &mut back, &mut untouched]);
     }
     two.was_direct(15);
@@ -161,9 +163,9 @@ fn remote_memory(shares: bool) {
 }
 
 /// Operations that are not allowed fail as usual, at both ends.
-fn wrong_keys(shares: bool) {
+fn wrong_keys(way: Way) {
     for opcode in [WRITE, WRITE_WITH_IMM, READ] {
-        let two = Two::new(shares);
+        let two = Two::on(way);
         let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
         two.exchange(&mut own, &mut there);
         there.bytes.fill(2);
@@ -185,7 +187,7 @@ fn wrong_keys(shares: bool) {
     }
     // Beyond the region's end, and with an invalid local key.
     for wrong_at_home in [false, true] {
-        let two = Two::new(shares);
+        let two = Two::on(way);
         let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
         two.exchange(&mut own, &mut there);
         let mut list = [own.sge()];
@@ -215,8 +217,8 @@ fn state(end: &End) -> u32 {
 }
 
 /// A message longer than its receive breaks both ends.
-fn too_long(shares: bool) {
-    let two = Two::new(shares);
+fn too_long(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 60]), Buffer::new(two.b.pd, &[2; 60]));
     two.exchange(&mut own, &mut there);
     let mut short = there.sge();
@@ -230,10 +232,10 @@ fn too_long(shares: bool) {
 }
 
 /// Memory that was deregistered, or no longer permits the access, is no longer accessed.
-fn rights_end(shares: bool) {
+fn rights_end(way: Way) {
     // First the region goes; then its rights; then the queue pair's.
     for what in 0..3 {
-        let two = Two::new(shares);
+        let two = Two::on(way);
         let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 64]), Buffer::new(two.b.pd, &[2; 64]));
         let mut list = [own.sge()];
         let mut wr = aimed(2, WRITE, &mut list, &there);
@@ -264,8 +266,8 @@ fn rights_end(shares: bool) {
 }
 
 /// A peer that has ended does not answer, no matter what was shared before; both connecting and disconnecting work.
-fn states(shares: bool) {
-    let two = Two::new(shares);
+fn states(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
     for round in 0..3 {
         two.exchange(&mut own, &mut there);
@@ -298,8 +300,8 @@ fn states(shares: bool) {
 }
 
 /// A sleeping program is woken, at both ends, once.
-fn sleepers(shares: bool) {
-    let two = Two::new(shares);
+fn sleepers(way: Way) {
+    let two = Two::on(way);
     for round in 0..20 {
         let solicited = round % 2;
         for id in 0..2 {
@@ -331,8 +333,8 @@ fn sleepers(shares: bool) {
 
 /// A program that doesn't read its events for long still gets every notification that it waits for, once it reads
 /// them.
-fn unread_events(shares: bool) {
-    let two = Two::new(shares);
+fn unread_events(way: Way) {
+    let two = Two::on(way);
     let (a, b) = (&two.a, &two.b);
     // Another connection, whose receives complete in another queue.
     let other = [a, b].map(|end| create(end.context, end.pd, [end.cqs[0]; 2], null_mut(), IBV_QPT_RC));
@@ -366,9 +368,9 @@ fn poll_waiting(end: &End) -> bool {
     described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting != 1)
 }
 
-/// The device does atomics; the process may do the writes before and after them itself.
-fn atomics(shares: bool) {
-    let two = Two::new(shares);
+/// The device does atomics in memory that is in no window; the process may do the writes before and after them itself.
+fn atomics(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 16]), Buffer::new(two.b.pd, &[0; 8]));
     let mut sge = own.sge();
     sge.length = 8;
@@ -397,14 +399,15 @@ fn atomics(shares: bool) {
     wrong.sg_list = back.as_mut_ptr();
     assert_eq!(post_send(two.a.qp, &mut wrong), (libc::EINVAL, Some(3)));
     assert_eq!(*there.bytes, 907_u64.to_ne_bytes());
-    two.was_direct(10);
+    // Where memory is in the common window, so do peers.
+    two.was_direct(if way == Way::CommonWindow { 20 } else { 10 });
     forget([&mut own, &mut there]);
     two.close();
 }
 
 /// The peer's device goes, as if its daemon had ended.
-fn death(shares: bool) {
-    let two = Two::of(shares, if shares { TRUSTING + 2 } else { 2 });
+fn death(way: Way) {
+    let two = Two::of(way.shares(), way.first() + 2);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
     two.exchange(&mut own, &mut there);
     two.was_direct(1);
@@ -421,8 +424,8 @@ fn death(shares: bool) {
 }
 
 /// A program whose queue pair is only ready to receive is notified once that its peer communicates.
-fn established(shares: bool) {
-    let first = if shares { TRUSTING } else { 0 };
+fn established(way: Way) {
+    let first = way.first();
     let (a, b) = (End::new(first), End::new(first + 1));
     // SAFETY: the context is the test's until its end.
     unsafe { libc::fcntl((*b.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
@@ -456,15 +459,15 @@ fn established(shares: bool) {
 }
 
 /// Applications of one guest are peers too, and so are queue pairs of one application.
-fn one_device(shares: bool) {
-    let index = if shares { TRUSTING } else { 0 };
+fn one_device(way: Way) {
+    let index = way.first();
     let (a, b) = (End::new(index), End::new(index));
     b.connect(&a);
     a.connect(&b);
-    let two = Two { a, b, shares };
+    let two = Two { a, b, shares: way.shares() };
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 64]), Buffer::new(two.b.pd, &[2; 64]));
     two.exchange(&mut own, &mut there);
-    assert_eq!(own.bytes, there.bytes);
+    assert_eq!(*own.bytes, *there.bytes);
     two.was_direct(1);
     forget([&mut own, &mut there]);
     two.close();
@@ -475,7 +478,7 @@ fn one_device(shares: bool) {
     // SAFETY: the queue pair is the test's, which did not destroy it.
     let number = unsafe { (*pair.qps[0]).qp_num };
     let mut qps = described(index).into_iter().flat_map(|client| client.qps);
-    assert_eq!(qps.find(|qp| qp.qpn == number).unwrap().direct.0, u64::from(shares));
+    assert_eq!(qps.find(|qp| qp.qpn == number).unwrap().direct.0, u64::from(way.shares()));
     pair.destroy();
 }
 
@@ -504,18 +507,7 @@ fn another_peer_is_trusted_anew() {
     trusted.close();
 }
 
-macro_rules! both_ways {
-    ($($name:ident)*) => {
-        mod copied {
-            $(#[test] fn $name() { super::$name(false); })*
-        }
-        mod shared {
-            $(#[test] fn $name() { super::$name(true); })*
-        }
-    };
-}
-
-both_ways! {
+all_ways! {
     messages order inline_in_parts remote_memory wrong_keys too_long rights_end states sleepers unread_events atomics
     death
     established one_device

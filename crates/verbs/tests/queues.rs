@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -12,8 +13,8 @@ use verbs::{completion, modify};
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
 
 /// Requests without completions free their room, and keep their order.
-fn unsignaled(shares: bool) {
-    let two = Two::new(shares);
+fn unsignaled(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
     let mut list = [own.sge()];
     for round in 0..50_u64 {
@@ -32,8 +33,8 @@ fn unsignaled(shares: bool) {
 }
 
 /// A send takes room until its completion, or a later one, is polled, no matter who executed it and how soon.
-fn full_queue(shares: bool) {
-    let two = Two::new(shares);
+fn full_queue(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[0; 8]));
     let mut list = [own.sge()];
     let mut post = |id: u64, is_signaled: bool| {
@@ -68,8 +69,8 @@ fn poll_one(cq: *mut ibv_cq) -> Option<u64> {
 }
 
 /// A completion queue that nobody polls overruns: this is reported, and breaks the queue pair.
-fn overrun(shares: bool) {
-    let two = Two::new(shares);
+fn overrun(way: Way) {
+    let two = Two::on(way);
     // SAFETY: the queue is the test's, which did not destroy it.
     let room = unsafe {
         assert_eq!(completion::ibv_resize_cq(two.a.cqs[0], 2), 0);
@@ -88,8 +89,8 @@ fn overrun(shares: bool) {
 }
 
 /// Completion queues of both ends are resized while messages are sent.
-fn resized(shares: bool) {
-    let two = Two::new(shares);
+fn resized(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 64]), Buffer::new(two.b.pd, &[0; 64]));
     for round in 0..6_u8 {
         own.bytes.fill(round);
@@ -141,15 +142,4 @@ fn state(end: &End) -> u32 {
     attr.qp_state
 }
 
-macro_rules! both_ways {
-    ($($name:ident)*) => {
-        mod copied {
-            $(#[test] fn $name() { super::$name(false); })*
-        }
-        mod shared {
-            $(#[test] fn $name() { super::$name(true); })*
-        }
-    };
-}
-
-both_ways! { unsignaled full_queue overrun resized }
+all_ways! { unsignaled full_queue overrun resized }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -31,8 +32,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(shares: bool) -> Self {
-        let first = if shares { TRUSTING } else { 0 };
+    fn new(way: Way) -> Self {
+        let (first, shares) = (way.first(), way.shares());
         let context = open(first + 1);
         // SAFETY: the context was just opened, and so were the others where they are used; attributes are
         // whole.
@@ -90,8 +91,8 @@ impl Shared {
 }
 
 /// Messages that fit into a completion and longer ones, to one segment and to two, from both senders in turn.
-fn messages(shares: bool) {
-    let shared = Shared::new(shares);
+fn messages(way: Way) {
+    let shared = Shared::new(way);
     let lengths = [0, 1, 8, 24, 25, 40, 41, 4096, 100_000];
     for (round, len) in lengths.into_iter().enumerate() {
         for (from, parts) in [(0, 1), (1, 2), (0, 2), (1, 1)] {
@@ -125,9 +126,9 @@ fn messages(shares: bool) {
 
 /// Both send at the same time, always more than there are receives: each message consumes its own receive, and a
 /// sender's messages keep their order.
-fn all_at_once(shares: bool) {
+fn all_at_once(way: Way) {
     const MESSAGES: u64 = 500;
-    let shared = Shared::new(shares);
+    let shared = Shared::new(way);
     // SAFETY: the queue pair is the test's, which did not destroy it.
     let numbers: Vec<_> = shared.qps.iter().map(|qp| unsafe { (**qp).qp_num }).collect();
     let mut room = Buffer::new(shared.pd, &[0; 64 * ROOM as usize]);
@@ -172,8 +173,8 @@ fn all_at_once(shares: bool) {
 }
 
 /// A message without a receive waits for one; a WRITE with immediate data consumes one too.
-fn later(shares: bool) {
-    let shared = Shared::new(shares);
+fn later(way: Way) {
+    let shared = Shared::new(way);
     let sender = &shared.senders[0];
     let (mut own, mut there) = (Buffer::new(sender.pd, &[1; 8]), Buffer::new(shared.pd, &[2; 8]));
     assert_eq!(post_send(sender.qp, &mut send(1, &mut [own.sge()])).0, 0);
@@ -194,8 +195,8 @@ fn later(shares: bool) {
 }
 
 /// A receive that is too short for its message breaks both queue pairs, and no other.
-fn too_long(shares: bool) {
-    let shared = Shared::new(shares);
+fn too_long(way: Way) {
+    let shared = Shared::new(way);
     let sender = &shared.senders[0];
     let (mut own, mut there) = (Buffer::new(sender.pd, &[1; 60]), Buffer::new(shared.pd, &[2; 59]));
     assert_eq!(shared.post(1, &mut [there.sge()]), 0);
@@ -211,8 +212,8 @@ fn too_long(shares: bool) {
 }
 
 /// An event reports once that there are fewer receives than the limit, no matter who consumed them.
-fn limit(shares: bool) {
-    let shared = Shared::new(shares);
+fn limit(way: Way) {
+    let shared = Shared::new(way);
     // SAFETY: the context is the test's until its end.
     unsafe { libc::fcntl((*shared.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
     let mut event = MaybeUninit::<ibv_async_event>::uninit();
@@ -250,8 +251,8 @@ fn limit(shares: bool) {
 }
 
 /// The waiting receives move to the queue of another size if there is room for them; every sender finds them there.
-fn resize(shares: bool) {
-    let shared = Shared::new(shares);
+fn resize(way: Way) {
+    let shared = Shared::new(way);
     let modify = |max_wr, srq_limit, mask| {
         let mut attr = ibv_srq_attr { max_wr, max_sge: 0, srq_limit };
         // SAFETY: the queue is the test's, and the attributes are whole.
@@ -286,7 +287,7 @@ fn resize(shares: bool) {
     (7..44).for_each(|id| assert_eq!(shared.post(id, &mut []), 0));
     assert_eq!(shared.post(44, &mut []), libc::ENOMEM);
     expect(40);
-    if shares {
+    if way.shares() {
         // Peers that share memory share it again.
         let direct = || shared.senders.iter().map(End::direct).sum::<u64>();
         let before = direct();
@@ -301,15 +302,4 @@ fn resize(shares: bool) {
     shared.close();
 }
 
-macro_rules! both_ways {
-    ($($name:ident)*) => {
-        mod copied {
-            $(#[test] fn $name() { super::$name(false); })*
-        }
-        mod shared {
-            $(#[test] fn $name() { super::$name(true); })*
-        }
-    };
-}
-
-both_ways! { messages all_at_once later too_long limit resize }
+all_ways! { messages all_at_once later too_long limit resize }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -42,8 +43,8 @@ fn sleep(channel: &Both<*mut ibv_comp_channel>) -> Result<usize, i32> {
 }
 
 /// The peer survives, and may hold the descriptors through which the device reported events.
-fn death(shares: bool) {
-    let two = Two::of(shares, if shares { TRUSTING } else { 0 });
+fn death(way: Way) {
+    let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
     two.exchange(&mut own, &mut there);
     two.was_direct(1);
@@ -81,8 +82,8 @@ fn death(shares: bool) {
 }
 
 /// Events of destroyed objects disappear with them, and other events stay.
-fn destroyed(shares: bool) {
-    let two = Two::of(shares, if shares { TRUSTING + 2 } else { 2 });
+fn destroyed(way: Way) {
+    let two = Two::of(way.shares(), way.first() + 2);
     let (a, b) = (&two.a, &two.b);
     let bring = |from: &End, to: &End, armed: *mut ibv_cq| {
         assert_eq!(post_receive(to.qp, &mut receive(1, &mut [])).0, 0);
@@ -125,15 +126,4 @@ fn destroyed(shares: bool) {
     a.close();
 }
 
-macro_rules! both_ways {
-    ($($name:ident)*) => {
-        mod copied {
-            $(#[test] fn $name() { super::$name(false); })*
-        }
-        mod shared {
-            $(#[test] fn $name() { super::$name(true); })*
-        }
-    };
-}
-
-both_ways! { death destroyed }
+all_ways! { death destroyed }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[macro_use]
 mod program;
 
 use program::two::*;
@@ -23,11 +24,7 @@ const fn next_key(key: u32) -> u32 {
 
 /// Memory of b's to which windows may be bound; its peers have no key for it.
 fn bindable(two: &Two) -> Buffer {
-    let mut bytes: Box<[u8]> = vec![0; 4096].into();
-    // SAFETY: the domain is the test's, and the memory is there until it is deregistered.
-    let mr = unsafe { memory::ibv_reg_mr(two.b.pd, bytes.as_mut_ptr().cast(), bytes.len(), 1 | MW_BIND) };
-    assert!(!mr.is_null());
-    Buffer { bytes, mr }
+    Buffer::with(two.b.pd, &[0; 4096], 1 | MW_BIND)
 }
 
 fn window(two: &Two, mw_type: u32) -> *mut ibv_mw {
@@ -77,8 +74,8 @@ fn free(mw: *mut ibv_mw) {
 }
 
 fn both(test: impl Fn(&Two, &mut Buffer, &mut Buffer)) {
-    for shares in [false, true] {
-        let two = Two::new(shares);
+    for way in Way::ALL {
+        let two = Two::on(way);
         let (mut from, mut to) = (Buffer::new(two.a.pd, &[7; 64]), bindable(&two));
         test(&two, &mut from, &mut to);
         forget([&mut from, &mut to]);

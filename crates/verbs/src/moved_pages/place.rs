@@ -5,6 +5,7 @@ use super::merge::merge;
 use super::protection::Protection;
 use crate::control::Control;
 use crate::errno::Outcome;
+use crate::lost;
 use crate::mapping::Mapping;
 use rustix::fs::fstat;
 use std::ops::Range;
@@ -59,9 +60,10 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        if let Some((part, lender)) = &self.lent {
-            // A device that is gone has no use for it.
-            let _ = lender.exchange(&Request::FreePages { part: *part }, &[]);
+        if let Some((part, lender)) = &self.lent
+            && lender.exchange(&Request::FreePages { part: *part }, &[]).is_err()
+        {
+            lost::note(self.inode, *part);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The daemon of a scene: two devices, each with its own host if they communicate by RoCE.
 
-use crate::program::{NoRules, device_at};
+use crate::program::{NoRules, common_window, device_at, open_windows};
 use crate::scene::{Way, answer, commands};
 use hca::Fabric;
 use mem::{Burst, Offload, Opened};
@@ -12,9 +12,18 @@ pub fn run(way: Way, directory: &Path) {
     let fabric = || Arc::new(Fabric::new(Box::new(NoRules)));
     let one = fabric();
     let other = if way == Way::Roce { fabric() } else { one.clone() };
-    let trust = matches!(way, Way::Shared | Way::Files).then(|| "these".to_owned());
-    let (a, port_a) = device_at(&directory.join("a"), 0, &one, trust.clone());
-    let (b, port_b) = device_at(&directory.join("b"), 1, &other, trust);
+    let trust = way.shares().then(|| "these".to_owned());
+    let places = ["a", "b"].map(|name| directory.join(name));
+    let (a, port_a) = device_at(&places[0], 0, &one, trust.clone());
+    let (b, port_b) = device_at(&places[1], 1, &other, trust);
+    let mut windows = Vec::new();
+    if matches!(way, Way::Own | Way::Common) {
+        windows.extend((way == Way::Common).then(|| common_window(&directory.join("common"))));
+        let common = windows.first().cloned();
+        let own =
+            [&a, &b].into_iter().zip(&places).map(|(device, at)| open_windows(device, at, common.as_ref()));
+        windows.extend(own);
+    }
     if way == Way::Roce {
         std::thread::spawn(move || carry([port_a, port_b]));
     }
@@ -22,7 +31,8 @@ pub fn run(way: Way, directory: &Path) {
     for command in commands() {
         assert_eq!(command.words(), ["look"]);
         // Grants of memory are known until somebody asks and both processes have ended.
-        answer(&format!("{}", a.holders().len() + b.holders().len()));
+        drop((a.holders(), b.holders()));
+        answer(&windows.iter().map(|window| window.describe().used).sum::<u64>().to_string());
     }
 }
 

@@ -5,13 +5,14 @@
 
 mod daemon;
 mod parties;
+#[macro_use]
 #[path = "../program/mod.rs"]
 mod program;
 mod receiver;
 mod scene;
 mod sender;
 
-use scene::{Fate, Kind, Reached, Role, Victim, Way, play};
+use scene::{Fate, Kind, Reached, Role, Victim, play};
 use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -92,7 +93,7 @@ fn try_all(cases: &[Case], attempts: usize) -> Vec<Option<Reached>> {
 /// Where each role reaches each point: in which scenes, and after which other deaths.
 fn census() -> Vec<((Role, Point), Vec<Case>)> {
     let mut cases: Vec<Case> = Kind::all().map(|kind| (kind, Vec::new())).collect();
-    let with_hole = Kind::all().filter(|kind| matches!(kind.way, Way::Shared | Way::Files));
+    let with_hole = Kind::all().filter(|kind| kind.way.shares());
     cases.extend(with_hole.map(|kind| (kind, vec![LEAVES_A_HOLE])));
     let mut found: HashMap<_, Vec<Case>> = HashMap::new();
     for (case, reached) in cases.iter().zip(play_all(&cases)) {

@@ -1,6 +1,7 @@
 //! A scene: a daemon, a program that receives, and two that send to it. One of the four may be killed or stopped at a
 //! point of the protocol; the others continue.
 
+use crate::program::name_of;
 use crate::sender::RECEIVES;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{BufRead, BufReader, Write};
@@ -27,6 +28,26 @@ pub enum Way {
     Copied,
     /// As packets.
     Roce,
+    /// By the daemon, between programs of virtual machines with a window each.
+    Own,
+    /// Through a window that the programs' virtual machines have in common.
+    Common,
+}
+
+impl Way {
+    /// Whether programs share memory.
+    pub const fn shares(self) -> bool {
+        matches!(self, Self::Shared | Self::Files | Self::Common)
+    }
+
+    /// What the programs of a device call it.
+    fn name_of(self, device: &Path) -> String {
+        match self {
+            Self::Own => name_of(device, None),
+            Self::Common => name_of(device, Some(&device.with_file_name("common"))),
+            _ => device.display().to_string(),
+        }
+    }
 }
 
 /// Properties of a scene.
@@ -42,7 +63,7 @@ pub struct Kind {
 impl Kind {
     /// All that there are.
     pub fn all() -> impl Iterator<Item = Self> {
-        let ways = [Way::Shared, Way::Files, Way::Copied, Way::Roce];
+        let ways = [Way::Shared, Way::Files, Way::Copied, Way::Roce, Way::Own, Way::Common];
         let flags = [(false, false), (false, true), (true, false), (true, true)];
         let of = move |way| flags.map(|(shares_receives, sleeps)| Self { way, shares_receives, sleeps });
         ways.into_iter().flat_map(of)
@@ -163,7 +184,7 @@ impl Party {
             .args(["--ignored", "--exact", "--nocapture", "party"])
             .env("DEATHS", format!("{role:?} {}", Kind::all().position(|one| one == kind).unwrap()))
             .env("DEATHS_IN", directory)
-            .env("VIADUCT_RDMA", socket)
+            .env("VIADUCT_RDMA", kind.way.name_of(&socket))
             .env("VIADUCT_RDMA_SHARE", share)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -271,7 +292,8 @@ struct Scene {
 
 impl Scene {
     fn start(kind: Kind) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        // Windows are memory.
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut daemon = Party::start(Role::Daemon, kind, directory.path());
         assert_eq!(daemon.hear().as_deref(), Some("ready"));
         let before = possessions(daemon.pid);
@@ -381,17 +403,20 @@ impl Scene {
         reached
     }
 
-    /// The daemon's resources are again those without programs.
+    /// The daemon's resources are again those without programs, and windows are empty.
     fn is_given_back(&mut self) {
         let start = Instant::now();
-        while !self.daemon.is_gone && possessions(self.daemon.pid) != self.before {
+        loop {
+            let used = self.daemon.ask("look");
             let has = possessions(self.daemon.pid);
+            if used.is_none() || used.as_deref() == Some("0") && has == self.before {
+                break;
+            }
             assert!(
                 start.elapsed() < PATIENCE,
-                "descriptors, mappings, threads: {:?}, now {has:?}",
+                "descriptors, mappings, threads: {:?}, now {has:?}; bytes of windows: {used:?}",
                 self.before
             );
-            let _ = self.daemon.ask("look");
         }
     }
 }

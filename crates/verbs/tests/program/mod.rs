@@ -6,16 +6,38 @@
     reason = "a test fails by panicking, and not all of them use all of this"
 )]
 
+/// Each of these functions as a test in each way.
+#[allow(unused_macros, reason = "not all tests use it")]
+macro_rules! all_ways {
+    ($($name:ident)*) => {
+        mod copied {
+            $(#[test] fn $name() { super::$name(super::Way::Copied); })*
+        }
+        mod shared {
+            $(#[test] fn $name() { super::$name(super::Way::Shared); })*
+        }
+        mod own_windows {
+            $(#[test] fn $name() { super::$name(super::Way::OwnWindows); })*
+        }
+        mod common_window {
+            $(#[test] fn $name() { super::$name(super::Way::CommonWindow); })*
+        }
+    };
+}
+
+pub mod pages;
 pub mod two;
 
-use hca::{ClientDescription, Device, DeviceSpec, Fabric, Given, Limits};
+use hca::{ClientDescription, Device, DeviceSpec, Fabric, Given, Limits, Window};
 use std::ffi::{CStr, c_int};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use uverbs::qp::mask;
+use uverbs::{Uuid, WindowKind};
 use verbs::abi::*;
 use verbs::{address, completion, context, device, memory, modify, post, queue_pair};
 
@@ -23,15 +45,47 @@ use verbs::{address, completion, context, device, memory, modify, post, queue_pa
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Guests of one host and network, each with one device.
-pub const DEVICES: usize = 12;
+pub const DEVICES: usize = 20;
 /// From this index on, each device trusts the one after it.
 pub const TRUSTING: usize = 6;
+/// From this index on, devices have windows, and are used as by programs in virtual machines.
+pub const WINDOWED: usize = 12;
+/// From this index on, each of those trusts the one after it, too, and they have a window in common.
+pub const COMMON: usize = 16;
 /// Maximum number of memory regions of an application.
 pub const REGIONS: u32 = 64;
 
+/// How messages travel between two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Copied,
+    Shared,
+    /// Each program has a window of its own; the device copies.
+    OwnWindows,
+    /// Both have their memory in one window.
+    CommonWindow,
+}
+
+impl Way {
+    /// All that there are.
+    pub const ALL: [Self; 4] = [Self::Copied, Self::Shared, Self::OwnWindows, Self::CommonWindow];
+    /// The first of the devices.
+    pub const fn first(self) -> usize {
+        match self {
+            Self::Copied => 0,
+            Self::Shared => TRUSTING,
+            Self::OwnWindows => WINDOWED,
+            Self::CommonWindow => COMMON,
+        }
+    }
+
+    pub const fn shares(self) -> bool {
+        matches!(self, Self::Shared | Self::CommonWindow)
+    }
+}
+
 struct Host {
     devices: Vec<Mutex<Option<Device>>>,
-    _directory: tempfile::TempDir,
 }
 
 /// All may communicate with all.
@@ -69,22 +123,81 @@ pub fn device_at(
     (device, port)
 }
 
-/// The host. The variable that names the directory of its devices is set before any use.
+/// A window of this many bytes, for a guest or a trust.
+fn window(path: &Path, kind: WindowKind, name: &str) -> Arc<Window> {
+    const BYTES: u64 = 64 << 20;
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    file.set_len(uverbs::window::DATA + BYTES).unwrap();
+    let mut uuid = Uuid::default();
+    rustix::rand::getrandom(&mut uuid.0, rustix::rand::GetRandomFlags::empty()).unwrap();
+    Window::open(file.into(), kind, uuid, name).unwrap()
+}
+
+/// Gives a device windows, as one of a virtual machine has: a file for its own, and perhaps a common one. Returns its
+/// own.
+pub fn open_windows(device: &Device, path: &Path, common: Option<&Arc<Window>>) -> Arc<Window> {
+    let window = window(&path.with_extension("window"), WindowKind::Own, "a guest");
+    device.set_windows(Some(window.clone()), common.cloned()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(path.with_extension("stream")).unwrap();
+    device.listen_streams(listener.into()).unwrap();
+    window
+}
+
+/// What programs call such a device.
+pub fn name_of(path: &Path, common: Option<&Path>) -> String {
+    let common = common.map_or_else(String::new, |path| format!("+{}", path.display()));
+    let (own, socket) = (path.with_extension("window"), path.with_extension("stream"));
+    format!("{}{common}@{}", own.display(), socket.display())
+}
+
+/// A window that devices have in common.
+pub fn common_window(path: &Path) -> Arc<Window> {
+    window(path, WindowKind::Common, "a trust")
+}
+
+/// The directory of sockets and windows, which goes when the tests end.
+static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+
+extern "C" fn remove_directory() {
+    let _ = DIRECTORY.get().map(std::fs::remove_dir_all);
+}
+
+/// The host. The variable that names its devices is set before any use.
 fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(|| {
-        let directory = tempfile::tempdir().unwrap();
-        let paths: Vec<_> = (0..DEVICES).map(|index| directory.path().join(format!("{index}"))).collect();
-        // SAFETY: nobody reads it yet: whoever opens a device comes by here first.
-        unsafe { std::env::set_var("VIADUCT_RDMA", std::env::join_paths(&paths).unwrap()) };
+        // Windows are memory.
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap().keep();
+        DIRECTORY.set(directory.clone()).unwrap();
+        // SAFETY: a function that may be called at the end.
+        unsafe { libc::atexit(remove_directory) };
         let fabric = Arc::new(Fabric::new(Box::new(NoRules)));
-        let devices = paths.iter().enumerate();
-        let device = |(index, path): (usize, &std::path::PathBuf)| {
-            let trust = (index >= TRUSTING).then(|| format!("pair {}", index / 2));
-            Mutex::new(Some(device_at(path, index, &fabric, trust).0))
-        };
-        let devices = devices.map(device).collect();
-        Host { devices, _directory: directory }
+        let mut common = None;
+        let opened = (0..DEVICES).map(|index| {
+            let path = directory.join(format!("{index}"));
+            let trusts = (TRUSTING..WINDOWED).contains(&index) || index >= COMMON;
+            let device = device_at(&path, index, &fabric, trusts.then(|| format!("pair {}", index / 2))).0;
+            let place = match index {
+                0..WINDOWED => path.display().to_string(),
+                WINDOWED..COMMON => {
+                    open_windows(&device, &path, None);
+                    name_of(&path, None)
+                }
+                _ => {
+                    if index % 2 == 0 {
+                        let path = path.with_extension("common");
+                        common = Some((path.clone(), common_window(&path)));
+                    }
+                    open_windows(&device, &path, common.as_ref().map(|(_, window)| window));
+                    name_of(&path, common.as_ref().map(|(path, _)| &**path))
+                }
+            };
+            (Mutex::new(Some(device)), place)
+        });
+        let (devices, places): (Vec<_>, Vec<_>) = opened.unzip();
+        // SAFETY: nobody reads it yet: whoever opens a device comes by here first.
+        unsafe { std::env::set_var("VIADUCT_RDMA", places.join(":")) };
+        Host { devices }
     })
 }
 
@@ -146,18 +259,73 @@ pub fn open(index: usize) -> *mut ibv_context {
     }
 }
 
+/// Bytes in pages of their own, from the middle of one on: programs in one process that have their memory in different
+/// windows can't share a page.
+pub struct Bytes {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Bytes {
+    /// Bytes before them.
+    const BEFORE: usize = 1024;
+
+    fn pages(len: usize) -> usize {
+        (Self::BEFORE + len).next_multiple_of(4096)
+    }
+
+    pub fn new(bytes: &[u8]) -> Self {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, with room for as many bytes.
+        unsafe {
+            let pages = libc::mmap(null_mut(), Self::pages(bytes.len()), access, flags, -1, 0);
+            assert_ne!(pages, libc::MAP_FAILED);
+            let start = pages.cast::<u8>().add(Self::BEFORE);
+            start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            Self { start, len: bytes.len() }
+        }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: they are there until `drop`.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped so.
+        unsafe { libc::munmap(self.start.sub(Self::BEFORE).cast(), Self::pages(self.len)) };
+    }
+}
+
 /// Registered memory of a program.
 pub struct Buffer {
-    pub bytes: Box<[u8]>,
+    pub bytes: Bytes,
     pub mr: *mut ibv_mr,
 }
 
 impl Buffer {
     pub fn new(pd: *mut ibv_pd, bytes: &[u8]) -> Self {
-        let mut bytes: Box<[u8]> = bytes.into();
+        Self::with(pd, bytes, 15)
+    }
+
+    /// With these access flags.
+    pub fn with(pd: *mut ibv_pd, bytes: &[u8], access: c_int) -> Self {
+        let mut bytes = Bytes::new(bytes);
         // SAFETY: the domain is the test's, and the memory is there until it is deregistered.
-        let mr = unsafe { memory::ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), bytes.len(), 15) };
-        assert!(!mr.is_null());
+        let mr = unsafe { memory::ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), bytes.len(), access) };
+        assert!(!mr.is_null(), "{}", errno());
         Self { bytes, mr }
     }
 

@@ -90,15 +90,15 @@ pub struct Two {
 }
 
 impl Two {
-    pub fn new(shares: bool) -> Self {
-        Self::of(shares, if shares { TRUSTING } else { 0 })
-    }
-
     pub fn of(shares: bool, first: usize) -> Self {
         let (a, b) = (End::new(first), End::new(first + 1));
         b.connect(&a);
         a.connect(&b);
         Self { a, b, shares }
+    }
+
+    pub fn on(way: Way) -> Self {
+        Self::of(way.shares(), way.first())
     }
 
     /// Sends a message and takes its completions.

@@ -1,0 +1,330 @@
+//! Regions in a virtual machine: all of their pages move to a window, and to the program nothing changes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[macro_use]
+mod program;
+
+use program::pages::*;
+use program::two::*;
+use program::*;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use verbs::abi::*;
+use verbs::{memory, query};
+
+const WRITE: u32 = IBV_WR_RDMA_WRITE;
+const READ: u32 = IBV_WR_RDMA_READ;
+
+/// How each page is mapped: `s` if it is shared with the device, `p` if it is the program's alone.
+fn pages(of: &Pages) -> String {
+    let at = |page| Pages { start: of.start.wrapping_add(page * PAGE), len: PAGE };
+    (0..of.len / PAGE).map(|page| at(page).maps()[0].0.chars().last().unwrap()).collect()
+}
+
+fn key(mr: *mut ibv_mr) -> u32 {
+    // SAFETY: it is registered.
+    unsafe { (*mr).rkey }
+}
+
+fn refused(pd: *mut ibv_pd, start: *mut u8, len: usize, access: i32) -> i32 {
+    // SAFETY: the domain is the test's; memory that is registered is given back.
+    unsafe {
+        let mr = memory::ibv_reg_mr(pd, start.cast(), len, access);
+        if mr.is_null() {
+            return errno();
+        }
+        deregister(mr);
+        0
+    }
+}
+
+/// A message to this place of b's memory, and back.
+fn exchange(
+    two: &Two,
+    from: &mut Pages,
+    ours: *mut ibv_mr,
+    to: &mut Pages,
+    mr: *mut ibv_mr,
+    at: usize,
+    len: usize,
+) {
+    let message: Vec<u8> = (0..len).map(|byte| (byte * 7 + at + 1) as u8).collect();
+    from.bytes()[..len].copy_from_slice(&message);
+    let mut expected = to.bytes().to_vec();
+    expected[at..at + len].copy_from_slice(&message);
+    let there = (to.start as u64 + at as u64, key(mr));
+    assert_eq!(perform(two, WRITE, from.sge(ours, 0, len), there), 0);
+    assert!(to.bytes() == expected, "{at} {len}");
+    from.bytes()[..len].fill(0);
+    assert_eq!(perform(two, READ, from.sge(ours, 0, len), there), 0);
+    assert_eq!(from.bytes()[..len], message);
+}
+
+/// Regions that share pages, lie in each other, or overlap.
+fn neighbours(way: Way) {
+    let two = Two::on(way);
+    let (mut from, mut to) = (Pages::new(6), Pages::new(6));
+    to.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
+    let before = to.bytes().to_vec();
+    let ours = from.register(two.a.pd, 0, 6 * PAGE);
+    // In the middle of a page; the rest of it and the following pages; all that.
+    let one = to.register(two.b.pd, 100, 50);
+    assert_eq!((pages(&to), to.bytes() == before), ("sppppp".into(), true));
+    let next = to.register(two.b.pd, 150, 2 * PAGE);
+    let over = to.register(two.b.pd, PAGE, 4 * PAGE + 9);
+    assert_eq!((pages(&to), to.bytes() == before), ("ssssss".into(), true));
+    for (mr, at, len) in
+        [(one, 100, 50), (next, 150, 2 * PAGE), (over, PAGE, 4 * PAGE + 9), (next, PAGE - 1, 2)]
+    {
+        exchange(&two, &mut from, ours, &mut to, mr, at, len);
+    }
+    let before = to.bytes().to_vec();
+    // Beyond a region's end is nothing, though it is in the same page.
+    assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 1), (to.start as u64 + 150, key(one))), 10);
+    for end in [&two.a, &two.b] {
+        assert_eq!(modify_to(end.qp, IBV_QPS_RESET), 0);
+    }
+    two.b.connect(&two.a);
+    two.a.connect(&two.b);
+    // What another region needs stays; pages with other data do so anyway.
+    deregister(next);
+    assert_eq!((pages(&to), to.bytes() == before), ("ssssss".into(), true));
+    exchange(&two, &mut from, ours, &mut to, one, 120, 30);
+    exchange(&two, &mut from, ours, &mut to, over, 2 * PAGE - 5, PAGE);
+    let before = to.bytes().to_vec();
+    deregister(over);
+    assert_eq!((pages(&to), to.bytes() == before), ("spspps".into(), true));
+    deregister(one);
+    let again = to.register(two.b.pd, 7, 3);
+    exchange(&two, &mut from, ours, &mut to, again, 7, 3);
+    let before = to.bytes().to_vec();
+    deregister(again);
+    deregister(ours);
+    two.close();
+    assert_eq!((pages(&from), pages(&to), to.bytes() == before), ("pppppp".into(), "pppppp".into(), true));
+    from.unmap();
+    to.unmap();
+}
+
+/// Memory that the program unmaps, and maps something else there, while it is registered.
+fn remapped(way: Way) {
+    let two = Two::on(way);
+    let (mut from, to) = (Pages::new(3), Pages::new(3));
+    let ours = from.register(two.a.pd, 0, 3 * PAGE);
+    let old = to.register(two.b.pd, 10, 3 * PAGE - 20);
+    let middle = Pages { start: to.start.wrapping_add(PAGE), len: PAGE };
+    middle.unmap();
+    let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED_NOREPLACE);
+    other.bytes().fill(3);
+    let mut all = Pages { start: to.start, len: to.len };
+    let new = to.register(two.b.pd, 0, 3 * PAGE);
+    exchange(&two, &mut from, ours, &mut all, new, PAGE - 50, PAGE + 100);
+    // The key of the old region leads to what was there before.
+    from.bytes()[..8].fill(9);
+    let there = (middle.start as u64 + 8, key(old));
+    let before = all.bytes().to_vec();
+    assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there), 0);
+    assert!(all.bytes() == before);
+    [old, new, ours].into_iter().for_each(deregister);
+    assert!(all.bytes() == before);
+    two.close();
+    assert_eq!(pages(&all), "ppp");
+    all.unmap();
+    from.unmap();
+}
+
+/// Other threads write to memory while it is registered and deregistered, beside the regions.
+fn written_meanwhile(way: Way) {
+    let two = Two::on(way);
+    let memory = Pages::new(4);
+    // SAFETY: it is mapped until the end; words are used as atomics only.
+    let words = unsafe { std::slice::from_raw_parts(memory.start.cast::<AtomicU64>(), 4 * PAGE / 8) };
+    let is_over = AtomicBool::new(false);
+    let is_lossless = || {
+        // SAFETY: it makes a descriptor, which is closed.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1);
+            libc::close(fd as i32) == 0
+        }
+    };
+    let counts = std::thread::scope(|scope| {
+        let threads = [0, 4 * PAGE / 8 - 1].map(|at| {
+            let (words, is_over) = (&words[at], &is_over);
+            scope.spawn(move || {
+                let mut count = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    words.fetch_add(1, Ordering::Relaxed);
+                    count += 1;
+                }
+                count
+            })
+        });
+        for round in 0..300 {
+            let mr = memory.register(two.a.pd, 8 + round % 7, 4 * PAGE - 16 - round);
+            deregister(mr);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        threads.map(|thread| thread.join().unwrap())
+    });
+    if is_lossless() {
+        assert_eq!([0, 4 * PAGE / 8 - 1].map(|at| words[at].load(Ordering::Relaxed)), counts);
+    }
+    two.close();
+    memory.unmap();
+}
+
+/// A child has its own copy, and its parent is not disturbed by what it does there.
+fn forked(way: Way) {
+    let two = Two::on(way);
+    let (mut from, mut to) = (Pages::new(3), Pages::new(3));
+    let (ours, mr) = (from.register(two.a.pd, 0, 3 * PAGE), to.register(two.b.pd, 100, 2 * PAGE));
+    to.bytes().fill(5);
+    // SAFETY: the child writes to its memory, and ends; the parent waits for it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_same = to.bytes().iter().all(|byte| *byte == 5) && pages(&to) == "ppp";
+        to.bytes().fill(6);
+        // SAFETY: it ends the child.
+        unsafe { libc::_exit(if is_same { 7 } else { 8 }) };
+    }
+    let mut status = 0;
+    // SAFETY: there is a place for the result.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    assert!(to.bytes().iter().all(|byte| *byte == 5));
+    assert_eq!(pages(&to), "sss");
+    exchange(&two, &mut from, ours, &mut to, mr, 100, 2 * PAGE);
+    deregister(mr);
+    deregister(ours);
+    two.close();
+    from.unmap();
+    to.unmap();
+}
+
+/// What can't move is refused, and stays as it is.
+fn refusals(way: Way) {
+    let end = End::new(way.first());
+    let mut on_stack = [7_u8; 100];
+    assert_eq!(refused(end.pd, on_stack.as_mut_ptr(), 100, 1), libc::EOPNOTSUPP);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(PAGE as u64).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        // SAFETY: new memory, which is unmapped below.
+        let mapped = unsafe { libc::mmap(null_mut(), PAGE, access, flags, fd, 0) };
+        assert_eq!(refused(end.pd, mapped.cast(), PAGE, 1), libc::EOPNOTSUPP);
+        Pages { start: mapped.cast(), len: PAGE }.unmap();
+    }
+    let mut locked = Pages::new(3);
+    // SAFETY: a page of the test's.
+    if unsafe { libc::mlock(locked.start.add(PAGE).cast(), PAGE) } == 0 {
+        assert_eq!(refused(end.pd, locked.start, 3 * PAGE, 1), libc::EOPNOTSUPP);
+        // SAFETY: as above.
+        unsafe { libc::munlock(locked.start.add(PAGE).cast(), PAGE) };
+    }
+    locked.bytes().fill(1);
+    const ON_DEMAND: i32 = 1 << 6;
+    assert_eq!(refused(end.pd, locked.start, PAGE, ON_DEMAND), libc::EOPNOTSUPP);
+    assert_eq!(refused(end.pd, null_mut(), usize::MAX, ON_DEMAND), libc::EOPNOTSUPP);
+    assert_eq!(refused(end.pd, null_mut(), PAGE, 1), libc::EFAULT);
+    assert_eq!((refused(end.pd, locked.start, 0, 1), pages(&locked)), (0, "ppp".into()));
+    // SAFETY: numbers, which may all be zero; the context is the test's.
+    let capabilities = unsafe {
+        let mut attr: ibv_device_attr_ex = std::mem::zeroed();
+        let size = size_of_val(&attr);
+        assert_eq!(query::query_device_ex(end.context, std::ptr::null(), &mut attr, size), 0);
+        attr.odp_caps.general_caps
+    };
+    assert_eq!(capabilities, 0);
+    // A page can be in the window of one device only.
+    let other = End::new(way.first() + 1);
+    let mr = locked.register(end.pd, 0, 10);
+    assert_eq!(refused(other.pd, locked.start.wrapping_add(20), 10, 1), libc::EOPNOTSUPP);
+    deregister(mr);
+    end.close();
+    assert_eq!(refused(other.pd, locked.start.wrapping_add(20), 10, 1), 0);
+    other.close();
+    locked.unmap();
+}
+
+/// A window has an end; what does not fit is refused, and memory stays as it is.
+fn full(way: Way) {
+    let end = End::new(way.first() + 2);
+    let mut large = Pages::new((200 << 20) / PAGE);
+    large.bytes()[12345] = 7;
+    assert_eq!(refused(end.pd, large.start, large.len, 1), libc::ENOMEM);
+    assert_eq!((large.maps()[0].0.as_str(), large.bytes()[12345]), ("rw-p", 7));
+    assert_eq!(refused(end.pd, large.start, 1 << 20, 1), 0);
+    end.close();
+    large.unmap();
+}
+
+/// A region becomes one of other memory.
+fn moved_elsewhere(way: Way) {
+    let two = Two::on(way);
+    let (mut from, mut to, mut other) = (Pages::new(2), Pages::new(2), Pages::new(2));
+    let ours = from.register(two.a.pd, 0, 2 * PAGE);
+    let mr = to.register(two.b.pd, 0, 2 * PAGE);
+    exchange(&two, &mut from, ours, &mut to, mr, 1, PAGE);
+    // SAFETY: the region is the test's, and so is the memory.
+    let done = unsafe { memory::ibv_rereg_mr(mr, 1, null_mut(), other.start.add(5).cast(), PAGE, 0) };
+    assert_eq!((done, pages(&to), pages(&other)), (0, "pp".into(), "ss".into()));
+    exchange(&two, &mut from, ours, &mut other, mr, 5, PAGE);
+    // What can't be changed stays.
+    let mut on_stack = [0_u8; 8];
+    // SAFETY: as above.
+    let done = unsafe { memory::ibv_rereg_mr(mr, 1, null_mut(), on_stack.as_mut_ptr().cast(), 8, 0) };
+    assert_eq!((done, errno()), (IBV_REREG_MR_ERR_CMD, libc::EOPNOTSUPP));
+    exchange(&two, &mut from, ours, &mut other, mr, 5, PAGE);
+    deregister(mr);
+    deregister(ours);
+    two.close();
+    [from, to, other].iter().for_each(Pages::unmap);
+}
+
+/// When the device goes, memory is the program's again, with what came there.
+fn gone(way: Way) {
+    let two = Two::of(way.shares(), way.first() + 2);
+    let (mut from, mut to) = (Pages::new(3), Pages::new(3));
+    let (ours, mr) = (from.register(two.a.pd, 0, 3 * PAGE), to.register(two.b.pd, 100, 2 * PAGE));
+    exchange(&two, &mut from, ours, &mut to, mr, 100, 2 * PAGE);
+    let before = to.bytes().to_vec();
+    end(two.b.index);
+    until(|| {
+        // It looks for the device now and then.
+        (0..5000).for_each(|_| drop(poll(two.b.cqs[0])));
+        pages(&to) == "ppp"
+    });
+    assert!(to.bytes() == before);
+    assert_eq!(pages(&from), "sss");
+    // SAFETY: the domain is the test's, and the memory is there.
+    assert!(unsafe { memory::ibv_reg_mr(two.b.pd, to.start.cast(), PAGE, 1) }.is_null());
+    deregister(mr);
+    deregister(ours);
+    two.close();
+    from.unmap();
+    to.unmap();
+}
+
+macro_rules! in_windows {
+    ($($name:ident)*) => {
+        mod own {
+            $(#[test] fn $name() { super::$name(super::Way::OwnWindows); })*
+        }
+        mod common {
+            $(#[test] fn $name() { super::$name(super::Way::CommonWindow); })*
+        }
+    };
+}
+
+in_windows! { neighbours remapped written_meanwhile forked refusals moved_elsewhere }
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    full(Way::OwnWindows);
+    full(Way::CommonWindow);
+    gone(Way::OwnWindows);
+    gone(Way::CommonWindow);
+}
