@@ -66,9 +66,15 @@ impl End {
 
     /// Number of messages that reached the peer without the device.
     pub fn direct(&self) -> u64 {
-        let clients = described(self.index);
-        let mut qps = clients.iter().flat_map(|client| &client.qps);
-        qps.find(|qp| qp.qpn == self.number()).unwrap().direct.0
+        let mut found = None;
+        // While the device's thread is busy, there is no description.
+        until(|| {
+            let clients = described(self.index);
+            let mut qps = clients.iter().flat_map(|client| &client.qps);
+            found = qps.find(|qp| qp.qpn == self.number()).map(|qp| qp.direct.0);
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     pub fn close(self) {
