@@ -2,9 +2,11 @@
 //!
 //! Everything follows from a seed, so one number describes a failure.
 
+mod ovs;
 mod packets;
 mod tables;
 
+pub use ovs::{OVS_PORTS, ovs_change, ovs_packet, ovs_ports};
 pub use packets::{Packet, packet, warm_up};
 pub use tables::tables;
 

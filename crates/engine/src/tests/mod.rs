@@ -6,6 +6,7 @@ mod connections;
 mod differential;
 mod harness;
 mod offloads;
+mod ovs;
 mod paths;
 mod stalls;
 mod tcp;

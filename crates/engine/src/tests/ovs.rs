@@ -1,0 +1,237 @@
+//! Ports that an Open vSwitch programs, compared with the naive tables and the reference rewrite while flows come and
+//! go. The host keeps its cache, actions and contexts all the time.
+
+use super::harness::{Host, Output};
+use super::offloads::{ALL, unfinished};
+use mem::{Accepts, Csum, Offload};
+use model::generate::{self, OVS_PORTS, Rng};
+use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
+use model::{DropReason, PacketView, Tables, Verdict, VifId, decide, rewrite, text};
+use packet::Headers;
+use packet::checksum::{L4Check, verify_l4};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Hosts, and steps for each.
+const WORLDS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
+const STEPS: usize = 400;
+
+type Frames = BTreeMap<VifId, Vec<Vec<u8>>>;
+
+/// What leaves by the model, and why the packet is dropped.
+fn expected(tables: &Tables, vif: VifId, frame: &[u8]) -> (Frames, Option<DropReason>) {
+    let mut frames = Frames::new();
+    let packet = match PacketView::parse(frame, frame.len() as u32, None) {
+        Ok(packet) => packet,
+        Err(error) => return (frames, Some(error.into())),
+    };
+    let decision = decide(tables, &packet, vif, 0);
+    for (port, frame) in rewrite::emit(tables, &decision, &packet) {
+        frames.entry(port).or_default().push(frame);
+    }
+    let dropped = if let Verdict::Drop(reason) = decision.verdict { Some(reason) } else { None };
+    (frames, dropped)
+}
+
+fn plain(output: Output) -> Frames {
+    let frames = |packets: Vec<(Vec<u8>, Offload)>| packets.into_iter().map(|(frame, _)| frame).collect();
+    output.into_iter().map(|(vif, packets)| (vif, frames(packets))).collect()
+}
+
+/// The same packet with a checksum that is still to be completed, if it has one.
+fn partial(frame: &[u8]) -> Option<(Vec<u8>, Offload)> {
+    let whole = Headers::ethernet(frame, 0, frame.len()).ok()?;
+    let ip = whole.ip()?;
+    let fit = matches!(whole.l4, packet::L4::Tcp { .. } | packet::L4::Udp { .. })
+        && ip.fragment == packet::Fragment::Whole
+        && verify_l4(frame, &whole) == L4Check::Right;
+    fit.then(|| unfinished(&text::show(frame), None))
+}
+
+fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool) {
+    let (frames, dropped) = expected(tables, vif, frame);
+    let before = host.drops();
+    let sent = if csum { partial(frame) } else { None };
+    let sent = sent.unwrap_or_else(|| (frame.to_vec(), Offload::default()));
+    let output = plain(host.run(vif, [sent]));
+    let mut drops = host.drops();
+    before.iter().for_each(|(reason, n)| *drops.get_mut(reason).unwrap() -= n);
+    drops.retain(|_, n| *n > 0);
+    let what = || format!("{vif} csum {csum} {}", text::show(frame));
+    assert_eq!(drops, dropped.into_iter().map(|reason| (reason, 1)).collect(), "{}", what());
+    assert_eq!(output, frames, "{}", what());
+}
+
+#[test]
+fn engine_is_the_model_at_ports_of_open_vswitch() {
+    let (mut hits, mut kinds) = (0, BTreeMap::<&str, usize>::new());
+    for seed in 0..WORLDS {
+        let mut rng = Rng::new(seed);
+        let mut tables = Tables::new();
+        let ports = generate::ovs_ports(&mut rng);
+        tables.apply(&ports).unwrap();
+        let mut host = Host::new(&ports, &[], Accepts::default(), 90);
+        let (mut next, mut recent) = (0, Vec::new());
+        for _ in 0..STEPS {
+            if rng.percent(30) {
+                let changes: Vec<_> =
+                    (0..=rng.below(3)).map(|_| generate::ovs_change(&mut rng, &tables, &mut next)).collect();
+                tables.apply_ovs(&changes);
+                assert!(host.shared.apply_ovs(&changes).settled);
+            }
+            if rng.percent(1) {
+                let others = generate::ovs_ports(&mut rng);
+                let change = rng.one(&others);
+                tables.apply(std::slice::from_ref(&change)).unwrap();
+                host.shared.apply(&[change]).unwrap();
+            }
+            if recent.len() < 24 || rng.percent(20) {
+                recent.push(generate::ovs_packet(&mut rng));
+            }
+            let packet: generate::Packet = rng.one(&recent);
+            for _ in 0..=rng.below(3) {
+                check(&mut host, &tables, packet.ingress, &packet.frame, rng.percent(30));
+            }
+            let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok();
+            let kind = view.map(|view| match decide(&tables, &view, packet.ingress, 0).verdict {
+                Verdict::Forward(f) if f.wrap.is_some() => "tunnelled",
+                Verdict::Forward(f) if f.edits.is_some() => "edited",
+                Verdict::Forward(f) if f.port.0 > 10 => "missed",
+                Verdict::Forward(_) => "forwarded",
+                Verdict::Several(_) => "several",
+                _ => "dropped",
+            });
+            *kinds.entry(kind.unwrap_or("malformed")).or_default() += 1;
+            if rng.percent(2) {
+                host.advance(rng.one(&[1, 2, 11]));
+            }
+        }
+        hits += host.hits();
+    }
+    for kind in ["tunnelled", "edited", "missed", "forwarded", "several", "dropped"] {
+        assert!(kinds.get(kind).is_some_and(|n| *n > 50), "{kinds:?}");
+    }
+    assert!(hits > WORLDS * 50, "too few hits to mean anything: {hits}");
+}
+
+const UDP: &str =
+    "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.0.0.1 > 10.0.0.2 / udp 1 > 2 / payload 300";
+
+/// A host with ports of ordinary MTU and these flows of the first one.
+fn host_with(flows: &[(u64, Match, Vec<Action>)]) -> Host {
+    let mut ports = generate::ovs_ports(&mut Rng::new(3));
+    for port in &mut ports {
+        if let model::Change::PutVif(vif) = port {
+            vif.mtu = 1500;
+        }
+    }
+    let host = Host::new(&ports, &[], ALL, 200);
+    let add = |(id, matching, actions): &(u64, Match, Vec<Action>)| {
+        host.core.cells.ovs.make_room(*id as u32);
+        let (id, counter, port) = (FlowId(*id), *id as u32, OVS_PORTS[0]);
+        Change::Add(Arc::new(Flow { id, counter, port, matching: *matching, actions: actions.clone() }))
+    };
+    let changes: Vec<_> = flows.iter().map(add).collect();
+    host.shared.apply_ovs(&changes);
+    host
+}
+
+fn all() -> Match {
+    Match::new(&Key::default(), &Key::default())
+}
+
+#[test]
+fn a_new_flow_leaves_the_cached_packets_of_others_alone() {
+    let mut host = host_with(&[(1, all(), vec![Action::Output(OVS_PORTS[1])])]);
+    let frame = text::parse(UDP).unwrap();
+    let send = |host: &mut Host| host.run(OVS_PORTS[0], [(frame.clone(), Offload::default())]);
+    send(&mut host);
+    send(&mut host);
+    assert_eq!(host.hits(), 1);
+    let other = Flow { id: FlowId(2), counter: 2, port: OVS_PORTS[0], matching: all(), actions: vec![] };
+    host.shared.apply_ovs(&[Change::Add(Arc::new(other))]);
+    assert!(send(&mut host).contains_key(&OVS_PORTS[1]));
+    assert_eq!(host.hits(), 2, "decided anew");
+    host.shared.apply_ovs(&[Change::Remove { port: OVS_PORTS[0], id: FlowId(1) }]);
+    assert!(send(&mut host).is_empty());
+    assert_eq!(host.drops()[&DropReason::OvsDrop], 1);
+}
+
+#[test]
+fn packets_and_bytes_are_counted_by_flow() {
+    let udp = Key { ip_proto: 17, ..Key::default() };
+    let mask = Key { ip_proto: u8::MAX, ..Key::default() };
+    let mut host = host_with(&[
+        (1, Match::new(&udp, &mask), vec![Action::Output(OVS_PORTS[1])]),
+        (2, all(), vec![Action::Output(OVS_PORTS[1]), Action::Output(OVS_PORTS[2])]),
+    ]);
+    let (udp, tcp) =
+        (text::parse(UDP).unwrap(), text::parse(&UDP.replace("udp 1 > 2", "tcp 1 > 2 A")).unwrap());
+    for _ in 0..100 {
+        host.run(OVS_PORTS[0], [(udp.clone(), Offload::default()), (tcp.clone(), Offload::default())]);
+    }
+    host.settle();
+    let counted = [1, 2].map(|counter| host.core.cells.ovs.get(counter));
+    assert_eq!(counted.map(|counters| counters.packets), [100, 100]);
+    assert_eq!(counted.map(|counters| counters.bytes), [100 * udp.len() as u64, 100 * tcp.len() as u64]);
+    assert_eq!(host.core.cells.ovs.get(7), Default::default());
+}
+
+#[test]
+fn offloads_are_passed_on_with_changed_fields() {
+    let actions = vec![
+        Action::SetIpDst("10.9.9.9".parse().unwrap()),
+        Action::SetPortDst(99),
+        Action::Output(OVS_PORTS[1]),
+    ];
+    let mut host = host_with(&[(1, all(), actions)]);
+    for text in [UDP.to_owned(), UDP.replace("udp 1 > 2", "tcp 1 > 2 A")] {
+        let gso = text.contains("tcp").then_some(100);
+        for _ in 0..3 {
+            let output = host.run(OVS_PORTS[0], [unfinished(&text, gso)]);
+            let changed = text.replace("10.0.0.2", "10.9.9.9").replace("> 2 ", "> 99 ");
+            let (frame, mut offload) = unfinished(&changed, gso);
+            if let Some(gso) = &mut offload.gso {
+                gso.hdr_len = 54;
+            }
+            assert_eq!(output[&OVS_PORTS[1]], [(frame, offload)], "{text}");
+        }
+    }
+    assert_eq!(host.hits(), 4);
+}
+
+#[test]
+fn a_large_send_is_segmented_behind_a_tunnels_headers() {
+    let headers = "eth 02:aa:00:00:00:01 > 02:bb:00:00:00:02 / ip4 192.0.2.1 > 192.0.2.2 df / udp 0 > 4789 nosum / vxlan 7";
+    let outer = model::ovs::Outer::new(&text::parse(headers).unwrap()).unwrap();
+    let actions =
+        vec![Action::PushVlan { service: false }, Action::Encap(outer), Action::Output(OVS_PORTS[1])];
+    let mut host = host_with(&[(1, all(), actions)]);
+    for _ in 0..2 {
+        let output =
+            host.run(OVS_PORTS[0], [unfinished(&UDP.replace("udp 1 > 2", "tcp 1 > 2 A"), Some(100))]);
+        let segments = &output[&OVS_PORTS[1]];
+        assert_eq!(segments.len(), 3);
+        for (frame, offload) in segments {
+            assert_eq!(*offload, Offload { csum: Csum::Unknown, gso: None });
+            let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
+            let tunnel = packet::tunnel(frame, &outer, frame.len()).unwrap().unwrap();
+            let inner = Headers::ethernet(frame, tunnel.inner_at, tunnel.inner_end).unwrap();
+            assert_eq!(tunnel.inner_end, frame.len());
+            assert_eq!(verify_l4(frame, &inner), L4Check::Right);
+            assert_eq!(inner.eth.unwrap().tags.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_takes_is_dropped_by_name() {
+    let mut host = Host::new(&generate::ovs_ports(&mut Rng::new(3)), &[], ALL, 200);
+    let side = VifId(OVS_PORTS[0].0 + 10);
+    host.core.ports.set_ovs_side(side, true);
+    host.core.ports.detach(side);
+    for _ in 0..2 {
+        assert!(host.run(OVS_PORTS[0], [(text::parse(UDP).unwrap(), Offload::default())]).is_empty());
+    }
+    assert_eq!(host.drops(), [(DropReason::OvsAbsent, 2)].into());
+}
