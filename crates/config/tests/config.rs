@@ -352,6 +352,66 @@ fn a_verbs_device_has_a_name_and_limits() {
 }
 
 #[test]
+fn a_port_of_an_open_vswitch_is_in_no_network() {
+    let text = |keys: &str| format!("[host]\nname = \"a\"\n[[guest]]\nname = \"v\"\nkind = \"vhost\"\nmode = \"ovs\"\n{keys}");
+    let document = parse(&text("queues = 2\nrate = { mbps = 10 }\nlink_follows = \"w\"\n[[wire]]\nname = \"w\"\nmode = \"ovs\"\ndriver = \"af-packet\"\ndevice = \"e\"")).unwrap();
+    let objects: Vec<_> = document.objects.iter().map(|item| item.object.clone()).collect();
+    assert!(document.objects.iter().all(|item| item.warning().is_none()));
+    assert_eq!(objects[1].refers_to().iter().map(ToString::to_string).collect::<Vec<_>>(), ["wire \"w\""]);
+    let written: String = objects.iter().map(config::Object::to_concise_toml).collect();
+    assert!(written.contains("mode = \"ovs\"") && !written.contains("network"), "{written}");
+    assert_eq!(parse_objects(&written).unwrap(), objects);
+    let index = config::Index::new(&document.host, objects.iter());
+    assert_eq!(index.guest_mtu(&index.guests()["v"]), 1500);
+}
+
+#[test]
+fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
+    let host = "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\ngateways = [\"10.1.1.254/24\"]\n\
+                [[guest]]\nname = \"v\"\nkind = \"vhost\"\nmode = \"ovs\"\n";
+    let without = |key: &str| format!("`{key}` has no meaning with mode = \"ovs\"");
+    let cases = [
+        ("network = \"blue\"", without("network")),
+        ("mac = \"02:00:00:00:00:01\"", without("mac")),
+        ("mac = \"02:00:00:00:00:01\"\naddresses = [\"10.1.1.1\"]", without("addresses")),
+        ("allowed = [\"10.1.1.0/28\"]", without("allowed")),
+        ("label = 100", without("label")),
+        ("mirror = \"vxlan:192.0.2.9:7\"", without("mirror")),
+        ("router = true", without("router")),
+        ("dhcp_server = true", without("dhcp_server")),
+        ("standby = true", without("standby")),
+        ("rdma = \"v\"", without("rdma")),
+        ("vlans = [{ tag = 7, network = \"blue\" }]", without("vlans")),
+        ("policy = true", "rules beside the flows of an Open vSwitch are not there yet".to_owned()),
+        ("mode2 = 1", "mode2".to_owned()),
+        ("[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\naddresses = [\"192.0.2.1/24\"]", without("addresses")),
+        ("[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"linux\"", "\"linux\" is none of vrouter, ovs".to_owned()),
+        (
+            "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\n[[network]]\nname = \"lan\"\nvrf = 2\nwire = \"w\"",
+            "network \"lan\": an Open vSwitch decides about wire \"w\"".to_owned(),
+        ),
+        (
+            "[[route]]\nnetwork = \"blue\"\nprefix = \"10.9.0.0/16\"\nto = { guest = \"v\" }",
+            "an Open vSwitch decides about guest \"v\"".to_owned(),
+        ),
+        (
+            "[[mac]]\nnetwork = \"blue\"\nmac = \"02:00:00:00:00:03\"\nto = { guest = \"v\" }",
+            "an Open vSwitch decides about guest \"v\"".to_owned(),
+        ),
+        (
+            "[[rule]]\nnetwork = \"blue\"\npriority = 1\nto = { guest = \"v\" }\naction = \"drop\"",
+            "an Open vSwitch decides about guest \"v\"".to_owned(),
+        ),
+    ];
+    for (keys, expected) in cases {
+        let complaint = parse(&format!("{host}{keys}")).unwrap_err().to_string();
+        assert!(complaint.contains(&expected), "{keys}: {complaint}");
+    }
+    let rdma = host.replace("vhost", "rdma");
+    assert!(parse(&rdma).unwrap_err().to_string().contains("guest of kind \"rdma\" has none"));
+}
+
+#[test]
 fn what_is_not_checked_of_a_guest_is_told() {
     let warnings = |text: &str| {
         let document = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
