@@ -353,7 +353,9 @@ fn a_verbs_device_has_a_name_and_limits() {
 
 #[test]
 fn a_port_of_an_open_vswitch_is_in_no_network() {
-    let text = |keys: &str| format!("[host]\nname = \"a\"\n[[guest]]\nname = \"v\"\nkind = \"vhost\"\nmode = \"ovs\"\n{keys}");
+    let text = |keys: &str| {
+        format!("[host]\nname = \"a\"\n[[guest]]\nname = \"v\"\nkind = \"vhost\"\nmode = \"ovs\"\n{keys}")
+    };
     let document = parse(&text("queues = 2\nrate = { mbps = 10 }\nlink_follows = \"w\"\n[[wire]]\nname = \"w\"\nmode = \"ovs\"\ndriver = \"af-packet\"\ndevice = \"e\"")).unwrap();
     let objects: Vec<_> = document.objects.iter().map(|item| item.object.clone()).collect();
     assert!(document.objects.iter().all(|item| item.warning().is_none()));
@@ -384,8 +386,14 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
         ("vlans = [{ tag = 7, network = \"blue\" }]", without("vlans")),
         ("policy = true", "rules beside the flows of an Open vSwitch are not there yet".to_owned()),
         ("mode2 = 1", "mode2".to_owned()),
-        ("[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\naddresses = [\"192.0.2.1/24\"]", without("addresses")),
-        ("[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"linux\"", "\"linux\" is none of vrouter, ovs".to_owned()),
+        (
+            "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\naddresses = [\"192.0.2.1/24\"]",
+            without("addresses"),
+        ),
+        (
+            "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"linux\"",
+            "\"linux\" is none of vrouter, ovs".to_owned(),
+        ),
         (
             "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\n[[network]]\nname = \"lan\"\nvrf = 2\nwire = \"w\"",
             "network \"lan\": an Open vSwitch decides about wire \"w\"".to_owned(),
