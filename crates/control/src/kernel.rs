@@ -33,10 +33,11 @@ fn forwarding_by(settings: &Path, wire: &Wire) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::Mode;
 
     fn wire(driver: Driver) -> Wire {
         let (name, device, addresses) = ("up0".to_owned(), "va".to_owned(), Vec::new());
-        Wire { name, driver, device, addresses, gateway: Vec::new(), mtu: 1500 }
+        Wire { name, mode: Mode::Vrouter, driver, device, addresses, gateway: Vec::new(), mtu: 1500 }
     }
 
     #[test]

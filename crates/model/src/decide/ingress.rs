@@ -9,7 +9,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn enter(&mut self) -> Outcome {
         let vif = self.tables.vif(self.ingress).ok_or(DropReason::NoNetwork)?;
         match (vif.kind, vif.ovs) {
-            (VifKind::Ovs, Some(port)) => self.from_ovs(port),
+            (VifKind::Ovs, Some(port)) => self.sent_by_ovs(port),
             (VifKind::Ovs, None) | (VifKind::Mirror(_), _) => Err(DropReason::NoNetwork.into()),
             (_, Some(side)) => self.ovs_port(vif, side),
             (VifKind::Wire, None) => self.wire(vif),

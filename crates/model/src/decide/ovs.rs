@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 impl<'a, T: Lookup> Walk<'a, T> {
     /// What OVS sends by a port leaves by it as it is.
-    pub(super) fn from_ovs(&self, port: VifId) -> Outcome {
+    pub(super) fn sent_by_ovs(&self, port: VifId) -> Outcome {
         self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?;
         Ok(Verdict::Forward(Forward::unchanged(port)))
     }

@@ -53,8 +53,8 @@ fn fields(key: &Key, mask: &Key) -> String {
     add("eth_src", mac(key.eth_src, mask.eth_src));
     add("eth_dst", mac(key.eth_dst, mask.eth_dst));
     add("vlan", tag(key.vlan_tci, mask.vlan_tci));
-    add("vlan_type", hex(key.vlan_type.into(), mask.vlan_type.into(), u16::MAX.into()));
-    add("eth_type", hex(key.eth_type.into(), mask.eth_type.into(), u16::MAX.into()));
+    add("vlan_type", hex(key.vlan_type, mask.vlan_type, u16::MAX));
+    add("eth_type", hex(key.eth_type, mask.eth_type, u16::MAX));
     let v4 = key.eth_type == proto::ETHERTYPE_IPV4;
     add("ip_src", address(key.ip_src, mask.ip_src, v4));
     add("ip_dst", address(key.ip_dst, mask.ip_dst, v4));
