@@ -27,9 +27,104 @@ pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, part
 /// The fields that a flow of Open vSwitch sets.
 #[inline(never)]
 fn set_fields(frame: &mut [u8], at: &Layout, fields: &ovs::Edits, partial: bool) -> Option<()> {
-    let end = usize::from(at.l3) + usize::from(at.ip_len);
-    let headers = Headers::ethernet(frame, 0, end).ok()?;
-    fields.set_fields(frame, &headers, partial).ok()
+    let checksum_at = match at.protocol {
+        proto::TCP => 16,
+        proto::UDP => 6,
+        // The general editor knows the rest.
+        _ => {
+            let end = usize::from(at.l3) + usize::from(at.ip_len);
+            let headers = Headers::ethernet(frame, 0, end).ok()?;
+            return fields.set_fields(frame, &headers, partial).ok();
+        }
+    };
+    let addresses: &mut [u8; 12] = frame.first_chunk_mut()?;
+    if let Some(dst) = fields.mac_dst {
+        addresses[..6].copy_from_slice(&dst.0);
+    }
+    if let Some(src) = fields.mac_src {
+        addresses[6..].copy_from_slice(&src.0);
+    }
+    if !fields.changes_ip() {
+        return Some(());
+    }
+    let ip = frame.get_mut(usize::from(at.l3)..)?;
+    let mut covered = if at.v6 { set_ipv6(ip, fields) } else { set_ipv4(ip, fields) }?;
+    let l4 = frame.get_mut(usize::from(at.l4)..)?;
+    for (place, port) in [(0, fields.port_src), (2, fields.port_dst)] {
+        if let Some(port) = port {
+            let field: &mut [u8; 2] = l4.get_mut(place..)?.first_chunk_mut()?;
+            if !partial {
+                covered.replace_u16(u16::from_be_bytes(*field), port);
+            }
+            *field = port.to_be_bytes();
+        }
+    }
+    let field: &mut [u8; 2] = l4.get_mut(checksum_at..)?.first_chunk_mut()?;
+    let before = u16::from_be_bytes(*field);
+    let after = match covered.apply(before) {
+        _ if partial => covered.apply_partial(before),
+        _ if before == 0 && at.protocol == proto::UDP => 0,
+        0 if at.protocol == proto::UDP => 0xffff,
+        after => after,
+    };
+    *field = after.to_be_bytes();
+    Some(())
+}
+
+/// Sets IPv4 fields; returns how the addresses changed.
+fn set_ipv4(ip: &mut [u8], fields: &ovs::Edits) -> Option<Delta> {
+    let ip: &mut [u8; proto::IPV4_LEN] = ip.first_chunk_mut()?;
+    let mut addresses = Delta::default();
+    for (place, addr) in [(12, fields.ip_src), (16, fields.ip_dst)] {
+        match addr {
+            Some(IpAddr::V4(new)) => {
+                let field: &mut [u8; 4] = ip[place..].first_chunk_mut()?;
+                addresses.replace_u32(u32::from_be_bytes(*field), new.to_bits());
+                *field = new.octets();
+            }
+            Some(IpAddr::V6(_)) => return None,
+            None => {}
+        }
+    }
+    let mut all = addresses;
+    if let Some(ttl) = fields.ttl {
+        all.replace_u16(u16::from_be_bytes([ip[8], ip[9]]), u16::from_be_bytes([ttl, ip[9]]));
+        ip[8] = ttl;
+    }
+    if let Some(dscp) = fields.dscp {
+        let tos = ip[1] & packet::ecn::ECN_MASK | dscp << 2;
+        all.replace_u16(u16::from_be_bytes([ip[0], ip[1]]), u16::from_be_bytes([ip[0], tos]));
+        ip[1] = tos;
+    }
+    let checksum = all.apply(u16::from_be_bytes([ip[10], ip[11]]));
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    Some(addresses)
+}
+
+/// Sets IPv6 fields; returns how the addresses changed.
+fn set_ipv6(ip: &mut [u8], fields: &ovs::Edits) -> Option<Delta> {
+    let ip: &mut [u8; proto::IPV6_LEN] = ip.first_chunk_mut()?;
+    let mut addresses = Delta::default();
+    for (place, addr) in [(8, fields.ip_src), (24, fields.ip_dst)] {
+        match addr {
+            Some(IpAddr::V6(new)) => {
+                let field: &mut [u8; 16] = ip[place..].first_chunk_mut()?;
+                addresses.replace_bytes16(*field, new.octets());
+                *field = new.octets();
+            }
+            Some(IpAddr::V4(_)) => return None,
+            None => {}
+        }
+    }
+    if let Some(ttl) = fields.ttl {
+        ip[7] = ttl;
+    }
+    if let Some(dscp) = fields.dscp {
+        let tos = (ip[0] << 4 | ip[1] >> 4) & packet::ecn::ECN_MASK | dscp << 2;
+        ip[0] = 6 << 4 | tos >> 4;
+        ip[1] = tos << 4 | ip[1] & 0xf;
+    }
+    Some(addresses)
 }
 
 #[inline(always)]

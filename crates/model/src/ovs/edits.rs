@@ -45,9 +45,13 @@ impl Edits {
     /// Whether fields change, beside tags.
     #[must_use]
     pub const fn changes_fields(&self) -> bool {
-        self.mac_src.is_some()
-            || self.mac_dst.is_some()
-            || self.ip_src.is_some()
+        self.mac_src.is_some() || self.mac_dst.is_some() || self.changes_ip()
+    }
+
+    /// Whether IP fields or ports change.
+    #[must_use]
+    pub const fn changes_ip(&self) -> bool {
+        self.ip_src.is_some()
             || self.ip_dst.is_some()
             || self.ttl.is_some()
             || self.dscp.is_some()
