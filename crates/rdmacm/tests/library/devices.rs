@@ -1,4 +1,5 @@
-//! Two devices with a wire between them, each with its socket.
+//! Two devices with a wire between them: one with a local socket, and one as programs in a virtual machine have it, with
+//! a window and streams.
 
 use crate::wiring;
 use rdma::cm::{Client, Config, GRACE, Limits, Manager, Outgoing};
@@ -6,11 +7,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, Given, Refusal, Reply, Request};
+use uverbs::{
+    Connection, Endpoint, Given, Lent, Nonce, Opening, PAGE, Refusal, Reply, Request, Stream, Ticket, Uuid,
+    Welcome, WindowHeader, WindowKind, window,
+};
 
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 
@@ -19,6 +23,8 @@ pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
 
 struct Device {
     manager: Manager,
+    /// Channels whose streams have not come, by tickets: their clients, and their tags.
+    awaited: BTreeMap<Ticket, (Client, u32)>,
     /// Channels by number: their clients, their tags, and where events go.
     channels: BTreeMap<u32, (Client, u32, Connection)>,
 }
@@ -47,43 +53,85 @@ static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
             next >> 16
         };
         let gids = vec!["fe80::1".parse().unwrap(), address.to_ipv6_mapped()];
-        Device { manager: Manager::new(config, gids, Box::new(random)), channels: BTreeMap::new() }
+        Device {
+            manager: Manager::new(config, gids, Box::new(random)),
+            awaited: BTreeMap::new(),
+            channels: BTreeMap::new(),
+        }
     });
     Mutex::new(World { now: Duration::ZERO, devices, clients: 0 })
 });
 
-/// The devices' sockets.
-pub static SOCKETS: LazyLock<[PathBuf; 2]> = LazyLock::new(|| {
+/// What is in the window for who wants to use the device.
+const NONCE: Nonce = [7; 32];
+/// Where.
+const CHALLENGE: u64 = PAGE;
+
+/// Where the devices are.
+pub static DEVICES: LazyLock<[Endpoint; 2]> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap().keep();
     let paths = [0, 1].map(|which| directory.join(format!("device{which}")));
     for (which, path) in paths.iter().enumerate() {
-        let flags = SocketFlags::CLOEXEC;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (flags, kinds) = (SocketFlags::CLOEXEC, [SocketType::SEQPACKET, SocketType::STREAM]);
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kinds[which], flags, None).unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
         rustix::net::listen(&socket, 16).unwrap();
-        std::thread::spawn(move || serve(which, &socket));
-    }
-    paths
-});
-
-fn serve(which: usize, socket: &OwnedFd) {
-    loop {
-        let mut connection = Connection::new(rustix::net::accept(socket).unwrap());
-        let client = {
-            let mut world = WORLD.lock().unwrap();
-            world.clients += 1;
-            Client(world.clients)
-        };
         std::thread::spawn(move || {
-            while let Ok((request, given)) = connection.receive::<Request>() {
-                let answer =
-                    WORLD.lock().unwrap().answer(which, client, request, Given::descriptors(given).collect());
-                connection.send(&answer, &[]).unwrap();
+            loop {
+                let socket = Arc::new(rustix::net::accept(&socket).unwrap());
+                std::thread::spawn(move || {
+                    if which == 0 { serve(0, Connection::serving(socket)) } else { open(socket) }
+                });
             }
-            WORLD.lock().unwrap().lose(which, client);
         });
     }
+    let own = directory.join("window");
+    let len = 4 * PAGE;
+    let header = WindowHeader { kind: WindowKind::Own, uuid: Uuid([1; 16]), len, port: 1, name: "vm".into() };
+    let file = std::fs::File::create(&own).unwrap();
+    file.set_len(window::DATA + len).unwrap();
+    file.write_all_at(&header.to_bytes(), window::DATA).unwrap();
+    file.write_all_at(&NONCE, window::DATA + CHALLENGE).unwrap();
+    let [local, socket] = paths;
+    [Endpoint::Socket(local), Endpoint::Files { own, common: None, socket }]
+});
+
+/// Serves a stream of the second device.
+fn open(socket: Arc<OwnedFd>) {
+    let mut stream = Connection::Stream(Stream::serving(socket));
+    let told = |welcome| Ok::<_, Refusal>(welcome);
+    match stream.receive::<Opening>().unwrap().0 {
+        Opening::Program { version, window, claim } => {
+            assert_eq!((version, window), (uverbs::VERSION, Uuid([1; 16])));
+            assert_eq!(claim.pid, std::process::id() as i32);
+            stream.send(&told(Welcome::Challenge { offset: CHALLENGE }), &[]).unwrap();
+            assert_eq!(stream.receive::<Opening>().unwrap().0, Opening::Proof { nonce: NONCE });
+            stream.send(&told(Welcome::Accepted { common: None }), &[]).unwrap();
+            serve(1, stream);
+        }
+        Opening::Ticket { ticket } => {
+            let mut world = WORLD.lock().unwrap();
+            let (client, tag) = world.devices[1].awaited.remove(&ticket).unwrap();
+            stream.send(&told(Welcome::Accepted { common: None }), &[]).unwrap();
+            world.devices[1].channels.insert(ticket.0 as u32, (client, tag, stream));
+        }
+        proof => panic!("{proof:?}"),
+    }
+}
+
+fn serve(which: usize, mut connection: Connection) {
+    let client = {
+        let mut world = WORLD.lock().unwrap();
+        world.clients += 1;
+        Client(world.clients)
+    };
+    while let Ok((request, given)) = connection.receive::<Request>() {
+        let descriptors = Given::descriptors(given).collect();
+        let (answer, ticket) = WORLD.lock().unwrap().answer(which, client, request, descriptors);
+        let along = ticket.map(Lent::Stream);
+        connection.send(&answer, along.as_slice()).unwrap();
+    }
+    WORLD.lock().unwrap().lose(which, client);
 }
 
 impl World {
@@ -93,27 +141,34 @@ impl World {
         client: Client,
         request: Request,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Reply, Refusal> {
+    ) -> (Result<Reply, Refusal>, Option<Ticket>) {
         let Request::Cm(request) = request else { panic!("{request:?}") };
         if let CmRequest::Hello { version } = request {
             assert_eq!(version, uverbs::VERSION);
-            return Ok(Reply::Done);
+            return (Ok(Reply::Done), None);
         }
         let device = &mut self.devices[which];
         let (tag, gone) = match request {
-            CmRequest::CreateChannel { tag } => (tag, None),
-            CmRequest::DestroyChannel { channel } => (0, Some(channel)),
-            _ => (0, None),
+            CmRequest::CreateChannel { tag } => (Some(tag), None),
+            CmRequest::DestroyChannel { channel } => (None, Some(channel)),
+            _ => (None, None),
         };
+        assert!(descriptors.is_empty() || which == 0);
         let answer = wiring::answer(&mut device.manager, self.now, client, request, |_, to| to != NOWHERE);
-        if let (Ok(Reply::Handle(channel)), Some(socket)) = (&answer, descriptors.into_iter().next()) {
-            // A program that does not read is not waited for.
-            rustix::io::ioctl_fionbio(&socket, true).unwrap();
-            device.channels.insert(*channel, (client, tag, Connection::new(socket)));
+        let mut ticket = None;
+        if let (Ok(Reply::Handle(channel)), Some(tag)) = (&answer, tag) {
+            if let Some(socket) = descriptors.into_iter().next() {
+                // A program that does not read is not waited for.
+                rustix::io::ioctl_fionbio(&socket, true).unwrap();
+                device.channels.insert(*channel, (client, tag, Connection::new(socket)));
+            } else {
+                let its = *ticket.insert(Ticket((*channel).into()));
+                device.awaited.insert(its, (client, tag));
+            }
         }
         gone.map(|channel| device.channels.remove(&channel));
         self.carry();
-        answer
+        (answer, ticket)
     }
 
     /// A program is gone.

@@ -1,6 +1,6 @@
 //! A `libibverbs` with two devices, whose objects do nothing but remember what was done to them.
 
-use crate::devices::{ADDRESSES, SOCKETS};
+use crate::devices::{ADDRESSES, DEVICES as PLACES};
 use libc::{c_char, c_int, c_void};
 use rdmacm::abi::{
     CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr, VIADUCT,
@@ -44,14 +44,14 @@ unsafe impl Send for Devices {}
 unsafe impl Sync for Devices {}
 
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
-    let device = |path: &std::path::PathBuf| {
+    let device = |place: &uverbs::Endpoint| {
         // SAFETY: numbers and pointers, which may all be zero.
         let mut device: ViaductDevice = unsafe { std::mem::zeroed() };
         let write = |to: &mut [c_char], text: &str| {
             to.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from as c_char);
         };
         write(&mut device.device.name, VIADUCT);
-        write(&mut device.socket, path.to_str().unwrap());
+        write(&mut device.socket, &place.to_string());
         let device: *mut Device = Box::into_raw(Box::new(device)).cast();
         // SAFETY: numbers, pointers and optional functions: none, so there are no extensions.
         let context: *mut Context = make(unsafe { std::mem::zeroed() });
@@ -59,7 +59,7 @@ static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
         unsafe { (*context).device = device };
         (device, context)
     };
-    Devices(SOCKETS.iter().map(device).collect())
+    Devices(PLACES.iter().map(device).collect())
 });
 
 fn make<T>(value: T) -> *mut T {
