@@ -227,8 +227,8 @@ impl Unproven {
             Opening::Program { version, .. } if version != VERSION => refuse(
                 Errno::PROTONOSUPPORT,
                 format!(
-                    "the library speaks version {version} of the protocol, the host's daemon version {VERSION}; use the \
-                     library of its release"
+                    "the library speaks version {version} of the protocol, the host's daemon version {VERSION}; \
+                     use the library of its release"
                 ),
             ),
             Opening::Program { window, claim, .. } => {

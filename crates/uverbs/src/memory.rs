@@ -289,8 +289,8 @@ impl Memory {
     }
 
     /// Guards it against what the other side may do to the file: if a page is not available, zeros replace all of it,
-    /// and `fault` is raised. For the device only: the guard has a signal handler, which programs may not want. A part of
-    /// another mapping is guarded with that.
+    /// and `fault` is raised. For the device only: the guard has a signal handler, which programs may not want. A part
+    /// of another mapping is guarded with that.
     ///
     /// # Errors
     /// If the handler can't be installed.

@@ -1,11 +1,11 @@
 //! Control messages: the library's requests on a guest's socket, and the device's answers.
 //!
-//! A message is JSON, and more may go along ([`Given`](crate::Given)). Each request has one reply, in order. An addition
-//! that older libraries can ignore keeps the version.
+//! A message is JSON, and more may go along ([`Given`](crate::Given)). Each request has one reply, in order. An
+//! addition that older libraries can ignore keeps the version.
 //!
 //! Where a reply "has memory", a descriptor comes along to a program of this kernel, or a window's pages: for a program
-//! in a virtual machine a [`Given::Part`](crate::Given::Part), for others whose guest is in a trust with a common window
-//! a [`Given::Window`](crate::Given::Window). Where it "has a socket", it is a descriptor, or a ticket.
+//! in a virtual machine a [`Given::Part`](crate::Given::Part), for others whose guest is in a trust with a common
+//! window a [`Given::Window`](crate::Given::Window). Where it "has a socket", it is a descriptor, or a ticket.
 
 use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
