@@ -3,8 +3,9 @@
 mod index;
 mod refers;
 mod unique;
+mod windows;
 
-pub use index::Index;
+pub use index::{CommonWindow, CommonWindows, Index};
 
 use crate::{Item, Object, Problem};
 
@@ -20,6 +21,7 @@ pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -
     let mut problems = Vec::new();
     unique::check(objects, &mut problems);
     refers::check(index, unread, objects, &mut problems);
+    windows::check(index, objects, &mut problems);
     problems
 }
 

@@ -241,6 +241,31 @@ fn each_mistake_is_named() {
             "64",
             "expected { qps = N, mrs = N, registered_mb = N, queues_mb = N, connections = N }, found 64",
         ),
+        ("rdma = \"vm1.0\"\n", "", "`window_mb` is of a verbs device"),
+        (
+            "window_mb = 1024",
+            "window_mb = 0",
+            "window_mb 0 is no size of a window; use a multiple of 2 from 16 to 1048576",
+        ),
+        ("window_mb = 1024", "window_mb = 1025", "window_mb 1025 is no size of a window"),
+        ("window_mb = 1024", "window_mb = 1048578", "window_mb 1048578 is no size of a window"),
+        (
+            "kind = \"rdma\"",
+            "kind = \"rdma\"\nwindow_mb = 64",
+            "guest \"hpc1\": `window_mb` is for kind = \"vhost\"",
+        ),
+        ("rdma = \"vm1.0\"", "rdma = \"vm\"", "\"vm\" is the directory of windows"),
+        ("rdma = \"vm1.0\"", "rdma = \"trust-a\"", "\"trust-a\" can't be the name of a device with a window"),
+        (
+            "rdma = \"vm1.0\"",
+            "rdma = \"a.vsock_1\"",
+            "\"a.vsock_1\" can't be the name of a device with a window",
+        ),
+        (
+            "network = \"blue\"\nkind = \"rdma\"",
+            "network = \"public\"\nkind = \"rdma\"\nrdma_trust = \"job7\"",
+            "guest \"hpc1\": the guests of trust \"job7\" have a window in common, and guest \"vm1\" is in network \"blue\"",
+        ),
         ("kind = \"rdma\"", "kind = \"rdma\"\nqueues = 4", "guest \"hpc1\": `queues` is of a port"),
         ("kind = \"rdma\"", "kind = \"rdma\"\nrouter = true", "guest \"hpc1\": `router` is of a port"),
         ("kind = \"rdma\"", "kind = \"rdma\"\ndhcp_server = true", "`dhcp_server` is of a port"),
@@ -417,6 +442,27 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
     }
     let rdma = host.replace("vhost", "rdma");
     assert!(parse(&rdma).unwrap_err().to_string().contains("guest of kind \"rdma\" has none"));
+}
+
+#[test]
+fn the_windows_of_a_trust_have_one_owner_and_the_size_of_the_largest() {
+    let guest = |n: u32, keys: &str| {
+        format!(
+            "[[guest]]\nname = \"hpcvm{n}\"\nnetwork = \"blue\"\nkind = \"vhost\"\nmac = \"02:00:00:00:01:0{n}\"\n\
+             addresses = [\"10.1.1.{}\"]\nrdma = \"vm{n}\"\nrdma_trust = \"job8\"\nowner = \"qemu\"\n{keys}\n",
+            100 + n
+        )
+    };
+    let text = [VALID, &guest(1, "window_mb = 64"), &guest(2, "window_mb = 128"), &guest(3, "")].concat();
+    let document = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    let index = config::Index::new(&document.host, document.objects.iter().map(|item| &item.object));
+    let of = |trust: &str| index.common_windows().get(trust).map(|of| (of.mb, of.owner.clone()));
+    assert_eq!(of("job8"), Some((128, Some("qemu".to_owned()))));
+    assert_eq!(of("job9"), None);
+    let said =
+        parse(&text.replacen("owner = \"qemu\"\nwindow_mb = 128", "owner = \"root\"\nwindow_mb = 128", 1));
+    let said = said.unwrap_err().to_string();
+    assert!(said.contains("give them the `owner` and `socket_mode` of guest \"hpcvm1\""), "{said}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::compile::{Desired, Ids, Links, compile, recompile, route_origins};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, Device, PortSpec, Ports};
+use crate::rdma::RdmaSpec;
 use crate::store::{Durability, Store, StoreError};
 use carry::Carry;
 use carryover::Opened;
@@ -409,6 +410,7 @@ impl Core {
             let _ = self.carry.set(carry);
         }
         switch.finish(&|name| state.ids.vif(name), &|name| ids.vif(name));
+        self.ports.keep_windows(&ports::windows(state.slots.values().map(|slot| &slot.spec)));
         let faults = state.slots.values().filter_map(Slot::fault_of_port);
         let notes = remade.iter().map(note).chain(faults).collect();
         let changes = describe(&changed);
@@ -551,6 +553,10 @@ fn note(spec: &PortSpec) -> (String, String) {
     let what = match spec.device {
         Device::Tap { .. } => "it comes back in the daemon's network namespace, without addresses and routes",
         Device::Vhost { .. } => "its VM has to connect again",
+        Device::Verbs(RdmaSpec { window: None, .. }) => "its programs have to open it again",
+        Device::Verbs(_) => {
+            "its programs have to open it again, and a VM whose window changes has it once it is started again"
+        }
         _ => "meanwhile it has no packets",
     };
     (of_port(spec), format!("recreates {}: {what}", spec.device))

@@ -23,6 +23,7 @@ mod scrapes;
 mod server;
 mod service;
 mod store;
+mod windows;
 
 pub use core::{ConfigFile, Core, Error, FORMAT, Learned, SharedPort};
 pub use kernel::forwarding;
@@ -32,3 +33,4 @@ pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
 pub use server::{Listeners, RunDir, Sandbox, ServeError, serve};
 pub use store::{Store, StoreError};
+pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

@@ -6,8 +6,8 @@
 use crate::core::{Core, View};
 use crate::process::{Process, Usage};
 use crate::scrapes;
-use crate::service::{nexthop_entries, rdma_devices, reasons, rule_entries, vif_entries};
-use api::v1::{RdmaDevice, VifEntry};
+use crate::service::{nexthop_entries, rdma_overview, reasons, rule_entries, vif_entries};
+use api::v1::{RdmaDevice, RdmaWindow, VifEntry};
 use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -75,7 +75,9 @@ fn render(core: &Core, process: &Process) -> String {
     workers(view, &mut text);
     tables(view, &mut text);
     card(view.executor.status().card.as_ref(), &mut text);
-    verbs(&rdma_devices(core), &mut text);
+    let (devices, machines) = rdma_overview(core);
+    verbs(&devices, &mut text);
+    windows(&machines, &mut text);
     text.0
 }
 
@@ -209,6 +211,20 @@ fn card(card: Option<&executor::CardCounters>, text: &mut Text) {
     text.family("card_punted_packets_total", "counter", "Packets the card left to the host.", punted);
 }
 
+/// Windows of virtual machines.
+fn windows(windows: &[RdmaWindow], text: &mut Text) {
+    if windows.is_empty() {
+        return;
+    }
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&RdmaWindow) -> u64| {
+        let labels = |window: &RdmaWindow| format!("window=\"{}\",kind=\"{}\"", window.name, window.kind);
+        text.family(name, "gauge", help, windows.iter().map(|window| (labels(window), value(window))));
+    };
+    each("rdma_window_bytes", "Size of the window.", &|window| window.bytes);
+    each("rdma_window_used_bytes", "Memory of the window that programs have.", &|window| window.used_bytes);
+    each("rdma_window_machines", "VMs that have the window.", &|window| window.attached.len() as u64);
+}
+
 fn verbs(devices: &[RdmaDevice], text: &mut Text) {
     if devices.is_empty() {
         return;
@@ -306,6 +322,18 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn windows_have_metrics() {
+        let mut text = Text::default();
+        windows(&[], &mut text);
+        assert!(text.0.is_empty());
+        let (name, kind, attached) = ("c1".to_owned(), "own".to_owned(), vec!["vm1".to_owned()]);
+        windows(&[RdmaWindow { name, kind, attached, used_bytes: 4096, ..Default::default() }], &mut text);
+        let labels = "{window=\"c1\",kind=\"own\"}";
+        assert!(text.0.contains(&format!("viaduct_rdma_window_used_bytes{labels} 4096\n")), "{}", text.0);
+        assert!(text.0.contains(&format!("viaduct_rdma_window_machines{labels} 1\n")), "{}", text.0);
     }
 
     #[test]

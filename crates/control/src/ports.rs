@@ -5,7 +5,7 @@ use crate::rdma::{RdmaSpec, RdmaStatus};
 use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Object, Role, Wire};
 use model::{VifId, Vrf};
 use packet::Mac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,10 @@ pub trait Ports: Send + Sync {
     fn update(&self, spec: &PortSpec);
     /// What the open verbs devices tell of themselves, by name.
     fn rdma(&self) -> Vec<RdmaStatus>;
+    /// These are all windows that there shall be: others are removed.
+    fn keep_windows(&self, wanted: &BTreeSet<PathBuf>);
+    /// What of them does not work, while all ports are open: objects, and what is wrong.
+    fn window_problems(&self) -> Vec<(String, String)>;
 }
 
 /// A port to be open.
@@ -75,6 +79,8 @@ pub enum Device {
         owner: Option<String>,
         /// Its mode.
         mode: u32,
+        /// Whether the VMM may migrate the guest.
+        migrates: bool,
     },
     /// A TAP device that is created.
     Tap {
@@ -161,6 +167,15 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
     guests.chain(wires).map(|spec| (spec.name.clone(), spec)).collect()
 }
 
+/// The windows that these ports have.
+pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet<PathBuf> {
+    let windows = |port: &'a PortSpec| match &port.device {
+        Device::Verbs(RdmaSpec { window, common, .. }) => [window.as_ref(), common.as_ref()],
+        _ => [None, None],
+    };
+    ports.flat_map(windows).flatten().map(|window| window.path.clone()).collect()
+}
+
 /// The directories of vhost-user sockets that a file names.
 #[must_use]
 pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
@@ -186,7 +201,7 @@ fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item 
         mtu,
     });
     let vrf = Vrf(index.networks().get(&guest.network).map_or(0, |network| network.vrf));
-    let verbs = RdmaSpec::of(guest, run_dir, vrf, mtu).map(|spec| PortSpec {
+    let verbs = RdmaSpec::of(guest, run_dir, (vrf, mtu), index.common_windows()).map(|spec| PortSpec {
         name: verbs_vif(guest).unwrap_or_else(|| guest.name.clone()),
         device: Device::Verbs(spec),
         queues: 1,
@@ -205,6 +220,8 @@ fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
             socket: run_dir.join(text(&guest.socket)),
             role: guest.role,
             owner: guest.owner.clone(),
+            // What is in a window does not travel.
+            migrates: guest.window_mb.is_none(),
             mode: guest
                 .socket_mode
                 .as_ref()
@@ -228,7 +245,8 @@ fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
         }
         Driver::Tap => Device::Tap { device, mac: None },
         Driver::Vhost => {
-            Device::Vhost { socket: run_dir.join(device), role: Role::Server, owner: None, mode: SOCKET_MODE }
+            let socket = run_dir.join(device);
+            Device::Vhost { socket, role: Role::Server, owner: None, mode: SOCKET_MODE, migrates: true }
         }
         Driver::Dpdk => Device::Dpdk { device },
     }

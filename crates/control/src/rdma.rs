@@ -1,7 +1,8 @@
 //! Verbs devices: what is to be opened, and what an open one tells.
 
 use crate::compile::policer;
-use config::{Guest, GuestKind, RdmaLimits};
+use crate::windows::{WindowSpec, WindowStatus};
+use config::{CommonWindows, Guest, GuestKind, RdmaLimits};
 use hca::{ClientDescription, CmDescription, DeviceSpec, HolderDescription, Limits, Rate};
 use model::{MeterConfig, Vrf};
 use std::path::{Path, PathBuf};
@@ -22,13 +23,22 @@ pub struct RdmaSpec {
     pub mode: u32,
     /// The guest's tap, if it has one.
     pub tap: Option<String>,
+    /// The window of its virtual machine, and that which it has in common with others of its trust.
+    pub window: Option<WindowSpec>,
+    /// See above.
+    pub common: Option<WindowSpec>,
     /// What the adapter is to be.
     pub adapter: DeviceSpec,
 }
 
 impl RdmaSpec {
-    /// The verbs device of a guest, if it has one.
-    pub(crate) fn of(guest: &Guest, run_dir: &Path, vrf: Vrf, mtu: u16) -> Option<Self> {
+    /// The verbs device of a guest, if it has one. `commons`: the windows of trusts.
+    pub(crate) fn of(
+        guest: &Guest,
+        run_dir: &Path,
+        (vrf, mtu): (Vrf, u16),
+        commons: &CommonWindows,
+    ) -> Option<Self> {
         let name = guest.rdma.clone()?;
         let group = guest.rdma_owner.as_ref().is_some_and(|owner| owner.contains(':'));
         Some(Self {
@@ -36,6 +46,8 @@ impl RdmaSpec {
             name,
             owner: guest.rdma_owner.clone(),
             mode: if group { 0o660 } else { 0o600 },
+            window: WindowSpec::own(guest, run_dir),
+            common: WindowSpec::common(guest, run_dir, commons),
             tap: guest.device.clone().filter(|_| guest.kind == GuestKind::Tap),
             adapter: DeviceSpec {
                 guest: guest.name.clone(),
@@ -59,7 +71,12 @@ impl RdmaSpec {
     /// Whether clients of a device opened by the other specification can go on with this one.
     pub(crate) fn is_same_device(&self, other: &Self) -> bool {
         let (a, b) = (&self.adapter, &other.adapter);
-        (&a.guest, &self.socket, a.vrf, a.mac) == (&b.guest, &other.socket, b.vrf, b.mac)
+        let same = |a: &Option<WindowSpec>, b: &Option<WindowSpec>| match (a, b) {
+            (Some(a), Some(b)) => a.is_same(b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        same(&self.window, &other.window)
+            && (&a.guest, &self.socket, a.vrf, a.mac) == (&b.guest, &other.socket, b.vrf, b.mac)
     }
 }
 
@@ -86,6 +103,10 @@ pub struct RdmaStatus {
     pub connections: Vec<CmDescription>,
     /// Processes that may have memory of its clients.
     pub holders: Vec<HolderDescription>,
+    /// Its own window, and the one that it has in common with others.
+    pub window: Option<WindowStatus>,
+    /// See above.
+    pub common: Option<WindowStatus>,
 }
 
 #[cfg(test)]
@@ -100,7 +121,8 @@ mod tests {
         );
         let objects = config::parse_objects(&text).unwrap();
         let config::Object::Guest(guest) = &objects[0] else { panic!("a guest") };
-        RdmaSpec::of(guest, Path::new("/run/x"), Vrf(7), 1450)
+        let commons = CommonWindows::of(std::iter::once(&**guest));
+        RdmaSpec::of(guest, Path::new("/run/x"), (Vrf(7), 1450), &commons)
     }
 
     #[test]
@@ -116,6 +138,23 @@ mod tests {
     fn a_group_that_is_named_may_open_it() {
         let mode = |owner: &str| spec(&format!("rdma = \"job\"\nrdma_owner = \"{owner}\"")).unwrap().mode;
         assert_eq!((mode("1000"), mode("1000:100")), (0o600, 0o660));
+    }
+
+    #[test]
+    fn windows_are_the_vmms_files() {
+        let vm = "rdma = \"job\"\nowner = \"qemu:kvm\"\nwindow_mb = 64\nrdma_trust = \"t\"\n";
+        let shared = spec(vm).unwrap();
+        let [own, common] = [&shared.window, &shared.common].map(|window| window.clone().unwrap());
+        let path = Path::new("/run/x/rdma/vm");
+        assert_eq!((own.path.clone(), own.bytes, own.mode), (path.join("job"), 64 << 20, 0o660));
+        assert_eq!((own.owner.as_deref(), own.socket()), (Some("qemu:kvm"), path.join("job.vsock_4791")));
+        assert_eq!((common.path.clone(), common.name()), (path.join("trust-t"), "trust-t".to_owned()));
+        let watched = spec(&format!("{vm}rate = {{ mbps = 1 }}")).unwrap();
+        assert!(watched.window.is_some() && watched.common.is_none());
+        // What it has in common with others comes and goes.
+        assert!(shared.is_same_device(&watched));
+        assert!(!shared.is_same_device(&spec(&vm.replace("64", "66")).unwrap()));
+        assert!(shared.is_same_device(&spec(&vm.replace("qemu:kvm", "qemu")).unwrap()));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 #[cfg(test)]
 pub(crate) use convert::message;
-pub(crate) use rdma::devices as rdma_devices;
+pub(crate) use rdma::overview as rdma_overview;
 pub(crate) use read_only::ReadOnly;
 pub(crate) use state::reasons;
 pub(crate) use tables::{nexthop_entries, rule_entries, vif_entries};

@@ -58,6 +58,7 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         | Request::Settle
         | Request::Retire(_)
         | Request::Succeed
+        | Request::Machines
         | Request::Stop => Ok(()),
         Request::InheritTap { .. } => ensure(descriptors.iter().all(is_tap), "a descriptor is not of a tap"),
         Request::AttachXdp(program) => {
@@ -74,7 +75,8 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         }
         Request::Give { mode, .. } => ensure(is_mode(*mode), "no mode of a socket"),
         Request::Remove { .. } => Ok(()),
-        Request::Connect { path } => is_path(path),
+        Request::Memory { path, mode, .. } => is_path(path).and(ensure(is_mode(*mode), "no mode of a file")),
+        Request::RemoveMemory { path } | Request::Connect { path } => is_path(path),
         Request::Owner { names } => {
             let plain = names.len() <= LONGEST_NAME && !names.contains(['\0', '\n', '/']);
             ensure(plain, "no names of user and group")
@@ -216,8 +218,11 @@ mod tests {
             refused(&listen(path, 0o660), &[]);
             refused(&Request::Connect { path: path.into() }, &[]);
             refused(&Request::AdoptSocket { path: path.into(), owner: None, mode: 0o660 }, &[]);
+            refused(&Request::Memory { path: path.into(), owner: None, mode: 0o660 }, &[]);
+            refused(&Request::RemoveMemory { path: path.into() }, &[]);
         }
         refused(&listen("/run/vm1.sock", 0o4755), &[]);
+        refused(&Request::Memory { path: "/run/c1".into(), owner: None, mode: 0o4600 }, &[]);
         refused(&Request::Give { file: 1, owner: None, mode: 0o2660 }, &[]);
     }
 
@@ -265,7 +270,11 @@ mod tests {
                     assert!(path.is_absolute() && mode <= 0o777);
                     assert!(!path.components().any(|part| part == Component::ParentDir));
                 }
-                Request::Connect { path } => {
+                Request::Memory { path, mode, .. } => {
+                    assert!(path.is_absolute() && mode <= 0o777);
+                    assert!(!path.components().any(|part| part == Component::ParentDir));
+                }
+                Request::RemoveMemory { path } | Request::Connect { path } => {
                     assert!(path.is_absolute());
                     assert!(!path.components().any(|part| part == Component::ParentDir));
                 }

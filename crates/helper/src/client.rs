@@ -135,6 +135,14 @@ impl Helper {
         Ok(one(self.descriptors(&request, &[])?)?.into())
     }
 
+    /// See [`crate::listen_to_machines`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn machines(&self) -> io::Result<OwnedFd> {
+        Ok(one(self.descriptors(&Request::Machines, &[])?)?)
+    }
+
     /// The daemon's configuration file, for reading.
     ///
     /// # Errors
@@ -293,6 +301,15 @@ impl Sockets for Helper {
         }
     }
 
+    fn memory(&self, place: &Place) -> Result<OwnedFd, sockets::Error> {
+        let request = Request::Memory { path: place.path.clone(), owner: place.owner, mode: place.mode };
+        self.descriptors(&request, &[]).and_then(one).map_err(asked)
+    }
+
+    fn remove_memory(&self, path: &Path) -> Result<(), sockets::Error> {
+        self.descriptors(&Request::RemoveMemory { path: path.to_owned() }, &[]).map(drop).map_err(asked)
+    }
+
     fn connect(&self, path: &Path) -> Result<OwnedFd, sockets::Error> {
         let path = std::path::absolute(path)
             .map_err(|source| sockets::Error::Os { path: path.to_owned(), source })?;
@@ -335,7 +352,11 @@ mod tests {
     }
 
     fn helper_and_server() -> (Helper, tempfile::TempDir, Arc<Server>) {
-        let dir = tempfile::tempdir().unwrap();
+        helper_and_server_in(&std::env::temp_dir())
+    }
+
+    fn helper_and_server_in(dir: &Path) -> (Helper, tempfile::TempDir, Arc<Server>) {
+        let dir = tempfile::tempdir_in(dir).unwrap();
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let us = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
@@ -382,6 +403,27 @@ mod tests {
         let refused = helper.adopt(&place).unwrap_err().to_string();
         assert!(refused.contains("has opened its ports"), "{refused}");
         drop(file);
+        assert!(!place.path.exists());
+    }
+
+    #[test]
+    fn windows_are_files_in_their_directory() {
+        let (helper, dir) = {
+            let (helper, dir, _) = helper_and_server_in(Path::new("/dev/shm"));
+            (helper, dir)
+        };
+        let place = place(dir.path(), "run/rdma/vm/c1");
+        assert!(helper.memory(&place).is_err());
+        std::fs::create_dir_all(dir.path().join("run/rdma/vm")).unwrap();
+        let file = helper.memory(&place).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 21).unwrap();
+        let meta = std::fs::metadata(&place.path).unwrap();
+        assert_eq!((meta.len(), meta.mode() & 0o7777), (1 << 21, 0o640));
+        for elsewhere in ["run/rdma/c2", "run/rdma/vm/../c2", "c2"] {
+            let place = Place { path: dir.path().join(elsewhere), ..place.clone() };
+            assert!(helper.memory(&place).is_err() && helper.remove_memory(&place.path).is_err());
+        }
+        helper.remove_memory(&place.path).unwrap();
         assert!(!place.path.exists());
     }
 

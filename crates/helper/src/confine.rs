@@ -15,14 +15,15 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::DAC_OVERRIDE);
 
 /// Gives up the rest. The helper is then no longer root: peers of its connections see that, and it does not own root's
-/// files.
-pub(crate) fn confine() -> Report {
-    let file = |path: &'static str, access| File { path: Path::new(path), access };
+/// files. `windows`: the directory above that of windows, which may be a file system of its own.
+pub(crate) fn confine(windows: &Path) -> Report {
+    let file = |path, access| File { path, access };
     // Sockets may be anywhere; user names are looked up in files and by services.
     let files = [
-        file("/", Access::Sockets),
-        file("/dev/net/tun", Access::Write),
-        file("/sys/devices", Access::Write),
+        file(Path::new("/"), Access::Sockets),
+        file(windows, Access::Files),
+        file(Path::new("/dev/net/tun"), Access::Write),
+        file(Path::new("/sys/devices"), Access::Write),
     ];
     let keep = Keep { capabilities: CAPABILITIES, calls: Calls::Helper, files: &files, outside: true };
     sandbox::enter(sandbox::account(), &keep)

@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// The directory of windows, in the run-dir.
+pub const WINDOWS: &str = "rdma/vm";
 /// The last name of an entry that also allows everything below its directory.
 const BELOW: &str = "**";
 /// Most entries that a refusal names.
@@ -50,6 +52,18 @@ impl Directories {
     /// Whether a path is in or below the run-dir.
     pub(crate) fn is_in_run_dir(&self, path: &Path) -> bool {
         plain(path).starts_with(&self.run_dir)
+    }
+
+    /// Whether a window may be at `path`: directly in their directory.
+    ///
+    /// # Errors
+    /// If it may not.
+    pub(crate) fn check_window(&self, path: &Path) -> Result<(), Refusal> {
+        let dir = self.run_dir.join(WINDOWS);
+        if plain(path).parent() == Some(&*dir) {
+            return Ok(());
+        }
+        Err(Refusal::new(format!("{}: windows are in {}", path.display(), dir.display())))
     }
 
     /// Whether a socket may be at `path`.
@@ -124,6 +138,17 @@ mod tests {
         }
         assert!(directories.is_in_run_dir(Path::new("/run/viaduct/a/b")));
         assert!(!directories.is_in_run_dir(Path::new("/run/openvswitch/a")));
+    }
+
+    #[test]
+    fn windows_are_in_their_directory_alone() {
+        let directories = directories(&["/**"]);
+        directories.check_window(Path::new("/run/viaduct/rdma/vm/c1")).unwrap();
+        for path in
+            ["/run/viaduct/rdma/vm/a/c1", "/run/viaduct/rdma/c1", "/run/viaduct/rdma/vm", "/srv/rdma/vm/c1"]
+        {
+            directories.check_window(Path::new(path)).unwrap_err();
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The daemon touches guests' memory and reads what they, programs and peers send, so one of them may come to own it.
 //! What it owns then is what can be asked here: a tap that is not there yet, or that the last daemon had, sockets on a
 //! network device, a unix socket that nobody else could have put there, a connection to a VMM, both in directories that
-//! it was told at its start; and the daemon's own configuration file. The helper never sees guests' memory, and nothing
+//! it was told at its start; files of memory for virtual machines; and the daemon's own configuration file. The helper never sees guests' memory, and nothing
 //! but the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). What is done is in
@@ -19,6 +19,7 @@ mod client;
 mod confine;
 mod directories;
 mod files;
+mod machines;
 mod request;
 mod serve;
 mod taps;
@@ -32,7 +33,8 @@ use std::path::Path;
 
 pub use bar::open_bar;
 pub use client::{Helper, HelperError};
-pub use directories::Directories;
+pub use directories::{Directories, WINDOWS};
+pub use machines::{PORT, listen_to_machines};
 pub use request::{Answer, Refusal, Reply, Request};
 pub use serve::{Server, serve};
 pub use users::lookup;

@@ -95,6 +95,24 @@ pub enum Request {
         /// Its number.
         file: u64,
     },
+    /// A file of memory that a virtual machine maps, which is made if it is not there. The answer has it, open for reading
+    /// and writing.
+    Memory {
+        /// Its path, in [`WINDOWS`](crate::WINDOWS) of the run-dir.
+        path: PathBuf,
+        /// As for [`Request::Listen`].
+        owner: Option<(u32, u32)>,
+        /// The file's mode.
+        mode: u32,
+    },
+    /// Remove such a file, if it is there.
+    RemoveMemory {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The socket of the daemon that virtual machines reach ([`listen_to_machines`](crate::listen_to_machines)). The
+    /// answer has it.
+    Machines,
     /// Connect to the unix socket at a path. The answer has the connection.
     Connect {
         /// Its path.

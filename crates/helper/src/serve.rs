@@ -36,7 +36,8 @@ pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
     let daemon = rustix::process::getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let mut server = Server::new(directories, config, started_as);
     let heir = server.inherit();
-    let report: Report = confine::confine();
+    let windows = server.directories.run_dir().join(crate::WINDOWS);
+    let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
     for missing in &report.missing {
         tracing::debug!("the helper: {missing}");
     }
@@ -289,6 +290,17 @@ impl Server {
                 self.files.forget(*number);
                 done(Vec::new())
             }
+            Request::Memory { path, owner, mode } => {
+                let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
+                let _work = self.begin_window(path)?;
+                done(vec![sockets::Here.memory(&place)?])
+            }
+            Request::RemoveMemory { path } => {
+                let _work = self.begin_window(path)?;
+                sockets::Here.remove_memory(path)?;
+                done(Vec::new())
+            }
+            Request::Machines => done(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => done(vec![self.connect(path)?]),
             Request::Owner { names } => {
                 let (user, group) = users::lookup(names).map_err(Refusal::new)?;
@@ -315,6 +327,12 @@ impl Server {
     /// Starts work on the path of a socket.
     pub(crate) fn begin(&self, path: &Path) -> Result<Work<'_>, Refusal> {
         self.under_way.begin(path, self.directories.is_in_run_dir(path))
+    }
+
+    /// Starts work on the path of a window.
+    fn begin_window(&self, path: &Path) -> Result<Work<'_>, Refusal> {
+        self.directories.check_window(path)?;
+        self.begin(path)
     }
 
     /// Creates a socket. Returns it with the number of its file.

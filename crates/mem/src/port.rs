@@ -166,6 +166,11 @@ pub trait Port: Send + Sync {
         Ok(())
     }
 
+    /// The files of which the other side's memory consists, as device and inode number.
+    fn memory_files(&self) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
     /// Copies of the descriptors by which another process opens the same port: a listening socket, or the queues of a
     /// device. Empty if it opens the port as any other.
     ///

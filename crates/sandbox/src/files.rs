@@ -19,6 +19,8 @@ pub enum Access {
     Write,
     /// Read it, create sockets there and remove files.
     Sockets,
+    /// Create, read, write and remove files there.
+    Files,
 }
 
 /// A file or directory, and the allowed access. One that does not exist is left out.
@@ -35,6 +37,9 @@ impl Access {
         match self {
             Self::Read => make_bitflags!(AccessFs::{ReadFile | ReadDir}),
             Self::Write => make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev}),
+            Self::Files => {
+                make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile})
+            }
             Self::Sockets => make_bitflags!(AccessFs::{ReadFile | ReadDir | MakeSock | RemoveFile}),
         }
     }

@@ -1,17 +1,19 @@
-//! Unix sockets to listen on, for guests and programs.
+//! Unix sockets to listen on, and files of memory to share, for guests and programs.
 //!
-//! Owns: the way to a socket's directory, past everything that somebody else could have put there; the socket's file,
-//! its owner and mode, from when it is made until it is removed.
+//! Owns: the way to the directory of such a file, past everything that somebody else could have put there; its owner and
+//! mode, from when it is made until it is removed.
 //!
-//! Must not know: what is spoken over a socket.
+//! Must not know: what is spoken over a socket, what is in a file.
 
 #![deny(unsafe_code)]
 
 mod directory;
 mod maker;
+mod memory;
 
 use directory::Directory;
 pub use maker::{Here, Listening, ListeningFile, Sockets, here};
+pub use memory::{open_memory, remove_memory};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -20,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A socket's path, owner and mode.
+/// Path, owner and mode of a socket, or of a file of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Path of its file.
@@ -53,6 +55,17 @@ pub enum Error {
     /// Something else is at the path.
     #[error("{} exists and is not a socket: remove it", .0.display())]
     NotSocket(PathBuf),
+    /// What is there is no file of memory.
+    #[error("{} exists and is not a file of its own: remove it", .0.display())]
+    NotFile(PathBuf),
+    /// A file there would be on a disk.
+    #[error(
+        "{} is not in memory: mount a tmpfs that has room for its windows, or a hugetlbfs, as in \
+         `mount -t tmpfs -o mode=755,size=16G windows {}`",
+        .0.display(),
+        .0.display()
+    )]
+    NotMemory(PathBuf),
     /// Somebody listens there.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
@@ -63,7 +76,7 @@ pub enum Error {
     #[error("{0}")]
     Asked(String),
     /// A system call failed.
-    #[error("socket {}: {source}", path.display())]
+    #[error("{}: {source}", path.display())]
     Os {
         /// The socket's path.
         path: PathBuf,

@@ -1,7 +1,7 @@
-//! Creating sockets and connecting to them.
+//! Creating sockets and files, and connecting to sockets.
 
 use crate::directory::{self, Directory};
-use crate::{Error, Place, SocketFile, adopt, listen, new_socket};
+use crate::{Error, Place, SocketFile, adopt, listen, new_socket, open_memory, remove_memory};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{SocketAddrUnix, SocketType};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A listening socket and its file.
 pub type Listening = (OwnedFd, Box<dyn ListeningFile>);
 
-/// Creates sockets and connects to them: in this process ([`Here`]), or through another one that has the rights.
+/// Creates sockets and files of memory, and connects to sockets: in this process ([`Here`]), or through another one that has the rights.
 pub trait Sockets: Send + Sync {
     /// As [`listen`].
     ///
@@ -26,6 +26,18 @@ pub trait Sockets: Send + Sync {
     /// # Errors
     /// As [`adopt`].
     fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, Error>;
+
+    /// As [`open_memory`].
+    ///
+    /// # Errors
+    /// As [`open_memory`].
+    fn memory(&self, place: &Place) -> Result<OwnedFd, Error>;
+
+    /// As [`remove_memory`].
+    ///
+    /// # Errors
+    /// As [`remove_memory`].
+    fn remove_memory(&self, path: &Path) -> Result<(), Error>;
 
     /// Connects to a stream socket, without waiting for room in its backlog. Links of others are not followed: they
     /// could lead to a socket that is not theirs.
@@ -68,6 +80,14 @@ impl Sockets for Here {
 
     fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, Error> {
         Ok(Box::new(adopt(place)?))
+    }
+
+    fn memory(&self, place: &Place) -> Result<OwnedFd, Error> {
+        open_memory(place)
+    }
+
+    fn remove_memory(&self, path: &Path) -> Result<(), Error> {
+        remove_memory(path)
     }
 
     fn connect(&self, path: &Path) -> Result<OwnedFd, Error> {

@@ -377,6 +377,9 @@ pub struct GuestArgs {
     /// Most connections of programs to the verbs device
     #[arg(long, value_name = "N")]
     pub rdma_connections: Option<u32>,
+    /// vhost: size of the window by which programs in the VM use the verbs device, megabytes
+    #[arg(long, value_name = "MB")]
+    pub window: Option<u32>,
 }
 
 #[derive(Args)]
@@ -556,6 +559,8 @@ pub enum RdmaAction {
     Cm,
     /// Processes that may still have access to memory of others, by rdma_trust
     Holders,
+    /// Windows of VMs: size, who has them attached, and which programs use how much
+    Windows,
     /// Write a tree like the kernel's /sys/class/infiniband into DIR, for containers to mount; run again to update it
     Tree(TreeArgs),
 }

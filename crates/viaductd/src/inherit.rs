@@ -1,7 +1,7 @@
 //! Opening a port with what a daemon shares from which this one takes over.
 
 use crate::privileges::Privileges;
-use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
 use sockets::{Listening, ListeningFile, Place, Sockets};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::{Attachment, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
 /// What the other daemon shares of its ports: of each, its device and descriptors.
@@ -49,14 +49,25 @@ impl Privileges {
 /// See above.
 struct Inheriting {
     own: Privileges,
-    /// Empty after the first use.
+    /// Those that were not used yet.
     descriptors: Mutex<Vec<OwnedFd>>,
     is_ours: Arc<AtomicBool>,
 }
 
 impl Inheriting {
     fn take(&self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.descriptors.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.lock())
+    }
+
+    /// The one that is a socket of this type. A device has one of each at most.
+    fn take_socket(&self, kind: SocketType) -> Option<OwnedFd> {
+        let mut descriptors = self.lock();
+        let at = descriptors.iter().position(|one| socket_type(one) == Ok(kind))?;
+        Some(descriptors.remove(at))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.descriptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +136,9 @@ impl Opener for Inheriting {
 
 impl Sockets for Inheriting {
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, sockets::Error> {
-        let Some(socket) = self.take().pop() else { return self.own.sockets.listen(place, kind, backlog) };
+        let Some(socket) = self.take_socket(kind) else {
+            return self.own.sockets.listen(place, kind, backlog);
+        };
         if socket_domain(&socket) != Ok(AddressFamily::UNIX) || socket_acceptconn(&socket) != Ok(true) {
             return Err(sockets::Error::InUse(place.path.clone()));
         }
@@ -135,6 +148,14 @@ impl Sockets for Inheriting {
 
     fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, sockets::Error> {
         self.own.sockets.adopt(place)
+    }
+
+    fn memory(&self, place: &Place) -> Result<OwnedFd, sockets::Error> {
+        self.own.sockets.memory(place)
+    }
+
+    fn remove_memory(&self, path: &Path) -> Result<(), sockets::Error> {
+        self.own.sockets.remove_memory(path)
     }
 
     fn connect(&self, path: &Path) -> Result<OwnedFd, sockets::Error> {

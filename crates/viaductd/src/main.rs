@@ -5,6 +5,7 @@ mod forwarder;
 mod inherit;
 mod listeners;
 mod log;
+mod machines;
 mod notify;
 mod ports;
 mod privileges;
@@ -19,6 +20,7 @@ use helper::Directories;
 use inherit::Inheritance;
 use listeners::{Clients, Open};
 use log::{Format, Log};
+use machines::Machines;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use ports::ExecutorPorts;
@@ -239,11 +241,12 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let (predecessor, mut shared) = predecessor(options, &run_dir)?;
     let is_ours = predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default();
     let user = rustix::process::getuid().as_raw();
+    // Before the helper, which may write there.
+    let windows = verbs::make_directories(&run_dir).context("directories of verbs devices and windows")?;
     let privileges = privileges(options, &file, &config, &run_dir)?;
     let run_dir_lock = RunDir::take_from(&run_dir, shared.run_dir.take())?;
     let journals = ports::journals(&run_dir);
     let carryover = carry_over(&run_dir);
-    verbs::make_directory(&run_dir).context("directory of verbs devices")?;
     let store = Store::open_from(&options.state_dir, shared.store.take())?;
     let locks = (run_dir_lock.share()?, store.share()?);
     let host = file.host.clone();
@@ -266,7 +269,10 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
         }
         None => (carryover, None),
     };
-    let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone(), journals, inherited));
+    let machines = Arc::new(Machines::new(shared.listeners.remove(machines::NAME)));
+    let verbs = (windows, machines.clone());
+    let ports = ExecutorPorts::new(forwarder.clone(), privileges.clone(), journals, inherited, verbs);
+    let ports = Box::new(ports);
     let config = privileges.config(&config);
     let core = Core::start(&file, config, run_dir.clone(), store, forwarder.executor(), ports, carryover)?;
     let core = Arc::new(core);
@@ -297,6 +303,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
         notifier: notifier.clone(),
         locks,
         listeners: copies,
+        machines,
         user,
     });
     old.serve(replace).context("daemons that take over can't be served")?;

@@ -2,19 +2,21 @@
 
 use crate::forwarder::Forwarder;
 use crate::inherit::Inheritance;
+use crate::machines::Machines;
 use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use virtio::Journals;
 
 /// The executor's ports.
 pub struct ExecutorPorts {
     forwarder: Forwarder,
-    verbs: Verbs,
+    verbs: Arc<Verbs>,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
@@ -22,15 +24,16 @@ pub struct ExecutorPorts {
 
 impl ExecutorPorts {
     /// Ports for this executor, opened with these privileges, and with what another daemon shares. Packed rings of
-    /// guests have these journals.
+    /// guests have these journals; these windows are there.
     pub fn new(
         forwarder: Forwarder,
         privileges: Privileges,
         journals: Option<Arc<Journals>>,
         inherited: Option<Inheritance>,
+        (windows, machines): (Vec<PathBuf>, Arc<Machines>),
     ) -> Self {
         let rules = Box::new(EngineRules(forwarder.engine().clone()));
-        let verbs = Verbs::new(rules, privileges.clone());
+        let verbs = Arc::new(Verbs::new(rules, privileges.clone(), windows, machines));
         Self { forwarder, verbs, privileges, journals, inherited }
     }
 }
@@ -56,15 +59,28 @@ impl Ports for ExecutorPorts {
         let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
         let Privileges { opener, sockets, .. } = &privileges;
         let opened = match spec.device.clone() {
-            Device::Vhost { socket, role, owner, mode } => {
+            Device::Vhost { socket, role, owner, mode, migrates } => {
                 let role = match role {
                     config::Role::Server => virtio::Role::Server,
                     config::Role::Client => virtio::Role::Client,
                 };
                 let owner = owner.map(|owner| self.privileges.owner(&owner)).transpose()?;
                 let name = spec.name.clone();
-                let port = virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload, waits };
-                virtio::open_by(&port, sockets.clone(), self.journals.clone())?
+                let port = virtio::GuestPort {
+                    name,
+                    socket,
+                    role,
+                    queues,
+                    mtu,
+                    owner,
+                    mode,
+                    offload,
+                    migrates,
+                    waits,
+                };
+                let (verbs, guest) = (self.verbs.clone(), spec.name.clone());
+                let watch: virtio::Watch = Box::new(move |event| verbs.vmm(&guest, event));
+                virtio::open_by(&port, sockets.clone(), self.journals.clone(), Some(watch))?
             }
             Device::Tap { device, mac } => {
                 let mac = mac.map(|mac| mac.0);
@@ -112,6 +128,16 @@ impl Ports for ExecutorPorts {
         {
             tracing::error!("verbs device of {}: {e}", device.adapter.guest);
         }
+    }
+
+    fn keep_windows(&self, wanted: &BTreeSet<PathBuf>) {
+        // A daemon that may go on has windows, too.
+        let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
+        self.verbs.keep_windows(wanted, !waits);
+    }
+
+    fn window_problems(&self) -> Vec<(String, String)> {
+        self.verbs.window_problems()
     }
 
     fn rdma(&self) -> Vec<RdmaStatus> {

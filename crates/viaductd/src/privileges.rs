@@ -49,6 +49,14 @@ impl Privileges {
         self.helper.as_ref().map_or_else(|| helper::lookup(names), |helper| helper.owner(names))
     }
 
+    /// The socket by which programs in virtual machines come; see [`helper::listen_to_machines`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn machines(&self) -> io::Result<OwnedFd> {
+        self.helper.as_ref().map_or_else(helper::listen_to_machines, Helper::machines)
+    }
+
     /// The daemon's configuration file, to be read again.
     pub fn config(&self, path: &Path) -> ConfigFile {
         let helper = self.helper.clone();

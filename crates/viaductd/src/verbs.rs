@@ -1,24 +1,29 @@
-//! Verbs devices: their sockets, the ports by which they send and receive, and their status.
+//! Verbs devices: their sockets and windows, the ports by which they send and receive, and their status.
 
+mod dax;
 mod device;
 mod rules;
+mod windows;
 
+use crate::machines::Machines;
 use crate::privileges::Privileges;
-use control::{RdmaSpec, RdmaStatus};
-use device::Device;
+use control::{RdmaSpec, RdmaStatus, WindowSpec};
+use device::{Device, Window};
 use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
 use ringport::RingPort;
 pub use rules::EngineRules;
 use sockets::Sockets;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use virtio::VmmEvent;
+pub use windows::make_directories;
+use windows::{OpenWindow, Windows};
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
@@ -32,10 +37,16 @@ pub struct Verbs {
     devices: Mutex<BTreeMap<String, Open>>,
     fabric: Arc<Fabric>,
     privileges: Privileges,
+    windows: Windows,
+    /// Why common windows are not open, by their names.
+    problems: Mutex<BTreeMap<String, String>>,
+    machines: Arc<Machines>,
 }
 
 /// A device, and its port, until that is dropped.
 struct Open {
+    /// The window that it shall have in common with others.
+    common: Option<WindowSpec>,
     device: Weak<Device>,
     port: Weak<dyn Port>,
 }
@@ -56,14 +67,22 @@ impl Port for DevicePort {
     }
 
     fn share(&self) -> io::Result<Vec<OwnedFd>> {
-        Ok(vec![self.device.listener()?])
+        self.device.listeners()
     }
 }
 
 impl Verbs {
-    /// None yet. Which packets may go from device to device the rules say.
-    pub fn new(rules: Box<dyn hca::Rules>, privileges: Privileges) -> Self {
-        Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)), privileges }
+    /// None yet. Which packets may go from device to device the rules say. `found`: windows that are there;
+    /// `machines`: the socket that programs in virtual machines come to.
+    pub fn new(
+        rules: Box<dyn hca::Rules>,
+        privileges: Privileges,
+        found: Vec<PathBuf>,
+        machines: Arc<Machines>,
+    ) -> Self {
+        let (fabric, windows) = (Arc::new(Fabric::new(rules)), Windows::new(found));
+        let (devices, problems) = (Mutex::default(), Mutex::default());
+        Self { devices, fabric, privileges, windows, problems, machines }
     }
 
     /// The executor has the port of an interface now, perhaps of a verbs device.
@@ -85,32 +104,50 @@ impl Verbs {
     /// # Errors
     /// Its owner has no account.
     pub fn check(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
-        self.owner(spec).map(drop)
+        self.owner(spec)?;
+        spec.window.as_ref().map_or(Ok(()), |window| self.window_owner(window).map(drop))
     }
 
-    /// Opens a device, its socket by `sockets`; it closes when its port is dropped.
+    /// Opens a device, its sockets by `sockets`; it closes when its port is dropped.
     ///
     /// # Errors
-    /// Its socket has no place or its owner no account; a system call failed.
+    /// A socket has no place, its window no memory, or an owner no account; a system call failed.
     pub fn open(&self, spec: &RdmaSpec, sockets: &dyn Sockets) -> Result<Opened, AnyError> {
         let owner = self.owner(spec)?;
+        let window = spec.window.as_ref().map(|window| self.open_window(window)).transpose()?;
+        let common = self.common(spec.common.as_ref());
         let (opened, uplink, downlink) = ringport::open(&RingPort { mtu: MAX_MTU, slots: SLOTS })?;
-        let device = Arc::new(Device::open(spec, owner, (&self.fabric, sockets), (uplink, downlink))?);
+        let device = Device::open(spec, owner, (&self.fabric, sockets), (uplink, downlink))?;
+        let device = Arc::new(device.with_windows(window, common, sockets)?);
         tracing::info!("verbs device of {}: socket {}", spec.adapter.guest, spec.socket.display());
         let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, device: device.clone() });
-        let open = Open { device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
+        let common = spec.common.clone();
+        let open = Open { common, device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
+        self.share_commons();
         Ok(Opened { port, ..opened })
     }
 
     /// Makes an open device be another, which the same clients may use.
     ///
     /// # Errors
-    /// Its owner has no account.
+    /// An owner has no account.
     pub fn update(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
         let owner = self.owner(spec)?;
-        let device = self.devices().get(&spec.name).and_then(|open| open.device.upgrade());
-        device.map_or(Ok(()), |device| device.update(spec, owner))?;
+        let device = self.devices().get_mut(&spec.name).and_then(|open| {
+            open.common.clone_from(&spec.common);
+            open.device.upgrade()
+        });
+        if let Some(device) = device {
+            device.update(spec, owner)?;
+            if let Some(window) = &spec.window {
+                let owner = self.window_owner(window)?;
+                Windows::give(window, owner, &*self.privileges.sockets)?;
+                device.give_machines(owner, window.mode)?;
+            }
+            device.set_common(self.common(spec.common.as_ref()))?;
+        }
+        self.share_commons();
         // Others have ways to it.
         self.review();
         Ok(())
@@ -131,6 +168,98 @@ impl Verbs {
         answered.map(|((name, device), answers)| device.describe(name, answers.wait(deadline))).collect()
     }
 
+    /// The socket of programs in virtual machines is open where one has a window; windows that nobody wants are removed,
+    /// if this daemon alone has the host.
+    pub fn keep_windows(&self, wanted: &BTreeSet<PathBuf>, alone: bool) {
+        if !wanted.is_empty() {
+            self.machines.open(&self.privileges, &self.fabric);
+        }
+        if alone {
+            self.windows.keep(wanted, &*self.privileges.sockets);
+        }
+        let names: BTreeSet<_> = wanted.iter().filter_map(|path| path.file_name()).collect();
+        self.problems().retain(|name, _| names.contains(std::ffi::OsStr::new(name)));
+    }
+
+    /// What of the windows does not work, though the devices do.
+    pub fn window_problems(&self) -> Vec<(String, String)> {
+        let machines = self.machines.problem().map(|why| {
+            let message = format!(
+                "programs in VMs do not reach their verbs devices by the vhost-vsock of the kernel, only by \
+                 RUN_DIR/{}/NAME.vsock: {why}",
+                control::WINDOW_DIR
+            );
+            ("vsock".to_owned(), message)
+        });
+        let problems = self.problems();
+        let commons = problems.iter().map(|(name, why)| {
+            (
+                format!("window \"{name}\""),
+                format!("the guests of this trust share no memory with VMs: {why}"),
+            )
+        });
+        commons.chain(machines).collect()
+    }
+
+    /// What the VMM of a guest did.
+    pub fn vmm(&self, guest: &str, event: VmmEvent) {
+        let devices: Vec<_> = self.devices().values().filter_map(|open| open.device.upgrade()).collect();
+        for device in devices.iter().filter(|device| device.is_of(guest)) {
+            device.vmm(event);
+        }
+    }
+
+    fn open_window(&self, spec: &WindowSpec) -> Result<Window, AnyError> {
+        let owner = self.window_owner(spec)?;
+        let open = self.windows.open(spec, owner, &*self.privileges.sockets)?;
+        Ok(Window { open, spec: spec.clone(), owner })
+    }
+
+    /// A common window. Without it a device works as well, and gets it when it can be opened for another one.
+    fn common(&self, spec: Option<&WindowSpec>) -> Option<Arc<OpenWindow>> {
+        let spec = spec?;
+        let name = spec.name();
+        match self.open_window(spec) {
+            Ok(window) => {
+                self.problems().remove(&name);
+                Some(window.open)
+            }
+            Err(e) => {
+                self.problems().insert(name, e.to_string());
+                None
+            }
+        }
+    }
+
+    /// Gives devices the common windows that they lack, where others have them.
+    fn share_commons(&self) {
+        let all: Vec<_> = {
+            let devices = self.devices();
+            let open = devices.values();
+            open.filter_map(|open| Some((open.common.clone()?, open.device.upgrade()?))).collect()
+        };
+        for (spec, device) in &all {
+            let has = |(other, its): &(WindowSpec, Arc<Device>)| {
+                let is_same = (&other.path, other.bytes) == (&spec.path, spec.bytes);
+                if is_same { its.common() } else { None }
+            };
+            if device.common().is_none()
+                && let Some(window) = all.iter().find_map(has)
+                && let Err(e) = device.set_common(Some(window))
+            {
+                tracing::error!("window \"{}\": {e}", spec.name());
+            }
+        }
+    }
+
+    fn window_owner(&self, spec: &WindowSpec) -> Result<Option<(u32, u32)>, AnyError> {
+        Ok(spec.owner.as_deref().map(|names| self.privileges.owner(names)).transpose()?)
+    }
+
+    fn problems(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// User and group that a device is for; `None`: of whoever started the daemon.
     fn owner(&self, spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
         let owner = spec.owner.as_deref().map(|names| self.privileges.owner(names));
@@ -142,25 +271,13 @@ impl Verbs {
     }
 }
 
-/// Makes the directory of the devices' sockets.
-///
-/// # Errors
-/// What the kernel says.
-pub fn make_directory(run_dir: &Path) -> io::Result<()> {
-    let dir = run_dir.join(control::RDMA_DIR);
-    match std::fs::create_dir(&dir) {
-        // Whatever the umask: the owners of the sockets must be able to enter.
-        Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
 
     struct Everything;
 
@@ -170,12 +287,19 @@ mod tests {
         }
     }
 
+    fn verbs() -> Verbs {
+        let machines = Arc::new(Machines::new(None));
+        Verbs::new(Box::new(Everything), Privileges::here(), Vec::new(), machines)
+    }
+
     fn spec(dir: &Path, owner: Option<&str>) -> RdmaSpec {
         RdmaSpec {
             name: "job".to_owned(),
             socket: dir.join("rdma/job"),
             owner: owner.map(str::to_owned),
             mode: 0o600,
+            window: None,
+            common: None,
             tap: None,
             adapter: hca::DeviceSpec {
                 guest: "vm1".to_owned(),
@@ -194,8 +318,8 @@ mod tests {
     #[test]
     fn sockets_have_a_directory_and_stale_ones_go() {
         let dir = tempfile::tempdir().unwrap();
-        make_directory(dir.path()).unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
+        make_directories(dir.path()).unwrap();
+        let (verbs, spec) = (verbs(), spec(dir.path(), None));
         drop(verbs.open(&spec, &*sockets::here()).unwrap());
         let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
@@ -210,8 +334,8 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_a_socket_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        make_directory(dir.path()).unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
+        make_directories(dir.path()).unwrap();
+        let (verbs, spec) = (verbs(), spec(dir.path(), None));
         let precious = dir.path().join("precious");
         std::fs::write(&precious, "").unwrap();
         std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -229,8 +353,8 @@ mod tests {
     #[test]
     fn devices_are_described_until_their_port_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
-        make_directory(dir.path()).unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
+        make_directories(dir.path()).unwrap();
+        let (verbs, spec) = (verbs(), spec(dir.path(), None));
         let opened = verbs.open(&spec, &*sockets::here()).unwrap();
         assert!(opened.port.status().up);
         assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));

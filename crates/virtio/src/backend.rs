@@ -299,6 +299,7 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.stop_all();
+        self.forget_files();
         self.shared.features.store(0, Ordering::Relaxed);
         self.shared.mtu.store(0, Ordering::Relaxed);
     }
@@ -404,7 +405,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         self.paused(|this| {
             // Memory that disappeared is removed with the old table.
-            (this.regions, this.files) = (Arc::default(), Vec::new());
+            this.regions = Arc::default();
+            this.forget_files();
             if this.shared.fault.get() == Some(FaultWord::BUS) {
                 this.shared.fault.clear();
             }
@@ -490,7 +492,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
         let network = P::MQ | P::RARP | P::MTU;
-        let memory = P::LOG_SHMFD | P::CONFIGURE_MEM_SLOTS;
+        let log = if self.offered.has(Features::LOG_ALL) { P::LOG_SHMFD } else { P::empty() };
+        let memory = log | P::CONFIGURE_MEM_SLOTS;
         Ok(network | memory | P::REPLY_ACK | P::RESET_DEVICE | P::STATUS)
     }
 

@@ -1,8 +1,10 @@
 //! The control thread of a port: waits for VMMs and serves them, one after the other.
 
 mod hand_over;
+mod watch;
 
 pub(crate) use hand_over::Command;
+pub use watch::{VmmEvent, Watch};
 
 use crate::GuestPort;
 use crate::backend::Backend;
@@ -37,6 +39,8 @@ pub(crate) struct Control {
     /// Where packed rings keep their positions, if over this process's end.
     pub(crate) journals: Option<Arc<Journals>>,
     pub(crate) log: Arc<Log>,
+    /// Who is told of the VMM.
+    pub(crate) watch: Option<Watch>,
     pub(crate) shared: Arc<Shared>,
     /// Signalled to make the thread check whether it must end.
     pub(crate) wake: OwnedFd,
@@ -73,8 +77,13 @@ impl Control {
                 Some((stream, adoption)) => {
                     let way = if adoption.is_some() { "taken over" } else { "connected" };
                     self.log.info(format_args!("VMM {way}"));
+                    self.tell(VmmEvent::Came);
                     self.serve(stream, adoption);
                     self.log.info(format_args!("VMM disconnected"));
+                    // While the link is down, or the port closes, that is our doing.
+                    if !self.is_down() && !self.is_closing() {
+                        self.tell(VmmEvent::Left);
+                    }
                     pause = RETRY.0;
                 }
                 None if self.config.role == Role::Client => {
@@ -84,6 +93,17 @@ impl Control {
                 None => {}
             }
             adopted = self.obey();
+        }
+    }
+
+    fn tell(&self, event: VmmEvent) {
+        self.watch.iter().for_each(|watch| watch(event));
+    }
+
+    /// Tells if the VMM just stopped all queues, of which so many pairs were running.
+    fn tell_stop(&self, pairs: u16) {
+        if pairs > 0 && self.shared.pairs.load(Ordering::Relaxed) == 0 {
+            self.tell(VmmEvent::Stopped);
         }
     }
 
@@ -176,7 +196,7 @@ impl Control {
 
     fn handle_requests(&self, mut stream: UnixStream, adoption: Option<Adoption>) -> io::Result<()> {
         let config = &self.config;
-        let offered = Features::offered(config.offload);
+        let offered = Features::offered(config.offload, config.migrates);
         let journals = self.journals.clone();
         let backend = Backend::new(self.log.clone(), self.shared.clone(), journals, offered, config.mtu);
         let backend = Arc::new(Mutex::new(backend));
@@ -197,11 +217,14 @@ impl Control {
                 self.obey_serving(&stream, &backend);
                 continue;
             }
+            let pairs = self.shared.pairs.load(Ordering::Relaxed);
             if messages::handle(&mut stream, &mut lock(&backend))? {
+                self.tell_stop(pairs);
                 continue;
             }
             let handled = handler.handle_request();
             lock(&backend).answered();
+            self.tell_stop(pairs);
             match handled {
                 Ok(()) => {}
                 Err(VhostError::Disconnected | VhostError::SocketBroken(_)) => return Ok(()),

@@ -85,14 +85,15 @@ impl Features {
     ///
     /// The control queue and announcements by it are the VMM's task. But VMMs that mask their own offer by ours
     /// (cloud-hypervisor) would otherwise lose it, and multiqueue with it.
-    pub(crate) const fn offered(offload: bool) -> Self {
+    ///
+    /// `offload`: checksums and segmentation; `migrates`: the log of pages written, without which VMMs do not migrate.
+    pub(crate) const fn offered(offload: bool, migrates: bool) -> Self {
         let base = Self::MTU
             .with(Self::MRG_RXBUF)
             .with(Self::STATUS)
             .with(Self::CTRL_VQ)
             .with(Self::MQ)
             .with(Self::GUEST_ANNOUNCE)
-            .with(Self::LOG_ALL)
             .with(Self::ANY_LAYOUT)
             .with(Self::INDIRECT_DESC)
             .with(Self::EVENT_IDX)
@@ -100,6 +101,7 @@ impl Features {
             .with(Self::VERSION_1)
             .with(Self::RING_PACKED)
             .with(Self::IN_ORDER);
+        let base = if migrates { base.with(Self::LOG_ALL) } else { base };
         if !offload {
             return base;
         }

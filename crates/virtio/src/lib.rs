@@ -25,5 +25,6 @@ mod socket;
 mod tests;
 mod tx;
 
+pub use control::{VmmEvent, Watch};
 pub use journals::{JournalError, Journals};
 pub use port::{Error, GuestPort, MAX_QUEUES, Role, open, open_by};

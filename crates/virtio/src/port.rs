@@ -1,7 +1,7 @@
 //! Opening a guest's port, and its state.
 
 use crate::announcement::Announcement;
-use crate::control::{Control, lock};
+use crate::control::{Control, Watch, lock};
 use crate::features::Features;
 use crate::journals::Journals;
 use crate::log::Log;
@@ -57,6 +57,8 @@ pub struct GuestPort {
     pub mode: u32,
     /// Whether to offer checksum and segmentation offload.
     pub offload: bool,
+    /// Whether it may migrate. Otherwise its VMM refuses to: there is no log of pages written.
+    pub migrates: bool,
     /// Whether it waits for [`Port::thaw`] before it serves VMMs.
     pub waits: bool,
 }
@@ -86,11 +88,11 @@ impl From<rustix::io::Errno> for Error {
 /// # Errors
 /// [`Error`].
 pub fn open(port: &GuestPort) -> Result<Opened, Error> {
-    open_by(port, sockets::here(), None)
+    open_by(port, sockets::here(), None, None)
 }
 
 /// As [`open`], with `sockets` to create the socket or connect to it. Packed rings go on after this process's death if
-/// the next one has the same `journals`.
+/// the next one has the same `journals`. `watch` is told of VMMs.
 ///
 /// # Errors
 /// [`Error`].
@@ -98,6 +100,7 @@ pub fn open_by(
     port: &GuestPort,
     sockets: Arc<dyn Sockets>,
     journals: Option<Arc<Journals>>,
+    watch: Option<Watch>,
 ) -> Result<Opened, Error> {
     if !(1..=MAX_QUEUES).contains(&port.queues) {
         return Err(Error::Queues(port.queues));
@@ -117,12 +120,14 @@ pub fn open_by(
         mtu: AtomicU16::new(0),
         pairs: AtomicU16::new(0),
         announcement: Announcement::default(),
+        files: Mutex::default(),
     });
     let control = Arc::new(Control {
         config: port.clone(),
         sockets,
         journals,
         log: Arc::new(Log::new(port.name.clone())),
+        watch,
         shared: shared.clone(),
         wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         closing: AtomicBool::new(false),
@@ -186,6 +191,10 @@ impl Port for Device {
     fn set_link(&self, up: bool) -> io::Result<()> {
         self.control.set_link(up);
         Ok(())
+    }
+
+    fn memory_files(&self) -> Vec<(u64, u64)> {
+        lock(&self.control.shared.files).clone()
     }
 
     fn share(&self) -> io::Result<Vec<OwnedFd>> {

@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Most segments of a burst from a driver, or of a packet to it.
 pub(crate) const SEGMENTS: usize = 2048;
@@ -241,6 +241,8 @@ pub(crate) struct Shared {
     pub(crate) pairs: AtomicU16,
     /// A frame to send in the guest's name.
     pub(crate) announcement: Announcement,
+    /// The files of its memory, as device and inode number. The control thread writes them.
+    pub(crate) files: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Shared {

@@ -4,6 +4,7 @@ mod hand_over;
 mod hostile;
 mod migration;
 mod restart;
+mod window;
 
 use crate::features::Features;
 use crate::ring::mock::{Driver, GPA, RING_LEN, Ram, USER};
@@ -52,6 +53,7 @@ impl Dir {
             owner: None,
             mode: 0o620,
             offload: true,
+            migrates: true,
             waits: false,
         }
     }

@@ -53,6 +53,7 @@ fn port(dir: &Path, name: &str, role: Role, queues: u16) -> Opened {
         owner: None,
         mode: 0o600,
         offload: true,
+        migrates: true,
         waits: false,
     })
     .unwrap()

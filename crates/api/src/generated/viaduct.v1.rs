@@ -177,6 +177,9 @@ pub struct Guest {
     /// The wire with whose link its own goes; that of a VM by disconnecting its VMM.
     #[prost(string, optional, tag = "27")]
     pub link_follows: ::core::option::Option<::prost::alloc::string::String>,
+    /// Megabytes of the window by which programs in the virtual machine use its verbs device.
+    #[prost(uint32, optional, tag = "28")]
+    pub window_mb: ::core::option::Option<u32>,
 }
 /// A VLAN of a guest's, which is in a network of its own.
 #[allow(clippy::all)]
@@ -1077,6 +1080,8 @@ pub struct RdmaReply {
     pub cms: ::prost::alloc::vec::Vec<RdmaCm>,
     #[prost(message, repeated, tag = "6")]
     pub holders: ::prost::alloc::vec::Vec<RdmaHolder>,
+    #[prost(message, repeated, tag = "7")]
+    pub windows: ::prost::alloc::vec::Vec<RdmaWindow>,
 }
 /// A verbs device.
 #[allow(clippy::all)]
@@ -1151,7 +1156,7 @@ pub struct RdmaQp {
     pub device: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub guest: ::prost::alloc::string::String,
-    /// Process id of the program, as the daemon sees it.
+    /// Process id of the program, as the daemon sees it; of one in a virtual machine, as it says itself.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
     #[prost(uint32, tag = "4")]
@@ -1188,6 +1193,9 @@ pub struct RdmaQp {
     pub retries: u64,
     #[prost(uint64, tag = "16")]
     pub rnr_retries: u64,
+    /// Of a program in a virtual machine: its name, as it says itself.
+    #[prost(string, optional, tag = "17")]
+    pub program: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A memory region, or a memory window that is bound. `mrn` is its key: who knows it may reach the memory as a peer.
 #[allow(clippy::all)]
@@ -1213,7 +1221,7 @@ pub struct RdmaMr {
     /// As in: local-write remote-read; first "window", where it is one.
     #[prost(string, tag = "8")]
     pub access: ::prost::alloc::string::String,
-    /// How the daemon reaches it: shared (a file that peers map too) or process (by the program's descriptor).
+    /// How the daemon reaches it: shared (a file or a window that peers map too) or process (by the program's descriptor).
     #[prost(string, tag = "9")]
     pub memory: ::prost::alloc::string::String,
 }
@@ -1265,6 +1273,62 @@ pub struct RdmaHolder {
     /// Whether both guests still trust each other.
     #[prost(bool, tag = "7")]
     pub trusted: bool,
+}
+/// A window: a file that virtual machines have as a device, with memory of their programs that use verbs.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RdmaWindow {
+    /// The name of its file in RUN_DIR/rdma/vm.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// own (of one guest) or common (of all guests of a trust).
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// The verbs device whose own it is.
+    #[prost(string, optional, tag = "3")]
+    pub device: ::core::option::Option<::prost::alloc::string::String>,
+    /// The trust whose common one it is.
+    #[prost(string, optional, tag = "4")]
+    pub trust: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, tag = "5")]
+    pub path: ::prost::alloc::string::String,
+    /// As the header of the window says it.
+    #[prost(string, tag = "6")]
+    pub uuid: ::prost::alloc::string::String,
+    /// Bytes of the file, and those that programs have.
+    #[prost(uint64, tag = "7")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "8")]
+    pub used_bytes: u64,
+    /// Guests whose virtual machines have it: it is in the memory that their VMMs share with the daemon.
+    #[prost(string, repeated, tag = "9")]
+    pub attached: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Who has how much.
+    #[prost(message, repeated, tag = "10")]
+    pub users: ::prost::alloc::vec::Vec<RdmaWindowUser>,
+    /// What programs may still have that used it before the daemon was started, or the device opened anew.
+    #[prost(uint64, tag = "11")]
+    pub left_bytes: u64,
+}
+/// A program that has memory of a window.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaWindowUser {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    /// Process id and name; of one in a virtual machine, as it says itself.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    #[prost(string, tag = "4")]
+    pub program: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
 }
 /// An endpoint of the connection manager.
 #[allow(clippy::all)]
@@ -1762,6 +1826,7 @@ pub enum RdmaTable {
     Cq = 4,
     Cm = 5,
     Holder = 6,
+    Window = 7,
 }
 impl RdmaTable {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1777,6 +1842,7 @@ impl RdmaTable {
             Self::Cq => "RDMA_TABLE_CQ",
             Self::Cm => "RDMA_TABLE_CM",
             Self::Holder => "RDMA_TABLE_HOLDER",
+            Self::Window => "RDMA_TABLE_WINDOW",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1789,6 +1855,7 @@ impl RdmaTable {
             "RDMA_TABLE_CQ" => Some(Self::Cq),
             "RDMA_TABLE_CM" => Some(Self::Cm),
             "RDMA_TABLE_HOLDER" => Some(Self::Holder),
+            "RDMA_TABLE_WINDOW" => Some(Self::Window),
             _ => None,
         }
     }

@@ -7,6 +7,45 @@ use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+/// The window that all guests of a trust have in common, if one of them is a virtual machine with a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommonWindow {
+    /// Megabytes: as many as the largest window of these guests has.
+    pub mb: u32,
+    /// The owner of these windows, as of a guest's socket.
+    pub owner: Option<String>,
+    /// Their mode, octal.
+    pub mode: Option<String>,
+}
+
+/// The common windows of a host, by trust.
+#[derive(Clone, Debug, Default)]
+pub struct CommonWindows(HashMap<String, CommonWindow>);
+
+impl CommonWindows {
+    /// Those of these guests.
+    #[must_use]
+    pub fn of<'a>(guests: impl Iterator<Item = &'a Guest>) -> Self {
+        guests.fold(Self::default(), |mut all, guest| {
+            all.add(guest);
+            all
+        })
+    }
+
+    fn add(&mut self, guest: &Guest) {
+        let (Some(trust), Some(mb)) = (&guest.rdma_trust, guest.window_mb) else { return };
+        let (owner, mode) = (guest.owner.clone(), guest.socket_mode.clone());
+        let common = self.0.entry(trust.clone()).or_insert(CommonWindow { mb, owner, mode });
+        common.mb = common.mb.max(mb);
+    }
+
+    /// The window that the guests of a trust have in common, if they have one.
+    #[must_use]
+    pub fn get(&self, trust: &str) -> Option<&CommonWindow> {
+        self.0.get(trust)
+    }
+}
+
 /// The wires, networks, guests and nexthops of a host: what other objects refer to. Routes, of which there may be a
 /// million, are not in it.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +56,8 @@ pub struct Index {
     networks: HashMap<String, Network>,
     guests: HashMap<String, Guest>,
     nexthops: HashMap<String, Nexthop>,
+    /// The windows of trusts.
+    commons: CommonWindows,
     /// Whose the addresses of guests and gateways are, by network.
     own: HashMap<String, HashMap<IpAddr, Key>>,
 }
@@ -38,6 +79,7 @@ impl Index {
                     for vlan in &guest.vlans {
                         index.own(&vlan.network, vlan.addresses.iter().copied(), object);
                     }
+                    index.commons.add(guest);
                     index.guests.insert(guest.name.clone(), Guest::clone(guest));
                 }
                 Object::Nexthop(nexthop) => {
@@ -116,6 +158,12 @@ impl Index {
     #[must_use]
     pub const fn guests(&self) -> &HashMap<String, Guest> {
         &self.guests
+    }
+
+    /// The windows that guests of a trust have in common.
+    #[must_use]
+    pub const fn common_windows(&self) -> &CommonWindows {
+        &self.commons
     }
 
     /// The nexthops by name.

@@ -145,6 +145,10 @@ pub struct Guest {
     /// What clients of the verbs device may have together. Set wherever `rdma` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_limits: Option<RdmaLimits>,
+    /// vhost: megabytes (of 2^20 bytes) of the window, the file by which programs in the virtual machine share memory
+    /// with the verbs device. `None`: programs in it can't use the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_mb: Option<u32>,
 }
 
 /// Source MACs of a guest at most, beside its own.
@@ -222,6 +226,7 @@ impl Guest {
             rdma_owner: r.get("rdma_owner"),
             rdma_trust: r.get("rdma_trust"),
             rdma_limits: r.get("rdma_limits"),
+            window_mb: r.get("window_mb"),
         };
         if kind == Some(GuestKind::Vhost) && guest.socket.is_none() {
             guest.socket = name.as_ref().map(|name| format!("{name}.sock"));

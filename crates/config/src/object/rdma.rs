@@ -1,11 +1,12 @@
 //! The keys of a guest's verbs device.
 
-use super::Guest;
 use super::guest::check_owner;
+use super::{Guest, GuestKind};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Value, describe};
 use serde::Serialize;
+use std::ops::RangeInclusive;
 
 /// What the clients of a verbs device may have together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -68,6 +69,15 @@ impl Value for RdmaLimits {
     }
 }
 
+/// Megabytes of a window, least and most.
+const WINDOW_MB: RangeInclusive<u32> = 16..=1_048_576;
+/// The name in the directory of verbs devices that is that of the windows' directory.
+const WINDOWS: &str = "vm";
+/// How the name of a trust's window begins.
+const COMMON: &str = "trust-";
+/// What follows a window's name in that of its socket.
+const SOCKET: &str = ".vsock";
+
 /// Characters of a verbs device's name at most.
 const MAX_NAME: usize = 64;
 
@@ -88,7 +98,12 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
         }
     }
     check_owner(r, "rdma_owner", guest.rdma_owner.as_deref());
-    if guest.rdma.is_some() {
+    check_window(guest, r);
+    if let Some(name) = &guest.rdma {
+        if name == WINDOWS {
+            let message = format!("\"{WINDOWS}\" is the directory of windows; name the device otherwise");
+            r.problem(Some("rdma"), message);
+        }
         if guest.addresses.is_empty() {
             r.problem(None, "`addresses` is missing; they are the GIDs of the guest's verbs device");
         }
@@ -98,10 +113,36 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
         ("rdma_owner", guest.rdma_owner.is_some()),
         ("rdma_trust", guest.rdma_trust.is_some()),
         ("rdma_limits", guest.rdma_limits.is_some()),
+        ("window_mb", guest.window_mb.is_some()),
     ];
     for (key, _) in others.iter().filter(|(_, used)| *used) {
         let message =
             format!("`{key}` is of a verbs device, which the guest lacks; add rdma = \"{}\"", guest.name);
         r.problem(Some(key), message);
+    }
+}
+
+/// Checks the size of a guest's window, and that its files have names of their own.
+fn check_window(guest: &Guest, r: &Reader<'_>) {
+    let Some(mb) = guest.window_mb else { return };
+    if guest.kind != GuestKind::Vhost {
+        r.problem(
+            Some("window_mb"),
+            "`window_mb` is for kind = \"vhost\": other guests' programs open the device's socket",
+        );
+    }
+    if !WINDOW_MB.contains(&mb) || !mb.is_multiple_of(2) {
+        let (least, most) = WINDOW_MB.into_inner();
+        r.problem(
+            Some("window_mb"),
+            format!("window_mb {mb} is no size of a window; use a multiple of 2 from {least} to {most}"),
+        );
+    }
+    if let Some(name) = guest.rdma.as_ref().filter(|n| n.starts_with(COMMON) || n.contains(SOCKET)) {
+        let message = format!(
+            "\"{name}\" can't be the name of a device with a window; use one without \"{SOCKET}\" that does not begin \
+             with \"{COMMON}\""
+        );
+        r.problem(Some("rdma"), message);
     }
 }

@@ -72,6 +72,16 @@ impl View {
         }
     }
 
+    /// The files of which the memory of a guest's virtual machine is, as device and inode number.
+    pub(crate) fn memory_files(&self, name: &str) -> Vec<(u64, u64)> {
+        match self.ports.get(name) {
+            Some(ViewedPort::Open(port)) => {
+                port.upgrade().map(|port| port.memory_files()).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// State of an interface's port.
     pub(crate) fn port(&self, name: &str) -> PortStatus {
         match self.ports.get(name) {

@@ -1,10 +1,12 @@
 //! Requests about verbs devices and the objects of their clients.
 
+mod windows;
+
 use crate::compile::verbs_vif;
 use crate::core::{Core, View};
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use api::v1::{self, RdmaCm, RdmaCq, RdmaHolder, RdmaMr, RdmaQp, RdmaTable};
-use config::{Guest, Object};
+use config::{CommonWindows, Guest, Object};
 use hca::{ClientDescription, CmDescription, HolderDescription, QpDescription};
 use std::net::Ipv6Addr;
 use tonic::Status;
@@ -31,8 +33,10 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
     let live = core.ports().rdma();
     let mut reply = v1::RdmaReply::default();
     if table == RdmaTable::Device {
-        let status = |of: &Configured<'_>| live.iter().find(|live| live.name == of.spec.name);
-        reply.devices = configured.iter().map(|of| device(of, status(of))).collect();
+        reply.devices = devices(&configured, &live);
+    }
+    if table == RdmaTable::Window {
+        reply.windows = windows::list(&view, &configured, &live);
     }
     for live in &live {
         // A device may go between two looks; what was its is of no device then.
@@ -43,10 +47,16 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
     Ok(reply)
 }
 
-/// All devices.
-pub(crate) fn devices(core: &Core) -> Vec<v1::RdmaDevice> {
-    let request = v1::RdmaRequest { table: RdmaTable::Device.into(), device: None };
-    reply(core, &request).map(|reply| reply.devices).unwrap_or_default()
+/// All devices and windows.
+pub(crate) fn overview(core: &Core) -> (Vec<v1::RdmaDevice>, Vec<v1::RdmaWindow>) {
+    let view = core.view();
+    let (configured, live) = (configured(core, &view), core.ports().rdma());
+    (devices(&configured, &live), windows::list(&view, &configured, &live))
+}
+
+fn devices(configured: &[Configured<'_>], live: &[RdmaStatus]) -> Vec<v1::RdmaDevice> {
+    let status = |of: &Configured<'_>| live.iter().find(|live| live.name == of.spec.name);
+    configured.iter().map(|of| device(of, status(of))).collect()
 }
 
 fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
@@ -54,12 +64,15 @@ fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
         Object::Guest(guest) => Some(&**guest),
         _ => None,
     });
+    let guests: Vec<_> = guests.collect();
+    let commons = CommonWindows::of(guests.iter().copied());
     let configured = |guest: &'a Guest| {
         let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
         let vif = view.tables.vifs.get(&view.ids.vif(&name)?)?;
-        Some(Configured { spec: RdmaSpec::of(guest, core.run_dir(), vif.vrf?, vif.mtu)?, guest })
+        let spec = RdmaSpec::of(guest, core.run_dir(), (vif.vrf?, vif.mtu), &commons)?;
+        Some(Configured { spec, guest })
     };
-    guests.filter_map(configured).collect()
+    guests.into_iter().filter_map(configured).collect()
 }
 
 /// What is known of a device: by the configuration, and by the device itself.
@@ -118,7 +131,7 @@ fn list(reply: &mut v1::RdmaReply, table: RdmaTable, of: &Named<'_>, live: &Rdma
         RdmaTable::Cq => reply.cqs.extend(clients.iter().flat_map(|client| cqs(of, client))),
         RdmaTable::Cm => reply.cms.extend(live.connections.iter().map(|one| connection(of, one))),
         RdmaTable::Holder => reply.holders.extend(live.holders.iter().map(|one| holder(of, one))),
-        RdmaTable::Device | RdmaTable::Unspecified => {}
+        RdmaTable::Device | RdmaTable::Window | RdmaTable::Unspecified => {}
     }
 }
 
@@ -154,6 +167,7 @@ fn qps<'a>(of: &'a Named<'_>, client: &'a ClientDescription) -> impl Iterator<It
         sq_psn: qp.sq_psn,
         path_mtu: qp.path_mtu,
         retries: qp.retries,
+        program: client.program.clone(),
         ..RdmaQp::default()
     };
     client.qps.iter().map(qp)

@@ -41,6 +41,12 @@ pub(super) fn status(core: &Core) -> v1::StatusReply {
                     .map(|message| v1::Warning { object: "store".into(), message }),
             )
             .chain(difference(core))
+            .chain(
+                core.ports()
+                    .window_problems()
+                    .into_iter()
+                    .map(|(object, message)| v1::Warning { object, message }),
+            )
             .collect(),
         sandbox: None,
     }

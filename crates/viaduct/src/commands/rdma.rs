@@ -38,6 +38,7 @@ const QPS: &[Column] = &[
     ("SQ-PSN", "sq_psn"),
     ("RQ-PSN", "rq_psn"),
     ("RETRIES", "retries"),
+    ("PROGRAM", "program"),
     ("WHY", "why"),
 ];
 
@@ -81,6 +82,20 @@ const HOLDERS: &[Column] = &[
     ("TRUSTED", "trusted"),
 ];
 
+const WINDOWS: &[Column] = &[
+    ("NAME", "name"),
+    ("KIND", "kind"),
+    ("BYTES", "bytes"),
+    ("USED", "used_bytes"),
+    ("LEFT", "left_bytes"),
+    ("ATTACHED", "attached"),
+    ("UUID", "uuid"),
+    ("GUEST", "guest"),
+    ("PID", "pid"),
+    ("PROGRAM", "program"),
+    ("HAS", "has_bytes"),
+];
+
 pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
     let (table, only) = match &args.action {
         None | Some(RdmaAction::List) => (RdmaTable::Device, None),
@@ -90,6 +105,7 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
         Some(RdmaAction::Cq) => (RdmaTable::Cq, None),
         Some(RdmaAction::Cm) => (RdmaTable::Cm, None),
         Some(RdmaAction::Holders) => (RdmaTable::Holder, None),
+        Some(RdmaAction::Windows) => (RdmaTable::Window, None),
         Some(RdmaAction::Tree(_)) if args.device.is_some() => {
             return Err(Failure::Usage("tree takes devices as NAME after DIR, not by --device".into()));
         }
@@ -103,6 +119,8 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
         RdmaTable::Cq => (reply.cqs.iter().map(value).collect(), CQS),
         RdmaTable::Cm => (reply.cms.iter().map(value).collect(), CMS),
         RdmaTable::Holder => (reply.holders.iter().map(value).collect(), HOLDERS),
+        RdmaTable::Window if on.json => (reply.windows.iter().map(value).collect(), WINDOWS),
+        RdmaTable::Window => (reply.windows.iter().flat_map(window).collect(), WINDOWS),
         _ => (reply.devices.iter().map(|device| row(device, on.json)).collect(), DEVICES),
     };
     match (&rows[..], only) {
@@ -123,6 +141,23 @@ fn row(device: &v1::RdmaDevice, json: bool) -> Value {
         _ => row["counters"] = Value::Object(counters.collect()),
     }
     row
+}
+
+/// A window, and lines for the programs that use it: the first of them beside the window.
+fn window(window: &v1::RdmaWindow) -> Vec<Value> {
+    let mut first = value(window);
+    let mut lines = window.users.iter().map(|user| {
+        let mut line = value(user);
+        line["has_bytes"] = user.bytes.into();
+        line["bytes"] = Value::Null;
+        line
+    });
+    if let Some(Value::Object(user)) = lines.next()
+        && let Some(fields) = first.as_object_mut()
+    {
+        fields.extend(user.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    std::iter::once(first).chain(lines).collect()
 }
 
 /// A queue pair, with what there is to say: why it failed, else why it has that transport.
@@ -162,7 +197,21 @@ mod tests {
         has(value(&v1::RdmaCq::default()), CQS);
         has(value(&v1::RdmaCm::default()), CMS);
         has(value(&v1::RdmaHolder::default()), HOLDERS);
+        let user = v1::RdmaWindowUser::default();
+        has(window(&v1::RdmaWindow { users: vec![user], ..Default::default() }).remove(0), WINDOWS);
         has(row(&v1::RdmaDevice::default(), false), &DEVICES[..9]);
+    }
+
+    #[test]
+    fn programs_of_a_window_have_a_line_each() {
+        let user = |pid, bytes| v1::RdmaWindowUser { guest: "vm1".into(), pid, bytes, ..Default::default() };
+        let name = "c1".to_owned();
+        let users = vec![user(7, 4096), user(8, 8192)];
+        let lines = window(&v1::RdmaWindow { name, bytes: 1 << 20, users, ..Default::default() });
+        let fields = |line: &Value| ["name", "bytes", "pid", "has_bytes"].map(|key| line[key].clone());
+        assert_eq!(fields(&lines[0]), [Value::from("c1"), (1 << 20).into(), 7.into(), 4096.into()]);
+        assert_eq!(fields(&lines[1]), [Value::Null, Value::Null, 8.into(), 8192.into()]);
+        assert_eq!(window(&v1::RdmaWindow::default()).len(), 1);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::message::{Conversation, Message};
 use super::now_ns;
 use crate::forwarder::Forwarder;
+use crate::machines::{self, Machines};
 use crate::notify::Notifier;
 use crate::privileges::Privileges;
 use anyhow::{Context, bail};
@@ -36,6 +37,8 @@ pub struct Old {
     pub locks: (OwnedFd, Option<OwnedFd>),
     /// The sockets of clients, by name.
     pub listeners: Vec<(&'static str, OwnedFd)>,
+    /// The socket of programs in virtual machines.
+    pub machines: Arc<Machines>,
     /// Who started this daemon. Besides root, nobody else may take over.
     pub user: u32,
 }
@@ -105,6 +108,9 @@ impl Old {
         }
         for (name, socket) in &self.listeners {
             talk.say(&Message::Listener { name: (*name).to_owned() }, &[socket.as_fd()])?;
+        }
+        if let Some(socket) = self.machines.share() {
+            talk.say(&Message::Listener { name: machines::NAME.to_owned() }, &[socket.as_fd()])?;
         }
         for port in ports {
             let descriptors: Vec<_> = port.descriptors.iter().map(AsFd::as_fd).collect();

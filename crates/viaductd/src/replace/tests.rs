@@ -111,6 +111,25 @@ fn the_file_of_a_shared_socket_goes_with_who_has_the_host() {
     }
 }
 
+#[test]
+fn each_socket_of_a_device_is_that_of_its_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name| Place { path: dir.path().join(name), owner: None, mode: 0o600 };
+    let (machines, programs) = (place("c1.vsock_4791"), place("c1"));
+    let own = Privileges::here();
+    let old: Vec<_> = [(&machines, SocketType::STREAM), (&programs, SocketType::SEQPACKET)]
+        .map(|(place, kind)| own.sockets.listen(place, kind, 8).unwrap())
+        .into();
+    let shared: Vec<_> = old.iter().map(|(socket, _)| socket.try_clone().unwrap()).collect();
+    let privileges = own.inheriting(shared, &Arc::new(AtomicBool::new(false)));
+    // In another order.
+    for (place, kind) in [(&programs, SocketType::SEQPACKET), (&machines, SocketType::STREAM)] {
+        let (socket, _file) = privileges.sockets.listen(place, kind, 8).unwrap();
+        assert_eq!(rustix::net::sockopt::socket_type(&socket), Ok(kind));
+        assert!(privileges.sockets.listen(place, kind, 8).is_err(), "it is shared once");
+    }
+}
+
 /// `cargo bolero test -p viaductd replace::tests::any_conversation_is_survived`: what the other daemon says leads to an
 /// answer or an error.
 #[test]

@@ -43,6 +43,7 @@ impl Device {
             mtu: AtomicU16::new(0),
             pairs: AtomicU16::new(1),
             announcement: Announcement::default(),
+            files: std::sync::Mutex::default(),
         });
         let mut rx = GuestRx::new(shared.clone(), FROM_GUEST);
         rx.disarm();

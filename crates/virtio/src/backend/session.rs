@@ -5,8 +5,10 @@
 //! one whose memory is gone has to connect again.
 
 use super::{Backend, VhostError, spec};
+use crate::control::lock;
 use crate::ring::Addresses;
 use mem::RegionSpec;
+use rustix::fs::fstat;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
@@ -212,11 +214,25 @@ impl Backend {
         let spec = spec(region);
         self.forget_file(&spec);
         self.files.push((spec, file));
+        self.tell_files();
     }
 
     /// Forgets it.
     pub(super) fn forget_file(&mut self, spec: &RegionSpec) {
         self.files.retain(|(old, _)| (old.gpa, old.len, old.user) != (spec.gpa, spec.len, spec.user));
+        self.tell_files();
+    }
+
+    /// Forgets all.
+    pub(super) fn forget_files(&mut self) {
+        self.files.clear();
+        self.tell_files();
+    }
+
+    /// Has the port's owner know of which files the memory is.
+    fn tell_files(&self) {
+        let files = self.files.iter().filter_map(|(_, file)| fstat(file).ok());
+        *lock(&self.shared.files) = files.map(|stat| (stat.st_dev, stat.st_ino)).collect();
     }
 
     /// Notes the log of pages written, by which another process maps it.

@@ -57,12 +57,12 @@ impl Control {
 
     fn ask<T>(&self, command: impl FnOnce(Sender<io::Result<T>>) -> Command) -> io::Result<T> {
         let (answer, answered) = channel();
-        self.tell(command(answer));
+        self.command(command(answer));
         let stuck = || io::Error::other("the thread that serves the VMM is stuck in a request");
         answered.recv_timeout(PATIENCE).map_err(|_| stuck())?
     }
 
-    fn tell(&self, command: Command) {
+    fn command(&self, command: Command) {
         *lock(&self.command) = Some(command);
         signal(self.wake.as_fd());
     }

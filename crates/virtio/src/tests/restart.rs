@@ -10,7 +10,7 @@ const RINGS: [usize; 2] = [TO_GUEST, FROM_GUEST];
 fn daemon(dir: &Dir) -> (Opened, UnixStream) {
     let config = dir.port(Role::Server, 1);
     let journals = Arc::new(Journals::open(&dir.0).unwrap());
-    let port = open_by(&config, sockets::here(), Some(journals)).unwrap();
+    let port = open_by(&config, sockets::here(), Some(journals), None).unwrap();
     (port, UnixStream::connect(&config.socket).unwrap())
 }
 

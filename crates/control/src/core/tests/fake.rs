@@ -12,7 +12,8 @@ use model::{
     ApplyError, Change, Decision, Effects, Explanation, Learn, NeighbourFound, NexthopId, PacketView, RuleId,
     Seconds, Tables, Verdict, VifId,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
@@ -175,6 +176,8 @@ pub struct Log {
     mac: Arc<Mutex<Option<[u8; 6]>>>,
     refused: Arc<Mutex<String>>,
     down: Arc<AtomicBool>,
+    /// The windows that there shall be.
+    pub windows: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl Log {
@@ -272,6 +275,15 @@ impl Ports for FakePorts {
 
     fn update(&self, spec: &PortSpec) {
         self.log.note(format!("update {}", spec.name));
+    }
+
+    fn keep_windows(&self, wanted: &BTreeSet<PathBuf>) {
+        *self.log.windows.lock().unwrap() = wanted.clone();
+    }
+
+    fn window_problems(&self) -> Vec<(String, String)> {
+        let is_there = !self.log.windows.lock().unwrap().is_empty();
+        is_there.then(|| ("vsock".to_owned(), "no such sockets".to_owned())).into_iter().collect()
     }
 
     fn rdma(&self) -> Vec<RdmaStatus> {

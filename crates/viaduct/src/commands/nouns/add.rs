@@ -56,6 +56,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         rdma_owner: args.rdma_owner,
         rdma_trust: args.rdma_trust,
         rdma_limits,
+        window_mb: args.window,
     })])
 }
 

@@ -1,0 +1,41 @@
+//! Checks what guests must agree on that have a window in common.
+
+use super::{Index, problem};
+use crate::{Guest, Item, Object, Problem};
+use std::collections::HashMap;
+
+/// Whether the guests of each trust with a window are of one network, and their windows of one owner: all of them reach
+/// each other's memory there.
+pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>) {
+    let mut networks: HashMap<&str, &Guest> = HashMap::new();
+    let mut owners: HashMap<&str, &Guest> = HashMap::new();
+    for item in objects {
+        let Object::Guest(guest) = &item.object else { continue };
+        let Some(trust) =
+            guest.rdma_trust.as_deref().filter(|trust| index.common_windows().get(trust).is_some())
+        else {
+            continue;
+        };
+        let first = *networks.entry(trust).or_insert(guest);
+        if first.network != guest.network {
+            let message = format!(
+                "the guests of trust \"{trust}\" have a window in common, and guest \"{}\" is in network \"{}\"; give those \
+                 of each network a trust of their own",
+                first.name, first.network
+            );
+            problem(problems, item, "rdma_trust", message);
+        }
+        if guest.window_mb.is_none() {
+            continue;
+        }
+        let first = *owners.entry(trust).or_insert(guest);
+        if (&first.owner, &first.socket_mode) != (&guest.owner, &guest.socket_mode) {
+            let message = format!(
+                "the guests of trust \"{trust}\" have a window in common, which is a file; give them the `owner` and \
+                 `socket_mode` of guest \"{}\"",
+                first.name
+            );
+            problem(problems, item, "window_mb", message);
+        }
+    }
+}

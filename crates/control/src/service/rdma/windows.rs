@@ -1,0 +1,81 @@
+//! The windows of virtual machines.
+
+use super::Configured;
+use crate::core::View;
+use crate::rdma::RdmaStatus;
+use crate::windows::{WindowOf, WindowSpec, WindowStatus};
+use api::v1::{RdmaWindow, RdmaWindowUser};
+use std::collections::BTreeMap;
+
+/// The windows of these devices, the common ones after the others.
+pub(super) fn list(view: &View, configured: &[Configured<'_>], live: &[RdmaStatus]) -> Vec<RdmaWindow> {
+    // With a window, those who have it: of each VM, which files its memory has.
+    let machines = configured.iter().filter(|of| of.spec.window.is_some());
+    let machines: Vec<_> =
+        machines.map(|of| (of.guest.name.as_str(), view.memory_files(&of.guest.name))).collect();
+    let (mut own, mut commons) = (Vec::new(), BTreeMap::new());
+    for of in configured {
+        let status = live.iter().find(|live| live.name == of.spec.name);
+        if let Some(spec) = &of.spec.window {
+            let status = status.and_then(|live| live.window.as_ref());
+            let mut window = window(spec, status, &machines);
+            window.device = Some(of.spec.name.clone());
+            window.users = users(of, status).collect();
+            own.push(window);
+        }
+        if let Some(spec) = &of.spec.common {
+            let status = status.and_then(|live| live.common.as_ref());
+            let common = commons.entry(&spec.path).or_insert_with(|| window(spec, None, &machines));
+            if common.uuid.is_empty() {
+                *common = RdmaWindow {
+                    users: std::mem::take(&mut common.users),
+                    ..window(spec, status, &machines)
+                };
+            }
+            common.users.extend(users(of, status));
+        }
+    }
+    own.into_iter().chain(commons.into_values()).collect()
+}
+
+/// A window without its users. `machines`: guests, and of which files their memory is.
+fn window(
+    spec: &WindowSpec,
+    status: Option<&WindowStatus>,
+    machines: &[(&str, Vec<(u64, u64)>)],
+) -> RdmaWindow {
+    let (kind, trust) = match &spec.of {
+        WindowOf::Guest(_) => ("own", None),
+        WindowOf::Trust(trust) => ("common", Some(trust.clone())),
+    };
+    let attached = |status: &WindowStatus| {
+        let has = machines.iter().filter(|(_, files)| files.contains(&status.file));
+        has.map(|(guest, _)| (*guest).to_owned()).collect()
+    };
+    RdmaWindow {
+        name: spec.name(),
+        kind: kind.to_owned(),
+        trust,
+        path: spec.path.display().to_string(),
+        uuid: status.map(|status| status.uuid.clone()).unwrap_or_default(),
+        bytes: spec.bytes,
+        used_bytes: status.map_or(0, |status| status.used),
+        left_bytes: status.map_or(0, |status| status.left),
+        attached: status.map(attached).unwrap_or_default(),
+        ..RdmaWindow::default()
+    }
+}
+
+/// The programs of a device that have memory of a window.
+fn users<'a>(
+    of: &'a Configured<'_>,
+    status: Option<&'a WindowStatus>,
+) -> impl Iterator<Item = RdmaWindowUser> + 'a {
+    status.into_iter().flat_map(|status| &status.users).map(|user| RdmaWindowUser {
+        device: of.spec.name.clone(),
+        guest: of.guest.name.clone(),
+        pid: user.pid.unsigned_abs(),
+        program: user.program.clone(),
+        bytes: user.bytes,
+    })
+}

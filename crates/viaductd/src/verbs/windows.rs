@@ -1,0 +1,402 @@
+//! The files of windows: made, given to VMMs, kept for VMs that run while the daemon is restarted, and removed.
+
+use super::{AnyError, dax};
+use control::{WINDOW_DIR, WindowOf, WindowSpec};
+use hca::{Window, WindowError};
+use mem::FaultWord;
+use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, ftruncate, statx};
+use sockets::{Place, Sockets};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use uverbs::{Memory, MemoryError, Uuid, WindowHeader, WindowKind, window};
+
+/// `HUGETLBFS_MAGIC`.
+const HUGETLBFS: i64 = 0x9584_58f6;
+/// Bytes of a window's beginning: what is in front of its data, and the header. Whole huge pages.
+const BEGINNING: u64 = 2 * window::DATA;
+/// The largest pages of which a window can be.
+const LARGEST_PAGE: u64 = 2 << 20;
+
+/// Why a window can't be opened.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error(
+        "{}: it has {has} bytes, and `window_mb` says {wanted}; stop the VMs that have it, then remove it",
+        path.display()
+    )]
+    Size { path: PathBuf, has: u64, wanted: u64 },
+    #[error(
+        "{}: its file system has room for {free} bytes more, and a window takes {wanted}; make it larger (mount -o \
+         remount,size=...)",
+        path.display()
+    )]
+    NoRoom { path: PathBuf, free: u64, wanted: u64 },
+    #[error(
+        "{}: its pages have {page} bytes, and those of a window 2 MiB at most; mount -o pagesize=2M",
+        path.display()
+    )]
+    HugePages { path: PathBuf, page: u64 },
+    #[error("{}: there are too few free huge pages for {wanted} bytes (/proc/sys/vm/nr_hugepages)", path.display())]
+    NoHugePages { path: PathBuf, wanted: u64 },
+    #[error("{}: {source}", path.display())]
+    Window { path: PathBuf, source: WindowError },
+    #[error("{}: {source}", path.display())]
+    Memory { path: PathBuf, source: MemoryError },
+}
+
+/// A window that is open.
+#[derive(Debug)]
+pub struct OpenWindow {
+    /// What devices have of it.
+    pub window: Arc<Window>,
+    /// Device and inode number of its file.
+    pub file: (u64, u64),
+    spec: WindowSpec,
+    /// For its beginning.
+    copy: OwnedFd,
+}
+
+impl OpenWindow {
+    /// Writes again what a guest's kernel and its library look for when they begin: programs may have written anything
+    /// there.
+    pub fn renew(&self) {
+        if let Err(e) = write_beginning(&self.copy, &self.spec) {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+/// What is known of a file.
+#[derive(Debug, Default)]
+struct Known {
+    /// Bytes, if this daemon opened it.
+    bytes: Option<u64>,
+    open: Weak<OpenWindow>,
+}
+
+/// The windows' files.
+#[derive(Debug, Default)]
+pub struct Windows(Mutex<BTreeMap<PathBuf, Known>>);
+
+impl Windows {
+    /// With files that were found ([`make_directories`]).
+    pub fn new(found: Vec<PathBuf>) -> Self {
+        let known = |path| (path, Known::default());
+        Self(Mutex::new(found.into_iter().map(known).collect()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a window: the one that is there, which a VM may have, or a new one. `owner`: the VMM.
+    ///
+    /// # Errors
+    /// There is no memory for it, or something else is there.
+    pub fn open(
+        &self,
+        spec: &WindowSpec,
+        owner: Option<(u32, u32)>,
+        sockets: &dyn Sockets,
+    ) -> Result<Arc<OpenWindow>, AnyError> {
+        let mut all = self.lock();
+        let known = all.entry(spec.path.clone()).or_default();
+        let place = Place { path: spec.path.clone(), owner, mode: spec.mode };
+        let mut file = sockets.memory(&place)?;
+        let (mut id, size) = identify(&file)?;
+        if let Some(open) = known.open.upgrade().filter(|open| open.file == id && size == spec.bytes) {
+            return Ok(open);
+        }
+        // Another size than this daemon gave it before: that is what was asked for.
+        if size != spec.bytes && known.bytes == Some(size) {
+            sockets.remove_memory(&spec.path)?;
+            file = sockets.memory(&place)?;
+            id = identify(&file)?.0;
+        } else if size != 0 && size != spec.bytes {
+            return Err(Problem::Size { path: spec.path.clone(), has: size, wanted: spec.bytes }.into());
+        }
+        let made = prepare(&file, spec).and_then(|()| map(file.try_clone()?, spec));
+        let window = match made {
+            Ok(window) => window,
+            // It stays as it was.
+            Err(e) if size == spec.bytes => return Err(e),
+            Err(e) => {
+                sockets.remove_memory(&spec.path)?;
+                return Err(e);
+            }
+        };
+        let open = Arc::new(OpenWindow { window, file: id, spec: spec.clone(), copy: file });
+        *known = Known { bytes: Some(spec.bytes), open: Arc::downgrade(&open) };
+        Ok(open)
+    }
+
+    /// Gives a window to another VMM.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn give(
+        spec: &WindowSpec,
+        owner: Option<(u32, u32)>,
+        sockets: &dyn Sockets,
+    ) -> Result<(), sockets::Error> {
+        let place = Place { path: spec.path.clone(), owner, mode: spec.mode };
+        sockets.memory(&place).map(drop)
+    }
+
+    /// Removes all files but these.
+    pub fn keep(&self, wanted: &BTreeSet<PathBuf>, sockets: &dyn Sockets) {
+        self.lock().retain(|path, _| {
+            wanted.contains(path) || {
+                let removed = sockets.remove_memory(path);
+                match &removed {
+                    Ok(()) => tracing::info!("window removed: {}", path.display()),
+                    Err(e) => tracing::warn!("a window that nobody has any more can't be removed: {e}"),
+                }
+                removed.is_err()
+            }
+        });
+    }
+}
+
+/// Device and inode number of a file, and its size.
+fn identify(file: &OwnedFd) -> io::Result<((u64, u64), u64)> {
+    let stat = fstat(file)?;
+    Ok(((stat.st_dev, stat.st_ino), u64::try_from(stat.st_size).unwrap_or(0)))
+}
+
+/// Gives a file its size, if there is memory for it, and the block by which guests know what it is.
+fn prepare(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
+    let (path, wanted) = (spec.path.clone(), spec.bytes);
+    let (of, stat) = (fstatfs(file)?, fstat(file)?);
+    let page = u64::try_from(of.f_bsize).unwrap_or(0);
+    let is_huge = of.f_type == HUGETLBFS;
+    if page > LARGEST_PAGE {
+        return Err(Problem::HugePages { path, page }.into());
+    }
+    // Huge pages are reserved when they are mapped. A tmpfs without a limit says that it has none.
+    let has = 512 * u64::try_from(stat.st_blocks).unwrap_or(0);
+    let free = of.f_bavail.saturating_mul(page).saturating_add(has);
+    if !is_huge && of.f_blocks > 0 && free < wanted {
+        return Err(Problem::NoRoom { path, free, wanted }.into());
+    }
+    if stat.st_size == 0 {
+        ftruncate(file, wanted)?;
+    }
+    // A VM that runs has read the same.
+    write_beginning(file, spec)
+}
+
+/// Writes the block by which a guest's kernel knows what a window is, and the header by which its library does.
+fn write_beginning(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
+    let (kind, name) = owner(spec);
+    let (uuid, len) = (uuid(file, spec)?, spec.bytes - window::DATA);
+    let header = WindowHeader { kind, uuid, len, port: window::PORT, name: name.to_owned() };
+    // The VMM may take the memory away at any time.
+    let lacking = |e| lacking(e, spec, fstatfs(file).is_ok_and(|of| of.f_type == HUGETLBFS));
+    let memory = Memory::open_window(file, 0, BEGINNING).map_err(lacking)?;
+    let memory = memory.guarded(&Arc::new(FaultWord::new())).map_err(lacking)?;
+    let _ = memory.write(dax::AT, &dax::block(uuid.0, spec.bytes, window::DATA));
+    let _ = memory.write(window::DATA as usize, &header.to_bytes());
+    Ok(())
+}
+
+/// Whose a window is, for its header.
+const fn owner(spec: &WindowSpec) -> (WindowKind, &String) {
+    match &spec.of {
+        WindowOf::Guest(name) => (WindowKind::Own, name),
+        WindowOf::Trust(name) => (WindowKind::Common, name),
+    }
+}
+
+/// Maps a file that was prepared.
+fn map(file: OwnedFd, spec: &WindowSpec) -> Result<Arc<Window>, AnyError> {
+    let (kind, name) = owner(spec);
+    let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
+    let uuid = uuid(&file, spec)?;
+    Window::open(file, kind, uuid, name).map_err(|e| match e {
+        WindowError::Memory(e) => lacking(e, spec, is_huge),
+        source => Problem::Window { path: spec.path.clone(), source }.into(),
+    })
+}
+
+fn lacking(source: MemoryError, spec: &WindowSpec, is_huge: bool) -> AnyError {
+    let (path, wanted) = (spec.path.clone(), spec.bytes);
+    match source {
+        MemoryError::Kernel(rustix::io::Errno::NOMEM) if is_huge => Problem::NoHugePages { path, wanted },
+        source => Problem::Memory { path, source },
+    }
+    .into()
+}
+
+/// The identifier of a window: always the same for a file, and another one for each file. It is not read from the file,
+/// where the guest's administrator may write what he likes.
+fn uuid(file: &OwnedFd, spec: &WindowSpec) -> io::Result<Uuid> {
+    let of = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+    // FNV-1a of 128 bits: nobody is to be deceived, since a program proves by other means that it has the window.
+    let (offset, prime) = (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, (1_u128 << 88) | 0x13b);
+    let numbers = [of.stx_ino, u64::from(of.stx_dev_major), u64::from(of.stx_dev_minor)];
+    let born = [of.stx_btime.tv_sec as u64, of.stx_btime.tv_nsec.into()];
+    let name = spec.path.file_name().unwrap_or_default().as_encoded_bytes();
+    let numbers = numbers.into_iter().chain(born).flat_map(u64::to_le_bytes);
+    let hash = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(prime);
+    let sum = numbers.chain(name.iter().copied()).fold(offset, hash);
+    // RFC 9562: version 8, in a form of one's own.
+    let sum = sum & !(0xf << 76 | 0x3 << 62) | 8 << 76 | 0x2 << 62;
+    Ok(Uuid(sum.to_be_bytes()))
+}
+
+/// Makes the directories of the sockets of verbs devices, and of windows. Returns the windows that are there.
+///
+/// # Errors
+/// What the kernel says.
+pub fn make_directories(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(run_dir)?;
+    for dir in [control::RDMA_DIR, WINDOW_DIR] {
+        let dir = run_dir.join(dir);
+        match std::fs::create_dir(&dir) {
+            // Whatever the umask: owners of what is in it must be able to enter.
+            Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(run_dir.join(WINDOW_DIR))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    const MIB: u64 = 1 << 20;
+
+    fn run_dir() -> tempfile::TempDir {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        assert!(make_directories(dir.path()).unwrap().is_empty());
+        dir
+    }
+
+    fn spec(dir: &Path, mb: u64) -> WindowSpec {
+        WindowSpec {
+            of: WindowOf::Guest("vm1".to_owned()),
+            path: dir.join(WINDOW_DIR).join("c1"),
+            bytes: mb * MIB,
+            owner: None,
+            mode: 0o660,
+        }
+    }
+
+    fn inode(spec: &WindowSpec) -> u64 {
+        std::fs::metadata(&spec.path).unwrap().ino()
+    }
+
+    #[test]
+    fn the_helper_knows_where_windows_are() {
+        assert_eq!(helper::WINDOWS, WINDOW_DIR);
+        assert_eq!(helper::PORT, window::PORT);
+    }
+
+    #[test]
+    fn a_window_has_what_the_guests_kernel_and_library_look_for() {
+        let dir = run_dir();
+        let spec = spec(dir.path(), 16);
+        let open = Windows::default().open(&spec, None, &sockets::Here).unwrap();
+        let file = std::fs::File::open(&spec.path).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.len(), meta.mode() & 0o7777), (16 * MIB, 0o660));
+        assert!(meta.blocks() * 512 < MIB, "it takes memory before it is used");
+        let mut block = [0; dax::LEN];
+        file.read_exact_at(&mut block, dax::AT as u64).unwrap();
+        let uuid = open.window.uuid();
+        assert!(block == dax::block(uuid.0, 16 * MIB, window::DATA));
+        let mut header = [0; uverbs::WindowHeader::BYTES];
+        file.read_exact_at(&mut header, window::DATA).unwrap();
+        let header = uverbs::WindowHeader::from_bytes(&header).unwrap();
+        assert_eq!((header.uuid, header.name.as_str(), header.len), (uuid, "vm1", 14 * MIB));
+        assert_eq!(open.file, (meta.dev(), meta.ino()));
+    }
+
+    #[test]
+    fn a_running_vm_keeps_its_window_over_a_restart() {
+        let dir = run_dir();
+        let spec = spec(dir.path(), 16);
+        let first = Windows::default().open(&spec, None, &sockets::Here).unwrap();
+        let (uuid, file) = (first.window.uuid(), first.file);
+        drop(first);
+        let heap = std::fs::File::options().write(true).open(&spec.path).unwrap();
+        heap.write_all_at(b"precious", 10 * MIB).unwrap();
+        // The guest's administrator may write all of it.
+        heap.write_all_at(&[0xff; dax::LEN], dax::AT as u64).unwrap();
+        heap.write_all_at(&[0xff; 128], window::DATA).unwrap();
+        let found = make_directories(dir.path()).unwrap();
+        assert_eq!(found, [spec.path.clone()]);
+        let windows = Windows::new(found);
+        let again = windows.open(&spec, None, &sockets::Here).unwrap();
+        assert_eq!((again.window.uuid(), again.file), (uuid, file));
+        let bytes = std::fs::read(&spec.path).unwrap();
+        assert_eq!(&bytes[10 * MIB as usize..][..8], b"precious");
+        assert!(bytes[dax::AT..][..dax::LEN] == dax::block(uuid.0, 16 * MIB, window::DATA));
+        // As well as when the VM begins anew.
+        heap.write_all_at(&[0xee; dax::LEN], dax::AT as u64).unwrap();
+        heap.write_all_at(&[0xee; 128], window::DATA).unwrap();
+        again.renew();
+        assert!(std::fs::read(&spec.path).unwrap() == bytes);
+        // Nothing happens to the daemon where the VMM took the memory away.
+        heap.set_len(0).unwrap();
+        again.renew();
+        heap.set_len(16 * MIB).unwrap();
+        again.renew();
+        // Two devices have the same window.
+        let other = windows.open(&spec, None, &sockets::Here).unwrap();
+        assert!(Arc::ptr_eq(&again.window, &other.window));
+    }
+
+    #[test]
+    fn another_size_is_another_file_unless_a_vm_may_have_it() {
+        let dir = run_dir();
+        let (small, large) = (spec(dir.path(), 16), spec(dir.path(), 32));
+        let windows = Windows::default();
+        let before = windows.open(&small, None, &sockets::Here).unwrap();
+        let after = windows.open(&large, None, &sockets::Here).unwrap();
+        assert!(before.file != after.file && before.window.uuid() != after.window.uuid());
+        assert_eq!(std::fs::metadata(&large.path).unwrap().len(), 32 * MIB);
+        let inode = inode(&large);
+        let said = Windows::default().open(&small, None, &sockets::Here).unwrap_err().to_string();
+        assert!(said.contains("has 33554432 bytes, and `window_mb` says 16777216"), "{said}");
+        assert_eq!(self::inode(&large), inode);
+    }
+
+    #[test]
+    fn a_window_that_has_no_room_leaves_no_file() {
+        let dir = run_dir();
+        let spec = spec(dir.path(), 1 << 30);
+        let said = Windows::default().open(&spec, None, &sockets::Here).unwrap_err().to_string();
+        assert!(said.contains("rdma/vm/c1: its file system has room for"), "{said}");
+        assert!(!spec.path.exists());
+    }
+
+    #[test]
+    fn what_nobody_wants_is_removed() {
+        let dir = run_dir();
+        let (kept, old) = (spec(dir.path(), 16), dir.path().join(WINDOW_DIR).join("old"));
+        std::fs::write(&old, "").unwrap();
+        let windows = Windows::new(make_directories(dir.path()).unwrap());
+        let _open = windows.open(&kept, None, &sockets::Here).unwrap();
+        windows.keep(&BTreeSet::from([kept.path.clone()]), &sockets::Here);
+        assert!(kept.path.exists() && !old.exists());
+        windows.keep(&BTreeSet::new(), &sockets::Here);
+        assert!(!kept.path.exists());
+    }
+}

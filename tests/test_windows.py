@@ -1,0 +1,182 @@
+"""Windows of virtual machines, as the host has them: files, sockets, what is told of them, and restarts. What programs in
+virtual machines do with them is in test_vm_verbs.py."""
+
+import socket
+import stat
+import subprocess
+import uuid
+
+from lab import eventually
+from lab.shell import run
+from lab.topology import host_config, verbs, vhost
+
+MIB = 1 << 20
+DATA = 2 * MIB
+TRUST = {"rdma_trust": "job7"}
+
+
+def config(name="a", guest="a1", size=64, **keys):
+    """A VM with a window, and a container that has one in common with it."""
+    guests = {guest: vhost(guest, rdma=guest, window_mb=size, owner="1000:1001", **TRUST, **keys)}
+    if name == "a":
+        guests["a2"] = verbs(**TRUST)
+    return host_config(name, guests, wire=False)
+
+
+def prepare(lab, config, size="2G"):
+    """The host, not started, with memory of this size for windows."""
+    host = lab.host(config, start=False)
+    directory = host.run_dir / "rdma/vm"
+    directory.mkdir(parents=True)
+    run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={size}", "windows", directory])
+    lab.cleanup.callback(lambda: run(["umount", "--lazy", directory], check=False))
+    return host
+
+
+def files(host):
+    return {path.name: path.stat() for path in (host.run_dir / "rdma/vm").iterdir()}
+
+
+def windows(host):
+    return {row["name"]: row for row in host.viaduct("rdma", "windows")}
+
+
+def dials(path):
+    with socket.socket(socket.AF_UNIX) as stream:
+        return stream.connect_ex(str(path)) == 0
+
+
+def test_the_files_are_the_vmms(lab):
+    host = prepare(lab, config()).start()
+    made = files(host)
+    assert set(made) == {"a1", "a1.vsock_4791", "trust-job7"}
+    for name, file in made.items():
+        assert (file.st_uid, file.st_gid, stat.S_IMODE(file.st_mode)) == (1000, 1001, 0o660), name
+    assert made["a1"].st_size == made["trust-job7"].st_size == 64 * MIB
+    assert made["a1"].st_blocks * 512 < MIB
+    assert dials(host.run_dir / "rdma/vm/a1.vsock_4791")
+    told = windows(host)
+    own, common = told["a1"], told["trust-job7"]
+    assert (own["kind"], own["device"], own["attached"], own["used_bytes"]) == ("own", "a1", [], 0)
+    assert (common["kind"], common["trust"], common["users"]) == ("common", "job7", [])
+    for row in (own, common):
+        with open(row["path"], "rb") as file:
+            file.seek(4096)
+            block = file.read(4096)
+            file.seek(DATA)
+            header = file.read(128)
+        assert block.startswith(b"NVDIMM_DAX_INFO\0") and block[16:32].hex() == row["uuid"]
+        assert header.startswith(b"VIADUCT-WINDOW\0\0") and header[24:40].hex() == row["uuid"]
+        assert uuid.UUID(row["uuid"]).version == 8
+    table = host.call("rdma", "windows").stdout.splitlines()
+    assert table[0].split()[:4] == ["NAME", "KIND", "BYTES", "USED"] and len(table) == 3
+    assert "a1" in host.call("rdma").stdout
+
+
+def test_they_stay_over_restarts_and_go_with_their_guests(lab):
+    host = prepare(lab, config()).start()
+    before = windows(host)
+    inode = files(host)["a1"].st_ino
+    with open(before["a1"]["path"], "r+b") as file:
+        file.seek(32 * MIB)
+        file.write(b"heap")
+        # Root of the guest may write what he likes.
+        for at in (4096, DATA):
+            file.seek(at)
+            file.write(b"\xff" * 128)
+
+    def is_as_before():
+        now = windows(host)
+        assert {name: row["uuid"] for name, row in now.items()} == {name: row["uuid"] for name, row in before.items()}
+        assert files(host)["a1"].st_ino == inode and dials(host.run_dir / "rdma/vm/a1.vsock_4791")
+        with open(before["a1"]["path"], "rb") as file:
+            file.seek(32 * MIB)
+            assert file.read(4) == b"heap"
+            file.seek(DATA)
+            assert file.read(14) == b"VIADUCT-WINDOW"
+
+    host.replace()
+    is_as_before()
+    host.stop()
+    assert {"a1", "trust-job7"} <= set(files(host))
+    host.start()
+    is_as_before()
+    host.kill()
+    host.start()
+    is_as_before()
+    # What its program had, and nobody can tell whether it still uses it.
+    assert windows(host)["a1"]["left_bytes"] == 4096
+
+    larger = config(size=96)
+    said = host.call("diff", host.write(larger), check=False).stdout
+    assert "window_mb: 64 -> 96" in said and "has it once it is started again" in said
+    host.apply(larger)
+    assert windows(host)["a1"]["uuid"] != before["a1"]["uuid"]
+    assert files(host)["a1"].st_size == files(host)["trust-job7"].st_size == 96 * MIB
+    host.apply(host_config("a", {"a2": verbs(**TRUST)}, wire=False))
+    assert files(host) == {} and windows(host) == {}
+    # One of a guest that was removed while no daemon was there.
+    host.apply(config())
+    host.stop()
+    host.write(host_config("a", {"a2": verbs()}, wire=False))
+    host.start()
+    assert not {"a1", "trust-job7"} & set(files(host))
+
+
+def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):
+    host = prepare(lab, config(), size="80M").start()
+    status = lambda: host.call("status").stdout
+    assert "its file system has room for" not in status()
+    host.apply(config(size=96))
+    faults = [row for row in host.viaduct("vif") if row.get("fault")]
+    assert [row["name"] for row in faults] == ["a1:rdma"] and "make it larger" in faults[0]["fault"]
+    assert "trust-job7" in status() and "rdma/a2" in host.call("rdma", "show", "a2").stdout
+    run(["mount", "-o", "remount,size=1G", host.run_dir / "rdma/vm"])
+    eventually(lambda: not any(row.get("fault") for row in host.viaduct("vif")), "there is room", 30)
+    assert set(windows(host)) == {"a1", "trust-job7"} and "trust-job7" not in status()
+    # A VM that runs may have a file of another size: it is not cut.
+    host.stop()
+    host.write(config(size=128))
+    host.start()
+    fault = next(row["fault"] for row in host.viaduct("vif") if row["name"] == "a1:rdma")
+    assert "it has 100663296 bytes" in fault and files(host)["a1"].st_size == 96 * MIB
+    (host.run_dir / "rdma/vm/a1").unlink()
+    eventually(lambda: files(host).get("a1") and files(host)["a1"].st_size == 128 * MIB, "a new file", 30)
+
+
+def test_a_second_daemon_does_without_the_kernels_vsock(lab):
+    hosts = [prepare(lab, config(*where)).start() for where in (("a", "a1"), ("b", "b1"))]
+    without = lambda host: [row for row in host.viaduct("status")["warnings"] if row["object"] == "vsock"]
+    assert "vhost-vsock of the kernel" in without(hosts[1])[0]["message"]
+    hosts[1].apply(host_config("b", {"b1": vhost("b1")}, wire=False))
+    plain = prepare(lab, host_config("c", {"b2": verbs()}, wire=False)).start()
+    assert not without(plain)
+
+
+def test_metrics_tell_how_much_is_used(lab):
+    host = prepare(lab, config()).start()
+    assert host.viaduct("rdma", "windows")
+    host.stop()
+    changed = config()
+    changed.host["metrics"] = "127.0.0.1:9101"
+    host.write(changed)
+    host.start()
+    text = run(host.namespace.words(["curl", "-s", "http://127.0.0.1:9101/metrics"])).stdout
+    assert f'viaduct_rdma_window_bytes{{window="a1",kind="own"}} {64 * MIB}' in text
+    assert 'viaduct_rdma_window_used_bytes{window="trust-job7",kind="common"} 0' in text
+
+
+def test_a_vm_with_a_window_does_not_migrate(lab):
+    host = prepare(lab, config()).start()
+    window, way = host.run_dir / "rdma/vm/a1", host.run_dir / "a1.sock"
+    words = ["qemu-system-x86_64", "-M", "q35,accel=tcg", "-m", "128M,slots=2,maxmem=4G", "-nodefaults", "-display", "none",
+             "-object", "memory-backend-memfd,id=ram,size=128M,share=on", "-machine", "memory-backend=ram", "-S",
+             "-object", f"memory-backend-file,id=w0,mem-path={window},size=64M,share=on",
+             "-device", "virtio-pmem-pci,memdev=w0", "-chardev", f"socket,id=c0,path={way}",
+             "-netdev", "vhost-user,id=n0,chardev=c0", "-device", "virtio-net-pci,netdev=n0", "-monitor", "stdio"]  # fmt: skip
+    qemu = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = qemu.communicate("migrate exec:cat>/dev/null\nquit\n", timeout=60)
+    finally:
+        qemu.kill()
+    assert "lacks VHOST_USER_PROTOCOL_F_LOG_SHMFD" in said or "lacks VHOST_F_LOG_ALL" in said, said
