@@ -145,6 +145,16 @@ def _verbs():
     for device, what in (("verbs-roce", ""), ("verbs-roce-regions", ", shared regions")):
         title = f"Verbs, two hosts{what}, 64 KiB: Gbit/s, against TCP without TSO and GRO"
         yield Goal(title, "verbs-bandwidth", {"size": "64 KiB"}, "gbps", 1.0, 2.0, ("tcp-overlay",), device=device)
+    windows, against = "verbs-windows", ("verbs-regions",)
+    for operation in ("send", "write", "read"):
+        case = {"operation": operation}
+        title = f"Verbs, window in common, 8 B: {operation}, against shared regions"
+        yield Goal(title, windows, case, "latency", 1.1, 1.0, against, device="verbs-common")
+        title = f"Verbs, windows of their own, 8 B: {operation}, against shared regions"
+        yield Goal(title, windows, case, "latency", 3.0, 2.0, against, device="verbs-own")
+    for size in ("64 KiB", "1 MiB", "4 MiB"):
+        title = f"Verbs, window in common, {size}: Gbit/s, against memcpy"
+        yield Goal(title, windows, {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), device="verbs-common")
     title, peers = "Verbs, shared regions, eight peers: deregistration", {"peers": 8}
     yield Goal(title, "verbs-deregister", peers, "deregister", 20.0, 20.0, unit=" us", device="verbs-regions")
     title = "Verbs, two hosts, 64 KiB, one packet in a thousand lost: Gbit/s, against none lost"

@@ -162,6 +162,32 @@ class Verbs(Overlay):
         eventually(lambda: self.transport in words(), f"a queue pair with transport {self.transport}")
 
 
+class Windows(Verbs):
+    """Two programs that map windows, as those in two virtual machines do."""
+
+    memory_mb = 512
+
+    def __init__(self, name, binaries):
+        common = name == "verbs-common"
+        super().__init__("verbs-regions" if common else "verbs-copy", binaries)
+        self.name, self.environment = name, ()
+        self.title = "Verbs, window in common" if common else "Verbs, windows of their own"
+        how = "with the same rdma_trust" if common else "without trust: the daemon copies"
+        self.conditions = f"perftest in two processes that map the windows of two guests {how}"
+
+    def _set_up(self):
+        from lab import Beside, topology
+        from lab.perftest import perftest
+
+        os.environ["VIADUCT_BIN"] = str(self.binaries)
+        keys = {"window_mb": self.memory_mb, "rdma_trust": self.trust}
+        guests = {guest: topology.vhost(guest, rdma=guest, **keys) for guest in ("a1", "a2")}
+        host = self.lab.host(topology.host_config("a", guests, wire=False))
+        self.client, self.server = (Beside(self.lab.namespace("alone"), host, guest) for guest in guests)
+        self.address = "127.0.0.1"
+        perftest("ib_write_bw", self.client, self.server, self.address, "-D", 1, meanwhile=self._check_transport)
+
+
 class MpiVerbs(Verbs):
     """Two ranks of MPI, each on a guest's device."""
 
@@ -276,6 +302,8 @@ NAMES = [
         "verbs-roce-regions",
         "verbs-roce-xdp",
         "verbs-lossy",
+        "verbs-common",
+        "verbs-own",
     ),
     *("tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
     *("mpi-verbs", "mpi-vader", "ucx-posix"),
@@ -286,6 +314,7 @@ NAMES = [
 def make(name, viaduct_bin):
     """The way of this name."""
     own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs}
+    own |= {"verbs-common": Windows, "verbs-own": Windows}
     if name in own:
         return own[name](name, viaduct_bin)
     if name.startswith("verbs-"):

@@ -9,7 +9,7 @@ from .capture import Capture, expert, fields, packets, tshark
 from .config import Config, toml
 from .driver import Driver, spoil
 from .echo import echoes
-from .guest import Container, Server
+from .guest import Beside, Container, Server
 from .host import Host, binary
 from .lab import Lab
 from .lines import Lines
@@ -25,6 +25,7 @@ __all__ = [
     *(
         "Account",
         "Background",
+        "Beside",
         "Capture",
         "Config",
         "Container",

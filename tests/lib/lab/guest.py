@@ -65,6 +65,11 @@ class Container(Guest):
             namespace.ip(*words)
         return self
 
+    @property
+    def verbs_device(self):
+        """The guest's verbs device, as programs name it (VIADUCT_RDMA)."""
+        return self.host.run_dir / "rdma" / self.host.config.entry("guest", self.name)["rdma"]
+
     def run(self, command, **options):
         return self.namespace.run(command, **options)
 
@@ -81,6 +86,21 @@ class Server(Container):
     def __init__(self, namespace: Namespace):
         self.namespace = namespace
         self.name = namespace.name
+
+
+class Beside(Server):
+    """A place for programs that map the windows of a guest of kind "vhost" as those in its virtual machine do."""
+
+    def __init__(self, namespace: Namespace, host, guest):
+        super().__init__(namespace)
+        self.name, self.host = guest, host
+
+    @property
+    def verbs_device(self):
+        entry, directory = self.host.config.entry("guest", self.name), self.host.run_dir / "rdma/vm"
+        own, trust = directory / entry["rdma"], entry.get("rdma_trust")
+        common = f"+{directory}/trust-{trust}" if trust else ""
+        return f"{own}{common}@{own}.vsock_4791"
 
 
 def address_words(device, addresses, network):

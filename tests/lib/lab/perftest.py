@@ -20,8 +20,7 @@ def with_device(container, command, *, prefix=()):
     """The command, with the environment in which it finds the container's verbs device.
 
     `prefix` precedes the program."""
-    device = container.host.config.entry("guest", container.name)["rdma"]
-    variables = [f"LD_LIBRARY_PATH={libraries()}", f"VIADUCT_RDMA={container.host.run_dir / 'rdma' / device}"]
+    variables = [f"LD_LIBRARY_PATH={libraries()}", f"VIADUCT_RDMA={container.verbs_device}"]
     return ["env", *variables, *prefix, *command]
 
 
