@@ -50,9 +50,23 @@ class Host:
         self.file.write_text(self.config.text())
         return self.file
 
+    def _mount_windows(self):
+        """Makes room in memory for windows, where guests have any."""
+        windows = self.run_dir / "rdma/vm"
+        if not any("window_mb" in keys for _, keys in self.config.tables) or windows.is_mount():
+            return
+        windows.mkdir(parents=True, exist_ok=True)
+        run(["mount", "-t", "tmpfs", "-o", "mode=755", "windows", windows])
+
+    def forget(self):
+        """Removes what is not in its directory."""
+        if (self.run_dir / "rdma/vm").is_mount():
+            run(["umount", "--lazy", self.run_dir / "rdma/vm"])
+
     def launch(self, *options):
         """Starts a daemon and does not wait for it."""
         self.write()
+        self._mount_windows()
         self.starts += 1
         log = self.directory / f"viaductd-{self.starts}.log"
         # VIADUCT_OLD: an earlier build, from which this one takes over.

@@ -74,6 +74,7 @@ class Lab:
         namespace.sysctl("net.ipv6.conf.all.disable_ipv6", 1)  # the kernel has nothing to say on Viaduct's wires
         host = Host(namespace, self.directory / config.name, config)
         self.hosts[config.name] = host
+        self.cleanup.callback(host.forget)
         self.cleanup.callback(host.stop)
         return host.start() if start else host
 
