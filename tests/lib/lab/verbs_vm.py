@@ -78,16 +78,18 @@ class Program:
 class Inside:
     """The verbs device of a guest, for programs inside; as `Verbs`."""
 
-    def __init__(self, vm):
+    def __init__(self, vm, environment=None, prefix=()):
+        """`prefix`: what precedes the words of each program. Without an environment they find our libraries."""
         self.vm = vm
         self.address = vm.entry["addresses"][0]
         self.device_name = "viaduct0" if vm.device else "rxe0"
-        ours = {"LD_LIBRARY_PATH": binary("verbs/libibverbs.so.1").parent}
-        self.environment = ours if vm.device else {}
+        ours = {"LD_LIBRARY_PATH": binary("verbs/libibverbs.so.1").parent} if vm.device else {}
+        self.environment = ours if environment is None else environment
+        self.prefix = prefix
 
     def start(self, words, label=None, **environment):
         """Starts a program, one of this machine's."""
-        return Program(self.vm, words, {**self.environment, **environment})
+        return Program(self.vm, [*self.prefix, *words], {**self.environment, **environment})
 
     def listens(self, port):
         """Whether a program listens at that TCP port."""

@@ -8,6 +8,7 @@ use crate::errno::Outcome;
 use crate::lost;
 use crate::mapping::Mapping;
 use rustix::fs::fstat;
+use rustix::mm::{MremapFlags, mremap_fixed};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -193,10 +194,10 @@ impl Place {
             if meanwhile {
                 std::ptr::copy_nonoverlapping(copy, before, len);
             }
-            let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let to = (self.address + bytes.start) as *mut libc::c_void;
+            // Not by libc's function: UCX puts one in its place that does not pass on where to.
             let is_there = (access == rights || libc::mprotect(copy.cast(), len, access) == 0)
-                && libc::mremap(copy.cast(), len, len, moves, to) != libc::MAP_FAILED;
+                && mremap_fixed(copy.cast(), len, len, MremapFlags::MAYMOVE, to).is_ok();
             if !is_there {
                 libc::munmap(copy.cast(), all);
                 return None;
