@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{Ordering, fence};
 
 /// Names in the run-dir.
 const NAMES: [&str; 2] = ["carryover.0", "carryover.1"];
@@ -181,31 +182,56 @@ impl Former {
         }
     }
 
-    /// Calls `each` for the records of its table, of `N` words, that are not all zero. The daemon that wrote them may
-    /// still be there, if it writes no more.
+    /// Calls `each` for the records of its table, of `N` words, that are not all zero, with their numbers, which ascend.
+    /// The daemon that wrote them may still be there, if it writes no more.
     ///
     /// # Errors
     /// The file can't be read.
-    pub fn records<const N: usize>(&self, each: &mut dyn FnMut(&[u64; N])) -> io::Result<()> {
+    pub fn records<const N: usize>(&self, each: &mut dyn FnMut(usize, &[u64; N])) -> io::Result<()> {
+        self.read_records(1, each)
+    }
+
+    /// The same while the daemon that writes them goes on: only those that are the same twice. So all words of a record
+    /// were read after the first ones were there.
+    ///
+    /// # Errors
+    /// As for [`Self::records`].
+    pub fn records_so_far<const N: usize>(&self, each: &mut dyn FnMut(usize, &[u64; N])) -> io::Result<()> {
+        self.read_records(2, each)
+    }
+
+    /// Reads each part of the table so many times.
+    fn read_records<const N: usize>(
+        &self,
+        times: usize,
+        each: &mut dyn FnMut(usize, &[u64; N]),
+    ) -> io::Result<()> {
         let end = self.file.metadata()?.len().min(slots::END + self.header.table);
-        let record = 8 * N;
-        let mut bytes = vec![0; CHUNK / record * record];
+        let size = 8 * N;
+        let mut readings = vec![vec![0; CHUNK / size * size]; times];
         let mut at = slots::END;
         while let Some(next) = self.written_from(at)?.filter(|next| *next < end) {
-            at = next - (next - slots::END) % record as u64;
+            at = next - (next - slots::END) % size as u64;
             // What nobody wrote is not read: connections are few pages in a large table.
             let hole = seek(&self.file, SeekFrom::Hole(next)).unwrap_or(end).min(end);
-            let want = (hole - at).next_multiple_of(record as u64).min(end - at) as usize;
-            let want = want.min(bytes.len()) / record * record;
+            let want = (hole - at).next_multiple_of(size as u64).min(end - at) as usize;
+            let want = want.min(CHUNK) / size * size;
             if want == 0 {
                 return Ok(());
             }
-            self.file.read_exact_at(&mut bytes[..want], at)?;
-            for record in bytes[..want].chunks_exact(record) {
-                let (words, _) = record.as_chunks::<8>();
+            for reading in &mut readings {
+                self.file.read_exact_at(&mut reading[..want], at)?;
+                // The next reading is later on any processor.
+                fence(Ordering::SeqCst);
+            }
+            let first = (at - slots::END) as usize / size;
+            for (number, part) in (0..want / size).map(|i| (first + i, i * size..(i + 1) * size)) {
+                let [record, others @ ..] = &readings[..] else { break };
+                let (words, _) = record[part.clone()].as_chunks::<8>();
                 let words: [u64; N] = std::array::from_fn(|i| u64::from_ne_bytes(words[i]));
-                if words.iter().any(|word| *word != 0) {
-                    each(&words);
+                let is_same = others.iter().all(|other| other[part.clone()] == record[part.clone()]);
+                if is_same && words.iter().any(|word| *word != 0) {
+                    each(number, &words);
                 }
             }
             at += want as u64;

@@ -12,7 +12,7 @@ const VERSION: u64 = 1;
 /// Words that are checked together.
 const CHECKED: usize = 6;
 /// The word of the generation, and its complement after it.
-const GENERATION: u64 = 8 * (CHECKED as u64 + 1);
+pub(crate) const GENERATION: u64 = 8 * (CHECKED as u64 + 1);
 
 /// Why a file is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

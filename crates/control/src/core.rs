@@ -15,7 +15,7 @@ mod with_file;
 
 pub use carry::FORMAT;
 pub use config_file::ConfigFile;
-pub use hand_over::SharedPort;
+pub use hand_over::{Foreseen, SharedPort};
 pub use learned::Learned;
 
 pub(crate) use view::View;
@@ -26,7 +26,7 @@ use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::rdma::RdmaSpec;
 use crate::store::{Durability, Store, StoreError};
-use carry::Carry;
+use carry::{Carry, Early};
 use carryover::Opened;
 use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
 use config_file::digest;
@@ -405,7 +405,7 @@ impl Core {
         let remade: Vec<_> = switch.remade().cloned().collect();
         state.inherited.follow(&state.desired, &desired, &*self.executor);
         if let Some(opened) = how.carryover {
-            let carry = Carry::begin(opened, &desired, &*self.executor, &mut state.inherited);
+            let carry = Carry::begin((opened, Early::default()), &desired, &*self.executor, &mut state.inherited);
             carry.succeed();
             let _ = self.carry.set(carry);
         }

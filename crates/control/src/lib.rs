@@ -25,7 +25,7 @@ mod service;
 mod store;
 mod windows;
 
-pub use core::{ConfigFile, Core, Error, FORMAT, Learned, SharedPort};
+pub use core::{ConfigFile, Core, Error, FORMAT, Foreseen, Learned, SharedPort};
 pub use kernel::forwarding;
 pub use owner::Owner;
 pub use ports::{Device, PortError, PortSpec, Ports, socket_directories};

@@ -13,7 +13,7 @@ use crate::mutex::lock;
 use crate::storms::Storms;
 use crate::worker::{Parts, Worker};
 use executor::{
-    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo,
+    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Entered, Executor, ExecutorStatus, FlowInfo,
     LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use mem::{Opened, PortStatus, RxQueue};
@@ -470,6 +470,14 @@ impl Executor for Engine {
 
     fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord> {
         tables::remembered(record, self.common.clock.now().seconds)
+    }
+
+    fn enter_early(&self, flow: &FlowInfo, record: &[u64; RECORD]) -> Option<Entered> {
+        self.common.shared.flows().enter_early(flow, record, self.common.clock.now().seconds)
+    }
+
+    fn catch_up(&self, entered: Entered, record: &[u64; RECORD]) -> Result<bool, BadRecord> {
+        self.common.shared.flows().catch_up(entered, record, self.common.clock.now().seconds)
     }
 
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {

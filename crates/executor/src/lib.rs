@@ -14,7 +14,7 @@ mod status;
 
 pub use counters::{CardCounters, Counters, Past, StageCycles, VifCounters, WorkerCounters};
 pub use filter::{Filter, Property, Side};
-pub use listing::{BadRecord, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECORD};
+pub use listing::{BadRecord, Entered, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECORD};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
 pub use status::ExecutorStatus;
 
@@ -75,6 +75,15 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// [`BadRecord`].
     fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord>;
+    /// Enters the connection of a record whose writer still forwards; `None` where [`Executor::enter_flows`] leaves it
+    /// out.
+    fn enter_early(&self, flow: &FlowInfo, record: &[u64; RECORD]) -> Option<Entered>;
+    /// Brings it up to date with the record once the writer has stopped, before packets flow here. False if the record
+    /// holds another connection now, or none: this one is removed then.
+    ///
+    /// # Errors
+    /// [`BadRecord`]; the connection is removed.
+    fn catch_up(&self, entered: Entered, record: &[u64; RECORD]) -> Result<bool, BadRecord>;
     /// Removes the connections for which `which` returns true; returns how many.
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
     /// Connections made, those before [`Executor::resume`] included.

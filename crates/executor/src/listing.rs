@@ -40,6 +40,15 @@ pub const RECORD: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadRecord;
 
+/// A connection that was entered while the process that wrote its record went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// Identifies it in the table of the executor.
+    pub flow: u64,
+    /// Identifies it in its record.
+    pub seq: u64,
+}
+
 /// A guest's or a wire's use of the connection table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowUse {

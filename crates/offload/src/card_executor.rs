@@ -10,8 +10,8 @@ use card::driver::Driver;
 use card::{Budgets, CardError, Commands};
 use engine::{AttachError, Engine};
 use executor::{
-    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
-    LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
+    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Entered, Executor, ExecutorStatus, FlowInfo,
+    FlowUse, LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use mem::Opened;
 use model::{
@@ -200,6 +200,14 @@ impl Executor for CardExecutor {
 
     fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord> {
         self.engine.remembered(record)
+    }
+
+    fn enter_early(&self, flow: &FlowInfo, record: &[u64; RECORD]) -> Option<Entered> {
+        self.engine.enter_early(flow, record)
+    }
+
+    fn catch_up(&self, entered: Entered, record: &[u64; RECORD]) -> Result<bool, BadRecord> {
+        self.engine.catch_up(entered, record)
     }
 
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {

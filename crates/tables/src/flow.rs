@@ -9,6 +9,7 @@
 //! bounded number of candidates. `room.rs` defines which, so that nobody's connections depend on how many others open.
 
 mod account;
+mod early;
 mod entry;
 mod fragments;
 mod hash;
@@ -338,6 +339,11 @@ impl Flows {
     /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here and was
     /// not used later there, has timed out, or finds no room.
     pub fn enter(&self, flow: &FlowInfo, now: Seconds) -> bool {
+        self.entered(flow, now).is_some()
+    }
+
+    /// [`Self::enter`], with a reference to the connection.
+    fn entered(&self, flow: &FlowInfo, now: Seconds) -> Option<FlowRef> {
         let FlowInfo { key, state, seen, tcp, charged: (vif, from_wire), .. } = *flow;
         let connection = Connection { original: key, state, seen, tcp };
         let charged = if from_wire { Account::from_wire(vif) } else { Account::of_guest(vif) };
@@ -346,19 +352,17 @@ impl Flows {
         let mut shard = lock(&self.shards[at]);
         match self.find(hash, &key) {
             Some((read, ..)) if !read.expired(now) && now.saturating_sub(read.last) <= flow.idle => {
-                return false;
+                return None;
             }
-            _ if flow.idle >= state.timeout(key.protocol) => return false,
+            _ if flow.idle >= state.timeout(key.protocol) => return None,
             // What we know is of the time before the guest left.
             Some((.., index)) => self.remove(&mut shard, index),
             None => {}
         }
         let new = New { connection, rule: None, charged, hash, now };
-        let entered = self.admit_or_refuse(&mut shard, at, &new);
-        entered.is_ok_and(|entered| {
-            self.entry(entered.index).resume(flow, now);
-            true
-        })
+        let entered = self.admit_or_refuse(&mut shard, at, &new).ok()?;
+        self.entry(entered.index).resume(flow, now);
+        Some(entered)
     }
 
     fn create(&self, new: &New) -> Result<FlowRef, DropReason> {

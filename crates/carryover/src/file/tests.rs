@@ -10,8 +10,30 @@ fn opened(dir: &Path) -> Opened {
 
 fn records(former: &Former) -> Vec<[u64; 4]> {
     let mut all = Vec::new();
-    former.records(&mut |record: &[u64; 4]| all.push(*record)).unwrap();
+    former.records(&mut |_, record: &[u64; 4]| all.push(*record)).unwrap();
     all
+}
+
+#[test]
+fn records_have_their_numbers_whether_the_daemon_runs_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = opened(dir.path()).own;
+    own.succeed().unwrap();
+    let table = own.table().unwrap().unwrap();
+    let former = opened(dir.path()).former.unwrap();
+    let numbers = [0_usize, 3, 130, 2047];
+    let found = || {
+        let [mut all, mut so_far] = [Vec::new(), Vec::new()];
+        former.records(&mut |number, record: &[u64; 4]| all.push((number, *record))).unwrap();
+        former.records_so_far(&mut |number, record: &[u64; 4]| so_far.push((number, *record))).unwrap();
+        assert_eq!(all, so_far);
+        all
+    };
+    assert_eq!(found(), []);
+    for number in numbers {
+        table.words()[4 * number + 2].store(number as u64 + 1, Ordering::Relaxed);
+    }
+    assert_eq!(found(), numbers.map(|number| (number, [0, 0, number as u64 + 1, 0])));
 }
 
 /// A daemon's life: puts a record and a snapshot.
@@ -117,6 +139,28 @@ fn a_write_that_was_cut_leaves_what_was_before() {
         assert_eq!(found, if whole { &b"third!"[..] } else { b"second" }, "cut at {cut}");
     }
     assert_eq!(even[24..30], *b"second");
+}
+
+/// The daemon is killed at each byte of what puts its file in force, and takes the other one out of it.
+#[test]
+fn a_succession_that_was_cut_leaves_one_or_the_other() {
+    for cut in 0..=24 {
+        let dir = tempfile::tempdir().unwrap();
+        let before = opened(dir.path()).own;
+        before.succeed().unwrap();
+        leave(&before, 5, 1);
+        let own = opened(dir.path()).own;
+        leave(&own, 5, 2);
+        let (generation, mut bytes) = (own.generation, Vec::new());
+        bytes.extend(generation.to_le_bytes());
+        bytes.extend((!generation).to_le_bytes());
+        own.file.write_all_at(&bytes[..cut.min(16)], header::GENERATION).unwrap();
+        own.other.write_all_at(&[0; 8][..cut.saturating_sub(16)], header::GENERATION).unwrap();
+        let former = opened(dir.path()).former.unwrap();
+        let word = if cut < 16 { 1 } else { 2 };
+        assert_eq!(records(&former), [[0, word, 0, 0]], "cut at {cut}");
+        assert_eq!(former.snapshot().unwrap().unwrap(), word.to_le_bytes());
+    }
 }
 
 proptest! {

@@ -1,12 +1,16 @@
 //! What this daemon leaves to the next one, and what it takes over of the one before. Connections lie in memory that
 //! outlives the process; beside them is a snapshot of what is needed to understand them.
 
+mod early;
+
 use super::counts::Counts;
 use super::directory::{Directory, Translation};
 use super::inherited::Inherited;
 use super::view::View;
 use crate::compile::Desired;
 use carryover::{Former, Opened, Own};
+pub(super) use early::Early;
+use early::Entered;
 use executor::{BadRecord, Executor, FlowInfo, LearnedMac, RECORD};
 use model::{BridgeTarget, GATEWAY_MAC, Learn, Seconds, VifId, Vrf};
 use packet::Mac;
@@ -123,7 +127,7 @@ impl Carry {
     /// Takes over what the daemon before left, for tables in force through which no packet went yet, and leaves all of
     /// it to the next one once [`Self::succeed`] is called.
     pub(super) fn begin(
-        opened: Opened,
+        (opened, early): (Opened, Early),
         tables: &Desired,
         executor: &dyn Executor,
         inherited: &mut Inherited,
@@ -136,7 +140,10 @@ impl Carry {
         refused.iter().for_each(|why| dropped(why));
         if let Some(former) = &former {
             match Snapshot::of(former) {
-                Ok(before) => before.take_over(|each| former.records(each), &mut snapshot, executor),
+                Ok(before) => {
+                    let records = |each: Each<'_>| former.records(each);
+                    before.take_over(records, early, &mut snapshot, executor);
+                }
                 Err(why) => dropped(&why),
             }
         }
@@ -154,8 +161,8 @@ impl Carry {
     }
 }
 
-/// What is called for each record.
-type Each<'a> = &'a mut dyn FnMut(&[u64; RECORD]);
+/// What is called for each record, with its number.
+type Each<'a> = &'a mut dyn FnMut(usize, &[u64; RECORD]);
 
 impl Snapshot {
     fn of(former: &Former) -> Result<Self, String> {
@@ -172,11 +179,12 @@ impl Snapshot {
     fn take_over(
         self,
         records: impl FnOnce(Each<'_>) -> io::Result<()>,
+        early: Early,
         now: &mut Self,
         executor: &dyn Executor,
     ) {
         let way = Translation::new(&self.directory, &now.directory);
-        take_connections(records, &way, executor);
+        take_connections(records, early.known_by(&self.directory, executor), &way, executor);
         let ago = now.written.saturating_sub(self.written);
         let known = self
             .macs
@@ -192,9 +200,11 @@ impl Snapshot {
     }
 }
 
-/// Enters connections. What is left out is logged, by the reason.
+/// Enters connections, but for those that are here early: these are brought up to date. What is left out is logged, by
+/// the reason.
 fn take_connections(
     records: impl FnOnce(Each<'_>) -> io::Result<()>,
+    mut early: Entered,
     way: &Translation,
     executor: &dyn Executor,
 ) {
@@ -205,13 +215,23 @@ fn take_connections(
         *left_out.entry("timed out, or beyond a share").or_default() += batch.len() - done;
         batch.clear();
     };
-    let read = records(&mut |record| {
-        let why = match executor.remembered(record) {
+    let mut caught_up = 0;
+    let read = records(&mut |number, record| {
+        let known = match early.catch_up(number, record, executor) {
+            Ok(true) => {
+                caught_up += 1;
+                return;
+            }
+            Ok(false) => executor.remembered(record),
+            Err(BadRecord) => Err(BadRecord),
+        };
+        let why = match known {
             Ok(None) => return,
             Ok(Some(flow)) => match translated(&flow, way) {
                 Some(flow) => {
                     batch.push(flow);
-                    if batch.len() == BATCH {
+                    // One that moved to another record goes from where it was before it is entered again.
+                    if batch.len() >= BATCH && early.is_done() {
                         enter(&mut batch, &mut left_out);
                     }
                     return;
@@ -222,11 +242,13 @@ fn take_connections(
         };
         *left_out.entry(why).or_default() += 1;
     });
+    early.end(executor);
     enter(&mut batch, &mut left_out);
     if let Err(error) = read {
         tracing::warn!(%error, "connections of the previous daemon can't be read");
     }
-    tracing::info!(connections = entered, "taken over from the previous daemon");
+    let (connections, early) = (entered + caught_up, caught_up);
+    tracing::info!(connections, early, "taken over from the previous daemon");
     for (why, connections) in left_out.into_iter().filter(|(_, n)| *n > 0) {
         tracing::info!(connections, "not taken over: {why}");
     }

@@ -1,6 +1,6 @@
 //! Handing the host over to another daemon, and taking it over from one.
 
-use super::carry::Carry;
+use super::carry::{Carry, Early};
 use super::open_ports::Slot;
 use super::{Core, Error, State, View};
 use carryover::Opened;
@@ -21,6 +21,9 @@ pub struct SharedPort {
     pub descriptors: Vec<OwnedFd>,
 }
 
+/// What the other daemon leaves, of which this one knows a part already.
+pub struct Foreseen((Opened, Early));
+
 impl Core {
     /// Refuses changes until [`Self::stay`]: another daemon reads what is stored now. Returns what it opens the same
     /// ports with.
@@ -40,6 +43,15 @@ impl Core {
         };
         let shared = state.slots.values().filter_map(share).collect::<Result<_, _>>();
         shared.inspect_err(|_| self.stay())
+    }
+
+    /// Verbs devices that programs have open, and how many: these can't be handed over.
+    pub fn verbs_in_use(&self) -> Vec<(String, usize)> {
+        let devices = self.ports.rdma().into_iter();
+        devices
+            .map(|device| (device.name, device.clients.len()))
+            .filter(|(_, clients)| *clients > 0)
+            .collect()
     }
 
     /// Stops all ports, until [`Self::stay`]. Returns the state of those that have one.
@@ -75,14 +87,25 @@ impl Core {
                     .map_err(|e| Error::Port { name, reason: format!("it can't be taken over: {e}") })?;
             }
         }
+        let state = self.lock();
         for name in frozen.keys() {
-            tracing::warn!(interface = name, "the VMM is disconnected: its guest is no longer configured");
+            match state.slots.get(name) {
+                Some(_) => tracing::warn!(interface = name, "it can't be taken over, and is opened anew"),
+                None => tracing::warn!(interface = name, "it ends: it is no longer configured"),
+            }
         }
         Ok(())
     }
 
+    /// Enters the connections of the other daemon as far as it has left them, while it goes on.
+    pub fn foresee(&self, left: Opened) -> Foreseen {
+        let early =
+            left.former.as_ref().map(|former| Early::enter(former, &self.lock().desired, &*self.executor));
+        Foreseen((left, early.unwrap_or_default()))
+    }
+
     /// Takes over what the other daemon left, which writes no more.
-    pub fn take_over(&self, left: Opened) {
+    pub fn take_over(&self, Foreseen(left): Foreseen) {
         let mut state = self.lock();
         let state = &mut *state;
         let carry = Carry::begin(left, &state.desired, &*self.executor, &mut state.inherited);

@@ -70,6 +70,10 @@ const COUNTERS: usize = 10;
 /// For a TCP connection: the sides' largest windows, and the number at which a SYN would start it anew (high half).
 const WINDOWS: usize = 15;
 
+/// The words that change while the entry holds the same connection, besides its state.
+const CHANGING: [usize; 8] =
+    [EDGES[0], EDGES[1], WINDOWS, LAST, COUNTERS, COUNTERS + 1, COUNTERS + 2, COUNTERS + 3];
+
 const WRITING: u64 = 1;
 const LIVE: u64 = 2;
 /// In the last word of the key.
@@ -196,6 +200,26 @@ impl Entry<'_> {
         if flow.approximate {
             self.miscount(State(self.get(STATE)).seq());
         }
+    }
+
+    /// The number that only one connection has of those that this entry ever holds; another one if there is none in it
+    /// now.
+    pub fn holds(self) -> u64 {
+        self.get(SEQ)
+    }
+
+    /// Whether state, time and counters are those of another entry with the same connection.
+    pub fn is_up_to_date_with(self, other: Self) -> bool {
+        self.get(STATE) as u32 == other.get(STATE) as u32
+            && CHANGING.into_iter().all(|word| self.get(word) == other.get(word))
+    }
+
+    /// Takes over state, time and counters from another entry with the same connection, under the shard's lock and
+    /// before workers use this entry.
+    pub fn catch_up_with(self, other: Self) {
+        CHANGING.into_iter().for_each(|word| self.set(word, other.get(word)));
+        let state = self.get(STATE) >> 32 << 32 | u64::from(other.get(STATE) as u32);
+        self.store(STATE, state, Ordering::Release);
     }
 
     /// Makes the entry free, under the shard's lock.

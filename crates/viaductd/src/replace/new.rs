@@ -95,6 +95,7 @@ impl New {
 
     /// Until the old daemon has gone. Returns since when packets wait.
     fn switch(&mut self, core: &Core, left: Option<Opened>, privileges: &Privileges) -> anyhow::Result<u64> {
+        let left = left.map(|left| core.foresee(left));
         self.talk.say(&Message::Freeze, &[])?;
         let Stopped { sessions, learned, since_ns } = stopped(&mut self.talk)?;
         core.adopt(sessions)?;

@@ -1,5 +1,7 @@
 use super::*;
-use crate::core::tests::fake::FakeExecutor;
+use crate::core::tests::fake::{EARLY, FakeExecutor, GONE};
+use carryover::open;
+use std::sync::atomic::Ordering;
 
 /// A snapshot of a host with two guests.
 const BEFORE: &str = r#"{"directory":{"networks":[[1,"blue"]],"vifs":[
@@ -44,10 +46,10 @@ fn counts_and_macs_go_to_who_has_another_number_now() {
     after.directory = serde_json::from_str(&text).unwrap();
     let executor = FakeExecutor::default();
     let one = |each: Each<'_>| {
-        each(&RECORD_OF_ONE);
+        each(0, &RECORD_OF_ONE);
         Ok(())
     };
-    Snapshot::read(BEFORE.as_bytes()).unwrap().take_over(one, &mut after, &executor);
+    Snapshot::read(BEFORE.as_bytes()).unwrap().take_over(one, Early::default(), &mut after, &executor);
     let mut entered = Vec::new();
     executor.flows(&mut |flow| {
         entered.push(flow);
@@ -79,9 +81,10 @@ fn anything_left_is_taken_over_or_refused() {
         let (executor, mut after) = (FakeExecutor::default(), now());
         before.take_over(
             |each| {
-                each(&record);
+                each(3, &record);
                 Ok(())
             },
+            Early::default(),
             &mut after,
             &executor,
         );
@@ -92,4 +95,82 @@ fn anything_left_is_taken_over_or_refused() {
         assert!(executor.learned_before().iter().all(|(learn, _)| learn.vrf == Vrf(1)));
         assert!(after.counts.vifs.keys().all(|id| *id < 2));
     });
+}
+
+/// A record of another connection, with this much more.
+fn record(port: u64, seq: u64, packets: u64) -> [u64; RECORD] {
+    let mut record = RECORD_OF_ONE;
+    record[0] = 4 * seq + 2;
+    record[5] += port;
+    record[8] = (record[0] << 32) | (record[8] & 0xffff_ffff);
+    record[10] = packets;
+    record
+}
+
+/// A daemon leaves records by their numbers; what the next one knows after it looked while the first still worked, by
+/// port: whether early, and packets.
+fn known(
+    before: &[(usize, [u64; RECORD])],
+    after: &[(usize, [u64; RECORD])],
+    names: &str,
+) -> Vec<(u16, bool, u64)> {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = open(dir.path(), 1 << 20, 1).unwrap();
+    let table = opened.own.table().unwrap().unwrap();
+    let write = |records: &[(usize, [u64; RECORD])]| {
+        for (number, record) in records {
+            let words = &table.words()[number * RECORD..];
+            words.iter().zip(record).for_each(|(at, word)| at.store(*word, Ordering::Relaxed));
+        }
+    };
+    write(before);
+    opened.own.write(BEFORE.as_bytes()).unwrap();
+    opened.own.succeed().unwrap();
+    let former = open(dir.path(), 1 << 20, 1).unwrap().former.unwrap();
+    let (executor, mut now) = (FakeExecutor::default(), now());
+    let early = Early::by(&former, &now.directory, &executor);
+    write(after);
+    let was = Snapshot::read(names.as_bytes()).unwrap();
+    was.take_over(|each| former.records(each), early, &mut now, &executor);
+    let mut known = Vec::new();
+    executor.flows(&mut |flow| {
+        if flow.rule != Some(GONE) {
+            known.push((flow.key.dst.port, flow.rule == Some(EARLY), flow.forward.packets));
+        }
+        true
+    });
+    known.sort_unstable();
+    known
+}
+
+#[test]
+fn what_is_known_early_is_brought_up_to_date() {
+    let before =
+        [(1, record(1, 5, 10)), (700, record(2, 6, 20)), (701, record(3, 7, 30)), (4000, record(4, 8, 40))];
+    let port = |n: u16| 0x50 + n;
+    assert_eq!(
+        known(&before, &[], BEFORE),
+        [(port(1), true, 10), (port(2), true, 20), (port(3), true, 30), (port(4), true, 40)]
+    );
+    // More packets; another connection in its place; no more; one that is new; one that moved to a lower number.
+    let free = record(3, 7, 30).map(|word| word & !2);
+    let after = [
+        (1, record(1, 5, 11)),
+        (700, record(9, 10, 1)),
+        (701, free),
+        (4001, record(5, 11, 2)),
+        (2, record(4, 12, 3)),
+        (4000, record(4, 8, 40).map(|word| word & !2)),
+    ];
+    assert_eq!(
+        known(&before, &after, BEFORE),
+        [(port(1), true, 11), (port(4), false, 3), (port(5), false, 2), (port(9), false, 1)]
+    );
+    // Its names are others than they were: all are read anew.
+    let others = BEFORE.replacen("[1,\"blue\"]", "[1,\"blue\"],[2,\"red\"]", 1);
+    let anew = known(&before, &[], &others);
+    assert_eq!(
+        anew,
+        [(port(1), false, 10), (port(2), false, 20), (port(3), false, 30), (port(4), false, 40)]
+    );
 }

@@ -3,8 +3,8 @@
 use crate::ports::{Device, PortError, PortSpec, Ports};
 use crate::rdma::RdmaStatus;
 use executor::{
-    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
-    LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
+    BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Entered, Executor, ExecutorStatus, FlowInfo,
+    FlowUse, LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use hca::{ClientDescription, QpDescription};
 use mem::{Opened, Port, PortStatus};
@@ -16,8 +16,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use uverbs::{QpState, QpType};
+
+/// The rule of a connection that was entered early, and that of one that was removed again.
+pub const EARLY: RuleId = RuleId(7);
+pub const GONE: RuleId = RuleId(8);
 
 #[derive(Default)]
 pub struct FakeExecutor {
@@ -120,6 +124,24 @@ impl Executor for FakeExecutor {
         tables::remembered(record, u32::MAX)
     }
 
+    fn enter_early(&self, flow: &FlowInfo, record: &[u64; RECORD]) -> Option<Entered> {
+        let flow = FlowInfo { rule: Some(EARLY), ..flow.clone() };
+        let mut entered = self.entered.lock().unwrap();
+        entered.push(flow);
+        Some(Entered { flow: entered.len() as u64 - 1, seq: record[0] })
+    }
+
+    fn catch_up(&self, entered: Entered, record: &[u64; RECORD]) -> Result<bool, BadRecord> {
+        let here = &mut self.entered.lock().unwrap()[entered.flow as usize];
+        if record[0] == entered.seq {
+            here.forward.packets = record[10];
+            return Ok(true);
+        }
+        // Others keep their places.
+        here.rule = Some(GONE);
+        Ok(false)
+    }
+
     fn flush_flows(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         0
     }
@@ -175,6 +197,7 @@ pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
     mac: Arc<Mutex<Option<[u8; 6]>>>,
     refused: Arc<Mutex<String>>,
+    hangs: Arc<(Mutex<String>, Condvar)>,
     down: Arc<AtomicBool>,
     /// The windows that there shall be.
     pub windows: Arc<Mutex<BTreeSet<PathBuf>>>,
@@ -197,6 +220,17 @@ impl Log {
     /// Has the device of this name, and no other, be refused.
     pub fn refuse(&self, device: &str) {
         device.clone_into(&mut self.refused.lock().unwrap());
+    }
+
+    /// Has opening the device of this name, and no other, take until another one is named.
+    pub fn hang(&self, device: &str) {
+        device.clone_into(&mut self.hangs.0.lock().unwrap());
+        self.hangs.1.notify_all();
+    }
+
+    fn wait(&self, device: &str) {
+        let hangs = self.hangs.0.lock().unwrap();
+        drop(self.hangs.1.wait_while(hangs, |hangs| *hangs == device).unwrap());
     }
 
     fn note(&self, line: String) {
@@ -255,6 +289,9 @@ impl Ports for FakePorts {
 
     fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
         self.check(spec)?;
+        if let Device::Tap { device, .. } = &spec.device {
+            self.log.wait(device);
+        }
         self.log.note(format!("open {}", spec.name));
         let port: Arc<dyn Port> = Arc::new(FakePort(self.log.clone(), spec.clone()));
         self.last.lock().unwrap().push((Arc::as_ptr(&port).cast::<()>() as usize, spec.name.clone()));
