@@ -125,6 +125,10 @@ impl Opener for Inheriting {
         self.own.opener.xdp_socket()
     }
 
+    fn shared_xdp(&self) -> Vec<OwnedFd> {
+        self.take()
+    }
+
     fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError> {
         self.own.opener.attach_xdp(program, sockets)
     }

@@ -8,10 +8,15 @@ use common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, output, pair, receive, run, send, tcp_echo,
     veth,
 };
-use mem::{NoRoom, Offload, Opened};
+use mem::{Frozen, NoRoom, Offload, Opened};
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
-use wire::{Error, PacketPort, XdpPort, here, open_packet, open_xdp};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use wire::{
+    Attachment, Error, Opener, PacketPort, TapPort, TapState, XdpError, XdpPort, XdpProgram, XdpSocket, here,
+    open_packet, open_xdp,
+};
 
 fn config(device: &str, addresses: &[&str], all: bool) -> XdpPort {
     let addresses = addresses.iter().map(|a| a.parse::<IpAddr>().unwrap()).collect();
@@ -270,6 +275,154 @@ fn a_device_that_is_ours_alone_takes_frames_for_all_addresses() {
     drop(port);
     let _port = eventually_open("wa");
     assert!(promiscuity());
+}
+
+/// Opens AF_XDP ports with what another port shares.
+struct Heir(Mutex<Vec<OwnedFd>>);
+
+impl Opener for Heir {
+    fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>> {
+        here().tap(tap)
+    }
+
+    fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState> {
+        here().tap_state(tap)
+    }
+
+    fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+        here().configure_tap(tap, mtu, mac)
+    }
+
+    fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
+        here().tap_carrier(tap, up)
+    }
+
+    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
+        here().packet(index, sockets)
+    }
+
+    fn xdp_socket(&self) -> io::Result<XdpSocket> {
+        here().xdp_socket()
+    }
+
+    fn shared_xdp(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError> {
+        here().attach_xdp(program, sockets)
+    }
+
+    fn replace_xdp(&self, program: &XdpProgram, attachment: &Attachment) -> Result<(), XdpError> {
+        here().replace_xdp(program, attachment)
+    }
+}
+
+/// Opens the port that another one shares.
+fn inherit(config: &XdpPort, from: &Opened) -> Result<Opened, Error> {
+    let opener: Arc<dyn Opener> = Arc::new(Heir(Mutex::new(from.port.share().unwrap())));
+    open_xdp(config, &opener)
+}
+
+#[test]
+fn a_port_is_handed_over_with_the_frames_that_wait_in_it() {
+    if kernel() < (6, 4) {
+        return;
+    }
+    isolate();
+    let net = veth_for_xdp("wa", &[]);
+    let mut there = open_at(&net);
+    let numbered = |n: u32| frame(&n.to_be_bytes());
+    let number = |frame: &[u8]| u32::from_be_bytes(frame[14..18].try_into().unwrap());
+    let mut own = open("wa");
+    let (mut came, mut went) = (0, 0);
+    // More rounds than there are frames in a ring, of several each.
+    for round in 0..150 {
+        let mut next = inherit(&config("wa", &[], true), &own).unwrap();
+        for n in 0..40 {
+            send(&*there.tx[0], &numbered(came + n), Offload::default()).unwrap();
+        }
+        for _ in 0..round % 20 {
+            assert_eq!(number(&receive(&mut *own.rx[0], experimental).0), came);
+            came += 1;
+        }
+        let mut out = |port: &Opened, n: u32| {
+            (0..n).for_each(|n| send(&*port.tx[0], &numbered(went + n), Offload::default()).unwrap());
+            (0..n).for_each(|n| assert_eq!(number(&receive(&mut *there.rx[0], experimental).0), went + n));
+            went += n;
+        };
+        out(&own, 7);
+        next.port.adopt(own.port.freeze().unwrap().unwrap()).unwrap();
+        if round % 3 == 0 {
+            // The other process does not go on after all; this one does.
+            drop(next);
+            next = inherit(&config("wa", &[], true), &own).unwrap();
+            out(&own, 2);
+            next.port.adopt(own.port.freeze().unwrap().unwrap()).unwrap();
+        }
+        next.port.thaw();
+        own = next;
+        for _ in round % 20..40 {
+            assert_eq!(number(&receive(&mut *own.rx[0], experimental).0), came);
+            came += 1;
+        }
+        out(&own, 33);
+    }
+    assert_eq!(own.port.status().lost, 0);
+    assert!(output("ip -d link show wa").contains("promiscuity 1"));
+    // It follows the device as one that was opened here, with a program of its own.
+    run("ip link del wa");
+    eventually("the queue is down", || {
+        send(&*own.tx[0], &frame(b"lost"), Offload::default()) == Err(NoRoom::Down)
+    });
+    pair("wa", &net);
+    exchange(&mut own, &net);
+}
+
+#[test]
+fn who_takes_over_has_a_program_of_its_own() {
+    if kernel() < (6, 4) {
+        return;
+    }
+    isolate();
+    let net = veth_for_xdp("wa", &["10.0.0.2/24"]);
+    let old = open_xdp(&config("wa", &["10.0.0.8"], false), &here()).unwrap();
+    let mut new = inherit(&config("wa", &["10.0.0.9"], false), &old).unwrap();
+    new.port.adopt(old.port.freeze().unwrap().unwrap()).unwrap();
+    new.port.thaw();
+    drop(old);
+    let ask = net.inside(|| _ = std::process::Command::new("ping").args(["-c9", "-W1", "10.0.0.9"]).output());
+    receive(&mut *new.rx[0], |frame| frame[12..14] == [0x08, 0x06] && frame[38..42] == [10, 0, 0, 9]);
+    ask.join().unwrap();
+}
+
+#[test]
+fn what_a_port_is_handed_over_with_is_checked() {
+    if kernel() < (6, 4) {
+        return;
+    }
+    isolate();
+    let _net = veth_for_xdp("wa", &[]);
+    let own = open("wa");
+    let frozen = || own.port.freeze().unwrap().unwrap();
+    let text = frozen().state;
+    let mut state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    state["free"][0][1] = state["free"][0][0].clone();
+    let mut cut = frozen();
+    cut.descriptors.truncate(2);
+    let with = |state: String| Frozen { state, ..frozen() };
+    let bad = [
+        cut,
+        with(String::new()),
+        with(state.to_string()),
+        with(text.replacen("\"free\":[[", "\"free\":[[5,", 1)),
+        with(text.replacen("\"free\":[[", "\"free\":[[],[", 1)),
+        Frozen { descriptors: frozen().descriptors.into_iter().rev().collect(), ..frozen() },
+    ];
+    for (number, bad) in bad.into_iter().enumerate() {
+        let next = inherit(&config("wa", &[], true), &own).unwrap();
+        assert!(next.port.adopt(bad).is_err(), "{number}");
+    }
 }
 
 /// Opens a port once the last one is closed.

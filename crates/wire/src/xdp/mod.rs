@@ -2,6 +2,7 @@
 
 mod attachment;
 mod bpf;
+mod hand_over;
 mod program;
 mod ring;
 mod rx;
@@ -18,13 +19,13 @@ use crate::state::{Mailbox, State};
 use crate::watch::Watch;
 pub use attachment::{Attachment, Stage, XdpError, XdpProgram};
 pub use bpf::Mode;
-use mem::{Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
+use mem::{Frozen, Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
 use rx::XdpRx;
 pub use socket::XdpSocket;
 use socket::{FITS, RxRings, TxRings, Xsk};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tx::{Sender, XdpTx};
 
@@ -58,16 +59,38 @@ struct Queue {
 
 impl Queue {
     fn xsk(&self) -> MutexGuard<'_, Arc<Xsk>> {
-        self.xsk.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.xsk)
     }
 }
+
+/// What the sockets are bound to.
+struct Bound {
+    /// None while the device is gone.
+    attachment: Option<Attachment>,
+    /// Index of the interface.
+    index: i32,
+    /// Its link-layer address, for which the program was made; `None` if another process made it.
+    mac: Option<[u8; 6]>,
+    /// Whether packets may take several frames.
+    several: bool,
+}
+
+/// Starts to follow the device.
+type Begin = Box<dyn FnOnce() -> io::Result<Watch> + Send>;
 
 struct Xdp {
     device: Arc<Device>,
     state: Arc<State>,
     queues: Arc<[Queue]>,
-    mode: Mode,
-    _watch: Watch,
+    senders: Vec<Arc<XdpTx>>,
+    bound: Arc<Mutex<Bound>>,
+    /// Until another process has handed the port over.
+    begin: Mutex<Option<Begin>>,
+    watch: Mutex<Option<Watch>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens AF_XDP sockets on all queues of a device, and attaches the program that separates our frames from the host's.
@@ -75,6 +98,9 @@ struct Xdp {
 /// frames are not copied if it supports that too.
 ///
 /// The device may go down, disappear and come back under its name; meanwhile the port is down.
+///
+/// Where the opener has the sockets of another process ([`Opener::shared_xdp`]), the port waits for that to stop
+/// ([`Port::adopt`], [`Port::thaw`]). Needs kernel 6.4.
 ///
 /// # Errors
 /// [`Error`] if there is no such device, permission is missing (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), another XDP
@@ -91,11 +117,12 @@ pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
         several: link.mtu + HEADERS > FITS as u32,
         channels,
     };
-    let (attachment, rings) = opening.open(&link)?;
+    let shared = opener.shared_xdp();
+    let waits = !shared.is_empty();
+    let (bound, rings) = if waits { opening.inherit(shared, &link)? } else { opening.open(&link)? };
 
     let state = Arc::new(State::default());
     state.set_up(link.up);
-    let mode = attachment.mode;
     let mut queues = Vec::new();
     let (mut receivers, mut senders) = (Vec::new(), Vec::new());
     for (rx, tx) in rings {
@@ -111,14 +138,24 @@ pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
         Box::new(XdpRx::new(queues.clone(), index, state.clone(), rings)) as Box<dyn RxQueue>
     });
     // If the device has fewer queues for sending, the other sockets only receive.
-    let tx = senders.into_iter().take(channels.tx as usize).enumerate().map(|(index, rings)| {
-        let sender = Lease::new(Sender::new(state.clone(), rings, opening.several));
-        Arc::new(XdpTx { queues: queues.clone(), index, sender }) as Arc<dyn TxQueue>
-    });
-    let (rx, tx) = (rx.collect(), tx.collect());
-    let changed = follow(opening, link, attachment, queues.clone(), state.clone());
-    let watch = Watch::start(device.clone(), changed).context(name, "watch the device")?;
-    Ok(Opened { port: Arc::new(Xdp { device, state, queues, mode, _watch: watch }), rx, tx })
+    let senders: Vec<_> = senders
+        .into_iter()
+        .take(channels.tx as usize)
+        .enumerate()
+        .map(|(index, rings)| {
+            let sender = Lease::new(Sender::new(state.clone(), rings));
+            Arc::new(XdpTx { queues: queues.clone(), index, sender })
+        })
+        .collect();
+    let (rx, tx) = (rx.collect(), senders.iter().map(|tx| tx.clone() as Arc<dyn TxQueue>).collect());
+    let bound = Arc::new(Mutex::new(bound));
+    let changed = follow(opening, bound.clone(), queues.clone(), state.clone());
+    let watched = device.clone();
+    let begin: Begin = Box::new(move || Watch::start(watched, changed));
+    let (begin, watch) =
+        if waits { (Some(begin), None) } else { (None, Some(begin().context(name, "watch the device")?)) };
+    let (begin, watch) = (Mutex::new(begin), Mutex::new(watch));
+    Ok(Opened { port: Arc::new(Xdp { device, state, queues, senders, bound, begin, watch }), rx, tx })
 }
 
 /// AF_XDP passes only bytes: a checksum that a veth's peer left for the device to complete stays wrong.
@@ -153,25 +190,41 @@ struct Opening {
 }
 
 impl Opening {
-    fn open(&self, link: &Link) -> Result<(Attachment, Vec<(RxRings, TxRings)>), Error> {
-        let queues = self.channels.rx.max(self.channels.tx).min(MAX_QUEUES as u32);
+    fn queues(&self) -> u32 {
+        self.channels.rx.max(self.channels.tx).min(MAX_QUEUES as u32)
+    }
+
+    fn open(&self, link: &Link) -> Result<(Bound, Vec<(RxRings, TxRings)>), Error> {
+        let queues = self.queues();
         let open = |queue| socket::open(self.opener.xdp_socket()?, link.index, queue, self.several);
         let rings = (0..queues).map(|queue| open(queue).map_err(|error| self.refused(error, link)));
         let rings = rings.collect::<Result<Vec<_>, _>>()?;
         let sockets: Vec<_> = rings.iter().map(|(rx, _)| rx.xsk.socket.as_fd()).collect();
-        let attached = self.opener.attach_xdp(&self.program(link), &sockets);
-        Ok((attached.map_err(|error| self.not_attached(error, link))?, rings))
+        let attached = self.opener.attach_xdp(&self.program(link, self.several), &sockets);
+        let attachment = Some(attached.map_err(|error| self.not_attached(error, link))?);
+        let bound = Bound { attachment, index: link.index, mac: Some(link.mac), several: self.several };
+        Ok((bound, rings))
     }
 
-    fn program(&self, link: &Link) -> XdpProgram {
+    /// The port of another process, for now.
+    fn inherit(&self, shared: Vec<OwnedFd>, link: &Link) -> Result<(Bound, Vec<(RxRings, TxRings)>), Error> {
+        let inherited = hand_over::open(shared, link.index, self.several).and_then(|(bound, rings)| {
+            if rings.len() != self.queues() as usize {
+                return Err(io::Error::other("it has another number of queues now"));
+            }
+            Ok((bound, rings))
+        });
+        inherited.context(&self.port.device, "take it over from the running daemon (kernel 6.4 can)")
+    }
+
+    fn program(&self, link: &Link, several: bool) -> XdpProgram {
         let XdpPort { addresses, all, .. } = &self.port;
-        let (addresses, all, several) = (addresses.clone(), *all, self.several);
-        XdpProgram { index: link.index, mac: link.mac, addresses, all, several }
+        XdpProgram { index: link.index, mac: link.mac, addresses: addresses.clone(), all: *all, several }
     }
 
-    /// Replaces the attached program by one for the device's current address.
-    fn reload(&self, attachment: &Attachment, link: &Link) -> Result<(), Error> {
-        let replaced = self.opener.replace_xdp(&self.program(link), attachment);
+    /// Replaces the attached program by one of this process for the device's current address.
+    fn reload(&self, attachment: &Attachment, link: &Link, several: bool) -> Result<(), Error> {
+        let replaced = self.opener.replace_xdp(&self.program(link, several), attachment);
         replaced.map_err(|error| self.not_attached(error, link))
     }
 
@@ -210,48 +263,54 @@ impl Opening {
 /// Keeps port and program up to date with the device, and reopens everything when the device comes back.
 fn follow(
     opening: Opening,
-    mut known: Link,
-    attachment: Attachment,
+    bound: Arc<Mutex<Bound>>,
     queues: Arc<[Queue]>,
     state: Arc<State>,
 ) -> impl FnMut(Option<Link>) + Send + 'static {
-    let mut attachment = Some(attachment);
     move |link| {
         let Some(link) = link else { return state.set_up(false) };
-        let result = if link.index != known.index {
+        let mut bound = lock(&bound);
+        let result = if link.index != bound.index {
             // The attached program disappeared with the device.
-            attachment = None;
-            opening.open(&link).and_then(|(attached, rings)| {
-                attachment = Some(attached);
-                replace(&queues, rings, &state).context(&opening.port.device, "watch a socket")
+            bound.attachment = None;
+            opening.open(&link).and_then(|(opened, rings)| {
+                replace(&queues, rings, &state).context(&opening.port.device, "watch a socket")?;
+                *bound = opened;
+                Ok(())
             })
-        } else if let Some(attachment) = attachment.as_ref().filter(|_| link.mac != known.mac) {
-            opening.reload(attachment, &link)
+        } else if let Some(attachment) = bound.attachment.as_ref().filter(|_| bound.mac != Some(link.mac)) {
+            let reloaded = opening.reload(attachment, &link, bound.several);
+            reloaded.map(|()| bound.mac = Some(link.mac))
         } else {
             Ok(())
         };
-        match result {
-            Ok(()) => known = link,
-            Err(error) => {
-                tracing::warn!(device = opening.port.device, %error, "can't follow a change of the device");
-            }
+        if let Err(error) = result {
+            tracing::warn!(device = opening.port.device, %error, "can't follow a change of the device");
         }
-        state.set_up(link.up && link.index == known.index);
+        state.set_up(link.up && link.index == bound.index);
     }
 }
 
-/// Passes new rings to the queues.
+/// Passes the rings of other sockets to the queues.
 fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> io::Result<()> {
-    for (queue, (rx, tx)) in queues.iter().zip(rings) {
-        let mut xsk = queue.xsk();
-        state.lost.add(xsk.drops() as usize);
-        queue.events.forget(xsk.socket.as_fd());
-        queue.events.watch(rx.xsk.socket.as_fd())?;
-        *xsk = rx.xsk.clone();
-        queue.rx.put(rx);
-        queue.tx.put(tx);
+    for (queue, rings) in queues.iter().zip(rings) {
+        state.lost.add(queue.xsk().drops() as usize);
+        queue.switch(rings)?;
     }
     Ok(())
+}
+
+impl Queue {
+    /// Passes other rings to the queue.
+    fn switch(&self, (rx, tx): (RxRings, TxRings)) -> io::Result<()> {
+        let mut xsk = self.xsk();
+        self.events.forget(xsk.socket.as_fd());
+        self.events.watch(rx.xsk.socket.as_fd())?;
+        *xsk = rx.xsk.clone();
+        self.rx.put(rx);
+        self.tx.put(tx);
+        Ok(())
+    }
 }
 
 impl Port for Xdp {
@@ -262,7 +321,8 @@ impl Port for Xdp {
     fn status(&self) -> PortStatus {
         let link = self.device.link();
         let zero_copy = self.queues.iter().all(|queue| queue.xsk().zero_copy());
-        let mode = if self.mode == Mode::Native { "native" } else { "generic" };
+        let mode = lock(&self.bound).attachment.as_ref().map(|attachment| attachment.mode);
+        let mode = if mode == Some(Mode::Native) { "native" } else { "generic" };
         PortStatus {
             up: self.state.up() && link.as_ref().is_ok_and(|link| link.up),
             features: vec!["af-xdp".into(), mode.into(), if zero_copy { "zero-copy" } else { "copy" }.into()],
@@ -275,4 +335,47 @@ impl Port for Xdp {
             mac: link.ok().map(|link| link.mac),
         }
     }
+
+    fn share(&self) -> io::Result<Vec<OwnedFd>> {
+        match &lock(&self.bound).attachment {
+            Some(attachment) if hand_over::fits(self.queues.len()) => {
+                hand_over::descriptors(&self.queues, attachment)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn freeze(&self) -> io::Result<Option<Frozen>> {
+        let mut free: Vec<_> =
+            self.senders.iter().map(|tx| tx.free()).collect::<Option<_>>().ok_or_else(busy)?;
+        // The others only receive.
+        free.resize(self.queues.len(), Vec::new());
+        hand_over::freeze(&self.queues, &lock(&self.bound), free)
+    }
+
+    fn thaw(&self) {
+        let Some(begin) = lock(&self.begin).take() else { return };
+        match begin() {
+            Ok(watch) => *lock(&self.watch) = Some(watch),
+            Err(error) => {
+                tracing::error!(device = self.device.name(), %error, "changes of the device are not followed");
+            }
+        }
+    }
+
+    fn adopt(&self, frozen: Frozen) -> io::Result<()> {
+        let (bound, rings) = hand_over::adopt(frozen)?;
+        if rings.len() != self.queues.len() {
+            return Err(io::Error::other("it has another number of queues than before"));
+        }
+        for (queue, rings) in self.queues.iter().zip(rings) {
+            queue.switch(rings)?;
+        }
+        *lock(&self.bound) = bound;
+        Ok(())
+    }
+}
+
+fn busy() -> io::Error {
+    io::Error::other("somebody still sends")
 }

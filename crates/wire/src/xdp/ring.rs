@@ -89,7 +89,10 @@ impl<T: Entry> Producer<T> {
         offsets: &libc::xdp_ring_offset,
         size: u32,
     ) -> std::io::Result<Self> {
-        Ok(Self { ring: Ring::map(socket, page_offset, offsets, size)?, next: 0 })
+        let ring = Ring::map(socket, page_offset, offsets, size)?;
+        // A new ring begins with 0; another process may have used this one before.
+        let next = ring.producer().load(Acquire);
+        Ok(Self { ring, next })
     }
 
     /// Writes an entry without publishing it; false, with nothing done, if the ring is full.
@@ -132,7 +135,9 @@ impl<T: Entry> Consumer<T> {
         offsets: &libc::xdp_ring_offset,
         size: u32,
     ) -> std::io::Result<Self> {
-        Ok(Self { ring: Ring::map(socket, page_offset, offsets, size)?, next: 0 })
+        let ring = Ring::map(socket, page_offset, offsets, size)?;
+        let next = ring.consumer().load(Acquire);
+        Ok(Self { ring, next })
     }
 
     /// How many entries can be read by [`Consumer::peek`].

@@ -1,9 +1,10 @@
 //! Opening AF_XDP sockets: frame memory, the four rings, binding to a device's queue.
 
 use super::ring::{Consumer, Producer};
+use super::rx::PARTS;
 use crate::buffers::Memory;
 use crate::sys::{self, get, set};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +35,8 @@ const BUFFER: libc::c_int = TX_FRAMES as libc::c_int * 4 * CHUNK as libc::c_int;
 pub(crate) struct Xsk {
     pub socket: OwnedFd,
     pub frames: Memory,
+    /// The file of `frames`.
+    pub file: OwnedFd,
 }
 
 /// What receiving takes.
@@ -50,6 +53,8 @@ pub(crate) struct TxRings {
     pub tx: Producer<libc::xdp_desc>,
     /// Offsets of the frames that are not in flight; never more than its capacity.
     pub free: Vec<u64>,
+    /// Bytes of the longest packet.
+    pub longest: usize,
 }
 
 /// A socket that is not bound yet, and the memory for its frames, which is registered with the kernel. The memory is a
@@ -86,14 +91,8 @@ impl XdpSocket {
 
 /// Binds a socket to queue `queue` of the interface `index`; all frames for receiving are with the kernel. `several`:
 /// packets may take several frames (since 6.6).
-pub(crate) fn open(
-    XdpSocket { socket, frames }: XdpSocket,
-    index: i32,
-    queue: u32,
-    several: bool,
-) -> io::Result<(RxRings, TxRings)> {
-    let frames = Memory::shared(frames.as_fd(), 0, FRAMES)?;
-    let fd = socket.as_fd();
+pub(crate) fn open(xdp: XdpSocket, index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
+    let fd = xdp.socket.as_fd();
     for (ring, size) in [
         (libc::XDP_UMEM_FILL_RING, RX_FRAMES),
         (libc::XDP_UMEM_COMPLETION_RING, TX_FRAMES),
@@ -103,20 +102,51 @@ pub(crate) fn open(
         set(fd, libc::SOL_XDP, ring, &(size as libc::c_int))?;
     }
 
+    let frames = (RX_FRAMES..RX_FRAMES + TX_FRAMES).map(|frame| u64::from(frame) * CHUNK as u64).collect();
+    let (mut rx, tx) = map(xdp, several, frames)?;
+    for frame in 0..RX_FRAMES {
+        rx.fill.push(u64::from(frame) * CHUNK as u64);
+    }
+    rx.fill.publish();
+    bind(&rx.xsk.socket, index, queue, several)?;
+    Ok((rx, tx))
+}
+
+/// The rings of a bound socket, where another process left them; that process uses them no more. `free`: numbers of the
+/// frames for sending that were not in flight. The kernel allows this since 6.4.
+pub(crate) fn resume(xdp: XdpSocket, several: bool, free: &[u32]) -> io::Result<(RxRings, TxRings)> {
+    if fstat(&xdp.frames)?.st_size != FRAMES as i64 {
+        return Err(sys::invalid("it has other frames than this version uses"));
+    }
+    let mut seen = [false; TX_FRAMES as usize];
+    let mut frames = Vec::with_capacity(TX_FRAMES as usize);
+    for &frame in free {
+        match seen.get_mut(frame.wrapping_sub(RX_FRAMES) as usize) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Err(sys::invalid("a frame is not for sending, or free twice")),
+        }
+        frames.push(u64::from(frame) * CHUNK as u64);
+    }
+    map(xdp, several, frames)
+}
+
+/// Maps frames and rings, as they are. A packet takes one frame or, with `several`, more.
+fn map(
+    XdpSocket { socket, frames: file }: XdpSocket,
+    several: bool,
+    free: Vec<u64>,
+) -> io::Result<(RxRings, TxRings)> {
+    let frames = Memory::shared(file.as_fd(), 0, FRAMES)?;
+    let fd = socket.as_fd();
     let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
-    let mut fill = Producer::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_FRAMES)?;
+    let fill = Producer::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_FRAMES)?;
     let completion = Consumer::map(fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, TX_FRAMES)?;
     let rx = Consumer::map(fd, libc::XDP_PGOFF_RX_RING as u64, &offsets.rx, RX_FRAMES)?;
     let tx = Producer::map(fd, libc::XDP_PGOFF_TX_RING as u64, &offsets.tx, TX_FRAMES)?;
-    for frame in 0..RX_FRAMES {
-        fill.push(u64::from(frame) * CHUNK as u64);
-    }
-    fill.publish();
-    bind(&socket, index, queue, several)?;
-
-    let free = (RX_FRAMES..RX_FRAMES + TX_FRAMES).map(|frame| u64::from(frame) * CHUNK as u64).collect();
-    let xsk = Arc::new(Xsk { socket, frames });
-    Ok((RxRings { xsk: xsk.clone(), fill, rx }, TxRings { xsk, completion, tx, free }))
+    // One frame less than the kernel's limit, because the kernel may need one for itself.
+    let longest = if several { CHUNK * (PARTS - 1) } else { CHUNK };
+    let xsk = Arc::new(Xsk { socket, frames, file });
+    Ok((RxRings { xsk: xsk.clone(), fill, rx }, TxRings { xsk, completion, tx, free, longest }))
 }
 
 /// Binds without copies if the driver supports that, otherwise with copies.
@@ -128,6 +158,18 @@ fn bind(socket: &OwnedFd, index: i32, queue: u32, several: bool) -> io::Result<(
     address.sxdp_ifindex = index as u32;
     address.sxdp_queue_id = queue;
     sys::bind(socket.as_fd(), &address)
+}
+
+impl TxRings {
+    /// Takes back the frames of packets that were sent.
+    pub(crate) fn reclaim(&mut self) {
+        let Self { completion, free, .. } = self;
+        let done = completion.available();
+        if done > 0 {
+            free.extend((0..done).map(|i| completion.peek(i) & !(CHUNK as u64 - 1)));
+            completion.advance(done);
+        }
+    }
 }
 
 impl Xsk {

@@ -20,6 +20,24 @@ pub(super) struct XdpTx {
     pub sender: Lease<Sender>,
 }
 
+impl XdpTx {
+    /// Takes over new rings, if there are some, and frames that were sent.
+    fn follow(&self, sender: &mut Sender) {
+        if let Some(rings) = self.queues[self.index].tx.take() {
+            sender.rings = rings;
+        }
+        sender.rings.reclaim();
+    }
+
+    /// Numbers of the frames that are not in flight, while nobody sends; `None` if somebody does.
+    pub(super) fn free(&self) -> Option<Vec<u32>> {
+        self.sender.with(|sender| {
+            self.follow(sender);
+            sender.rings.free.iter().map(|frame| (*frame / CHUNK as u64) as u32).collect()
+        })
+    }
+}
+
 impl TxQueue for XdpTx {
     fn accepts(&self) -> Accepts {
         Accepts::default()
@@ -27,10 +45,7 @@ impl TxQueue for XdpTx {
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
         let run = |sender: &mut Sender| {
-            if let Some(rings) = self.queues[self.index].tx.take() {
-                sender.rings = rings;
-            }
-            sender.reclaim();
+            self.follow(sender);
             fill(sender);
             sender.send();
         };
@@ -42,27 +57,12 @@ impl TxQueue for XdpTx {
 pub(super) struct Sender {
     state: Arc<State>,
     rings: TxRings,
-    /// Bytes of the longest packet.
-    longest: usize,
     parts: ArrayVec<Segment, PARTS>,
 }
 
 impl Sender {
-    /// A sender of packets in one frame each or, with `several`, in more.
-    pub(super) fn new(state: Arc<State>, rings: TxRings, several: bool) -> Self {
-        // One frame less than the kernel's limit, because the kernel may need one for itself.
-        let longest = if several { CHUNK * (PARTS - 1) } else { CHUNK };
-        Self { state, rings, longest, parts: ArrayVec::new() }
-    }
-
-    /// Takes back the frames of packets that were sent.
-    fn reclaim(&mut self) {
-        let TxRings { completion, free, .. } = &mut self.rings;
-        let done = completion.available();
-        if done > 0 {
-            free.extend((0..done).map(|i| completion.peek(i) & !(CHUNK as u64 - 1)));
-            completion.advance(done);
-        }
+    pub(super) const fn new(state: Arc<State>, rings: TxRings) -> Self {
+        Self { state, rings, parts: ArrayVec::new_const() }
     }
 
     /// Publishes what was reserved, and notifies the kernel if necessary.
@@ -90,7 +90,7 @@ impl Room for Sender {
         if !self.state.up() {
             return Err(NoRoom::Down);
         }
-        if len > self.longest {
+        if len > self.rings.longest {
             return Err(NoRoom::TooLong);
         }
         let TxRings { xsk, tx, free, .. } = &mut self.rings;

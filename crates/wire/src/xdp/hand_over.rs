@@ -1,0 +1,85 @@
+//! Handing an AF_XDP port over to another process. Sockets, frames, rings and the attached program stay as they are; the
+//! other process maps the rings and goes on where this one stopped.
+
+use super::attachment::Attachment;
+use super::bpf::Mode;
+use super::socket::{self, RxRings, TxRings, XdpSocket};
+use super::{Bound, Queue};
+use crate::opener::MAX_QUEUES;
+use mem::Frozen;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// What the other process needs to know besides the descriptors.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct State {
+    /// Index of the interface.
+    index: i32,
+    /// Where the program runs.
+    mode: Mode,
+    /// Whether packets may take several frames.
+    several: bool,
+    /// By queue: the numbers of frames for sending that are not in flight.
+    free: Vec<Vec<u32>>,
+}
+
+/// Whether the descriptors of so many queues fit one message between processes.
+pub(super) const fn fits(queues: usize) -> bool {
+    2 * queues + 3 <= MAX_QUEUES
+}
+
+/// Copies of all descriptors: of each queue its socket and its frames; map and link of the program; what makes the
+/// device promiscuous, if something does.
+pub(super) fn descriptors(queues: &[Queue], attachment: &Attachment) -> io::Result<Vec<OwnedFd>> {
+    let mut all = Vec::new();
+    for queue in queues {
+        let xsk = queue.xsk();
+        all.extend([xsk.socket.try_clone()?, xsk.file.try_clone()?]);
+    }
+    all.extend([attachment.map.try_clone()?, attachment.link.try_clone()?]);
+    all.extend(attachment.promiscuous.as_ref().map(OwnedFd::try_clone).transpose()?);
+    Ok(all)
+}
+
+/// The state of a port that has stopped. `free` as in [`State`].
+pub(super) fn freeze(queues: &[Queue], bound: &Bound, free: Vec<Vec<u32>>) -> io::Result<Option<Frozen>> {
+    let Some(attachment) = &bound.attachment else { return Ok(None) };
+    let state = State { index: bound.index, mode: attachment.mode, several: bound.several, free };
+    let descriptors = descriptors(queues, attachment)?;
+    Ok(Some(Frozen { state: serde_json::to_string(&state)?, descriptors }))
+}
+
+/// A port that another process still uses, on the interface `index`. Nothing may be sent or received before
+/// [`adopt`] has told where that process stopped.
+pub(super) fn open(
+    descriptors: Vec<OwnedFd>,
+    index: i32,
+    several: bool,
+) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
+    let free = vec![Vec::new(); descriptors.len().saturating_sub(2) / 2];
+    resume(State { index, mode: Mode::Generic, several, free }, descriptors)
+}
+
+/// A port that another process had.
+pub(super) fn adopt(frozen: Frozen) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
+    resume(serde_json::from_str(&frozen.state)?, frozen.descriptors)
+}
+
+fn resume(state: State, descriptors: Vec<OwnedFd>) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
+    let State { index, mode, several, free } = state;
+    if !matches!(descriptors.len().checked_sub(2 * free.len()), Some(2 | 3)) {
+        return Err(io::Error::other("it has other descriptors than its queues need"));
+    }
+    let mut descriptors = descriptors.into_iter();
+    let mut rings = Vec::new();
+    for free in &free {
+        let (Some(socket), Some(frames)) = (descriptors.next(), descriptors.next()) else { break };
+        rings.push(socket::resume(XdpSocket { socket, frames }, several, free)?);
+    }
+    let (Some(map), Some(link)) = (descriptors.next(), descriptors.next()) else {
+        return Err(io::Error::other("it has no program"));
+    };
+    let attachment = Some(Attachment { map, link, mode, promiscuous: descriptors.next() });
+    Ok((Bound { attachment, index, mac: None, several }, rings))
+}
