@@ -84,6 +84,24 @@ def test_containers_keep_their_interfaces(lab, how):
     assert a2.device not in a2.run(["ip", "link"]).stdout, "removed as ever"
 
 
+def test_what_waits_in_containers_finds_the_ports_of_all_open(lab):
+    """The ports open in the order of their names: the sender's first, the receiver's last."""
+    names = ("a1", "a2", "b1", "b2")
+    host, (sender, *_, receiver) = one_host(lab, *names)
+    address = (SEATS[names[-1]].address, 7777)
+    sender.expect_ping(address[0])
+    with sender.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as here, \
+            receiver.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+        there.bind(("", address[1]))
+        there.settimeout(20)
+        for _ in range(5):
+            host.stop()
+            for number in range(300):
+                here.sendto(b"%d" % number, address)
+            host.start()
+            assert [int(there.recv(100)) for _ in range(300)] == list(range(300))
+
+
 def test_interfaces_go_with_who_does_not_want_them(lab):
     """A tap that nobody moved goes with the daemon; one in a container goes with that, or with its guest."""
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False))

@@ -8,6 +8,8 @@ mod hand_over;
 mod inherited;
 mod learned;
 mod open_ports;
+mod opening;
+mod retry;
 mod seen;
 mod start;
 mod view;
@@ -34,7 +36,7 @@ use directory::Directory;
 use executor::Executor;
 use inherited::Inherited;
 use model::{ApplyError, Change, Vif, VifId, VifKind, Vrf};
-use open_ports::{OnFailure, Slot, SlotState, Slots, Switch, chain};
+use open_ports::{OnFailure, Slot, SlotState, Slots, Switch};
 use seen::News;
 use start::{Beginning, choose};
 use std::collections::BTreeSet;
@@ -75,7 +77,7 @@ pub enum Error {
 /// The control plane of a running host.
 pub struct Core {
     executor: Arc<dyn Executor>,
-    ports: Box<dyn Ports>,
+    ports: Arc<dyn Ports>,
     config: ConfigFile,
     store: Store,
     run_dir: PathBuf,
@@ -83,6 +85,8 @@ pub struct Core {
     carry: OnceLock<Carry>,
     /// Another daemon is taking over.
     is_leaving: AtomicBool,
+    /// Locked while ports are tried again.
+    retrying: Mutex<()>,
     /// Locked for as long as a change takes.
     state: Mutex<State>,
     /// What was in force after the last change. Readers never wait for one in progress.
@@ -147,7 +151,7 @@ impl Core {
         run_dir: PathBuf,
         store: Store,
         executor: Arc<dyn Executor>,
-        ports: Box<dyn Ports>,
+        ports: Arc<dyn Ports>,
         carryover: Option<Opened>,
     ) -> Result<Self, Error> {
         let Beginning { next, taken } = choose(file, &store)?;
@@ -165,7 +169,20 @@ impl Core {
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
         let (carry, is_leaving, state) = (OnceLock::new(), AtomicBool::new(false), Mutex::new(empty));
-        let core = Self { executor, ports, config, store, run_dir, started, carry, is_leaving, state, view };
+        let retrying = Mutex::default();
+        let core = Self {
+            executor,
+            ports,
+            config,
+            store,
+            run_dir,
+            started,
+            carry,
+            is_leaving,
+            retrying,
+            state,
+            view,
+        };
         let (durability, on_failure) = (Durability::DiskOrLater, OnFailure::Retry);
         let start = Switching { durability, on_failure, taken, carryover };
         core.switch(&mut core.lock(), next, start)?;
@@ -340,32 +357,6 @@ impl Core {
         self.keep();
     }
 
-    /// Tries again to open ports that have a fault, and are due. With `devices`, network devices changed: all of these
-    /// are due.
-    ///
-    /// # Errors
-    /// As for [`Self::refresh`].
-    pub fn retry(&self, devices: bool) -> Result<(), Error> {
-        if self.is_leaving() {
-            return Ok(());
-        }
-        let now = Instant::now();
-        let faults: Vec<_> = self.lock().slots.values().filter_map(|slot| slot.due(now, devices)).collect();
-        let is_due = devices || !faults.is_empty();
-        for spec in faults {
-            // Without the lock, as it may take its time.
-            let opened = self.ports.open(&spec).map_err(|e| chain(&*e));
-            let mut state = self.lock();
-            let state = &mut *state;
-            let vif = state.ids.vif(&spec.name);
-            if let Some(slot) = state.slots.get_mut(&spec.name).filter(|slot| slot.spec == spec) {
-                slot.tried(&*self.ports, opened, vif);
-            }
-            self.publish(View::new(state, self.executor.clone(), self.started));
-        }
-        if is_due { self.refresh() } else { Ok(()) }
-    }
-
     /// Makes `next` be in force, for a client of the API. Where only routes come and go, it costs what these cost.
     fn change(&self, state: &mut State, next: Objects) -> Result<Done, Error> {
         let changed = state.objects.changes_to(&next);
@@ -396,7 +387,7 @@ impl Core {
         how: Switching,
     ) -> Result<Done, Error> {
         let wanted = ports::wanted(&host, &self.run_dir, &index);
-        let switch = Switch::open(&*self.ports, &mut state.slots, wanted, how.on_failure)?;
+        let switch = Switch::open(&self.ports, &mut state.slots, wanted, how.on_failure)?;
         let links = Links { wires: switch.links(), away: away(&index, |name| switch.is_up(name)) };
         let mut ids = state.ids.clone();
         let desired = compile(&host, &index, &next.in_order(), &links, &mut ids);
@@ -405,7 +396,8 @@ impl Core {
         let remade: Vec<_> = switch.remade().cloned().collect();
         state.inherited.follow(&state.desired, &desired, &*self.executor);
         if let Some(opened) = how.carryover {
-            let carry = Carry::begin((opened, Early::default()), &desired, &*self.executor, &mut state.inherited);
+            let carry =
+                Carry::begin((opened, Early::default()), &desired, &*self.executor, &mut state.inherited);
             carry.succeed();
             let _ = self.carry.set(carry);
         }

@@ -84,15 +84,36 @@ impl Forwarder {
         }
     }
 
+    /// Whether another daemon can take over what this one forwards by.
+    ///
+    /// # Errors
+    /// There is a card.
+    pub fn is_movable(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Cpu(_) => Ok(()),
+            #[cfg(feature = "card-sim")]
+            Self::CardSim(..) => anyhow::bail!("a card can't be handed over; restart the daemon"),
+        }
+    }
+
     /// Has packets wait in their queues; see [`Engine::pause`].
     ///
     /// # Errors
     /// A worker is stalled, or there is a card.
     pub fn pause(&self) -> anyhow::Result<()> {
+        self.is_movable()?;
+        Ok(self.engine().pause()?)
+    }
+
+    /// The same before there are any ports. A card moves packets all the same.
+    ///
+    /// # Errors
+    /// A worker is stalled.
+    pub fn hold(&self) -> anyhow::Result<()> {
         match self {
             Self::Cpu(engine) => Ok(engine.pause()?),
             #[cfg(feature = "card-sim")]
-            Self::CardSim(..) => anyhow::bail!("a card can't be handed over; restart the daemon"),
+            Self::CardSim(..) => Ok(()),
         }
     }
 

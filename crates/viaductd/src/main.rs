@@ -267,15 +267,24 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
             forwarder.pause()?;
             (None, carryover)
         }
-        None => (carryover, None),
+        None => {
+            // What waits for this daemon is moved once all ports are open that can be.
+            if let Err(e) = forwarder.hold() {
+                tracing::warn!("packets flow before all ports are open: {e:#}");
+            }
+            (carryover, None)
+        }
     };
     let machines = Arc::new(Machines::new(shared.listeners.remove(machines::NAME)));
     let verbs = (windows, machines.clone());
     let ports = ExecutorPorts::new(forwarder.clone(), privileges.clone(), journals, inherited, verbs);
-    let ports = Box::new(ports);
+    let ports = Arc::new(ports);
     let config = privileges.config(&config);
     let core = Core::start(&file, config, run_dir.clone(), store, forwarder.executor(), ports, carryover)?;
     let core = Arc::new(core);
+    if predecessor.is_none() {
+        forwarder.resume();
+    }
     let clients = Clients { privileges: &privileges, shared: &mut shared.listeners, is_ours };
     let Open { listeners, copies, replace, files: _files } =
         clients.open(&run_dir, host.readers.as_deref(), metrics)?;

@@ -1,6 +1,7 @@
 //! Opens and closes ports around a change. Nothing closes before the change is made.
 
 use super::Error;
+use super::opening::{Late, Opening, Unopened};
 use super::seen::Seen;
 use crate::compile::WireLink;
 use crate::ports::{PortSpec, Ports};
@@ -35,17 +36,19 @@ pub(super) struct Fault {
     pub(super) reason: String,
     pub(super) due: Instant,
     pause: Duration,
+    /// The last attempt has no end yet: there is no other one until then.
+    late: Option<Late>,
 }
 
 impl Fault {
-    fn new(reason: String, now: Instant) -> Self {
-        Self { reason, due: now + PAUSES[0], pause: PAUSES[0] }
+    fn new(Unopened { reason, late }: Unopened, now: Instant) -> Self {
+        Self { reason, due: now + PAUSES[0], pause: PAUSES[0], late }
     }
 
-    /// Another attempt failed.
-    pub(super) fn again(&mut self, reason: String, now: Instant) {
-        self.pause = (self.pause * 2).min(PAUSES[1]);
-        (self.reason, self.due) = (reason, now + self.pause);
+    /// Another attempt failed, or has no end yet.
+    pub(super) fn again(&mut self, Unopened { reason, late }: Unopened, now: Instant) {
+        self.pause = if late.is_some() { PAUSES[0] } else { (self.pause * 2).min(PAUSES[1]) };
+        (self.reason, self.due, self.late) = (reason, now + self.pause, late);
     }
 }
 
@@ -54,8 +57,20 @@ impl Slot {
         Self { spec, state: SlotState::Open { port, seen: Seen::default() } }
     }
 
-    fn fault(spec: PortSpec, reason: String) -> Self {
-        Self { spec, state: SlotState::Fault(Fault::new(reason, Instant::now())) }
+    fn fault(spec: PortSpec, why: Unopened) -> Self {
+        Self { spec, state: SlotState::Fault(Fault::new(why, Instant::now())) }
+    }
+
+    /// The attempt to open it that has no end yet.
+    pub(super) fn take_late(&mut self) -> Option<Late> {
+        match &mut self.state {
+            SlotState::Fault(fault) => fault.late.take(),
+            SlotState::Open { .. } => None,
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        matches!(&self.state, SlotState::Fault(Fault { late: Some(_), .. }))
     }
 
     /// Its specification, if it has a fault and another attempt is due; with `devices`, those of network devices are.
@@ -77,7 +92,7 @@ impl Slot {
     }
 
     /// Takes the port that was opened now, or the reason why it still can't be.
-    pub(super) fn tried(&mut self, ports: &dyn Ports, opened: Result<Opened, String>, vif: Option<VifId>) {
+    pub(super) fn tried(&mut self, ports: &dyn Ports, opened: Result<Opened, Unopened>, vif: Option<VifId>) {
         let SlotState::Fault(fault) = &mut self.state else { return };
         let (interface, device) = (&self.spec.name, &self.spec.device);
         match (opened, vif) {
@@ -87,11 +102,11 @@ impl Slot {
                 ports.attach(vif, opened);
             }
             (Ok(_), None) => {}
-            (Err(reason), _) => {
-                if reason != fault.reason {
-                    tracing::error!(interface, %device, "the port still can't be opened: {reason}");
+            (Err(why), _) => {
+                if why.reason != fault.reason {
+                    tracing::error!(interface, %device, "the port still can't be opened: {}", why.reason);
                 }
-                fault.again(reason, Instant::now());
+                fault.again(why, Instant::now());
             }
         }
     }
@@ -145,10 +160,10 @@ pub(super) enum OnFailure {
 
 /// Ports on their way from one set to another: new ones are open but not attached, and old ones are as they were.
 pub(super) struct Switch<'a> {
-    ports: &'a dyn Ports,
+    ports: &'a Arc<dyn Ports>,
     slots: &'a mut Slots,
     /// Those opened, or not, and not attached yet.
-    fresh: Vec<(PortSpec, Result<Opened, String>)>,
+    fresh: Vec<(PortSpec, Result<Opened, Unopened>)>,
     /// Those whose place an old port has until that is closed.
     waiting: Vec<PortSpec>,
     /// Those that stay, with another specification.
@@ -160,7 +175,7 @@ pub(super) struct Switch<'a> {
 impl<'a> Switch<'a> {
     /// Opens what is wanted and isn't there, except where an old port is in the way.
     pub(super) fn open(
-        ports: &'a dyn Ports,
+        ports: &'a Arc<dyn Ports>,
         slots: &'a mut Slots,
         wanted: BTreeMap<String, PortSpec>,
         on_failure: OnFailure,
@@ -176,9 +191,13 @@ impl<'a> Switch<'a> {
             .collect();
         let mut switch =
             Self { ports, slots, fresh: Vec::new(), waiting: Vec::new(), updated: Vec::new(), gone };
+        let mut opening = Opening::new(ports.clone());
         for spec in wanted.into_values() {
             let old = switch.slots.get(&spec.name).filter(|slot| slot.spec.is_same_port(&spec));
             let was_fault = old.is_some_and(|slot| slot.port().is_none());
+            if old.is_some_and(|slot| slot.is_late() && slot.spec == spec) {
+                continue;
+            }
             if let Some(slot) = old.filter(|slot| slot.port().is_some()) {
                 if slot.spec != spec {
                     switch.updated.push(spec);
@@ -186,14 +205,20 @@ impl<'a> Switch<'a> {
                 continue;
             }
             let waits = spec.device.place().is_some_and(|place| closing.contains(&place));
-            let opened = if waits { ports.check(&spec).map(|()| None) } else { ports.open(&spec).map(Some) };
-            match opened.map_err(|e| chain(&*e)) {
+            let opened = if waits {
+                ports.check(&spec).map(|()| None).map_err(|e| Unopened::from(chain(&*e)))
+            } else if on_failure == OnFailure::Retry {
+                opening.open(&spec).map(Some)
+            } else {
+                ports.open(&spec).map(Some).map_err(|e| Unopened::from(chain(&*e)))
+            };
+            match opened {
                 Ok(None) => switch.waiting.push(spec),
                 Ok(Some(opened)) => switch.fresh.push((spec, Ok(opened))),
-                Err(reason) if was_fault || on_failure == OnFailure::Retry => {
-                    switch.fresh.push((spec, Err(reason)));
+                Err(why) if was_fault || on_failure == OnFailure::Retry => {
+                    switch.fresh.push((spec, Err(why)));
                 }
-                Err(reason) => return Err(Error::Port { name: spec.name, reason }),
+                Err(why) => return Err(Error::Port { name: spec.name, reason: why.reason }),
             }
         }
         Ok(switch)
@@ -235,7 +260,7 @@ impl<'a> Switch<'a> {
         let waiting = std::mem::take(&mut self.waiting);
         waiting.iter().for_each(|spec| self.close(&spec.name, old));
         for spec in waiting {
-            let opened = self.ports.open(&spec).map_err(|e| chain(&*e));
+            let opened = self.ports.open(&spec).map_err(|e| Unopened::from(chain(&*e)));
             self.put(spec, opened, new);
         }
         for spec in std::mem::take(&mut self.updated) {
@@ -244,7 +269,7 @@ impl<'a> Switch<'a> {
     }
 
     /// Puts a port that was opened, or not, into its place.
-    fn put(&mut self, spec: PortSpec, opened: Result<Opened, String>, vif: VifOf<'_>) {
+    fn put(&mut self, spec: PortSpec, opened: Result<Opened, Unopened>, vif: VifOf<'_>) {
         let (name, device) = (spec.name.clone(), &spec.device);
         let slot = match opened {
             Ok(opened) => {
@@ -255,9 +280,10 @@ impl<'a> Switch<'a> {
                 }
                 Slot::open(spec, port)
             }
-            Err(reason) => {
+            Err(why) => {
+                let reason = &why.reason;
                 tracing::error!(interface = name, %device, "the port can't be opened, and will be tried again: {reason}");
-                Slot::fault(spec, reason)
+                Slot::fault(spec, why)
             }
         };
         self.slots.insert(name, slot);
@@ -302,10 +328,11 @@ mod tests {
     #[test]
     fn attempts_become_rarer() {
         let start = Instant::now();
-        let mut fault = Fault::new("no".to_owned(), start);
+        let no = || Unopened::from("no".to_owned());
+        let mut fault = Fault::new(no(), start);
         let pauses: Vec<u64> = (0..8)
             .map(|_| {
-                fault.again("no".to_owned(), start);
+                fault.again(no(), start);
                 (fault.due - start).as_secs()
             })
             .collect();

@@ -62,7 +62,7 @@ fn start_with(dir: TempDir, text: &str, ports: FakePorts) -> Result<Bench, Error
     let config = config_file(dir.path(), text);
     let (store, run_dir) = (Store::open(dir.path())?, Path::new("/run/x").into());
     let core =
-        Core::start(&config::parse(text)?, config, run_dir, store, executor.clone(), Box::new(ports), None)?;
+        Core::start(&config::parse(text)?, config, run_dir, store, executor.clone(), Arc::new(ports), None)?;
     Ok(Bench { core, executor, log, dir })
 }
 
@@ -319,6 +319,44 @@ fn a_port_that_cannot_be_opened_at_the_start_is_a_fault_and_is_tried_again() {
         (None, vec!["open vm1".to_owned(), "attach vm1".to_owned()])
     );
     assert!(bench.core.view().port("vm1").up && slots().is_none());
+}
+
+#[test]
+fn a_port_that_hangs_keeps_no_other_waiting() {
+    let ports = FakePorts::new(Log::default());
+    let log = ports.log();
+    log.hang("t1");
+    let file = format!("{FILE}{VM2}");
+    let bench = start_with(tempfile::tempdir().unwrap(), &file, ports).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(log.take(), ["open vm2", "attach vm2"], "the others are open");
+    let fault = || bench.core.view().port("vm1").fault;
+    assert!(fault().unwrap().contains("something does not answer"), "{:?}", fault());
+    let again = || {
+        bench.core.lock().slots.get_mut("vm1").unwrap().make_due();
+        bench.core.retry(false).unwrap();
+    };
+    // Nobody tries it twice at a time, and changes of others go on.
+    again();
+    bench.apply(&format!("{file}{ROUTE}"), false);
+    assert_eq!((fault().is_some(), log.take().len()), (true, 2));
+    log.hang("nothing");
+    while fault().is_some() {
+        again();
+    }
+    assert_eq!(log.take()[2..], ["open vm1", "attach vm1"]);
+    // Who is gone by then is not opened.
+    let Bench { core, dir, .. } = bench;
+    drop(core);
+    let ports = FakePorts::new(Log::default());
+    let log = ports.log();
+    log.hang("t3");
+    let late = file.replace("vm2", "vm3").replace("t2", "t3");
+    let bench = start_with(dir, &late, ports).unwrap_or_else(|e| panic!("{e}"));
+    assert!(bench.core.view().port("vm3").fault.is_some());
+    bench.apply(FILE, false);
+    log.hang("nothing");
+    bench.core.retry(true).unwrap();
+    assert!(bench.core.lock().slots.keys().eq(["vm1"]));
 }
 
 #[test]

@@ -52,7 +52,7 @@ async fn with_server_of<F: Future<Output = ()>>(
     let readers = Some(readers.into());
     let metrics = Some((std::net::TcpListener::bind("127.0.0.1:0").unwrap(), Process::open().unwrap()));
     let sandbox = Sandbox { report: sandbox::Report { landlock: 6, ..Default::default() }, helper: Some(7) };
-    let ports = Box::new(FakePorts::new(Log::default()));
+    let ports = Arc::new(FakePorts::new(Log::default()));
     let core = Core::start(
         &config::parse(&file()).unwrap(),
         config_file(state.path(), &file()),
@@ -284,7 +284,7 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
         dir.path().to_owned(),
         Store::open(state.path()).unwrap(),
         Arc::new(FakeExecutor::default()),
-        Box::new(FakePorts::new(Log::default())),
+        Arc::new(FakePorts::new(Log::default())),
         None,
     );
     let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));

@@ -156,7 +156,7 @@ fn directory() -> tempfile::TempDir {
 fn start(state: &Path, executor: &Arc<FakeExecutor>) -> Arc<Core> {
     let text = format!("{FILE}{VERBS}");
     let (file, config) = (config::parse(&text).unwrap(), config_file(state, &text));
-    let ports = Box::new(FakePorts::new(Log::default()));
+    let ports = Arc::new(FakePorts::new(Log::default()));
     let store = Store::open(state).unwrap();
     let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports, None);
     Arc::new(core.unwrap_or_else(|e| panic!("{e}")))

@@ -10,7 +10,7 @@ use executor::Executor;
 /// A host with guest vm1, 10.1.1.1.
 fn host() -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
     let (executor, dir) = (Arc::new(FakeExecutor::default()), tempfile::tempdir().unwrap());
-    let ports = Box::new(FakePorts::new(Log::default()));
+    let ports = Arc::new(FakePorts::new(Log::default()));
     let text = format!("{FILE}{VERBS}");
     let (file, config) = (config::parse(&text).unwrap(), config_file(dir.path(), &text));
     let store = Store::open(dir.path()).unwrap();

@@ -1,0 +1,108 @@
+//! Opens ports on a thread of its own, so that one which hangs (a file system or a user database that does not answer)
+//! keeps the others waiting for a moment only. It is a fault until it opens after all.
+
+use super::open_ports::chain;
+use crate::ports::{PortSpec, Ports};
+use mem::Opened;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// How long others wait for one port, for all that hang together, and for one more beyond that.
+const PATIENCE: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(6), Duration::from_millis(200)];
+
+/// A port, or why there is none.
+type Answer = Result<Opened, String>;
+
+/// A port that is still being opened.
+pub(super) struct Late(Receiver<Answer>);
+
+impl Late {
+    /// The port, or why there is none; itself while it is still being opened.
+    pub(super) fn get(self) -> Result<Opened, Unopened> {
+        match self.0.try_recv() {
+            Ok(answer) => answer.map_err(Unopened::from),
+            Err(TryRecvError::Empty) => Err(Unopened::late(self)),
+            Err(TryRecvError::Disconnected) => Err(Unopened::from(PANICKED.to_owned())),
+        }
+    }
+}
+
+/// A thread that opened a port ends only like this before it has answered.
+const PANICKED: &str = "what opened it has panicked";
+
+/// Why a port is not open.
+pub(super) struct Unopened {
+    pub(super) reason: String,
+    /// It may open yet.
+    pub(super) late: Option<Late>,
+}
+
+impl From<String> for Unopened {
+    fn from(reason: String) -> Self {
+        Self { reason, late: None }
+    }
+}
+
+impl Unopened {
+    fn late(late: Late) -> Self {
+        Self { reason: "it is being opened, and something does not answer".to_owned(), late: Some(late) }
+    }
+}
+
+/// Opens ports one after the other.
+pub(super) struct Opening {
+    ports: Arc<dyn Ports>,
+    /// The thread that opens them, unless it hangs.
+    thread: Option<(Sender<PortSpec>, Receiver<Answer>)>,
+    /// What is left of the patience.
+    left: Duration,
+}
+
+impl Opening {
+    pub(super) const fn new(ports: Arc<dyn Ports>) -> Self {
+        Self { ports, thread: None, left: PATIENCE[1] }
+    }
+
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// Why it can't be opened, or is late.
+    pub(super) fn open(&mut self, spec: &PortSpec) -> Result<Opened, Unopened> {
+        let (ask, answers) = match self.thread.take() {
+            Some(thread) => thread,
+            None => {
+                start(self.ports.clone()).map_err(|e| Unopened::from(format!("no thread opens it: {e}")))?
+            }
+        };
+        // A thread that has panicked does not answer.
+        let _ = ask.send(spec.clone());
+        let began = Instant::now();
+        let answer = answers.recv_timeout(PATIENCE[0].min(self.left).max(PATIENCE[2]));
+        match answer {
+            Ok(answer) => {
+                self.thread = Some((ask, answers));
+                answer.map_err(Unopened::from)
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                self.left = self.left.saturating_sub(began.elapsed());
+                Err(Unopened::late(Late(answers)))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Unopened::from(PANICKED.to_owned())),
+        }
+    }
+}
+
+/// A thread that opens ports until nobody asks any more.
+fn start(ports: Arc<dyn Ports>) -> std::io::Result<(Sender<PortSpec>, Receiver<Answer>)> {
+    let (ask, asked) = channel::<PortSpec>();
+    let (answer, answers) = channel();
+    let open = move || {
+        for spec in asked {
+            // A port whose change was undone meanwhile closes with the answer.
+            let _ = answer.send(ports.open(&spec).map_err(|e| chain(&*e)));
+        }
+    };
+    std::thread::Builder::new().name("opens-ports".into()).spawn(open)?;
+    Ok((ask, answers))
+}
