@@ -9,9 +9,13 @@ import threading
 import pytest
 
 from lab import Lines, Stream, eventually
-from lab.topology import SEATS, UNDERLAY, host_config, one_host, tap, vhost
+from lab.topology import SEATS, UNDERLAY, host_config, one_host, tap, verbs, vhost
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+
+
+# An earlier build is the first to be replaced (scripts/run-tests nightly upgrade).
+since_this_build = pytest.mark.skipif("VIADUCT_OLD" in os.environ, reason="the earlier build does not do this")
 
 
 def replace(host, times=3):
@@ -56,6 +60,84 @@ def test_wires_lose_nothing(lab):
         replace(b)
         stream.wait(500)
     assert account(stream) == (0, 0, 0)
+
+
+@since_this_build
+def test_af_xdp_wires_lose_nothing(lab):
+    route = lambda to, seat: [{"tunnel": "mpls-over-udp", "remote": UNDERLAY[to], "label": seat.label}]
+
+    def plug(name):
+        # See test_wire.py. The same MAC each time: the other host knows it.
+        lab.plug(name, mtu=1500, mac=f"02:00:00:00:ff:{ord(name):02x}")
+        lab.namespace("fabric").run(["ethtool", "-K", f"{name}-up0", "tx", "off", "txvlan", "off"])
+
+    hosts = {}
+    for name, local, other, remote in (("a", A1, "b", B1), ("b", B1, "a", A1)):
+        plug(name)
+        config = host_config(name, {local.name: tap(local.name)}, mtu=1500)
+        config.entry("wire", "up0").update(driver="af-xdp")
+        config.add("route", network="blue", prefix=f"{remote.address}/32", to=route(other, remote))
+        hosts[name] = lab.host(config)
+    a1, b1 = lab.container(hosts["a"], "a1"), lab.container(hosts["b"], "b1")
+    a1.expect_ping(B1.address)
+    streams = [
+        Stream(a1.namespace, b1.namespace, B1.address),
+        Stream(b1.namespace, a1.namespace, A1.address),
+    ]
+    with streams[0], streams[1]:
+        for _ in range(3):
+            for host in hosts.values():
+                replace(host, 1)
+                assert "can't be opened" not in host.daemon.text()
+        for stream in streams:
+            stream.wait(500)
+    assert [account(stream) for stream in streams] == [(0, 0, 0)] * 2
+    # The new daemon follows the device.
+    hosts["a"].namespace.ip("link del up0")
+    eventually(lambda: hosts["a"].viaduct("wire")[0].get("fault"), "it is gone")
+    plug("a")
+    a1.expect_ping(B1.address, 20)
+    replace(hosts["a"], 1)
+    b1.expect_ping(A1.address, 20)
+
+
+def test_a_simulated_card_is_refused_beforehand(lab):
+    """Whichever of the two daemons has it; the running one goes on."""
+    host, (a1, _) = one_host(lab, "a1", "a2")
+    for old, new in (("cpu", "card-sim"), ("card-sim", "cpu")):
+        host.kill()
+        host.config.host["executor"] = old
+        host.start()
+        running = host.daemon
+        host.config.host["executor"] = new
+        asks = host.launch("--replace")
+        assert asks.process.wait(30) == 1 and "a card can't be handed over" in asks.text(), asks.text()
+        host.daemon = running
+        assert "another daemon does not take over" in running.text() and running.running()
+        a1.expect_ping(A2.address, 20)
+
+
+_HOLD = """
+import signal
+from pyverbs.device import Context
+context = Context(name="viaduct0")
+print("open")
+signal.pause()
+"""
+
+
+@since_this_build
+def test_verbs_programs_that_end_are_named(lab):
+    host = lab.host(host_config("a", {"a1": verbs(), "a2": verbs()}, wire=False))
+    device = lab.verbs(host, "a1")
+    program = device.python(_HOLD)
+    program.wait_for("open")
+    host.replace()
+    assert f'programs that use verbs device "{device.device}" (1) have to open it again' in host.daemon.text()
+    program.stop()
+    again = device.python(_HOLD)
+    again.wait_for("open")
+    host.replace()
 
 
 @pytest.mark.parametrize("options", ["", "packed=on"])

@@ -71,6 +71,8 @@ impl Greeting {
 pub enum Message {
     /// At any time: it does not go on, and why.
     Refused { reason: String },
+    /// At any time, for people: what does not go on.
+    Notice { text: String },
     /// With the lock of the run-dir.
     RunDir,
     /// With the lock of the store.
@@ -150,6 +152,7 @@ impl Conversation {
         loop {
             match self.0.receive().context("the other daemon says nothing")? {
                 (Message::Unknown, _) => {}
+                (Message::Notice { text }, _) => tracing::warn!("the other daemon says: {text}"),
                 (Message::Refused { reason }, _) => return Err(Refusal(reason).into()),
                 other => return Ok(other),
             }

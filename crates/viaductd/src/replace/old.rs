@@ -81,7 +81,7 @@ impl Old {
         greeting.agree()?;
         let pid = who.pid.as_raw_nonzero().get();
         tracing::info!(pid, version = greeting.build, "another daemon prepares to take over");
-        let shared = self.share(&mut talk).and_then(|()| {
+        let shared = self.forwarder.is_movable().and_then(|()| self.share(&mut talk)).and_then(|()| {
             talk.be_patient(PREPARES)?;
             expect(&mut talk, &Message::Freeze)?;
             talk.be_patient(COMMITS)?;
@@ -115,6 +115,11 @@ impl Old {
         for port in ports {
             let descriptors: Vec<_> = port.descriptors.iter().map(AsFd::as_fd).collect();
             talk.say(&Message::Port { name: port.name, device: port.device }, &descriptors)?;
+        }
+        for (device, programs) in self.core.verbs_in_use() {
+            let text =
+                format!("programs that use verbs device \"{device}\" ({programs}) have to open it again");
+            talk.say(&Message::Notice { text }, &[])?;
         }
         talk.say(&Message::Shared, &[])
     }

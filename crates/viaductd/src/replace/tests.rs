@@ -38,6 +38,7 @@ fn what_is_shared_is_read_and_what_is_unknown_left_out() {
     let (mut other, mut own) = pair();
     let null = null();
     other.send(&Message::RunDir, &[null.as_fd()]).unwrap();
+    other.send(&Message::Notice { text: "something ends".to_owned() }, &[]).unwrap();
     other.send(&serde_json::json!({"kind": "from-tomorrow", "what": 7}), &[null.as_fd()]).unwrap();
     let port = |name: &str| Message::Port { name: name.to_owned(), device: "tap t".to_owned() };
     other.send(&port("a"), &[null.as_fd(), null.as_fd()]).unwrap();
@@ -141,6 +142,7 @@ fn any_conversation_is_survived() {
         Session(String, String, bool),
         Learned(String, [u8; 6], u32),
         Frozen(u64),
+        Notice(String),
         Shared,
         Unknown(String),
     }
@@ -172,6 +174,7 @@ fn any_conversation_is_survived() {
                     serde_json::from_value(text).unwrap()
                 }
                 Word::Frozen(since_ns) => Message::Frozen { since_ns: *since_ns },
+                Word::Notice(text) => Message::Notice { text: text.clone() },
                 Word::Shared => Message::Shared,
                 Word::Unknown(kind) => {
                     let _ = other.send(&serde_json::json!({ "kind": kind }), &[]);
