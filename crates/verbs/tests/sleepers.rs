@@ -126,4 +126,4 @@ fn destroyed(way: Way) {
     a.close();
 }
 
-all_ways! { death destroyed }
+most_ways! { death destroyed }

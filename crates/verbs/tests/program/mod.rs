@@ -6,9 +6,9 @@
     reason = "a test fails by panicking, and not all of them use all of this"
 )]
 
-/// Each of these functions as a test in each way.
+/// Each of these functions as a test in each way, but for those between a container and a virtual machine.
 #[allow(unused_macros, reason = "not all tests use it")]
-macro_rules! all_ways {
+macro_rules! most_ways {
     ($($name:ident)*) => {
         mod copied {
             $(#[test] fn $name() { super::$name(super::Way::Copied); })*
@@ -21,6 +21,20 @@ macro_rules! all_ways {
         }
         mod common_window {
             $(#[test] fn $name() { super::$name(super::Way::CommonWindow); })*
+        }
+    };
+}
+
+/// Each of these functions as a test in each way.
+#[allow(unused_macros, reason = "not all tests use it")]
+macro_rules! all_ways {
+    ($($name:ident)*) => {
+        most_ways! { $($name)* }
+        mod to_machine {
+            $(#[test] fn $name() { super::$name(super::Way::ToMachine); })*
+        }
+        mod from_machine {
+            $(#[test] fn $name() { super::$name(super::Way::FromMachine); })*
         }
     };
 }
@@ -45,13 +59,17 @@ use verbs::{address, completion, context, device, memory, modify, post, queue_pa
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Guests of one host and network, each with one device.
-pub const DEVICES: usize = 20;
+pub const DEVICES: usize = 28;
 /// From this index on, each device trusts the one after it.
 pub const TRUSTING: usize = 6;
 /// From this index on, devices have windows, and are used as by programs in virtual machines.
 pub const WINDOWED: usize = 12;
 /// From this index on, each of those trusts the one after it, too, and they have a window in common.
 pub const COMMON: usize = 16;
+/// From this index on, the first of each two such devices is used as by programs in containers.
+pub const TO_MACHINE: usize = 20;
+/// From this index on, the second.
+pub const FROM_MACHINE: usize = 24;
 /// Maximum number of memory regions of an application.
 pub const REGIONS: u32 = 64;
 
@@ -64,11 +82,22 @@ pub enum Way {
     OwnWindows,
     /// Both have their memory in one window.
     CommonWindow,
+    /// From a program in a container to one in a virtual machine.
+    ToMachine,
+    /// The other way.
+    FromMachine,
 }
 
 impl Way {
     /// All that there are.
-    pub const ALL: [Self; 4] = [Self::Copied, Self::Shared, Self::OwnWindows, Self::CommonWindow];
+    pub const ALL: [Self; 6] = [
+        Self::Copied,
+        Self::Shared,
+        Self::OwnWindows,
+        Self::CommonWindow,
+        Self::ToMachine,
+        Self::FromMachine,
+    ];
     /// The first of the devices.
     pub const fn first(self) -> usize {
         match self {
@@ -76,11 +105,13 @@ impl Way {
             Self::Shared => TRUSTING,
             Self::OwnWindows => WINDOWED,
             Self::CommonWindow => COMMON,
+            Self::ToMachine => TO_MACHINE,
+            Self::FromMachine => FROM_MACHINE,
         }
     }
 
     pub const fn shares(self) -> bool {
-        matches!(self, Self::Shared | Self::CommonWindow)
+        !matches!(self, Self::Copied | Self::OwnWindows)
     }
 }
 
@@ -188,8 +219,14 @@ fn host() -> &'static Host {
                         let path = path.with_extension("common");
                         common = Some((path.clone(), common_window(&path)));
                     }
-                    open_windows(&device, &path, common.as_ref().map(|(_, window)| window));
-                    name_of(&path, common.as_ref().map(|(path, _)| &**path))
+                    let window = common.as_ref().map(|(_, window)| window);
+                    if index >= TO_MACHINE && (index % 2 == 0) == (index < FROM_MACHINE) {
+                        device.set_windows(None, window.cloned()).unwrap();
+                        path.display().to_string()
+                    } else {
+                        open_windows(&device, &path, window);
+                        name_of(&path, common.as_ref().map(|(path, _)| &**path))
+                    }
                 }
             };
             (Mutex::new(Some(device)), place)
@@ -477,7 +514,7 @@ pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) ->
         min_rnr_timer: 1,
         port_num: 1,
         timeout: 13,
-        retry_cnt: 3,
+        retry_cnt: 4,
         rnr_retry: 7,
         ..ibv_qp_attr::default()
     };

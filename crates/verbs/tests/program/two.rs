@@ -116,6 +116,10 @@ impl Two {
 
     /// Checks that this many messages bypassed the device, if memory is shared.
     pub fn was_direct(&self, messages: u64) {
+        if self.a.index >= FROM_MACHINE {
+            // What is in no window is the device's work.
+            return;
+        }
         assert_eq!(self.a.direct(), if self.shares { messages } else { 0 });
     }
 
