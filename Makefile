@@ -24,7 +24,7 @@ PROFILE ?= release
 
 .PHONY: help demo test test-rust test-e2e nightly bench bench-quick bench-instructions bench-instructions-update \
 	bench-programs card-test card-bench card-soak test-binaries card-synthesis rtl-lint fmt fmt-check lint \
-	dependencies fuzz mutants soak build verbs verbs-musl plug-ins \
+	dependencies fuzz mutants soak build verbs verbs-musl plug-ins ovs-pmd \
 	install package package-test clean
 
 help: ## this list
@@ -48,6 +48,10 @@ plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distrib
 	@rustup target list --installed | grep -qx $(MUSL) || rustup target add $(MUSL)
 	cargo build --profile plug-in --locked --target $(MUSL) -p cni
 	@! readelf --program-headers $(addprefix target/$(MUSL)/plug-in/,viaduct-cni netavark-viaduct) | grep INTERP
+
+ovs-pmd: ## the driver by which an Open vSwitch programs Viaduct, for the DPDK of this machine, in target/ovs-pmd
+	@scripts/setup ovs-pmd
+	@$(MAKE) --no-print-directory -C ovs-pmd BUILD=$(CURDIR)/target/ovs-pmd
 
 demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)

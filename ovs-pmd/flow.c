@@ -1,0 +1,388 @@
+/* Flows: encodes them for viaductd, which alone says what it can do, and reads their counters. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "viaduct.h"
+
+/* What of DPDK's items and actions is sent as it is: `size` bytes of their structures. */
+static const struct known {
+	int type;
+	uint16_t kind;
+	uint16_t size;
+} items[] = {
+	{RTE_FLOW_ITEM_TYPE_ETH, VIADUCT_ITEM_ETH, sizeof(struct rte_flow_item_eth)},
+	{RTE_FLOW_ITEM_TYPE_VLAN, VIADUCT_ITEM_VLAN, sizeof(struct rte_flow_item_vlan)},
+	{RTE_FLOW_ITEM_TYPE_IPV4, VIADUCT_ITEM_IPV4, sizeof(struct rte_flow_item_ipv4)},
+	{RTE_FLOW_ITEM_TYPE_IPV6, VIADUCT_ITEM_IPV6, sizeof(struct rte_flow_item_ipv6)},
+	{RTE_FLOW_ITEM_TYPE_IPV6_FRAG_EXT, VIADUCT_ITEM_IPV6_FRAG, sizeof(struct rte_flow_item_ipv6_frag_ext)},
+	{RTE_FLOW_ITEM_TYPE_TCP, VIADUCT_ITEM_TCP, sizeof(struct rte_flow_item_tcp)},
+	{RTE_FLOW_ITEM_TYPE_UDP, VIADUCT_ITEM_UDP, sizeof(struct rte_flow_item_udp)},
+	{RTE_FLOW_ITEM_TYPE_SCTP, VIADUCT_ITEM_SCTP, sizeof(struct rte_flow_item_sctp)},
+	{RTE_FLOW_ITEM_TYPE_ICMP, VIADUCT_ITEM_ICMP, sizeof(struct rte_flow_item_icmp)},
+	{RTE_FLOW_ITEM_TYPE_ICMP6, VIADUCT_ITEM_ICMP6, sizeof(struct rte_flow_item_icmp6)},
+}, actions[] = {
+	{RTE_FLOW_ACTION_TYPE_COUNT, VIADUCT_ACTION_COUNT, 0},
+	{RTE_FLOW_ACTION_TYPE_DROP, VIADUCT_ACTION_DROP, 0},
+	{RTE_FLOW_ACTION_TYPE_SET_MAC_SRC, VIADUCT_ACTION_MAC_SRC, 6},
+	{RTE_FLOW_ACTION_TYPE_SET_MAC_DST, VIADUCT_ACTION_MAC_DST, 6},
+	{RTE_FLOW_ACTION_TYPE_SET_IPV4_SRC, VIADUCT_ACTION_IPV4_SRC, 4},
+	{RTE_FLOW_ACTION_TYPE_SET_IPV4_DST, VIADUCT_ACTION_IPV4_DST, 4},
+	{RTE_FLOW_ACTION_TYPE_SET_IPV6_SRC, VIADUCT_ACTION_IPV6_SRC, 16},
+	{RTE_FLOW_ACTION_TYPE_SET_IPV6_DST, VIADUCT_ACTION_IPV6_DST, 16},
+	{RTE_FLOW_ACTION_TYPE_SET_TTL, VIADUCT_ACTION_TTL, 1},
+	{RTE_FLOW_ACTION_TYPE_SET_IPV4_DSCP, VIADUCT_ACTION_DSCP, 1},
+	{RTE_FLOW_ACTION_TYPE_SET_IPV6_DSCP, VIADUCT_ACTION_DSCP, 1},
+	{RTE_FLOW_ACTION_TYPE_SET_TP_SRC, VIADUCT_ACTION_TP_SRC, 2},
+	{RTE_FLOW_ACTION_TYPE_SET_TP_DST, VIADUCT_ACTION_TP_DST, 2},
+	{RTE_FLOW_ACTION_TYPE_OF_PUSH_VLAN, VIADUCT_ACTION_PUSH_VLAN, 2},
+	{RTE_FLOW_ACTION_TYPE_OF_SET_VLAN_VID, VIADUCT_ACTION_VLAN_VID, 2},
+	{RTE_FLOW_ACTION_TYPE_OF_SET_VLAN_PCP, VIADUCT_ACTION_VLAN_PCP, 1},
+	{RTE_FLOW_ACTION_TYPE_OF_POP_VLAN, VIADUCT_ACTION_POP_VLAN, 0},
+};
+
+/* Headers that VXLAN_ENCAP lists; other items in it only mark what is not there. */
+static const struct known headers[] = {
+	{RTE_FLOW_ITEM_TYPE_ETH, 0, sizeof(struct rte_ether_hdr)},
+	{RTE_FLOW_ITEM_TYPE_VLAN, 0, sizeof(struct rte_vlan_hdr)},
+	{RTE_FLOW_ITEM_TYPE_IPV4, 0, sizeof(struct rte_ipv4_hdr)},
+	{RTE_FLOW_ITEM_TYPE_IPV6, 0, sizeof(struct rte_ipv6_hdr)},
+	{RTE_FLOW_ITEM_TYPE_UDP, 0, sizeof(struct rte_udp_hdr)},
+	{RTE_FLOW_ITEM_TYPE_VXLAN, 0, sizeof(struct rte_vxlan_hdr)},
+};
+
+static const struct known *find(const struct known *table, size_t count, int type)
+{
+	for (size_t i = 0; i < count; i++)
+		if (table[i].type == type)
+			return &table[i];
+	return NULL;
+}
+#define FIND(table, type) find(table, RTE_DIM(table), type)
+
+/* A message that is being written. */
+struct writer {
+	uint8_t bytes[VIADUCT_MESSAGE];
+	size_t length;
+	bool full;
+};
+
+static void put(struct writer *out, const void *bytes, size_t length)
+{
+	if (length > sizeof(out->bytes) - out->length) {
+		out->full = true;
+		return;
+	}
+	memcpy(out->bytes + out->length, bytes, length);
+	out->length += length;
+}
+
+static void put_item(struct writer *out, const struct rte_flow_item *item)
+{
+	const struct known *known = FIND(items, item->type);
+	const void *parts[] = {item->spec, item->mask, item->last};
+	struct viaduct_item to = {0};
+	const char *name = NULL;
+
+	if (known == NULL) {
+		if (rte_flow_conv(RTE_FLOW_CONV_OP_ITEM_NAME_PTR, &name, sizeof(name),
+				  (void *)(uintptr_t)item->type, NULL) <= 0)
+			name = "unknown";
+		to = (struct viaduct_item){.parts = VIADUCT_SPEC, .length = strlen(name)};
+		put(out, &to, sizeof(to));
+		put(out, name, to.length);
+		return;
+	}
+	to.kind = known->kind;
+	to.length = known->size;
+	for (int i = 0; i < 3; i++)
+		to.parts |= parts[i] != NULL ? 1 << i : 0;
+	put(out, &to, sizeof(to));
+	for (int i = 0; i < 3; i++)
+		if (parts[i] != NULL)
+			put(out, parts[i], known->size);
+}
+
+static void put_action(struct writer *out, uint16_t kind, const void *bytes, size_t length)
+{
+	struct viaduct_action to = {.kind = kind, .length = length};
+
+	put(out, &to, sizeof(to));
+	if (length > 0)
+		put(out, bytes, length);
+}
+
+static void put_output(struct writer *out, uint32_t dpdk_id)
+{
+	struct port *port = dpdk_id <= UINT16_MAX ? port_of(dpdk_id) : NULL;
+	uint32_t handle = port == NULL ? VIADUCT_FOREIGN : dpdk_id;
+
+	put_action(out, VIADUCT_ACTION_OUTPUT, &handle, sizeof(handle));
+}
+
+/* VXLAN_ENCAP as the header bytes that its items say. */
+static void put_vxlan(struct writer *out, const struct rte_flow_action_vxlan_encap *encap)
+{
+	struct writer inner = {.length = 0};
+	const struct rte_flow_item *item = encap->definition;
+
+	for (; item->type != RTE_FLOW_ITEM_TYPE_END; item++) {
+		const struct known *known = FIND(headers, item->type);
+
+		if (known != NULL && item->spec != NULL)
+			put(&inner, item->spec, known->size);
+	}
+	out->full |= inner.full;
+	put_action(out, VIADUCT_ACTION_ENCAP, inner.bytes, inner.length);
+}
+
+static void put_one_action(struct writer *out, const struct rte_flow_action *action)
+{
+	const struct known *known = FIND(actions, action->type);
+	const void *conf = action->conf;
+	const char *name = NULL;
+
+	if (known != NULL && (known->size == 0 || conf != NULL)) {
+		put_action(out, known->kind, conf, known->size);
+	} else if (action->type == RTE_FLOW_ACTION_TYPE_PORT_ID && conf != NULL) {
+		const struct rte_flow_action_port_id *id = conf;
+		/* `original`: the port itself. No handle is that, so it is refused. */
+		put_output(out, id->original ? UINT32_MAX : id->id);
+	} else if (action->type == RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT && conf != NULL) {
+		put_output(out, ((const struct rte_flow_action_ethdev *)conf)->port_id);
+	} else if (action->type == RTE_FLOW_ACTION_TYPE_RAW_ENCAP && conf != NULL) {
+		const struct rte_flow_action_raw_encap *encap = conf;
+		put_action(out, VIADUCT_ACTION_ENCAP, encap->data, encap->size);
+	} else if (action->type == RTE_FLOW_ACTION_TYPE_VXLAN_ENCAP && conf != NULL) {
+		put_vxlan(out, conf);
+	} else {
+		if (rte_flow_conv(RTE_FLOW_CONV_OP_ACTION_NAME_PTR, &name, sizeof(name),
+				  (void *)(uintptr_t)action->type, NULL) <= 0)
+			name = "unknown";
+		put_action(out, VIADUCT_ACTION_OTHER, name, strlen(name));
+	}
+}
+
+/* The request that creates a flow. NULL: it is too long for a message, or there is no memory. */
+static struct viaduct_flow_create *encode(const struct rte_flow_attr *attr, const struct rte_flow_item *item,
+					  const struct rte_flow_action *action)
+{
+	struct writer out = {.length = sizeof(struct viaduct_flow_create)};
+	struct viaduct_flow_create create = {.header.kind = VIADUCT_FLOW_CREATE}, *copy;
+
+	create.attributes = (attr->ingress ? VIADUCT_FLOW_INGRESS : 0) | (attr->egress ? VIADUCT_FLOW_EGRESS : 0) |
+			    (attr->transfer ? VIADUCT_FLOW_TRANSFER : 0);
+	create.group = attr->group;
+	create.priority = attr->priority;
+	for (; item->type != RTE_FLOW_ITEM_TYPE_END; item++) {
+		if (item->type == RTE_FLOW_ITEM_TYPE_VOID)
+			continue;
+		put_item(&out, item);
+		create.items++;
+	}
+	for (; action->type != RTE_FLOW_ACTION_TYPE_END; action++) {
+		if (action->type == RTE_FLOW_ACTION_TYPE_VOID)
+			continue;
+		put_one_action(&out, action);
+		create.actions++;
+	}
+	create.header.length = out.length;
+	copy = out.full ? NULL : malloc(out.length);
+	if (copy != NULL) {
+		memcpy(copy, out.bytes, out.length);
+		*copy = create;
+	}
+	return copy;
+}
+
+static struct port *of(struct rte_eth_dev *dev)
+{
+	return DATA(dev, dev_private, struct port *);
+}
+
+static struct viaduct_counter now(const struct rte_flow *flow)
+{
+	const struct viaduct_counter *at;
+	struct viaduct_counter sum = flow->past;
+
+	if (!flow->live || flow->counters == NULL)
+		return sum;
+	at = &flow->counters->at[flow->counter];
+	sum.packets += __atomic_load_n(&at->packets, __ATOMIC_RELAXED) - flow->base.packets;
+	sum.bytes += __atomic_load_n(&at->bytes, __ATOMIC_RELAXED) - flow->base.bytes;
+	return sum;
+}
+
+/* The session that had this flow is over. Under the session's lock, as all below. */
+void flow_lost(struct rte_flow *flow)
+{
+	flow->past = now(flow);
+	flow->live = false;
+	counters_release(flow->counters);
+	flow->counters = NULL;
+}
+
+/* Asks for a flow. Returns 0, or an errno with the reason in `answer`. */
+static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
+{
+	struct session *session = flow->port->session;
+	int error;
+
+	flow->request->port = flow->port->handle;
+	error = session_ask(session, flow->request, flow->request->header.length, answer, NULL);
+	if (error != 0) {
+		snprintf(answer->text, sizeof(answer->text), "viaductd: %s", strerror(error));
+		return error;
+	}
+	if (answer->status != 0)
+		return answer->status;
+	if (answer->counter >= session->counters->count) {
+		snprintf(answer->text, sizeof(answer->text), "viaductd gave a counter that is not there");
+		return EPROTO;
+	}
+	flow->id = answer->flow;
+	flow->counter = answer->counter;
+	flow->counters = session->counters;
+	flow->counters->users++;
+	flow->base = flow->counters->at[flow->counter];
+	flow->live = true;
+	return 0;
+}
+
+/* Creates a flow again, in another session. If viaductd refuses it now, OVS forwards its packets. */
+void flow_replay(struct rte_flow *flow)
+{
+	struct viaduct_answer answer;
+
+	if (ask_for(flow, &answer) != 0)
+		LOG(INFO, "port %s: a flow is not taken again: %s\n", flow->port->name, answer.text);
+}
+
+static void flow_free(struct rte_flow *flow)
+{
+	LIST_REMOVE(flow, next);
+	counters_release(flow->counters);
+	free(flow->request);
+	free(flow);
+}
+
+void flow_forget_all(struct port *port)
+{
+	while (!LIST_EMPTY(&port->flows))
+		flow_free(LIST_FIRST(&port->flows));
+}
+
+static int refused(struct rte_flow_error *error, int code, const char *text)
+{
+	/* The error has only a pointer; each thread reads its own before the next call. */
+	static __thread char last[VIADUCT_TEXT];
+
+	snprintf(last, sizeof(last), "%s", text);
+	return rte_flow_error_set(error, code, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, last);
+}
+
+static struct rte_flow *flow_create(struct rte_eth_dev *dev, const struct rte_flow_attr *attr,
+				    const struct rte_flow_item pattern[], const struct rte_flow_action actions[],
+				    struct rte_flow_error *error)
+{
+	struct port *port = of(dev);
+	struct viaduct_flow_create *request = encode(attr, pattern, actions);
+	struct rte_flow *flow = calloc(1, sizeof(*flow));
+	struct viaduct_answer answer = {.text = "not connected to viaductd"};
+	int code = ENOTCONN;
+
+	if (request == NULL || flow == NULL) {
+		free(request);
+		free(flow);
+		refused(error, ENOMEM, "no memory, or a flow that is too long for a message");
+		return NULL;
+	}
+	flow->port = port;
+	flow->request = request;
+	pthread_mutex_lock(&port->session->lock);
+	if (port->open)
+		code = ask_for(flow, &answer);
+	if (code == 0)
+		LIST_INSERT_HEAD(&port->flows, flow, next);
+	pthread_mutex_unlock(&port->session->lock);
+	if (code != 0) {
+		free(request);
+		free(flow);
+		refused(error, code, answer.text);
+		return NULL;
+	}
+	return flow;
+}
+
+/* A flow that no session has any more is gone for viaductd as well. */
+static int flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct rte_flow_error *error)
+{
+	struct session *session = of(dev)->session;
+	struct viaduct_flow_destroy request = {.header.kind = VIADUCT_FLOW_DESTROY};
+	struct viaduct_answer answer;
+
+	(void)error;
+	pthread_mutex_lock(&session->lock);
+	request.flow = flow->id;
+	if (flow->live)
+		session_ask(session, &request, sizeof(request), &answer, NULL);
+	flow_free(flow);
+	pthread_mutex_unlock(&session->lock);
+	return 0;
+}
+
+static int flow_flush(struct rte_eth_dev *dev, struct rte_flow_error *error)
+{
+	struct port *port = of(dev);
+	struct viaduct_port request = {.header.kind = VIADUCT_FLOW_FLUSH, .port = port->handle};
+	struct viaduct_answer answer;
+
+	(void)error;
+	pthread_mutex_lock(&port->session->lock);
+	if (port->open)
+		session_ask(port->session, &request, sizeof(request), &answer, NULL);
+	flow_forget_all(port);
+	pthread_mutex_unlock(&port->session->lock);
+	return 0;
+}
+
+static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const struct rte_flow_action *actions, void *data,
+		      struct rte_flow_error *error)
+{
+	struct session *session = of(dev)->session;
+	struct rte_flow_query_count *count = data;
+
+	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++) {
+		struct viaduct_counter seen;
+
+		if (actions->type == RTE_FLOW_ACTION_TYPE_VOID)
+			continue;
+		if (actions->type != RTE_FLOW_ACTION_TYPE_COUNT)
+			return refused(error, ENOTSUP, "only counters can be queried");
+		pthread_mutex_lock(&session->lock);
+		seen = now(flow);
+		if (count->reset) {
+			flow->past.packets -= seen.packets;
+			flow->past.bytes -= seen.bytes;
+		}
+		pthread_mutex_unlock(&session->lock);
+		count->hits = seen.packets;
+		count->bytes = seen.bytes;
+		count->hits_set = 1;
+		count->bytes_set = 1;
+	}
+	return 0;
+}
+
+/* The functions for DPDK, in its structure of this version. */
+const struct rte_flow_ops *flow_ops(void)
+{
+	static uint64_t ops[VIADUCT_SIZE_rte_flow_ops / 8];
+
+	MEMBER(rte_flow_ops, ops, create, void *) = flow_create;
+	MEMBER(rte_flow_ops, ops, destroy, void *) = flow_destroy;
+	MEMBER(rte_flow_ops, ops, flush, void *) = flow_flush;
+	MEMBER(rte_flow_ops, ops, query, void *) = flow_query;
+	return (const void *)ops;
+}

@@ -1,0 +1,283 @@
+/* The rings between OVS and viaductd: packets that no flow of viaductd's decides, and those that OVS sends. */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <rte_ip.h>
+#include <rte_mbuf.h>
+#include <rte_tcp.h>
+#include <rte_udp.h>
+
+#include "viaduct.h"
+
+/* Maps a port's memory; the bell is its own then. NULL: not what viaductd should give, or no memory. */
+struct rings *rings_map(int file, int bell, uint32_t slots)
+{
+	struct rings *rings;
+	uint8_t *at;
+
+	if (slots == 0 || slots > 1 << 16 || (slots & (slots - 1)) != 0)
+		return NULL;
+	rings = calloc(1, sizeof(*rings));
+	if (rings == NULL)
+		return NULL;
+	rings->length = VIADUCT_FILE(slots);
+	rings->memory = mmap(NULL, rings->length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (rings->memory == MAP_FAILED) {
+		free(rings);
+		return NULL;
+	}
+	at = rings->memory;
+	rings->page = (void *)at;
+	rings->slots = slots;
+	rings->bell = bell;
+	at += VIADUCT_PAGE;
+	for (int i = 0; i < 2; i++) {
+		struct ring *ring = i == 0 ? &rings->rx : &rings->tx;
+
+		ring->shared = (void *)at;
+		ring->packets = (void *)(at + sizeof(struct viaduct_ring));
+		at += VIADUCT_RING(slots);
+	}
+	rings->rx.slots = at;
+	rings->tx.slots = at + (size_t)slots * VIADUCT_SLOT;
+	return rings;
+}
+
+static void wait_for(struct queue *queue)
+{
+	while (atomic_load(&queue->busy) != 0)
+		sched_yield();
+}
+
+/* Gives a port other rings, or none, and unmaps the old ones once no thread uses them. Under the session's lock. */
+void rings_put(struct port *port, struct rings *rings)
+{
+	struct rings *old = atomic_exchange(&port->rings, rings);
+
+	if (old == NULL)
+		return;
+	wait_for(&port->rx);
+	wait_for(&port->tx);
+	port_add_counts(&port->past, old->page);
+	munmap(old->memory, old->length);
+	close(old->bell);
+	free(old);
+}
+
+/* The rings for a burst, which stay mapped until `leave`. */
+static struct rings *enter(struct queue *queue)
+{
+	atomic_store(&queue->busy, 1);
+	return atomic_load(&queue->port->rings);
+}
+
+static void leave(struct queue *queue)
+{
+	atomic_store_explicit(&queue->busy, 0, memory_order_release);
+}
+
+static uint32_t slots_of(uint32_t length)
+{
+	return (length + VIADUCT_SLOT - 1) / VIADUCT_SLOT;
+}
+
+/* Copies bytes from or to slots, which may go on at the start of the ring. */
+static void copy(struct ring *ring, uint32_t slots, uint32_t at, void *bytes, uint32_t length, bool out)
+{
+	uint32_t size = slots * VIADUCT_SLOT, first;
+
+	at %= size;
+	first = RTE_MIN(length, size - at);
+	if (out) {
+		rte_memcpy(bytes, ring->slots + at, first);
+		memcpy((uint8_t *)bytes + first, ring->slots, length - first);
+	} else {
+		rte_memcpy(ring->slots + at, bytes, first);
+		memcpy(ring->slots, (uint8_t *)bytes + first, length - first);
+	}
+}
+
+/* Takes a packet of `length` bytes from the ring into mbufs; NULL if there are none. */
+static struct rte_mbuf *take(struct queue *queue, struct rings *rings, uint32_t length)
+{
+	uint32_t at = (rings->rx.next & (rings->slots - 1)) * VIADUCT_SLOT, done = 0;
+	struct rte_mbuf *head = NULL, *last = NULL;
+
+	while (done < length) {
+		struct rte_mbuf *mbuf = rte_pktmbuf_alloc(queue->pool);
+		uint32_t part;
+
+		if (mbuf == NULL) {
+			rte_pktmbuf_free(head);
+			return NULL;
+		}
+		part = RTE_MIN(length - done, (uint32_t)rte_pktmbuf_tailroom(mbuf));
+		copy(&rings->rx, rings->slots, at + done, rte_pktmbuf_mtod(mbuf, void *), part, true);
+		mbuf->data_len = part;
+		done += part;
+		if (head == NULL) {
+			head = mbuf;
+			head->port = DATA(queue->port->dev, port_id, uint16_t);
+		} else {
+			last->next = mbuf;
+			head->nb_segs++;
+		}
+		last = mbuf;
+	}
+	head->pkt_len = length;
+	return head;
+}
+
+uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
+{
+	struct queue *queue = argument;
+	struct rings *rings = enter(queue);
+	uint16_t done = 0;
+
+	if (rings != NULL) {
+		struct ring *ring = &rings->rx;
+		uint32_t ready = __atomic_load_n(&ring->shared->tail, __ATOMIC_ACQUIRE) - ring->next;
+		bool scatter = DATA(queue->port->dev, dev_conf, struct rte_eth_conf).rxmode.offloads &
+			       RTE_ETH_RX_OFFLOAD_SCATTER;
+
+		/* More cannot be there: then this is not the ring that it was. */
+		if (unlikely(ready > rings->slots))
+			ready = 0;
+		while (done < count && ready > 0) {
+			uint32_t length = ring->packets[ring->next & (rings->slots - 1)].length;
+			uint32_t slots = slots_of(length);
+			struct rte_mbuf *mbuf;
+
+			if (unlikely(slots == 0 || slots > ready)) {
+				queue->errors++;
+				ring->next += ready;
+				break;
+			}
+			if (unlikely(!scatter && length > (uint32_t)rte_pktmbuf_data_room_size(queue->pool) -
+								   RTE_PKTMBUF_HEADROOM)) {
+				queue->errors++;
+			} else if (likely((mbuf = take(queue, rings, length)) != NULL)) {
+				packets[done++] = mbuf;
+				queue->bytes += length;
+			} else {
+				queue->no_memory++;
+				break;
+			}
+			ring->next += slots;
+			ready -= slots;
+		}
+		queue->packets += done;
+		__atomic_store_n(&ring->shared->head, ring->next, __ATOMIC_RELEASE);
+	}
+	leave(queue);
+	return done;
+}
+
+#define L4_SUMS (RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_TCP_SEG)
+
+/* Says in the ring what of a packet is left to finish. Its headers are at `head`, a copy. An IPv4 checksum is finished
+ * here. */
+static void leave_unfinished(const struct rte_mbuf *mbuf, struct viaduct_packet *packet, uint8_t *head, uint32_t length)
+{
+	uint32_t l3 = mbuf->l2_len, l4 = l3 + mbuf->l3_len, at;
+	uint64_t flags = mbuf->ol_flags, sum = flags & RTE_MBUF_F_TX_L4_MASK;
+	bool tso = flags & RTE_MBUF_F_TX_TCP_SEG, v4 = flags & RTE_MBUF_F_TX_IPV4;
+	uint16_t pseudo;
+
+	if (l4 + sizeof(struct rte_tcp_hdr) > RTE_MIN(length, (uint32_t)VIADUCT_SLOT) && l4 + 8 > length)
+		return;
+	if (flags & RTE_MBUF_F_TX_IP_CKSUM && v4) {
+		struct rte_ipv4_hdr *ip = (void *)(head + l3);
+
+		ip->hdr_checksum = 0;
+		ip->hdr_checksum = rte_ipv4_cksum(ip);
+	}
+	if (!tso && sum != RTE_MBUF_F_TX_TCP_CKSUM && sum != RTE_MBUF_F_TX_UDP_CKSUM)
+		return;
+	at = !tso && sum == RTE_MBUF_F_TX_UDP_CKSUM ? offsetof(struct rte_udp_hdr, dgram_cksum)
+						     : offsetof(struct rte_tcp_hdr, cksum);
+	/* Of the whole length, for segments as well (VIRTIO 1.2, 5.1.6.2), whatever OVS put there. */
+	pseudo = v4 ? rte_ipv4_phdr_cksum((void *)(head + l3), 0) : rte_ipv6_phdr_cksum((void *)(head + l3), 0);
+	memcpy(head + l4 + at, &pseudo, sizeof(pseudo));
+	packet->flags = VIADUCT_NEEDS_CSUM;
+	packet->csum_start = l4;
+	packet->csum_offset = at;
+	if (tso) {
+		packet->gso_type = v4 ? VIADUCT_GSO_TCPV4 : VIADUCT_GSO_TCPV6;
+		packet->gso_size = mbuf->tso_segsz;
+		packet->header_length = l4 + mbuf->l4_len;
+	}
+}
+
+/* Puts a packet into the ring, whose slots are free. */
+static void put(struct rings *rings, const struct rte_mbuf *mbuf)
+{
+	struct ring *ring = &rings->tx;
+	uint32_t index = ring->next & (rings->slots - 1), at = index * VIADUCT_SLOT;
+	struct viaduct_packet *packet = &ring->packets[index];
+
+	*packet = (struct viaduct_packet){.length = mbuf->pkt_len};
+	for (const struct rte_mbuf *part = mbuf; part != NULL; part = part->next) {
+		copy(ring, rings->slots, at, rte_pktmbuf_mtod(part, void *), part->data_len, false);
+		at += part->data_len;
+	}
+	if (unlikely(mbuf->ol_flags & (L4_SUMS | RTE_MBUF_F_TX_IP_CKSUM)))
+		leave_unfinished(mbuf, packet, ring->slots + index * VIADUCT_SLOT, mbuf->pkt_len);
+	ring->next += slots_of(mbuf->pkt_len);
+}
+
+/* Publishes what was put, and wakes viaductd if it sleeps. */
+static void publish(struct rings *rings)
+{
+	struct viaduct_ring *shared = rings->tx.shared;
+
+	__atomic_store_n(&shared->tail, rings->tx.next, __ATOMIC_RELEASE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&shared->asleep, __ATOMIC_RELAXED) != 0 &&
+	    __atomic_exchange_n(&shared->asleep, 0, __ATOMIC_RELAXED) != 0) {
+		/* If it is full, viaductd is being woken already. */
+		ssize_t sent = send(rings->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+		(void)sent;
+	}
+}
+
+/* Without viaductd, packets are dropped here: OVS counts them as sent, as by a link that has just gone down. */
+uint16_t ring_send(void *argument, struct rte_mbuf **packets, uint16_t count)
+{
+	struct queue *queue = argument;
+	struct rings *rings = enter(queue);
+	uint16_t done = 0;
+
+	if (rings != NULL) {
+		struct ring *ring = &rings->tx;
+		uint32_t used = ring->next - __atomic_load_n(&ring->shared->head, __ATOMIC_ACQUIRE);
+		uint32_t room = used > rings->slots ? 0 : rings->slots - used, before = ring->next;
+
+		for (; done < count; done++) {
+			uint32_t slots = slots_of(packets[done]->pkt_len);
+
+			if (slots > room)
+				break;
+			room -= slots;
+			if (slots == 0)
+				continue;
+			put(rings, packets[done]);
+			queue->bytes += packets[done]->pkt_len;
+		}
+		if (ring->next != before)
+			publish(rings);
+		queue->packets += done;
+	} else {
+		done = count;
+		queue->errors += count;
+	}
+	leave(queue);
+	for (uint16_t i = 0; i < done; i++)
+		rte_pktmbuf_free(packets[i]);
+	return done;
+}

@@ -1,0 +1,335 @@
+/* The session with viaductd: requests, and a thread that connects again when it ended. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "viaduct.h"
+
+/* How long viaductd may take to answer, seconds. */
+#define PATIENCE 5
+/* Pauses between attempts to connect, milliseconds: the first and the longest. */
+#define PAUSE_FIRST 50
+#define PAUSE_LONGEST 2000
+
+static LIST_HEAD(, session) sessions = LIST_HEAD_INITIALIZER(sessions);
+static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void close_files(int *files)
+{
+	for (int i = 0; i < 2; i++) {
+		if (files[i] >= 0)
+			close(files[i]);
+		files[i] = -1;
+	}
+}
+
+/* Receives an answer, with up to two files. Returns 0 or an errno. */
+static int receive(int from, struct viaduct_answer *answer, int *files)
+{
+	union {
+		char bytes[CMSG_SPACE(2 * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec part = {answer, sizeof(*answer)};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	ssize_t got;
+
+	do
+		got = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+	while (got < 0 && errno == EINTR);
+	if (got < 0)
+		return errno;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c != NULL; c = CMSG_NXTHDR(&message, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		memcpy(files, CMSG_DATA(c), (count < 2 ? count : 2) * sizeof(int));
+	}
+	answer->text[sizeof(answer->text) - 1] = 0;
+	return got == sizeof(*answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ? 0 : EPROTO;
+}
+
+/* Sends a request and waits for its answer, under the lock. `files` gets two descriptors, or -1; without it they are
+ * closed. Returns 0 if there is an answer, whatever it says; else an errno, and the session is over. */
+int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files)
+{
+	struct viaduct_header *header = request;
+	int got[2] = {-1, -1}, error = 0;
+
+	header->length = length;
+	if (session->socket < 0 || session->broken)
+		return ENOTCONN;
+	if (send(session->socket, request, length, MSG_NOSIGNAL) < 0)
+		error = errno;
+	else
+		error = receive(session->socket, answer, got);
+	if (error != 0) {
+		LOG(WARNING, "%s: the session is over: %s\n", session->path, strerror(error));
+		session->broken = true;
+		shutdown(session->socket, SHUT_RDWR); /* the thread sees that */
+	}
+	if (error == 0 && files != NULL)
+		memcpy(files, got, sizeof(got));
+	else
+		close_files(got);
+	return error;
+}
+
+void counters_release(struct counters *counters)
+{
+	if (counters == NULL || --counters->users > 0)
+		return;
+	munmap((void *)(uintptr_t)counters->at, (size_t)counters->count * sizeof(*counters->at));
+	free(counters);
+}
+
+/* Maps the counters of a new session. */
+static int counters_map(struct session *session, int file, uint32_t count)
+{
+	struct counters *counters = calloc(1, sizeof(*counters));
+	void *at = MAP_FAILED;
+
+	if (counters != NULL && count > 0)
+		at = mmap(NULL, (size_t)count * sizeof(struct viaduct_counter), PROT_READ, MAP_SHARED, file, 0);
+	if (at == MAP_FAILED) {
+		free(counters);
+		return ENOMEM;
+	}
+	*counters = (struct counters){.at = at, .count = count, .users = 1};
+	session->counters = counters;
+	return 0;
+}
+
+static int say_hello(struct session *session)
+{
+	struct viaduct_hello hello = {
+		.header.kind = VIADUCT_HELLO,
+		.magic = VIADUCT_MAGIC,
+		.version = VIADUCT_VERSION,
+		.pid = getpid(),
+	};
+	struct viaduct_answer answer;
+	int files[2] = {-1, -1}, error;
+
+	snprintf(hello.dpdk, sizeof(hello.dpdk), "%s", rte_version());
+	error = session_ask(session, &hello, sizeof(hello), &answer, files);
+	if (error == 0 && answer.status != 0) {
+		LOG(ERR, "%s: %s\n", session->path, answer.text);
+		error = answer.status;
+	}
+	if (error == 0)
+		error = files[0] < 0 ? EPROTO : counters_map(session, files[0], answer.counters);
+	close_files(files);
+	return error;
+}
+
+/* Opens a port in the session. Returns 0 or an errno; viaductd's reason is logged once. */
+static int open_port(struct session *session, struct port *port)
+{
+	struct viaduct_port_open open = {.header.kind = VIADUCT_PORT_OPEN, .port = port->handle};
+	struct viaduct_answer answer;
+	struct rings *rings;
+	int files[2] = {-1, -1}, error;
+
+	memcpy(open.name, port->name, sizeof(open.name));
+	error = session_ask(session, &open, sizeof(open), &answer, files);
+	if (error != 0)
+		return error;
+	if (answer.status != 0) {
+		if (!port->refused)
+			LOG(ERR, "port %s: %s\n", port->name, answer.text);
+		port->refused = true;
+		close_files(files);
+		return answer.status;
+	}
+	rings = files[0] < 0 || files[1] < 0 ? NULL : rings_map(files[0], files[1], answer.slots);
+	if (rings == NULL) {
+		close_files(files);
+		return EPROTO;
+	}
+	close(files[0]);
+	memcpy(port->mac.addr_bytes, answer.mac, sizeof(answer.mac));
+	port->refused = false;
+	port->open = true;
+	memset(&port->base, 0, sizeof(port->base));
+	rings_put(port, rings);
+	return 0;
+}
+
+/* Connects and says hello. Returns 0 or an errno. */
+static int start(struct session *session)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval patience = {.tv_sec = PATIENCE};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), error;
+
+	if (fd < 0)
+		return errno;
+	memcpy(address.sun_path, session->path, sizeof(address.sun_path));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		error = errno;
+		close(fd);
+		return error;
+	}
+	session->socket = fd;
+	session->broken = false;
+	error = say_hello(session);
+	if (error != 0) {
+		close(fd);
+		session->socket = -1;
+	}
+	return error;
+}
+
+/* Opens all ports again, and creates all flows again. A port that is refused is tried again later. */
+static bool resume(struct session *session)
+{
+	struct port *port;
+	struct rte_flow *flow;
+	bool all = true;
+
+	LIST_FOREACH (port, &session->ports, next)
+		if (!port->open && open_port(session, port) != 0)
+			all = false;
+	/* After all ports: flows name others. */
+	LIST_FOREACH (port, &session->ports, next)
+		LIST_FOREACH (flow, &port->flows, next)
+			if (port->open && !flow->live)
+				flow_replay(flow);
+	return all;
+}
+
+/* The session is over: links are down, and OVS forwards what it can. */
+static void end(struct session *session)
+{
+	struct port *port;
+	struct rte_flow *flow;
+
+	LIST_FOREACH (port, &session->ports, next) {
+		LIST_FOREACH (flow, &port->flows, next)
+			flow_lost(flow);
+		rings_put(port, NULL);
+		port->open = false;
+	}
+	counters_release(session->counters);
+	session->counters = NULL;
+	close(session->socket);
+	session->socket = -1;
+	session->broken = false;
+}
+
+static void *run(void *argument)
+{
+	struct session *session = argument;
+	int pause = PAUSE_FIRST;
+
+	for (;;) {
+		struct pollfd socket = {.events = POLLRDHUP};
+		bool all = false;
+
+		pthread_mutex_lock(&session->lock);
+		if (session->socket < 0 && start(session) == 0)
+			LOG(NOTICE, "%s: connected again\n", session->path);
+		if (session->socket >= 0)
+			all = resume(session);
+		if (session->socket >= 0)
+			pause = all ? PAUSE_FIRST : PAUSE_LONGEST;
+		socket.fd = session->socket;
+		pthread_mutex_unlock(&session->lock);
+
+		/* Nobody else closes the socket. */
+		if (poll(&socket, 1, all ? -1 : pause) > 0 && socket.revents != 0) {
+			pthread_mutex_lock(&session->lock);
+			LOG(WARNING, "%s: viaductd is gone; links are down until it is back\n", session->path);
+			end(session);
+			pthread_mutex_unlock(&session->lock);
+			pause = PAUSE_FIRST;
+		} else if (socket.fd < 0 && pause < PAUSE_LONGEST) {
+			pause *= 2;
+		}
+	}
+	return NULL;
+}
+
+/* The session by this socket, which is made if there is none. NULL: no memory, or the path is too long. */
+struct session *session_find(const char *path)
+{
+	struct session *session;
+	pthread_t thread;
+	sigset_t all, before;
+
+	pthread_mutex_lock(&sessions_lock);
+	LIST_FOREACH (session, &sessions, next)
+		if (strcmp(session->path, path) == 0)
+			goto out;
+	if (strlen(path) >= sizeof(session->path) || (session = calloc(1, sizeof(*session))) == NULL)
+		goto out;
+	strcpy(session->path, path);
+	pthread_mutex_init(&session->lock, NULL);
+	session->socket = -1;
+	if (start(session) != 0)
+		LOG(WARNING, "%s: viaductd does not answer; trying again\n", path);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (pthread_create(&thread, NULL, run, session) == 0) {
+		pthread_setname_np(thread, "viaduct");
+		pthread_detach(thread);
+		LIST_INSERT_HEAD(&sessions, session, next);
+	} else {
+		if (session->socket >= 0)
+			close(session->socket);
+		free(session);
+		session = NULL;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+out:
+	pthread_mutex_unlock(&sessions_lock);
+	return session;
+}
+
+/* Takes a new port. Without viaductd it stays closed until that comes. Returns 0, or an errno if it is refused. */
+int session_add(struct session *session, struct port *port)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&session->lock);
+	port->session = session;
+	if (session->socket >= 0 && !session->broken) {
+		error = open_port(session, port);
+		if (session->broken)
+			error = 0;
+	}
+	if (error == 0)
+		LIST_INSERT_HEAD(&session->ports, port, next);
+	pthread_mutex_unlock(&session->lock);
+	return error;
+}
+
+/* Closes a port, with its flows. */
+void session_remove(struct port *port)
+{
+	struct session *session = port->session;
+	struct viaduct_port close = {.header.kind = VIADUCT_PORT_CLOSE};
+	struct viaduct_answer answer;
+
+	pthread_mutex_lock(&session->lock);
+	LIST_REMOVE(port, next);
+	flow_forget_all(port);
+	rings_put(port, NULL);
+	close.port = port->handle;
+	if (port->open)
+		session_ask(session, &close, sizeof(close), &answer, NULL);
+	port->open = false;
+	pthread_mutex_unlock(&session->lock);
+}

@@ -1,0 +1,115 @@
+/* The driver's own structures. */
+#ifndef VIADUCT_H
+#define VIADUCT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include <rte_log.h>
+
+#include "abi.h"
+#include "protocol.h"
+
+extern int viaduct_log;
+#define LOG(level, ...) rte_log(RTE_LOG_##level, viaduct_log, "viaduct: " __VA_ARGS__)
+
+/* The counters of one session, which flows of that session still read when it has ended. */
+struct counters {
+	const struct viaduct_counter *at;
+	uint32_t count;
+	uint32_t users;
+};
+
+/* One direction of a port's rings. */
+struct ring {
+	struct viaduct_ring *shared;
+	struct viaduct_packet *packets;
+	uint8_t *slots;
+	uint32_t next; /* the slot that this side uses next */
+};
+
+/* A port's memory, of one session. */
+struct rings {
+	void *memory;
+	size_t length;
+	const struct viaduct_page *page;
+	uint32_t slots; /* of each ring, a power of two */
+	struct ring rx, tx;
+	int bell;
+};
+
+/* What one thread uses of a port at a time. */
+struct queue {
+	struct port *port;
+	struct rte_mempool *pool;
+	atomic_uint busy; /* in a burst: the rings stay mapped */
+	/* Packets that went through OVS. */
+	uint64_t packets, bytes, errors, no_memory;
+};
+
+struct port {
+	LIST_ENTRY(port) next;
+	struct session *session;
+	struct rte_eth_dev *dev;
+	char name[VIADUCT_NAME];
+	uint32_t handle; /* its number in sessions: that of DPDK */
+	bool open;       /* in this session */
+	bool refused;    /* and that was said */
+	_Atomic(struct rings *) rings;
+	struct queue rx, tx;
+	struct rte_ether_addr mac;
+	LIST_HEAD(, rte_flow) flows;
+	/* Counts of sessions that have ended, and what to subtract. */
+	struct viaduct_page past, base;
+};
+
+/* The way to one viaductd. */
+struct session {
+	LIST_ENTRY(session) next;
+	char path[108];
+	pthread_mutex_t lock; /* guards all below, ports and flows, and lets one request wait for its answer */
+	int socket;           /* -1: not connected. Only the thread closes it */
+	bool broken;          /* the thread is about to */
+	struct counters *counters;
+	LIST_HEAD(, port) ports;
+	uint32_t buffer[VIADUCT_MESSAGE / 4];
+};
+
+struct rte_flow {
+	LIST_ENTRY(rte_flow) next;
+	struct port *port;
+	bool live; /* viaductd has it */
+	uint64_t id;
+	uint32_t counter;
+	struct counters *counters;
+	struct viaduct_counter past, base;
+	struct viaduct_flow_create *request; /* for another session */
+};
+
+/* session.c */
+struct session *session_find(const char *path);
+int session_add(struct session *session, struct port *port);
+void session_remove(struct port *port);
+int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files);
+void counters_release(struct counters *counters);
+
+/* ring.c */
+struct rings *rings_map(int file, int bell, uint32_t slots);
+void rings_put(struct port *port, struct rings *rings);
+uint16_t ring_receive(void *queue, struct rte_mbuf **packets, uint16_t count);
+uint16_t ring_send(void *queue, struct rte_mbuf **packets, uint16_t count);
+
+/* flow.c */
+const struct rte_flow_ops *flow_ops(void);
+void flow_replay(struct rte_flow *flow);
+void flow_lost(struct rte_flow *flow);
+void flow_forget_all(struct port *port);
+
+/* ethdev.c */
+struct port *port_of(uint16_t dpdk_id);
+void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add);
+
+#endif
