@@ -339,7 +339,8 @@ impl Memory {
 
     /// The bytes from `offset` on; `None` if they are not all inside.
     #[inline]
-    pub(crate) fn part(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let fits = offset <= self.len && len <= self.len - offset;
         // SAFETY: within the mapping, or at its end where there are none.
         fits.then(|| unsafe { self.start.add(offset) })

@@ -1,0 +1,55 @@
+//! Numbers of the protocol, as in `ovs-pmd/protocol.h`.
+
+/// Items of a pattern, whose parts are DPDK's structures of that name. 0 is another: the spec is its name.
+pub mod item {
+    pub const ETH: u16 = 1;
+    pub const VLAN: u16 = 2;
+    pub const IPV4: u16 = 3;
+    pub const IPV6: u16 = 4;
+    pub const IPV6_FRAG: u16 = 5;
+    pub const TCP: u16 = 6;
+    pub const UDP: u16 = 7;
+    pub const SCTP: u16 = 8;
+    pub const ICMP: u16 = 9;
+    pub const ICMP6: u16 = 10;
+}
+
+/// Parts of an item that are there.
+pub mod part {
+    pub const SPEC: u16 = 1;
+    pub const MASK: u16 = 2;
+    pub const LAST: u16 = 4;
+}
+
+/// Actions.
+pub mod action {
+    /// Another; its name.
+    pub const OTHER: u16 = 0;
+    pub const COUNT: u16 = 1;
+    pub const DROP: u16 = 2;
+    /// The number of a port; [`super::FOREIGN`] is one of another driver.
+    pub const OUTPUT: u16 = 3;
+    pub const MAC_SRC: u16 = 4;
+    pub const MAC_DST: u16 = 5;
+    pub const IPV4_SRC: u16 = 6;
+    pub const IPV4_DST: u16 = 7;
+    pub const IPV6_SRC: u16 = 8;
+    pub const IPV6_DST: u16 = 9;
+    pub const TTL: u16 = 10;
+    pub const TP_SRC: u16 = 11;
+    pub const TP_DST: u16 = 12;
+    /// The EtherType of the tag.
+    pub const PUSH_VLAN: u16 = 13;
+    pub const VLAN_VID: u16 = 14;
+    pub const VLAN_PCP: u16 = 15;
+    pub const POP_VLAN: u16 = 16;
+    pub const DSCP: u16 = 17;
+    /// Headers to put in front.
+    pub const ENCAP: u16 = 18;
+}
+
+/// In place of a port's number: a port of another driver.
+pub const FOREIGN: u32 = u32::MAX;
+
+/// Attribute of a flow: it may send to other ports of the switch (`transfer`).
+pub const TRANSFER: u32 = 4;

@@ -1,0 +1,296 @@
+//! Messages of drivers, and answers to them: the other side of `ovs-pmd/protocol.h`. All numbers are little-endian.
+
+use crate::kinds::{item, part};
+use std::fmt;
+
+/// "VOVS", the start of a hello.
+const MAGIC: u32 = 0x5356_4f56;
+/// The version of the protocol.
+pub const VERSION: u32 = 1;
+/// Longest message, bytes.
+pub const LONGEST: usize = 8192;
+/// Bytes of a port's name, with its final zero.
+const NAME: usize = 64;
+/// Bytes of the text in an answer, with its final zero.
+const TEXT: usize = 192;
+/// Most items, and most actions, of a flow.
+const MOST_PARTS: usize = 64;
+
+const HELLO: u32 = 1;
+const PORT_OPEN: u32 = 2;
+const PORT_CLOSE: u32 = 3;
+const PORT_MTU: u32 = 4;
+const FLOW_CREATE: u32 = 5;
+const FLOW_DESTROY: u32 = 6;
+const FLOW_FLUSH: u32 = 7;
+
+/// Why a message ends its session: no driver of ours sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    /// It ends too early, or its length is not what it says.
+    #[error("a message whose length is wrong")]
+    Length,
+    /// Its kind is not known.
+    #[error("a message of unknown kind {0}")]
+    Kind(u32),
+    /// A text that is not one.
+    #[error("a name that is not UTF-8, or has no end")]
+    Text,
+    /// A hello without its first word.
+    #[error("not the driver of Viaduct")]
+    Magic,
+    /// Too many items or actions.
+    #[error("a flow with more than {MOST_PARTS} items or actions")]
+    TooMany,
+}
+
+/// What a driver asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The first message.
+    Hello {
+        /// The driver's version of the protocol.
+        version: u32,
+        /// Its process, as it says.
+        pid: u32,
+        /// Its DPDK, in words.
+        dpdk: String,
+    },
+    /// A port is to be open, and have this number in further requests.
+    PortOpen {
+        /// Number.
+        port: u32,
+        /// Name of a guest or wire.
+        name: String,
+    },
+    /// A port is closed, with its flows.
+    PortClose {
+        /// Number.
+        port: u32,
+    },
+    /// OVS takes packets of this length from now on.
+    PortMtu {
+        /// Number.
+        port: u32,
+        /// Bytes of an IP packet.
+        mtu: u32,
+    },
+    /// A new flow.
+    FlowCreate(Create),
+    /// A flow is removed.
+    FlowDestroy {
+        /// Its number.
+        flow: u64,
+    },
+    /// All flows of a port are removed.
+    FlowFlush {
+        /// Number of the port.
+        port: u32,
+    },
+}
+
+/// A flow as a driver sends it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Create {
+    /// Number of its port.
+    pub port: u32,
+    /// Bits of `rte_flow_attr`: 1 ingress, 2 egress, 4 transfer.
+    pub attributes: u32,
+    /// Group.
+    pub group: u32,
+    /// Priority.
+    pub priority: u32,
+    /// What it matches.
+    pub items: Vec<Item>,
+    /// What it does, as kind and bytes.
+    pub actions: Vec<(u16, Vec<u8>)>,
+}
+
+/// An item of a pattern.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Item {
+    /// One of [`item`].
+    pub kind: u16,
+    /// Value, if there is one.
+    pub spec: Option<Vec<u8>>,
+    /// Mask.
+    pub mask: Option<Vec<u8>>,
+    /// Upper end of a range.
+    pub last: Option<Vec<u8>>,
+}
+
+impl Item {
+    /// The name of an item of another kind.
+    pub fn name(&self) -> String {
+        name(self.spec.as_deref().unwrap_or_default())
+    }
+}
+
+/// A name that a driver gives, in words that can be shown.
+pub fn name(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME)]);
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Reads a message from its start.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], BadMessage> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(BadMessage::Length)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadMessage> {
+        let (head, rest) = self.0.split_first_chunk().ok_or(BadMessage::Length)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, BadMessage> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, BadMessage> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// A text in a field of `len` bytes, up to its first zero.
+    fn text(&mut self, len: usize) -> Result<String, BadMessage> {
+        let field = self.bytes(len)?;
+        let end = field.iter().position(|byte| *byte == 0).ok_or(BadMessage::Text)?;
+        let text = std::str::from_utf8(&field[..end]).map_err(|_| BadMessage::Text)?;
+        Ok(text.chars().filter(|c| !c.is_control()).collect())
+    }
+
+    fn item(&mut self) -> Result<Item, BadMessage> {
+        let (kind, parts, len, _) = (self.u16()?, self.u16()?, self.u16()?, self.u16()?);
+        let mut part = |which| -> Result<Option<Vec<u8>>, BadMessage> {
+            let there = parts & which != 0;
+            there.then(|| self.bytes(len.into()).map(<[u8]>::to_vec)).transpose()
+        };
+        Ok(Item { kind, spec: part(part::SPEC)?, mask: part(part::MASK)?, last: part(part::LAST)? })
+    }
+
+    fn action(&mut self) -> Result<(u16, Vec<u8>), BadMessage> {
+        let (kind, len) = (self.u16()?, self.u16()?);
+        Ok((kind, self.bytes(len.into())?.to_vec()))
+    }
+
+    fn create(&mut self) -> Result<Create, BadMessage> {
+        let [port, attributes, group, priority] = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
+        let (items, actions, _) = (usize::from(self.u16()?), usize::from(self.u16()?), self.u32()?);
+        if items.max(actions) > MOST_PARTS {
+            return Err(BadMessage::TooMany);
+        }
+        let items = (0..items).map(|_| self.item()).collect::<Result<_, _>>()?;
+        let actions = (0..actions).map(|_| self.action()).collect::<Result<_, _>>()?;
+        Ok(Create { port, attributes, group, priority, items, actions })
+    }
+
+    fn hello(&mut self) -> Result<Request, BadMessage> {
+        if self.u32()? != MAGIC {
+            return Err(BadMessage::Magic);
+        }
+        let (version, pid, _) = (self.u32()?, self.u32()?, self.u32()?);
+        Ok(Request::Hello { version, pid, dpdk: self.text(32)? })
+    }
+}
+
+impl Request {
+    /// The request in a message.
+    ///
+    /// # Errors
+    /// [`BadMessage`].
+    pub fn decode(message: &[u8]) -> Result<Self, BadMessage> {
+        let mut r = Reader(message);
+        let (kind, length) = (r.u32()?, r.u32()?);
+        if length as usize != message.len() {
+            return Err(BadMessage::Length);
+        }
+        let request = match kind {
+            HELLO => r.hello()?,
+            PORT_OPEN => {
+                let (port, _) = (r.u32()?, r.u32()?);
+                Self::PortOpen { port, name: r.text(NAME)? }
+            }
+            PORT_CLOSE | PORT_MTU | FLOW_FLUSH => {
+                let (port, mtu) = (r.u32()?, r.u32()?);
+                match kind {
+                    PORT_CLOSE => Self::PortClose { port },
+                    PORT_MTU => Self::PortMtu { port, mtu },
+                    _ => Self::FlowFlush { port },
+                }
+            }
+            FLOW_CREATE => Self::FlowCreate(r.create()?),
+            FLOW_DESTROY => Self::FlowDestroy { flow: r.array().map(u64::from_le_bytes)? },
+            kind => return Err(BadMessage::Kind(kind)),
+        };
+        if r.0.is_empty() { Ok(request) } else { Err(BadMessage::Length) }
+    }
+}
+
+/// The answer to a request. What is not about it is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// 0, or an errno.
+    pub status: u32,
+    /// Why a flow is refused ([`crate::Refused::number`]).
+    pub reason: u32,
+    /// Number of counters in the file that comes with it.
+    pub counters: u32,
+    /// The port's MTU.
+    pub mtu: u32,
+    /// Slots of each of its rings.
+    pub slots: u32,
+    /// Its address in OVS.
+    pub mac: [u8; 6],
+    /// Index of a flow's counter.
+    pub counter: u32,
+    /// Number of a flow.
+    pub flow: u64,
+    /// What went wrong.
+    pub text: String,
+}
+
+impl Answer {
+    /// Bytes of an answer.
+    pub const LEN: usize = 48 + TEXT;
+
+    /// A refusal.
+    pub fn refuse(errno: rustix::io::Errno, text: impl fmt::Display) -> Self {
+        Self { status: errno.raw_os_error() as u32, text: text.to_string(), ..Self::default() }
+    }
+
+    /// The answer's bytes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        let words = [self.status, self.reason, self.counters, self.mtu, self.slots];
+        for (at, word) in words.into_iter().enumerate() {
+            put(at * 4, &word.to_le_bytes());
+        }
+        put(20, &self.mac);
+        put(28, &self.counter.to_le_bytes());
+        put(40, &self.flow.to_le_bytes());
+        let mut end = self.text.len().min(TEXT - 1);
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        put(48, &self.text.as_bytes()[..end]);
+        out
+    }
+}
+
+/// Bytes of each part of an item; `None` of one that is not known.
+pub const fn item_len(kind: u16) -> Option<usize> {
+    Some(match kind {
+        item::ETH | item::IPV4 | item::TCP => 20,
+        item::VLAN | item::IPV6_FRAG | item::UDP | item::ICMP => 8,
+        item::IPV6 => 44,
+        item::SCTP => 12,
+        item::ICMP6 => 4,
+        _ => return None,
+    })
+}

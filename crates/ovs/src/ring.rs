@@ -1,0 +1,324 @@
+//! The rings between the daemon and a driver: packets in slots of memory that both map (`ovs-pmd/protocol.h`).
+//!
+//! The driver may write anything anywhere at any time. So each index is read once and checked, each packet's
+//! description is read once into a private copy, and payload is only copied ([`Segment`]). What this side needs to go
+//! on it keeps for itself. A ring whose other end breaks the rules loses what is in it, nothing more.
+
+use mem::{Accepts, Offload, Segment, vnet};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use uverbs::{Memory, MemoryError};
+
+/// Bytes of the page at the start.
+const PAGE: usize = 4096;
+/// Bytes of a slot.
+pub const SLOT: usize = 2048;
+/// Slots of each ring.
+pub const SLOTS: u32 = 512;
+/// Bytes of a ring's header, of which the tail is at 0, the request to be woken at 4 and the head at 128.
+const HEADER: usize = 256;
+const ASLEEP: usize = 4;
+const HEAD: usize = 128;
+/// Bytes of a packet's description: its length, and a `virtio_net_hdr` without `num_buffers`.
+const PACKET: usize = 16;
+/// Bytes of a ring.
+const RING: usize = HEADER + SLOTS as usize * PACKET;
+/// Bytes of a ring's slots.
+const DATA: usize = SLOTS as usize * SLOT;
+/// Bytes of all.
+const LEN: usize = PAGE + 2 * (RING + DATA);
+/// Shortest frame: an Ethernet header.
+const SHORTEST: usize = 14;
+/// Longest frame that a driver may send: a large TCP segment.
+const LONGEST: usize = 65_535 + 14 + 2 * 4;
+/// What a driver may leave unfinished: what it claims to OVS.
+const UNFINISHED: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: false };
+
+/// A direction of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the daemon to the driver.
+    ToDriver,
+    /// From the driver to the daemon.
+    FromDriver,
+}
+
+impl Way {
+    const fn ring(self) -> usize {
+        PAGE + self as usize * RING
+    }
+
+    const fn data(self) -> usize {
+        PAGE + 2 * RING + self as usize * DATA
+    }
+}
+
+/// The numbers in the page that a driver reads, from byte 8 on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Packets, bytes and drops of what the port received, then of what was sent by it.
+    pub all: [u64; 6],
+}
+
+/// The memory of one session's port.
+#[derive(Debug)]
+pub struct Rings(Memory);
+
+impl Rings {
+    /// New memory, and the file for the driver.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn create() -> Result<(Self, std::os::fd::OwnedFd), MemoryError> {
+        let (memory, file) = Memory::create("viaduct-ovs", LEN)?;
+        Ok((Self(memory), file))
+    }
+
+    fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        #[allow(clippy::expect_used, reason = "offsets are made of constants and masked indexes")]
+        self.0.part(offset, len).expect("inside the memory of a port")
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: inside the mapping, which lives as long as `self`, and aligned: all offsets are multiples of 4, and
+        // the mapping begins at a page. Both sides access it as an atomic.
+        unsafe { self.at(offset, 4).cast().as_ref() }
+    }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as above, with offsets that are multiples of 8.
+        unsafe { self.at(offset, 8).cast().as_ref() }
+    }
+
+    /// Tells the driver whether the port's link is up, and what it counted.
+    pub fn tell(&self, up: bool, numbers: &Numbers) {
+        self.word(0).store(up.into(), Ordering::Relaxed);
+        for (at, number) in numbers.all.into_iter().enumerate() {
+            self.long(8 + 8 * at).store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// `len` bytes of a packet whose first slot has this index: one piece, or two where it goes on at the start.
+    fn pieces(&self, way: Way, index: u32, len: usize) -> [Segment; 2] {
+        let start = (index & (SLOTS - 1)) as usize * SLOT;
+        let len = len.min(DATA);
+        let first = len.min(DATA - start);
+        [(start, first), (0, len - first)].map(|(at, len)| {
+            // SAFETY: inside the slots of the ring, which stay mapped as long as the ends hold `self`, and so longer
+            // than a burst.
+            unsafe { Segment::new(self.at(way.data() + at, len).as_ptr(), len as u32) }
+        })
+    }
+
+    /// Where the description of the packet with this index is, as two words.
+    fn description(&self, way: Way, index: u32) -> [&AtomicU64; 2] {
+        let at = way.ring() + HEADER + (index & (SLOTS - 1)) as usize * PACKET;
+        [self.long(at), self.long(at + 8)]
+    }
+}
+
+/// Slots of a packet of this length.
+const fn slots_of(len: usize) -> u32 {
+    len.div_ceil(SLOT) as u32
+}
+
+/// The daemon's end of a ring to the driver.
+#[derive(Debug)]
+pub struct Outgoing {
+    rings: Arc<Rings>,
+    /// The slot to fill next; wraps around.
+    next: u32,
+    /// Slots known to be free.
+    free: u32,
+    segments: [Segment; 2],
+}
+
+impl Outgoing {
+    /// The end of a new ring.
+    pub fn new(rings: Arc<Rings>) -> Self {
+        let segments = rings.pieces(Way::ToDriver, 0, 0);
+        Self { rings, next: 0, free: SLOTS, segments }
+    }
+
+    /// Slots that are free. A head that can't be is taken for a full ring.
+    fn look(&mut self) {
+        let head = self.rings.word(Way::ToDriver.ring() + HEAD).load(Ordering::Acquire);
+        self.free = SLOTS.saturating_sub(self.next.wrapping_sub(head));
+    }
+
+    /// Room for a frame; `None` if there is none.
+    pub fn reserve(&mut self, len: usize) -> Option<&[Segment]> {
+        let slots = slots_of(len);
+        if slots > self.free {
+            self.look();
+        }
+        if slots > self.free || slots == 0 {
+            return None;
+        }
+        let [low, high] = self.rings.description(Way::ToDriver, self.next);
+        // Nothing is left unfinished.
+        low.store(len as u64, Ordering::Relaxed);
+        high.store(0, Ordering::Relaxed);
+        self.segments = self.rings.pieces(Way::ToDriver, self.next, len);
+        self.next = self.next.wrapping_add(slots);
+        self.free -= slots;
+        Some(if self.segments[1].is_empty() { &self.segments[..1] } else { &self.segments })
+    }
+
+    /// Shows the driver what was filled.
+    pub fn publish(&self) {
+        self.rings.word(Way::ToDriver.ring()).store(self.next, Ordering::Release);
+    }
+}
+
+/// What comes next in a ring from the driver.
+#[derive(Debug)]
+pub enum Next {
+    /// Nothing.
+    Empty,
+    /// A packet: its pieces, its length, and what is unfinished.
+    Packet([Segment; 2], u32, Offload),
+    /// One that can't be a packet. It is passed over.
+    Malformed,
+}
+
+/// The daemon's end of a ring from the driver.
+#[derive(Debug)]
+pub struct Incoming {
+    rings: Arc<Rings>,
+    /// The slot to take next; wraps around.
+    next: u32,
+    /// Slots known to be filled.
+    ready: u32,
+}
+
+impl Incoming {
+    /// The end of a new ring.
+    pub const fn new(rings: Arc<Rings>) -> Self {
+        Self { rings, next: 0, ready: 0 }
+    }
+
+    fn tail(&self) -> &AtomicU32 {
+        self.rings.word(Way::FromDriver.ring())
+    }
+
+    fn asleep(&self) -> &AtomicU32 {
+        self.rings.word(Way::FromDriver.ring() + ASLEEP)
+    }
+
+    /// The next packet, whose slots stay taken until [`Incoming::give_back`].
+    #[inline]
+    pub fn take(&mut self) -> Next {
+        if self.ready == 0 {
+            // A tail that can't be is what the driver's mistake it is: all that could be there is looked at.
+            self.ready = self.tail().load(Ordering::Acquire).wrapping_sub(self.next).min(SLOTS);
+            if self.ready == 0 {
+                return Next::Empty;
+            }
+        }
+        let [low, high] = self.rings.description(Way::FromDriver, self.next);
+        let words = [low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)].map(u64::to_le_bytes);
+        let described = words.concat();
+        let len = words[0].first_chunk().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
+        let slots = slots_of(len);
+        if slots == 0 || slots > self.ready || len > LONGEST {
+            // Where the next packet begins nobody knows.
+            self.next = self.next.wrapping_add(self.ready);
+            self.ready = 0;
+            return Next::Malformed;
+        }
+        let at = self.next;
+        self.next = at.wrapping_add(slots);
+        self.ready -= slots;
+        let mut header = [0; vnet::VNET_HEADER_SHORT];
+        header.copy_from_slice(&described[4..4 + vnet::VNET_HEADER_SHORT]);
+        match vnet::parse(&header, len, UNFINISHED, vnet::DataValid::Ignore) {
+            Ok(offload) if len >= SHORTEST => {
+                Next::Packet(self.rings.pieces(Way::FromDriver, at, len), len as u32, offload)
+            }
+            _ => Next::Malformed,
+        }
+    }
+
+    /// Returns the slots of what was taken.
+    pub fn give_back(&self) {
+        self.rings.word(Way::FromDriver.ring() + HEAD).store(self.next, Ordering::Release);
+    }
+
+    /// Asks to be woken. True if packets are there already.
+    pub fn arm(&self) -> bool {
+        self.asleep().store(1, Ordering::Relaxed);
+        // Pairs with the driver's: it publishes, then looks whether this side sleeps.
+        fence(Ordering::SeqCst);
+        self.tail().load(Ordering::Acquire) != self.next
+    }
+
+    /// Withdraws that.
+    pub fn disarm(&self) {
+        self.asleep().store(0, Ordering::Relaxed);
+    }
+}
+
+/// The driver's ends of rings, for tests.
+#[cfg(test)]
+pub mod driver {
+    use super::*;
+
+    impl Rings {
+        /// Writes a word.
+        pub fn poke(&self, offset: usize, value: u32) {
+            self.word(offset % LEN & !3).store(value, Ordering::Relaxed);
+        }
+
+        /// Reads one.
+        pub fn word_at(&self, offset: usize) -> u32 {
+            self.word(offset).load(Ordering::Relaxed)
+        }
+
+        /// A driver sends: as `ring_send`.
+        pub fn send(&self, next: &mut u32, frame: &[u8], header: [u8; vnet::VNET_HEADER_SHORT]) -> bool {
+            let head = self.word(Way::FromDriver.ring() + HEAD).load(Ordering::Acquire);
+            if slots_of(frame.len()) > SLOTS - next.wrapping_sub(head) {
+                return false;
+            }
+            let mut bytes = [0; PACKET];
+            bytes[..4].copy_from_slice(&(frame.len() as u32).to_le_bytes());
+            bytes[4..4 + header.len()].copy_from_slice(&header);
+            let [low, high] = self.description(Way::FromDriver, *next);
+            let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            low.store(word(0), Ordering::Relaxed);
+            high.store(word(8), Ordering::Relaxed);
+            mem::scatter(frame, &self.pieces(Way::FromDriver, *next, frame.len()), 0);
+            *next = next.wrapping_add(slots_of(frame.len()));
+            self.word(Way::FromDriver.ring()).store(*next, Ordering::Release);
+            true
+        }
+
+        /// A driver receives: as `ring_receive`.
+        pub fn receive(&self, next: &mut u32) -> Option<Vec<u8>> {
+            let ready = self.word(Way::ToDriver.ring()).load(Ordering::Acquire).wrapping_sub(*next);
+            if ready == 0 {
+                return None;
+            }
+            let len = self.description(Way::ToDriver, *next)[0].load(Ordering::Relaxed) as u32 as usize;
+            assert!(slots_of(len) <= ready && ready <= SLOTS);
+            let mut frame = vec![0; len];
+            mem::gather(&self.pieces(Way::ToDriver, *next, len), 0, &mut frame);
+            *next = next.wrapping_add(slots_of(len));
+            self.word(Way::ToDriver.ring() + HEAD).store(*next, Ordering::Release);
+            Some(frame)
+        }
+
+        /// Whether the daemon asked to be woken.
+        pub fn is_asleep(&self) -> bool {
+            self.word(Way::FromDriver.ring() + ASLEEP).load(Ordering::Relaxed) != 0
+        }
+
+        /// Link and counts as the driver sees them.
+        pub fn told(&self) -> (bool, Numbers) {
+            let all = std::array::from_fn(|at| self.long(8 + 8 * at).load(Ordering::Relaxed));
+            (self.word(0).load(Ordering::Relaxed) == 1, Numbers { all })
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The socket that drivers connect to, and the thread that serves them.
+
+use crate::port::{self, OvsPort, Shared};
+use crate::protocol::{LONGEST, Request};
+use crate::state::{Reply, State, Tables, Times};
+use crate::status::{FlowStatus, Status};
+use mem::{Opened, Port, PortStatus};
+use model::VifId;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, recv, sendmsg,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How often counters and links are told to drivers.
+const TICK: Duration = Duration::from_millis(250);
+/// Most drivers at a time.
+const MOST: usize = 16;
+/// How long nobody is accepted after the kernel ran out of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the service can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// No memory for counters.
+    #[error("counters of flows: {0}")]
+    Memory(#[from] uverbs::MemoryError),
+    /// No event descriptors are left.
+    #[error("{0}")]
+    Kernel(#[from] Errno),
+}
+
+/// What the thread and others share.
+struct Common {
+    state: Mutex<State>,
+    /// Written for the thread to look at what is gone, and whether it is to end.
+    event: OwnedFd,
+    /// Ports that are gone: whoever drops one may hold the state.
+    gone: Mutex<Vec<Arc<Shared>>>,
+    /// The thread is to end.
+    stop: AtomicBool,
+}
+
+impl Common {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gone(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // Fails only if it is readable already.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Ports that are open, and what queues and service share of each.
+type Ports = Vec<(Weak<dyn Port>, Arc<Shared>)>;
+
+/// Serves drivers. Dropping it ends that.
+pub struct Service {
+    common: Arc<Common>,
+    /// The ports that are open.
+    ports: Mutex<Ports>,
+}
+
+impl Service {
+    /// Ports can be opened; nobody is served yet.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn new(tables: Arc<dyn Tables>, times: Times) -> Result<Self, ServiceError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let state = Mutex::new(State::new(tables, times)?);
+        let common = Common { state, event, gone: Mutex::default(), stop: AtomicBool::new(false) };
+        Ok(Self { common: Arc::new(common), ports: Mutex::default() })
+    }
+
+    /// Serves drivers that connect to this socket, from now on. Once.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub fn serve(&self, listener: OwnedFd) -> io::Result<()> {
+        let common = self.common.clone();
+        let thread = Thread { common, listener, sockets: BTreeMap::new(), last: 0, pause: None };
+        std::thread::Builder::new().name("ovs".into()).spawn(move || thread.run()).map(drop)
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the OVS side of a guest or wire. Drivers can open it until the port is dropped.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn open(&self, spec: OvsPort) -> io::Result<Opened> {
+        let (shared, opened) = port::open(spec)?;
+        self.common.state().add_port(shared.clone(), Instant::now());
+        let port: Arc<dyn Port> =
+            Arc::new(Side { port: opened.port, shared: shared.clone(), common: self.common.clone() });
+        let mut ports = self.ports();
+        ports.retain(|(port, _)| port.strong_count() > 0);
+        ports.push((Arc::downgrade(&port), shared));
+        Ok(Opened { port, ..opened })
+    }
+
+    /// The executor has the port of an interface now, perhaps of an OVS side.
+    pub fn attached(&self, vif: VifId, port: &Arc<dyn Port>) {
+        let weak = Arc::downgrade(port);
+        let shared = self.ports().iter().find(|(its, _)| its.ptr_eq(&weak)).map(|(_, shared)| shared.clone());
+        self.common.state().attached(vif, port, shared.as_ref());
+        self.common.wake();
+    }
+
+    /// Drivers and ports.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.common.state().status(Instant::now())
+    }
+
+    /// The flows that drivers made, the oldest first.
+    #[must_use]
+    pub fn flows(&self) -> Vec<FlowStatus> {
+        self.common.state().flows(Instant::now())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.common.stop.store(true, Ordering::Relaxed);
+        self.common.wake();
+    }
+}
+
+/// The port of an OVS side. Drivers lose it when it is dropped.
+struct Side {
+    port: Arc<dyn Port>,
+    shared: Arc<Shared>,
+    common: Arc<Common>,
+}
+
+impl Port for Side {
+    fn status(&self) -> PortStatus {
+        self.port.status()
+    }
+
+    fn is_up(&self) -> bool {
+        self.port.is_up()
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.common.gone().push(self.shared.clone());
+        self.common.wake();
+    }
+}
+
+/// The thread.
+struct Thread {
+    common: Arc<Common>,
+    listener: OwnedFd,
+    sockets: BTreeMap<u64, OwnedFd>,
+    /// Number of the last session.
+    last: u64,
+    /// Nobody is accepted before this time.
+    pause: Option<Instant>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut buffer = vec![0; LONGEST + 1];
+        let mut due = Instant::now();
+        while let Ok((comes, ready)) = self.wait(due) {
+            if self.common.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            self.lose_ports();
+            if comes {
+                self.accept();
+            }
+            for id in ready {
+                self.serve(id, &mut buffer);
+            }
+            let now = Instant::now();
+            if now >= due {
+                self.common.state().tick(now);
+                due = now + TICK;
+            }
+        }
+    }
+
+    /// Ports that are gone are no longer drivers'.
+    fn lose_ports(&mut self) {
+        let gone = std::mem::take(&mut *self.common.gone());
+        let ended = {
+            let mut state = self.common.state();
+            gone.iter().for_each(|port| state.remove_port(port, Instant::now()));
+            state.take_ended()
+        };
+        ended.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// Waits for something to do: whether somebody connects, and which sessions have messages.
+    fn wait(&mut self, due: Instant) -> rustix::io::Result<(bool, Vec<u64>)> {
+        let now = Instant::now();
+        self.pause = self.pause.filter(|end| *end > now);
+        let idle = self.common.state().is_idle() && self.pause.is_none();
+        let left = due.min(self.pause.unwrap_or(due)).saturating_duration_since(now);
+        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let accepts = self.pause.is_none() && self.sockets.len() < MOST;
+        let waiting = if accepts { PollFlags::IN } else { PollFlags::empty() };
+        let mut wanted =
+            vec![PollFd::new(&self.common.event, PollFlags::IN), PollFd::new(&self.listener, waiting)];
+        wanted.extend(self.sockets.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        match poll(&mut wanted, (!idle).then_some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+        let mut is_ready = wanted.iter().map(|one| !one.revents().is_empty());
+        let (woken, comes) = (is_ready.next() == Some(true), is_ready.next() == Some(true));
+        let ready =
+            self.sockets.keys().zip(is_ready).filter(|(_, ready)| *ready).map(|(id, _)| *id).collect();
+        if woken {
+            let _ = rustix::io::read(&self.common.event, &mut [0_u8; 8][..]);
+        }
+        Ok((comes && accepts, ready))
+    }
+
+    fn accept(&mut self) {
+        let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => return,
+            Err(error) => {
+                tracing::warn!(%error, "a driver of Open vSwitch is not accepted");
+                self.pause = Some(Instant::now() + PAUSE);
+                return;
+            }
+        };
+        let Ok(peer) = uverbs::peer(&socket) else { return };
+        self.last += 1;
+        tracing::info!(
+            session = self.last,
+            pid = peer.pid,
+            uid = peer.uid,
+            "a driver of Open vSwitch connects"
+        );
+        self.common.state().begin(self.last, peer, Instant::now());
+        self.sockets.insert(self.last, socket);
+    }
+
+    /// Takes one message of a session, so that others get their turn.
+    fn serve(&mut self, id: u64, buffer: &mut [u8]) {
+        let Some(socket) = self.sockets.get(&id) else { return };
+        // Files that come with it are closed by the kernel: there is no room for them.
+        let len = match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((_, len @ 1..)) => len,
+            Err(Errno::INTR | Errno::AGAIN) => return,
+            Ok(_) | Err(_) => {
+                tracing::info!(session = id, "a driver of Open vSwitch is gone; its flows go on without it");
+                return self.end(id);
+            }
+        };
+        let reply = match Request::decode(&buffer[..len]) {
+            Ok(request) => self.common.state().handle(id, request, Instant::now()),
+            Err(error) => {
+                tracing::warn!(session = id, "a driver of Open vSwitch is disconnected: {error}");
+                return self.end(id);
+            }
+        };
+        if let Err(error) = answer(socket, &reply) {
+            tracing::warn!(session = id, %error, "a driver of Open vSwitch does not take answers");
+            self.end(id);
+        }
+    }
+
+    fn end(&mut self, id: u64) {
+        self.common.state().end(id, Instant::now());
+        self.sockets.remove(&id);
+    }
+}
+
+/// Sends an answer, without waiting for the driver.
+fn answer(socket: &OwnedFd, reply: &Reply) -> rustix::io::Result<()> {
+    let files: Vec<BorrowedFd<'_>> = reply.files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    let bytes = reply.answer.encode();
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags))?;
+    Ok(())
+}

@@ -1,0 +1,466 @@
+//! Sessions, ports and flows, and what requests do to them. Knows no sockets.
+
+use crate::counters::Page;
+use crate::encoding;
+use crate::flows::{Flows, Held, Owner, Plan, sends_to};
+use crate::port::Shared;
+use crate::protocol::{Answer, Create, Request, VERSION};
+use crate::refused::Refused;
+use crate::ring::{Numbers, Rings, SLOTS};
+use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
+use executor::{Counters, VifCounters};
+use mem::Port;
+use model::VifId;
+use model::ovs::{Change, MAX_COUNTERS};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Smallest and largest MTU that a driver may set, bytes.
+const MTUS: std::ops::RangeInclusive<u32> = 68..=9216;
+
+/// What the service needs of the executor and its tables.
+pub trait Tables: Send + Sync {
+    /// Changes flows; returns once removals bind.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    fn apply(&self, changes: &[Change]) -> Result<(), String>;
+    /// Counters of flows, by index.
+    fn counts(&self, counters: &[u32]) -> Vec<Counters>;
+    /// The guest or wire whose OVS side this interface is.
+    fn port_of(&self, side: VifId) -> Option<VifId>;
+    /// Counters of an interface.
+    fn vif_counters(&self, vif: VifId) -> VifCounters;
+}
+
+/// How long flows live without a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// After a session opened their port and did not make them again.
+    pub sweep: Duration,
+    /// Without a session that opens their port.
+    pub stale: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { sweep: Duration::from_secs(20), stale: Duration::from_secs(300) }
+    }
+}
+
+/// A port.
+struct Entry {
+    shared: Arc<Shared>,
+    /// The guest or wire, and its OVS side, once the executor has that.
+    vif: Option<VifId>,
+    side: Option<VifId>,
+    session: Option<u64>,
+    /// When flows that no session has made again are removed.
+    sweep: Option<Instant>,
+}
+
+/// A driver.
+struct Session {
+    status: SessionStatus,
+    since: Instant,
+    has_said_hello: bool,
+    /// Names of its ports, by its numbers.
+    ports: BTreeMap<u32, String>,
+}
+
+/// What goes to the driver.
+pub struct Reply {
+    /// The answer.
+    pub answer: Answer,
+    /// Files that go with it.
+    pub files: Vec<OwnedFd>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { answer, files: Vec::new() }
+    }
+}
+
+/// See above.
+pub struct State {
+    tables: Arc<dyn Tables>,
+    times: Times,
+    page: Page,
+    ports: BTreeMap<String, Entry>,
+    /// The ports of all interfaces, for their links.
+    devices: HashMap<VifId, Weak<dyn Port>>,
+    sessions: BTreeMap<u64, Session>,
+    flows: Flows,
+    /// Sessions that must end, because a port of theirs is gone: their drivers then open all ports again.
+    ended: Vec<u64>,
+    refused: BTreeMap<(String, &'static str), (u64, String)>,
+}
+
+impl State {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    /// No memory for counters.
+    pub fn new(tables: Arc<dyn Tables>, times: Times) -> Result<Self, uverbs::MemoryError> {
+        Ok(Self {
+            tables,
+            times,
+            page: Page::new()?,
+            ports: BTreeMap::new(),
+            devices: HashMap::new(),
+            sessions: BTreeMap::new(),
+            flows: Flows::default(),
+            ended: Vec::new(),
+            refused: BTreeMap::new(),
+        })
+    }
+
+    /// A port can be opened from now on. One of that name is gone.
+    pub fn add_port(&mut self, shared: Arc<Shared>, now: Instant) {
+        let name = shared.spec.name.clone();
+        if let Some(old) = self.ports.get(&name).map(|entry| entry.shared.clone()) {
+            self.remove_port(&old, now);
+        }
+        self.ports.insert(name, Entry { shared, vif: None, side: None, session: None, sweep: None });
+    }
+
+    /// The executor has the port of this interface.
+    pub fn attached(&mut self, vif: VifId, port: &Arc<dyn Port>, side_of: Option<&Arc<Shared>>) {
+        self.devices.retain(|_, device| device.strong_count() > 0);
+        self.devices.insert(vif, Arc::downgrade(port));
+        if let Some(shared) = side_of
+            && let Some(entry) = self.ports.get_mut(&shared.spec.name)
+        {
+            (entry.vif, entry.side) = (self.tables.port_of(vif), Some(vif));
+        }
+    }
+
+    /// A port is gone, and with it its flows and those that send to it. The session that had it ends.
+    pub fn remove_port(&mut self, shared: &Arc<Shared>, now: Instant) {
+        let name = &shared.spec.name;
+        if !self.ports.get(name).is_some_and(|entry| Arc::ptr_eq(&entry.shared, shared)) {
+            return;
+        }
+        let Some(entry) = self.ports.remove(name) else { return };
+        if let Some(vif) = entry.vif {
+            let all = self.flows.find(|held| held.flow.port == vif || sends_to(&held.flow, vif));
+            self.remove(&all, now);
+        }
+        self.ended.extend(entry.session);
+    }
+
+    /// Sessions that must end; [`Self::end`] follows for each.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// A driver connected.
+    pub fn begin(&mut self, id: u64, peer: uverbs::Peer, now: Instant) {
+        let status =
+            SessionStatus { id, pid: peer.pid, uid: peer.uid, dpdk: String::new(), age: Duration::ZERO };
+        let session = Session { status, since: now, has_said_hello: false, ports: BTreeMap::new() };
+        self.sessions.insert(id, session);
+    }
+
+    /// A driver is gone. What it made goes on without it.
+    pub fn end(&mut self, id: u64, now: Instant) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        for name in session.ports.values() {
+            self.close(name, id);
+        }
+        self.flows.leave(id, now);
+    }
+
+    /// Takes a port away from a session.
+    fn close(&mut self, name: &str, session: u64) {
+        if let Some(entry) = self.ports.get_mut(name).filter(|entry| entry.session == Some(session)) {
+            (entry.session, entry.sweep) = (None, None);
+            entry.shared.set_rings(None);
+        }
+    }
+
+    /// Does what a driver asks for.
+    pub fn handle(&mut self, id: u64, request: Request, now: Instant) -> Reply {
+        let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
+        if let Request::Hello { version, dpdk, .. } = request {
+            if version != VERSION {
+                let text = format!("viaductd speaks version {VERSION} of the protocol, the driver {version}");
+                return Answer::refuse(Errno::PROTO, text).into();
+            }
+            (session.has_said_hello, session.status.dpdk) = (true, dpdk);
+            return match self.page.file().try_clone_to_owned() {
+                Ok(file) => {
+                    let answer = Answer { counters: MAX_COUNTERS, ..Answer::default() };
+                    Reply { answer, files: vec![file] }
+                }
+                Err(e) => Answer::refuse(Errno::MFILE, e).into(),
+            };
+        }
+        if !session.has_said_hello {
+            return Answer::refuse(Errno::PROTO, "the first message is a hello").into();
+        }
+        match request {
+            Request::Hello { .. } => gone().into(),
+            Request::PortOpen { port, name } => self.open(id, port, name, now),
+            Request::PortClose { port } => self.close_port(id, port, now).into(),
+            Request::PortMtu { port, mtu } => self.set_mtu(id, port, mtu).into(),
+            Request::FlowCreate(create) => self.create(id, &create, now).into(),
+            Request::FlowDestroy { flow } => self.destroy(id, flow, now).into(),
+            Request::FlowFlush { port } => self.flush(id, port, now).into(),
+        }
+    }
+
+    fn open(&mut self, id: u64, number: u32, name: String, now: Instant) -> Reply {
+        let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
+        if session.ports.contains_key(&number) {
+            return Answer::refuse(Errno::EXIST, format!("port {number} is open")).into();
+        }
+        let Some(entry) = self.ports.get_mut(&name) else {
+            let text = format!("there is no guest or wire \"{name}\" with mode = \"ovs\"");
+            return Answer::refuse(Errno::NODEV, text).into();
+        };
+        if let Some(other) = entry.session {
+            let text = format!("\"{name}\" is open already, in session {other}");
+            return Answer::refuse(Errno::BUSY, text).into();
+        }
+        let made = Rings::create().and_then(|(rings, file)| {
+            let bell = entry.shared.clapper().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+            Ok((rings, file, bell))
+        });
+        let (rings, file, bell) = match made {
+            Ok(made) => made,
+            Err(e) => return Answer::refuse(Errno::NOMEM, e).into(),
+        };
+        let answer = Answer {
+            mtu: entry.shared.spec.mtu.into(),
+            slots: SLOTS,
+            mac: address(&entry.shared),
+            ..Answer::default()
+        };
+        entry.shared.set_rings(Some(Arc::new(rings)));
+        (entry.session, entry.sweep) = (Some(id), Some(now + self.times.sweep));
+        session.ports.insert(number, name.clone());
+        self.tell(&name);
+        Reply { answer, files: vec![file, bell] }
+    }
+
+    /// Name of a session's port.
+    fn name(&self, id: u64, number: u32) -> Option<&String> {
+        self.sessions.get(&id)?.ports.get(&number)
+    }
+
+    /// The interface behind a session's number of a port.
+    fn vif(&self, id: u64, number: u32) -> Option<VifId> {
+        self.ports.get(self.name(id, number)?)?.vif
+    }
+
+    fn close_port(&mut self, id: u64, number: u32, now: Instant) -> Answer {
+        let answer = self.flush(id, number, now);
+        let session = self.sessions.get_mut(&id);
+        if let Some(name) = session.and_then(|session| session.ports.remove(&number)) {
+            self.close(&name, id);
+        }
+        answer
+    }
+
+    fn set_mtu(&self, id: u64, number: u32, mtu: u32) -> Answer {
+        let Some(entry) = self.name(id, number).and_then(|name| self.ports.get(name)) else { return gone() };
+        if !MTUS.contains(&mtu) {
+            let text = format!("an MTU is {} to {}", MTUS.start(), MTUS.end());
+            return Answer::refuse(Errno::INVAL, text);
+        }
+        entry.shared.set_mtu(mtu);
+        Answer::default()
+    }
+
+    fn create(&mut self, id: u64, create: &Create, now: Instant) -> Answer {
+        match self.try_create(id, create, now) {
+            Ok(answer) => answer,
+            Err(refused) => {
+                let text = refused.to_string();
+                if let Some(name) = self.name(id, create.port).cloned() {
+                    let (count, last) = self.refused.entry((name, refused.name())).or_default();
+                    *count += 1;
+                    last.clone_from(&text);
+                }
+                Answer { reason: refused.number(), ..Answer::refuse(Errno::NOTSUP, text) }
+            }
+        }
+    }
+
+    fn try_create(&mut self, id: u64, create: &Create, now: Instant) -> Result<Answer, Refused> {
+        let port = self.vif(id, create.port).ok_or(Refused::NoPort)?;
+        let (matching, actions) = encoding::decode(create, |number| self.vif(id, number))?;
+        let flow = match self.flows.plan(port, matching, actions, now)? {
+            Plan::Adopt(flow) => self.flows.adopt(flow, id).cloned().ok_or(Refused::Exists)?,
+            Plan::Add(flow, old) => {
+                let removal = old.and_then(|old| self.flows.removal(old));
+                let changes: Vec<_> = removal.into_iter().chain([Change::Add(flow.clone())]).collect();
+                if let Err(reason) = self.tables.apply(&changes) {
+                    self.flows.cancel(&flow, now);
+                    return Err(Refused::Executor(reason));
+                }
+                if let Some(old) = old {
+                    self.flows.remove(old, now);
+                }
+                let base = self.tables.counts(&[flow.counter]).first().copied().unwrap_or_default();
+                self.flows.insert(flow.clone(), id, base);
+                flow
+            }
+        };
+        // The driver counts from here on.
+        self.publish(&[flow.counter]);
+        Ok(Answer { flow: flow.id.0, counter: flow.counter, ..Answer::default() })
+    }
+
+    /// Writes counters into the page.
+    fn publish(&self, counters: &[u32]) {
+        let counts = self.tables.counts(counters);
+        counters.iter().zip(counts).for_each(|(index, counts)| self.page.set(*index, counts));
+    }
+
+    fn destroy(&mut self, id: u64, flow: u64, now: Instant) -> Answer {
+        // One that is not there any more is as well gone as it can be.
+        if self.flows.get(flow).is_some_and(|held| held.owner == Owner::Session(id)) {
+            self.remove(&[flow], now);
+        }
+        Answer::default()
+    }
+
+    fn flush(&mut self, id: u64, number: u32, now: Instant) -> Answer {
+        let Some(vif) = self.vif(id, number) else { return gone() };
+        let all = self.flows.find(|held| held.flow.port == vif);
+        self.remove(&all, now);
+        Answer::default()
+    }
+
+    /// Removes flows.
+    fn remove(&mut self, flows: &[u64], now: Instant) {
+        let changes: Vec<_> = flows.iter().filter_map(|id| self.flows.removal(*id)).collect();
+        if changes.is_empty() {
+            return;
+        }
+        if let Err(e) = self.tables.apply(&changes) {
+            tracing::error!("flows of Open vSwitch are not removed: {e}");
+        }
+        flows.iter().for_each(|id| self.flows.remove(*id, now));
+    }
+
+    /// Does what is due: publishes counters and links, removes flows that nobody has made again.
+    pub fn tick(&mut self, now: Instant) {
+        let names: Vec<_> = self.ports.keys().cloned().collect();
+        names.iter().for_each(|name| self.tell(name));
+        if !self.sessions.is_empty() {
+            let counters: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
+            self.publish(&counters);
+        }
+        self.sweep(now);
+    }
+
+    /// Whether there is anything that [`Self::tick`] may have to do.
+    pub fn is_idle(&self) -> bool {
+        self.sessions.is_empty() && self.flows.iter().next().is_none()
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let mut swept = Vec::new();
+        for entry in self.ports.values_mut().filter(|entry| entry.sweep.is_some_and(|at| at <= now)) {
+            entry.sweep = None;
+            swept.extend(entry.vif);
+        }
+        let limit = self.times.stale;
+        let is_old = |held: &Held| match held.owner {
+            Owner::Session(_) => false,
+            Owner::Stale(since) => {
+                swept.contains(&held.flow.port) || now.saturating_duration_since(since) >= limit
+            }
+        };
+        let old = self.flows.find(is_old);
+        if !old.is_empty() {
+            tracing::info!("{} flows of an Open vSwitch that ended are removed", old.len());
+            self.remove(&old, now);
+        }
+    }
+
+    /// Tells a driver of a port's link and counts.
+    fn tell(&self, name: &str) {
+        let Some(entry) = self.ports.get(name) else { return };
+        let (Some(vif), Some(side)) = (entry.vif, entry.side) else { return };
+        let up = self.devices.get(&vif).and_then(Weak::upgrade).is_some_and(|port| port.is_up());
+        let VifCounters { received, sent, send_drops, .. } = self.tables.vif_counters(vif);
+        // What a flow drops is not lost; what had no room on its way to OVS is.
+        let missed = self.tables.vif_counters(side).send_drops;
+        let all = [received.packets, received.bytes, missed, sent.packets, sent.bytes, send_drops];
+        entry.shared.tell(up, &Numbers { all });
+    }
+
+    /// What there is.
+    pub fn status(&self, now: Instant) -> Status {
+        let age = |session: &Session| SessionStatus {
+            age: now.saturating_duration_since(session.since),
+            ..session.status.clone()
+        };
+        let sessions = self.sessions.values().filter(|session| session.has_said_hello).map(age).collect();
+        let port = |(name, entry): (&String, &Entry)| {
+            let vif = entry.vif;
+            let own: Vec<_> = self.flows.iter().filter(|held| Some(held.flow.port) == vif).collect();
+            let stale = own.iter().filter(|held| matches!(held.owner, Owner::Stale(_))).count();
+            let refused = self.refused.iter().filter(|((of, _), _)| of == name);
+            PortStatus {
+                name: name.clone(),
+                session: entry.session,
+                mtu: entry.shared.mtu(),
+                flows: own.len(),
+                stale,
+                malformed: entry.shared.malformed(),
+                refused: refused
+                    .map(|((_, reason), (count, last))| RefusedCount {
+                        reason,
+                        count: *count,
+                        last: last.clone(),
+                    })
+                    .collect(),
+            }
+        };
+        Status { sessions, ports: self.ports.iter().map(port).collect() }
+    }
+
+    /// The flows, the oldest first.
+    pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
+        let indexes: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
+        let counts = self.tables.counts(&indexes);
+        let state = |owner| match owner {
+            Owner::Session(_) => FlowState::Live,
+            Owner::Stale(since) => FlowState::Stale(now.saturating_duration_since(since)),
+        };
+        let with = |(held, counters): (&Held, Counters)| FlowStatus {
+            flow: held.flow.clone(),
+            state: state(held.owner),
+            counters: Counters {
+                packets: counters.packets.wrapping_sub(held.base.packets),
+                bytes: counters.bytes.wrapping_sub(held.base.bytes),
+            },
+        };
+        self.flows.iter().zip(counts).map(with).collect()
+    }
+}
+
+/// The answer where there is no such port or session.
+fn gone() -> Answer {
+    Answer::refuse(Errno::NODEV, "the port is not open")
+}
+
+/// A port's address in OVS: no guest's, and the same each time. As those of libvirt's taps, it begins with fe.
+fn address(shared: &Shared) -> [u8; 6] {
+    // FNV-1a of the name.
+    let hash =
+        shared.spec.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+    let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
+    [0xfe, a, b, c, d, e]
+}

@@ -1,0 +1,119 @@
+//! Tables that remember flows, and a driver without a socket.
+
+use crate::port::{self, OvsPort, Shared};
+use crate::protocol::{Create, Item, Request};
+use crate::state::{State, Tables, Times};
+use executor::{Counters, VifCounters};
+use mem::Opened;
+use model::VifId;
+use model::ovs::{Change, Flow, FlowId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// The tables' flows, and what they count.
+#[derive(Default)]
+pub struct Fake {
+    pub flows: Mutex<BTreeMap<(VifId, FlowId), Arc<Flow>>>,
+    pub counts: Mutex<BTreeMap<u32, Counters>>,
+    /// Why changes are refused.
+    pub refuses: Mutex<Option<String>>,
+}
+
+impl Tables for Fake {
+    fn apply(&self, changes: &[Change]) -> Result<(), String> {
+        if let Some(reason) = &*self.refuses.lock().unwrap() {
+            return Err(reason.clone());
+        }
+        let mut flows = self.flows.lock().unwrap();
+        for change in changes {
+            match change {
+                Change::Add(flow) => drop(flows.insert((flow.port, flow.id), flow.clone())),
+                Change::Remove { port, id } => drop(flows.remove(&(*port, *id))),
+                Change::Flush { port } => flows.retain(|(of, _), _| of != port),
+            }
+        }
+        Ok(())
+    }
+
+    fn counts(&self, counters: &[u32]) -> Vec<Counters> {
+        let counts = self.counts.lock().unwrap();
+        counters.iter().map(|index| counts.get(index).copied().unwrap_or_default()).collect()
+    }
+
+    /// The OVS side of interface n is n + 100.
+    fn port_of(&self, side: VifId) -> Option<VifId> {
+        side.0.checked_sub(100).map(VifId)
+    }
+
+    fn vif_counters(&self, vif: VifId) -> VifCounters {
+        let received = Counters { packets: vif.0.into(), bytes: 7 };
+        VifCounters { received, ..VifCounters::default() }
+    }
+}
+
+/// A state with ports p0, p1, ..., of interfaces 0, 1, ....
+pub struct World {
+    pub tables: Arc<Fake>,
+    pub state: State,
+    pub ports: Vec<(Arc<Shared>, Opened)>,
+    pub now: Instant,
+}
+
+impl World {
+    pub fn new(ports: u16) -> Self {
+        let tables = Arc::new(Fake::default());
+        let state = State::new(tables.clone(), Times::default()).unwrap();
+        let mut world = Self { tables, state, ports: Vec::new(), now: Instant::now() };
+        (0..ports).for_each(|number| world.add_port(number));
+        world
+    }
+
+    pub fn add_port(&mut self, number: u16) {
+        let (shared, opened) = port::open(OvsPort { name: format!("p{number}"), mtu: 1500 }).unwrap();
+        self.state.add_port(shared.clone(), self.now);
+        self.state.attached(VifId(100 + number), &opened.port, Some(&shared));
+        self.ports.push((shared, opened));
+    }
+
+    /// A driver that has said hello and opened these ports.
+    pub fn driver(&mut self, session: u64, ports: &[u32]) {
+        self.state.begin(session, uverbs::Peer { pid: 1, uid: 0 }, self.now);
+        let hello = Request::Hello { version: 1, pid: 1, dpdk: "DPDK 22.11.11".into() };
+        assert_eq!(self.ask(session, hello), 0);
+        for port in ports {
+            assert_eq!(self.ask(session, Request::PortOpen { port: *port, name: format!("p{port}") }), 0);
+        }
+    }
+
+    /// The status of the answer.
+    pub fn ask(&mut self, session: u64, request: Request) -> u32 {
+        self.state.handle(session, request, self.now).answer.status
+    }
+
+    /// Creates the flow, and returns its number.
+    pub fn create(&mut self, session: u64, create: &Create) -> Result<u64, String> {
+        let answer = self.state.handle(session, Request::FlowCreate(create.clone()), self.now).answer;
+        if answer.status == 0 { Ok(answer.flow) } else { Err(answer.text) }
+    }
+
+    /// How many flows the tables have.
+    pub fn flows(&self) -> usize {
+        self.tables.flows.lock().unwrap().len()
+    }
+}
+
+/// A flow of a port for a destination MAC, to a port; without one, it drops.
+pub fn to_mac(port: u32, last: u8, output: Option<u32>) -> Create {
+    let mut spec = vec![0; 20];
+    spec[5] = last;
+    let mut mask = vec![0; 20];
+    mask[..6].fill(0xff);
+    let item = Item { kind: crate::kinds::item::ETH, spec: Some(spec), mask: Some(mask), last: None };
+    let action = match output {
+        Some(output) => (crate::kinds::action::OUTPUT, output.to_le_bytes().to_vec()),
+        None => (crate::kinds::action::DROP, Vec::new()),
+    };
+    let actions = vec![(crate::kinds::action::COUNT, Vec::new()), action];
+    Create { port, attributes: crate::kinds::TRANSFER, items: vec![item], actions, ..Create::default() }
+}

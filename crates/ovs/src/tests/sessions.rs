@@ -1,0 +1,254 @@
+//! The life of flows: sessions that end and come again.
+
+use super::fake::{World, to_mac};
+use crate::protocol::{Answer, Create, Item, Request};
+use crate::refused::Refused;
+use crate::ring::Rings;
+use crate::state::Times;
+use executor::Counters;
+use model::VifId;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[test]
+fn flows_are_there_until_they_are_destroyed() {
+    let mut world = World::new(2);
+    world.driver(1, &[0, 1]);
+    let flow = world.create(1, &to_mac(0, 1, Some(1))).unwrap();
+    assert_eq!(world.create(1, &to_mac(0, 1, None)), Err("the port has a flow with this match".into()));
+    world.create(1, &to_mac(1, 1, None)).unwrap();
+    assert_eq!(world.flows(), 2);
+    // Another session's flow is not its own.
+    world.driver(2, &[]);
+    assert_eq!(world.ask(2, Request::FlowDestroy { flow }), 0);
+    assert_eq!(world.flows(), 2);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow }), 0);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow }), 0);
+    assert_eq!(world.flows(), 1);
+    assert_eq!(world.ask(1, Request::PortClose { port: 1 }), 0);
+    assert_eq!((world.flows(), world.ports[1].1.port.is_up()), (0, false));
+}
+
+#[test]
+fn a_session_that_comes_again_adopts_what_is_equal_and_the_rest_is_swept() {
+    let mut world = World::new(2);
+    world.driver(1, &[0, 1]);
+    let equal = world.create(1, &to_mac(0, 1, Some(1))).unwrap();
+    let other = world.create(1, &to_mac(0, 2, Some(1))).unwrap();
+    world.create(1, &to_mac(0, 3, Some(1))).unwrap();
+    let of_other_port = world.create(1, &to_mac(1, 1, None)).unwrap();
+    world.state.end(1, world.now);
+    assert_eq!((world.flows(), world.ports[0].1.port.is_up()), (4, false));
+    assert_eq!(world.state.status(world.now).ports[0].stale, 3);
+    world.now += Duration::from_secs(5);
+    // Ports have other numbers now.
+    world.driver(2, &[]);
+    for (port, name) in [(7, "p0"), (0, "p1")] {
+        assert_eq!(world.ask(2, Request::PortOpen { port, name: name.into() }), 0);
+    }
+    assert_eq!(world.create(2, &to_mac(7, 1, Some(0))), Ok(equal));
+    let changed = world.create(2, &to_mac(7, 2, None)).unwrap();
+    assert!(changed != other);
+    world.now += Times::default().sweep - Duration::from_secs(1);
+    world.state.tick(world.now);
+    assert_eq!(world.flows(), 4);
+    world.now += Duration::from_secs(1);
+    world.state.tick(world.now);
+    // Of both ports, which the session has.
+    let left: Vec<_> = world.tables.flows.lock().unwrap().keys().map(|(_, id)| id.0).collect();
+    assert_eq!(left, [equal, changed]);
+    assert!(!left.contains(&of_other_port));
+    assert_eq!(world.state.status(world.now).ports[0].stale, 0);
+}
+
+#[test]
+fn without_a_session_flows_end_at_last() {
+    let mut world = World::new(1);
+    world.driver(1, &[0]);
+    world.create(1, &to_mac(0, 1, None)).unwrap();
+    world.state.end(1, world.now);
+    world.now += Times::default().stale - Duration::from_secs(1);
+    world.state.tick(world.now);
+    assert_eq!((world.flows(), world.state.is_idle()), (1, false));
+    world.now += Duration::from_secs(1);
+    world.state.tick(world.now);
+    assert_eq!((world.flows(), world.state.is_idle()), (0, true));
+}
+
+#[test]
+fn a_port_that_goes_takes_what_sends_to_it_along() {
+    let mut world = World::new(3);
+    world.driver(1, &[0, 1, 2]);
+    world.create(1, &to_mac(0, 1, Some(1))).unwrap();
+    let stays = world.create(1, &to_mac(0, 2, Some(2))).unwrap();
+    world.create(1, &to_mac(1, 1, Some(0))).unwrap();
+    let (shared, opened) = world.ports.remove(1);
+    drop(opened);
+    world.state.remove_port(&shared, world.now);
+    let left: Vec<_> = world.tables.flows.lock().unwrap().keys().map(|(_, id)| id.0).collect();
+    assert_eq!((left, world.state.take_ended()), (vec![stays], vec![1]));
+    // Another of that name is another.
+    world.add_port(1);
+    world.state.remove_port(&shared, world.now);
+    assert_eq!(world.state.status(world.now).ports.len(), 3);
+}
+
+#[test]
+fn counters_are_there_when_the_answer_is() {
+    let mut world = World::new(1);
+    world.driver(1, &[0]);
+    let there = Counters { packets: 5, bytes: 500 };
+    world.tables.counts.lock().unwrap().insert(0, there);
+    let answer = world.state.handle(1, Request::FlowCreate(to_mac(0, 1, None)), world.now).answer;
+    assert_eq!((answer.status, answer.counter), (0, 0));
+    let more = Counters { packets: 8, bytes: 900 };
+    world.tables.counts.lock().unwrap().insert(0, more);
+    assert_eq!(world.state.flows(world.now)[0].counters, Counters { packets: 3, bytes: 400 });
+}
+
+#[test]
+fn a_driver_is_told_of_link_and_counts() {
+    let mut world = World::new(2);
+    let rings = Arc::new(Rings::create().unwrap().0);
+    let guest = world.ports[0].1.port.clone();
+    world.state.attached(VifId(1), &guest, None);
+    world.ports[1].0.set_rings(Some(rings.clone()));
+    world.state.tick(world.now);
+    assert!(!rings.told().0);
+    // The guest's port is up; here, another OVS side stands for it.
+    world.driver(1, &[0]);
+    world.state.tick(world.now);
+    let (up, numbers) = rings.told();
+    assert_eq!((up, numbers.all), (true, [1, 7, 0, 0, 0, 0]));
+}
+
+#[test]
+fn what_is_refused_is_counted_with_its_reason() {
+    let mut world = World::new(2);
+    world.driver(1, &[0]);
+    let refused = |world: &mut World, change: &dyn Fn(&mut Create)| {
+        let mut create = to_mac(0, 1, None);
+        change(&mut create);
+        world.create(1, &create).unwrap_err()
+    };
+    let text = refused(&mut world, &|create| create.attributes = 1);
+    assert_eq!(text, Refused::NotTransfer.to_string());
+    let text = refused(&mut world, &|create| create.priority = 1);
+    assert_eq!(text, Refused::Group.to_string());
+    let name = |name: &str| Item { spec: Some(name.into()), ..Item::default() };
+    let text = refused(&mut world, &|create| create.items.push(name("GENEVE\n")));
+    assert_eq!(text, "the match on GENEVE is not known");
+    let text = refused(&mut world, &|create| create.actions.push((0, b"METER".to_vec())));
+    assert_eq!(text, "the action METER is not known");
+    // A port that is not open, and one of another driver.
+    for port in [1, u32::MAX] {
+        let text = refused(&mut world, &|create| create.actions.push((3, port.to_le_bytes().to_vec())));
+        assert_eq!(text, Refused::ForeignPort.to_string());
+    }
+    *world.tables.refuses.lock().unwrap() = Some("no".into());
+    assert_eq!(refused(&mut world, &|_| {}), "no");
+    *world.tables.refuses.lock().unwrap() = None;
+    let port = world.state.status(world.now).ports.remove(0);
+    let counts: Vec<_> = port.refused.iter().map(|refused| (refused.reason, refused.count)).collect();
+    let all =
+        [("action", 1), ("executor", 1), ("foreign_port", 2), ("group", 1), ("item", 1), ("not_transfer", 1)];
+    assert_eq!(counts, all);
+    assert_eq!(world.flows(), 0);
+    // An unknown port counts nowhere.
+    assert!(world.create(1, &to_mac(9, 1, None)).is_err());
+}
+
+#[test]
+fn nothing_is_answered_before_a_hello() {
+    let mut world = World::new(1);
+    world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
+    assert!(world.ask(1, Request::PortOpen { port: 0, name: "p0".into() }) != 0);
+    assert!(world.ask(1, Request::Hello { version: 2, pid: 1, dpdk: String::new() }) != 0);
+    assert!(world.state.status(world.now).sessions.is_empty());
+    assert!(world.ask(5, Request::FlowFlush { port: 0 }) != 0);
+    world.driver(2, &[0]);
+    // One session has a port at a time.
+    world.driver(3, &[]);
+    let answer = world.state.handle(3, Request::PortOpen { port: 0, name: "p0".into() }, world.now).answer;
+    assert_eq!(answer.text, "\"p0\" is open already, in session 2");
+    let answer = world.state.handle(3, Request::PortOpen { port: 0, name: "p9".into() }, world.now).answer;
+    assert_eq!(answer.text, "there is no guest or wire \"p9\" with mode = \"ovs\"");
+    assert!(world.ask(2, Request::PortMtu { port: 0, mtu: 20 }) != 0);
+    assert_eq!(world.ask(2, Request::PortMtu { port: 0, mtu: 9000 }), 0);
+}
+
+#[test]
+fn long_texts_are_cut_between_characters() {
+    let answer = Answer { text: "é".repeat(200), ..Answer::default() };
+    let bytes = answer.encode();
+    let text: Vec<u8> = bytes[48..].iter().copied().take_while(|byte| *byte != 0).collect();
+    assert_eq!(String::from_utf8(text).unwrap(), "é".repeat(95));
+}
+
+/// A message with this kind and body.
+fn message(kind: u32, body: &[u8]) -> Vec<u8> {
+    let len = 8 + body.len() as u32;
+    [&kind.to_le_bytes(), &len.to_le_bytes(), body].concat()
+}
+
+/// Requests in any order, of several sessions, which come and go, with bytes of any kind in them: nothing panics, and
+/// the tables have exactly the flows that the state has.
+#[test]
+fn hostile_drivers() {
+    type Step = (u8, u8, u8, Vec<u8>);
+    bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
+        let mut world = World::new(3);
+        world.driver(1, &[0, 1]);
+        for (what, session, port, bytes) in steps {
+            let (session, port) = (u64::from(session % 3), u32::from(port % 4));
+            let word = port.to_le_bytes();
+            let text = |len: usize| {
+                let mut field = format!("p{port}").into_bytes();
+                field.resize(len, 0);
+                field
+            };
+            let request = match what % 12 {
+                0 => {
+                    world.state.begin(session, uverbs::Peer { pid: 1, uid: 0 }, world.now);
+                    continue;
+                }
+                1 => {
+                    world.state.end(session, world.now);
+                    continue;
+                }
+                2 => message(
+                    1,
+                    &[&0x5356_4f56_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0; 8], &[0; 32]].concat(),
+                ),
+                3 => message(2, &[&word[..], &[0; 4], &text(64)].concat()),
+                4 => message(3 + u32::from(what / 12 % 2), &[word, 1500_u32.to_le_bytes()].concat()),
+                5 => message(7, &[word; 2].concat()),
+                6 => message(6, &u64::from(bytes.first().copied().unwrap_or(0)).to_le_bytes()),
+                7 => {
+                    world.now += Duration::from_secs(u64::from(*what));
+                    world.state.tick(world.now);
+                    continue;
+                }
+                8 => {
+                    let last = bytes.first().copied().unwrap_or(0) % 4;
+                    let _ = world.create(session, &to_mac(port, last, Some(u32::from(last))));
+                    continue;
+                }
+                // An item and an action of any kind.
+                9 => {
+                    let head = [&word[..], &[4, 0, 0, 0], &[0; 8], &[1, 0, 1, 0], &[0; 4]].concat();
+                    message(5, &[&head, &bytes[..]].concat())
+                }
+                10 => message(u32::from(*what), bytes),
+                _ => bytes.clone(),
+            };
+            if let Ok(request) = Request::decode(&request) {
+                world.state.handle(session, request, world.now);
+            }
+            let told: Vec<_> = world.state.flows(world.now).iter().map(|flow| flow.flow.id).collect();
+            let mut known: Vec<_> = world.tables.flows.lock().unwrap().keys().map(|(_, id)| *id).collect();
+            known.sort_unstable();
+            assert_eq!(told, known);
+        }
+    });
+}
