@@ -1,8 +1,8 @@
 //! The ports of the host: their specifications, and the trait that opens them.
 
-use crate::compile::verbs_vif;
+use crate::compile::{ovs_side, verbs_vif};
 use crate::rdma::{RdmaSpec, RdmaStatus};
-use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Object, Role, Wire};
+use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Wire};
 use model::{VifId, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +67,7 @@ impl PortSpec {
 }
 
 /// What a port is connected to.
+#[allow(clippy::large_enum_variant, reason = "ports are few")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A vhost-user socket.
@@ -110,6 +111,11 @@ pub enum Device {
     },
     /// A verbs device of our own.
     Verbs(RdmaSpec),
+    /// The OVS side of a guest or wire that an Open vSwitch programs.
+    Ovs {
+        /// Name of the guest or wire.
+        of: String,
+    },
 }
 
 impl Device {
@@ -120,6 +126,7 @@ impl Device {
             Self::Verbs(spec) => Some(("socket", spec.socket.clone())),
             Self::Tap { device, .. } => Some(("tap", device.into())),
             Self::AfXdp { device, .. } => Some(("af-xdp", device.into())),
+            Self::Ovs { of } => Some(("ovs", of.into())),
             Self::AfPacket { .. } | Self::Dpdk { .. } => None,
         }
     }
@@ -147,6 +154,7 @@ impl std::fmt::Display for Device {
             Self::AfXdp { device, .. } => write!(f, "af-xdp {device}"),
             Self::Dpdk { device } => write!(f, "dpdk {device}"),
             Self::Verbs(spec) => write!(f, "verbs {}", spec.socket.display()),
+            Self::Ovs { of } => write!(f, "ovs {of}"),
         }
     }
 }
@@ -158,11 +166,14 @@ const SOCKET_MODE: u32 = 0o660;
 pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<String, PortSpec> {
     let workers = u16::try_from(host.workers.len().max(1)).unwrap_or(u16::MAX);
     let guests = index.guests().values().flat_map(|guest| of_guest(guest, run_dir, index));
-    let wires = index.wires().iter().map(|wire| PortSpec {
-        name: wire.name.clone(),
-        device: wire_device(wire, run_dir, is_attached(wire, index)),
-        queues: workers,
-        mtu: wire.mtu,
+    let wires = index.wires().iter().flat_map(|wire| {
+        let own = PortSpec {
+            name: wire.name.clone(),
+            device: wire_device(wire, run_dir, wire.mode == Mode::Ovs || is_attached(wire, index)),
+            queues: workers,
+            mtu: wire.mtu,
+        };
+        std::iter::once(own).chain(of_ovs(wire.mode, &wire.name, wire.mtu))
     });
     guests.chain(wires).map(|spec| (spec.name.clone(), spec)).collect()
 }
@@ -207,7 +218,17 @@ fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item 
         queues: 1,
         mtu,
     });
-    own.into_iter().chain(verbs)
+    own.into_iter().chain(verbs).chain(of_ovs(guest.mode, &guest.name, mtu))
+}
+
+/// The OVS side of a guest or wire, if it has one.
+fn of_ovs(mode: Mode, name: &str, mtu: u16) -> Option<PortSpec> {
+    Some(PortSpec {
+        name: ovs_side(mode, name)?,
+        device: Device::Ovs { of: name.to_owned() },
+        queues: 1,
+        mtu,
+    })
 }
 
 /// What the port of a guest is connected to. A guest that has only a verbs device has no such port.

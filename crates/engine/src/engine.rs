@@ -294,6 +294,13 @@ impl Engine {
         lock(&self.control)
     }
 
+    /// The guest or wire whose OVS side an interface is.
+    #[must_use]
+    pub fn ovs_port(&self, side: VifId) -> Option<VifId> {
+        let snapshot = self.common.shared.snapshot();
+        snapshot.vif(side).filter(|vif| vif.kind == VifKind::Ovs)?.ovs
+    }
+
     /// The decision about a packet that comes in on `ingress`, according to the live tables, without effects. The
     /// packet may be hypothetical: headers without bytes.
     #[must_use]

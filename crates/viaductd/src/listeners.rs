@@ -20,6 +20,7 @@ const BACKLOG: i32 = 4096;
 const API: &str = "api";
 const READERS: &str = "readers";
 const METRICS: &str = "metrics";
+const OVS: &str = "ovs";
 
 /// The sockets, with what a daemon shares of them from which this one takes over.
 pub struct Clients<'a> {
@@ -34,6 +35,8 @@ pub struct Open {
     /// Copies, for a daemon that takes over from this one, and where that one comes.
     pub copies: Vec<(&'static str, OwnedFd)>,
     pub replace: OwnedFd,
+    /// Where drivers of Open vSwitch come.
+    pub drivers: OwnedFd,
     pub files: Vec<Box<dyn ListeningFile>>,
 }
 
@@ -85,8 +88,13 @@ impl Clients<'_> {
         let replace = replace.context("socket for a daemon that takes over")?;
         copies.push((replace::NAME, replace.0.try_clone()?));
         files.push(replace.1);
+        let place = Place { path: run_dir.join("ovs.sock"), owner: None, mode: 0o660 };
+        let (drivers, file) =
+            self.listen(OVS, &place, SocketType::SEQPACKET).context("socket for drivers of Open vSwitch")?;
+        copies.push((OVS, drivers.try_clone()?));
+        files.push(file);
         let listeners = control::Listeners { api, readers: reading, metrics };
-        Ok(Open { listeners, copies, replace: replace.0, files })
+        Ok(Open { listeners, copies, replace: replace.0, drivers, files })
     }
 
     fn listen(

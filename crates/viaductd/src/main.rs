@@ -7,6 +7,7 @@ mod listeners;
 mod log;
 mod machines;
 mod notify;
+mod ovs_tables;
 mod ports;
 mod privileges;
 mod replace;
@@ -23,6 +24,7 @@ use log::{Format, Log};
 use machines::Machines;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
+use ovs_tables::OvsTables;
 use ports::ExecutorPorts;
 use privileges::Privileges;
 use replace::{New, Old, Shared};
@@ -275,9 +277,12 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
             (carryover, None)
         }
     };
+    let ovs = ovs::Service::new(Arc::new(OvsTables(forwarder.clone())), ovs::Times::default());
+    let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
     let machines = Arc::new(Machines::new(shared.listeners.remove(machines::NAME)));
     let verbs = (windows, machines.clone());
-    let ports = ExecutorPorts::new(forwarder.clone(), privileges.clone(), journals, inherited, verbs);
+    let ports =
+        ExecutorPorts::new(forwarder.clone(), ovs.clone(), privileges.clone(), journals, inherited, verbs);
     let ports = Arc::new(ports);
     let config = privileges.config(&config);
     let core = Core::start(&file, config, run_dir.clone(), store, forwarder.executor(), ports, carryover)?;
@@ -286,7 +291,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
         forwarder.resume();
     }
     let clients = Clients { privileges: &privileges, shared: &mut shared.listeners, is_ours };
-    let Open { listeners, copies, replace, files: _files } =
+    let Open { listeners, copies, replace, drivers, files: _files } =
         clients.open(&run_dir, host.readers.as_deref(), metrics)?;
     privileges.settle();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -298,6 +303,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     if let Some(new) = predecessor {
         new.take_over((&core, later), &forwarder, &privileges);
     }
+    ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;
     let links = core.clone();
     let _links = wire::Links::watch(move || {
         if let Err(e) = links.retry(true) {

@@ -8,6 +8,7 @@ use crate::verbs::{EngineRules, Verbs};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
+use ovs::OvsPort;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use virtio::Journals;
 pub struct ExecutorPorts {
     forwarder: Forwarder,
     verbs: Arc<Verbs>,
+    ovs: Arc<ovs::Service>,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
@@ -24,9 +26,10 @@ pub struct ExecutorPorts {
 
 impl ExecutorPorts {
     /// Ports for this executor, opened with these privileges, and with what another daemon shares. Packed rings of
-    /// guests have these journals; these windows are there.
+    /// guests have these journals; these windows are there; drivers of Open vSwitch are served by `ovs`.
     pub fn new(
         forwarder: Forwarder,
+        ovs: Arc<ovs::Service>,
         privileges: Privileges,
         journals: Option<Arc<Journals>>,
         inherited: Option<Inheritance>,
@@ -34,7 +37,7 @@ impl ExecutorPorts {
     ) -> Self {
         let rules = Box::new(EngineRules(forwarder.engine().clone()));
         let verbs = Arc::new(Verbs::new(rules, privileges.clone(), windows, machines));
-        Self { forwarder, verbs, privileges, journals, inherited }
+        Self { forwarder, verbs, ovs, privileges, journals, inherited }
     }
 }
 
@@ -94,6 +97,7 @@ impl Ports for ExecutorPorts {
                 return Err(format!("DPDK device \"{device}\": DPDK is not built in").into());
             }
             Device::Verbs(device) => self.verbs.open(&device, &**sockets)?,
+            Device::Ovs { of } => self.ovs.open(OvsPort { name: of, mtu })?,
         };
         Ok(opened)
     }
@@ -109,9 +113,11 @@ impl Ports for ExecutorPorts {
 
     fn attach(&self, vif: VifId, port: Opened) {
         self.verbs.attached(vif, &port.port);
+        let device = port.port.clone();
         if let Err(e) = self.forwarder.attach(vif, port) {
             tracing::error!("{e}");
         }
+        self.ovs.attached(vif, &device);
     }
 
     fn detach(&self, vif: VifId) {
