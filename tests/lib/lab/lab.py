@@ -10,7 +10,7 @@ from .capture import Capture
 from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
-from .ovs import Ovs
+from .ovs import Ovs, OvsContainer, OvsController
 from .shell import eventually
 from .testpmd import Testpmd
 from .verbs import Verbs
@@ -83,6 +83,15 @@ class Lab:
         ovs = Ovs(self.namespace(config.name), self.directory / config.name, config, core)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
+
+    def controller(self, host, core=0):
+        """An Open vSwitch that programs this host."""
+        ovs = OvsController(host, core)
+        self.cleanup.callback(ovs.stop)
+        return ovs.start()
+
+    def ovs_container(self, host, guest, mac, *addresses):
+        return OvsContainer(self.namespace(guest), host, guest, mac, *addresses).attach()
 
     def container(self, host, guest):
         return Container(self.namespace(guest), host, guest).attach()

@@ -1,5 +1,10 @@
-"""A host whose switch is Open vSwitch with DPDK, the other end of migrations."""
+"""Open vSwitch with DPDK: as the switch of a host, the other end of migrations; and as what programs a viaductd."""
 
+import re
+import signal
+
+from .guest import Container
+from .host import REPOSITORY
 from .shell import Background, Failed, eventually, run
 
 DAEMON = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
@@ -34,16 +39,8 @@ class Ovs:
         return self.config.name
 
     def start(self):
-        here = self.directory
-        run(["ovsdb-tool", "create", here / "conf.db", SCHEMA])
-        self._run("ovsdb-server", here / "conf.db", f"--remote=punix:{here}/db.sock", f"--unixctl={here}/db.ctl")
-        self._wait((here / "db.sock").exists, "the database")
-        settings = {**SETTINGS, "pmd-cpu-mask": hex(1 << self.core), "dpdk-lcore-mask": hex(1 << self.core)}
-        prefix = self.namespace.name
-        words = [f"other_config:{name}={value.format(prefix=prefix)}" for name, value in settings.items()]
-        self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *words)
-        self._run(DAEMON, f"unix:{here}/db.sock", f"--unixctl={here}/vs.ctl")
-        self._wait((here / "vs.ctl").exists, "the switch")
+        self.start_database()
+        self.start_switch()
         self.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
         wire = f"options:dpdk-devargs=net_af_packet0,iface={self.config.entry('wire', 'up0')['device']}"
         self.vsctl("add-port", "br0", "wire", "--", "set", "Interface", "wire", "type=dpdk", wire)
@@ -57,8 +54,27 @@ class Ovs:
             raise Failed(f"Open vSwitch: {wrong}\n{self.programs[-1].describe(60)}")
         return self
 
+    def settings(self):
+        """Keys of `other_config`."""
+        core = hex(1 << self.core)
+        return {**SETTINGS, "pmd-cpu-mask": core, "dpdk-lcore-mask": core}
+
+    def start_database(self):
+        here = self.directory
+        run(["ovsdb-tool", "create", here / "conf.db", SCHEMA])
+        self._run("ovsdb-server", here / "conf.db", f"--remote=punix:{here}/db.sock", f"--unixctl={here}/db.ctl")
+        self._wait((here / "db.sock").exists, "the database")
+        prefix = self.namespace.name
+        words = [f"other_config:{name}={value.format(prefix=prefix)}" for name, value in self.settings().items()]
+        self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *words)
+
+    def start_switch(self, *options):
+        here = self.directory
+        self._run(DAEMON, f"unix:{here}/db.sock", f"--unixctl={here}/vs.ctl", *options)
+        self._wait((here / "vs.ctl").exists, "the switch")
+
     def vsctl(self, *words):
-        return run(["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--timeout=30", *words])
+        return run(["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--timeout=60", *words], timeout=70)
 
     def socket(self, guest):
         """Where the VMM listens, and the switch connects to."""
@@ -80,3 +96,94 @@ class Ovs:
         eventually(lambda: check() or not program.running(), what, 30)
         if not program.running():
             raise Failed(f"ended before {what} was there: {program.describe()}")
+
+
+class OvsController(Ovs):
+    """An unmodified Open vSwitch that programs a viaductd by the driver of `make ovs-pmd`. It has one bridge, br0."""
+
+    PLUG_IN = REPOSITORY / "target/ovs-pmd/librte_net_viaduct.so"
+    LOG = ["-vnetdev_offload_dpdk:console:dbg", "-vdpdk:console:info"]
+
+    def __init__(self, host, core=0):
+        super().__init__(host.namespace, host.directory / "ovs", host.config, core)
+        self.host = host
+        self.numbers = {}
+
+    def settings(self):
+        if not self.PLUG_IN.exists():
+            raise Failed(f"{self.PLUG_IN} is missing: run make ovs-pmd")
+        settings = super().settings()
+        extra = settings["dpdk-extra"].strip('"')
+        return {**settings, "hw-offload": "true", "dpdk-extra": f'"{extra} -d {self.PLUG_IN}"'}
+
+    def start(self):
+        self.start_database()
+        self.start_switch(*self.LOG)
+        self.add_bridge("br0")
+        return self
+
+    @property
+    def switch(self):
+        return self.programs[-1]
+
+    def kill(self):
+        """Ends it as a crash would."""
+        self.switch.stop(signal.SIGKILL)
+        self.programs.pop()
+        for name in ("vs.ctl", f"{len(self.programs)}.pid"):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def restart(self):
+        """After `kill`."""
+        self.start_switch(*self.LOG)
+        self.vsctl("show")
+
+    def add_bridge(self, name):
+        self.vsctl("add-br", name, "--", "set", "bridge", name, "datapath_type=netdev")
+
+    def add_port(self, name, bridge="br0", *, port=None):
+        """Adds a port of viaductd's, by default of the same name, to a bridge."""
+        number = self.numbers.setdefault(name, len(self.numbers) + 1)
+        devargs = f"net_viaduct{number},port={port or name},socket={self.host.run_dir}/ovs.sock"
+        interface = ["--", "set", "Interface", name, "type=dpdk", f"options:dpdk-devargs={devargs}"]
+        self.vsctl("add-port", bridge, name, *interface)
+        wrong = self.vsctl("--bare", "--columns=error", "list", "Interface", name).stdout.strip()
+        if wrong:
+            raise Failed(f"Open vSwitch: {wrong}\n{self.switch.describe(40)}")
+
+    def appctl(self, *words, check=True):
+        return run(["ovs-appctl", "-t", self.directory / "vs.ctl", *words], check=check).stdout
+
+    def ofctl(self, command, *words):
+        """ovs-ofctl COMMAND br0 WORDS."""
+        management = f"unix:{self.directory}/br0.mgmt"
+        return run(["ovs-ofctl", "-O", "OpenFlow13", "--timeout=20", command, management, *words]).stdout
+
+    def flows(self, *patterns):
+        """The datapath's flows whose line has all of these patterns, with what OVS says of each."""
+        lines = self.appctl("dpctl/dump-flows", "-m").splitlines()
+        return [line for line in lines if "ufid" in line and all(re.search(pattern, line) for pattern in patterns)]
+
+    def offloaded(self, *patterns):
+        return self.flows("offloaded:yes", "dp:dpdk", *patterns)
+
+    def received(self):
+        """Packets that OVS itself has received from all ports."""
+        return sum(int(n) for n in re.findall(r"packets received: (\d+)", self.appctl("dpif-netdev/pmd-stats-show")))
+
+
+class OvsContainer(Container):
+    """A container on a port whose mode is "ovs", with these addresses."""
+
+    def __init__(self, namespace, host, guest, mac, *addresses):
+        self.namespace, self.name, self.host = namespace, guest, host
+        self.device = host.config.entry("guest", guest)["device"]
+        self.addresses, self.mac, self.network = addresses, mac, {}
+
+    def attach(self):
+        namespace = self.namespace
+        self.host.namespace.ip("link set", self.device, "netns", namespace.name)
+        namespace.ip("link set", self.device, "address", self.mac, "up")
+        for address in self.addresses:
+            namespace.ip("addr add", address, "dev", self.device, "nodad" if ":" in address else "")
+        return self

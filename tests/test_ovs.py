@@ -1,0 +1,373 @@
+"""An unmodified Open vSwitch programs Viaduct: its flows are carried out by the daemon, by the driver of `ovs-pmd`.
+
+Host `a` has containers o1, o2, ... on ports whose mode is "ovs", and Debian's ovs-vswitchd-dpdk.
+"""
+
+import re
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Raw
+
+from lab import Failed, Stream, eventually
+from lab.config import Config
+from lab.rawport import RawPort
+from lab.topology import tap
+
+# Open vSwitch polls.
+pytestmark = pytest.mark.alone
+
+# Sends datagrams to a port, of which the first make the flow.
+SENDER = """
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range({count}):
+    s.sendto(b"x" * {size}, ("{address}", {port}))
+    time.sleep({pause})
+"""
+
+# Payload bytes of datagrams that go past OVS, and what tshark says of those.
+PAST = 99
+WENT_PAST = f"udp.length == {PAST + 8}"
+
+
+def mac(number):
+    return f"02:00:00:00:0f:{number:02x}"
+
+
+def address(number):
+    return f"10.9.0.{number}"
+
+
+def guest_config(count=2, **host):
+    config = Config("a", **host)
+    for number in range(1, count + 1):
+        config.add("guest", name=f"o{number}", mode="ovs", **tap(f"o{number}"))
+    return config
+
+
+def switched(lab, count=2, addresses=True):
+    """Host, Open vSwitch with the ports in its bridge, and containers."""
+    host = lab.host(guest_config(count))
+    own = lambda n: (f"{address(n)}/24", f"fd09::{n}/64") if addresses else ()
+    guests = [lab.ovs_container(host, f"o{n}", mac(n), *own(n)) for n in range(1, count + 1)]
+    ovs = lab.controller(host)
+    for guest in guests:
+        ovs.add_port(guest.name)
+    return host, ovs, guests
+
+
+def send(guest, port, count=6, to=address(2), pause=0.05, size=64):
+    guest.run(["python3", "-c", SENDER.format(count=count, address=to, port=port, pause=pause, size=size)])
+
+
+def send_past(ovs, guest, port, count=20, to=address(2)):
+    """Sends datagrams of `PAST` bytes until so many in a row do not reach OVS, which changes flows in the background.
+    Returns how many were sent."""
+    for attempt in range(1, 6):
+        before = ovs.received()
+        send(guest, port, count, to, 0.005, PAST)
+        seen = ovs.received() - before
+        if seen < count / 2:
+            return attempt * count
+    raise Failed(f"{seen} packets of {count} reached OVS\n{ovs.appctl('dpctl/dump-flows', '-m')}")
+
+
+def offloaded(ovs, *patterns):
+    """The line of a flow that is offloaded."""
+    try:
+        return eventually(lambda: ovs.offloaded(*patterns), f"an offloaded flow with {patterns}")[0]
+    except Failed as failed:
+        raise Failed(f"{failed}\n{ovs.appctl('dpctl/dump-flows', '-m')}\n{ovs.switch.describe(40)}") from None
+
+
+def pass_by(ovs, one, to, count=50):
+    """Fails unless echoes come back and OVS does not see their packets."""
+    before = ovs.received()
+    received, output = one.ping(to, count, interval=0.01)
+    assert received == count, output
+    seen = ovs.received() - before
+    assert seen < count / 5, f"{seen} packets of {2 * count} reached OVS"
+
+
+def udp_flow(ovs, port, actions):
+    ovs.ofctl("add-flow", f"priority=10,in_port=o1,udp,tp_dst={port},actions={actions}")
+
+
+def test_packets_go_by_open_vswitch_and_then_past_it(lab):
+    """A learning switch (NORMAL): the first packets by OVS, then flows that the daemon carries out."""
+    _, ovs, (one, _) = switched(lab)
+    one.expect_ping(address(2))
+    offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)")
+    pass_by(ovs, one, address(2))
+    one.expect_ping("fd09::2")
+    offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x86dd\)")
+    pass_by(ovs, one, "fd09::2")
+    # What the daemon counts OVS shows as its own.
+    flow = lambda: int(re.search(r"packets:(\d+)", offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", "0x0800"))[1])
+    eventually(lambda: flow() >= 50, "the flow's packets in OVS")
+    counted = lambda: int(ovs.vsctl("get", "Interface", "o1", "statistics:rx_packets").stdout)
+    eventually(lambda: counted() >= 100, "the port's packets in OVS")
+    assert ovs.vsctl("get", "Interface", "o1", "link_state").stdout.strip() == "up"
+
+
+def test_tables_drops_and_several_outputs(lab):
+    """Tables, registers and resubmits become one flow; drops, and several outputs."""
+    host, ovs, (one, *_) = switched(lab, 3)
+    one.expect_ping(address(2))
+    udp_flow(ovs, 1001, "set_field:0x5->reg0,resubmit(,6)")
+    ovs.ofctl("add-flow", "table=6,reg0=0x5,actions=output:o2")
+    udp_flow(ovs, 1002, "drop")
+    udp_flow(ovs, 1003, "output:o3,output:o2")
+    udp_flow(ovs, 1004, "output:in_port,output:o2")
+    ends = [lab.capture(f"o{n}", f"tapo{n}", "udp portrange 1001-1004 and inbound") for n in (1, 2, 3)]
+    sent = {}
+    with ends[0] as back, ends[1] as at_two, ends[2] as at_three:
+        for port, actions in {1001: "o2", 1002: "drop", 1003: "o3,o2", 1004: "o1,o2"}.items():
+            send(one, port)
+            offloaded(ovs, f"dst={port}", f"actions:{actions},")
+            sent[port] = send_past(ovs, one, port)
+        at_two.wait_for(f"udp.dstport == 1004 && {WENT_PAST}", sent[1004])
+    count = lambda end, port: len(end.fields(f"udp.dstport == {port} && {WENT_PAST}", "frame.number"))
+    assert [count(at_two, port) for port in sent] == [sent[1001], 0, sent[1003], sent[1004]]
+    assert [count(at_three, port) for port in sent] == [0, 0, sent[1003], 0]
+    assert count(back, 1004) == sent[1004]
+    reasons = {entry["reason"]: entry["packets"] for entry in host.viaduct("dropstats")["reasons"]}
+    assert reasons["ovs_drop"] >= 20
+
+
+def test_fields_are_set(lab):
+    """MACs, addresses, TTL, ports: by flows, with right checksums."""
+    _, ovs, (one, _) = switched(lab)
+    one.expect_ping(address(2))
+    udp_flow(ovs, 1001, "set_field:02:aa:00:00:00:02->eth_dst,set_field:02:aa:00:00:00:01->eth_src,output:o2")
+    udp_flow(ovs, 1002, "set_field:10.9.0.77->ip_dst,set_field:10.9.0.78->ip_src,dec_ttl,output:o2")
+    udp_flow(ovs, 1003, "set_field:2003->udp_dst,set_field:3003->udp_src,output:o2")
+    with lab.capture("o2", "tapo2", "udp") as seen:
+        for port in (1001, 1002, 1003):
+            send(one, port)
+            offloaded(ovs, f"dst={port}")
+            sent = send_past(ovs, one, port)
+        seen.wait_for(f"udp.dstport == 2003 && {WENT_PAST}", sent)
+    past = lambda port, *names: seen.fields(f"udp.dstport == {port} && {WENT_PAST}", *names)
+    for found, expected in [
+        (past(1001, "eth.src", "eth.dst"), ["02:aa:00:00:00:01", "02:aa:00:00:00:02"]),
+        (past(1002, "ip.src", "ip.dst", "ip.ttl"), ["10.9.0.78", "10.9.0.77", "63"]),
+        (past(2003, "udp.srcport"), ["3003"]),
+    ]:
+        assert len(found) >= 20 and all(packet == expected for packet in found), found
+    assert seen.expert() == []
+
+
+def test_access_and_trunk_ports(lab):
+    """o1 is an access port of VLAN 100, o2 a trunk: tags are pushed and popped by flows."""
+    _, ovs, (one, two) = switched(lab)
+    ovs.vsctl("set", "Port", "o1", "tag=100", "--", "set", "Port", "o2", "trunks=100,200")
+    one.namespace.ip("neigh replace", address(2), "lladdr", mac(2), "dev", one.device)
+    ends = lab.capture("o2", "tapo2", "vlan 100 and udp"), lab.capture("o1", "tapo1", "udp and inbound")
+    with ends[0] as at_two, ends[1] as at_one, RawPort(two.namespace, two.device) as raw:
+        frame = Ether(src=mac(2), dst=mac(1)) / Dot1Q(vlan=100) / IP(src=address(2), dst=address(1)) / UDP(dport=1002)
+        # Both MACs are learned.
+        send(one, 1001, 3)
+        raw.send(*[frame] * 3)
+        send(one, 1001, 3)
+        offloaded(ovs, "0x0800", "push_vlan")
+        sent = send_past(ovs, one, 1001)
+        raw.send(*[frame] * 3)
+        offloaded(ovs, "0x0800", "pop_vlan")
+        before = ovs.received()
+        raw.send(*[frame / Raw(b"x" * PAST)] * 20)
+        at_two.wait_for(f"udp.dstport == 1001 && {WENT_PAST}", sent)
+        at_one.wait_for(f"udp.dstport == 1002 && {WENT_PAST}", 20)
+        assert ovs.received() - before < 10
+    assert at_two.fields(f"udp.dstport == 1001 && {WENT_PAST}", "vlan.id", "ip.ttl") == [["100", "64"]] * sent
+    assert at_one.fields("vlan", "vlan.id") == []
+
+
+# Runs in a namespace; the sum of what it sends, or receives, is printed.
+TRANSFER = """
+import hashlib, random, socket, sys
+data = random.Random(1).randbytes(3_000_000)
+if sys.argv[1] == "send":
+    socket.create_connection((sys.argv[2], 5001)).sendall(data)
+else:
+    print("listens", flush=True)
+    way, got = socket.create_server(("", 5001)).accept()[0], b""
+    while part := way.recv(65536):
+        got += part
+    print("right" if got == data else f"wrong: {len(got)} bytes", flush=True)
+"""
+
+
+def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
+    """Connection tracking, and a port of another driver: OVS forwards those packets, whole."""
+    _, ovs, (one, two) = switched(lab)
+    other = "options:dpdk-devargs=net_null0,no-rx=1"
+    ovs.vsctl("add-port", "br0", "n0", "--", "set", "Interface", "n0", "type=dpdk", other)
+    one.expect_ping(address(2))
+    ovs.ofctl("add-flow", "priority=10,in_port=o1,tcp,actions=ct(commit),output:o2")
+    ovs.ofctl("add-flow", "priority=10,in_port=o2,tcp,actions=ct(table=5)")
+    ovs.ofctl("add-flow", "table=5,ct_state=+trk,actions=output:o1")
+    udp_flow(ovs, 1001, "output:n0,output:o2")
+    with lab.capture("o2", "tapo2", "udp") as seen:
+        send(one, 1001, 20)
+        seen.wait_for("udp.dstport == 1001", 20)
+    assert ovs.flows("dst=1001") and not ovs.offloaded("dst=1001")
+    ovs.switch.wait_for("an output goes to a port that is not one of Viaduct's")
+    receiver = two.background(["python3", "-c", TRANSFER, "receive"], "receiver")
+    receiver.wait_for("listens")
+    one.run(["python3", "-c", TRANSFER, "send", address(2)])
+    receiver.wait_for("right")
+    assert not ovs.offloaded("proto=6")
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "gre", "geneve"])
+def test_tunnels(lab, kind):
+    """Packets go into tunnels by flows, with lengths, checksums and source ports of their own. OVS takes them out."""
+    lab.plug("a", mtu=1600)
+    lab.segment("a")
+    peer = lab.server("peer", "10.8.0.2/24")
+    peer.namespace.ip("link set up0 mtu 1600")
+    host = guest_config(1).add("wire", name="up0", mode="ovs", driver="af-packet", device="up0", mtu=1600)
+    host = lab.host(host)
+    one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
+    ovs = lab.controller(host)
+    ovs.add_port("o1")
+    ovs.add_bridge("br-phy")
+    ovs.add_port("up0", "br-phy")
+    host.namespace.ip("addr add 10.8.0.1/24 dev br-phy")
+    host.namespace.ip("link set br-phy up")
+    options = [f"type={kind}", "options:remote_ip=10.8.0.2", "options:key=77"]
+    ovs.vsctl("add-port", "br0", "tunnel", "--", "set", "Interface", "tunnel", *options)
+    if kind == "vxlan":
+        peer.namespace.ip("link add vx0 type vxlan id 77 dstport 4789 local 10.8.0.2 remote 10.8.0.1 dev up0")
+        peer.namespace.ip(f"addr add {address(9)}/24 dev vx0")
+        peer.namespace.ip("link set vx0 up")
+        one.expect_ping(address(9))
+    else:
+        one.namespace.ip("neigh replace", address(9), "lladdr", mac(9), "dev", one.device)
+        ovs.ofctl("add-flow", "priority=10,in_port=o1,actions=output:tunnel")
+        send(one, 1001, 10, to=address(9))
+    offloaded(ovs, "in_port.o1", "0x0800", "tnl_push")
+    with lab.capture("peer", "up0", "src host 10.8.0.1") as seen:
+        for port in (1001, 1002, 1003):
+            send_past(ovs, one, port, to=address(9))
+        if kind == "vxlan":
+            before = ovs.received()
+            received, output = one.ping(address(9), 50, interval=0.01)
+            assert received == 50, output
+            # The echoes come by OVS, the requests do not.
+            assert 50 <= ovs.received() - before < 90
+        seen.wait_for("udp.dstport == 1003", 20)
+    assert seen.expert() == []
+    outer = {"vxlan": "vxlan.vni == 77", "gre": "gre.key == 77", "geneve": "geneve.vni == 77"}[kind]
+    flows = seen.fields(f"{outer} && udp.dstport in {{1001..1003}}", "ip.len", "udp.srcport", "ip.checksum.status")
+    assert len(flows) >= 60
+    if kind != "gre":
+        assert len({ports.split(",")[0] for _, ports, _ in flows}) == 3, "a source port for each flow"
+
+
+def test_flows_that_are_idle_or_changed_go(lab):
+    """OVS takes a flow away that had no packets, and one that a rule's change makes another."""
+    _, ovs, (one, _) = switched(lab)
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=1500")
+    udp_flow(ovs, 1001, "output:o2")
+    send(one, 1001)
+    offloaded(ovs, "dst=1001", "actions:o2")
+    udp_flow(ovs, 1001, "drop")
+    eventually(lambda: not ovs.offloaded("dst=1001", "actions:o2"), "the changed flow")
+    send(one, 1001)
+    offloaded(ovs, "dst=1001", "actions:drop")
+    eventually(lambda: not ovs.flows("dst=1001"), "the idle flow", 20)
+
+
+def test_open_vswitch_is_killed_and_comes_again(lab):
+    """Flows outlive it, until a new one has had time to make its own."""
+    _, ovs, (one, two) = switched(lab)
+    with Stream(one.namespace, two.namespace, address(2), rate=200) as stream:
+        offloaded(ovs, "proto=17|0x0800", rf"src={mac(1)}")
+        stream.wait(100)
+        ovs.kill()
+        stream.wait(300)
+        ovs.restart()
+        # Packets of old flows do not reach it, so it makes none until those are swept.
+        eventually(lambda: ovs.offloaded(rf"src={mac(1)}", "0x0800"), "flows of the new one", 60)
+        stream.wait(200)
+    result = stream.result()
+    assert (result.lost, result.duplicates) == (0, 0), result
+    pass_by(ovs, one, address(2))
+
+
+def test_open_vswitch_that_exits_in_order_takes_its_flows_along(lab):
+    _, ovs, (one, _) = switched(lab)
+    one.expect_ping(address(2))
+    offloaded(ovs, "0x0800")
+    pass_by(ovs, one, address(2))
+    ovs.appctl("exit", "--cleanup")
+    eventually(lambda: not ovs.switch.running(), "the end of Open vSwitch")
+    ovs.programs.pop()
+    one.expect_no_ping(address(2))
+    ovs.restart()
+    eventually(lambda: one.reaches(address(2)), "packets by the new one", 30)
+
+
+def test_a_port_that_is_deleted_and_added_again(lab):
+    _, ovs, (one, _) = switched(lab)
+    one.expect_ping(address(2))
+    offloaded(ovs, "0x0800")
+    ovs.vsctl("del-port", "o2")
+    one.expect_no_ping(address(2))
+    ovs.add_port("o2")
+    one.expect_ping(address(2))
+    offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", "0x0800")
+    # One that viaductd does not have.
+    with pytest.raises(Failed, match="Error attaching device"):
+        ovs.add_port("o9")
+    ovs.switch.wait_for('there is no guest or wire "o9" with mode = "ovs"')
+
+
+def test_viaductd_is_killed_and_comes_again(lab):
+    """The driver connects again, and has it make the flows again."""
+    host, ovs, (one, _) = switched(lab)
+    one.expect_ping(address(2))
+    offloaded(ovs, "0x0800")
+    host.kill()
+    state = lambda: ovs.vsctl("get", "Interface", "o1", "link_state").stdout.strip()
+    ovs.switch.wait_for("viaductd is gone; links are down until it is back")
+    eventually(lambda: state() == "down", "the link that is down", 30)
+    host.start()
+    ovs.switch.wait_for("connected again")
+    eventually(lambda: state() == "up", "the link that is up", 30)
+    one.expect_ping(address(2))
+    pass_by(ovs, one, address(2))
+
+
+def test_viaductd_is_replaced(lab):
+    host, ovs, (one, two) = switched(lab)
+    with Stream(one.namespace, two.namespace, address(2), rate=200) as stream:
+        offloaded(ovs, "0x0800", rf"src={mac(1)}")
+        stream.wait(100)
+        waited = host.replace()
+        stream.wait(400)
+    result = stream.result()
+    print(f"packets waited {waited} ms; {result.lost} of {result.sent} lost: {result.gaps}")
+    assert result.duplicates == 0
+    ovs.switch.wait_for("connected again")
+    eventually(lambda: one.reaches(address(2)), "the other guest")
+    pass_by(ovs, one, address(2))
+
+
+def test_a_guest_is_taken_away_and_put_back(lab):
+    """The daemon's configuration changes under the driver."""
+    host, ovs, (one, _, _) = switched(lab, 3)
+    one.expect_ping(address(2))
+    one.expect_ping(address(3))
+    offloaded(ovs, rf"src={mac(1)},dst={mac(3)}", "0x0800")
+    host.apply(guest_config(2))
+    one.expect_no_ping(address(3))
+    one.expect_ping(address(2))
+    host.apply(guest_config(3))
+    lab.ovs_container(host, "o3", mac(3), f"{address(3)}/24")
+    eventually(lambda: one.reaches(address(3)), "the guest that is back", 20)
+    pass_by(ovs, one, address(3))
