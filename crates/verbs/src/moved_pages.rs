@@ -345,9 +345,10 @@ impl Table {
                 continue;
             }
             for unused in runs(&moved.users, pages) {
-                moved.place.make_private(&unused, true);
+                // What can't be had elsewhere stays, and so does its place.
+                moved.stays |= !moved.place.make_private(&unused, true);
             }
-            if moved.users.iter().all(|users| *users == 0) {
+            if !moved.stays && moved.users.iter().all(|users| *users == 0) {
                 self.places.remove(&number);
             }
         }
@@ -361,9 +362,9 @@ impl Table {
         let is_its = |moved: &Moved| of.is_none_or(|link| moved.place.source().0.is_lent_by(link));
         let spare = &mut self.spare;
         self.places.retain(|_, moved| {
-            let goes = moved.is_idle() && is_its(moved);
-            if goes {
-                moved.place.make_private(&(0..moved.place.len), true);
+            let goes =
+                moved.is_idle() && is_its(moved) && moved.place.make_private(&(0..moved.place.len), true);
+            if goes && moved.place.len == PAGE {
                 let (source, from) = moved.place.source();
                 spare.push((source.clone(), from));
             }

@@ -54,7 +54,8 @@ impl Table {
     fn become_private(&mut self) {
         self.uses.clear();
         for (_, moved) in std::mem::take(&mut self.places) {
-            moved.place.make_private(&(0..moved.place.len), false);
+            // Without room for a copy, it shares them with its parent.
+            let _ = moved.place.make_private(&(0..moved.place.len), false);
             moved.place.disown();
         }
         std::mem::take(&mut self.spare).into_iter().for_each(|(source, _)| source.disown());

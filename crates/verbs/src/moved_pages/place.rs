@@ -1,5 +1,8 @@
 //! Where moved pages are: a sealed file of their own, or a part of a window. Into it they move in place, and from it they
 //! become private to the program again.
+//!
+//! System calls are made directly: UCX replaces the C library's functions for memory by its own, which may write to pages
+//! that nobody may write to while they move, and forget where `mremap` is to put them.
 
 use super::merge::merge;
 use super::protection::Protection;
@@ -8,14 +11,18 @@ use crate::errno::Outcome;
 use crate::lost;
 use crate::mapping::Mapping;
 use rustix::fs::fstat;
-use rustix::mm::{MremapFlags, mremap_fixed};
+use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{mmap, mmap_anonymous, mprotect, mremap_fixed, munmap};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{Backing, Extent, Memory, Part, Request};
 
 /// The files' name in `/proc/self/maps`.
 const NAME: &str = "verbs region";
+
+/// Access to read and write.
+const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Bytes that become private at a time: what other threads write meanwhile is looked for afterwards, in the caches.
 const CHUNK: usize = 1 << 20;
@@ -125,88 +132,88 @@ impl Place {
         let there = Alias::new(self, 0..self.len).ok_or(libc::ENOMEM)?;
         // From here on, nothing is allocated.
         let _protection = Protection::of(self.address, self.len);
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: the program has readable memory there, which is replaced by a copy of it.
         let mapped = unsafe {
             std::ptr::copy_nonoverlapping(self.address as *const u8, there.start, self.len);
-            self.map(self.address, 0..self.len, libc::PROT_READ | libc::PROT_WRITE, flags)
+            self.map(self.address, 0..self.len, BOTH, MapFlags::SHARED | MapFlags::FIXED)
         };
         if mapped { Ok(()) } else { Err(libc::ENOMEM) }
     }
 
     /// # Safety
     /// If the flags say that it must be at this address, the memory there must equal these bytes of the file.
-    unsafe fn map(&self, address: usize, bytes: Range<usize>, access: i32, flags: i32) -> bool {
-        let (fd, offset) = (self.source.file.as_raw_fd(), self.offset(bytes.start) as i64);
+    unsafe fn map(&self, address: usize, bytes: Range<usize>, access: ProtFlags, flags: MapFlags) -> bool {
+        let (file, offset) = (&*self.source.file, self.offset(bytes.start));
         // SAFETY: the caller's promise.
-        let mapped = unsafe { libc::mmap(address as *mut _, bytes.len(), access, flags, fd, offset) };
-        mapped != libc::MAP_FAILED
+        unsafe { mmap(address as *mut _, bytes.len(), access, flags, file, offset) }.is_ok()
     }
 
     /// Makes these bytes private, ordinary memory again, as far as they still exist: the program may have unmapped
-    /// some. `meanwhile`: also what other threads write while that is done.
-    pub fn make_private(&self, bytes: &Range<usize>, meanwhile: bool) {
+    /// some. `meanwhile`: also what other threads write while that is done. False if some stay where they are, because
+    /// there is no room for them elsewhere.
+    #[must_use]
+    pub fn make_private(&self, bytes: &Range<usize>, meanwhile: bool) -> bool {
         let (address, len) = (self.address + bytes.start, bytes.len());
+        let mut are_all = true;
         for mapping in Mapping::within(address, len) {
             let Some(there) = self.at(mapping.start.max(address), &mapping) else { continue };
             let end = there.end.min(bytes.end);
-            let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
-            let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
+            let right = |letter, flag| {
+                if mapping.permissions.contains(letter) { flag } else { ProtFlags::empty() }
+            };
+            let access = right('r', ProtFlags::READ) | right('w', ProtFlags::WRITE);
             for start in (there.start..end).step_by(CHUNK) {
                 let chunk = start..end.min(start + CHUNK);
                 // SAFETY: the file is mapped there, at that offset. If there is no room for a copy, pages of a file
                 // stay in it until they are written to; those of a window stay there.
-                let _ = unsafe {
+                are_all &= unsafe {
                     self.put_copy(&chunk, access, meanwhile).is_some()
                         || self.source.lent.is_none()
                             && self.map(
                                 self.address + chunk.start,
                                 chunk.clone(),
                                 access,
-                                libc::MAP_PRIVATE | libc::MAP_FIXED,
+                                MapFlags::PRIVATE | MapFlags::FIXED,
                             )
                 };
             }
         }
+        are_all
     }
 
     /// Puts a copy of these bytes in their place, in one step. `None` if there is no room for it.
     ///
     /// # Safety
     /// The file must be mapped there.
-    unsafe fn put_copy(&self, bytes: &Range<usize>, access: i32, meanwhile: bool) -> Option<()> {
-        let (len, rights) = (bytes.len(), libc::PROT_READ | libc::PROT_WRITE);
+    unsafe fn put_copy(&self, bytes: &Range<usize>, access: ProtFlags, meanwhile: bool) -> Option<()> {
+        let len = bytes.len();
         let there = Alias::new(self, bytes.clone())?;
         // All of it is written: a fault for each page would take longer.
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // The second half stays as it was.
         let all = if meanwhile { 2 * len } else { len };
         // SAFETY: new memory, which is filled before anybody uses it, and replaces memory with the same content, or is
         // unmapped again.
         unsafe {
-            let copy = libc::mmap(std::ptr::null_mut(), all, rights, flags, -1, 0);
-            if copy == libc::MAP_FAILED {
-                return None;
-            }
-            let copy = copy.cast::<u8>();
+            let copy = mmap_anonymous(std::ptr::null_mut(), all, BOTH, flags).ok()?.cast::<u8>();
             std::ptr::copy_nonoverlapping(there.start, copy, len);
             let before = copy.add(len);
             if meanwhile {
                 std::ptr::copy_nonoverlapping(copy, before, len);
             }
             let to = (self.address + bytes.start) as *mut libc::c_void;
-            // Not by libc's function: UCX puts one in its place that does not pass on where to.
-            let is_there = (access == rights || libc::mprotect(copy.cast(), len, access) == 0)
+            let only = MprotectFlags::from_bits_truncate(access.bits());
+            let is_there = (access == BOTH || mprotect(copy.cast(), len, only).is_ok())
                 && mremap_fixed(copy.cast(), len, len, MremapFlags::MAYMOVE, to).is_ok();
             if !is_there {
-                libc::munmap(copy.cast(), all);
+                let _ = munmap(copy.cast(), all);
                 return None;
             }
             if meanwhile {
-                if access == rights {
+                if access == BOTH {
                     merge(there.start, before, to.cast(), len);
                 }
-                libc::munmap(before.cast(), len);
+                let _ = munmap(before.cast(), len);
             }
             Some(())
         }
@@ -226,18 +233,17 @@ struct Alias {
 
 impl Alias {
     fn new(place: &Place, bytes: Range<usize>) -> Option<Self> {
-        let (fd, offset) = (place.source.file.as_raw_fd(), place.offset(bytes.start) as i64);
-        let (none, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        let (none, file, offset) = (std::ptr::null_mut(), &*place.source.file, place.offset(bytes.start));
         // SAFETY: a new mapping, where there was none.
-        let start = unsafe { libc::mmap(none, bytes.len(), access, libc::MAP_SHARED, fd, offset) };
-        (start != libc::MAP_FAILED).then(|| Self { start: start.cast(), len: bytes.len() })
+        let start = unsafe { mmap(none, bytes.len(), BOTH, MapFlags::SHARED, file, offset) };
+        Some(Self { start: start.ok()?.cast(), len: bytes.len() })
     }
 }
 
 impl Drop for Alias {
     fn drop(&mut self) {
         // SAFETY: it was mapped with that length, and nobody uses it any more.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
+        let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }
 
@@ -288,12 +294,12 @@ mod tests {
         };
         let place = moved(start, 600);
         assert!(is_same() && [0, 300, 599].into_iter().all(|page| is_moved(&place, start + page * PAGE)));
-        place.make_private(&(PAGE..400 * PAGE), true);
+        assert!(place.make_private(&(PAGE..400 * PAGE), true));
         let are = [0, 1, 399, 400].map(|page| is_moved(&place, start + page * PAGE));
         assert_eq!((is_same(), are), (true, [true, false, false, true]));
         // SAFETY: nobody uses the last of them any more.
         unsafe { libc::munmap((start + 599 * PAGE) as *mut _, PAGE) };
-        place.make_private(&(0..600 * PAGE), true);
+        assert!(place.make_private(&(0..600 * PAGE), true));
         let mappings = Mapping::within(start, 599 * PAGE);
         assert!(mappings.iter().all(|it| it.permissions == "rw-p" && it.inode == 0), "{mappings:?}");
     }
@@ -352,7 +358,7 @@ mod tests {
             },
             || {
                 while words[100].load(Ordering::Relaxed) == 0 {}
-                place.make_private(&(0..300 * PAGE), true);
+                assert!(place.make_private(&(0..300 * PAGE), true));
             },
         );
         for (at, word) in words.iter().enumerate().take(count as usize) {

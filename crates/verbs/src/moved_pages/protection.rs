@@ -4,6 +4,7 @@
 //! (`vm.unprivileged_userfaultfd`, `CAP_SYS_PTRACE`), a system call of another thread that writes there meanwhile fails
 //! with `EFAULT`. Where there is no `userfaultfd` (before Linux 5.11, some sandboxes), writes by other threads may be lost.
 
+use rustix::mm::{Advice, madvise};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// `UFFD_USER_MODE_ONLY`.
@@ -46,9 +47,7 @@ impl Protection {
         call(&faults, CALL_API, &mut [API, FEATURE_PROTECTION, 0])?;
         // Only pages that are there can be protected; those that were never used become the kernel's page of zeros.
         // SAFETY: no content changes by it.
-        if unsafe { libc::madvise(start as *mut _, len, libc::MADV_POPULATE_READ) } != 0 {
-            return None;
-        }
+        unsafe { madvise(start as *mut _, len, Advice::LinuxPopulateRead) }.ok()?;
         let (start, len) = (start as u64, len as u64);
         call(&faults, CALL_REGISTER, &mut [start, len, REGISTER_PROTECTION, 0])?;
         let protection = Self { faults, start, len };
