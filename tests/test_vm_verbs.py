@@ -1,0 +1,307 @@
+"""Verbs in virtual machines: unmodified programs in stock Debian kernels, by windows of memory that they share with the
+daemon and, where their guests trust each other, with other machines and containers.
+
+    host a: VMs a1 and a2, and container near, trust each other;  VM own and container far trust nobody
+    host b: VM b1;  VM b2 has Linux's Soft-RoCE in place of a device
+"""
+
+import signal
+import subprocess
+
+import pytest
+from test_mpi import MPIRUN, UCX, device_file  # noqa: F401
+
+from lab import Meeting, Verbs, eventually, meet
+from lab.host import REPOSITORY, binaries
+from lab.topology import SEATS, UNDERLAY, host_config, vhost
+from lab.verbs_vm import Inside, VerbsVm
+
+# A translated processor polls in each machine.
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+
+MORE = {"own": 3, "near": 4, "far": 5}  # last bytes of addresses of host a's guests without seats
+WINDOW = {"window_mb": 64}
+PINGPONGS = ["rc -c", "rc -c -e", "uc -c", "ud -c -s 1000", "srq -c -q 4"]
+PERFTESTS = [
+    *("ib_send_lat -s 8", "ib_send_bw -s 65536", "ib_send_bw -e -s 4096", "ib_send_lat -c UC -s 4096"),
+    *("ib_send_lat -c UD -s 512", "ib_send_bw --use-srq -s 64", "ib_write_lat -s 8", "ib_write_bw -s 65536 -q 2"),
+    *("ib_read_lat -s 8 -o 8", "ib_read_bw -s 65536 -o 8", "ib_atomic_lat -o 8"),
+]
+REMOTE = REPOSITORY / "tests/mpi/remote"
+MPI_PORT = 2222
+
+
+def perftest(run, *more):
+    program, *options = run.split()
+    return [program, "-d", "DEVICE", "-x", "1", "-F", "-n", "50", *options, *more]
+
+
+def configs():
+    """Of both hosts."""
+    trusted = {**WINDOW, "rdma_trust": "job"}
+    config = host_config("a", {name: vhost(name, rdma=name, **trusted) for name in ("a1", "a2")})
+    for name, number in MORE.items():
+        addresses = [f"10.1.1.{number}", f"fd00:1::{number:x}"]
+        keys = {"mac": f"02:00:00:00:01:{number:02x}", "addresses": addresses, "label": 100 + number}
+        keys |= {"rdma": name, "rdma_trust": "job" if name == "near" else None}
+        keys |= vhost(name, **WINDOW) if name == "own" else {"kind": "tap", "device": f"tap-{name}"}
+        config.add("guest", name=name, network="blue", **keys)
+    other = host_config("b", {"b1": vhost("b1", rdma="b1", **WINDOW), "b2": vhost("b2")})
+    for here, there in ((config, other), (other, config)):
+        for guest in (keys for table, keys in there.tables if table == "guest"):
+            hop = {"tunnel": "mpls-over-udp", "remote": UNDERLAY[there.name], "label": guest["label"]}
+            here.add("route", network="blue", prefix=f"{guest['addresses'][0]}/32", to=[hop])
+    return config, other
+
+
+class World:
+    """Both hosts, with everything in them."""
+
+    def __init__(self, lab):
+        for name in ("a", "b"):
+            lab.plug(name)
+        self.a, self.b = (lab.host(config) for config in configs())
+        self.vms = {name: lab.vm(self.host_of(name), name, VerbsVm) for name in ("a1", "a2", "own", "b1", "b2")}
+        self.containers = {name: lab.container(self.a, name) for name in ("near", "far")}
+        self.sides = {}
+        for name, container in self.containers.items():
+            address = container.addresses[0]
+            self.sides[name] = Verbs(container.namespace, self.a, name, lab.directory, address)
+        for name, vm in self.vms.items():
+            self.sides[name] = vm.boot(180).programs
+        for name in list(self.vms)[1:]:
+            self.vms["a1"].expect_ping(self.sides[name].address, 1)
+
+    def host_of(self, name):
+        return self.b if name.startswith("b") else self.a
+
+    def windows(self, host=None):
+        return (host or self.a).viaduct("rdma", "windows")
+
+    def is_clean(self):
+        """Whether no program has anything of a device or a window any more."""
+        left = [user for host in (self.a, self.b) for window in self.windows(host) for user in window["users"]]
+        used = [row["clients"] for host in (self.a, self.b) for row in host.viaduct("rdma")]
+        return not left and not any(used)
+
+    def expect_clean(self):
+        eventually(self.is_clean, "windows and devices that no program uses", 20)
+
+
+@pytest.fixture(scope="module")
+def world(shared_lab):
+    return World(shared_lab)
+
+
+# Server and client, and how their messages travel.
+PAIRS = {
+    "common window": ("a1", "a2", "shared"),
+    "own windows": ("a1", "own", "copy"),
+    "two hosts": ("b1", "a1", "roce"),
+    "VM and container": ("a1", "near", "shared"),
+    "VM and container without trust": ("own", "far", "copy"),
+    "Soft-RoCE asks": ("a2", "b2", "roce"),
+    "Soft-RoCE is asked": ("b2", "a2", "roce"),
+}
+
+
+@pytest.fixture(params=PAIRS)
+def pair(request, world):
+    """Both sides; nothing is left of a test on them."""
+    server, client, _ = PAIRS[request.param]
+    yield world.sides[server], world.sides[client]
+    world.expect_clean()
+
+
+@pytest.mark.parametrize("run", PINGPONGS)
+def test_pingpong(pair, run):
+    """With every byte checked."""
+    kind, *options = run.split()
+    meet(*pair, f"ibv_{kind}_pingpong", "-d", "DEVICE", "-g", "1", "-n", "50", *options, timeout=90)
+
+
+@pytest.mark.parametrize("run", PERFTESTS)
+def test_perftest(pair, run):
+    meet(*pair, *perftest(run), timeout=90)
+
+
+def test_rping(pair):
+    server, client = pair
+    words = ["rping", "-V", "-C", "10", "-a", server.address]
+    serving = server.start([*words, "-s"])
+    eventually(lambda: server.answers() or not serving.running(), f"a listener: {serving.describe()}", 30)
+    asking = client.start([*words, "-c"])
+    eventually(lambda: not asking.running() and not serving.running(), "the end of rping", 60)
+    assert (serving.status, asking.status) == (0, 0), f"{serving.describe()}\n{asking.describe()}"
+
+
+@pytest.fixture(scope="module")
+def collective():
+    """The program of tests/mpi, where guests find it."""
+    program = REPOSITORY / ".cache/collective"
+    subprocess.run(["mpicc", "-O2", "-o", program, REPOSITORY / "tests/mpi/collective.c"], check=True)
+    return program
+
+
+@pytest.mark.parametrize("pair", ["common window"], indirect=True)
+def test_mpi(pair, collective):
+    """A rank by each device. mpirun starts those of the other machine by tests/mpi/remote, in place of ssh."""
+    environment = {**UCX, "UCX_IB_GID_INDEX": "2", "HOME": "/tmp"}
+    remotes = [side.start([REMOTE, "serve"], **environment) for side in pair]
+    try:
+        eventually(lambda: all(side.listens(MPI_PORT) for side in pair), "tests/mpi/remote", 30)
+        hosts = ["--host", ",".join(side.address for side in reversed(pair)), "-np", "2"]
+        options = ["--mca", "plm_rsh_agent", REMOTE, "--mca", "oob_tcp_if_include", "10.1.1.0/24"]
+        run = pair[1].start([*MPIRUN, *options, *hosts, collective], **environment)
+        eventually(lambda: not run.running(), "the end of mpirun", 120)
+        assert run.status == 0 and "2 ranks, 0 wrong" in run.text(), run.describe(200)
+    finally:
+        for remote in remotes:
+            remote.stop()
+
+
+# While a program of each side uses it: who ends, and how.
+
+
+BUSY = ["ib_write_bw", "-d", "DEVICE", "-x", "1", "-F", "-s", "65536", "-D", "100"]
+
+
+class Busy:
+    """A long run of perftest between two guests that has begun; its memory is in windows."""
+
+    def __init__(self, world, server, client):
+        self.world = world
+        self.meeting = Meeting(world.sides[server], world.sides[client], BUSY)
+        rows = lambda: [row for row in self.queue_pairs(client) if row["state"] == "RTS"]
+        eventually(lambda: rows() or not self.running(), f"a queue pair of {client}", 30)
+        assert self.running(), self.meeting.describe()
+
+    def queue_pairs(self, guest):
+        return self.world.host_of(guest).viaduct("rdma", "qp", "--device", guest)
+
+    def running(self):
+        return all(one.running() for one in self.meeting.both)
+
+    def __enter__(self):
+        return self.meeting
+
+    def __exit__(self, *_):
+        for one in self.meeting.both:
+            one.stop(signal.SIGKILL)
+
+
+
+@pytest.mark.parametrize("victim", ["server", "client"])
+@pytest.mark.parametrize("pair", ["common window", "own windows", "VM and container"], indirect=True)
+def test_a_program_is_killed(world, pair, victim):
+    server, client, _ = next(names for names in PAIRS.values() if [world.sides[name] for name in names[:2]] == [*pair])
+    with Busy(world, server, client) as meeting:
+        assert not world.is_clean()
+        getattr(meeting, victim).stop(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("way", ["killed", "replaced"])
+def test_the_daemon_ends(world, way):
+    """Programs learn of it, and others can use the devices afterwards."""
+    with Busy(world, "a1", "a2") as meeting:
+        if way == "killed":
+            world.a.kill()
+            world.a.start()
+        else:
+            world.a.replace()
+        eventually(lambda: not meeting.client.running(), f"the client's end: {meeting.describe()}", 60)
+    world.expect_clean()
+    world.vms["a1"].expect_ping(world.sides["a2"].address, 1)
+    for name in ("common window", "own windows", "two hosts"):
+        meet(*(world.sides[side] for side in PAIRS[name][:2]), *perftest("ib_write_bw -s 65536"))
+    world.expect_clean()
+
+
+@pytest.mark.parametrize("way", ["reboot", "kill"])
+def test_a_machine_ends(world, way):
+    """What its programs had is free, and those of others see an error; it can boot again."""
+    vm = world.vms["a2"]
+    with Busy(world, "a1", "a2") as meeting, Busy(world, "a2", "own") as other:
+        if way == "reboot":
+            vm.reboot()
+        else:
+            vm.kill()
+            vm.start()
+        vm.boot()
+    # Only a program of the new kernel shows that those of the one before are gone.
+    assert vm.programs.start(["ibv_devinfo"]).wait() == 0
+    world.expect_clean()
+    meet(world.sides["a1"], world.sides["a2"], *perftest("ib_write_bw -s 65536"))
+    world.expect_clean()
+
+
+# Writes all over the window, and says all kinds of things to the daemon, for some seconds.
+HOSTILE = """
+import json, mmap, os, random, socket, struct, threading, time
+end = time.monotonic() + 8
+size = int(open("/sys/bus/dax/devices/dax0.0/size").read())
+window = mmap.mmap(os.open("/dev/dax0.0", os.O_RDWR), size)
+def scribble():
+    while time.monotonic() < end:
+        for _ in range(1000):
+            at = random.randrange(size // 4096) * 4096 + random.choice((0, 64, 128, random.randrange(4096 - 64)))
+            window[at:at + 64] = random.choice((bytes(64), b"\\xff" * 64, os.urandom(64)))
+def speak():
+    bodies = ({"ticket": {"ticket": 1}}, {"program": {}}, {"proof": {"nonce": [0] * 32}}, 1, None, [[]] * 1000)
+    texts = [json.dumps({"body": body, "along": along}).encode() for body in bodies for along in ([], [1], None)]
+    said = [b"", os.urandom(100), struct.pack("<I", 1 << 31), struct.pack("<I", 10) + b"{}", struct.pack("<I", 2) + b"{}"]
+    said += [struct.pack("<I", len(text)) + text for text in texts]
+    while time.monotonic() < end:
+        sockets = [socket.socket(socket.AF_VSOCK) for _ in range(random.randrange(1, 100))]
+        for one in sockets:
+            try:
+                one.settimeout(1)
+                one.connect((2, 4791))
+                one.sendall(random.choice(said))
+            except OSError:
+                pass
+        for one in sockets:
+            one.close()
+threads = [threading.Thread(target=each) for each in (scribble, speak)]
+for each in threads: each.start()
+for each in threads: each.join()
+"""
+
+
+def test_a_hostile_machine(world):
+    """It loses its own data only."""
+    meeting = Meeting(world.sides["a1"], world.sides["own"], BUSY)
+    mean = world.sides["own"].start(["python3", "-c", HOSTILE])
+    while mean.running():
+        for names in (PAIRS["common window"], PAIRS["two hosts"]):
+            meet(*(world.sides[name] for name in names[:2]), *perftest("ib_send_bw -s 4096"))
+    assert mean.status == 0, mean.describe()
+    for one in meeting.both:
+        one.stop(signal.SIGKILL)
+    world.expect_clean()
+    # A machine that starts anew finds all as it must be.
+    world.vms["own"].kill()
+    world.vms["own"].start().boot()
+    meet(world.sides["a1"], world.sides["own"], *perftest("ib_write_bw -s 65536"))
+    world.expect_clean()
+
+
+def test_users_in_a_machine_need_only_the_package(world):
+    """Rule, libraries and a group: what `make package` packs, installed into the machine's own files."""
+    vm = world.vms["b1"]
+    inside = lambda *words: vm.run(["chroot", "/system", *words])  # noqa: E731
+    inside("env", f"VIADUCT_BIN={binaries()}", REPOSITORY / "dist/install-guest")
+    inside("sh", "-c", "systemd-sysusers && /sbin/ldconfig")
+    udev = "/lib/systemd/systemd-udevd --daemon && udevadm trigger --action=add --settle --subsystem-match=dax"
+    inside("env", "SYSTEMD_IGNORE_CHROOT=1", "sh", "-c", udev)
+    assert inside("stat", "-c", "%G %a", "/dev/dax0.0").stdout == "rdma 660\n"
+    user = ["setpriv", "--reuid=1000", "--regid=1000"]
+    own = Inside(vm, {})
+    told = lambda words: own.start([*user, *words, "ibv_devices"])  # noqa: E731
+    member, other = told(["--groups=rdma"]), told(["--clear-groups"])
+    assert (member.wait(), "viaduct0" in member.text()) == (0, True), member.describe()
+    other.wait()
+    assert "viaduct0" not in other.text(), other.describe()
+    with Meeting(Inside(vm, {}, [*user, "--groups=rdma"]), world.sides["a1"], perftest("ib_write_bw -s 65536")) as run:
+        run.expect_success()
+    world.expect_clean()
