@@ -268,7 +268,7 @@ pub mod driver {
     impl Rings {
         /// Writes a word.
         pub fn poke(&self, offset: usize, value: u32) {
-            self.word(offset % LEN & !3).store(value, Ordering::Relaxed);
+            self.word((offset % LEN) & !3).store(value, Ordering::Relaxed);
         }
 
         /// Reads one.
