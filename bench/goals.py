@@ -154,7 +154,8 @@ def _verbs():
         yield Goal(title, windows, case, "latency", 3.0, 2.0, against, device="verbs-own")
     for size in ("64 KiB", "1 MiB", "4 MiB"):
         title = f"Verbs, window in common, {size}: Gbit/s, against memcpy"
-        yield Goal(title, windows, {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), device="verbs-common")
+        rates = f"{windows}-bandwidth"
+        yield Goal(title, rates, {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), device="verbs-common")
     title, peers = "Verbs, shared regions, eight peers: deregistration", {"peers": 8}
     yield Goal(title, "verbs-deregister", peers, "deregister", 20.0, 20.0, unit=" us", device="verbs-regions")
     title = "Verbs, two hosts, 64 KiB, one packet in a thousand lost: Gbit/s, against none lost"

@@ -210,6 +210,7 @@ class VerbsBandwidth(VerbsPoint):
         return {"gbps": perftest(device, "ib_write_bw", "-s", size, "-D", 1)[size].gbps}
 
 
+WINDOWS = ["verbs-regions", "verbs-common", "verbs-own"]
 # Messages of a latency that the daemon copies.
 COPIED = 10_000
 
@@ -217,32 +218,41 @@ COPIED = 10_000
 @point
 class VerbsWindows(VerbsPoint):
     name = "verbs-windows"
-    title = "Verbs by windows, as in virtual machines"
+    title = "Verbs by windows, as in virtual machines: latency of 8 bytes"
     about = (
         "Programs on this machine that map windows as those in two virtual machines do, beside those that share "
-        "regions in files. 8 bytes: half a round trip of ib_send_lat and ib_write_lat, all of it of ib_read_lat. "
-        "Bandwidth: ib_write_bw, beside copies from one buffer to another."
+        "regions in files: half a round trip of ib_send_lat and ib_write_lat, all of it of ib_read_lat."
     )
     metric = "latency"
 
     def cases(self, quick):
-        devices = ["verbs-regions", "verbs-common", "verbs-own"]
         for operation in ("send", "write", "read")[: 1 if quick else None]:
-            yield Case({"operation": operation}, devices)
-        for title in list(SIZES)[: 1 if quick else None]:
-            yield Case({"size": title}, [*devices, "memcpy"])
+            yield Case({"operation": operation}, WINDOWS)
 
     def metrics(self, session, device, key):
-        if "size" in key:
-            size = SIZES[key["size"]]
-            if device.name == "memcpy":
-                words = ("memcpy", int(1000 * session.case.seconds), GENERATOR_CPU, size)
-                return {"gbps": memory(session, *words)["gbps"]}
-            return {"gbps": perftest(device, "ib_write_bw", "-s", size, "-D", 1)[size].gbps}
         messages = COPIED if device.name == "verbs-own" else 10 * COPIED
         options = ["-s", LEAST, "-n", int(messages * session.case.seconds)]
         measure = lambda: perftest(device, f"ib_{key['operation']}_lat", *options)[LEAST].latency  # noqa: E731
         return {"latency": measure()} if device.name == "verbs-own" else beside_cache_line(session, measure)
+
+
+@point
+class VerbsWindowsBandwidth(VerbsPoint):
+    name = "verbs-windows-bandwidth"
+    title = "Verbs by windows, as in virtual machines: bandwidth"
+    about = "ib_write_bw of the same programs, beside copies from one buffer to another."
+    metric = "gbps"
+
+    def cases(self, quick):
+        for title in list(SIZES)[: 1 if quick else None]:
+            yield Case({"size": title}, [*WINDOWS, "memcpy"])
+
+    def metrics(self, session, device, key):
+        size = SIZES[key["size"]]
+        if device.name == "memcpy":
+            words = ("memcpy", int(1000 * session.case.seconds), GENERATOR_CPU, size)
+            return {"gbps": memory(session, *words)["gbps"]}
+        return {"gbps": perftest(device, "ib_write_bw", "-s", size, "-D", 1)[size].gbps}
 
 
 @point
