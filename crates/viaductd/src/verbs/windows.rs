@@ -341,7 +341,7 @@ mod tests {
         heap.write_all_at(&[0xff; dax::LEN], dax::AT as u64).unwrap();
         heap.write_all_at(&[0xff; 128], window::DATA).unwrap();
         let found = make_directories(dir.path()).unwrap();
-        assert_eq!(found, [spec.path.clone()]);
+        assert_eq!(found, std::slice::from_ref(&spec.path));
         let windows = Windows::new(found);
         let again = windows.open(&spec, None, &sockets::Here).unwrap();
         assert_eq!((again.window.uuid(), again.file), (uuid, file));
