@@ -5,7 +5,7 @@ use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
 use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_fast, place};
-use crate::template::{OuterHeaders, Template};
+use crate::template::{Edit, OuterHeaders, Template};
 use crate::turn::Turn;
 use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};
 use model::{DropReason, Segment};
@@ -183,7 +183,7 @@ impl Lanes {
             self.out[lane].set(all, unfinished, None, &fast.at);
             return Ok(());
         }
-        if template.edits() {
+        if template.edit != Edit::Nothing {
             edit_fast(&mut head[HEADROOM..HEADROOM + head_len], &fast.at, template, unfinished.partial)
                 .ok_or(DropReason::L4Malformed)?;
         }

@@ -1,7 +1,7 @@
 //! Rewrites the head of a packet in its scratch, in the order that [`model::Forward`] defines.
 
 use crate::key::Layout;
-use crate::template::{OuterHeaders, Template};
+use crate::template::{Edit, OuterHeaders, Template};
 use model::ovs;
 use packet::checksum::{self, Delta};
 use packet::{Headers, WriteError, edit, proto};
@@ -13,8 +13,8 @@ pub(crate) const HEADROOM: usize = 128;
 /// Edits the IP header of a packet that the fast parse accepted. `frame` starts with the original frame.
 #[inline(always)]
 pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
-    if let Some(fields) = &template.fields {
-        return set_fields(frame, at, fields, partial);
+    if template.edit == Edit::Fields {
+        return template.ovs.as_ref().and_then(|ovs| set_fields(frame, at, &ovs.edits, partial));
     }
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
@@ -191,8 +191,8 @@ pub(crate) fn edit_any(
     template: &Template,
     partial: bool,
 ) -> Result<(), WriteError> {
-    if let Some(fields) = &template.fields {
-        fields.set_fields(frame, headers, partial)?;
+    if let Some(ovs) = &template.ovs {
+        return ovs.edits.set_fields(frame, headers, partial);
     }
     if !template.edits_ip() {
         return Ok(());
@@ -266,13 +266,13 @@ pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entrop
         start += popped;
         len -= popped;
     }
-    if !template.tags.is_empty() {
-        let pushed = template.tags.len();
+    if !template.tags().is_empty() {
+        let pushed = template.tags().len();
         buffer.get(start..start + 12)?;
         buffer.copy_within(start..start + 12, start - pushed);
         start -= pushed;
         len += pushed;
-        buffer[start + 12..start + 12 + pushed].copy_from_slice(&template.tags);
+        buffer[start + 12..start + 12 + pushed].copy_from_slice(template.tags());
     }
     let prefix = template.prefix();
     if prefix.is_empty() {

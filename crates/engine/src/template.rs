@@ -2,7 +2,6 @@
 //!
 //! The only part of a single flow in a template are floating addresses, so flows to one next hop share one.
 
-use arrayvec::ArrayVec;
 use model::{Encap, Forward, Nat, VifId, ovs};
 use packet::{TunnelKind, build, proto};
 use std::hash::{Hash, Hasher};
@@ -16,6 +15,19 @@ const MAX_PREFIX: usize = ovs::MAX_OUTER;
 const SHORT_PREFIX: usize = 64;
 
 const TTL: u8 = 64;
+
+/// Bytes of the tags that are pushed at most.
+const MAX_TAGS: usize = ovs::MAX_PUSHED * proto::VLAN_LEN;
+
+/// What is edited in a packet's own headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edit {
+    Nothing,
+    /// The IP header.
+    Ip,
+    /// Fields, as a flow of Open vSwitch says.
+    Fields,
+}
 
 /// A compiled [`Forward`].
 #[derive(Clone, Debug)]
@@ -32,10 +44,13 @@ pub(crate) struct Template {
     pub nat: Nat,
     /// The value to which a SYN's MSS is lowered.
     pub mss: Option<u16>,
-    /// Tags to push into a kept Ethernet header, as they lie there.
-    pub tags: ArrayVec<u8, { ovs::MAX_PUSHED * proto::VLAN_LEN }>,
-    /// Fields to set, as a flow of Open vSwitch says.
-    pub fields: Option<Arc<ovs::Edits>>,
+    /// Tags to push into a kept Ethernet header, as they lie there; their first bytes, and how many.
+    tags: [u8; MAX_TAGS],
+    tags_len: u8,
+    /// What is edited besides, before headers are put in front.
+    pub edit: Edit,
+    /// What a flow of Open vSwitch changes: fields to set.
+    pub ovs: Option<Arc<ovs::Rewrite>>,
     /// Number of tags to remove from a kept Ethernet header.
     pub pop_tags: u8,
     /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
@@ -78,8 +93,10 @@ impl Template {
             ttl_decrement: forward.ttl_decrement,
             nat: forward.nat,
             mss: forward.mss,
-            tags: ArrayVec::new(),
-            fields: None,
+            tags: [0; MAX_TAGS],
+            tags_len: 0,
+            edit: Edit::Nothing,
+            ovs: None,
             pop_tags: forward.pop_tags,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
             tunnel: None,
@@ -102,11 +119,10 @@ impl Template {
         if let Some(vlan) = push {
             template.push_tag([proto::ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()].as_flattened());
         }
-        if let Some(edits) = &forward.edits {
-            template.put_edits(edits);
-        }
-        if let Some(wrap) = &forward.wrap {
-            template.put_wrap(&wrap.outer);
+        if let Some(rewrite) = &forward.ovs {
+            template.put_rewrite(rewrite);
+        } else if template.edits_ip() {
+            template.edit = Edit::Ip;
         }
         let len = usize::from(template.prefix_len);
         template.prefix.copy_within(..len, MAX_PREFIX - len);
@@ -140,7 +156,7 @@ impl Template {
     /// By how many bytes a packet grows.
     pub fn grown(&self) -> isize {
         let popped = usize::from(self.pop_tags) * proto::VLAN_LEN;
-        (self.prefix().len() + self.tags.len()) as isize - (usize::from(self.strip) + popped) as isize
+        (self.prefix().len() + self.tags().len()) as isize - (usize::from(self.strip) + popped) as isize
     }
 
     /// Whether the IP header is edited.
@@ -152,9 +168,10 @@ impl Template {
             || self.mss.is_some()
     }
 
-    /// The same, or other fields of the head.
-    pub const fn edits(&self) -> bool {
-        self.edits_ip() || self.fields.is_some()
+    /// Tags to push into a kept Ethernet header, as they lie there.
+    #[inline(always)]
+    pub fn tags(&self) -> &[u8] {
+        &self.tags[..usize::from(self.tags_len)]
     }
 
     fn put(&mut self, header: impl FnOnce(&mut [u8]) -> Result<usize, packet::WriteError>) {
@@ -164,13 +181,25 @@ impl Template {
 
     fn push_tag(&mut self, tag: &[u8]) {
         // There is room for as many as a decision pushes.
-        let _ = self.tags.try_extend_from_slice(tag);
+        let end = usize::from(self.tags_len) + tag.len();
+        if let Some(room) = self.tags.get_mut(self.tags_len.into()..end) {
+            room.copy_from_slice(tag);
+            self.tags_len = end as u8;
+        }
     }
 
-    fn put_edits(&mut self, edits: &Arc<ovs::Edits>) {
+    #[cold]
+    fn put_rewrite(&mut self, rewrite: &Arc<ovs::Rewrite>) {
+        let edits = &rewrite.edits;
         self.pop_tags = edits.popped;
         edits.tag_bytes().for_each(|tag| self.push_tag(&tag));
-        self.fields = edits.changes_fields().then(|| edits.clone());
+        if edits.changes_fields() {
+            self.edit = Edit::Fields;
+        }
+        if let Some(wrap) = &rewrite.wrap {
+            self.put_wrap(&wrap.outer);
+        }
+        self.ovs = Some(rewrite.clone());
     }
 
     fn put_wrap(&mut self, outer: &ovs::Outer) {
@@ -231,17 +260,22 @@ impl Template {
         }
     }
 
-    /// Everything that distinguishes templates.
+    /// Fields that a flow of Open vSwitch sets.
+    fn fields(&self) -> Option<&ovs::Edits> {
+        self.ovs.as_ref().map(|rewrite| &rewrite.edits)
+    }
+
+    /// Everything else that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
         let l4 = (self.nat.src, self.nat.dst, self.mss);
-        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, &self.tags, self.pop_tags);
-        (fields, l4, self.keeps_ip, self.tunnel, self.prefix(), &self.fields)
+        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.tags, self.pop_tags);
+        (fields, l4, self.keeps_ip, self.tunnel, self.prefix())
     }
 }
 
 impl PartialEq for Template {
     fn eq(&self, other: &Self) -> bool {
-        self.identity() == other.identity()
+        self.identity() == other.identity() && self.fields() == other.fields()
     }
 }
 

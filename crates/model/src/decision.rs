@@ -69,10 +69,8 @@ pub struct Forward {
     pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
-    /// Fields and tags that a flow of an Open vSwitch changes.
-    pub edits: Option<Arc<ovs::Edits>>,
-    /// Tunnel headers that such a flow puts in front after that.
-    pub wrap: Option<ovs::Wrap>,
+    /// What a flow of an Open vSwitch changes, if anything.
+    pub ovs: Option<Arc<ovs::Rewrite>>,
 }
 
 impl Forward {
@@ -90,16 +88,18 @@ impl Forward {
             push_vlan: None,
             pop_tags: 0,
             encap: None,
-            edits: None,
-            wrap: None,
+            ovs: None,
         }
     }
 
     /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
     #[must_use]
     pub fn entropy(&self) -> u32 {
-        let wrap = self.wrap.as_ref().map(|wrap| wrap.entropy);
-        self.encap.as_ref().map(|encap| encap.entropy).or(wrap).unwrap_or(0)
+        match (&self.encap, &self.ovs) {
+            (Some(encap), _) => encap.entropy,
+            (None, Some(rewrite)) => rewrite.wrap.as_ref().map_or(0, |wrap| wrap.entropy),
+            (None, None) => 0,
+        }
     }
 
     /// Whether the frame leaves as it came, perhaps in a tunnel.

@@ -106,11 +106,11 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     if let Some(vlan) = forward.push_vlan {
         frame.splice(TAG_AT..TAG_AT, tag(vlan));
     }
-    if let Some(edits) = &forward.edits {
-        edits.apply(&mut frame)?;
-    }
-    if let Some(wrap) = &forward.wrap {
-        frame = wrap.put_before(&frame)?;
+    if let Some(rewrite) = &forward.ovs {
+        rewrite.edits.apply(&mut frame)?;
+        if let Some(wrap) = &rewrite.wrap {
+            frame = wrap.put_before(&frame)?;
+        }
     }
     let Some(encap) = &forward.encap else { return Some(frame) };
     let len = frame.len();

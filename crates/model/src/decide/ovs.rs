@@ -7,7 +7,7 @@
 
 use super::egress::mtu_len;
 use super::{Outcome, Walk, entropy_of};
-use crate::ovs::{Action, Edits, Flow, Key, Wrap};
+use crate::ovs::{Action, Edits, Flow, Key, Rewrite, Wrap};
 use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId};
 use packet::{L4, Tag, proto};
 use std::net::IpAddr;
@@ -77,13 +77,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Whether a port's MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
     fn fits(&self, output: &Forward, port: &Vif) -> bool {
         let packet = mtu_len(&self.packet.headers, self.packet.len as usize, self.packet.gso_size);
-        let tags = output.edits.as_ref().map_or(0, |edits| edits.grown());
-        let wrapped = output.wrap.as_ref().map_or(0, |wrap| {
+        let wrapped = output.ovs.as_ref().and_then(|rewrite| {
             // The outer Ethernet header does not count, but the inner one and its tags do.
-            let inner = usize::from(self.packet.headers.l3_at).saturating_add_signed(tags);
-            wrap.outer.bytes().len() + inner - proto::ETHERNET_LEN
+            let inner = usize::from(self.packet.headers.l3_at).saturating_add_signed(rewrite.edits.grown());
+            Some(rewrite.wrap.as_ref()?.outer.bytes().len() + inner - proto::ETHERNET_LEN)
         });
-        packet + wrapped <= usize::from(port.mtu)
+        packet + wrapped.unwrap_or(0) <= usize::from(port.mtu)
     }
 }
 
@@ -105,8 +104,9 @@ impl<'a, T: Lookup> Done<'a, T> {
 
     /// The packet as it is now, to a port.
     fn output(&mut self, port: VifId) -> Forward {
-        let edits = (!self.edits.is_nothing()).then(|| Arc::new(self.edits.clone()));
-        Forward { edits, wrap: self.wrap.take(), ..Forward::unchanged(port) }
+        let rewrite = Rewrite { edits: self.edits.clone(), wrap: self.wrap.take() };
+        let ovs = (!rewrite.is_nothing()).then(|| Arc::new(rewrite));
+        Forward { ovs, ..Forward::unchanged(port) }
     }
 
     /// Does an action other than an output. `None` if it does not fit the packet.

@@ -130,8 +130,10 @@ impl Forward {
         words.extend((0..self.pop_tags).map(|_| "pop vlan".to_owned()));
         words.extend(self.push_vlan.map(|vlan| format!("push vlan {vlan}")));
         words.extend(self.encap.as_ref().map(ToString::to_string));
-        words.extend(self.edits.iter().flat_map(|edits| edits.words()));
-        words.extend(self.wrap.as_ref().map(|wrap| wrap.outer.to_string()));
+        if let Some(rewrite) = &self.ovs {
+            words.extend(rewrite.edits.words());
+            words.extend(rewrite.wrap.as_ref().map(|wrap| wrap.outer.to_string()));
+        }
         words.join(", ")
     }
 }

@@ -1,8 +1,31 @@
 //! Tunnel headers in front of a packet.
 
-use super::Outer;
+use super::{Edits, Outer};
 use packet::{WriteError, checksum, entropy_port, proto};
 use std::net::Ipv6Addr;
+
+/// How a packet is changed on its way to an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Fields and tags.
+    pub edits: Edits,
+    /// Tunnel headers in front after that.
+    pub wrap: Option<Wrap>,
+}
+
+impl Rewrite {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.wrap.is_none() && self.edits.is_nothing()
+    }
+
+    /// By how many bytes a frame grows.
+    pub(crate) fn grown(&self) -> isize {
+        let wrapped = self.wrap.as_ref().map_or(0, |wrap| wrap.outer.bytes().len());
+        self.edits.grown() + wrapped as isize
+    }
+}
 
 /// A tunnel through which a packet goes: [`super::Action::Encap`], with what depends on the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,11 +28,10 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
     let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
     let popped = usize::from(forward.pop_tags) * proto::VLAN_LEN;
-    let wrapped = forward.wrap.as_ref().map_or(0, |wrap| wrap.outer.bytes().len());
-    let front = forward.encap.as_ref().map_or(0, encap_len) + wrapped + ethernet + tag;
-    let edited = forward.edits.as_ref().map_or(0, |edits| edits.grown());
+    let front = forward.encap.as_ref().map_or(0, encap_len) + ethernet + tag;
+    let by_flow = forward.ovs.as_ref().map_or(0, |rewrite| rewrite.grown());
     // The headers added, minus the bytes removed.
-    let grown = front as isize + edited - popped as isize - kept.start as isize;
+    let grown = front as isize + by_flow - popped as isize - kept.start as isize;
     let len = kept.end.saturating_add_signed(grown);
     let segmented = packet.gso_size.and_then(|size| {
         let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
