@@ -6,8 +6,8 @@
 use crate::core::{Core, View};
 use crate::process::{Process, Usage};
 use crate::scrapes;
-use crate::service::{nexthop_entries, rdma_overview, reasons, rule_entries, vif_entries};
-use api::v1::{RdmaDevice, RdmaWindow, VifEntry};
+use crate::service::{nexthop_entries, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
+use api::v1::{OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry};
 use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -78,6 +78,7 @@ fn render(core: &Core, process: &Process) -> String {
     let (devices, machines) = rdma_overview(core);
     verbs(&devices, &mut text);
     windows(&machines, &mut text);
+    ovs(&ovs_ports(core), &mut text);
     text.0
 }
 
@@ -223,6 +224,25 @@ fn windows(windows: &[RdmaWindow], text: &mut Text) {
     each("rdma_window_bytes", "Size of the window.", &|window| window.bytes);
     each("rdma_window_used_bytes", "Memory of the window that programs have.", &|window| window.used_bytes);
     each("rdma_window_machines", "VMs that have the window.", &|window| window.attached.len() as u64);
+}
+
+/// Ports that an Open vSwitch programs.
+fn ovs(OvsReply { ports, refused, .. }: &OvsReply, text: &mut Text) {
+    if ports.is_empty() {
+        return;
+    }
+    let label = |name: &str| format!("port=\"{}\"", escaped(name));
+    let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&OvsPort) -> u64| {
+        text.family(name, kind, help, ports.iter().map(|port| (label(&port.name), value(port))));
+    };
+    each("ovs_open", "gauge", "Whether an Open vSwitch has the port open.", &|p| p.session.is_some().into());
+    each("ovs_flows", "gauge", "Flows of Open vSwitch at the port.", &|p| p.flows);
+    each("ovs_stale_flows", "gauge", "Those that only a driver that is gone has made.", &|p| p.stale);
+    let refusals = refused.iter().map(|refused| {
+        (format!("{},reason=\"{}\"", label(&refused.port), escaped(&refused.reason)), refused.count)
+    });
+    let help = "Flows that Viaduct left to Open vSwitch.";
+    text.family("ovs_flows_refused_total", "counter", help, refusals);
 }
 
 fn verbs(devices: &[RdmaDevice], text: &mut Text) {

@@ -38,6 +38,10 @@ pub trait Ports: Send + Sync {
     fn keep_windows(&self, wanted: &BTreeSet<PathBuf>);
     /// What of them does not work, while all ports are open: objects, and what is wrong.
     fn window_problems(&self) -> Vec<(String, String)>;
+    /// Drivers of Open vSwitch, and the ports that they can open.
+    fn ovs(&self) -> ovs::Status;
+    /// The flows that they made, the oldest first.
+    fn ovs_flows(&self) -> Vec<ovs::FlowStatus>;
 }
 
 /// A port to be open.

@@ -3,6 +3,7 @@
 mod convert;
 mod flows;
 mod guest_state;
+mod ovs;
 mod packets;
 mod rdma;
 mod read_only;
@@ -26,6 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 #[cfg(test)]
 pub(crate) use convert::message;
+pub(crate) use ovs::ports as ovs_ports;
 pub(crate) use rdma::overview as rdma_overview;
 pub(crate) use read_only::ReadOnly;
 pub(crate) use state::reasons;
@@ -235,6 +237,21 @@ impl Viaduct for Service {
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
         let request = request.into_inner();
         self.blocking(move |core| rdma::reply(core, &request)).await.map(Response::new)
+    }
+
+    async fn ovs(&self, request: Request<v1::OvsRequest>) -> Reply<v1::OvsReply> {
+        let request = request.into_inner();
+        self.blocking(move |core| ovs::reply(core, &request)).await.map(Response::new)
+    }
+
+    type OvsFlowsStream = Streamed<v1::OvsFlow>;
+
+    async fn ovs_flows(&self, request: Request<v1::OvsFlowsRequest>) -> Reply<Self::OvsFlowsStream> {
+        let port = request.into_inner().port;
+        let found = self.blocking(move |core| ovs::flows(core, port.as_ref())).await?;
+        let view = self.view();
+        let messages = found.into_iter().map(move |flow| Ok(ovs::flow(&view, &flow)));
+        Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
     }
 
     type FlowsStream = Streamed<v1::Flow>;

@@ -134,6 +134,9 @@ pub enum Command {
     /// Verbs devices of guests, and the objects of their clients
     #[command(after_help = help::RDMA_EXAMPLES)]
     Rdma(RdmaArgs),
+    /// Guests and wires that an Open vSwitch programs, with what it made there
+    #[command(after_help = help::OVS_EXAMPLES)]
+    Ovs(OvsArgs),
     /// Connections
     #[command(after_long_help = help::FLOW_FILTERS)]
     #[command(aliases = ["flows"])]
@@ -292,6 +295,9 @@ pub struct GuestArgs {
     /// Its network; may be left out where there is only one
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
+    /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch; then it is in no network)
+    #[arg(long)]
+    pub mode: Option<String>,
     /// vhost, tap, or rdma (a verbs device without a port)
     #[arg(long, default_value = "vhost")]
     pub kind: String,
@@ -399,6 +405,9 @@ pub struct WireArgs {
     pub gateway: Vec<String>,
     #[arg(long)]
     pub mtu: Option<u32>,
+    /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch)
+    #[arg(long)]
+    pub mode: Option<String>,
 }
 
 #[derive(Args)]
@@ -532,6 +541,28 @@ pub struct RuleArgs {
     /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS
     #[arg(long)]
     pub action: String,
+}
+
+#[derive(Args)]
+pub struct OvsArgs {
+    /// Only this guest or wire
+    #[arg(long, global = true, value_name = "PORT", add = ArgValueCandidates::new(complete::vifs))]
+    pub port: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<OvsAction>,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+pub enum OvsAction {
+    /// Guests and wires, and whether an Open vSwitch has them open (the default)
+    #[command(visible_alias = "ls", alias = "list")]
+    Ports,
+    /// Flows, as Viaduct carries them out
+    Flows,
+    /// Flows that were left to Open vSwitch, by reason
+    Refused,
+    /// Drivers that are connected
+    Sessions,
 }
 
 #[derive(Args)]

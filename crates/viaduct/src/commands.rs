@@ -7,6 +7,7 @@ mod explain;
 mod flow;
 mod guest_state;
 mod nouns;
+mod ovs;
 mod rdma;
 mod statistics;
 mod top;
@@ -73,6 +74,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Default(noun) => nouns::default(&mut on, noun.action).await,
         Command::Neigh { network, action } => nouns::neigh(&mut on, network, action).await,
         Command::Rdma(args) => rdma::rdma(&mut on, args).await,
+        Command::Ovs(args) => ovs::ovs(&mut on, args).await,
         Command::Flow(args) => flow::flow(&mut on, args).await,
         Command::Stats { worker } => statistics::stats(&mut on, worker).await,
         Command::Dropstats { log, interface, reasons, explain } => {

@@ -3,6 +3,7 @@
 pub const GUEST_EXAMPLES: &str = "\
 Example:
   viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100
+  viaduct guest add vm2 --mode ovs
   viaduct guest export vm1 | ssh other sudo viaduct guest import vm1";
 
 pub const RT_EXAMPLES: &str = "\
@@ -26,6 +27,12 @@ Examples:
   viaduct rdma show vm1
   viaduct rdma qp --device vm1
   viaduct rdma tree --follow /run/job7 c1 c2";
+
+pub const OVS_EXAMPLES: &str = "\
+Examples:
+  viaduct ovs
+  viaduct ovs flows --port vm1
+  viaduct ovs refused";
 
 pub const NEXTHOP_EXAMPLES: &str = "\
 Examples:

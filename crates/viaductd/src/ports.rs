@@ -149,4 +149,12 @@ impl Ports for ExecutorPorts {
     fn rdma(&self) -> Vec<RdmaStatus> {
         self.verbs.describe()
     }
+
+    fn ovs(&self) -> ovs::Status {
+        self.ovs.status()
+    }
+
+    fn ovs_flows(&self) -> Vec<ovs::FlowStatus> {
+        self.ovs.flows()
+    }
 }

@@ -74,6 +74,9 @@ pub struct Wire {
     pub gateway: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, optional, tag = "6")]
     pub mtu: ::core::option::Option<u32>,
+    /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch).
+    #[prost(string, optional, tag = "7")]
+    pub mode: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A tenant network.
 #[allow(clippy::all)]
@@ -180,6 +183,9 @@ pub struct Guest {
     /// Megabytes of the window by which programs in the virtual machine use its verbs device.
     #[prost(uint32, optional, tag = "28")]
     pub window_mb: ::core::option::Option<u32>,
+    /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch). With ovs, it is in no network.
+    #[prost(string, optional, tag = "29")]
+    pub mode: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A VLAN of a guest's, which is in a network of its own.
 #[allow(clippy::all)]
@@ -1365,6 +1371,131 @@ pub struct RdmaCm {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OvsRequest {
+    /// Only this port.
+    #[prost(string, optional, tag = "1")]
+    pub port: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OvsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub ports: ::prost::alloc::vec::Vec<OvsPort>,
+    #[prost(message, repeated, tag = "2")]
+    pub refused: ::prost::alloc::vec::Vec<OvsRefused>,
+    #[prost(message, repeated, tag = "3")]
+    pub sessions: ::prost::alloc::vec::Vec<OvsSession>,
+}
+/// A guest or wire that an Open vSwitch programs.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OvsPort {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The driver that has it open.
+    #[prost(uint64, optional, tag = "2")]
+    pub session: ::core::option::Option<u64>,
+    /// Largest IP packet that Open vSwitch takes.
+    #[prost(uint32, tag = "3")]
+    pub mtu: u32,
+    #[prost(uint64, tag = "4")]
+    pub flows: u64,
+    /// Those of them that an earlier driver made, and none since: they go on, until they are removed some time later.
+    #[prost(uint64, tag = "5")]
+    pub stale: u64,
+    /// Packets from the port that no flow matched and that went to Open vSwitch, and those that it sent by the port.
+    #[prost(uint64, tag = "6")]
+    pub to_ovs_packets: u64,
+    #[prost(uint64, tag = "7")]
+    pub to_ovs_bytes: u64,
+    #[prost(uint64, tag = "8")]
+    pub from_ovs_packets: u64,
+    #[prost(uint64, tag = "9")]
+    pub from_ovs_bytes: u64,
+    /// Packets for Open vSwitch that were lost, because it did not take them fast enough or was not there.
+    #[prost(uint64, tag = "10")]
+    pub to_ovs_drops: u64,
+    /// Flows that were refused.
+    #[prost(uint64, tag = "11")]
+    pub refused: u64,
+    /// Messages of the driver's rings that were not packets.
+    #[prost(uint64, tag = "12")]
+    pub malformed: u64,
+}
+/// Flows of a port that were refused for one reason: Open vSwitch carries them out itself.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OvsRefused {
+    #[prost(string, tag = "1")]
+    pub port: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub count: u64,
+    /// What was refused last, in words.
+    #[prost(string, tag = "4")]
+    pub last: ::prost::alloc::string::String,
+}
+/// A driver that is connected.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OvsSession {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Process id of Open vSwitch, as the daemon sees it; 0 if it has none there.
+    #[prost(uint32, tag = "2")]
+    pub pid: u32,
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Its version of DPDK.
+    #[prost(string, tag = "4")]
+    pub dpdk: ::prost::alloc::string::String,
+    /// Seconds since it connected.
+    #[prost(uint64, tag = "5")]
+    pub age: u64,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OvsFlowsRequest {
+    /// Only this port's.
+    #[prost(string, optional, tag = "1")]
+    pub port: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OvsFlow {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub port: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub r#match: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub actions: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "5")]
+    pub packets: u64,
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// Seconds since the driver that made it is gone, if none made it again since.
+    #[prost(uint64, optional, tag = "7")]
+    pub stale: ::core::option::Option<u64>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FlowsRequest {
     /// As in: 10.1.1.1 & tcp & port 80. Empty: every connection.
     #[prost(string, tag = "1")]
@@ -2153,6 +2284,50 @@ pub mod viaduct_client {
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Rdma"));
             self.inner.unary(req, path, codec).await
         }
+        /// Drivers of Open vSwitch, the ports that they program, and what was refused them.
+        pub async fn ovs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OvsRequest>,
+        ) -> std::result::Result<tonic::Response<super::OvsReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/viaduct.v1.Viaduct/Ovs");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Ovs"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The flows that they made.
+        pub async fn ovs_flows(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OvsFlowsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::OvsFlow>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/OvsFlows",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "OvsFlows"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Connections.
         pub async fn flows(
             &mut self,
@@ -2362,6 +2537,22 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::RdmaRequest>,
         ) -> std::result::Result<tonic::Response<super::RdmaReply>, tonic::Status>;
+        /// Drivers of Open vSwitch, the ports that they program, and what was refused them.
+        async fn ovs(
+            &self,
+            request: tonic::Request<super::OvsRequest>,
+        ) -> std::result::Result<tonic::Response<super::OvsReply>, tonic::Status>;
+        /// Server streaming response type for the OvsFlows method.
+        type OvsFlowsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::OvsFlow, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The flows that they made.
+        async fn ovs_flows(
+            &self,
+            request: tonic::Request<super::OvsFlowsRequest>,
+        ) -> std::result::Result<tonic::Response<Self::OvsFlowsStream>, tonic::Status>;
         /// Server streaming response type for the Flows method.
         type FlowsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Flow, tonic::Status>,
@@ -2919,6 +3110,95 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Ovs" => {
+                    #[allow(non_camel_case_types)]
+                    struct OvsSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::OvsRequest>
+                    for OvsSvc<T> {
+                        type Response = super::OvsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OvsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::ovs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OvsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/OvsFlows" => {
+                    #[allow(non_camel_case_types)]
+                    struct OvsFlowsSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::OvsFlowsRequest>
+                    for OvsFlowsSvc<T> {
+                        type Response = super::OvsFlow;
+                        type ResponseStream = T::OvsFlowsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OvsFlowsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::ovs_flows(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OvsFlowsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -274,6 +274,44 @@ async fn verbs_devices_are_listed() {
     .await;
 }
 
+#[tokio::test]
+async fn what_an_open_vswitch_programs_is_listed() {
+    const PORTS: &str = "[[guest]]\nname = \"ovs1\"\nkind = \"vhost\"\nmode = \"ovs\"\n\
+                         [[guest]]\nname = \"ovs2\"\nkind = \"vhost\"\nmode = \"ovs\"\n";
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let objects = config::parse_objects(PORTS).unwrap().iter().map(crate::service::message).collect();
+        client.add(v1::AddRequest { objects }).await.unwrap();
+        let request = |port: Option<&str>| v1::OvsRequest { port: port.map(str::to_owned) };
+        let all = client.ovs(request(None)).await.unwrap().into_inner();
+        let ports: Vec<_> = all.ports.iter().map(|p| (&*p.name, p.session, p.flows, p.refused)).collect();
+        assert_eq!(ports, [("ovs1", Some(1), 2, 3), ("ovs2", None, 1, 0)]);
+        let refused: Vec<_> = all.refused.iter().map(|r| (&*r.port, &*r.reason, r.count)).collect();
+        assert_eq!(refused, [("ovs1", "tunnel", 3)]);
+        assert_eq!((all.sessions[0].pid, &*all.sessions[0].dpdk), (77, "DPDK 22.11.11"));
+        let one = client.ovs(request(Some("ovs2"))).await.unwrap().into_inner();
+        assert_eq!((one.ports.len(), one.refused.len()), (1, 0));
+        let none = client.ovs(request(Some("vm1"))).await.unwrap_err();
+        assert!(none.message().contains("there is no guest or wire \"vm1\" with mode"), "{none}");
+
+        let mut flows = Vec::new();
+        let request = v1::OvsFlowsRequest { port: None };
+        let mut stream = client.ovs_flows(request).await.unwrap().into_inner();
+        while let Some(flow) = stream.message().await.unwrap() {
+            flows.push((flow.id, flow.port, flow.r#match, flow.actions, flow.packets, flow.stale));
+        }
+        let flow = |id, port: &str, stale| {
+            (id, port.to_owned(), "all".to_owned(), "output ovs2".to_owned(), id, stale)
+        };
+        assert_eq!(flows, [flow(1, "ovs1", None), flow(2, "ovs1", None), flow(3, "ovs2", Some(9))]);
+        let request = v1::OvsFlowsRequest { port: Some("ovs2".to_owned()) };
+        let mut stream = client.ovs_flows(request).await.unwrap().into_inner();
+        assert_eq!(stream.message().await.unwrap().map(|flow| flow.id), Some(3));
+        assert!(stream.message().await.unwrap().is_none());
+    })
+    .await;
+}
+
 /// Runs `test` with a control socket that takes few clients, none of which may be silent for long.
 async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

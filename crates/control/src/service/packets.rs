@@ -8,7 +8,7 @@ use api::v1;
 use api::v1::explain_request::Packet;
 use config::Protocol;
 use executor::Captured;
-use model::{DropReason, Verdict, VifId};
+use model::{DropReason, Verdict, VifId, VifKind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -41,11 +41,17 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     let explanation = view.executor.explain(ingress, &frame);
     let verdict = explanation.decision.verdict;
     let (entry, exits) = (port(view, ingress), verdict.egress());
+    let is_side = |vif: &VifId| view.tables.vifs.get(vif).is_some_and(|vif| vif.kind == VifKind::Ovs);
+    let to_ovs = exits.iter().all(is_side);
     let exits: Vec<_> = exits.into_iter().map(|vif| port(view, vif)).collect();
     // The tables know no ports' state. An answer goes back to where the packet came from, which therefore is up.
     let is_answer = matches!(verdict, Verdict::Reply(_));
     let is_lost = !is_answer && !exits.is_empty() && exits.iter().all(|port| !port.up);
-    let lost = if matches!(verdict, Verdict::Flood(_)) { DropReason::NoMember } else { DropReason::TxDown };
+    let lost = match verdict {
+        Verdict::Flood(_) => DropReason::NoMember,
+        _ if to_ovs => DropReason::OvsAbsent,
+        _ => DropReason::TxDown,
+    };
     let reason = if is_lost { Some(lost) } else { verdict.reason() };
     let mut lines = Vec::new();
     if is_lost {

@@ -56,6 +56,16 @@ impl Viaduct for ReadOnly {
         self.0.rdma(request).await
     }
 
+    async fn ovs(&self, request: Request<v1::OvsRequest>) -> Reply<v1::OvsReply> {
+        self.0.ovs(request).await
+    }
+
+    type OvsFlowsStream = <Service as Viaduct>::OvsFlowsStream;
+
+    async fn ovs_flows(&self, request: Request<v1::OvsFlowsRequest>) -> Reply<Self::OvsFlowsStream> {
+        self.0.ovs_flows(request).await
+    }
+
     type FlowsStream = <Service as Viaduct>::FlowsStream;
 
     async fn flows(&self, request: Request<v1::FlowsRequest>) -> Reply<Self::FlowsStream> {

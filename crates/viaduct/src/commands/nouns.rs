@@ -187,10 +187,18 @@ fn state_of(vif: &v1::VifEntry) -> &'static str {
     }
 }
 
+/// A guest is in the only network, unless it is told otherwise or an Open vSwitch programs it.
+async fn add_to_network(on: &mut Context, args: &mut GuestArgs) -> Result<(), Failure> {
+    if args.mode.as_deref() != Some("ovs") {
+        args.network = Some(the_network(on, args.network.take()).await?);
+    }
+    Ok(())
+}
+
 /// Interfaces, the daemon's view of guests and wires.
 pub async fn vif(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
     if let Some(Action::Add(args)) = &mut action {
-        args.network = Some(the_network(on, args.network.take()).await?);
+        add_to_network(on, args).await?;
     }
     let vifs = table(on, TableName::Vif, None).await?.vifs;
     let row = |vif: &v1::VifEntry| {
@@ -224,7 +232,7 @@ pub async fn vif(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Res
 
 pub async fn guest(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
     if let Some(Action::Add(args)) = &mut action {
-        args.network = Some(the_network(on, args.network.take()).await?);
+        add_to_network(on, args).await?;
     }
     let rows = interfaces(on, Kind::Guest).await?;
     let columns: &[Column] = &[

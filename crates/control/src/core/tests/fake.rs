@@ -349,4 +349,48 @@ impl Ports for FakePorts {
         };
         vec![status("other", &[&client]), status("vm3.0", &[&client, &ClientDescription::default()])]
     }
+
+    fn ovs(&self) -> ovs::Status {
+        let refused = ovs::RefusedCount { reason: "tunnel", count: 3, last: "sequence numbers".to_owned() };
+        let port = |name: &str, session, flows, refused: Vec<ovs::RefusedCount>| ovs::PortStatus {
+            name: name.to_owned(),
+            session,
+            mtu: 1500,
+            flows,
+            stale: 1,
+            malformed: 0,
+            refused,
+        };
+        let session = ovs::SessionStatus {
+            id: 1,
+            pid: 77,
+            uid: 0,
+            dpdk: "DPDK 22.11.11".to_owned(),
+            age: std::time::Duration::from_secs(5),
+        };
+        let ports = vec![port("ovs1", Some(1), 2, vec![refused]), port("ovs2", None, 1, Vec::new())];
+        ovs::Status { sessions: vec![session], ports }
+    }
+
+    fn ovs_flows(&self) -> Vec<ovs::FlowStatus> {
+        let names = self.names.lock().unwrap();
+        let vif = |name: &str| names.iter().find(|(_, its)| *its == name).map_or(VifId(0), |(vif, _)| *vif);
+        let flow = |id: u64, port: &str, state| ovs::FlowStatus {
+            flow: Arc::new(model::ovs::Flow {
+                id: model::ovs::FlowId(id),
+                counter: 0,
+                port: vif(port),
+                matching: model::ovs::Match::default(),
+                actions: vec![model::ovs::Action::Output(vif("ovs2"))],
+            }),
+            state,
+            counters: executor::Counters { packets: id, bytes: 60 * id },
+        };
+        let stale = ovs::FlowState::Stale(std::time::Duration::from_secs(9));
+        vec![
+            flow(1, "ovs1", ovs::FlowState::Live),
+            flow(2, "ovs1", ovs::FlowState::Live),
+            flow(3, "ovs2", stale),
+        ]
+    }
 }

@@ -30,6 +30,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
     Ok(vec![Object::Guest(v1::Guest {
         name: args.name,
         network: args.network.unwrap_or_default(),
+        mode: args.mode,
         kind: args.kind,
         socket: args.socket,
         device: args.device,
@@ -68,6 +69,7 @@ pub fn wire(args: WireArgs) -> Result<Vec<Object>, Failure> {
         addresses: args.addresses,
         gateway: args.gateway,
         mtu: args.mtu,
+        mode: args.mode,
     })])
 }
 

@@ -1,0 +1,102 @@
+//! Requests about ports that an Open vSwitch programs.
+
+use crate::compile::ovs_side;
+use crate::core::{Core, View};
+use api::v1;
+use config::{Mode, Object};
+use ovs::{FlowState, FlowStatus, PortStatus};
+use tonic::Status;
+
+pub(super) fn reply(core: &Core, request: &v1::OvsRequest) -> Result<v1::OvsReply, Status> {
+    let view = core.view();
+    check(&view, request.port.as_deref())?;
+    let status = core.ports().ovs();
+    let ports: Vec<_> = status.ports.iter().filter(|port| is_of(request.port.as_ref(), &port.name)).collect();
+    let sessions = status.sessions.iter().map(|session| v1::OvsSession {
+        id: session.id,
+        pid: session.pid.unsigned_abs(),
+        uid: session.uid,
+        dpdk: session.dpdk.clone(),
+        age: session.age.as_secs(),
+    });
+    Ok(v1::OvsReply {
+        ports: ports.iter().map(|status| port(&view, status)).collect(),
+        refused: ports.iter().flat_map(|status| refused(status)).collect(),
+        sessions: sessions.collect(),
+    })
+}
+
+/// All ports.
+pub(crate) fn ports(core: &Core) -> v1::OvsReply {
+    reply(core, &v1::OvsRequest::default()).unwrap_or_default()
+}
+
+/// The flows of a port, or of all ports.
+pub(super) fn flows(core: &Core, only: Option<&String>) -> Result<Vec<FlowStatus>, Status> {
+    let view = core.view();
+    check(&view, only.map(String::as_str))?;
+    let mut flows = core.ports().ovs_flows();
+    flows.retain(|status| is_of(only, &view.vif_name(status.flow.port)));
+    Ok(flows)
+}
+
+pub(super) fn flow(view: &View, FlowStatus { flow, state, counters }: &FlowStatus) -> v1::OvsFlow {
+    v1::OvsFlow {
+        id: flow.id.0,
+        port: view.vif_name(flow.port),
+        r#match: flow.matching.to_string(),
+        actions: flow.actions_in_words(view),
+        packets: counters.packets,
+        bytes: counters.bytes,
+        stale: match state {
+            FlowState::Live => None,
+            FlowState::Stale(since) => Some(since.as_secs()),
+        },
+    }
+}
+
+fn is_of(only: Option<&String>, port: &str) -> bool {
+    only.is_none_or(|only| only == port)
+}
+
+/// Whether an Open vSwitch programs the guest or wire of that name.
+fn check(view: &View, name: Option<&str>) -> Result<(), Status> {
+    let Some(name) = name else { return Ok(()) };
+    let is = |object: &Object| match object {
+        Object::Guest(guest) => guest.name == name && guest.mode == Mode::Ovs,
+        Object::Wire(wire) => wire.name == name && wire.mode == Mode::Ovs,
+        _ => false,
+    };
+    if view.objects.in_order().into_iter().any(|owned| is(&owned.object)) {
+        return Ok(());
+    }
+    Err(super::missing(format!("there is no guest or wire \"{name}\" with mode = \"ovs\"")))
+}
+
+fn port(view: &View, status: &PortStatus) -> v1::OvsPort {
+    let side = ovs_side(Mode::Ovs, &status.name).and_then(|name| view.ids.vif(&name));
+    let counters = side.map(|side| view.vif_counters(side)).unwrap_or_default();
+    v1::OvsPort {
+        name: status.name.clone(),
+        session: status.session,
+        mtu: status.mtu,
+        flows: status.flows as u64,
+        stale: status.stale as u64,
+        to_ovs_packets: counters.sent.packets,
+        to_ovs_bytes: counters.sent.bytes,
+        from_ovs_packets: counters.received.packets,
+        from_ovs_bytes: counters.received.bytes,
+        to_ovs_drops: counters.send_drops,
+        refused: status.refused.iter().map(|refused| refused.count).sum(),
+        malformed: status.malformed,
+    }
+}
+
+fn refused(status: &PortStatus) -> impl Iterator<Item = v1::OvsRefused> {
+    status.refused.iter().map(|refused| v1::OvsRefused {
+        port: status.name.clone(),
+        reason: refused.reason.to_owned(),
+        count: refused.count,
+        last: refused.last.clone(),
+    })
+}

@@ -1,0 +1,77 @@
+//! ovs: guests and wires that an Open vSwitch programs.
+
+use super::{Context, value};
+use crate::args::{OvsAction, OvsArgs};
+use crate::client::Failure;
+use crate::output::{Column, print_rows};
+use api::v1;
+use serde_json::Value;
+
+const PORTS: &[Column] = &[
+    ("PORT", "name"),
+    ("SESSION", "session"),
+    ("MTU", "mtu"),
+    ("FLOWS", "flows"),
+    ("STALE", "stale"),
+    ("TO-OVS", "to_ovs_packets"),
+    ("LOST", "to_ovs_drops"),
+    ("FROM-OVS", "from_ovs_packets"),
+    ("REFUSED", "refused"),
+];
+
+const FLOWS: &[Column] = &[
+    ("ID", "id"),
+    ("PORT", "port"),
+    ("PACKETS", "packets"),
+    ("BYTES", "bytes"),
+    ("STALE", "stale"),
+    ("MATCH", "match"),
+    ("ACTIONS", "actions"),
+];
+
+const REFUSED: &[Column] = &[("PORT", "port"), ("REASON", "reason"), ("COUNT", "count"), ("LAST", "last")];
+
+const SESSIONS: &[Column] =
+    &[("SESSION", "id"), ("PID", "pid"), ("UID", "uid"), ("AGE", "age"), ("DPDK", "dpdk")];
+
+pub async fn ovs(on: &mut Context, OvsArgs { port, action }: OvsArgs) -> Result<(), Failure> {
+    let action = action.unwrap_or(OvsAction::Ports);
+    if matches!(action, OvsAction::Flows) {
+        return flows(on, port).await;
+    }
+    let reply = on.client.ovs(v1::OvsRequest { port }).await?.into_inner();
+    let (rows, columns): (Vec<Value>, _) = match action {
+        OvsAction::Refused => (reply.refused.iter().map(value).collect(), REFUSED),
+        OvsAction::Sessions => (reply.sessions.iter().map(value).collect(), SESSIONS),
+        OvsAction::Ports | OvsAction::Flows => (reply.ports.iter().map(value).collect(), PORTS),
+    };
+    print_rows(rows, columns, on.json)
+}
+
+async fn flows(on: &mut Context, port: Option<String>) -> Result<(), Failure> {
+    let mut stream = on.client.ovs_flows(v1::OvsFlowsRequest { port }).await?.into_inner();
+    let mut rows = Vec::new();
+    while let Some(flow) = stream.message().await? {
+        rows.push(value(&flow));
+    }
+    print_rows(rows, FLOWS, on.json)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_is_a_field() {
+        let has = |row: Value, columns: &[Column]| {
+            for (_, key) in columns {
+                assert!(row.get(key).is_some(), "{key} is no field of {row}");
+            }
+        };
+        has(value(&v1::OvsPort::default()), PORTS);
+        has(value(&v1::OvsFlow::default()), FLOWS);
+        has(value(&v1::OvsRefused::default()), REFUSED);
+        has(value(&v1::OvsSession::default()), SESSIONS);
+    }
+}
