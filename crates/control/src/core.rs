@@ -26,7 +26,6 @@ use crate::compile::{Desired, Ids, Links, compile, recompile, route_origins};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, Device, PortSpec, Ports};
-use crate::rdma::RdmaSpec;
 use crate::store::{Durability, Store, StoreError};
 use carry::{Carry, Early};
 use carryover::Opened;
@@ -545,7 +544,7 @@ fn note(spec: &PortSpec) -> (String, String) {
     let what = match spec.device {
         Device::Tap { .. } => "it comes back in the daemon's network namespace, without addresses and routes",
         Device::Vhost { .. } => "its VM has to connect again",
-        Device::Verbs(RdmaSpec { window: None, .. }) => "its programs have to open it again",
+        Device::Verbs(ref verbs) if verbs.window.is_none() => "its programs have to open it again",
         Device::Verbs(_) => {
             "its programs have to open it again, and a VM whose window changes has it once it is started again"
         }

@@ -114,7 +114,7 @@ pub enum Device {
         device: String,
     },
     /// A verbs device of our own.
-    Verbs(RdmaSpec),
+    Verbs(Box<RdmaSpec>),
     /// The OVS side of a guest or wire that an Open vSwitch programs.
     Ovs {
         /// Name of the guest or wire.
@@ -185,7 +185,7 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
 /// The windows that these ports have.
 pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet<PathBuf> {
     let windows = |port: &'a PortSpec| match &port.device {
-        Device::Verbs(RdmaSpec { window, common, .. }) => [window.as_ref(), common.as_ref()],
+        Device::Verbs(spec) => [spec.window.as_ref(), spec.common.as_ref()],
         _ => [None, None],
     };
     ports.flat_map(windows).flatten().map(|window| window.path.clone()).collect()
@@ -218,7 +218,7 @@ fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item 
     let vrf = Vrf(index.networks().get(&guest.network).map_or(0, |network| network.vrf));
     let verbs = RdmaSpec::of(guest, run_dir, (vrf, mtu), index.common_windows()).map(|spec| PortSpec {
         name: verbs_vif(guest).unwrap_or_else(|| guest.name.clone()),
-        device: Device::Verbs(spec),
+        device: Device::Verbs(spec.into()),
         queues: 1,
         mtu,
     });
