@@ -214,7 +214,8 @@ def test_a_file_of_huge_pages_with_holes(host):
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             buffer = ctypes.create_string_buffer(2 << 20)
             region = {"pd": pd, "address": ctypes.addressof(buffer), "length": 2 << 20, "iova": 0, "access": 7}
-            kind_of, _ = program.ask({"reg_mr": region | {"pages": [region["address"], 2 << 20]}}, [file])
+            pages = [{"address": region["address"], "len": 2 << 20, "backing": "file"}]
+            kind_of, _ = program.ask({"reg_mr": region | {"pages": pages}}, [file])
             assert kind_of == "Err", "a region of huge pages that can go away is taken"
         finally:
             os.close(file)
@@ -290,7 +291,7 @@ def test_regions_by_the_thousand_of_many_programs(host):
                     "length": 4096,
                     "iova": 0,
                     "access": 1,
-                    "pages": None,
+                    "pages": [],
                 }
                 here = 0
                 while here < 1000 and program.ask({"reg_mr": region})[0] == "Ok":

@@ -141,7 +141,7 @@ def test_the_helper_ends_with_its_daemon(host, how):
     assert select.select([helper], [], [], 10)[0], "the helper lives on"
     os.close(helper)
     left = {path.name for path in host.run_dir.iterdir() if path.is_socket()}
-    assert left == ({"viaduct.sock", "replace.sock"} if how == "kill" else set())
+    assert left == ({"viaduct.sock", "replace.sock", "ovs.sock"} if how == "kill" else set())
     # What a dead daemon left is replaced.
     host.start()
     host.call("status")

@@ -16,7 +16,7 @@ from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
 LASTING = ["-D", "100"]
 # Of the protocol between library and daemon (crates/uverbs/src/message.rs).
-VERSION = 7
+VERSION = 8
 
 
 def perftest(program, *options):
@@ -235,11 +235,14 @@ GARBAGE = [
     *(b"\0", b"{", b"[]", b"null", b'"alloc_pd"', b"\xff" * 65536, b"[" * 60000, os.urandom(4096)),
     *(b'{"hello":{"version":-1}}', b'{"hello":{"version":1e400}}', b'{"hello":{}}', b'{"create_qp":{}}'),
 ]
+HUGE = {"address": 4096, "len": (1 << 64) - 4096, "backing": "file"}
 # Of one who was let in.
 REQUESTS = [
-    {"reg_mr": {"pd": 7, "address": 0, "length": 1 << 63, "iova": (1 << 64) - 1, "access": 0xFFFFFFFF}},
-    {"reg_mr": {"pd": 0, "address": 0, "length": (1 << 64) - 1, "iova": 0, "access": 7}},
-    {"reg_mr": {"pd": 1, "address": 0, "length": 0, "iova": 0, "access": 0, "pages": [4096, (1 << 64) - 1]}},
+    {"reg_mr": {"pd": 7, "address": 0, "length": 1 << 63, "iova": (1 << 64) - 1, "access": 0xFFFFFFFF, "pages": []}},
+    {"reg_mr": {"pd": 0, "address": 0, "length": (1 << 64) - 1, "iova": 0, "access": 7, "pages": []}},
+    {"reg_mr": {"pd": 1, "address": 0, "length": 0, "iova": 0, "access": 0, "pages": [HUGE]}},
+    {"alloc_pages": {"len": (1 << 64) - 1}},
+    {"free_pages": {"part": {"window": "own", "offset": 1 << 63, "len": 1 << 63}}},
     {"pages": {"qpn": 17, "rkey": 12345}},
     {"dereg_mr": {"mr": 12345}},
     {"create_cq": {"entries": 0xFFFFFFFF, "channel": None}},

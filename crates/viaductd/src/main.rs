@@ -277,7 +277,7 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
             (carryover, None)
         }
     };
-    let ovs = ovs::Service::new(Arc::new(OvsTables(forwarder.clone())), ovs::Times::default());
+    let ovs = ovs::Service::new(Arc::new(OvsTables::new(&forwarder)), ovs::Times::default());
     let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
     let machines = Arc::new(Machines::new(shared.listeners.remove(machines::NAME)));
     let verbs = (windows, machines.clone());

@@ -1,27 +1,43 @@
 //! The executor, as drivers of Open vSwitch change it.
 
 use crate::forwarder::Forwarder;
-use executor::{Counters, VifCounters};
+use engine::Engine;
+use executor::{Counters, Executor, VifCounters};
 use model::VifId;
 use model::ovs::Change;
+use std::sync::{Arc, Weak};
 
-/// The executor's flows.
-pub struct OvsTables(pub Forwarder);
+/// The executor's flows. It does not keep the executor: the thread that serves drivers ends a little after the rest of
+/// the daemon, and ports close with the executor.
+pub struct OvsTables {
+    executor: Weak<dyn Executor>,
+    engine: Weak<Engine>,
+}
+
+impl OvsTables {
+    /// Those of this executor.
+    pub fn new(forwarder: &Forwarder) -> Self {
+        let executor = Arc::downgrade(&forwarder.executor());
+        Self { executor, engine: Arc::downgrade(forwarder.engine()) }
+    }
+}
 
 impl ovs::Tables for OvsTables {
     fn apply(&self, changes: &[Change]) -> Result<(), String> {
-        self.0.executor().ovs_apply(changes).map_err(|e| e.to_string())
+        let executor = self.executor.upgrade().ok_or("the daemon ends")?;
+        executor.ovs_apply(changes).map_err(|e| e.to_string())
     }
 
     fn counts(&self, counters: &[u32]) -> Vec<Counters> {
-        self.0.executor().ovs_counts(counters)
+        let executor = self.executor.upgrade();
+        executor.map_or_else(|| vec![Counters::default(); counters.len()], |it| it.ovs_counts(counters))
     }
 
     fn port_of(&self, side: VifId) -> Option<VifId> {
-        self.0.engine().ovs_port(side)
+        self.engine.upgrade()?.ovs_port(side)
     }
 
     fn vif_counters(&self, vif: VifId) -> VifCounters {
-        self.0.executor().vif_counters(vif)
+        self.executor.upgrade().map(|executor| executor.vif_counters(vif)).unwrap_or_default()
     }
 }
