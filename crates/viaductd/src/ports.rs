@@ -81,8 +81,10 @@ impl Ports for ExecutorPorts {
                     migrates,
                     waits,
                 };
-                let (verbs, guest) = (self.verbs.clone(), spec.name.clone());
-                let watch: virtio::Watch = Box::new(move |event| verbs.vmm(&guest, event));
+                // Ports would keep the executor otherwise, which keeps them: verbs devices ask it for rules.
+                let (verbs, guest) = (Arc::downgrade(&self.verbs), spec.name.clone());
+                let watch: virtio::Watch =
+                    Box::new(move |event| _ = verbs.upgrade().map(|verbs| verbs.vmm(&guest, event)));
                 virtio::open_by(&port, sockets.clone(), self.journals.clone(), Some(watch))?
             }
             Device::Tap { device, mac } => {

@@ -1,7 +1,12 @@
 """Open vSwitch with DPDK: as the switch of a host, the other end of migrations; and as what programs a viaductd."""
 
+import atexit
+import functools
 import re
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 from .guest import Container
 from .host import REPOSITORY
@@ -98,6 +103,14 @@ class Ovs:
             raise Failed(f"ended before {what} was there: {program.describe()}")
 
 
+@functools.cache
+def plug_in(built):
+    """A copy of the driver where DPDK loads it: not below a directory that everybody may write, as a checkout may be."""
+    directory = Path(tempfile.mkdtemp(prefix="viaduct-ovs-", dir="/run"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(shutil.copy(built, directory))
+
+
 class OvsController(Ovs):
     """An unmodified Open vSwitch that programs a viaductd by the driver of `make ovs-pmd`. It has one bridge, br0."""
 
@@ -114,7 +127,7 @@ class OvsController(Ovs):
             raise Failed(f"{self.PLUG_IN} is missing: run make ovs-pmd")
         settings = super().settings()
         extra = settings["dpdk-extra"].strip('"')
-        return {**settings, "hw-offload": "true", "dpdk-extra": f'"{extra} -d {self.PLUG_IN}"'}
+        return {**settings, "hw-offload": "true", "dpdk-extra": f'"{extra} -d {plug_in(self.PLUG_IN)}"'}
 
     def start(self):
         self.start_database()
