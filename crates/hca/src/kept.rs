@@ -45,10 +45,14 @@ impl Reach {
     /// Pages for the program. `None` if it can't map them, or no descriptor is left.
     pub fn pages(&self, pages: &Arc<Pages>, part: Part) -> Option<Given> {
         let window = pages.window();
+        // Pages of a machine's own window never leave it.
+        if !self.has(window) {
+            return None;
+        }
         if self.is_local {
             return Some(Given::Window(window.file().try_clone_to_owned().ok()?, part));
         }
-        self.has(window).then_some(Given::Part(part))
+        Some(Given::Part(part))
     }
 }
 

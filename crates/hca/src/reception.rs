@@ -197,9 +197,9 @@ impl Unproven {
         }
     }
 
-    /// Handles what has come.
+    /// Handles what has come, a little at a time: others wait.
     fn hear(&mut self, shared: &Shared) -> Next {
-        loop {
+        for _ in 0..2 {
             let answer = match self.connection.receive_now::<Opening>() {
                 Ok(None) => return Next::Stays,
                 Ok(Some((opening, _))) => self.answer(opening, shared),
@@ -219,6 +219,7 @@ impl Unproven {
                 }
             }
         }
+        Next::Stays
     }
 
     /// The answer to a message; `None`: somebody else has it and answers.
