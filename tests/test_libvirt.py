@@ -7,9 +7,10 @@ import pytest
 
 from lab import eventually
 from lab.host import REPOSITORY
-from lab.libvirt import CLIENT, HUGE_PAGES, MEMFD, MEMORY, METADATA, SERVER, Domain, Libvirt, metadata
+from lab.libvirt import (CLIENT, HUGE_PAGES, MEMFD, MEMORY, METADATA, NVDIMM, PMEM, SERVER, USER, Domain, Libvirt,
+                         metadata, window)
 from lab.shell import run
-from lab.topology import SEATS, host_config, tap
+from lab.topology import SEATS, host_config, tap, vhost
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
 
@@ -58,6 +59,20 @@ def test_domains_come_and_go_with_their_guests(libvirt, lab, huge_pages):
     libvirt.virsh("undefine", "a1")
     libvirt.virsh("undefine", "a2")
     assert container.run(["ip", "link"], check=False).returncode == 0
+
+
+def test_a_domain_has_the_window_of_its_guest(lab):
+    guest = vhost("a1", rdma="a1", window_mb=64, owner=f"{USER}:kvm")
+    libvirt = Libvirt(lab, host_config("a", {"a1": guest}, wire=False))
+    # Not every libvirt can start it, and not every kernel has the module for vsock.
+    Domain(libvirt, A1, CLIENT, **window(PMEM, "a1", 64)).define()
+    words = libvirt.virsh("domxml-to-native", "qemu-argv", "--domain", "a1").stdout
+    assert "vhost-vsock-pci" in words and "virtio-pmem-pci" in words, words
+    libvirt.virsh("undefine", "a1")
+    domain = Domain(libvirt, A1, CLIENT, **window(NVDIMM, "a1", 64)).define().start()
+    attached = lambda: [row["attached"] for row in libvirt.host.viaduct("rdma", "windows")]
+    eventually(lambda: attached() == [["a1"]], "the window is the VM's", 60)
+    domain.boot(150)
 
 
 @pytest.mark.parametrize("wrong, said", [

@@ -23,6 +23,8 @@ BLOCKS = re.findall(r"^```xml\n(.*?)^```$", PAGE, flags=re.M | re.S)
 MEMFD, HUGE_PAGES = (block for block in BLOCKS if block.startswith("<memoryBacking"))
 CLIENT, SERVER = (block for block in BLOCKS if block.startswith("<interface"))
 METADATA = next(block for block in BLOCKS if block.startswith("<metadata"))
+HOTPLUG = next(block for block in BLOCKS if block.startswith("<maxMemory"))
+PMEM, NVDIMM = (block for block in BLOCKS if block.startswith("<memory model"))
 USER = "libvirt-qemu"
 MEMORY = 192  # MiB
 RUN_DIR = Path("/run/viaduct")
@@ -136,7 +138,7 @@ auth_tcp = "none"
 class Domain(Vm):
     """A domain in place of a QEMU of ours."""
 
-    def __init__(self, libvirt, seat, interface, memory, metadata="", devices="", odd=False):
+    def __init__(self, libvirt, seat, interface, memory, metadata="", devices="", odd=False, numa=""):
         self.name, self.console = seat.name, None
         self.at(libvirt)
         interface = re.sub(r"(path='[^']*/)[^'/]*'", rf"\g<1>{seat.name}.sock'", interface)
@@ -150,7 +152,7 @@ class Domain(Vm):
   {metadata}
   <memory unit='MiB'>{MEMORY}</memory>
   {memory}
-  <cpu mode='{"host-passthrough" if kvm else "maximum"}'/>
+  <cpu mode='{"host-passthrough" if kvm else "maximum"}'>{numa}</cpu>
   <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{libvirt.images}/vmlinux</kernel>
     <initrd>{libvirt.images}/initramfs.cpio</initrd><cmdline>{arguments}</cmdline></os>
   <devices>
@@ -207,3 +209,12 @@ def metadata(seat, **attributes):
     text = METADATA.replace("02:00:00:00:00:01", seat.mac).replace("10.1.1.1'", f"{seat.address}'")
     more = "".join(f" {key}='{value}'" for key, value in attributes.items())
     return text.replace("network='blue'", f"network='blue'{more}")
+
+
+def window(block, name, megabytes):
+    """The page's device of a window, with what a small domain needs for it: memory, NUMA cells, devices."""
+    maximum, numa = re.fullmatch(r"(<maxMemory.*</maxMemory>)\n<cpu.*?>\n(.*)</cpu>\n", HOTPLUG, flags=re.S).groups()
+    numa = numa.replace("cpus='0-3' memory='4' unit='GiB'", f"cpus='0' memory='{MEMORY}' unit='MiB'")
+    devices = block.replace("/vm/vm1", f"/vm/{name}").replace(">1024<", f">{megabytes}<")
+    memory = f"{MEMFD}{maximum}<features><acpi/></features>"
+    return {"memory": memory, "numa": numa, "devices": devices}
