@@ -1,7 +1,5 @@
 """An unmodified Open vSwitch programs Viaduct: its flows are carried out by the daemon, by the driver of `ovs-pmd`.
-
-Host `a` has containers o1, o2, ... on ports whose mode is "ovs", and Debian's ovs-vswitchd-dpdk.
-"""
+See lab/switched.py."""
 
 import re
 
@@ -11,89 +9,23 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
 from lab import Failed, Stream, eventually
-from lab.config import Config
 from lab.rawport import RawPort
-from lab.topology import tap
+from lab.switched import (
+    PAST,
+    WENT_PAST,
+    address,
+    guest_config,
+    mac,
+    offloaded,
+    pass_by,
+    send,
+    send_past,
+    switched,
+    udp_flow,
+)
 
 # Open vSwitch polls.
 pytestmark = pytest.mark.alone
-
-# Sends datagrams to a port, of which the first make the flow.
-SENDER = """
-import socket, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for _ in range({count}):
-    s.sendto(b"x" * {size}, ("{address}", {port}))
-    time.sleep({pause})
-"""
-
-# Payload bytes of datagrams that go past OVS, and what tshark says of those.
-PAST = 99
-WENT_PAST = f"udp.length == {PAST + 8}"
-
-
-def mac(number):
-    return f"02:00:00:00:0f:{number:02x}"
-
-
-def address(number):
-    return f"10.9.0.{number}"
-
-
-def guest_config(count=2, **host):
-    config = Config("a", **host)
-    for number in range(1, count + 1):
-        config.add("guest", name=f"o{number}", mode="ovs", **tap(f"o{number}"))
-    return config
-
-
-def switched(lab, count=2, addresses=True):
-    """Host, Open vSwitch with the ports in its bridge, and containers."""
-    host = lab.host(guest_config(count))
-    own = lambda n: (f"{address(n)}/24", f"fd09::{n}/64") if addresses else ()
-    guests = [lab.ovs_container(host, f"o{n}", mac(n), *own(n)) for n in range(1, count + 1)]
-    ovs = lab.controller(host)
-    for guest in guests:
-        ovs.add_port(guest.name)
-    return host, ovs, guests
-
-
-def send(guest, port, count=6, to=address(2), pause=0.05, size=64):
-    guest.run(["python3", "-c", SENDER.format(count=count, address=to, port=port, pause=pause, size=size)])
-
-
-def send_past(ovs, guest, port, count=20, to=address(2)):
-    """Sends datagrams of `PAST` bytes until so many in a row do not reach OVS, which changes flows in the background.
-    Returns how many were sent."""
-    for attempt in range(1, 6):
-        before = ovs.received()
-        send(guest, port, count, to, 0.005, PAST)
-        seen = ovs.received() - before
-        if seen < count / 2:
-            return attempt * count
-    raise Failed(f"{seen} packets of {count} reached OVS\n{ovs.appctl('dpctl/dump-flows', '-m')}")
-
-
-def offloaded(ovs, *patterns):
-    """The line of a flow that is offloaded."""
-    try:
-        return eventually(lambda: ovs.offloaded(*patterns), f"an offloaded flow with {patterns}")[0]
-    except Failed as failed:
-        raise Failed(f"{failed}\n{ovs.appctl('dpctl/dump-flows', '-m')}\n{ovs.switch.describe(40)}") from None
-
-
-def pass_by(ovs, one, to, count=50):
-    """Fails unless echoes come back and OVS does not see their packets."""
-    before = ovs.received()
-    received, output = one.ping(to, count, interval=0.01)
-    assert received == count, output
-    seen = ovs.received() - before
-    assert seen < count / 5, f"{seen} packets of {2 * count} reached OVS"
-
-
-def udp_flow(ovs, port, actions):
-    ovs.ofctl("add-flow", f"priority=10,in_port=o1,udp,tp_dst={port},actions={actions}")
-
 
 def test_packets_go_by_open_vswitch_and_then_past_it(lab):
     """A learning switch (NORMAL): the first packets by OVS, then flows that the daemon carries out."""
@@ -224,11 +156,20 @@ def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
 
 @pytest.mark.parametrize("kind", ["vxlan", "gre", "geneve"])
 def test_tunnels(lab, kind):
-    """Packets go into tunnels by flows, with lengths, checksums and source ports of their own. OVS takes them out."""
+    """Packets go into tunnels by flows, with lengths, checksums and source ports of their own. OVS takes them out. At
+    the other end is the kernel, or an Open vSwitch without Viaduct."""
     lab.plug("a", mtu=1600)
     lab.segment("a")
-    peer = lab.server("peer", "10.8.0.2/24")
-    peer.namespace.ip("link set up0 mtu 1600")
+    far = f"{address(9)}/24"
+    if kind == "vxlan":
+        peer = lab.server("peer", "10.8.0.2/24")
+        peer.namespace.ip("link set up0 mtu 1600")
+        peer.namespace.ip("link add vx0 type vxlan id 77 dstport 4789 local 10.8.0.2 remote 10.8.0.1 dev up0")
+        peer.namespace.ip(f"addr add {far} dev vx0")
+        peer.namespace.ip("link set vx0 up")
+    else:
+        tunnel = [f"type={kind}", "options:remote_ip=10.8.0.1", "options:key=77"]
+        lab.ovs_peer("peer", "10.8.0.2/24", far, mac(9), *tunnel)
     host = guest_config(1).add("wire", name="up0", mode="ovs", driver="af-packet", device="up0", mtu=1600)
     host = lab.host(host)
     one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
@@ -240,25 +181,16 @@ def test_tunnels(lab, kind):
     host.namespace.ip("link set br-phy up")
     options = [f"type={kind}", "options:remote_ip=10.8.0.2", "options:key=77"]
     ovs.vsctl("add-port", "br0", "tunnel", "--", "set", "Interface", "tunnel", *options)
-    if kind == "vxlan":
-        peer.namespace.ip("link add vx0 type vxlan id 77 dstport 4789 local 10.8.0.2 remote 10.8.0.1 dev up0")
-        peer.namespace.ip(f"addr add {address(9)}/24 dev vx0")
-        peer.namespace.ip("link set vx0 up")
-        one.expect_ping(address(9))
-    else:
-        one.namespace.ip("neigh replace", address(9), "lladdr", mac(9), "dev", one.device)
-        ovs.ofctl("add-flow", "priority=10,in_port=o1,actions=output:tunnel")
-        send(one, 1001, 10, to=address(9))
+    one.expect_ping(address(9))
     offloaded(ovs, "in_port.o1", "0x0800", "tnl_push")
     with lab.capture("peer", "up0", "src host 10.8.0.1") as seen:
         for port in (1001, 1002, 1003):
             send_past(ovs, one, port, to=address(9))
-        if kind == "vxlan":
-            before = ovs.received()
-            received, output = one.ping(address(9), 50, interval=0.01)
-            assert received == 50, output
-            # The echoes come by OVS, the requests do not.
-            assert 50 <= ovs.received() - before < 90
+        before = ovs.received()
+        received, output = one.ping(address(9), 50, interval=0.01)
+        assert received == 50, output
+        # The echoes come by OVS, the requests do not.
+        assert 50 <= ovs.received() - before < 90
         seen.wait_for("udp.dstport == 1003", 20)
     assert seen.expert() == []
     outer = {"vxlan": "vxlan.vni == 77", "gre": "gre.key == 77", "geneve": "geneve.vni == 77"}[kind]

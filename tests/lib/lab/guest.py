@@ -110,6 +110,7 @@ def address_words(device, addresses, network):
         six = ":" in address
         gateway = next((gateway for gateway in gateways if (":" in gateway) == six), None)
         length = gateway.split("/")[1] if gateway else ("128" if six else "32")
-        yield ("addr add", f"{address}/{length}", "dev", device, "nodad" if six else "")
+        address = address if "/" in address else f"{address}/{length}"
+        yield ("addr add", address, "dev", device, "nodad" if six else "")
         if gateway:
             yield ("-6 route" if six else "route", "replace default via", gateway.split("/")[0], "dev", device)

@@ -10,7 +10,7 @@ from .capture import Capture
 from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
-from .ovs import Ovs, OvsContainer, OvsController
+from .ovs import Ovs, OvsContainer, OvsController, OvsPeer
 from .shell import eventually
 from .testpmd import Testpmd
 from .verbs import Verbs
@@ -89,6 +89,12 @@ class Lab:
         ovs = OvsController(host, core)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
+
+    def ovs_peer(self, name, *where):
+        """A plain machine on the underlay with the end of a tunnel; see `OvsPeer.start`."""
+        peer = OvsPeer(self.plug(name, mtu=1600), self.directory / f"{name}-ovs")
+        self.cleanup.callback(peer.stop)
+        return peer.start(*where)
 
     def ovs_container(self, host, guest, mac, *addresses):
         return OvsContainer(self.namespace(guest), host, guest, mac, *addresses).attach()

@@ -103,6 +103,32 @@ class Ovs:
             raise Failed(f"ended before {what} was there: {program.describe()}")
 
 
+class OvsPeer(Ovs):
+    """A plain machine on the underlay whose Open vSwitch, by software alone, takes what comes out of a tunnel: for
+    tunnels that not every kernel has. Its own end is the device br0."""
+
+    def __init__(self, namespace, directory):
+        self.namespace, self.directory, self.programs = namespace, directory, []
+        directory.mkdir(parents=True)
+
+    def settings(self):
+        return {"n-handler-threads": "1", "n-revalidator-threads": "1"}
+
+    def start(self, underlay, address, mac, *tunnel):
+        """`underlay` and `address`: of its two ends, with lengths of prefixes. `tunnel`: settings of the port."""
+        self.start_database()
+        self.start_switch()
+        for bridge in ("br-phy", "br0"):
+            self.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev")
+        self.vsctl("set", "bridge", "br0", f"other_config:hwaddr={mac}")
+        self.vsctl("add-port", "br-phy", "up0")
+        self.vsctl("add-port", "br0", "tunnel", "--", "set", "Interface", "tunnel", *tunnel)
+        for bridge, own in (("br-phy", underlay), ("br0", address)):
+            self.namespace.ip("addr add", own, "dev", bridge)
+            self.namespace.ip("link set", bridge, "up")
+        return self
+
+
 @functools.cache
 def plug_in(built):
     """A copy of the driver where DPDK loads it: not below a directory that everybody may write, as a checkout may be."""

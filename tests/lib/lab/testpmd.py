@@ -11,15 +11,16 @@ class Testpmd:
     """A guest of kind "vhost" that runs testpmd.
 
     `mode` is testpmd's forwarding mode: `icmpecho` answers ARP and pings, `5tswap` sends every packet back where
-    it came from. `ring` takes virtio-user's own options, such as `packed_vq=1,mrg_rxbuf=0`.
+    it came from, `txonly` sends UDP datagrams to the MAC `peer`. `ring` takes virtio-user's own options, such as
+    `packed_vq=1,mrg_rxbuf=0`. `mac`: where the configuration has none.
     """
 
     __test__ = False  # not a test class, whatever pytest makes of the name
 
-    def __init__(self, directory: Path, host, guest, *, mode="icmpecho", ring="", core=0):
+    def __init__(self, directory: Path, host, guest, *, mode="icmpecho", ring="", core=0, mac=None, peer=None):
         entry = host.config.entry("guest", guest)
         queues = entry.get("queues", 1)
-        device = f"net_virtio_user0,path={host.socket(guest)},mac={entry['mac']},queues={queues}"
+        device = f"net_virtio_user0,path={host.socket(guest)},mac={mac or entry['mac']},queues={queues}"
         if entry.get("role") == "client":
             device += ",server=1"
         if ring:
@@ -40,6 +41,7 @@ class Testpmd:
             *("--no-shconf", "--file-prefix", f"{host.namespace.name}-{guest}", "--vdev", device, "--"),
             *("--forward-mode", mode, "--rxq", str(queues), "--txq", str(queues), "--total-num-mbufs", "8192"),
             *("--stats-period", "1"),
+            *(["--eth-peer", f"0,{peer}"] if peer else []),
         ]
         self.log = directory / "testpmd.log"
         self.process = None

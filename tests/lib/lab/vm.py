@@ -72,18 +72,19 @@ def available():
 
 
 class Vm(Guest):
-    """A Linux guest of kind "vhost"."""
+    """A Linux guest of kind "vhost". `seat`: its MAC and addresses, where the configuration has none, the latter with
+    lengths of prefixes."""
 
     # What QEMU's -m says after the size.
     slots = ""
 
-    def __init__(self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES):
+    def __init__(self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES, seat=None):
         self.name = guest
         self.host = host
         self.directory = directory
-        self.entry = host.config.entry("guest", guest)
-        self.network = host.config.entry("network", self.entry["network"])
-        self.kept = {"options": options, "memory": memory, "images": images}
+        self.entry = {**host.config.entry("guest", guest), **(seat or {})}
+        self.network = host.config.entry("network", self.entry["network"]) if "network" in self.entry else {}
+        self.kept = {"options": options, "memory": memory, "images": images, "seat": seat}
         self.options = options
         self.memory = memory
         self.images = images
