@@ -14,7 +14,7 @@ pub(crate) const HEADROOM: usize = 128;
 #[inline(always)]
 pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
     if template.edit == Edit::Fields {
-        return template.ovs.as_ref().and_then(|ovs| set_fields(frame, at, &ovs.edits, partial));
+        return template.fields().and_then(|fields| set_fields(frame, at, fields, partial));
     }
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
@@ -191,8 +191,8 @@ pub(crate) fn edit_any(
     template: &Template,
     partial: bool,
 ) -> Result<(), WriteError> {
-    if let Some(ovs) = &template.ovs {
-        return ovs.edits.set_fields(frame, headers, partial);
+    if let Some(fields) = template.fields() {
+        return fields.set_fields(frame, headers, partial);
     }
     if !template.edits_ip() {
         return Ok(());

@@ -49,8 +49,8 @@ pub(crate) struct Template {
     tags_len: u8,
     /// What is edited besides, before headers are put in front.
     pub edit: Edit,
-    /// What a flow of Open vSwitch changes: fields to set.
-    pub ovs: Option<Arc<ovs::Rewrite>>,
+    /// The changes of a flow of Open vSwitch, if there are any.
+    fields: Option<Arc<ovs::Edits>>,
     /// Number of tags to remove from a kept Ethernet header.
     pub pop_tags: u8,
     /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
@@ -96,7 +96,7 @@ impl Template {
             tags: [0; MAX_TAGS],
             tags_len: 0,
             edit: Edit::Nothing,
-            ovs: None,
+            fields: None,
             pop_tags: forward.pop_tags,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
             tunnel: None,
@@ -119,14 +119,38 @@ impl Template {
         if let Some(vlan) = push {
             template.push_tag([proto::ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()].as_flattened());
         }
-        if let Some(rewrite) = &forward.ovs {
-            template.put_rewrite(rewrite);
-        } else if template.edits_ip() {
+        if template.edits_ip() {
             template.edit = Edit::Ip;
         }
-        let len = usize::from(template.prefix_len);
-        template.prefix.copy_within(..len, MAX_PREFIX - len);
+        template.align_prefix();
         template
+    }
+
+    /// Compiles what a flow of Open vSwitch says.
+    #[cold]
+    pub fn of_output(output: &ovs::Output) -> Self {
+        let mut template = Self::new(&Forward::unchanged(output.port));
+        let edits = &output.edits;
+        template.unchanged = output.changes_nothing();
+        template.pop_tags = edits.popped;
+        edits.tag_bytes().for_each(|tag| template.push_tag(&tag));
+        if edits.changes_fields() {
+            template.edit = Edit::Fields;
+        }
+        if !edits.is_nothing() {
+            template.fields = Some(edits.clone().into());
+        }
+        if let Some(wrap) = &output.wrap {
+            template.put_wrap(&wrap.outer);
+            template.align_prefix();
+        }
+        template
+    }
+
+    /// Moves the new headers from the start to the end of their room.
+    fn align_prefix(&mut self) {
+        let len = usize::from(self.prefix_len);
+        self.prefix.copy_within(..len, MAX_PREFIX - len);
     }
 
     /// Copies the new headers into `buffer` so that they end at `end`, by moves of fixed size, which also overwrite
@@ -188,20 +212,6 @@ impl Template {
         }
     }
 
-    #[cold]
-    fn put_rewrite(&mut self, rewrite: &Arc<ovs::Rewrite>) {
-        let edits = &rewrite.edits;
-        self.pop_tags = edits.popped;
-        edits.tag_bytes().for_each(|tag| self.push_tag(&tag));
-        if edits.changes_fields() {
-            self.edit = Edit::Fields;
-        }
-        if let Some(wrap) = &rewrite.wrap {
-            self.put_wrap(&wrap.outer);
-        }
-        self.ovs = Some(rewrite.clone());
-    }
-
     fn put_wrap(&mut self, outer: &ovs::Outer) {
         self.put(|out| {
             let bytes = outer.bytes();
@@ -261,8 +271,9 @@ impl Template {
     }
 
     /// Fields that a flow of Open vSwitch sets.
-    fn fields(&self) -> Option<&ovs::Edits> {
-        self.ovs.as_ref().map(|rewrite| &rewrite.edits)
+    #[inline(always)]
+    pub fn fields(&self) -> Option<&ovs::Edits> {
+        self.fields.as_deref()
     }
 
     /// Everything else that distinguishes templates.

@@ -7,7 +7,6 @@ use crate::{
 use arrayvec::ArrayVec;
 use packet::{IcmpError, Mac, TunnelKind};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// The whole answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +25,10 @@ pub enum Verdict {
     /// To every member of a network's bridge except the sender; or, if only other hosts' gateways need it, to the
     /// tunnels.
     Flood(Flood),
+    /// To one port, as a flow of an Open vSwitch says.
+    Output(Box<ovs::Output>),
     /// To several ports, as a flow of an Open vSwitch says.
-    Several(Vec<Forward>),
+    Several(Vec<ovs::Output>),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
     /// It waits for this neighbour, for which a solicitation is sent; then it is decided again.
@@ -44,7 +45,7 @@ pub enum Verdict {
 }
 
 /// One destination, and how the packet is rewritten for it. The fields apply in their order: strip, ECN, TTL, NAT,
-/// MSS, Ethernet, VLAN, encapsulation. Those of an Open vSwitch's flow come alone.
+/// MSS, Ethernet, VLAN, encapsulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
     /// Interface it leaves by.
@@ -69,8 +70,6 @@ pub struct Forward {
     pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
-    /// What a flow of an Open vSwitch changes, if anything.
-    pub ovs: Option<Arc<ovs::Rewrite>>,
 }
 
 impl Forward {
@@ -88,18 +87,13 @@ impl Forward {
             push_vlan: None,
             pop_tags: 0,
             encap: None,
-            ovs: None,
         }
     }
 
     /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
     #[must_use]
     pub fn entropy(&self) -> u32 {
-        match (&self.encap, &self.ovs) {
-            (Some(encap), _) => encap.entropy,
-            (None, Some(rewrite)) => rewrite.wrap.as_ref().map_or(0, |wrap| wrap.entropy),
-            (None, None) => 0,
-        }
+        self.encap.as_ref().map_or(0, |encap| encap.entropy)
     }
 
     /// Whether the frame leaves as it came, perhaps in a tunnel.
@@ -109,14 +103,24 @@ impl Forward {
 }
 
 impl Verdict {
-    /// The ports that the packet goes to, and how; none for an answer.
+    /// The ports that the packet goes to, and how; none for an answer, or for what a flow of an Open vSwitch sends
+    /// ([`Self::outputs`]).
     #[must_use]
     pub fn deliveries(&self) -> &[Forward] {
         match self {
             Self::Forward(forward) => std::slice::from_ref(forward),
             Self::Flood(flood) => &flood.to,
+            _ => &[],
+        }
+    }
+
+    /// The ports that the packet goes to as a flow of an Open vSwitch says.
+    #[must_use]
+    pub fn outputs(&self) -> &[ovs::Output] {
+        match self {
+            Self::Output(output) => std::slice::from_ref(output),
             Self::Several(to) => to,
-            Self::Reply(_) | Self::Hold { .. } | Self::Consumed | Self::Drop(_) => &[],
+            _ => &[],
         }
     }
 }

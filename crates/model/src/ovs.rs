@@ -14,7 +14,7 @@ mod wrap;
 pub use action::{Action, BadOuter, MAX_OUTER, Outer};
 pub use edits::{Edits, MAX_PUSHED};
 pub use key::{Key, Match};
-pub use wrap::{Rewrite, Wrap};
+pub use wrap::{Output, Wrap};
 
 use crate::VifId;
 use std::fmt;

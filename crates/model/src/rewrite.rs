@@ -35,6 +35,8 @@ pub fn emit<T: Lookup>(tables: &T, decision: &Decision, packet: &PacketView<'_>)
     }
     let deliveries = decision.verdict.deliveries();
     out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
+    let outputs = decision.verdict.outputs();
+    out.extend(outputs.iter().filter_map(|output| Some((output.port, output.rewrite(packet)?))));
     if let Some(first) = deliveries.first() {
         out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, first, packet)));
     }
@@ -105,12 +107,6 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     frame.drain(TAG_AT..TAG_AT + popped);
     if let Some(vlan) = forward.push_vlan {
         frame.splice(TAG_AT..TAG_AT, tag(vlan));
-    }
-    if let Some(rewrite) = &forward.ovs {
-        rewrite.edits.apply(&mut frame)?;
-        if let Some(wrap) = &rewrite.wrap {
-            frame = wrap.put_before(&frame)?;
-        }
     }
     let Some(encap) = &forward.encap else { return Some(frame) };
     let len = frame.len();

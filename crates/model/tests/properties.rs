@@ -69,7 +69,7 @@ fn whatever_is_emitted_parses_again() {
         let _ = tables.commit(&decision.effects, packet.frame.len(), u64::from(now) * 1_000_000_000);
         let expected = match &decision.verdict {
             Verdict::Reply(_) => 1,
-            other => other.deliveries().len(),
+            other => other.deliveries().len() + other.outputs().len(),
         };
         let effects = &decision.effects;
         let base = Forward::unchanged(VifId(0));
@@ -199,7 +199,7 @@ fn random_packets_meet_most_of_the_model() {
             Some(Verdict::Drop(reason)) => reason.to_string(),
             Some(Verdict::Forward(f)) if f.encap.is_some() => "encapsulated".into(),
             Some(Verdict::Forward(f)) if f.nat != model::Nat::default() => "translated".into(),
-            Some(Verdict::Forward(_)) => "forwarded".into(),
+            Some(Verdict::Forward(_) | Verdict::Output(_)) => "forwarded".into(),
             Some(Verdict::Flood(_) | Verdict::Several(_)) => "flooded".into(),
             Some(Verdict::Reply(r)) => {
                 r.dropped.map_or("answered".into(), |reason| format!("refused {reason}"))

@@ -49,6 +49,9 @@ impl Core {
         for forward in decision.verdict.deliveries() {
             Whole::new(case, original, forward)?;
         }
+        if !decision.verdict.outputs().is_empty() {
+            Whole::unstripped(case, original)?;
+        }
         self.effects(tables, case, original.len())?;
         for &mirror in &decision.effects.mirror_in {
             self.send_copy(tables, case, original, mirror, &Forward::unchanged(mirror));
@@ -70,7 +73,7 @@ impl Core {
                 self.send_mirrored(tables, case, original, forward);
             }
             Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
-            Verdict::Several(to) => self.send_several(case, original, to),
+            Verdict::Output(_) | Verdict::Several(_) => self.send_outputs(case, original),
             Verdict::Reply(reply) => self.reply(tables, original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
             Verdict::Consumed => {}
@@ -110,13 +113,16 @@ impl Core {
         Ok(())
     }
 
-    /// Sends copies to several ports. All but the first count against the turn's budget.
-    fn send_several(&mut self, case: &Case, original: &[u8], to: &[Forward]) {
-        for (number, forward) in to.iter().enumerate() {
-            if number == 0 || self.turn.take(1, original.len()) {
-                self.send(case, original, forward);
-            } else {
-                self.lost(forward.port, DropReason::TurnBudget, original.len(), original);
+    /// Sends what a flow of Open vSwitch says. All copies but the first count against the turn's budget.
+    fn send_outputs(&mut self, case: &Case, original: &[u8]) {
+        for (number, output) in case.decision.verdict.outputs().iter().enumerate() {
+            let whole = match number == 0 || self.turn.take(1, original.len()) {
+                true => Whole::unstripped(case, original),
+                false => Err(DropReason::TurnBudget),
+            };
+            match whole {
+                Ok(whole) => self.send_whole(&whole, &Template::of_output(output), output.entropy()),
+                Err(reason) => self.lost(output.port, reason, original.len(), original),
             }
         }
     }
@@ -142,24 +148,22 @@ impl Core {
     /// Sends one rewritten copy.
     fn send(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         match Whole::new(case, original, forward) {
-            Ok(whole) => self.send_whole(&whole, forward),
+            Ok(whole) => self.send_whole(&whole, &Template::new(forward), forward.entropy()),
             Err(reason) => self.lost(forward.port, reason, original.len(), original),
         }
     }
 
-    fn send_whole(&mut self, whole: &Whole<'_>, forward: &Forward) {
-        let template = Template::new(forward);
+    fn send_whole(&mut self, whole: &Whole<'_>, template: &Template, entropy: u32) {
         let in_head = whole.end.min(MAX_HEAD);
         let mut head = std::mem::take(&mut self.linear.head);
         head.resize(HEADROOM + in_head, 0);
         head[HEADROOM..].copy_from_slice(&whole.bytes[..in_head]);
-        self.send_from(whole, &template, forward, &mut head);
+        self.send_from(whole, template, entropy, &mut head);
         self.linear.head = head;
     }
 
-    fn send_from(&mut self, whole: &Whole<'_>, template: &Template, forward: &Forward, head: &mut [u8]) {
+    fn send_from(&mut self, whole: &Whole<'_>, template: &Template, entropy: u32, head: &mut [u8]) {
         let partial = whole.unfinished.partial;
-        let entropy = forward.entropy();
         let edited = edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, partial).ok();
         let start = edited
             .and_then(|()| whole.end.checked_sub(usize::from(template.strip)))
@@ -184,7 +188,7 @@ impl Core {
     fn send_own(&mut self, frame: &[u8], forward: &Forward) {
         let (headers, layout, unfinished) = Default::default();
         let whole = Whole { bytes: frame, headers, end: frame.len(), layout, unfinished };
-        self.send_whole(&whole, forward);
+        self.send_whole(&whole, &Template::new(forward), forward.entropy());
     }
 
     /// Delivers a single frame at once.
@@ -418,10 +422,18 @@ fn flooder(tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Flooder {
 impl<'a> Whole<'a> {
     /// The packet that `forward` forwards.
     fn new(case: &Case, bytes: &'a [u8], forward: &Forward) -> Result<Self, DropReason> {
-        let keeps_ip = Template::new(forward).keeps_ip;
-        let (headers, end) = kept(bytes, &case.headers, bytes.len(), forward.strip, keeps_ip)
-            .ok_or(DropReason::TunnelMalformed)?;
-        let layout = Layout::of(&headers, forward.strip > case.headers.l3_at);
+        Self::stripped(case, bytes, forward.strip, Template::new(forward).keeps_ip)
+    }
+
+    /// The packet as it came.
+    fn unstripped(case: &Case, bytes: &'a [u8]) -> Result<Self, DropReason> {
+        Self::stripped(case, bytes, 0, false)
+    }
+
+    fn stripped(case: &Case, bytes: &'a [u8], strip: u16, keeps_ip: bool) -> Result<Self, DropReason> {
+        let (headers, end) =
+            kept(bytes, &case.headers, bytes.len(), strip, keeps_ip).ok_or(DropReason::TunnelMalformed)?;
+        let layout = Layout::of(&headers, strip > case.headers.l3_at);
         let unfinished = check_offload(&case.offload, layout.as_ref())?;
         Ok(Self { bytes, headers, end, layout: layout.unwrap_or_default(), unfinished })
     }

@@ -28,7 +28,7 @@ pub(super) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_
 /// change. TCP flags that take the slow path anyway are not considered.
 pub(super) fn is_lasting(decision: &Decision) -> bool {
     let effects = &decision.effects;
-    let single = matches!(decision.verdict, Verdict::Forward(_))
+    let single = matches!(decision.verdict, Verdict::Forward(_) | Verdict::Output(_))
         && effects.mirror_in.is_empty()
         && effects.mirror_out.is_empty()
         && effects.neighbour.is_none()

@@ -12,7 +12,7 @@ use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, place};
 use crate::template::Template;
 use mem::{Burst, Offload, RxPacket};
-use model::{DropReason, Forward, Verdict, VifId, VifKind};
+use model::{DropReason, Verdict, VifId, VifKind};
 use packet::proto;
 use tables::{Account, FlowRef, Snapshot};
 
@@ -55,9 +55,12 @@ impl Core {
             effects.mirror_in.is_empty() && effects.mirror_out.is_empty() && effects.solicit.is_none();
         match &case.decision.verdict {
             Verdict::Forward(forward) if alone => {
-                if let Err(reason) = self.forward_lane(tables, lane, &packet, from, &case, forward) {
-                    self.drop(lane, &packet, from.vif, reason);
-                }
+                let (template, entropy) = (Template::new(forward), forward.entropy());
+                self.forward_lane(tables, lane, &packet, from, &case, &template, entropy);
+            }
+            Verdict::Output(output) => {
+                let (template, entropy) = (Template::of_output(output), output.entropy());
+                self.forward_lane(tables, lane, &packet, from, &case, &template, entropy);
             }
             Verdict::Drop(reason) if alone => {
                 let reason = self.effects(tables, &case, len).err().unwrap_or(*reason);
@@ -92,7 +95,8 @@ impl Core {
         }
     }
 
-    /// Rewrites a lane as decided, queues it, and memoises the decision.
+    /// Rewrites a lane as decided, queues it, and memoises the decision; or drops it.
+    #[allow(clippy::too_many_arguments)] // all of them are of one packet
     fn forward_lane(
         &mut self,
         tables: Tables<'_>,
@@ -100,25 +104,40 @@ impl Core {
         packet: &RxPacket,
         from: Ingress,
         case: &Case,
-        forward: &Forward,
+        template: &Template,
+        entropy: u32,
+    ) {
+        if let Err(reason) = self.try_forward_lane(tables, lane, packet, from, case, template, entropy) {
+            self.drop(lane, packet, from.vif, reason);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // all of them are of one packet
+    fn try_forward_lane(
+        &mut self,
+        tables: Tables<'_>,
+        lane: usize,
+        packet: &RxPacket,
+        from: Ingress,
+        case: &Case,
+        template: &Template,
+        entropy: u32,
     ) -> Result<(), DropReason> {
         let len = packet.len as usize;
-        let template = Template::new(forward);
-        let (inner, end) = kept(self.lanes.head(lane), &case.headers, len, forward.strip, template.keeps_ip)
+        let (inner, end) = kept(self.lanes.head(lane), &case.headers, len, template.strip, template.keeps_ip)
             .ok_or(DropReason::TunnelMalformed)?;
-        let tunnelled = forward.strip > case.headers.l3_at;
+        let tunnelled = template.strip > case.headers.l3_at;
         let layout = Layout::of(&inner, tunnelled);
         let unfinished = check_offload(&packet.offload, layout.as_ref())?;
         let flow = self.effects(tables, case, len)?;
-        self.remember(tables, lane, packet, from, case, &template, flow, tunnelled);
+        self.remember(tables, lane, packet, from, case, template, entropy, flow, tunnelled);
 
         let head = &mut self.lanes.heads[lane].0;
         let head_len = usize::from(self.lanes.head_len[lane]);
         let frame = &mut head[HEADROOM..HEADROOM + head_len];
-        edit_any(frame, &inner, end, &template, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
-        let entropy = forward.entropy();
+        edit_any(frame, &inner, end, template, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
         let layout = layout.unwrap_or_default();
-        let placed = place(head, head_len, end, &template, entropy).ok_or(DropReason::TxTooLong)?;
+        let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;
         self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
         self.enqueue(template.port, lane, packet, from.vif);
         Ok(())
@@ -174,6 +193,7 @@ impl Core {
         from: Ingress,
         case: &Case,
         template: &Template,
+        entropy: u32,
         flow: Option<(FlowRef, bool)>,
         tunnelled: bool,
     ) {
@@ -195,11 +215,8 @@ impl Core {
             nexthop: effects.nexthop,
             ovs_counter: effects.ovs_counter,
         };
-        let entropy = match &case.decision.verdict {
-            Verdict::Forward(forward) => forward.entropy() & Entry::ENTROPY,
-            _ => 0,
-        };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
+        let entropy = entropy & Entry::ENTROPY;
         let entry = Entry { max_len, tick, entropy, flow, ..Entry::default() };
         self.memoise(tables, &key, policy, entry);
     }

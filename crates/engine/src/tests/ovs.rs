@@ -94,10 +94,10 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
             }
             let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok();
             let kind = view.map(|view| match decide(&tables, &view, packet.ingress, 0).verdict {
-                Verdict::Forward(f) if f.ovs.as_ref().is_some_and(|ovs| ovs.wrap.is_some()) => "tunnelled",
-                Verdict::Forward(f) if f.ovs.is_some() => "edited",
+                Verdict::Output(output) if output.wrap.is_some() => "tunnelled",
+                Verdict::Output(output) if !output.changes_nothing() => "edited",
                 Verdict::Forward(f) if f.port.0 > 10 => "missed",
-                Verdict::Forward(_) => "forwarded",
+                Verdict::Forward(_) | Verdict::Output(_) => "forwarded",
                 Verdict::Several(_) => "several",
                 _ => "dropped",
             });

@@ -1,17 +1,16 @@
 //! Ports that an Open vSwitch programs.
 //!
 //! ```text
-//! port ── flow? ── actions in order ── Forward, Several, Drop
+//! port ── flow? ── actions in order ── Output, Several, Drop
 //!           └── none ── the port's OVS side          OVS side ── the port
 //! ```
 
 use super::egress::mtu_len;
 use super::{Outcome, Walk, entropy_of};
-use crate::ovs::{Action, Edits, Flow, Key, Rewrite, Wrap};
+use crate::ovs::{Action, Edits, Flow, Key, Output, Wrap};
 use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId};
 use packet::{L4, Tag, proto};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 impl<'a, T: Lookup> Walk<'a, T> {
     /// What OVS sends by a port leaves by it as it is.
@@ -36,7 +35,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// What leaves according to a flow; `None` if one of its actions does not fit the packet.
-    fn outputs(&self, flow: &Flow) -> Option<Vec<Forward>> {
+    fn outputs(&self, flow: &Flow) -> Option<Vec<Output>> {
         let mut done = Done::new(self);
         let mut outputs = Vec::new();
         for action in &flow.actions {
@@ -49,7 +48,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Sends what fits the ports. What does not is dropped there, as OVS does.
-    fn send_all(&mut self, mut outputs: Vec<Forward>) -> Outcome {
+    fn send_all(&mut self, mut outputs: Vec<Output>) -> Outcome {
         if outputs.is_empty() {
             return Err(DropReason::OvsDrop.into());
         }
@@ -66,7 +65,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.effects.once = outputs.len() < all;
         match outputs.pop() {
             None => Err(reason.into()),
-            Some(only) if outputs.is_empty() => Ok(Verdict::Forward(only)),
+            Some(only) if outputs.is_empty() => Ok(Verdict::Output(only.into())),
             Some(last) => {
                 outputs.push(last);
                 Ok(Verdict::Several(outputs))
@@ -75,12 +74,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Whether a port's MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
-    fn fits(&self, output: &Forward, port: &Vif) -> bool {
+    fn fits(&self, output: &Output, port: &Vif) -> bool {
         let packet = mtu_len(&self.packet.headers, self.packet.len as usize, self.packet.gso_size);
-        let wrapped = output.ovs.as_ref().and_then(|rewrite| {
+        let wrapped = output.wrap.as_ref().map(|wrap| {
             // The outer Ethernet header does not count, but the inner one and its tags do.
-            let inner = usize::from(self.packet.headers.l3_at).saturating_add_signed(rewrite.edits.grown());
-            Some(rewrite.wrap.as_ref()?.outer.bytes().len() + inner - proto::ETHERNET_LEN)
+            let inner = usize::from(self.packet.headers.l3_at).saturating_add_signed(output.edits.grown());
+            wrap.outer.bytes().len() + inner - proto::ETHERNET_LEN
         });
         packet + wrapped.unwrap_or(0) <= usize::from(port.mtu)
     }
@@ -103,10 +102,8 @@ impl<'a, T: Lookup> Done<'a, T> {
     }
 
     /// The packet as it is now, to a port.
-    fn output(&mut self, port: VifId) -> Forward {
-        let rewrite = Rewrite { edits: self.edits.clone(), wrap: self.wrap.take() };
-        let ovs = (!rewrite.is_nothing()).then(|| Arc::new(rewrite));
-        Forward { ovs, ..Forward::unchanged(port) }
+    fn output(&mut self, port: VifId) -> Output {
+        Output { port, edits: self.edits.clone(), wrap: self.wrap.take() }
     }
 
     /// Does an action other than an output. `None` if it does not fit the packet.

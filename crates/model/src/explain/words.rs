@@ -1,5 +1,6 @@
 //! Decisions in words.
 
+use crate::ovs::Output;
 use crate::{
     Action, Decision, DropReason, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply,
     ReplyKind, RuleId, RuleMatch, Tunnel, Verdict, VifId, Vrf,
@@ -130,10 +131,15 @@ impl Forward {
         words.extend((0..self.pop_tags).map(|_| "pop vlan".to_owned()));
         words.extend(self.push_vlan.map(|vlan| format!("push vlan {vlan}")));
         words.extend(self.encap.as_ref().map(ToString::to_string));
-        if let Some(rewrite) = &self.ovs {
-            words.extend(rewrite.edits.words());
-            words.extend(rewrite.wrap.as_ref().map(|wrap| wrap.outer.to_string()));
-        }
+        words.join(", ")
+    }
+}
+
+impl Output {
+    fn words(&self, names: &dyn Names) -> String {
+        let mut words = vec![names.vif(self.port)];
+        words.extend(self.edits.words());
+        words.extend(self.wrap.as_ref().map(|wrap| wrap.outer.to_string()));
         words.join(", ")
     }
 }
@@ -167,7 +173,7 @@ impl Verdict {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Forward(_) | Self::Several(_) => "forward",
+            Self::Forward(_) | Self::Output(_) | Self::Several(_) => "forward",
             Self::Flood(_) => "flood",
             Self::Reply(_) => "reply",
             Self::Hold { .. } => "hold",
@@ -191,7 +197,10 @@ impl Verdict {
     pub fn egress(&self) -> Vec<VifId> {
         match self {
             Self::Reply(reply) => vec![reply.forward.port],
-            other => other.deliveries().iter().map(|forward| forward.port).collect(),
+            other => {
+                let ports = other.deliveries().iter().map(|forward| forward.port);
+                ports.chain(other.outputs().iter().map(|output| output.port)).collect()
+            }
         }
     }
 
@@ -204,8 +213,8 @@ impl Verdict {
                 let to = flood.to.iter().map(|forward| format!("to {}", forward.words(names)));
                 [format!("flood network {}", names.network(flood.vrf))].into_iter().chain(to).collect()
             }
-            Self::Several(to) => {
-                to.iter().map(|forward| format!("forward to {}", forward.words(names))).collect()
+            Self::Output(_) | Self::Several(_) => {
+                self.outputs().iter().map(|output| format!("forward to {}", output.words(names))).collect()
             }
             Self::Reply(reply) => {
                 let dropped = reply.dropped.map(|reason| format!("drop {reason}"));

@@ -1,23 +1,42 @@
 //! Tunnel headers in front of a packet.
 
 use super::{Edits, Outer};
+use crate::{PacketView, VifId};
 use packet::{WriteError, checksum, entropy_port, proto};
 use std::net::Ipv6Addr;
 
-/// How a packet is changed on its way to an output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rewrite {
+/// A port to which a flow sends a packet, and how the packet is changed on its way there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Interface it leaves by.
+    pub port: VifId,
     /// Fields and tags.
     pub edits: Edits,
     /// Tunnel headers in front after that.
     pub wrap: Option<Wrap>,
 }
 
-impl Rewrite {
-    /// Whether it changes nothing.
+impl Output {
+    /// Whether the packet leaves as it came.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
+    pub fn changes_nothing(&self) -> bool {
         self.wrap.is_none() && self.edits.is_nothing()
+    }
+
+    /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
+    #[must_use]
+    pub fn entropy(&self) -> u32 {
+        self.wrap.as_ref().map_or(0, |wrap| wrap.entropy)
+    }
+
+    /// The reference: the frame that leaves. `None` if the changes do not fit this packet.
+    pub(crate) fn rewrite(&self, packet: &PacketView<'_>) -> Option<Vec<u8>> {
+        let mut frame = packet.bytes.get(..packet.len as usize)?.to_vec();
+        self.edits.apply(&mut frame)?;
+        match &self.wrap {
+            Some(wrap) => wrap.put_before(&frame),
+            None => Some(frame),
+        }
     }
 
     /// By how many bytes a frame grows.

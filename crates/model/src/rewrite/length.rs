@@ -11,15 +11,22 @@ use packet::{Fragment, Headers, L4, proto};
 #[must_use]
 pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
     match verdict {
-        Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Several(_) => {
+        Verdict::Forward(_) | Verdict::Flood(_) => {
             let copies = verdict.deliveries().iter();
             copies.map(|forward| leaving(forward, packet)).max().unwrap_or(0)
         }
-        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => {
-            let all = packet.len as usize;
-            segmented_len(all, &packet.headers, 0, packet.gso_size).unwrap_or(all)
+        Verdict::Output(_) | Verdict::Several(_) => {
+            let copies = verdict.outputs().iter();
+            copies.map(|output| whole(output.grown(), packet)).max().unwrap_or(0)
         }
+        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => whole(0, packet),
     }
+}
+
+/// Bytes of the frames of a packet of which nothing is stripped, and which grows by `grown` bytes.
+fn whole(grown: isize, packet: &PacketView<'_>) -> usize {
+    let len = (packet.len as usize).saturating_add_signed(grown);
+    segmented_len(len, &packet.headers, grown, packet.gso_size).unwrap_or(len)
 }
 
 /// Bytes of the frames of one delivery.
@@ -29,9 +36,8 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
     let popped = usize::from(forward.pop_tags) * proto::VLAN_LEN;
     let front = forward.encap.as_ref().map_or(0, encap_len) + ethernet + tag;
-    let by_flow = forward.ovs.as_ref().map_or(0, |rewrite| rewrite.grown());
     // The headers added, minus the bytes removed.
-    let grown = front as isize + by_flow - popped as isize - kept.start as isize;
+    let grown = front as isize - popped as isize - kept.start as isize;
     let len = kept.end.saturating_add_signed(grown);
     let segmented = packet.gso_size.and_then(|size| {
         let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
