@@ -5,9 +5,10 @@
 
 Two containers with UDP streams of numbered packets in both directions and a VM's ring served by testpmd; each time is
 from the moment at which the old daemon stops its workers to that at which the new one starts its own, by their clock.
-Besides, there are so many other connections that the new daemon takes over.
+Besides, every fifth time opens so many more connections, each of which the new daemons take over until it times out.
 """
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -25,14 +26,17 @@ def percentile(sorted_times, share):
     return sorted_times[min(len(sorted_times) - 1, int(share * len(sorted_times)))]
 
 
+# The daemon's log.
+TAKEN = re.compile(r"taken over from the previous daemon connections=(\d+)")
+
 # No more at a time than queues hold beside the streams.
 OPEN = """
 import socket, sys, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for port in range(1024, 1024 + int(sys.argv[2])):
     sender.sendto(b"", (sys.argv[1], port))
-    if port % 200 == 0:
-        time.sleep(0.01)
+    if port % 50 == 0:
+        time.sleep(0.004)
 """
 
 
@@ -50,17 +54,19 @@ def main(times, connections):
             Stream(a2.namespace, a1.namespace, A1.address, rate=5000),
             Stream(a1.namespace, a1.namespace, A3.address, echo=True, rate=300),
         ]
-        waited = []
+        waited, known = [], []
         with streams[0], streams[1], streams[2]:
             for number in range(times):
                 if number % 5 == 0:
                     # Nobody answers them, so that they time out after 30 seconds.
                     a1.namespace.run([sys.executable, "-c", OPEN, A2.address, str(connections)])
                 waited.append(host.replace())
+                known.append(int(TAKEN.search(host.daemon.text()).group(1)))
             waited.sort()
             streams[0].wait(500)
         lost = [stream.result().lost for stream in streams]
-        print(f"{times} replacements with {connections} more connections: packets waited {percentile(waited, 0.5):.1f} ms (p50),"
+        print(f"{times} replacements that took over {min(known)} to {max(known)} connections:"
+              f" packets waited {percentile(waited, 0.5):.1f} ms (p50),"
               f" {percentile(waited, 0.99):.1f} ms (p99), {waited[0]:.1f} to {waited[-1]:.1f} ms;"
               f" lost of the three streams: {lost}")
 
