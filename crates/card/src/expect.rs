@@ -327,7 +327,6 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward
             entropy: entropy_of(headers),
             tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
         }),
-        ovs: None,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::counters::WorkerCells;
 use crate::pinned::Tables;
 use crate::template::Template;
 use arrayvec::ArrayVec;
-use model::{DropReason, Learn, MeterId, NexthopId, RuleId, Seconds};
+use model::{DropReason, Learn, MeterId, NexthopId, RuleId, Seconds, ovs};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub(crate) struct Policy {
     pub nexthop: Option<NexthopId>,
     /// The counter of a flow of Open vSwitch.
     pub ovs_counter: Option<u32>,
+    /// The fields that it sets.
+    pub fields: Option<Box<ovs::Edits>>,
 }
 
 impl Hash for Policy {
@@ -86,6 +88,11 @@ impl Action {
     pub const fn count(&mut self, packets: u64, bytes: u64) {
         self.pending.0 += packets;
         self.pending.1 += bytes;
+    }
+
+    /// The fields that a flow of Open vSwitch sets.
+    pub fn fields(&self) -> Option<&ovs::Edits> {
+        self.policy()?.fields.as_deref()
     }
 
     /// Its policy.

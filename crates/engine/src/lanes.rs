@@ -4,11 +4,11 @@ use crate::cache::Found;
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
 use crate::pinned::Tables;
-use crate::rewrite::{HEADROOM, edit_fast, place};
+use crate::rewrite::{HEADROOM, edit_fast, place, set_fields};
 use crate::template::{Edit, OuterHeaders, Template};
 use crate::turn::Turn;
 use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};
-use model::{DropReason, Segment};
+use model::{DropReason, Segment, ovs};
 use packet::{Fragment, Headers, L4, proto};
 
 /// Bytes of each packet that are copied before anything is examined.
@@ -165,13 +165,15 @@ impl Lanes {
         (head, &mut self.fast.lanes[lane])
     }
 
-    /// Rewrites a packet of `len` bytes that the fast parse accepted.
+    /// Rewrites a packet of `len` bytes that the fast parse accepted. `fields`: what a flow of Open vSwitch sets, for
+    /// templates that want it.
     #[inline(always)]
-    pub fn rewrite(
+    pub fn rewrite<'a>(
         &mut self,
         lane: usize,
         len: usize,
         template: &Template,
+        fields: impl FnOnce() -> Option<&'a ovs::Edits>,
         entropy: u32,
         unfinished: Unfinished,
     ) -> Result<(), DropReason> {
@@ -184,8 +186,12 @@ impl Lanes {
             return Ok(());
         }
         if template.edit != Edit::Nothing {
-            edit_fast(&mut head[HEADROOM..HEADROOM + head_len], &fast.at, template, unfinished.partial)
-                .ok_or(DropReason::L4Malformed)?;
+            let (frame, partial) = (&mut head[HEADROOM..HEADROOM + head_len], unfinished.partial);
+            match template.edit {
+                Edit::Fields => fields().and_then(|fields| set_fields(frame, &fast.at, fields, partial)),
+                _ => edit_fast(frame, &fast.at, template, partial),
+            }
+            .ok_or(DropReason::L4Malformed)?;
         }
         let end = fast.end(len, template);
         let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;

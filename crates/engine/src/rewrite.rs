@@ -1,7 +1,7 @@
 //! Rewrites the head of a packet in its scratch, in the order that [`model::Forward`] defines.
 
 use crate::key::Layout;
-use crate::template::{Edit, OuterHeaders, Template};
+use crate::template::{OuterHeaders, Template};
 use model::ovs;
 use packet::checksum::{self, Delta};
 use packet::{Headers, WriteError, edit, proto};
@@ -13,9 +13,6 @@ pub(crate) const HEADROOM: usize = 128;
 /// Edits the IP header of a packet that the fast parse accepted. `frame` starts with the original frame.
 #[inline(always)]
 pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
-    if template.edit == Edit::Fields {
-        return template.fields().and_then(|fields| set_fields(frame, at, fields, partial));
-    }
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
     if template.nat.src.is_some() || template.nat.dst.is_some() {
@@ -24,9 +21,9 @@ pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, part
     Some(())
 }
 
-/// The fields that a flow of Open vSwitch sets.
+/// Sets fields of a packet that the fast parse accepted, as a flow of Open vSwitch says.
 #[inline(never)]
-fn set_fields(frame: &mut [u8], at: &Layout, fields: &ovs::Edits, partial: bool) -> Option<()> {
+pub(crate) fn set_fields(frame: &mut [u8], at: &Layout, fields: &ovs::Edits, partial: bool) -> Option<()> {
     let checksum_at = match at.protocol {
         proto::TCP => 16,
         proto::UDP => 6,
@@ -189,9 +186,10 @@ pub(crate) fn edit_any(
     headers: &Headers,
     end: usize,
     template: &Template,
+    fields: Option<&ovs::Edits>,
     partial: bool,
 ) -> Result<(), WriteError> {
-    if let Some(fields) = template.fields() {
+    if let Some(fields) = fields {
         return fields.set_fields(frame, headers, partial);
     }
     if !template.edits_ip() {

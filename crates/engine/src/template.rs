@@ -6,7 +6,6 @@ use model::{Encap, Forward, Nat, VifId, ovs};
 use packet::{TunnelKind, build, proto};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// Room for the longest new headers (Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag; or those of Open vSwitch), a
 /// multiple of the size of a move.
@@ -49,8 +48,6 @@ pub(crate) struct Template {
     tags_len: u8,
     /// What is edited besides, before headers are put in front.
     pub edit: Edit,
-    /// The changes of a flow of Open vSwitch, if there are any.
-    fields: Option<Arc<ovs::Edits>>,
     /// Number of tags to remove from a kept Ethernet header.
     pub pop_tags: u8,
     /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
@@ -61,6 +58,29 @@ pub(crate) struct Template {
     /// The new headers, at its end.
     prefix: [u8; MAX_PREFIX],
     prefix_len: u8,
+}
+
+/// How one packet is rewritten.
+#[derive(Clone, Copy)]
+pub(crate) struct Rewrite<'a> {
+    pub template: &'a Template,
+    /// Fields that a flow of Open vSwitch sets.
+    pub fields: Option<&'a ovs::Edits>,
+    /// Flow entropy for the tunnel; 0 without one.
+    pub entropy: u32,
+}
+
+impl<'a> Rewrite<'a> {
+    /// As `forward` says, of which the template is.
+    pub fn of(forward: &Forward, template: &'a Template) -> Self {
+        Self { template, fields: None, entropy: forward.entropy() }
+    }
+
+    /// As `output` says, of which the template is.
+    pub fn of_output(output: &'a ovs::Output, template: &'a Template) -> Self {
+        let fields = (template.edit == Edit::Fields).then_some(&output.edits);
+        Self { template, fields, entropy: output.entropy() }
+    }
 }
 
 /// The outer headers in a prefix, in which all lengths are still zero.
@@ -96,7 +116,6 @@ impl Template {
             tags: [0; MAX_TAGS],
             tags_len: 0,
             edit: Edit::Nothing,
-            fields: None,
             pop_tags: forward.pop_tags,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
             tunnel: None,
@@ -126,8 +145,9 @@ impl Template {
         template
     }
 
-    /// Compiles what a flow of Open vSwitch says.
+    /// Compiles what a flow of Open vSwitch says, but for the fields that it sets.
     #[cold]
+    #[inline(never)]
     pub fn of_output(output: &ovs::Output) -> Self {
         let mut template = Self::new(&Forward::unchanged(output.port));
         let edits = &output.edits;
@@ -136,9 +156,6 @@ impl Template {
         edits.tag_bytes().for_each(|tag| template.push_tag(&tag));
         if edits.changes_fields() {
             template.edit = Edit::Fields;
-        }
-        if !edits.is_nothing() {
-            template.fields = Some(edits.clone().into());
         }
         if let Some(wrap) = &output.wrap {
             template.put_wrap(&wrap.outer);
@@ -270,23 +287,24 @@ impl Template {
         }
     }
 
-    /// Fields that a flow of Open vSwitch sets.
-    #[inline(always)]
-    pub fn fields(&self) -> Option<&ovs::Edits> {
-        self.fields.as_deref()
-    }
-
-    /// Everything else that distinguishes templates.
+    /// Everything that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
         let l4 = (self.nat.src, self.nat.dst, self.mss);
-        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.tags, self.pop_tags);
+        let fields = (
+            self.port,
+            self.strip,
+            self.ecn,
+            self.ttl_decrement,
+            u64::from_ne_bytes(self.tags),
+            self.pop_tags,
+        );
         (fields, l4, self.keeps_ip, self.tunnel, self.prefix())
     }
 }
 
 impl PartialEq for Template {
     fn eq(&self, other: &Self) -> bool {
-        self.identity() == other.identity() && self.fields() == other.fields()
+        self.identity() == other.identity()
     }
 }
 

@@ -255,8 +255,8 @@ pub fn entropy_of(headers: &Headers) -> u32 {
 
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Forwards a tenant's packet, or answers its sender if it is stopped.
-    fn tenant(&mut self, frame: &Frame<'a>) -> Verdict {
-        self.switch(frame).unwrap_or_else(|stop| self.stopped(frame, stop))
+    fn tenant(&mut self, frame: &Frame<'a>) -> Outcome {
+        self.switch(frame).or_else(|stop| Ok(self.stopped(frame, stop)))
     }
 }
 

@@ -25,10 +25,8 @@ pub enum Verdict {
     /// To every member of a network's bridge except the sender; or, if only other hosts' gateways need it, to the
     /// tunnels.
     Flood(Flood),
-    /// To one port, as a flow of an Open vSwitch says.
-    Output(Box<ovs::Output>),
-    /// To several ports, as a flow of an Open vSwitch says.
-    Several(Vec<ovs::Output>),
+    /// To one port or several, as a flow of an Open vSwitch says.
+    Outputs(Vec<ovs::Output>),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
     /// It waits for this neighbour, for which a solicitation is sent; then it is decided again.
@@ -114,12 +112,22 @@ impl Verdict {
         }
     }
 
+    /// Whether the packet goes to one port, whatever there is of neighbours and mirrors.
+    #[must_use]
+    #[inline]
+    pub fn is_single(&self) -> bool {
+        match self {
+            Self::Forward(_) => true,
+            Self::Outputs(outputs) => outputs.len() == 1,
+            _ => false,
+        }
+    }
+
     /// The ports that the packet goes to as a flow of an Open vSwitch says.
     #[must_use]
     pub fn outputs(&self) -> &[ovs::Output] {
         match self {
-            Self::Output(output) => std::slice::from_ref(output),
-            Self::Several(to) => to,
+            Self::Outputs(outputs) => outputs,
             _ => &[],
         }
     }

@@ -195,7 +195,7 @@ impl Case {
                 all.push(Expected::Words(format!("hold {addr} on {}", self.scope(*scope))));
             }
             Verdict::Consumed => all.push(Expected::Words("consumed".into())),
-            Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Output(_) | Verdict::Several(_) => {}
+            Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Outputs(_) => {}
         }
         let effects = self.effects(&decision.effects).into_iter();
         all.extend(effects.map(|words| Expected::Words(format!("effect {words}"))));

@@ -199,8 +199,9 @@ fn random_packets_meet_most_of_the_model() {
             Some(Verdict::Drop(reason)) => reason.to_string(),
             Some(Verdict::Forward(f)) if f.encap.is_some() => "encapsulated".into(),
             Some(Verdict::Forward(f)) if f.nat != model::Nat::default() => "translated".into(),
-            Some(Verdict::Forward(_) | Verdict::Output(_)) => "forwarded".into(),
-            Some(Verdict::Flood(_) | Verdict::Several(_)) => "flooded".into(),
+            Some(Verdict::Outputs(outputs)) if outputs.len() > 1 => "flooded".into(),
+            Some(Verdict::Forward(_) | Verdict::Outputs(_)) => "forwarded".into(),
+            Some(Verdict::Flood(_)) => "flooded".into(),
             Some(Verdict::Reply(r)) => {
                 r.dropped.map_or("answered".into(), |reason| format!("refused {reason}"))
             }

@@ -11,7 +11,7 @@ use crate::notice::{Dropped, note, show, shown_len};
 use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
 use crate::storms::Flooder;
-use crate::template::Template;
+use crate::template::{Rewrite, Template};
 use crate::turn::Turn;
 use mem::Offload;
 use model::{
@@ -73,7 +73,7 @@ impl Core {
                 self.send_mirrored(tables, case, original, forward);
             }
             Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
-            Verdict::Output(_) | Verdict::Several(_) => self.send_outputs(case, original),
+            Verdict::Outputs(_) => self.send_outputs(case, original),
             Verdict::Reply(reply) => self.reply(tables, original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
             Verdict::Consumed => {}
@@ -121,7 +121,9 @@ impl Core {
                 false => Err(DropReason::TurnBudget),
             };
             match whole {
-                Ok(whole) => self.send_whole(&whole, &Template::of_output(output), output.entropy()),
+                Ok(whole) => {
+                    self.send_whole(&whole, Rewrite::of_output(output, &Template::of_output(output)))
+                }
                 Err(reason) => self.lost(output.port, reason, original.len(), original),
             }
         }
@@ -148,23 +150,25 @@ impl Core {
     /// Sends one rewritten copy.
     fn send(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         match Whole::new(case, original, forward) {
-            Ok(whole) => self.send_whole(&whole, &Template::new(forward), forward.entropy()),
+            Ok(whole) => self.send_whole(&whole, Rewrite::of(forward, &Template::new(forward))),
             Err(reason) => self.lost(forward.port, reason, original.len(), original),
         }
     }
 
-    fn send_whole(&mut self, whole: &Whole<'_>, template: &Template, entropy: u32) {
+    fn send_whole(&mut self, whole: &Whole<'_>, rewrite: Rewrite<'_>) {
         let in_head = whole.end.min(MAX_HEAD);
         let mut head = std::mem::take(&mut self.linear.head);
         head.resize(HEADROOM + in_head, 0);
         head[HEADROOM..].copy_from_slice(&whole.bytes[..in_head]);
-        self.send_from(whole, template, entropy, &mut head);
+        self.send_from(whole, rewrite, &mut head);
         self.linear.head = head;
     }
 
-    fn send_from(&mut self, whole: &Whole<'_>, template: &Template, entropy: u32, head: &mut [u8]) {
+    fn send_from(&mut self, whole: &Whole<'_>, rewrite: Rewrite<'_>, head: &mut [u8]) {
+        let Rewrite { template, fields, entropy } = rewrite;
         let partial = whole.unfinished.partial;
-        let edited = edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, partial).ok();
+        let edited =
+            edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, fields, partial).ok();
         let start = edited
             .and_then(|()| whole.end.checked_sub(usize::from(template.strip)))
             .and_then(|len| reframe(head, len, template, entropy));
@@ -188,7 +192,7 @@ impl Core {
     fn send_own(&mut self, frame: &[u8], forward: &Forward) {
         let (headers, layout, unfinished) = Default::default();
         let whole = Whole { bytes: frame, headers, end: frame.len(), layout, unfinished };
-        self.send_whole(&whole, &Template::new(forward), forward.entropy());
+        self.send_whole(&whole, Rewrite::of(forward, &Template::new(forward)));
     }
 
     /// Delivers a single frame at once.

@@ -325,7 +325,8 @@ impl Core {
         entry.count(packet.len);
 
         let template = &action.template;
-        match self.lanes.rewrite(lane, packet.len as usize, template, entry.entropy(), unfinished) {
+        let (len, fields) = (packet.len as usize, || action.fields());
+        match self.lanes.rewrite(lane, len, template, fields, entry.entropy(), unfinished) {
             Ok(()) => self.enqueue(template.port, lane, packet, ingress),
             Err(reason) => self.drop(lane, packet, ingress, reason),
         }

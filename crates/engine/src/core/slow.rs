@@ -10,9 +10,9 @@ use crate::lanes::{check_offload, mtu_len};
 use crate::notice::{Dropped, note};
 use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, place};
-use crate::template::Template;
+use crate::template::{Rewrite, Template};
 use mem::{Burst, Offload, RxPacket};
-use model::{DropReason, Verdict, VifId, VifKind};
+use model::{DropReason, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, FlowRef, Snapshot};
 
@@ -55,12 +55,11 @@ impl Core {
             effects.mirror_in.is_empty() && effects.mirror_out.is_empty() && effects.solicit.is_none();
         match &case.decision.verdict {
             Verdict::Forward(forward) if alone => {
-                let (template, entropy) = (Template::new(forward), forward.entropy());
-                self.forward_lane(tables, lane, &packet, from, &case, &template, entropy);
+                let template = Template::new(forward);
+                self.forward_lane(tables, lane, &packet, from, &case, Rewrite::of(forward, &template));
             }
-            Verdict::Output(output) => {
-                let (template, entropy) = (Template::of_output(output), output.entropy());
-                self.forward_lane(tables, lane, &packet, from, &case, &template, entropy);
+            Verdict::Outputs(outputs) if alone && outputs.len() == 1 => {
+                self.output_lane(tables, lane, &packet, from, &case, &outputs[0]);
             }
             Verdict::Drop(reason) if alone => {
                 let reason = self.effects(tables, &case, len).err().unwrap_or(*reason);
@@ -95,8 +94,24 @@ impl Core {
         }
     }
 
+    /// Sends a lane as a flow of Open vSwitch says.
+    #[cold]
+    #[inline(never)]
+    fn output_lane(
+        &mut self,
+        tables: Tables<'_>,
+        lane: usize,
+        packet: &RxPacket,
+        from: Ingress,
+        case: &Case,
+        output: &ovs::Output,
+    ) {
+        let template = Template::of_output(output);
+        self.forward_lane(tables, lane, packet, from, case, Rewrite::of_output(output, &template));
+    }
+
     /// Rewrites a lane as decided, queues it, and memoises the decision; or drops it.
-    #[allow(clippy::too_many_arguments)] // all of them are of one packet
+    #[inline(always)]
     fn forward_lane(
         &mut self,
         tables: Tables<'_>,
@@ -104,15 +119,14 @@ impl Core {
         packet: &RxPacket,
         from: Ingress,
         case: &Case,
-        template: &Template,
-        entropy: u32,
+        rewrite: Rewrite<'_>,
     ) {
-        if let Err(reason) = self.try_forward_lane(tables, lane, packet, from, case, template, entropy) {
+        if let Err(reason) = self.try_forward_lane(tables, lane, packet, from, case, rewrite) {
             self.drop(lane, packet, from.vif, reason);
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // all of them are of one packet
+    #[inline(always)]
     fn try_forward_lane(
         &mut self,
         tables: Tables<'_>,
@@ -120,9 +134,9 @@ impl Core {
         packet: &RxPacket,
         from: Ingress,
         case: &Case,
-        template: &Template,
-        entropy: u32,
+        rewrite: Rewrite<'_>,
     ) -> Result<(), DropReason> {
+        let Rewrite { template, fields, entropy } = rewrite;
         let len = packet.len as usize;
         let (inner, end) = kept(self.lanes.head(lane), &case.headers, len, template.strip, template.keeps_ip)
             .ok_or(DropReason::TunnelMalformed)?;
@@ -130,12 +144,13 @@ impl Core {
         let layout = Layout::of(&inner, tunnelled);
         let unfinished = check_offload(&packet.offload, layout.as_ref())?;
         let flow = self.effects(tables, case, len)?;
-        self.remember(tables, lane, packet, from, case, template, entropy, flow, tunnelled);
+        self.remember(tables, lane, packet, from, case, rewrite, flow, tunnelled);
 
         let head = &mut self.lanes.heads[lane].0;
         let head_len = usize::from(self.lanes.head_len[lane]);
         let frame = &mut head[HEADROOM..HEADROOM + head_len];
-        edit_any(frame, &inner, end, template, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
+        edit_any(frame, &inner, end, template, fields, unfinished.partial)
+            .map_err(|_| DropReason::HeaderTooLong)?;
         let layout = layout.unwrap_or_default();
         let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;
         self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
@@ -192,8 +207,7 @@ impl Core {
         packet: &RxPacket,
         from: Ingress,
         case: &Case,
-        template: &Template,
-        entropy: u32,
+        rewrite: Rewrite<'_>,
         flow: Option<(FlowRef, bool)>,
         tunnelled: bool,
     ) {
@@ -206,7 +220,7 @@ impl Core {
         }
         let Some(key) = self.key_of(lane, packet, from, tables) else { return };
         let policy = Policy {
-            template: template.clone(),
+            template: rewrite.template.clone(),
             deps: case.deps,
             follows: flow.is_some() && fast.at.protocol == proto::TCP,
             learn: effects.learn,
@@ -214,9 +228,10 @@ impl Core {
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
             ovs_counter: effects.ovs_counter,
+            fields: rewrite.fields.map(|fields| fields.clone().into()),
         };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
-        let entropy = entropy & Entry::ENTROPY;
+        let entropy = rewrite.entropy & Entry::ENTROPY;
         let entry = Entry { max_len, tick, entropy, flow, ..Entry::default() };
         self.memoise(tables, &key, policy, entry);
     }

@@ -94,11 +94,11 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
             }
             let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok();
             let kind = view.map(|view| match decide(&tables, &view, packet.ingress, 0).verdict {
-                Verdict::Output(output) if output.wrap.is_some() => "tunnelled",
-                Verdict::Output(output) if !output.changes_nothing() => "edited",
+                Verdict::Outputs(outputs) if outputs.len() > 1 => "several",
+                Verdict::Outputs(outputs) if outputs[0].wrap.is_some() => "tunnelled",
+                Verdict::Outputs(outputs) if !outputs[0].changes_nothing() => "edited",
                 Verdict::Forward(f) if f.port.0 > 10 => "missed",
-                Verdict::Forward(_) | Verdict::Output(_) => "forwarded",
-                Verdict::Several(_) => "several",
+                Verdict::Forward(_) | Verdict::Outputs(_) => "forwarded",
                 _ => "dropped",
             });
             *kinds.entry(kind.unwrap_or("malformed")).or_default() += 1;

@@ -9,11 +9,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn enter(&mut self) -> Outcome {
         let vif = self.tables.vif(self.ingress).ok_or(DropReason::NoNetwork)?;
         match (vif.kind, vif.ovs) {
-            (VifKind::Ovs, Some(port)) => self.sent_by_ovs(port),
-            (VifKind::Ovs, None) | (VifKind::Mirror(_), _) => Err(DropReason::NoNetwork.into()),
-            (_, Some(side)) => self.ovs_port(vif, side),
+            (_, Some(other)) => self.enter_ovs(vif, other),
             (VifKind::Wire, None) => self.wire(vif),
             (VifKind::Vhost | VifKind::Tap | VifKind::Rdma, None) => self.guest(vif),
+            (VifKind::Mirror(_) | VifKind::Ovs, None) => Err(DropReason::NoNetwork.into()),
         }
     }
 
@@ -42,7 +41,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             tos,
             foreign_tags,
         };
-        Ok(self.tenant(&frame))
+        self.tenant(&frame)
     }
 
     /// The guest's interface for a frame's VLAN, and how many of the frame's tags are removed. A guest with VLANs may

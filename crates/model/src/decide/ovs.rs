@@ -1,26 +1,33 @@
 //! Ports that an Open vSwitch programs.
 //!
 //! ```text
-//! port ── flow? ── actions in order ── Output, Several, Drop
+//! port ── flow? ── actions in order ── Outputs, Drop
 //!           └── none ── the port's OVS side          OVS side ── the port
 //! ```
 
 use super::egress::mtu_len;
 use super::{Outcome, Walk, entropy_of};
 use crate::ovs::{Action, Edits, Flow, Key, Output, Wrap};
-use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId};
+use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId, VifKind};
 use packet::{L4, Tag, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
+    /// A packet from a port that an Open vSwitch programs, or from its OVS side; `other` is the other one of the two.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn enter_ovs(&mut self, vif: &Vif, other: VifId) -> Outcome {
+        if vif.kind == VifKind::Ovs { self.sent_by_ovs(other) } else { self.ovs_port(vif, other) }
+    }
+
     /// What OVS sends by a port leaves by it as it is.
-    pub(super) fn sent_by_ovs(&self, port: VifId) -> Outcome {
+    fn sent_by_ovs(&self, port: VifId) -> Outcome {
         self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?;
         Ok(Verdict::Forward(Forward::unchanged(port)))
     }
 
     /// A packet from a port with this OVS side, which takes what no flow matches.
-    pub(super) fn ovs_port(&mut self, port: &Vif, side: VifId) -> Outcome {
+    fn ovs_port(&mut self, port: &Vif, side: VifId) -> Outcome {
         if let Some(meter) = port.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
         }
@@ -63,14 +70,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         });
         // A shorter packet may reach more of them.
         self.effects.once = outputs.len() < all;
-        match outputs.pop() {
-            None => Err(reason.into()),
-            Some(only) if outputs.is_empty() => Ok(Verdict::Output(only.into())),
-            Some(last) => {
-                outputs.push(last);
-                Ok(Verdict::Several(outputs))
-            }
-        }
+        if outputs.is_empty() { Err(reason.into()) } else { Ok(Verdict::Outputs(outputs)) }
     }
 
     /// Whether a port's MTU allows this output. In a tunnel, the frame with its Ethernet header counts.

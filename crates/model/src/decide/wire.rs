@@ -41,7 +41,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let tos = headers.ip().map_or(0, |ip| ip.tos);
         let origin = Origin::Attached { wire: vif, vlan };
         let frame = Frame { headers, end: self.packet.len as usize, origin, network, tos, foreign_tags };
-        Ok(self.tenant(&frame))
+        self.tenant(&frame)
     }
 
     /// Handles a frame of the underlay; `None` if it isn't one. `shared`: an untagged network is attached here, whose
@@ -161,7 +161,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if let Some(eth) = &frame.headers.eth {
             self.learn(network, eth.src, BridgeTarget::Vtep { remote, vni: tunnel.id });
         }
-        Ok(self.tenant(&frame))
+        self.tenant(&frame)
     }
 
     /// A label stands for a guest, or for a network to route in (RFC 3031; RFC 4364).

@@ -173,7 +173,7 @@ impl Verdict {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Forward(_) | Self::Output(_) | Self::Several(_) => "forward",
+            Self::Forward(_) | Self::Outputs(_) => "forward",
             Self::Flood(_) => "flood",
             Self::Reply(_) => "reply",
             Self::Hold { .. } => "hold",
@@ -213,7 +213,7 @@ impl Verdict {
                 let to = flood.to.iter().map(|forward| format!("to {}", forward.words(names)));
                 [format!("flood network {}", names.network(flood.vrf))].into_iter().chain(to).collect()
             }
-            Self::Output(_) | Self::Several(_) => {
+            Self::Outputs(_) => {
                 self.outputs().iter().map(|output| format!("forward to {}", output.words(names))).collect()
             }
             Self::Reply(reply) => {

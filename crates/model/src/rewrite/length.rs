@@ -15,7 +15,7 @@ pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
             let copies = verdict.deliveries().iter();
             copies.map(|forward| leaving(forward, packet)).max().unwrap_or(0)
         }
-        Verdict::Output(_) | Verdict::Several(_) => {
+        Verdict::Outputs(_) => {
             let copies = verdict.outputs().iter();
             copies.map(|output| whole(output.grown(), packet)).max().unwrap_or(0)
         }
