@@ -100,6 +100,9 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// Byte of an Ethernet item with `has_vlan`, its first bit: by the C ABI a bit field shares the word that the EtherType
+/// ends in.
+const HAS_VLAN: usize = 14;
 /// Bits of IPv4's fragment field: more fragments, and the offset.
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
@@ -174,7 +177,7 @@ impl Pattern {
             }
             (ethertype, mask) => (self.key.eth_type, self.mask.eth_type) = (ethertype, mask),
         }
-        let (tagged, matters) = parts.byte(16);
+        let (tagged, matters) = parts.byte(HAS_VLAN);
         if matters & 1 != 0 {
             self.mask.vlan_tci |= Key::TAGGED;
             self.key.vlan_tci |= if tagged & 1 == 0 { 0 } else { Key::TAGGED };

@@ -20,7 +20,7 @@ fn item(kind: u16, len: usize, fields: &[(usize, &[u8], &[u8])]) -> Item {
 
 /// Without tag, of this type.
 fn eth(ethertype: u16) -> Item {
-    item(item::ETH, 20, &[(12, &ethertype.to_be_bytes(), &[0xff; 2]), (16, &[0], &[1])])
+    item(item::ETH, 20, &[(12, &ethertype.to_be_bytes(), &[0xff; 2]), (14, &[0], &[1])])
 }
 
 fn pattern(items: Vec<Item>) -> Result<Match, Refused> {
@@ -56,7 +56,7 @@ fn a_udp_flow() {
 #[test]
 fn a_vlan_flow() {
     let dst = Mac([2, 0, 0, 0, 0, 9]);
-    let eth = item(item::ETH, 20, &[(0, &dst.0, &[0xff; 6]), (12, &[8, 6], &[0xff; 2]), (16, &[1], &[1])]);
+    let eth = item(item::ETH, 20, &[(0, &dst.0, &[0xff; 6]), (12, &[8, 6], &[0xff; 2]), (14, &[1], &[1])]);
     let vlan = item(item::VLAN, 8, &[(0, &[0x20, 100], &[0xef, 0xff])]);
     let seen = pattern(vec![eth, vlan]).unwrap();
     assert_eq!(seen.key().vlan_tci, 0x2064 | Key::TAGGED);
