@@ -1,5 +1,6 @@
 """Frames sent and received on a device by hand: a peer that does what no kernel would."""
 
+import itertools
 import socket
 import struct
 import time
@@ -39,6 +40,10 @@ class RawPort:
     def collect(self, wanted, seconds):
         """The frames that arrive within that time and for which `wanted(bytes)` is true."""
         return list(self._frames(wanted, seconds))
+
+    def take(self, count, seconds=5.0):
+        """The next so many frames, or as many as arrive within that time."""
+        return list(itertools.islice(self._frames(lambda _: True, seconds), count))
 
     def expect(self, wanted, what, seconds=5.0):
         """The first such frame; fails if none comes."""

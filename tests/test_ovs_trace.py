@@ -1,0 +1,174 @@
+"""Open vSwitch's `ofproto/trace`, `viaduct explain` and the packets themselves agree. See lab/switched.py."""
+
+import random
+from collections import Counter
+
+import pytest
+from scapy.layers.sctp import SCTP
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
+from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.packet import Raw
+from scapy.utils import wrpcap
+
+from lab import eventually
+from lab.rawport import RawPort
+from lab.switched import guest_config, mac
+from lab.trace import Tracer, explained
+
+# Open vSwitch polls.
+pytestmark = pytest.mark.alone
+
+# Four tables, by VLAN, MACs, IP and L4, with registers, masks and changes on the way.
+PIPELINE = r"""
+table=0,priority=100,in_port=o1,dl_vlan=100,actions=pop_vlan,set_field:1->reg0,goto_table:1
+table=0,priority=99,in_port=o1,dl_vlan=200,dl_vlan_pcp=5,\
+  actions=set_field:4396->vlan_vid,set_field:2->reg0,goto_table:1
+table=0,priority=90,in_port=o1,vlan_tci=0x1000/0x1000,actions=output:o3
+table=0,priority=50,in_port=o1,actions=goto_table:1
+table=1,priority=100,dl_dst=01:00:00:00:00:00/01:00:00:00:00:00,actions=output:o2,output:o3
+table=1,priority=90,dl_src=02:00:00:00:0f:a0/ff:ff:ff:ff:ff:f0,actions=set_field:02:aa:00:00:00:01->eth_src,goto_table:2
+table=1,priority=0,actions=goto_table:2
+table=2,priority=100,arp,actions=output:o2
+table=2,priority=100,ip,nw_frag=later,nw_dst=10.20.1.0/24,actions=drop
+table=2,priority=90,ip,nw_dst=10.20.0.0/16,actions=dec_ttl,set_field:02:aa:00:00:00:02->eth_dst,goto_table:3
+table=2,priority=80,ip,ip_dscp=10,nw_src=10.9.0.64/26,actions=set_field:46->ip_dscp,goto_table:3
+table=2,priority=70,ip,nw_src=10.9.0.128/25,actions=set_field:10.77.0.1->ip_src,goto_table:3
+table=2,priority=90,ipv6,ipv6_dst=fd20::/16,actions=dec_ttl,set_field:02:aa:00:00:00:02->eth_dst,goto_table:3
+table=2,priority=80,ipv6,ipv6_src=fd09::80/121,actions=set_field:fd77::1->ipv6_src,set_field:12->ip_dscp,goto_table:3
+table=2,priority=10,ip,actions=goto_table:3
+table=2,priority=10,ipv6,actions=goto_table:3
+table=2,priority=0,actions=drop
+table=3,priority=100,tcp,tcp_flags=+syn-ack,actions=output:o3
+table=3,priority=90,tcp,tp_dst=0x50/0xfff0,actions=set_field:8080->tcp_dst,output:o2
+table=3,priority=90,tcp6,tp_dst=0x50/0xfff0,actions=set_field:8080->tcp_dst,output:o2
+table=3,priority=90,udp,tp_dst=0x1000/0xf000,\
+  actions=push_vlan:0x8100,set_field:4219->vlan_vid,set_field:3->vlan_pcp,output:o2
+table=3,priority=80,udp,tp_src=53,actions=set_field:10.77.0.2->ip_dst,set_field:5353->udp_src,output:o2,output:o3
+table=3,priority=80,udp6,tp_src=53,actions=output:o3,set_field:fd77::2->ipv6_dst,set_field:5353->udp_src,output:o2
+table=3,priority=90,icmp,icmp_type=8,actions=output:in_port
+table=3,priority=90,sctp,tp_dst=0x800/0xf800,actions=output:o2
+table=3,priority=20,reg0=1,actions=output:o3
+table=3,priority=20,reg0=2,actions=output:o2,output:in_port
+table=3,priority=10,tcp,actions=output:o2
+table=3,priority=0,actions=drop
+"""
+COUNT = 1000
+BATCH = 40
+
+
+def frame(chance):
+    """Some frame, of scapy's."""
+    pick = chance.choice
+    destination = pick(["02:00:00:00:0f:99", "01:00:5e:00:00:fb", "33:33:00:00:00:01", "ff:ff:ff:ff:ff:ff"])
+    source = f"02:00:00:00:0f:{pick([0x01, 0xA0, 0xA7, 0xAF, 0xB0]):02x}"
+    packet = Ether(src=source, dst=destination if chance.random() < 0.3 else mac(pick([2, 3])))
+    if chance.random() < 0.3:
+        packet /= Dot1Q(vlan=pick([100, 200, 300]), prio=pick([0, 5]))
+        if chance.random() < 0.1:
+            packet /= Dot1Q(vlan=7)
+    kind = chance.random()
+    if kind < 0.05:
+        return packet / ARP(psrc="10.9.0.1", pdst="10.9.0.2")
+    if kind < 0.08:
+        last = packet.lastlayer()
+        last.type = pick([0x88B5, 46])  # an EtherType for experiments; the length of what follows, which is LLC
+        return packet / Raw(b"\x42\x42\x03" + bytes(43))
+    ip = (ipv4 if kind < 0.65 else ipv6)(chance) / Raw(chance.randbytes(chance.randrange(20, 200)))
+    more = ip.flags.MF if ip.version == 4 else IPv6ExtHdrFragment in ip
+    # What is before another fragment is a multiple of eight bytes long.
+    return packet / (ip / Raw(bytes(-len(ip) % 8 if ip.version == 6 else (20 - len(ip)) % 8)) if more else ip)
+
+
+def ipv4(chance):
+    pick = chance.choice
+    source = f"10.9.0.{chance.randrange(1, 255)}"
+    destination = f"10.{pick([9, 20, 21])}.{pick([0, 1])}.{pick([2, 3, 200])}"
+    ip = IP(src=source, dst=destination, ttl=pick([2, 64, 255]), tos=pick([0, 40, 41, 184]))
+    ip.id = chance.randrange(1 << 16)
+    ip.flags, ip.frag = pick([("", 0)] * 6 + [("DF", 0), ("MF", 0), ("MF", 10), ("", 30)])
+    if ip.frag:
+        ip.proto = pick([6, 17, 1])
+        return ip
+    return ip / pick([ports, ports, ports, ports, lambda _: ICMP(type=pick([0, 8]))])(chance)
+
+
+def ipv6(chance):
+    pick = chance.choice
+    source, destination = f"fd09::{chance.randrange(1, 255):x}", f"fd{pick(['09', '20', '21'])}::{pick([2, 3])}"
+    ip = IPv6(src=source, dst=destination, hlim=pick([2, 64, 255]), tc=pick([0, 40, 41, 184]))
+    if chance.random() < 0.1:
+        ip /= IPv6ExtHdrHopByHop()
+    if chance.random() < 0.15:
+        ip /= IPv6ExtHdrFragment(offset=0, m=1, id=chance.randrange(1 << 32))
+    return ip / pick([ports, ports, ports, ports, lambda _: ICMPv6EchoRequest()])(chance)
+
+
+def ports(chance):
+    pick = chance.choice
+    source = pick([53, 1000, chance.randrange(1 << 16)])
+    destination = pick([80, 85, 0x1001, 2050, 9, chance.randrange(1 << 16)])
+    kind = pick([TCP, TCP, UDP, UDP, SCTP])
+    if kind is TCP:
+        return TCP(sport=source, dport=destination, flags=pick(["S", "SA", "A", "PA", "F", "R"]))
+    return kind(sport=source, dport=destination)
+
+
+def passes(raw, frames, expected):
+    """Sends the frames; returns what leaves by each port that should not, or does not and should."""
+    wrong = Counter()
+    for first in range(0, len(frames), BATCH):
+        wanted = Counter(pair for pairs in expected[first : first + BATCH] for pair in pairs)
+        raw["o1"].send(*frames[first : first + BATCH])
+        for name, port in raw.items():
+            count = sum(number for (to, _), number in wanted.items() if to == name)
+            wanted.subtract((name, seen) for seen in port.take(count, 1))
+        wrong += Counter({pair: number for pair, number in wanted.items() if number})
+        wrong.subtract({pair: -number for pair, number in wanted.items() if number < 0})
+    return {pair: number for pair, number in wrong.items() if number}
+
+
+def test_open_vswitch_and_viaduct_agree_about_packets(lab):
+    host = lab.host(guest_config(3))
+    guests = [lab.namespace(f"o{n}") for n in (1, 2, 3)]
+    for namespace in guests:
+        namespace.sysctl("net.ipv6.conf.default.disable_ipv6", 1)  # nothing but what is sent here
+    guests = [lab.ovs_container(host, f"o{n}", mac(n)) for n in (1, 2, 3)]
+    ovs = lab.controller(host)
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=600000")
+    for guest in guests:
+        ovs.add_port(guest.name)
+    rules = lab.directory / "pipeline"
+    rules.write_text(PIPELINE.replace("\\\n  ", ""))
+    ovs.ofctl("del-flows")
+    ovs.ofctl("add-flows", rules)
+
+    chance = random.Random(21)
+    frames = [frame(chance) for _ in range(COUNT)]
+    tracer = Tracer(ovs)
+    traced = [tracer.frames(1, each) for each in frames]
+    pcap = lab.directory / "frames.pcap"
+    wrpcap(str(pcap), frames)
+
+    def answers():
+        """What Viaduct says of each; None where it leaves the packet to OVS."""
+        said = host.viaduct("explain", "--in", "o1", pcap)
+        to_ovs = lambda answer: "o1:ovs" in [port["interface"] for port in answer["egress"]]
+        return [None if to_ovs(answer) else answer for answer in said]
+
+    # OVS offloads no flow that changes the DSCP.
+    software = [any("tos=" in action or "tclass=" in action for action in tracer.actions(1, each)) for each in frames]
+    assert sum(software) < COUNT / 10
+    raw = {guest.name: RawPort(guest.namespace, guest.device) for guest in guests}
+    # By OVS itself, which makes the flows. (It changes bytes where a checksum would be in later fragments, too.)
+    wrong = passes(raw, frames, traced)
+    assert all(IP in frame and frame[IP].frag for frame in (Ether(seen) for _, seen in wrong)), wrong
+    settled = lambda: [answer is None for answer in answers()] == software
+    eventually(settled, "all other flows are offloaded", 30)
+    for each, answer, frames_out in zip(frames, answers(), traced):
+        if answer:
+            assert explained(answer, each) == frames_out, f"{each.command()}\n{answer['decision']}"
+    # By Viaduct, with what OVS keeps.
+    before = ovs.received()
+    assert passes(raw, frames, traced) == {}
+    assert ovs.received() - before == sum(software)
