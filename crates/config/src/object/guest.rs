@@ -324,7 +324,9 @@ impl Guest {
         self.check_macs(r);
         if let Some(mac) = self.mac {
             check_mac(r, "mac", mac);
-        } else if self.all_addresses().next().is_some() || self.label.is_some() || self.rdma.is_some() {
+        } else if self.mode == Mode::Vrouter
+            && (self.all_addresses().next().is_some() || self.label.is_some() || self.rdma.is_some())
+        {
             r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
         }
         if let Some(label) = self.label {

@@ -1,6 +1,6 @@
 //! Who decides what becomes of a port's packets.
 
-use super::{Guest, GuestKind, Wire};
+use super::{Guest, GuestKind, Wire, rdma};
 use crate::reader::Reader;
 use crate::value::names;
 
@@ -50,10 +50,16 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
         ("router", guest.router),
         ("dhcp_server", guest.dhcp_server),
         ("standby", guest.standby),
-        ("rdma", guest.rdma.is_some() && guest.kind != GuestKind::Rdma),
     ];
     for (key, _) in of_networks.iter().filter(|(_, used)| *used) {
         r.problem(Some(key), not_with_ovs(key));
+    }
+    for (key, _) in rdma::keys(guest).iter().filter(|(_, used)| *used && guest.kind != GuestKind::Rdma) {
+        let message = format!(
+            "`{key}` is of a verbs device, which takes its addresses from a network, and a port of Open vSwitch is in \
+             none; leave it out, and give the device to another guest"
+        );
+        r.problem(Some(key), message);
     }
 }
 

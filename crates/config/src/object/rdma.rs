@@ -1,6 +1,7 @@
 //! The keys of a guest's verbs device.
 
 use super::guest::check_owner;
+use super::mode::Mode;
 use super::{Guest, GuestKind};
 use crate::reader::Reader;
 use crate::tree::Node;
@@ -87,8 +88,23 @@ fn is_plain(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len()) && text.chars().all(plain) && !text.starts_with(['.', '-'])
 }
 
+/// The keys of a verbs device, and whether the guest has them.
+pub(super) const fn keys(guest: &Guest) -> [(&'static str, bool); 5] {
+    [
+        ("rdma", guest.rdma.is_some()),
+        ("rdma_owner", guest.rdma_owner.is_some()),
+        ("rdma_trust", guest.rdma_trust.is_some()),
+        ("rdma_limits", guest.rdma_limits.is_some()),
+        ("window_mb", guest.window_mb.is_some()),
+    ]
+}
+
 /// Checks the keys of a guest's verbs device by themselves and with each other.
 pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
+    // They are refused one and all ([`super::mode`]).
+    if guest.mode == Mode::Ovs {
+        return;
+    }
     for (key, text) in [("rdma", &guest.rdma), ("rdma_trust", &guest.rdma_trust)] {
         if let Some(text) = text.as_ref().filter(|text| !is_plain(text)) {
             let message = format!(
@@ -109,13 +125,7 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
         }
         return;
     }
-    let others = [
-        ("rdma_owner", guest.rdma_owner.is_some()),
-        ("rdma_trust", guest.rdma_trust.is_some()),
-        ("rdma_limits", guest.rdma_limits.is_some()),
-        ("window_mb", guest.window_mb.is_some()),
-    ];
-    for (key, _) in others.iter().filter(|(_, used)| *used) {
+    for (key, _) in keys(guest).iter().filter(|(_, used)| *used) {
         let message =
             format!("`{key}` is of a verbs device, which the guest lacks; add rdma = \"{}\"", guest.name);
         r.problem(Some(key), message);
