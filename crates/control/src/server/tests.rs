@@ -294,6 +294,25 @@ async fn what_an_open_vswitch_programs_is_listed() {
         let none = client.ovs(request(Some("vm1"))).await.unwrap_err();
         assert!(none.message().contains("there is no guest or wire \"vm1\" with mode"), "{none}");
 
+        let mut explain = async |interface: &str| {
+            let packet =
+                Some(v1::explain_request::Packet::Text("10.1.1.1 > 10.1.1.2 / udp 1 > 53".to_owned()));
+            let request = v1::ExplainRequest { interface: interface.to_owned(), packet };
+            client.explain(request).await.unwrap().into_inner()
+        };
+        let taken = explain("ovs1").await;
+        assert_eq!((&*taken.verdict, taken.reason), ("forward", None));
+        assert_eq!(taken.decision, ["the Open vSwitch that has ovs1 open gets the packet and decides"]);
+        let lost = explain("ovs2").await;
+        assert_eq!((&*lost.verdict, lost.reason.as_deref()), ("drop", Some("ovs_absent")));
+        let [drop, later, help] = &lost.decision[..] else { panic!("{lost:?}") };
+        assert_eq!(drop, "drop ovs_absent");
+        assert_eq!(later, "once an Open vSwitch has ovs2 open: it gets the packet and decides");
+        assert!(help.starts_with("ovs_absent: "), "{help}");
+        let sent = explain("ovs2:ovs").await.decision;
+        assert_eq!(sent[0], "forward to ovs2");
+        assert_eq!(sent[1], "at present nothing comes in here: no Open vSwitch has ovs2 open");
+
         let mut flows = Vec::new();
         let request = v1::OvsFlowsRequest { port: None };
         let mut stream = client.ovs_flows(request).await.unwrap().into_inner();

@@ -41,15 +41,15 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     let explanation = view.executor.explain(ingress, &frame);
     let verdict = explanation.decision.verdict;
     let (entry, exits) = (port(view, ingress), verdict.egress());
-    let is_side = |vif: &VifId| view.tables.vifs.get(vif).is_some_and(|vif| vif.kind == VifKind::Ovs);
-    let to_ovs = exits.iter().all(is_side);
+    // The port whose packet goes to its Open vSwitch.
+    let by_ovs = exits.first().and_then(|vif| of_side(view, *vif));
     let exits: Vec<_> = exits.into_iter().map(|vif| port(view, vif)).collect();
     // The tables know no ports' state. An answer goes back to where the packet came from, which therefore is up.
     let is_answer = matches!(verdict, Verdict::Reply(_));
     let is_lost = !is_answer && !exits.is_empty() && exits.iter().all(|port| !port.up);
     let lost = match verdict {
         Verdict::Flood(_) => DropReason::NoMember,
-        _ if to_ovs => DropReason::OvsAbsent,
+        _ if by_ovs.is_some() => DropReason::OvsAbsent,
         _ => DropReason::TxDown,
     };
     let reason = if is_lost { Some(lost) } else { verdict.reason() };
@@ -57,14 +57,25 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     if is_lost {
         lines.push(format!("drop {lost}"));
     }
-    let otherwise = if is_lost { "otherwise: " } else { "" };
-    lines.extend(verdict.lines(view).into_iter().map(|line| format!("{otherwise}{line}")));
-    lines.extend(explanation.decision.effects.lines(view));
-    if !is_answer {
-        lines.extend(exits.iter().filter(|port| !port.up).map(not_connected));
+    match by_ovs {
+        Some(port) if is_lost => {
+            lines.push(format!("once an Open vSwitch has {port} open: it gets the packet and decides"));
+        }
+        Some(port) => {
+            lines.push(format!("the Open vSwitch that has {port} open gets the packet and decides"))
+        }
+        None => {
+            let otherwise = if is_lost { "otherwise: " } else { "" };
+            lines.extend(verdict.lines(view).into_iter().map(|line| format!("{otherwise}{line}")));
+            let down = exits.iter().filter(|port| !is_answer && !port.up);
+            lines.extend(down.map(not_connected));
+        }
     }
+    lines.extend(explanation.decision.effects.lines(view));
     if !entry.up {
-        lines.push(format!("at present nothing comes in here: {}", not_connected(&entry)));
+        let why = of_side(view, ingress).map(|port| format!("no Open vSwitch has {port} open"));
+        let why = why.unwrap_or_else(|| not_connected(&entry));
+        lines.push(format!("at present nothing comes in here: {why}"));
     }
     lines.extend(reason.map(|reason| format!("{reason}: {}", reason.help())));
     let mut steps: Vec<_> = explanation.steps.iter().map(|of| step(view, of)).collect();
@@ -79,6 +90,12 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         ingress: Some(entry),
         egress: exits,
     })
+}
+
+/// The port by whose OVS side this interface is.
+fn of_side(view: &View, side: VifId) -> Option<String> {
+    let side = view.tables.vifs.get(&side).filter(|vif| vif.kind == VifKind::Ovs)?;
+    Some(view.vif_name(side.ovs?))
 }
 
 /// That a port is down, in words.

@@ -261,7 +261,9 @@ struct FakePort(Log, PortSpec);
 
 impl Port for FakePort {
     fn status(&self) -> PortStatus {
-        let up = !self.0.down.load(Ordering::Relaxed);
+        // As `ovs` says of the sessions: no Open vSwitch has the second one.
+        let is_absent = matches!(&self.1.device, Device::Ovs { of } if of == "ovs2");
+        let up = !is_absent && !self.0.down.load(Ordering::Relaxed);
         PortStatus { up, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }
     }
 
