@@ -131,9 +131,14 @@ def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):
     faults = [row for row in host.viaduct("vif") if row.get("fault")]
     assert [row["name"] for row in faults] == ["a1:rdma"] and "make it larger" in faults[0]["fault"]
     assert "trust-job7" in status() and "rdma/a2" in host.call("rdma", "show", "a2").stdout
+    shown = windows(host)
+    assert all("make it larger" in shown[name]["fault"] for name in ("a1", "trust-job7")), shown
+    assert "make it larger" in host.call("rdma", "windows").stdout
     run(["mount", "-o", "remount,size=1G", host.run_dir / "rdma/vm"])
     eventually(lambda: not any(row.get("fault") for row in host.viaduct("vif")), "there is room", 30)
-    assert set(windows(host)) == {"a1", "trust-job7"} and "trust-job7" not in status()
+    shown = windows(host)
+    assert set(shown) == {"a1", "trust-job7"} and "trust-job7" not in status()
+    assert not any(row.get("fault") for row in shown.values()), shown
     # A VM that runs may have a file of another size: it is not cut.
     host.stop()
     host.write(config(size=128))

@@ -71,6 +71,12 @@ impl WindowSpec {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// What warnings call the window of this name.
+    #[must_use]
+    pub fn object(name: &str) -> String {
+        format!("window \"{name}\"")
+    }
+
     /// Where programs of the virtual machine reach the device, by VMMs that have no vhost-vsock of the kernel.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

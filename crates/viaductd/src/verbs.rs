@@ -193,10 +193,8 @@ impl Verbs {
         });
         let problems = self.problems();
         let commons = problems.iter().map(|(name, why)| {
-            (
-                format!("window \"{name}\""),
-                format!("the guests of this trust share no memory with VMs: {why}"),
-            )
+            let message = format!("the guests of this trust share no memory with VMs: {why}");
+            (WindowSpec::object(name), message)
         });
         commons.chain(machines).collect()
     }

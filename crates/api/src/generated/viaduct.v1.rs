@@ -1317,6 +1317,9 @@ pub struct RdmaWindow {
     /// What programs may still have that used it before the daemon was started, or the device opened anew.
     #[prost(uint64, tag = "11")]
     pub left_bytes: u64,
+    /// Why it can't be opened. Nobody can use it then.
+    #[prost(string, optional, tag = "12")]
+    pub fault: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A program that has memory of a window.
 #[allow(clippy::all)]

@@ -36,7 +36,7 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
         reply.devices = devices(&configured, &live);
     }
     if table == RdmaTable::Window {
-        reply.windows = windows::list(&view, &configured, &live);
+        reply.windows = windows::list(&view, &configured, &live, &core.ports().window_problems());
     }
     for live in &live {
         // A device may go between two looks; what was its is of no device then.
@@ -51,7 +51,8 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
 pub(crate) fn overview(core: &Core) -> (Vec<v1::RdmaDevice>, Vec<v1::RdmaWindow>) {
     let view = core.view();
     let (configured, live) = (configured(core, &view), core.ports().rdma());
-    (devices(&configured, &live), windows::list(&view, &configured, &live))
+    let problems = core.ports().window_problems();
+    (devices(&configured, &live), windows::list(&view, &configured, &live, &problems))
 }
 
 fn devices(configured: &[Configured<'_>], live: &[RdmaStatus]) -> Vec<v1::RdmaDevice> {

@@ -94,6 +94,7 @@ const WINDOWS: &[Column] = &[
     ("PID", "pid"),
     ("PROGRAM", "program"),
     ("HAS", "has_bytes"),
+    ("FAULT", "fault"),
 ];
 
 pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
@@ -212,6 +213,8 @@ mod tests {
         assert_eq!(fields(&lines[0]), [Value::from("c1"), (1 << 20).into(), 7.into(), 4096.into()]);
         assert_eq!(fields(&lines[1]), [Value::Null, Value::Null, 8.into(), 8192.into()]);
         assert_eq!(window(&v1::RdmaWindow::default()).len(), 1);
+        let fault = Some("no room".to_owned());
+        assert_eq!(window(&v1::RdmaWindow { fault, ..Default::default() })[0]["fault"], "no room");
     }
 
     #[test]

@@ -1,14 +1,21 @@
 //! The windows of virtual machines.
 
 use super::Configured;
+use crate::compile::verbs_vif;
 use crate::core::View;
 use crate::rdma::RdmaStatus;
 use crate::windows::{WindowOf, WindowSpec, WindowStatus};
 use api::v1::{RdmaWindow, RdmaWindowUser};
 use std::collections::BTreeMap;
 
-/// The windows of these devices, the common ones after the others.
-pub(super) fn list(view: &View, configured: &[Configured<'_>], live: &[RdmaStatus]) -> Vec<RdmaWindow> {
+/// The windows of these devices, the common ones after the others. `problems`: why common ones can't be opened, by
+/// [`WindowSpec::object`].
+pub(super) fn list(
+    view: &View,
+    configured: &[Configured<'_>],
+    live: &[RdmaStatus],
+    problems: &[(String, String)],
+) -> Vec<RdmaWindow> {
     // With a window, those who have it: of each VM, which files its memory has.
     let machines = configured.iter().filter(|of| of.spec.window.is_some());
     let machines: Vec<_> =
@@ -21,6 +28,8 @@ pub(super) fn list(view: &View, configured: &[Configured<'_>], live: &[RdmaStatu
             let mut window = window(spec, status, &machines);
             window.device = Some(of.spec.name.clone());
             window.users = users(of, status).collect();
+            // Without its own window a device is not opened.
+            window.fault = verbs_vif(of.guest).and_then(|vif| view.port(&vif).fault);
             own.push(window);
         }
         if let Some(spec) = &of.spec.common {
@@ -34,6 +43,10 @@ pub(super) fn list(view: &View, configured: &[Configured<'_>], live: &[RdmaStatu
             }
             common.users.extend(users(of, status));
         }
+    }
+    for common in commons.values_mut() {
+        let object = WindowSpec::object(&common.name);
+        common.fault = problems.iter().find(|(of, _)| *of == object).map(|(_, why)| why.clone());
     }
     own.into_iter().chain(commons.into_values()).collect()
 }
