@@ -30,6 +30,24 @@ def test_a_good_host(lab):
             "tun", "wire", "mtu", "libvirt"} <= set(found)
 
 
+def test_windows_want_memory(lab):
+    guest = vhost("a1", rdma="a1", window_mb=64, rdma_trust="t")
+    host = lab.host(host_config("a", {"a1": guest}, wire=False), start=False)
+    directory = host.run_dir / "rdma/vm"
+    directory.mkdir(parents=True)
+    mount = lambda *options: run(["mount", "-t", "tmpfs", "-o", ",".join(options), "windows", directory])
+    lab.cleanup.callback(lambda: run(["umount", "--lazy", directory], check=False))
+    for size, level in (("200M", "good"), ("100M", "warning"), ("32M", "broken")):
+        mount("mode=755", f"size={size}")
+        status, found = doctor(host)
+        assert [one["level"] for one in found["windows"]] == [level], found["windows"]
+        assert status == (level == "broken") and "vsock" in found, found
+        # What it says is what to do.
+        if level != "good":
+            assert f"remount,size=128M {directory}" in found["windows"][0]["advice"]
+        run(["umount", directory])
+
+
 def test_what_is_wrong_with_a_wire(lab):
     lab.plug("a", mtu=1500)
     host = lab.host(host_config("a", {"a1": tap("a1")}, mtu=9000), start=False)

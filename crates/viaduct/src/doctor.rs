@@ -9,6 +9,7 @@ mod kernel;
 mod libvirt;
 mod memory;
 mod privileges;
+mod windows;
 mod wires;
 
 use config::{Document, Driver, Guest, GuestKind, Index, Network, Object, Wire};
@@ -140,11 +141,12 @@ impl Subject<'_> {
 
 /// Makes all checks.
 pub fn examine(subject: &Subject<'_>) -> Vec<Finding> {
-    let checks: [fn(&Subject<'_>) -> Vec<Finding>; 7] = [
+    let checks: [fn(&Subject<'_>) -> Vec<Finding>; 8] = [
         privileges::check,
         kernel::check,
         cpus::check,
         memory::check,
+        windows::check,
         guests::check,
         wires::check,
         libvirt::check,

@@ -74,6 +74,42 @@ fn devices_count_for_guests_that_need_them() {
     assert_eq!(levels(&found(guests::check, &tap, files)), [Level::Good, Level::Broken]);
 }
 
+#[test]
+fn windows_want_memory_and_vsock() {
+    use windows::Memory;
+    const MB: u64 = 1 << 20;
+    let judged = |memory: Memory, sizes: &[u64]| {
+        let sizes: Vec<_> = sizes.iter().map(|mb| mb * MB).collect();
+        let found = memory.judge(Path::new("/run/viaduct/rdma/vm"), &sizes);
+        (levels(std::slice::from_ref(&found))[0], found.advice.unwrap_or_default())
+    };
+    let tmpfs = |size: u64| Memory::Tmpfs { size: Some(size * MB) };
+    assert_eq!(judged(tmpfs(96), &[64, 32]).0, Level::Good);
+    assert_eq!(judged(Memory::Tmpfs { size: None }, &[64]).0, Level::Good);
+    let (level, advice) = judged(tmpfs(95), &[64, 32]);
+    assert!(level == Level::Warning && advice.contains("remount,size=96M"), "{advice}");
+    assert_eq!(judged(tmpfs(63), &[64]).0, Level::Broken);
+    assert_eq!(judged(Memory::Disk, &[64]).0, Level::Broken);
+    let huge = |room: u64| Memory::HugePages { page: 2 * MB, room: room * MB };
+    assert_eq!(judged(huge(96), &[64, 32]).0, Level::Good);
+    let (level, advice) = judged(huge(90), &[64, 32]);
+    assert!(level == Level::Broken && advice.starts_with("3 pages more"), "{advice}");
+    assert_eq!(judged(Memory::HugePages { page: 1 << 30, room: 1 << 40 }, &[64]).0, Level::Broken);
+
+    assert_eq!(found(windows::check, VM, &[]), []);
+    let window = format!(
+        "{VM}mac = \"02:00:00:00:00:01\"\naddresses = [\"10.1.1.1\"]\nrdma = \"vm1\"\nwindow_mb = 64\n\
+         rdma_trust = \"t\"\n"
+    );
+    let vsock = |files: &[(&str, &str)]| found(windows::check, &window, files).pop().unwrap();
+    assert_eq!((vsock(&[]).check, vsock(&[]).level), ("vsock", Level::Warning));
+    assert_eq!(vsock(&[("/dev/vhost-vsock", "")]).level, Level::Good);
+    // Its own, and the one in common.
+    assert!(
+        found(windows::check, &window, &[])[0].advice.as_ref().is_none_or(|said| said.contains("size=128M"))
+    );
+}
+
 const WIRE: &str = "[[wire]]\nname = \"up0\"\ndriver = \"af-xdp\"\ndevice = \"e1\"\nmtu = 1500\n\
     addresses = [\"192.0.2.1/24\"]\n";
 

@@ -1,0 +1,123 @@
+//! Windows of virtual machines: memory for them, and vsock.
+
+use super::{Finding, Level, Machine, Subject};
+use config::{CommonWindows, GuestKind};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+/// Directory of windows, in the run-dir.
+const WINDOWS: &str = "rdma/vm";
+/// The largest pages of which a window can be, bytes.
+const LARGEST_PAGE: u64 = 2 << 20;
+
+/// Checks that there is memory for the windows of the file, and that VMs can have vsock. Nothing where it has none.
+pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
+    let sizes = sizes(subject);
+    if sizes.is_empty() {
+        return Vec::new();
+    }
+    let dir = subject.run_dir.join(WINDOWS);
+    let room = match Memory::of(&dir, subject.machine) {
+        Ok(memory) => memory.judge(&dir, &sizes),
+        Err(e) => {
+            Finding::broken("windows", format!("{}: {e}", dir.display()), "look at what is mounted there")
+        }
+    };
+    vec![room, vsock(subject.machine)]
+}
+
+/// Bytes of each window: those of guests, and those that guests of a trust have in common.
+fn sizes(subject: &Subject<'_>) -> Vec<u64> {
+    let guests = || subject.guests(GuestKind::Vhost).filter(|guest| guest.window_mb.is_some());
+    let trusts: BTreeSet<_> = guests().filter_map(|guest| guest.rdma_trust.as_ref()).collect();
+    let commons = CommonWindows::of(guests());
+    let commons = trusts.into_iter().filter_map(|trust| Some(commons.get(trust)?.mb));
+    guests().filter_map(|guest| guest.window_mb).chain(commons).map(|mb| u64::from(mb) << 20).collect()
+}
+
+/// On what the files of windows are. All numbers are bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Memory {
+    /// `None`: as much as there is.
+    Tmpfs { size: Option<u64> },
+    /// Pages of this size; free ones, and those of windows that are there.
+    HugePages { page: u64, room: u64 },
+    /// No memory.
+    Disk,
+}
+
+impl Memory {
+    fn of(dir: &Path, machine: &Machine) -> io::Result<Self> {
+        // The daemon makes what is not there yet.
+        let at = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
+        let of = statfs(at)?;
+        let block = u64::try_from(of.block_size()).unwrap_or(0);
+        Ok(if of.filesystem_type() == TMPFS_MAGIC {
+            Self::Tmpfs { size: Some(of.blocks() * block).filter(|size| *size > 0) }
+        } else if of.filesystem_type() == HUGETLBFS_MAGIC {
+            let free = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages", block >> 10);
+            let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            let taken: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+            Self::HugePages { page: block, room: machine.number(&free).unwrap_or(0) * block + taken }
+        } else {
+            Self::Disk
+        })
+    }
+
+    /// Whether windows of these sizes can be in `dir`.
+    pub(super) fn judge(self, dir: &Path, sizes: &[u64]) -> Finding {
+        const CHECK: &str = "windows";
+        let (all, largest) = (sizes.iter().sum::<u64>(), sizes.iter().copied().max().unwrap_or(0));
+        let (at, all_mb) = (dir.display(), all >> 20);
+        let tmpfs = format!("mount -t tmpfs -o mode=755,size={all_mb}M,huge=within_size windows {at}");
+        let large = format!("mkdir -p {at} && {tmpfs}, before the daemon starts");
+        match self {
+            Self::Disk => Finding::broken(CHECK, format!("{at} is not in memory"), large),
+            Self::Tmpfs { size: Some(size) } if size < all => Finding {
+                level: if size < largest { Level::Broken } else { Level::Warning },
+                ..Finding::warning(
+                    CHECK,
+                    format!(
+                        "{} MB for {at}, and windows of {all_mb} MB, the largest of {} MB: a VM that uses memory \
+                         which is not there ends",
+                        size >> 20,
+                        largest >> 20
+                    ),
+                    format!("{large}; or, where one is mounted there: mount -o remount,size={all_mb}M {at}"),
+                )
+            },
+            Self::HugePages { page, .. } if page > LARGEST_PAGE => Finding::broken(
+                CHECK,
+                format!("{at} has pages of {} MB, and those of windows have 2 MB at most", page >> 20),
+                format!("mount -t hugetlbfs -o mode=755,pagesize=2M windows {at}"),
+            ),
+            Self::HugePages { page, room } if room < all => Finding::broken(
+                CHECK,
+                format!(
+                    "huge pages of {} MB for {at}, and windows of {all_mb} MB, which take all at once",
+                    room >> 20
+                ),
+                format!("{} pages more: sysctl vm.nr_hugepages=N", (all - room).div_ceil(page.max(1))),
+            ),
+            Self::Tmpfs { .. } => Finding::good(CHECK, format!("{at} is a tmpfs with room for {all_mb} MB")),
+            Self::HugePages { .. } => Finding::good(CHECK, format!("{at} has huge pages for {all_mb} MB")),
+        }
+    }
+}
+
+fn vsock(machine: &Machine) -> Finding {
+    const CHECK: &str = "vsock";
+    if machine.path("/dev/vhost-vsock").exists() {
+        return Finding::good(CHECK, "/dev/vhost-vsock: VMs can have the kernel's vsock");
+    }
+    Finding::warning(
+        CHECK,
+        format!(
+            "no /dev/vhost-vsock: programs in VMs reach the daemon only by RUN_DIR/{WINDOWS}/NAME.vsock_4791"
+        ),
+        "modprobe vhost_vsock, and its name in a file of /etc/modules-load.d; without it: cloud-hypervisor, or QEMU with \
+         vhost-device-vsock",
+    )
+}
