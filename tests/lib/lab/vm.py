@@ -21,6 +21,10 @@ IMAGES = REPOSITORY / ".cache" / "vm"
 KERNEL = os.environ.get("VIADUCT_VM_KERNEL")
 RDMA_IMAGES = REPOSITORY / ".cache" / (f"vm-rdma-{KERNEL}" if KERNEL else "vm-rdma")
 READY = "guest ready"
+# VIADUCT_QEMU names another one than the installed one.
+QEMU = os.environ.get("VIADUCT_QEMU", "qemu-system-x86_64")
+# What scripts/qemu-backports leaves there.
+NEWEST_QEMU = REPOSITORY / ".cache/qemu-backports/qemu-system-x86_64"
 
 
 @functools.cache
@@ -30,12 +34,12 @@ def build_images(images=IMAGES):
     run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
 
 
-def qemu_words(name, accelerator, memory="192M", images=IMAGES):
+def qemu_words(name, accelerator, memory="192M", images=IMAGES, qemu=QEMU):
     """The part of the QEMU command line that every guest has. `memory` is as QEMU has it."""
     # no_timer_check: a busy host is late with the timer's first tick, and the kernel would give up for that.
     kernel = f"console=ttyS0 quiet panic=-1 mitigations=off no_timer_check vm.name={name}"
     return (
-        ["qemu-system-x86_64", "-name", name, "-accel", accelerator]
+        [str(qemu), "-name", name, "-accel", accelerator]
         + ["-cpu", "host" if accelerator == "kvm" else "max", "-m", memory, "-M", "q35"]
         + ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
         + ["-kernel", str(images / "vmlinux"), "-initrd", str(images / "initramfs.cpio")]
@@ -66,9 +70,15 @@ def accelerator():
     return kept.read_text()
 
 
+@functools.cache
+def version(qemu):
+    """The first number of its version."""
+    return int(re.search(r"version (\d+)", run([qemu, "--version"]).stdout)[1])
+
+
 def available():
     """Why there can be no virtual machines here, or None."""
-    return None if shutil.which("qemu-system-x86_64") else "qemu-system-x86_64 is missing"
+    return None if shutil.which(QEMU) else f"{QEMU} is missing"
 
 
 class Vm(Guest):
@@ -78,16 +88,19 @@ class Vm(Guest):
     # What QEMU's -m says after the size.
     slots = ""
 
-    def __init__(self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES, seat=None):
+    def __init__(
+        self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES, seat=None, qemu=QEMU
+    ):
         self.name = guest
         self.host = host
         self.directory = directory
         self.entry = {**host.config.entry("guest", guest), **(seat or {})}
         self.network = host.config.entry("network", self.entry["network"]) if "network" in self.entry else {}
-        self.kept = {"options": options, "memory": memory, "images": images, "seat": seat}
+        self.kept = {"options": options, "memory": memory, "images": images, "seat": seat, "qemu": qemu}
         self.options = options
         self.memory = memory
         self.images = images
+        self.qemu_program = qemu
         self.console = None
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -103,13 +116,12 @@ class Vm(Guest):
         device = f"virtio-net-pci,netdev=net0,mac={self.entry['mac']},romfile="
         if queues > 1:
             device += ",mq=on"
-        if accel == "kvm":
-            device += f",vectors={2 * queues + 2}"
-        else:
-            device += ",vectors=0"  # QEMU 7.2 crashes with MSI-X, vhost-user and no KVM
+        # QEMU 7.2 crashes with MSI-X, vhost-user and no KVM.
+        has_vectors = accel == "kvm" or version(self.qemu_program) >= 10
+        device += f",vectors={2 * queues + 2 if has_vectors else 0}"
         if self.options:
             device += "," + self.options
-        words = qemu_words(self.name, accel, self.memory + self.slots, self.images) + [
+        words = qemu_words(self.name, accel, self.memory + self.slots, self.images, self.qemu_program) + [
             *("-object", f"memory-backend-memfd,id=memory,size={self.memory},share=on"),
             *("-machine", "memory-backend=memory"),
             *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
