@@ -8,6 +8,9 @@ use model::ovs::{Action, Key, Match, Outer};
 use packet::{Mac, proto};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+/// Most tunnels into which a flow sends: each takes its headers' bytes, and a copy of each packet.
+const TUNNELS: usize = 4;
+
 /// The flow that a driver asks for. `port_of` finds the guest or wire behind the driver's number of a port.
 ///
 /// # Errors
@@ -28,6 +31,11 @@ pub fn decode(
     for (kind, value) in &create.actions {
         actions.extend(decode_action(*kind, value, &port_of)?);
     }
+    if actions.iter().filter(|action| matches!(action, Action::Encap(_))).count() > TUNNELS {
+        return Err(Refused::Full("tunnels into which a flow sends"));
+    }
+    // What is kept of a flow is what its bytes are counted by.
+    actions.shrink_to_fit();
     Ok((Match::new(&pattern.key, &pattern.mask), actions))
 }
 
@@ -61,11 +69,16 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// The parts of an item; `None` of one that matches everything of its kind.
     fn of(item: &'a Item, len: usize) -> Result<Option<Self>, Refused> {
-        let fits = |part: &&[u8]| part.len() == len;
-        let part = |part: &'a Option<Vec<u8>>| part.as_deref().filter(fits);
-        let (Some(spec), mask) = (part(&item.spec), part(&item.mask)) else { return Ok(None) };
-        let mask = mask.ok_or(Refused::NoMask)?;
-        Ok(Some(Self { spec, mask, last: part(&item.last) }))
+        let [spec, mask, last] = [&item.spec, &item.mask, &item.last].map(Option::as_deref);
+        // Shorter bytes would be read as if zeros followed, which match more than what was asked for.
+        if [spec, mask, last].into_iter().flatten().any(|part| part.len() != len) {
+            return Err(Refused::Length(item.kind));
+        }
+        match (spec, mask, last) {
+            (None, None, None) => Ok(None),
+            (Some(spec), Some(mask), last) => Ok(Some(Self { spec, mask, last })),
+            _ => Err(Refused::NoMask),
+        }
     }
 
     fn value<const N: usize>(&self, at: usize) -> ([u8; N], [u8; N]) {

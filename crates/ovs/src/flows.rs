@@ -4,10 +4,15 @@ use crate::counters::Indexes;
 use crate::refused::Refused;
 use executor::Counters;
 use model::VifId;
-use model::ovs::{Action, Change, Flow, FlowId, Match};
+use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Most masks of a port's flows: a look-up may try each of them. OVS has tens.
+const MASKS: usize = 512;
+/// Most bytes of matches and actions of all flows together. A million flows of OVS with some actions take less.
+const BYTES: usize = 512 << 20;
 
 /// Whose a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,16 @@ pub struct Flows {
     by_match: HashMap<(VifId, Match), u64>,
     indexes: Indexes,
     last: u64,
+    /// How many flows of a port have each mask.
+    masks: HashMap<VifId, HashMap<Key, usize>>,
+    /// What the flows take together ([`size`]).
+    bytes: usize,
+}
+
+/// Bytes that a flow takes.
+fn size(actions: &[Action]) -> usize {
+    let headers = |action: &Action| if let Action::Encap(outer) = action { outer.bytes().len() } else { 0 };
+    size_of::<Flow>() + size_of_val(actions) + actions.iter().map(headers).sum::<usize>()
 }
 
 impl Flows {
@@ -66,7 +81,14 @@ impl Flows {
             _ => {}
         }
         let old = there.map(|(id, _)| id);
-        let counter = self.indexes.take(now).ok_or(Refused::Full)?;
+        let masks = self.masks.get(&port);
+        if masks.is_some_and(|masks| masks.len() >= MASKS && !masks.contains_key(matching.mask())) {
+            return Err(Refused::Full("masks of a port's flows"));
+        }
+        if self.bytes.saturating_add(size(&actions)) > BYTES {
+            return Err(Refused::Full("bytes of flows"));
+        }
+        let counter = self.indexes.take(now).ok_or(Refused::Full("flows"))?;
         self.last += 1;
         let flow = Flow { id: FlowId(self.last), counter, port, matching, actions };
         Ok(Plan::Add(Arc::new(flow), old))
@@ -80,6 +102,8 @@ impl Flows {
     /// The executor has the flow, whose counter begins with `base`.
     pub fn insert(&mut self, flow: Arc<Flow>, session: u64, base: Counters) {
         self.by_match.insert((flow.port, flow.matching), flow.id.0);
+        *self.masks.entry(flow.port).or_default().entry(*flow.matching.mask()).or_default() += 1;
+        self.bytes += size(&flow.actions);
         self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base });
     }
 
@@ -98,6 +122,18 @@ impl Flows {
             self.by_match.remove(&key);
         }
         self.indexes.give_back(flow.counter, now);
+        self.bytes -= size(&flow.actions);
+        if let Some(masks) = self.masks.get_mut(&flow.port) {
+            let mask = flow.matching.mask();
+            if let Some(count) = masks.get_mut(mask).filter(|count| **count > 1) {
+                *count -= 1;
+            } else {
+                masks.remove(mask);
+            }
+            if masks.is_empty() {
+                self.masks.remove(&flow.port);
+            }
+        }
     }
 
     /// A flow.
@@ -131,4 +167,31 @@ impl Flows {
 /// Whether a flow sends to a port.
 pub fn sends_to(flow: &Flow, port: VifId) -> bool {
     flow.actions.contains(&Action::Output(port))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// Flows are counted by their bytes, and what is gone is not.
+    #[test]
+    fn flows_take_bounded_bytes() {
+        let (mut flows, now) = (Flows::default(), Instant::now());
+        let drops = || vec![Action::Drop];
+        let plan = |flows: &mut Flows, port| match flows.plan(VifId(port), Match::default(), drops(), now) {
+            Ok(Plan::Add(flow, None)) => Ok(flow),
+            other => Err(other),
+        };
+        let one = plan(&mut flows, 1).unwrap();
+        flows.insert(one.clone(), 1, Counters::default());
+        let others = BYTES - size(&drops());
+        flows.bytes += others;
+        assert!(matches!(plan(&mut flows, 2), Err(Err(Refused::Full("bytes of flows")))));
+        flows.remove(one.id.0, now);
+        let other = plan(&mut flows, 2).unwrap();
+        flows.insert(other, 1, Counters::default());
+        assert_eq!(flows.bytes, BYTES);
+        assert!(flows.masks.len() == 1 && flows.masks.contains_key(&VifId(2)));
+    }
 }

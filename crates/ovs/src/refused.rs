@@ -41,8 +41,8 @@ reasons! {
     Field(name: &'static str) = "field", "{0} can't be matched on";
     /// A range.
     Range(name: &'static str) = "range", "a range of {0} can't be matched on";
-    /// An item without mask.
-    NoMask = "no_mask", "an item has a value but no mask";
+    /// An item with a value and no mask, or the other way round.
+    NoMask = "no_mask", "an item has a value without a mask, or a mask without a value";
     /// An item twice, or in an order that no packet has.
     Order = "order", "the items are in an order that is not known";
     /// An action that is not known.
@@ -55,10 +55,12 @@ reasons! {
     Tunnel(reason: BadOuter) = "tunnel", "the tunnel's headers can't be put in front: {0}";
     /// A flow with the same match is there.
     Exists = "exists", "the port has a flow with this match";
-    /// No more flows.
-    Full = "full", "there are as many flows as there can be";
+    /// No more flows, or no more of what they are made of.
+    Full(what: &'static str) = "full", "there are as many {0} as there can be";
     /// The executor refuses it.
     Executor(reason: String) = "executor", "{0}";
+    /// A part of an item that is not as long as items of its kind.
+    Length(kind: u16) = "length", "a value or mask of an item of kind {0} has a wrong length";
 }
 
 impl Refused {

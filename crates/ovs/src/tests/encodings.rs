@@ -143,6 +143,39 @@ fn items_have_an_order_and_masks() {
     assert_eq!(pattern(vec![]).unwrap().mask(), &Key::default());
 }
 
+/// A part that is not as long as its kind says nothing else than what it says: the flow is not taken.
+#[test]
+fn parts_of_a_wrong_length_are_refused() {
+    let cut = |change: &dyn Fn(&mut Item)| {
+        let mut ip = item(item::IPV4, 20, &[(16, &[10, 0, 0, 1], &[0xff; 4])]);
+        change(&mut ip);
+        pattern(vec![ip])
+    };
+    assert!(cut(&|_| ()).is_ok());
+    for len in [0, 19, 21, 44] {
+        let part = || Some(vec![0; len]);
+        assert_eq!(cut(&|ip| ip.spec = part()), Err(Refused::Length(item::IPV4)), "{len}");
+        assert_eq!(cut(&|ip| ip.mask = part()), Err(Refused::Length(item::IPV4)), "{len}");
+        assert_eq!(cut(&|ip| ip.last = part()), Err(Refused::Length(item::IPV4)), "{len}");
+        assert_eq!(cut(&|ip| (ip.spec, ip.mask) = (None, part())), Err(Refused::Length(item::IPV4)), "{len}");
+    }
+    assert_eq!(cut(&|ip| ip.spec = None), Err(Refused::NoMask));
+    assert_eq!(
+        cut(&|ip| (ip.spec, ip.mask, ip.last) = (None, None, Some(vec![0; 20]))),
+        Err(Refused::NoMask)
+    );
+}
+
+#[test]
+fn a_flow_sends_into_few_tunnels() {
+    let mut headers = vec![0; 14 + 20 + 8 + 8];
+    headers[12..14].copy_from_slice(&[8, 0]);
+    (headers[14], headers[23]) = (0x45, 17);
+    let sends = |tunnels: usize| actions(vec![(action::ENCAP, &headers); tunnels]).map(|all| all.len());
+    assert_eq!(sends(4), Ok(4));
+    assert_eq!(sends(5), Err(Refused::Full("tunnels into which a flow sends")));
+}
+
 #[test]
 fn all_actions() {
     let port = 3_u32.to_le_bytes();

@@ -158,6 +158,30 @@ fn what_is_refused_is_counted_with_its_reason() {
     assert!(world.create(1, &to_mac(9, 1, None)).is_err());
 }
 
+/// A look-up may try each mask of a port, so there are not many, and each port has its own.
+#[test]
+fn a_port_has_few_masks() {
+    let mut world = World::new(2);
+    world.driver(1, &[0, 1]);
+    let masked = |port: u32, mask: u16, last: u8| {
+        let mut create = to_mac(port, last, None);
+        create.items[0].mask.as_mut().unwrap()[3..5].copy_from_slice(&mask.to_be_bytes());
+        create
+    };
+    let flows: Vec<_> = (0..512).map(|mask| world.create(1, &masked(0, mask, 1)).unwrap()).collect();
+    let full = Err("there are as many masks of a port's flows as there can be".to_owned());
+    assert_eq!(world.create(1, &masked(0, 512, 1)), full);
+    world.create(1, &masked(0, 7, 2)).unwrap();
+    world.create(1, &masked(1, 512, 1)).unwrap();
+    // One of two flows with a mask, then the only one with another.
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[7] }), 0);
+    assert_eq!(world.create(1, &masked(0, 512, 1)), full);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[8] }), 0);
+    world.create(1, &masked(0, 512, 1)).unwrap();
+    let refused = &world.state.status(world.now).ports[0].refused;
+    assert_eq!((refused.len(), refused[0].reason, refused[0].count), (1, "full", 2));
+}
+
 #[test]
 fn nothing_is_answered_before_a_hello() {
     let mut world = World::new(1);
