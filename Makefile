@@ -142,10 +142,11 @@ mutants: ## mutations of the code that everything rests on: 95 % must be caught 
 	@scripts/setup mutants
 	@scripts/mutants $(MUTANTS)
 
-soak: test-binaries ## hostile driver, program and wire, changes and restarts at once, then verbs programs that die, for TIME seconds each (default 30)
+soak: test-binaries ovs-pmd ## hostile driver, program and wire, changes and restarts at once, then verbs programs that die, for TIME seconds each (default 30); then an Open vSwitch that is killed a hundred times
 	@scripts/setup test
 	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
 	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived
+	@scripts/as-root env VIADUCT_OVS_KILLS=100 $(PYTHON) -m pytest tests/test_ovs_churn.py -k killed --timeout 3600
 
 package: build verbs plug-ins ## a .deb and an OCI image of what `make install` installs, into target/packages
 	@scripts/setup package --no-chroots
