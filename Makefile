@@ -1,5 +1,5 @@
 # What one does with this repository. Every target installs what it lacks (scripts/setup) and needs nothing by hand but
-# a Rust tool chain.
+# a Rust tool chain; ovs-pmd not even that.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -148,7 +148,7 @@ soak: test-binaries ovs-pmd ## hostile driver, program and wire, changes and res
 	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived
 	@scripts/as-root env VIADUCT_OVS_KILLS=100 $(PYTHON) -m pytest tests/test_ovs_churn.py -k killed --timeout 3600
 
-package: build verbs plug-ins ## a .deb and an OCI image of what `make install` installs, into target/packages
+package: build verbs plug-ins ovs-pmd ## a .deb and an OCI image of what `make install` installs, and .debs for VMs and Open vSwitch, into target/packages
 	@scripts/setup package --no-chroots
 	@dist/package
 

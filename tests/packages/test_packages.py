@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from lab.host import REPOSITORY
+from lab.ovs import RESTART, START
+from lab.page import Shell, steps
 from lab.shell import Background, eventually, run
 
 BUILT = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
@@ -34,6 +36,7 @@ class Chroot:
     """A clean system, whose changes are in memory."""
 
     def __init__(self, lab, distribution):
+        self.name = distribution
         self.namespace = lab.namespace(distribution)
         self.root = lab.directory / distribution
         changes = lab.directory / f"{distribution}-changes"
@@ -96,7 +99,7 @@ class Chroot:
 def distributions():
     """Those whose chroots scripts/setup could make here."""
     return sorted(path.name for path in CHROOTS.iterdir() if (path / "etc/os-release").exists()
-                  and not path.name.endswith("-systemd"))
+                  and "-" not in path.name)
 
 
 def next_version(package, directory):
@@ -123,7 +126,12 @@ def guest_package():
     return next(PACKAGES.glob("viaduct-guest_*.deb"))
 
 
-@pytest.mark.parametrize("which", ["package", "guest_package"])
+@pytest.fixture(scope="module")
+def ovs_package():
+    return next(PACKAGES.glob("viaduct-ovs_*.deb"))
+
+
+@pytest.mark.parametrize("which", ["package", "guest_package", "ovs_package"])
 def test_lintian_has_nothing_to_say(request, which):
     package = request.getfixturevalue(which)
     done = run(["lintian", "--allow-root", "--fail-on", "error,warning", package], check=False, timeout=500)
@@ -183,6 +191,27 @@ def test_programs_in_a_guest_find_our_libraries(lab, guest_package, distribution
     assert "viaduct-guest" not in chroot.run("ldconfig", "-p").stdout
     left = chroot.files() - clean
     assert not left, sorted(left)
+
+
+def test_open_vswitch_by_the_commands_of_its_page(lab, package, ovs_package):
+    """docs/ovs.md, where Open vSwitch is installed and systemd does not run."""
+    chroot = Chroot(lab, "bookworm-ovs")
+    chroot.install(package)
+    clean = chroot.files()
+    shutil.copytree(REPOSITORY / "examples", chroot.root / "tmp/examples")
+    (chroot.root / "tmp/target/packages").mkdir(parents=True)
+    shutil.copy(ovs_package, chroot.root / "tmp/target/packages")
+    programs = chroot.root / "tmp/programs"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f"#!/bin/sh\nset -e\n{RESTART}")
+    (programs / "systemctl").chmod(0o755)
+    shell = Shell(lab, chroot, (), ["/tmp/programs"])
+    shell.run("cd /tmp")
+    shell.run(START)
+    shell.follow(steps((REPOSITORY / "docs/ovs.md").read_text()))
+    driver, = (path for path in chroot.files() - clean if path.endswith("librte_net_viaduct.so"))
+    chroot.run("dpkg", "--purge", "viaduct-ovs")
+    assert not (chroot.root / driver.lstrip("/")).exists()
 
 
 def test_the_archive_for_guests_has_what_their_package_has(guest_package):

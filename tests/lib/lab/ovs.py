@@ -22,6 +22,21 @@ SETTINGS = {
     "n-handler-threads": "1",
     "n-revalidator-threads": "1",
 }
+# What Debian's units of Open vSwitch do, where systemd does not run.
+SWITCH = "ovs-vswitchd --pidfile --detach --log-file"
+START = f"""rm -rf /etc/openvswitch
+mkdir -p /etc/openvswitch /run/openvswitch
+ovsdb-tool create /etc/openvswitch/conf.db {SCHEMA}
+ovsdb-server --remote=punix:/run/openvswitch/db.sock --pidfile --detach --log-file
+ovs-vsctl --no-wait init
+{SWITCH}
+"""
+RESTART = f"""[ "$*" = "restart openvswitch-switch" ]
+pid=$(cat /run/openvswitch/ovs-vswitchd.pid)
+ovs-appctl exit
+tail -f /dev/null --pid="$pid"
+{SWITCH}
+"""
 # For a VM's network device, in QEMU's words: what one of the switches lacks. Open vSwitch offers no offloads for what a
 # guest sends unless `userspace-tso-enable` says so; Viaduct does not segment UDP.
 COMMON = "csum=off,host_tso4=off,host_tso6=off,guest_ufo=off"
