@@ -127,6 +127,11 @@ impl Events {
     }
 }
 
+/// Sends what is left of events to each. Returns whether all of it is sent; one that takes nothing holds up no other.
+fn flush_all<'a>(all: impl Iterator<Item = &'a mut Events>) -> bool {
+    all.fold(true, |sent, events| events.flush() & sent)
+}
+
 /// The description of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmDescription {
@@ -316,7 +321,7 @@ impl State {
                 Ok(()) => true,
             }
         });
-        all &= self.channels.values_mut().all(|channel| channel.events.flush());
+        all &= flush_all(self.channels.values_mut().map(|channel| &mut channel.events));
         self.channels.retain(|channel, _| !gone.contains(channel));
         all
     }
@@ -532,5 +537,36 @@ fn described(event: &Event, tag: u32) -> CmEvent {
         datagram: event.datagram.map(|of| CmDatagram { qp_num: of.queue_pair, qkey: of.queue_key }),
         group: event.group.map(|group| CmGroup { join: group.join, gid: group.gid }),
         private: event.private.clone(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::tickets::{Origin, Purpose, Tickets};
+    use rustix::net::{RecvFlags, SocketFlags, recv, socketpair};
+
+    /// A channel whose program has not read what filled its stream, and the program's end.
+    fn full() -> (Events, OwnedFd) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let mut stream = Connection::Stream(uverbs::Stream::serving(Arc::new(ours)));
+        while !stream.has_unsent() {
+            stream.send(&"x".repeat(30_000), &[]).unwrap();
+        }
+        let (attached, origin) = (Arc::<Attached>::default(), Origin { listener: 1, machine: None });
+        let hold = Arc::<Tickets>::default().issue(origin, Purpose::Events(attached.clone()));
+        (Events::Stream { attached, stream: Some(stream), _hold: hold }, theirs)
+    }
+
+    #[test]
+    fn a_program_that_reads_nothing_holds_up_no_other() {
+        let ((mut one, _unread), (mut other, theirs)) = (full(), full());
+        let mut bytes = vec![0; 1 << 16];
+        let mut read = || recv(&theirs, &mut bytes[..], RecvFlags::DONTWAIT).map(|(_, len)| len);
+        while read().is_ok() {}
+        assert!(!flush_all([&mut one, &mut other].into_iter()));
+        assert!(read().unwrap() > 0);
     }
 }
