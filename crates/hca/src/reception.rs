@@ -17,6 +17,8 @@ use uverbs::{Claim, Connection, Opening, Refusal, SocketError, Stream, Uuid, VER
 
 /// How long a stream may take to say what it is for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a stream may ask to be let in: a program tries again if another one got in its way, and no more.
+const ATTEMPTS: u32 = 4;
 /// Most streams from one place that have not said it yet, and from all together. A new one takes the place of the
 /// oldest.
 const UNPROVEN: usize = 64;
@@ -170,6 +172,8 @@ struct Unproven {
     origin: Origin,
     door: Option<Weak<dyn Door>>,
     until: Duration,
+    /// How often it asked to be let in.
+    attempts: u32,
     /// What it must meet, what it says of itself, and to whom it wants.
     challenge: Option<(Challenge, Claim, Arc<dyn Door>)>,
 }
@@ -193,6 +197,7 @@ impl Unproven {
             origin: Origin { listener: listener.id, machine },
             door: listener.door.clone(),
             until: now + PATIENCE,
+            attempts: 0,
             challenge: None,
         }
     }
@@ -232,7 +237,12 @@ impl Unproven {
                      use the library of its release"
                 ),
             ),
+            Opening::Program { .. } if self.attempts >= ATTEMPTS => refuse(
+                Errno::PROTO,
+                format!("the program asked {ATTEMPTS} times on this stream and proved nothing"),
+            ),
             Opening::Program { window, claim, .. } => {
+                self.attempts += 1;
                 let door = match &self.door {
                     Some(door) => door.upgrade(),
                     None => shared.door(window),

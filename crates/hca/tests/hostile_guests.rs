@@ -86,6 +86,19 @@ fn who_does_not_know_the_window_is_refused() {
     App::join(&guest.endpoint).unwrap().ask(&Request::QueryPort).unwrap();
 }
 
+/// Who proves nothing can't keep the thread busy that lets in programs of all machines.
+#[test]
+fn a_stream_asks_a_few_times_to_be_let_in() {
+    let host = Host::new();
+    let _guest = host.guest(1, None);
+    let mut connection = stranger(&host.streams(1));
+    for _ in 0..4 {
+        assert!(matches!(say(&mut connection, &program(1, 1)), Ok(Welcome::Challenge { .. })));
+    }
+    assert_eq!(errno(say(&mut connection, &program(1, 1))), Errno::PROTO);
+    ends(&connection);
+}
+
 #[test]
 fn what_is_no_message_ends_its_stream_and_no_other() {
     let host = Host::new();
