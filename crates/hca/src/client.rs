@@ -284,6 +284,7 @@ impl Client {
                     who = ?self.who,
                     "verbs: memory that an application shared went away; it is given up"
                 );
+                self.context.source.mend();
                 break;
             }
             rounds = rounds.wrapping_add(1);

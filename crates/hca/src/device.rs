@@ -97,6 +97,8 @@ struct Shared {
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
+    /// Held by a program that sees to what those of an earlier boot left.
+    boots: Mutex<()>,
     uplink: Uplink,
     manager: Arc<CmService>,
     stop: OwnedFd,
@@ -133,7 +135,15 @@ impl Device {
         let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
         let manager = Arc::new(CmService { cm, inbox, refusals: RefusalLog::default() });
         let clients = Mutex::default();
-        let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, manager, stop });
+        let shared = Arc::new(Shared {
+            adapter,
+            fabric: fabric.clone(),
+            clients,
+            boots: Mutex::default(),
+            uplink,
+            manager,
+            stop,
+        });
         let (served, accepting) = (shared.clone(), listener.clone());
         std::thread::Builder::new()
             .name("verbs".into())
@@ -329,7 +339,6 @@ impl Door for Shared {
     }
 
     fn admit(self: Arc<Self>, socket: Arc<OwnedFd>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
-        self.see_boot(claim.boot);
         let connection = Connection::Stream(Stream::serving(socket.clone()));
         Self::admit(&self, &socket, (connection, Some(origin)), Who::remote(claim)).map_err(|error| {
             self.manager.refusals.tell(&error);
@@ -340,8 +349,9 @@ impl Door for Shared {
 
 impl Shared {
     /// If the guest's machine runs anew, its programs from before are gone, though nothing may have told their
-    /// connections.
+    /// connections. It may take long: programs do it on their threads, one after the other, before they get pages.
     fn see_boot(&self, boot: Uuid) {
+        let _one = self.boots.lock().unwrap_or_else(PoisonError::into_inner);
         let windows = self.adapter.windows();
         let is_new = boot != Uuid::default() && windows.own.as_ref().is_some_and(|own| own.is_new_boot(boot));
         if !is_new {
@@ -452,6 +462,9 @@ impl Shared {
             reservation: held,
         };
         let serve = move || {
+            if let Some(boot) = new_client.who.boot() {
+                admission.shared.see_boot(boot);
+            }
             new_client.serve();
             drop(admission);
         };

@@ -7,18 +7,22 @@
 
 use crate::random;
 use crate::ranges::Ranges;
+use crate::refusal_log::RefusalLog;
 use mem::FaultWord;
-use rustix::fs::{FallocateFlags, FileType, SeekFrom, fallocate, fstat, fstatfs, seek};
+use rustix::fs::{FallocateFlags, FileType, SeekFrom, fallocate, fstat, fstatfs, ftruncate, seek};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::window::{CHALLENGES, DATA, FIRST, PORT};
 use uverbs::{Memory, MemoryError, Nonce, PAGE, Part, Uuid, WindowHeader, WindowKind};
 
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: i64 = 0x9584_58f6;
+
+/// Most pieces of windows that one program has at a time.
+const PIECES: u32 = 1 << 16;
 
 /// Where the window's page 0 says when the guest's machine was started.
 const BOOT: usize = WindowHeader::BYTES;
@@ -48,6 +52,10 @@ pub(crate) enum NoPages {
     Common(u64),
     #[error("the host has no memory for {0} bytes of the window")]
     Host(u64),
+    #[error(
+        "the program has {PIECES} pieces of the window already: it can free some, or ask for larger ones"
+    )]
+    Pieces,
 }
 
 /// A program that has pages of a window.
@@ -58,6 +66,7 @@ pub(crate) struct Account {
     /// The name of a machine's program, as it claims.
     program: Option<String>,
     bytes: AtomicU64,
+    pieces: AtomicU32,
     /// The device closes, not the program: what it has stays as it is.
     is_left: AtomicBool,
 }
@@ -116,8 +125,6 @@ struct State {
     left: HashMap<String, Ranges>,
     used: HashMap<String, u64>,
     accounts: Vec<Weak<Account>>,
-    /// The pages of challenges that are in use, one bit each.
-    challenges: u64,
 }
 
 const _: () = assert!(CHALLENGES == u64::BITS as u64);
@@ -134,6 +141,9 @@ pub struct Window {
     len: u64,
     mapping: Mutex<Arc<Mapping>>,
     state: Mutex<State>,
+    /// The pages of challenges that are in use, one bit each. Streams that prove nothing wait for no program.
+    challenges: Mutex<u64>,
+    faults: RefusalLog,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -154,9 +164,8 @@ impl Window {
             return Err(WindowError::NoRoom);
         }
         let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
-        let mapping = Arc::new(map(&file, len)?);
-        let header = WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() };
-        let _ = mapping.memory.write(0, &header.to_bytes());
+        let mapping =
+            Arc::new(map(&file, len, &WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() })?);
         let mut state = State::default();
         state.free.add(FIRST, len - FIRST);
         for (start, end) in if is_huge { written(&mapping.memory, len) } else { filled(&file, len)? } {
@@ -165,7 +174,8 @@ impl Window {
             }
         }
         let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
-        Ok(Arc::new(Self { file, is_huge, kind, uuid, name: name.to_owned(), len, mapping, state }))
+        let (name, challenges, faults) = (name.to_owned(), Mutex::default(), RefusalLog::default());
+        Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, challenges, faults }))
     }
 
     /// Its identifier.
@@ -232,19 +242,31 @@ impl Window {
         }
     }
 
-    /// The mapping. A new one, if memory of the last one went away and is there again.
+    /// The mapping. A new one, if memory of the last one went away: the file has its size again then, so that whoever
+    /// may write it, and cut it, harms those alone who had it at that time.
     pub(crate) fn mapping(&self) -> Result<Arc<Mapping>, MemoryError> {
         let mut mapping = lock(&self.mapping);
         if mapping.fault.get().is_some() {
-            *mapping = Arc::new(map(&self.file, self.len)?);
+            let Self { kind, uuid, len, .. } = *self;
+            let (has, needs) = (fstat(&self.file)?.st_size.cast_unsigned(), DATA + len);
+            if has < needs {
+                ftruncate(&self.file, needs)?;
+            }
+            self.faults.warn(&format_args!(
+                "memory of the window of {} went away, and programs that have it end: its file had {has} of {needs} \
+                 bytes; the VMMs and containers that have it may have cut it",
+                self.name
+            ));
+            let header = WindowHeader { kind, uuid, len, port: PORT, name: self.name.clone() };
+            *mapping = Arc::new(map(&self.file, len, &header)?);
         }
         Ok(mapping.clone())
     }
 
     /// Begins to count what a program has.
     pub(crate) fn account(&self, guest: &str, pid: i32, program: Option<String>) -> Arc<Account> {
-        let (bytes, is_left) = (AtomicU64::new(0), AtomicBool::new(false));
-        let account = Arc::new(Account { guest: guest.to_owned(), pid, program, bytes, is_left });
+        let (bytes, pieces, is_left) = Default::default();
+        let account = Arc::new(Account { guest: guest.to_owned(), pid, program, bytes, pieces, is_left });
         let mut state = lock(&self.state);
         state.accounts.retain(|account| account.strong_count() > 0);
         state.accounts.push(Arc::downgrade(&account));
@@ -263,9 +285,14 @@ impl Window {
             WindowKind::Common => NoPages::Common(bytes),
         };
         let len = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(exhausted)?;
+        if account.pieces.load(Ordering::Relaxed) >= PIECES {
+            return Err(NoPages::Pieces);
+        }
         let pieces = {
             let mut state = lock(&self.state);
-            let has = state.used.get(&account.guest).copied().unwrap_or(0);
+            // What its programs left is its own as well: else it could leave all of them, one program after the other.
+            let has = state.used.get(&account.guest).copied().unwrap_or(0)
+                + state.left.get(&account.guest).map_or(0, Ranges::bytes);
             let left = state.free.bytes().checked_sub(len).ok_or(exhausted)?;
             if self.kind == WindowKind::Common && has + len > left {
                 return Err(exhausted);
@@ -280,6 +307,7 @@ impl Window {
             taken
         };
         account.bytes.fetch_add(len, Ordering::Relaxed);
+        account.pieces.fetch_add(pieces.len() as u32, Ordering::Relaxed);
         let pages = |(offset, len)| {
             let (window, mapping, account) = (self.clone(), mapping.clone(), account.clone());
             Arc::new(Pages { window, mapping, account, offset, len })
@@ -289,10 +317,15 @@ impl Window {
         if pages.iter().all(is_there) { Ok(pages) } else { Err(NoPages::Host(len)) }
     }
 
-    /// Gives back pages that a program of an earlier device had. False if these are no such pages.
-    pub(crate) fn give_back_left(&self, part: Part) -> bool {
-        let is_left = part.end().is_some()
-            && lock(&self.state).left.values_mut().any(|left| left.remove(part.offset, part.len));
+    /// Gives back pages that a program of this guest had of an earlier device, or anybody of an earlier daemon, who is
+    /// not known. False if these are no such pages.
+    pub(crate) fn give_back_left(&self, guest: &str, part: Part) -> bool {
+        let is_left = part.end().is_some() && {
+            let mut state = lock(&self.state);
+            let mut removed =
+                |of: &str| state.left.get_mut(of).is_some_and(|left| left.remove(part.offset, part.len));
+            removed(guest) || removed("")
+        };
         if is_left {
             self.clear(part.offset, part.len);
             lock(&self.state).free.add(part.offset, part.len);
@@ -315,9 +348,9 @@ impl Window {
     pub(crate) fn challenge(self: &Arc<Self>) -> Option<Challenge> {
         let mapping = self.mapping().ok()?;
         let slot = {
-            let mut state = lock(&self.state);
-            let slot = state.challenges.trailing_ones();
-            state.challenges |= 1_u64.checked_shl(slot)?;
+            let mut taken = lock(&self.challenges);
+            let slot = taken.trailing_ones();
+            *taken |= 1_u64.checked_shl(slot)?;
             slot
         };
         let mut nonce = [0; 32];
@@ -330,9 +363,11 @@ impl Window {
     }
 }
 
-fn map(file: &OwnedFd, len: u64) -> Result<Mapping, MemoryError> {
+/// Maps the data of a window, and writes its header.
+fn map(file: &OwnedFd, len: u64, header: &WindowHeader) -> Result<Mapping, MemoryError> {
     let fault = Arc::new(FaultWord::new());
     let memory = Memory::open_window(file, DATA, len)?.guarded(&fault)?;
+    let _ = memory.write(0, &header.to_bytes());
     Ok(Mapping { memory: Arc::new(memory), fault })
 }
 
@@ -407,6 +442,7 @@ impl Drop for Pages {
             self.window.clear(self.offset, self.len);
         }
         self.account.bytes.fetch_sub(self.len, Ordering::Relaxed);
+        self.account.pieces.fetch_sub(1, Ordering::Relaxed);
         let mut state = lock(&self.window.state);
         if let Some(used) = state.used.get_mut(&self.account.guest) {
             *used -= self.len;
@@ -451,7 +487,7 @@ impl Challenge {
 impl Drop for Challenge {
     fn drop(&mut self) {
         self.write(&[0; 32]);
-        lock(&self.window.state).challenges &= !(1 << self.slot);
+        *lock(&self.window.challenges) &= !(1 << self.slot);
     }
 }
 

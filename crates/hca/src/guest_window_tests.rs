@@ -136,13 +136,53 @@ fn pages_of_programs_that_outlive_the_device_are_nobodys() {
     assert!(!is_zero(&file, part));
     drop(rest);
     let half = Part { len: PAGE, ..part };
-    assert!(window.give_back_left(half) && !window.give_back_left(half) && !window.give_back_left(part));
+    let give_back = |part| window.give_back_left("vm1", part);
+    assert!(give_back(half) && !give_back(half) && !give_back(part));
     assert!(is_zero(&file, half) && window.describe().left == PAGE);
     assert!(!window.is_new_boot(Uuid([1; 16])) && !window.is_new_boot(Uuid([1; 16])));
     window.forget_left("vm1");
     let again = Window::open(file.try_clone().unwrap().into(), WindowKind::Own, UUID, "vm1").unwrap();
     assert!(again.is_new_boot(Uuid([2; 16])) && !again.is_new_boot(Uuid([2; 16])));
     assert_eq!((window.describe().left, two.take(&window, LEN - FIRST).unwrap().len()), (0, 1));
+}
+
+/// Of what is common, a guest gives back, and counts, only what programs of its own left.
+#[test]
+fn what_a_guest_left_stays_its_own() {
+    let (window, _) = window(WindowKind::Common);
+    let one = Program::new(&window, "vm1");
+    let pages = one.take(&window, LEN / 4).unwrap();
+    let part = pages[0].part();
+    one.1.leave();
+    drop(pages);
+    assert!(!window.give_back_left("vm2", part));
+    assert_eq!((window.describe().used, window.describe().left), (0, LEN / 4));
+    let again = Program::new(&window, "vm1");
+    assert!(matches!(again.take(&window, LEN / 4), Err(NoPages::Common(_))));
+    assert!(Program::new(&window, "vm2").take(&window, LEN / 4).is_ok());
+    assert!(window.give_back_left("vm1", part));
+    assert_eq!(window.describe().left, 0);
+}
+
+/// Whoever holds the lock of a window's pages keeps nobody from proving that he can read it.
+#[test]
+fn challenges_wait_for_no_pages() {
+    let (window, _) = window(WindowKind::Own);
+    let held = lock(&window.state);
+    let challenge = window.challenge().unwrap();
+    drop((challenge, held));
+}
+
+#[test]
+fn a_program_has_a_bounded_number_of_pieces() {
+    let (window, _) = window(WindowKind::Own);
+    let (one, other) = (Program::new(&window, "vm1"), Program::new(&window, "vm1"));
+    one.1.pieces.store(PIECES - 2, Ordering::Relaxed);
+    let pages = [(); 2].map(|()| one.take(&window, PAGE).unwrap());
+    assert_eq!(one.take(&window, PAGE).unwrap_err(), NoPages::Pieces);
+    assert!(other.take(&window, PAGE).is_ok());
+    drop(pages);
+    assert!(one.take(&window, PAGE).is_ok());
 }
 
 #[test]
@@ -155,9 +195,12 @@ fn a_file_that_was_cut_ends_its_programs_and_can_be_mapped_again() {
     let mut bytes = [1; 8];
     assert!(memory.read(0, &mut bytes) && bytes == [0; 8]);
     assert!(one.0.fault.get().is_some());
-    assert!(window.mapping().is_err());
-    file.set_len(DATA + LEN).unwrap();
+    // Whoever cut it keeps nobody out from then on.
     let two = Program::new(&window, "vm1");
+    let mut header = [0; WindowHeader::BYTES];
+    file.read_exact_at(&mut header, DATA).unwrap();
+    assert_eq!(WindowHeader::from_bytes(&header).unwrap().uuid, UUID);
+    assert_eq!(file.metadata().unwrap().len(), DATA + LEN);
     assert!(two.0.fault.get().is_none());
     assert!(two.take(&window, PAGE).unwrap()[0].first(8).unwrap().write(0, b"it works"));
     assert!(two.0.fault.get().is_none());

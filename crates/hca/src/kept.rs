@@ -106,6 +106,10 @@ struct Share {
 }
 
 impl Share {
+    fn is_faulty(&self) -> bool {
+        self.mapping.fault.get().is_some()
+    }
+
     fn take(&self, bytes: u64, may_split: bool) -> Result<Vec<Arc<Pages>>, Refusal> {
         let from = (&self.mapping, &self.account);
         self.window.take(bytes, may_split, from).map_err(no_memory)
@@ -145,7 +149,12 @@ impl Source {
 
     /// Whether memory went away that the program uses.
     pub fn is_faulty(&self) -> bool {
-        self.fault.get().is_some() || self.shares.iter().any(|share| share.mapping.fault.get().is_some())
+        self.fault.get().is_some() || self.shares.iter().any(Share::is_faulty)
+    }
+
+    /// Has windows whose memory went away be whole again, for others: this program ends.
+    pub fn mend(&self) {
+        self.shares.iter().filter(|share| share.is_faulty()).for_each(|share| _ = share.window.mapping());
     }
 
     /// Whether the memory is of windows, where somebody else gets it next.
@@ -217,12 +226,12 @@ impl Source {
         answer
     }
 
-    /// Gives back pages that a program of an earlier device had.
-    pub fn give_back_left(&self, part: Part) -> bool {
+    /// Gives back pages that a program of this guest had of an earlier device.
+    pub fn give_back_left(&self, guest: &str, part: Part) -> bool {
         self.shares
             .iter()
             .find(|share| share.window.kind() == part.window)
-            .is_some_and(|share| share.window.give_back_left(part))
+            .is_some_and(|share| share.window.give_back_left(guest, part))
     }
 
     /// The device has only these windows now, and the program may go on using what it has of others.

@@ -1,34 +1,53 @@
 //! Free ranges of pages, and which of them to take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most pieces of what is taken at once.
 const PIECES: usize = 64;
 
-/// Ranges of bytes, by their starts, with their lengths. None touches another.
+/// Ranges of bytes. None touches another. However many there are, nothing that is done with them takes long: each
+/// program of a window decides how many there are, and all of them wait for each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct Ranges {
+    /// Their lengths, by their starts.
+    lens: BTreeMap<u64, u64>,
+    /// Length and start of each.
+    by_len: BTreeSet<(u64, u64)>,
+    bytes: u64,
+}
 
 impl Ranges {
-    /// Adds a range, of which nothing is there yet.
-    pub fn add(&mut self, start: u64, mut len: u64) {
-        if let Some(after) = self.0.remove(&(start + len)) {
-            len += after;
+    fn put(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.lens.insert(start, len);
+            self.by_len.insert((len, start));
+            self.bytes += len;
         }
-        if let Some((before, its)) = self.0.range_mut(..start).next_back()
+    }
+
+    /// Takes out a whole range. Returns its length, zero if there is none.
+    fn pick(&mut self, start: u64) -> u64 {
+        let len = self.lens.remove(&start).unwrap_or(0);
+        self.by_len.remove(&(len, start));
+        self.bytes -= len;
+        len
+    }
+
+    /// Adds a range, of which nothing is there yet.
+    pub fn add(&mut self, mut start: u64, mut len: u64) {
+        len += self.pick(start + len);
+        if let Some((before, its)) = self.lens.range(..start).next_back()
             && *before + *its == start
         {
-            *its += len;
-            return;
+            start = *before;
+            len += self.pick(start);
         }
-        if len > 0 {
-            self.0.insert(start, len);
-        }
+        self.put(start, len);
     }
 
     /// Takes a range, if all of it is there.
     pub fn remove(&mut self, start: u64, len: u64) -> bool {
-        let Some((first, whole)) = self.0.range(..=start).next_back().map(|(first, len)| (*first, *len))
+        let Some((first, whole)) = self.lens.range(..=start).next_back().map(|(first, len)| (*first, *len))
         else {
             return false;
         };
@@ -36,19 +55,15 @@ impl Ranges {
         if !fits || len == 0 {
             return false;
         }
-        self.0.remove(&first);
-        if first < start {
-            self.0.insert(first, start - first);
-        }
-        if start + len < first + whole {
-            self.0.insert(start + len, first + whole - (start + len));
-        }
+        self.pick(first);
+        self.put(first, start - first);
+        self.put(start + len, first + whole - (start + len));
         true
     }
 
-    /// Takes the first range of this length.
+    /// Takes this length of the shortest range that has it.
     pub fn take_one(&mut self, len: u64) -> Option<u64> {
-        let start = self.0.iter().find(|(_, its)| **its >= len).map(|(start, _)| *start)?;
+        let (_, start) = *self.by_len.range((len, 0)..).next()?;
         self.remove(start, len).then_some(start)
     }
 
@@ -58,12 +73,10 @@ impl Ranges {
         if let Some(start) = self.take_one(len) {
             return Some(vec![(start, len)]);
         }
-        let mut all: Vec<_> = self.0.iter().map(|(start, len)| (*start, *len)).collect();
-        all.sort_by_key(|(_, len)| std::cmp::Reverse(*len));
         let (mut taken, mut left) = (Vec::new(), len);
-        for (start, its) in all.into_iter().take(PIECES) {
-            let piece = its.min(left);
-            taken.push((start, piece));
+        for (its, start) in self.by_len.iter().rev().take(PIECES) {
+            let piece = left.min(*its);
+            taken.push((*start, piece));
             left -= piece;
             if left == 0 {
                 taken.iter().for_each(|(start, piece)| _ = self.remove(*start, *piece));
@@ -74,8 +87,8 @@ impl Ranges {
     }
 
     /// Bytes of all of them.
-    pub fn bytes(&self) -> u64 {
-        self.0.values().sum()
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -84,7 +97,7 @@ impl IntoIterator for Ranges {
     type IntoIter = std::collections::btree_map::IntoIter<u64, u64>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.lens.into_iter()
     }
 }
 
@@ -123,8 +136,13 @@ mod tests {
                     free.add(start, len);
                 }
                 let mut places: Vec<_> = taken.clone();
-                places.extend(free.0.iter().map(|(start, len)| (*start, *len)));
+                places.extend(free.lens.iter().map(|(start, len)| (*start, *len)));
                 places.sort_unstable();
+                assert_eq!(free.bytes(), free.lens.values().sum::<u64>());
+                assert!(
+                    free.lens.iter().map(|(start, len)| (*len, *start)).all(|it| free.by_len.contains(&it))
+                );
+                assert_eq!(free.lens.len(), free.by_len.len());
                 let mut end = 0;
                 for (start, len) in places {
                     assert!(start == end && len > 0);
@@ -156,5 +174,8 @@ mod tests {
         assert_eq!(free.take(PIECES as u64 + 5), None);
         let pieces = free.take(7);
         assert_eq!(pieces.map(|pieces| (pieces[0], pieces.len())), Some(((2000, 5), 3)));
+        // The shortest one that is long enough: long ones stay for those who need them.
+        free.add(2000, 5);
+        assert_eq!((free.take_one(1), free.take_one(2)), (Some(0), Some(2000)));
     }
 }

@@ -1,22 +1,27 @@
-//! The log of applications that a device refuses.
+//! The log of what programs can cause as often as they like, such as that a device refuses them.
 
 use crate::clock::monotonic;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Refusals are logged no more often than this.
+/// Something is logged no more often than this.
 const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
-/// Logs refusals, no more often than people can read.
+/// Logs no more often than people can read.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
-    /// When the last refusal was logged, and how many followed since.
+    /// When something was logged, and how often that was left out since.
     told: Mutex<(Option<Duration>, u64)>,
 }
 
 impl RefusalLog {
     /// Logs that an application is refused.
     pub fn tell(&self, error: &dyn std::fmt::Display) {
+        self.warn(&format_args!("an application is refused: {error}"));
+    }
+
+    /// Logs this.
+    pub fn warn(&self, text: &dyn std::fmt::Display) {
         let untold = {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             let now = monotonic();
@@ -27,6 +32,6 @@ impl RefusalLog {
             told.0 = Some(now);
             std::mem::take(&mut told.1)
         };
-        tracing::warn!(untold, "verbs: an application is refused: {error}");
+        tracing::warn!(untold, "verbs: {text}");
     }
 }

@@ -20,6 +20,10 @@ use uverbs::{Bond, Left, Point, QpState, Request, SocketError, left, point};
 /// How often a thread that ends checks peers that take long.
 const LONGEST: Duration = Duration::from_millis(100);
 
+/// How long a thread that ends waits for peers that write to its application's memory. One that takes longer is stopped,
+/// perhaps for ever.
+const WRITERS: Duration = Duration::from_secs(5);
+
 /// A request that waits for the end of sharing.
 #[derive(Debug)]
 pub(crate) enum Deferred {
@@ -238,7 +242,7 @@ impl Client {
     }
 
     /// Waits for peers that are still at work in the application's memory, if that is of a window: the next program to
-    /// get it must not have them there.
+    /// get it must not have them there. If one stays too long, nobody gets the memory.
     pub(crate) fn await_writers(&self) {
         let may_write = |qp: &Qp| {
             let inbound = qp.endpoint.sharing.inbound.as_ref();
@@ -247,9 +251,17 @@ impl Client {
         let are_there = || {
             self.qps.values().any(may_write) || self.context.closed_bonds.iter().any(ClosedBond::may_write)
         };
-        let mut pause = AGAIN;
+        let (mut pause, end) = (AGAIN, Instant::now() + WRITERS);
         // What a device that closes leaves is nobody's.
         while self.context.source.is_of_windows() && !self.context.adapter.is_closing() && are_there() {
+            if Instant::now() >= end {
+                tracing::warn!(
+                    who = ?self.who,
+                    "verbs: a peer is still at work in pages of a window that this application had; nobody gets them \
+                     until the machine runs anew"
+                );
+                return self.context.source.leave();
+            }
             std::thread::sleep(pause);
             pause = (2 * pause).min(LONGEST);
         }

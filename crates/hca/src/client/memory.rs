@@ -53,9 +53,10 @@ impl Client {
     pub(super) fn free_pages(&mut self, part: Part) -> Answer {
         let context = &mut self.context;
         let own = context.own_pages.get(&place_of(part)).is_some_and(|pages| pages.part() == part);
+        let guest = context.adapter.spec().guest.clone();
         if own {
             context.own_pages.remove(&place_of(part));
-        } else if !context.source.give_back_left(part) {
+        } else if !context.source.give_back_left(&guest, part) {
             return refuse(Errno::INVAL, "not pages that the program has");
         }
         done()
