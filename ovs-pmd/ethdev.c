@@ -50,12 +50,12 @@ static struct viaduct_page counts(struct port *port)
 	struct viaduct_page sum;
 	struct rings *rings;
 
-	pthread_mutex_lock(&port->session->lock);
+	pthread_mutex_lock(&port->session->view);
 	sum = port->past;
 	rings = atomic_load(&port->rings);
 	if (rings != NULL)
 		port_add_counts(&sum, rings->page);
-	pthread_mutex_unlock(&port->session->lock);
+	pthread_mutex_unlock(&port->session->view);
 	return sum;
 }
 
@@ -76,11 +76,11 @@ static int link_update(struct rte_eth_dev *dev, int wait)
 
 	(void)wait;
 	static_assert(sizeof(link) == sizeof(after), "the link is a word");
-	pthread_mutex_lock(&port->session->lock);
+	pthread_mutex_lock(&port->session->view);
 	rings = atomic_load(&port->rings);
 	if (rings != NULL && __atomic_load_n(&rings->page->link, __ATOMIC_RELAXED) == 1)
 		link.link_status = RTE_ETH_LINK_UP;
-	pthread_mutex_unlock(&port->session->lock);
+	pthread_mutex_unlock(&port->session->view);
 	memcpy(&after, &link, sizeof(after));
 	before = __atomic_exchange_n(&DATA(dev, dev_link, uint64_t), after, __ATOMIC_SEQ_CST);
 	return before == after ? -1 : 0;
@@ -102,14 +102,18 @@ static int mac_addr_set(struct rte_eth_dev *dev, struct rte_ether_addr *mac)
 static int mtu_set(struct rte_eth_dev *dev, uint16_t mtu)
 {
 	struct port *port = of(dev);
-	struct viaduct_port request = {.header.kind = VIADUCT_PORT_MTU, .port = port->handle, .mtu = mtu};
-	struct viaduct_answer answer = {.status = 0};
+	int error = 0;
 
 	pthread_mutex_lock(&port->session->lock);
-	if (port->open && session_ask(port->session, &request, sizeof(request), &answer, NULL) == 0 && answer.status != 0)
-		LOG(ERR, "port %s: MTU %u: %s\n", port->name, mtu, answer.text);
+	if (port->open)
+		error = session_mtu(port, mtu);
+	/* Where viaductd is gone, the next one hears of it. */
+	if (port->session->broken)
+		error = 0;
+	if (error == 0)
+		port->mtu = mtu;
 	pthread_mutex_unlock(&port->session->lock);
-	return -(int)answer.status;
+	return -error;
 }
 
 /* Of the port: all its packets, by whomever they were forwarded. Of its queues: those that went through OVS. */

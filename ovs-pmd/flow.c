@@ -217,10 +217,14 @@ static struct viaduct_counter now(const struct rte_flow *flow)
 /* The session that had this flow is over. Under the session's lock, as all below. */
 void flow_lost(struct rte_flow *flow)
 {
+	struct counters *counters = flow->counters;
+
+	pthread_mutex_lock(&flow->port->session->view);
 	flow->past = now(flow);
 	flow->live = false;
-	counters_release(flow->counters);
 	flow->counters = NULL;
+	pthread_mutex_unlock(&flow->port->session->view);
+	counters_release(counters);
 }
 
 /* Asks for a flow. Returns 0, or an errno with the reason in `answer`. */
@@ -241,12 +245,14 @@ static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
 		snprintf(answer->text, sizeof(answer->text), "viaductd gave a counter that is not there");
 		return EPROTO;
 	}
+	pthread_mutex_lock(&session->view);
 	flow->id = answer->flow;
 	flow->counter = answer->counter;
 	flow->counters = session->counters;
 	flow->counters->users++;
 	flow->base = flow->counters->at[flow->counter];
 	flow->live = true;
+	pthread_mutex_unlock(&session->view);
 	return 0;
 }
 
@@ -360,13 +366,13 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 			continue;
 		if (actions->type != RTE_FLOW_ACTION_TYPE_COUNT)
 			return refused(error, ENOTSUP, "only counters can be queried");
-		pthread_mutex_lock(&session->lock);
+		pthread_mutex_lock(&session->view);
 		seen = now(flow);
 		if (count->reset) {
 			flow->past.packets -= seen.packets;
 			flow->past.bytes -= seen.bytes;
 		}
-		pthread_mutex_unlock(&session->lock);
+		pthread_mutex_unlock(&session->view);
 		count->hits = seen.packets;
 		count->bytes = seen.bytes;
 		count->hits_set = 1;

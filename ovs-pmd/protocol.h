@@ -13,6 +13,9 @@
 #define VIADUCT_NAME 64      /* bytes of a port's name, with its final zero */
 #define VIADUCT_TEXT 192     /* bytes of a reason in words, with its final zero */
 #define VIADUCT_MESSAGE 8192 /* longest message, bytes */
+#define VIADUCT_COUNTERS (1u << 20) /* most counters */
+#define VIADUCT_SLOTS (1u << 16)    /* most slots of a ring */
+#define VIADUCT_LONGEST 65557       /* longest packet, bytes */
 
 enum viaduct_request {
 	VIADUCT_HELLO = 1,

@@ -20,14 +20,14 @@ struct rings *rings_map(int file, int bell, uint32_t slots)
 	struct rings *rings;
 	uint8_t *at;
 
-	if (slots == 0 || slots > 1 << 16 || (slots & (slots - 1)) != 0)
+	if (slots == 0 || slots > VIADUCT_SLOTS || (slots & (slots - 1)) != 0)
 		return NULL;
 	rings = calloc(1, sizeof(*rings));
 	if (rings == NULL)
 		return NULL;
 	rings->length = VIADUCT_FILE(slots);
-	rings->memory = mmap(NULL, rings->length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	if (rings->memory == MAP_FAILED) {
+	rings->memory = map_file(file, rings->length, PROT_READ | PROT_WRITE);
+	if (rings->memory == NULL) {
 		free(rings);
 		return NULL;
 	}
@@ -57,13 +57,17 @@ static void wait_for(struct queue *queue)
 /* Gives a port other rings, or none, and unmaps the old ones once no thread uses them. Under the session's lock. */
 void rings_put(struct port *port, struct rings *rings)
 {
-	struct rings *old = atomic_exchange(&port->rings, rings);
+	struct rings *old;
 
+	pthread_mutex_lock(&port->session->view);
+	old = atomic_exchange(&port->rings, rings);
+	if (old != NULL)
+		port_add_counts(&port->past, old->page);
+	pthread_mutex_unlock(&port->session->view);
 	if (old == NULL)
 		return;
 	wait_for(&port->rx);
 	wait_for(&port->tx);
-	port_add_counts(&port->past, old->page);
 	munmap(old->memory, old->length);
 	close(old->bell);
 	free(old);
@@ -149,11 +153,12 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 		if (unlikely(ready > rings->slots))
 			ready = 0;
 		while (done < count && ready > 0) {
-			uint32_t length = ring->packets[ring->next & (rings->slots - 1)].length;
+			uint32_t index = ring->next & (rings->slots - 1);
+			uint32_t length = __atomic_load_n(&ring->packets[index].length, __ATOMIC_RELAXED);
 			uint32_t slots = slots_of(length);
 			struct rte_mbuf *mbuf;
 
-			if (unlikely(slots == 0 || slots > ready)) {
+			if (unlikely(slots == 0 || slots > ready || length > VIADUCT_LONGEST)) {
 				queue->errors++;
 				ring->next += ready;
 				break;

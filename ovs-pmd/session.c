@@ -1,5 +1,6 @@
 /* The session with viaductd: requests, and a thread that connects again when it ended. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -84,6 +86,20 @@ int session_ask(struct session *session, void *request, size_t length, struct vi
 	return error;
 }
 
+/* Maps a file of viaductd's. NULL: it could become shorter, which would end OVS, or is too short, or there is no
+ * memory. */
+void *map_file(int file, uint64_t length, int access)
+{
+	int seals = fcntl(file, F_GET_SEALS);
+	struct stat stat;
+	void *at;
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(file, &stat) < 0 || (uint64_t)stat.st_size < length)
+		return NULL;
+	at = mmap(NULL, length, access, MAP_SHARED, file, 0);
+	return at == MAP_FAILED ? NULL : at;
+}
+
 void counters_release(struct counters *counters)
 {
 	if (counters == NULL || --counters->users > 0)
@@ -95,14 +111,16 @@ void counters_release(struct counters *counters)
 /* Maps the counters of a new session. */
 static int counters_map(struct session *session, int file, uint32_t count)
 {
-	struct counters *counters = calloc(1, sizeof(*counters));
-	void *at = MAP_FAILED;
+	struct counters *counters;
+	void *at;
 
-	if (counters != NULL && count > 0)
-		at = mmap(NULL, (size_t)count * sizeof(struct viaduct_counter), PROT_READ, MAP_SHARED, file, 0);
-	if (at == MAP_FAILED) {
+	if (count == 0 || count > VIADUCT_COUNTERS)
+		return EPROTO;
+	counters = calloc(1, sizeof(*counters));
+	at = counters == NULL ? NULL : map_file(file, (uint64_t)count * sizeof(struct viaduct_counter), PROT_READ);
+	if (at == NULL) {
 		free(counters);
-		return ENOMEM;
+		return EPROTO;
 	}
 	*counters = (struct counters){.at = at, .count = count, .users = 1};
 	session->counters = counters;
@@ -129,6 +147,20 @@ static int say_hello(struct session *session)
 	if (error == 0)
 		error = files[0] < 0 ? EPROTO : counters_map(session, files[0], answer.counters);
 	close_files(files);
+	return error;
+}
+
+/* Tells viaductd the MTU of a port that is open. Returns 0 or an errno. */
+int session_mtu(struct port *port, uint16_t mtu)
+{
+	struct viaduct_port request = {.header.kind = VIADUCT_PORT_MTU, .port = port->handle, .mtu = mtu};
+	struct viaduct_answer answer;
+	int error = session_ask(port->session, &request, sizeof(request), &answer, NULL);
+
+	if (error == 0 && answer.status != 0) {
+		LOG(ERR, "port %s: MTU %u: %s\n", port->name, mtu, answer.text);
+		error = answer.status;
+	}
 	return error;
 }
 
@@ -162,7 +194,10 @@ static int open_port(struct session *session, struct port *port)
 	port->open = true;
 	memset(&port->base, 0, sizeof(port->base));
 	rings_put(port, rings);
-	return 0;
+	/* This viaductd has not heard of it. One that refuses it has the port nevertheless. */
+	if (port->mtu != 0)
+		session_mtu(port, port->mtu);
+	return session->broken ? ENOTCONN : 0;
 }
 
 /* Connects and says hello. Returns 0 or an errno. */
@@ -277,6 +312,7 @@ struct session *session_find(const char *path)
 		goto out;
 	strcpy(session->path, path);
 	pthread_mutex_init(&session->lock, NULL);
+	pthread_mutex_init(&session->view, NULL);
 	session->socket = -1;
 	if (start(session) != 0)
 		LOG(WARNING, "%s: viaductd does not answer; trying again\n", path);

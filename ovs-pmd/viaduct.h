@@ -61,6 +61,7 @@ struct port {
 	_Atomic(struct rings *) rings;
 	struct queue rx, tx;
 	struct rte_ether_addr mac;
+	uint16_t mtu; /* that was set; 0: none */
 	LIST_HEAD(, rte_flow) flows;
 	/* Counts of sessions that have ended, and what to subtract. */
 	struct viaduct_page past, base;
@@ -71,6 +72,9 @@ struct session {
 	LIST_ENTRY(session) next;
 	char path[108];
 	pthread_mutex_t lock; /* guards all below, ports and flows, and lets one request wait for its answer */
+	/* Guards what links and counters are read of, and nobody waits with it: a viaductd that does not answer keeps nobody
+	 * from reading them. Whoever writes them has both, this one last. */
+	pthread_mutex_t view;
 	int socket;           /* -1: not connected. Only the thread closes it */
 	bool broken;          /* the thread is about to */
 	struct counters *counters;
@@ -93,8 +97,10 @@ struct rte_flow {
 struct session *session_find(const char *path);
 int session_add(struct session *session, struct port *port);
 void session_remove(struct port *port);
+int session_mtu(struct port *port, uint16_t mtu);
 int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files);
 void counters_release(struct counters *counters);
+void *map_file(int file, uint64_t length, int access);
 
 /* ring.c */
 struct rings *rings_map(int file, int bell, uint32_t slots);

@@ -1,0 +1,193 @@
+/* The driver against a viaductd that misbehaves: a thread of this program. Without DPDK's environment. */
+#include <assert.h>
+#include <semaphore.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "../ethdev.c"
+#include "../session.c"
+
+#define SLOTS 16
+#define COUNTERS 1024
+
+/* What viaductd does wrong. */
+static struct {
+	uint32_t unsealed, too_short; /* the file for this kind of request */
+	uint32_t counters, slots;
+	bool silent; /* it answers a request for an MTU only when `go_on` is posted */
+} wrong;
+static sem_t go_on, asked;
+static struct viaduct_port last_mtu;
+static uint32_t *link_word;
+
+static int file_of(uint32_t kind, uint64_t length)
+{
+	int file = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert(file >= 0 && ftruncate(file, wrong.too_short == kind ? length - 1 : length) == 0);
+	if (wrong.unsealed != kind)
+		assert(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+	return file;
+}
+
+static void answer(int to, struct viaduct_answer *said, const int *files, int count)
+{
+	union {
+		char bytes[CMSG_SPACE(2 * sizeof(int))];
+		struct cmsghdr align;
+	} control = {0};
+	struct iovec part = {said, sizeof(*said)};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+	if (count > 0) {
+		struct cmsghdr *c = &control.align;
+
+		message.msg_control = control.bytes;
+		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(count * sizeof(int));
+		memcpy(CMSG_DATA(c), files, count * sizeof(int));
+	}
+	assert(sendmsg(to, &message, MSG_NOSIGNAL) == sizeof(*said));
+	for (int i = 0; i < count; i++)
+		close(files[i]);
+}
+
+/* Serves one session until the driver ends it. */
+static void serve(int socket)
+{
+	uint32_t buffer[VIADUCT_MESSAGE / 4];
+	struct viaduct_header *request = (void *)buffer;
+
+	while (recv(socket, buffer, sizeof(buffer), 0) > 0) {
+		struct viaduct_answer said = {.counters = COUNTERS, .slots = SLOTS};
+		int files[2], count = 0;
+
+		if (request->kind == VIADUCT_HELLO) {
+			said.counters = wrong.counters ? wrong.counters : COUNTERS;
+			files[count++] = file_of(VIADUCT_HELLO, COUNTERS * sizeof(struct viaduct_counter));
+		} else if (request->kind == VIADUCT_PORT_OPEN) {
+			said.slots = wrong.slots ? wrong.slots : SLOTS;
+			files[count++] = file_of(VIADUCT_PORT_OPEN, VIADUCT_FILE(SLOTS));
+			link_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
+			assert(link_word != MAP_FAILED);
+			*link_word = 1;
+			files[count++] = memfd_create("bell", MFD_CLOEXEC);
+		} else if (request->kind == VIADUCT_PORT_MTU) {
+			memcpy(&last_mtu, buffer, sizeof(last_mtu));
+			sem_post(&asked);
+			if (wrong.silent)
+				sem_wait(&go_on);
+		}
+		answer(socket, &said, files, count);
+	}
+	close(socket);
+}
+
+static void *serve_all(void *listener)
+{
+	for (;;) {
+		int socket = accept(*(int *)listener, NULL, NULL);
+
+		assert(socket >= 0);
+		serve(socket);
+	}
+	return NULL;
+}
+
+/* A session and a port, with what is wrong now. */
+static int try(const char *path, struct port **port)
+{
+	/* Each has a session of its own. */
+	struct session *session = calloc(1, sizeof(*session));
+	int error;
+
+	assert(session != NULL);
+	pthread_mutex_init(&session->lock, NULL);
+	pthread_mutex_init(&session->view, NULL);
+	LIST_INIT(&session->ports);
+	strcpy(session->path, path);
+	session->socket = -1;
+	error = start(session);
+	if (error != 0)
+		return error;
+	*port = calloc(1, sizeof(**port));
+	strcpy((*port)->name, "vm1");
+	LIST_INIT(&(*port)->flows);
+	(*port)->rx.port = (*port)->tx.port = *port;
+	error = session_add(session, *port);
+	if (error != 0)
+		close(session->socket);
+	return error;
+}
+
+static void *ask_mtu(void *argument)
+{
+	struct port *port = argument;
+
+	pthread_mutex_lock(&port->session->lock);
+	assert(session_mtu(port, 1400) == 0);
+	pthread_mutex_unlock(&port->session->lock);
+	return NULL;
+}
+
+int main(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct session *session;
+	struct port *port;
+	pthread_t thread;
+	int listener;
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/viaduct-driver-%d.sock", getpid());
+	unlink(address.sun_path);
+	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert(bind(listener, (void *)&address, sizeof(address)) == 0 && listen(listener, 4) == 0);
+	sem_init(&go_on, 0, 0);
+	sem_init(&asked, 0, 0);
+	pthread_create(&thread, NULL, serve_all, &listener);
+
+	/* Files that could become shorter, or are: reading them would end the program. */
+	for (uint32_t kind = VIADUCT_HELLO; kind <= VIADUCT_PORT_OPEN; kind++) {
+		wrong.unsealed = kind;
+		assert(try(address.sun_path, &port) == EPROTO);
+		wrong.unsealed = 0;
+		wrong.too_short = kind;
+		assert(try(address.sun_path, &port) == EPROTO);
+		wrong.too_short = 0;
+	}
+	for (uint32_t count = COUNTERS + 1; count != 0; count = count == UINT32_MAX ? 0 : UINT32_MAX) {
+		wrong.counters = count;
+		assert(try(address.sun_path, &port) == EPROTO);
+	}
+	wrong.counters = 0;
+	for (uint32_t slots = 3; slots != 0; slots = slots == 3 ? 2 * SLOTS : slots == 2 * SLOTS ? 1u << 17 : 0) {
+		wrong.slots = slots;
+		assert(try(address.sun_path, &port) == EPROTO);
+	}
+	wrong.slots = 0;
+	assert(try(address.sun_path, &port) == 0 && port->open);
+
+	/* While viaductd does not answer, links and counters are read. */
+	session = port->session;
+	((struct viaduct_page *)link_word)->rx_packets = 7;
+	wrong.silent = true;
+	pthread_create(&thread, NULL, ask_mtu, port);
+	sem_wait(&asked);
+	assert(counts(port).rx_packets == 7);
+	sem_post(&go_on);
+	pthread_join(thread, NULL);
+	wrong.silent = false;
+
+	/* The next viaductd hears of the MTU. */
+	port->mtu = 1400;
+	end(session);
+	memset(&last_mtu, 0, sizeof(last_mtu));
+	assert(start(session) == 0 && resume(session));
+	assert(sem_trywait(&asked) == 0 && last_mtu.mtu == 1400 && port->open);
+	assert(counts(port).rx_packets == 7);
+	unlink(address.sun_path);
+	return 0;
+}
