@@ -10,6 +10,7 @@ from .capture import Capture
 from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
+from .ovn import Ovn
 from .ovs import Ovs, OvsContainer, OvsController, OvsPeer
 from .shell import eventually
 from .testpmd import Testpmd
@@ -89,6 +90,12 @@ class Lab:
         ovs = OvsController(host, core)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
+
+    def ovn(self):
+        """An OVN without hosts yet."""
+        ovn = Ovn(self.directory / "ovn")
+        self.cleanup.callback(ovn.stop)
+        return ovn.start()
 
     def ovs_peer(self, name, *where):
         """A plain machine on the underlay with the end of a tunnel; see `OvsPeer.start`."""
