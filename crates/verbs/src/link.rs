@@ -173,7 +173,12 @@ impl Link {
         }
         match self.control.exchange(request, along) {
             Ok((Ok(reply), given)) => Ok((reply, given)),
-            Ok((Err(refusal), _)) => Err(errno(&refusal)),
+            Ok((Err(refusal), _)) => {
+                if self.is_remote && refusal.errno == libc::ENOMEM {
+                    tell_once(&refusal);
+                }
+                Err(errno(&refusal))
+            }
             Err(_) => Err(libc::EIO),
         }
     }
@@ -308,6 +313,16 @@ fn tell(device: &Endpoint, refusal: &impl std::fmt::Display) {
     if !TOLD.swap(true, Ordering::Relaxed) {
         // The program may have closed it.
         let _ = writeln!(std::io::stderr(), "libibverbs: {device}: {refusal}");
+    }
+}
+
+/// Reports once what a device has no room for: of a window, which others do not expect to be full. Programs may try
+/// again and again (UCX does), and say no more than the error.
+fn tell_once(refusal: &Refusal) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        // The program may have closed it.
+        let _ = writeln!(std::io::stderr(), "libibverbs: {refusal}");
     }
 }
 

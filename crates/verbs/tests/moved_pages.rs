@@ -9,7 +9,7 @@ use program::pages::*;
 use program::two::*;
 use program::*;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use verbs::abi::*;
 use verbs::{memory, query};
 
@@ -202,9 +202,18 @@ fn forked(way: Way) {
     to.unmap();
 }
 
+/// Static variables in pages of their own: without a first value they are memory like any other, with one they are
+/// mapped from the program's file.
+#[repr(align(4096))]
+struct Static([AtomicU8; 4096]);
+static ZEROS: Static = Static([const { AtomicU8::new(0) }; 4096]);
+static ONES: Static = Static([const { AtomicU8::new(1) }; 4096]);
+
 /// What can't move is refused, and stays as it is.
 fn refusals(way: Way) {
     let end = End::new(way.first());
+    assert_eq!(refused(end.pd, ZEROS.0[9].as_ptr(), 100, 1), 0);
+    assert_eq!(refused(end.pd, ONES.0[9].as_ptr(), 100, 1), libc::EOPNOTSUPP);
     let mut on_stack = [7_u8; 100];
     assert_eq!(refused(end.pd, on_stack.as_mut_ptr(), 100, 1), libc::EOPNOTSUPP);
     let file = tempfile::tempfile().unwrap();
@@ -327,4 +336,33 @@ fn what_does_not_fit_is_refused() {
     full(Way::CommonWindow);
     gone(Way::OwnWindows);
     gone(Way::CommonWindow);
+}
+
+/// Once each, on standard error: what can't move, and why; and that a window is full.
+#[test]
+fn refusals_say_what_to_do() {
+    let said = |test: &str| {
+        let this = std::env::current_exe().unwrap();
+        let output =
+            std::process::Command::new(this).args(["--exact", "--nocapture", test]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let (refused, full) = (said("own::refusals"), said("what_does_not_fit_is_refused"));
+    for reason in [
+        "it is the stack of the thread",
+        "it is mapped from a file, shared, read-only, or a stack",
+        "it is locked (mlock)",
+        "a region of another open device has the same page",
+    ] {
+        let line = format!("can't be registered in a virtual machine: {reason}");
+        assert_eq!(refused.matches(&line).count(), 1, "{line}\n{refused}");
+    }
+    assert_eq!(
+        refused.matches("; use memory of malloc or of an anonymous private mmap").count(),
+        4,
+        "{refused}"
+    );
+    assert_eq!(full.matches("bytes left (`window_mb`)").count(), 1, "{full}");
 }
