@@ -10,8 +10,9 @@
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
 Not drawn: containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) each have a tap and a
-verbs device. Host d is connected to no other host; its containers left and right (green, 10.3.3.1 and .2) are behind
-an FPGA card, which is simulated clock by clock.
+verbs device; so has the virtual machine node on host a (10.1.1.5), which runs for one step. Host d is connected to no
+other host; its containers left and right (green, 10.3.3.1 and .2) are behind an FPGA card, which is simulated clock by
+clock.
 
 Hosts and containers are network namespaces; the virtual machines run in QEMU. The configurations are a.toml, b.toml
 and d.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers instead of virtual machines.
@@ -29,9 +30,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests/lib"))
 
-from lab import Config, Failed, Lab, Lines, binary, eventually, run, vm  # noqa: E402
+from lab import Config, Failed, Lab, Lines, Meeting, Verbs, binary, eventually, meet, run, vm  # noqa: E402
 from lab.traffic import round_trip, tcp_rate  # noqa: E402
-from lab.perftest import perftest  # noqa: E402
+from lab.perftest import perftest, rows  # noqa: E402
+from lab.verbs_vm import VerbsVm  # noqa: E402
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
 SIM1, SIM2, SIM3, RIGHT = "10.1.1.3", "10.1.1.4", "10.1.1.13", "10.3.3.2"
@@ -96,6 +98,8 @@ class Demo:
     def config(self, name):
         """The host's configuration; without virtual machines, their guests are containers."""
         config = Config.read(HERE / f"{name}.toml")
+        if not self.machines:
+            config = config.without("guest", name="node")
         for table, keys in config.tables:
             if table == "guest" and keys["kind"] == "vhost" and not self.machines:
                 del keys["socket"]
@@ -230,6 +234,39 @@ class Demo:
             return next(([head, line] for line in rest if transport in line.split()), None)
 
         self.say("\n".join(eventually(lines, f"a queue pair with transport {transport}")))
+
+    def verbs_in_a_machine(self):
+        with self.step("verbs inside a virtual machine, node, by windows of memory: with the container sim1"):
+            if not self.machines:
+                self.say("skipped: without QEMU there is no virtual machine")
+                return
+            wary = self.a.config
+            trusting = wary.copy()
+            trusting.entry("guest", "node")["rdma_trust"] = "sim"
+            shown = [self.machine_row("its own window, by the daemon", "copy")]
+            self.a.apply(trusting)
+            shown.append(self.machine_row("a window in common, shared memory", "shared"))
+            self.a.apply(wary)
+            for way, *figures in (("", "ib_send_lat 8 B", "ib_write_bw 64 KiB"), *shown):
+                self.say(f"{way:<36}" + "".join(f"{figure:>21}" for figure in figures))
+            if vm.accelerator() != "kvm":
+                self.say("node polls without KVM, which is slow: these figures say nothing about Viaduct.")
+
+    def machine_row(self, way, transport):
+        """Starts node with the windows that it has now; measures between it and sim1, and shows the queue pair."""
+        machine = self.lab.vm(self.a, "node", VerbsVm)
+        inside = machine.boot(180).programs
+        beside = Verbs(self.guests["sim1"].namespace, self.a, "sim1", self.lab.directory, SIM1)
+        kernel, *devices = machine.shell("uname -sr; ls -1 /dev/dax*").stdout.splitlines()
+        self.say(f"node: {kernel}, as Debian has it, with {' and '.join(devices)}")
+        words = ["-d", "DEVICE", "-x", 1, "-F", "-u", 18]
+        lat, bw = "ib_send_lat", "ib_write_bw"
+        latency = rows(lat, meet(inside, beside, lat, *words, "-s", 8, "-n", 300, timeout=120))[0].latency
+        with Meeting(inside, beside, [bw, *words, "--report_gbits", "-s", 1 << 16, "-D", 2]) as meeting:
+            self.queue_pair(transport)
+            rate = rows(bw, meeting.expect_success(120))[0].gbps
+        machine.stop()
+        return way, f"{latency:.1f} us", f"{rate:.2f} Gbit/s"
 
     def restart(self):
         with self.step("iperf3 goes on while viaductd of host a is killed, then upgraded: web -> sim1, both on host a"):
@@ -370,6 +407,7 @@ class Demo:
         self.floating_address()
         self.throughput()
         self.verbs()
+        self.verbs_in_a_machine()
         self.restart()
         if self.machines:
             self.migrate()
@@ -398,6 +436,7 @@ def main():
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     if machines:
         vm.build_images()
+        vm.build_images(vm.RDMA_IMAGES)
     with Lab() as lab:
         demo = Demo(lab, machines)
         try:
