@@ -3,11 +3,13 @@
 from . import verbs
 from .base import Counters, Device
 from .bridge import LinuxBridge
+from .offload import OFFLOADED, PREFIX, ViaductOvs
 from .ovs import MODES, OvsDpdk
 from .testpmd import Testpmd
 from .viaduct import Viaduct
 
 NAMES = ["viaduct", "testpmd", "bridge", *(f"ovs-{mode}" for mode in MODES), *verbs.NAMES]
+NAMES += [f"{PREFIX}{mode}" for mode in OFFLOADED]
 
 __all__ = ["NAMES", "Counters", "Device", "make"]
 
@@ -16,6 +18,8 @@ def make(name, viaduct_bin):
     """The device of this name."""
     if name == "viaduct":
         return Viaduct(name, viaduct_bin)
+    if name.startswith(PREFIX):
+        return ViaductOvs(name, viaduct_bin)
     if name == "testpmd":
         return Testpmd(name)
     if name == "bridge":

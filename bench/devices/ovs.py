@@ -79,6 +79,9 @@ MODES = {
 class OvsDpdk(Device):
     """A private instance: own database, own network namespace, one PMD thread."""
 
+    pmd_cpu = machine.DEVICE_CPU
+    real_time = True
+
     def __init__(self, name, mode):
         super().__init__(name)
         self.mode = MODES[mode]
@@ -125,19 +128,15 @@ class OvsDpdk(Device):
         self._add_ports(scenario)
         self._appctl("upcall/set-flow-limit", FLOW_LIMIT)
         self._set_flows(scenario)
-        daemon.make_real_time("pmd")
+        if self.real_time:
+            daemon.make_real_time("pmd")
 
     def _settings(self, scenario):
-        memory = 512 if scenario.mtu <= 1500 else 1024
-        dpdk = f"--no-pci --in-memory --single-file-segments --file-prefix=viaduct-{self.name}"
         return [
             "other_config:dpdk-init=true",
-            # It would take whatever there is, and leave nothing to the next instance.
-            f"other_config:dpdk-socket-mem={memory}",
-            f"other_config:dpdk-socket-limit={memory}",
-            f"other_config:pmd-cpu-mask={1 << machine.DEVICE_CPU:#x}",
+            *self._memory_settings(scenario),
+            f"other_config:pmd-cpu-mask={1 << self.pmd_cpu:#x}",
             f"other_config:dpdk-lcore-mask={1 << machine.GENERATOR_CPU:#x}",
-            f'other_config:dpdk-extra="{dpdk}"',
             "other_config:n-handler-threads=1",
             "other_config:n-revalidator-threads=1",
             f"other_config:emc-insert-inv-prob={int(not self.mode.signatures)}",
@@ -145,6 +144,16 @@ class OvsDpdk(Device):
             f"other_config:flow-limit={FLOW_LIMIT}",
             "other_config:max-idle=600000",
             *(["other_config:userspace-tso-enable=true"] if scenario.segmentation else []),
+        ]
+
+    def _memory_settings(self, scenario):
+        memory = 512 if scenario.mtu <= 1500 else 1024
+        dpdk = f"--no-pci --in-memory --single-file-segments --file-prefix=viaduct-{self.name}"
+        return [
+            # It would take whatever there is, and leave nothing to the next instance.
+            f"other_config:dpdk-socket-mem={memory}",
+            f"other_config:dpdk-socket-limit={memory}",
+            f'other_config:dpdk-extra="{dpdk}"',
         ]
 
     def _add_ports(self, scenario):
@@ -194,7 +203,7 @@ class OvsDpdk(Device):
 
     def counters(self):
         text = self._appctl("dpif-netdev/pmd-stats-show")
-        thread = re.search(rf"pmd thread numa_id \d+ core_id {machine.DEVICE_CPU}:(.*?)(?=\n\w|\Z)", text, re.S)[1]
+        thread = re.search(rf"pmd thread numa_id \d+ core_id {self.pmd_cpu}:(.*?)(?=\n\w|\Z)", text, re.S)[1]
 
         def value(name):
             found = re.search(rf"^\s*{re.escape(name)}: (\d+)", thread, re.M)

@@ -72,7 +72,7 @@ class Viaduct(Device):
     def _start(self, scenario):
         directory = self.directory
         self.tracks_connections = scenario.policy == "stateful"
-        (directory / "host.toml").write_text(host_toml(scenario))
+        (directory / "host.toml").write_text(self.host_toml(scenario))
         daemon = Child(
             self.binaries / "viaductd",
             *("--config", directory / "host.toml", "--run-dir", directory / "run", "--state-dir", directory / "state"),
@@ -83,6 +83,10 @@ class Viaduct(Device):
         self.ports = [VhostPort(directory / "run" / name) for name in names]
         daemon.wait_until(lambda: "ready" in (directory / "log").read_text(), "ready")
         daemon.make_real_time("worker")
+
+    def host_toml(self, scenario):
+        """Its configuration."""
+        return host_toml(scenario)
 
     def ask(self, *words):
         """What the command line says, as JSON."""

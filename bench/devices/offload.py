@@ -1,0 +1,93 @@
+"""Viaduct whose ports an Open vSwitch programs: the flows are OVS's, and Viaduct carries them out."""
+
+import re
+import sys
+from pathlib import Path
+
+from .. import machine
+from ..process import Failed
+from .base import Counters
+from .ovs import MODES, OvsDpdk
+from .viaduct import Viaduct, _table
+
+ROOT = Path(__file__).resolve().parents[2]
+PREFIX = "viaduct-ovs-"
+OFFLOADED = ("port", "normal", "per-flow")
+
+
+class Controller(OvsDpdk):
+    """Open vSwitch with a Viaduct's ports. It runs on the generator's CPU, where that leaves it its share."""
+
+    pmd_cpu = machine.GENERATOR_CPU
+    real_time = False
+
+    def __init__(self, name, mode, run_dir):
+        super().__init__(name, mode)
+        self.run_dir = run_dir
+
+    def _settings(self, scenario):
+        # An idle PMD thread sleeps.
+        return [*super()._settings(scenario), "other_config:hw-offload=true", "other_config:pmd-maxsleep=100"]
+
+    def _memory_settings(self, scenario):
+        sys.path.insert(0, str(ROOT / "tests/lib"))
+        from lab.ovs import plug_in
+
+        driver = plug_in(ROOT / "target/ovs-pmd/librte_net_viaduct.so")
+        dpdk = f"--no-huge --legacy-mem -m 512 --no-pci --no-shconf --file-prefix={self.name} -d {driver}"
+        return [f'other_config:dpdk-extra="{dpdk}"']
+
+    def _add_ports(self, scenario):
+        for number in range(scenario.guests):
+            devargs = f"net_viaduct{number},port=g{number},socket={self.run_dir}/ovs.sock"
+            options = ["type=dpdk", f"options:dpdk-devargs={devargs}", f"ofport_request={number + 1}"]
+            self._vsctl("add-port", "br0", f"g{number}", "--", "set", "Interface", f"g{number}", *options)
+
+    def offloaded(self):
+        """How many flows Viaduct has taken."""
+        found = re.search(r"offloaded flows : (\d+)", self._appctl("upcall/show"))
+        return int(found[1]) if found else 0
+
+    def processor_seconds(self):
+        """What all threads of ovs-vswitchd have used."""
+        pid = int((self.directory / "vs.pid").read_text())
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+class ViaductOvs(Viaduct):
+    """One worker; its counters are Viaduct's."""
+
+    def __init__(self, name, binaries):
+        super().__init__(name, binaries)
+        self.mode = name.removeprefix(PREFIX)
+        self.title = f"Viaduct under {MODES[self.mode].title}"
+        self.conditions = f"ports in mode \"ovs\", programmed by OVS-DPDK: {MODES[self.mode].conditions}"
+        self.controller = None
+
+    def host_toml(self, scenario):
+        """As OVS's ports, without networks."""
+        guests = [_table("guest", name=f"g{n}", mode="ovs", kind="vhost") for n in range(scenario.guests)]
+        return "\n".join([f'[host]\nname = "bench"\nworkers = [{machine.DEVICE_CPU}]\n', *guests])
+
+    def _start(self, scenario):
+        super()._start(scenario)
+        self.controller = Controller(f"{self.name}-switch", self.mode, self.directory / "run")
+        self.controller.start(scenario)
+        self.children += self.controller.children
+        if wrong := self.controller._vsctl("--bare", "--columns=error", "list", "Interface").strip():
+            raise Failed(wrong)
+
+    def _cleanup(self):
+        if self.controller:
+            self.controller.children = []  # they are this device's
+            self.controller.stop()
+            self.controller = None
+
+    def forget_flows(self):
+        """OVS keeps them: making many takes it minutes."""
+
+    def counters(self):
+        counters: Counters = super().counters()
+        counters.details["offloaded flows"] = self.controller.offloaded()
+        return counters
