@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import os
 import re
 import shutil
 import signal
@@ -13,6 +14,10 @@ from .host import REPOSITORY
 from .shell import Background, Failed, eventually, run
 
 DAEMON = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
+# Another system, with the directories of this one in which tests work, whose Open vSwitch is run in place of this
+# machine's (`make nightly` has Debian's next one).
+ROOT = os.environ.get("VIADUCT_OVS_ROOT")
+SYSTEM = ["chroot", ROOT] if ROOT else []
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 # Huge pages are not needed. `pmd-maxsleep` has an idle PMD thread sleep, that others get the CPU.
 SETTINGS = {
@@ -81,7 +86,7 @@ class Ovs:
 
     def start_database(self):
         here = self.directory
-        run(["ovsdb-tool", "create", here / "conf.db", SCHEMA])
+        run([*SYSTEM, "ovsdb-tool", "create", here / "conf.db", SCHEMA])
         self._run("ovsdb-server", here / "conf.db", f"--remote=punix:{here}/db.sock", f"--unixctl={here}/db.ctl")
         self._wait((here / "db.sock").exists, "the database")
         prefix = self.namespace.name
@@ -107,7 +112,7 @@ class Ovs:
 
     def _run(self, program, *words):
         environment = ["env", f"OVS_RUNDIR={self.directory}", f"RUNTIME_DIRECTORY={self.directory}"]
-        command = [*environment, program, *words, "--no-chdir", f"--pidfile={self.directory}/{len(self.programs)}.pid"]
+        command = [*SYSTEM, *environment, program, *words, "--no-chdir", f"--pidfile={self.directory}/{len(self.programs)}.pid"]
         log = self.directory / f"program-{len(self.programs)}.log"
         self.programs.append(Background(self.namespace.words(command), log))
 
@@ -155,7 +160,7 @@ def plug_in(built):
 class OvsController(Ovs):
     """An unmodified Open vSwitch that programs a viaductd by the driver of `make ovs-pmd`. It has one bridge, br0."""
 
-    PLUG_IN = REPOSITORY / "target/ovs-pmd/librte_net_viaduct.so"
+    PLUG_IN = REPOSITORY / f"target/ovs-pmd{'-next' if ROOT else ''}/librte_net_viaduct.so"
     LOG = ["-vnetdev_offload_dpdk:console:dbg", "-vdpdk:console:info"]
 
     def __init__(self, host, core=0):
