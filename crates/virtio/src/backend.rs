@@ -8,6 +8,7 @@ mod session;
 pub(crate) use session::Session;
 
 use crate::features::Features;
+use crate::inflight::{self, Inflight, InflightError};
 use crate::journals::Journals;
 use crate::log::Log;
 use crate::queue::{Running, Shared};
@@ -39,6 +40,9 @@ pub(crate) enum Refused {
     /// Guest memory can't be used.
     #[error("guest memory refused: {0}")]
     Memory(#[from] RegionError),
+    /// Memory for rings to go on can't be used.
+    #[error("memory for requests in flight refused: {0}")]
+    Inflight(#[from] InflightError),
     /// A ring can't be used.
     #[error("ring {index}: {source}")]
     Ring { index: usize, source: LayoutError },
@@ -98,6 +102,8 @@ pub(crate) struct Backend {
     /// The files of `regions`, and that of `dirty`, for a process that goes on here.
     files: Vec<(RegionSpec, File)>,
     log_file: Option<(RegionSpec, File)>,
+    /// Where the VMM keeps what packed rings need to go on.
+    inflight: Option<Inflight>,
     rings: Vec<Vring>,
 }
 
@@ -127,6 +133,7 @@ impl Backend {
             dirty: None,
             files: Vec::new(),
             log_file: None,
+            inflight: None,
             rings,
         }
     }
@@ -202,7 +209,10 @@ impl Backend {
         let form = unsafe {
             if packed {
                 let kept = ring.journal.take().filter(|journal| journal.is_for(ring.size as u16));
-                let journal = kept.unwrap_or_else(|| journal(ring, index, self.journals.as_ref(), &self.log));
+                let mut journal =
+                    kept.unwrap_or_else(|| journal(ring, index, self.journals.as_ref(), &self.log));
+                journal.forget_copy();
+                self.inflight.iter().for_each(|kept| kept.keep(index, ring.size as u16, &mut journal));
                 Ring::Packed(begin(ring, layout, features, journal))
             } else {
                 Ring::Split(Split::new(layout, event_idx, ring.base))
@@ -494,7 +504,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         let network = P::MQ | P::RARP | P::MTU;
         let log = if self.offered.has(Features::LOG_ALL) { P::LOG_SHMFD } else { P::empty() };
         let memory = log | P::CONFIGURE_MEM_SLOTS;
-        Ok(network | memory | P::REPLY_ACK | P::RESET_DEVICE | P::STATUS)
+        Ok(network | memory | P::REPLY_ACK | P::RESET_DEVICE | P::STATUS | P::INFLIGHT_SHMFD)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -550,6 +560,22 @@ impl VhostUserBackendReqHandlerMut for Backend {
         })
     }
 
+    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        inflight::create(asked, self.rings.len()).map_err(|e| {
+            self.log.warn(format_args!("memory for requests in flight: {e}"));
+            // As in `set_log_base`.
+            VhostError::InvalidParam
+        })
+    }
+
+    fn set_inflight_fd(&mut self, form: &VhostUserInflight, file: File) -> Result<()> {
+        let kept = Inflight::map(form, self.rings.len(), file, &self.shared.fault).map_err(Refused::from)?;
+        self.paused(|this| {
+            this.inflight = Some(kept);
+            Ok::<_, Refused>(())
+        })
+    }
+
     // Requests of other devices, or of protocol features that are not offered.
 
     fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
@@ -565,14 +591,6 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
-        Err(Refused::Unsupported.into())
-    }
-
-    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        Err(Refused::Unsupported.into())
-    }
-
-    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
         Err(Refused::Unsupported.into())
     }
 

@@ -11,6 +11,7 @@ mod announcement;
 mod backend;
 mod control;
 mod features;
+mod inflight;
 mod journals;
 mod lease;
 mod log;

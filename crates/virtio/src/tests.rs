@@ -2,6 +2,7 @@
 
 mod hand_over;
 mod hostile;
+mod inflight;
 mod migration;
 mod restart;
 mod window;
@@ -20,7 +21,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -127,6 +128,8 @@ struct Vmm {
     drivers: Vec<Driver>,
     kicks: Vec<EventFd>,
     calls: Vec<EventFd>,
+    /// Memory for requests in flight.
+    kept: Option<(VhostUserInflight, File)>,
 }
 
 impl Vmm {
@@ -139,7 +142,7 @@ impl Vmm {
         let driver = |i: usize| Driver::new(memory.ram, i as u64 * RING_LEN, SIZE, packed, in_order);
         let drivers: Vec<_> = (0..rings).map(driver).collect();
         let eventfds = || (0..rings).map(|_| EventFd::new(EFD_NONBLOCK).unwrap()).collect::<Vec<_>>();
-        let vmm = Self { frontend, drivers, kicks: eventfds(), calls: eventfds(), memory };
+        let vmm = Self { frontend, drivers, kicks: eventfds(), calls: eventfds(), memory, kept: None };
         (0..rings).for_each(|i| vmm.start_ring(i, vmm.drivers[i].first_base()).unwrap());
         (0..rings).for_each(|i| vmm.enable(i, true));
         vmm

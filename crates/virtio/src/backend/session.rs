@@ -6,6 +6,7 @@
 
 use super::{Backend, VhostError, spec};
 use crate::control::lock;
+use crate::inflight::Inflight;
 use crate::ring::Addresses;
 use mem::RegionSpec;
 use rustix::fs::fstat;
@@ -14,11 +15,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use vhost::vhost_user::message::{VhostUserLog, VhostUserMemoryRegion};
+use vhost::vhost_user::message::{
+    VhostUserInflight, VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Result, VhostUserBackendReqHandlerMut};
 
 /// What the VMM requested so far. The descriptors are, in this order: the connection, those of the regions, that of the
-/// log, and of each ring those that it has of `kick`, `call` and `err`.
+/// log, that of requests in flight, and of each ring those that it has of `kick`, `call` and `err`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     /// Features that the VMM acknowledged, and those of the protocol.
@@ -32,6 +35,9 @@ pub(crate) struct Session {
     regions: Vec<Part>,
     /// The log of pages written, of which there is no guest-physical address.
     log: Option<Part>,
+    /// Memory for requests in flight; absent where a version does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inflight: Option<Kept>,
     rings: Vec<RingState>,
 }
 
@@ -42,7 +48,9 @@ impl Session {
             let own = [ring.kick == Kick::Descriptor, ring.call, ring.err];
             own.into_iter().filter(|has| *has).count()
         };
-        self.regions.len() + usize::from(self.log.is_some()) + self.rings.iter().map(of).sum::<usize>()
+        let files =
+            self.regions.len() + usize::from(self.log.is_some()) + usize::from(self.inflight.is_some());
+        files + self.rings.iter().map(of).sum::<usize>()
     }
 }
 
@@ -53,6 +61,15 @@ struct Part {
     len: u64,
     user: u64,
     offset: u64,
+}
+
+/// The form of memory for requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    len: u64,
+    offset: u64,
+    queues: u16,
+    size: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,9 +135,9 @@ impl Backend {
     }
 
     fn describe(&self) -> io::Result<(Session, Vec<OwnedFd>)> {
-        let logged = self.log_file.iter().map(|(part, file)| (part, file));
-        let files = self.files.iter().map(|(spec, file)| (spec, file)).chain(logged);
-        let files = files.map(|(_, file)| file.as_fd().try_clone_to_owned());
+        let kept = self.inflight.as_ref().map(Inflight::source);
+        let files = self.files.iter().chain(&self.log_file).map(|(_, file)| file);
+        let files = files.chain(kept.map(|(_, file)| file)).map(|file| file.as_fd().try_clone_to_owned());
         let mut descriptors = files.collect::<io::Result<Vec<_>>>()?;
         let mut rings = Vec::new();
         for ring in &self.rings {
@@ -145,13 +162,23 @@ impl Backend {
                 err: ring.err.is_some(),
             });
         }
+        use VhostUserProtocolFeatures as P;
+        // Offered by a version that may not be the next one's, and never asked for by most VMMs that acknowledge it.
+        let is_idle = kept.is_none() && self.rings.iter().any(|ring| ring.ran);
+        let idle = if is_idle { P::INFLIGHT_SHMFD } else { P::empty() };
         let session = Session {
             features: self.features.0,
-            protocol: self.protocol.bits(),
+            protocol: (self.protocol - idle).bits(),
             mtu: self.shared.mtu.load(Ordering::Relaxed),
             status: self.status,
             regions: self.files.iter().map(|(spec, _)| spec.into()).collect(),
             log: self.log_file.as_ref().map(|(spec, _)| spec.into()),
+            inflight: kept.map(|(form, _)| Kept {
+                len: form.mmap_size,
+                offset: form.mmap_offset,
+                queues: form.num_queues,
+                size: form.queue_size,
+            }),
             rings,
         };
         Ok((session, descriptors))
@@ -183,6 +210,15 @@ impl Backend {
         }
         if let Some(Part { len, offset, .. }) = session.log {
             self.set_log_base(&VhostUserLog { mmap_size: len, mmap_offset: offset }, next()?)?;
+        }
+        if let Some(Kept { len, offset, queues, size }) = session.inflight {
+            let form = VhostUserInflight {
+                mmap_size: len,
+                mmap_offset: offset,
+                num_queues: queues,
+                queue_size: size,
+            };
+            self.set_inflight_fd(&form, next()?)?;
         }
         if session.mtu > 0 {
             self.set_mtu(session.mtu.into())?;

@@ -14,6 +14,10 @@
 //!
 //! A process dies here, not the machine: what it stored before something else is there if that is, on every processor.
 //! Only the compiler must leave the stores in their order.
+//!
+//! A VMM may keep a copy over this process's end (vhost-user, "Inflight I/O tracking"), for when the file is lost. The
+//! batch goes there as a whole when it is announced. Others may write the copy at any time: so it is only written, and
+//! read once, when a ring begins of which the journal knows nothing ([`Journal::learn`]).
 
 use super::Addresses;
 use super::death::step;
@@ -118,21 +122,85 @@ const IDENTITY: usize = 1;
 const RUNS: usize = IDENTITY + 3;
 const ENTRIES: usize = 8;
 
-/// See above.
-pub(crate) struct Journal {
-    words: NonNull<AtomicU64>,
+/// The memory of a journal.
+struct Words {
+    at: NonNull<AtomicU64>,
     /// Most entries.
     capacity: usize,
-    /// Entries of the batch that grows.
-    len: usize,
-    /// Slots of the last entry of the batch before it.
-    behind: u16,
     /// What the words are in.
     _memory: Box<dyn Send>,
 }
 
 // SAFETY: the words are accessed by atomic operations, and belong to `_memory`, which may move between threads.
-unsafe impl Send for Journal {}
+unsafe impl Send for Words {}
+
+impl Words {
+    /// # Safety
+    /// As [`Journal::over`].
+    unsafe fn new(at: *mut u8, size: u16, memory: Box<dyn Send>) -> Self {
+        // SAFETY: the caller's promise.
+        let at = unsafe { NonNull::new_unchecked(at.cast()) };
+        Self { at, capacity: size.into(), _memory: memory }
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < ENTRIES + self.capacity);
+        // SAFETY: callers stay below the capacity; see `Journal::over`.
+        unsafe { self.at.add(index).as_ref() }
+    }
+
+    #[inline(always)]
+    fn get(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, index: usize, word: u64) {
+        step();
+        self.word(index).store(word, Ordering::Relaxed);
+    }
+
+    /// Sets a word after all that was set before it, and before all that is set after it.
+    #[inline(always)]
+    fn set_in_order(&self, index: usize, word: u64) {
+        compiler_fence(Ordering::SeqCst);
+        self.set(index, word);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    fn is_of(&self, ring: &Identity) -> bool {
+        ring.words().iter().zip(IDENTITY..).all(|(word, at)| self.get(at) == *word)
+    }
+
+    fn end(&self) {
+        self.set_in_order(RUNS, 0);
+    }
+
+    /// Notes that this ring runs, and its last batch.
+    fn begin(&self, ring: &Identity, batch: Batch) {
+        let same = self.is_of(ring);
+        if !same {
+            self.end();
+        }
+        self.set_in_order(BATCH, batch.word());
+        if !same {
+            // The last one says that it runs.
+            ring.words().iter().zip(IDENTITY..).for_each(|(word, at)| self.set_in_order(at, *word));
+        }
+    }
+}
+
+/// See above.
+pub(crate) struct Journal {
+    words: Words,
+    /// The VMM's copy.
+    copy: Option<Box<Words>>,
+    /// Entries of the batch that grows.
+    len: usize,
+    /// Slots of the last entry of the batch before it.
+    behind: u16,
+}
 
 impl Journal {
     /// Bytes that the journal of a ring of this size takes.
@@ -154,31 +222,31 @@ impl Journal {
     /// They must be aligned to 8, not null, and mapped for writing while `memory` lives.
     pub(crate) unsafe fn over(at: *mut u8, size: u16, memory: Box<dyn Send>) -> Self {
         // SAFETY: the caller's promise.
-        let words = unsafe { NonNull::new_unchecked(at.cast()) };
-        Self { words, capacity: size.into(), len: 0, behind: 0, _memory: memory }
+        Self { words: unsafe { Words::new(at, size, memory) }, copy: None, len: 0, behind: 0 }
+    }
+
+    /// Keeps a copy in the [`Journal::bytes`] from `at`, from when the ring begins.
+    ///
+    /// # Safety
+    /// As [`Journal::over`]; others may write there.
+    pub(crate) unsafe fn copy_to(&mut self, at: *mut u8, memory: Box<dyn Send>) {
+        // SAFETY: the caller's promise; the capacity is that of a ring's size.
+        self.copy = Some(Box::new(unsafe { Words::new(at, self.words.capacity as u16, memory) }));
+    }
+
+    /// Keeps no copy.
+    pub(crate) fn forget_copy(&mut self) {
+        self.copy = None;
     }
 
     /// Whether it has room for a ring of this size, and no more.
     pub(crate) fn is_for(&self, size: u16) -> bool {
-        self.capacity == usize::from(size)
-    }
-
-    #[inline(always)]
-    fn word(&self, index: usize) -> &AtomicU64 {
-        debug_assert!(index < ENTRIES + self.capacity);
-        // SAFETY: callers stay below the capacity; see `over`.
-        unsafe { self.words.add(index).as_ref() }
-    }
-
-    #[inline(always)]
-    fn set(&self, index: usize, word: u64) {
-        step();
-        self.word(index).store(word, Ordering::Relaxed);
+        self.words.capacity == usize::from(size)
     }
 
     #[inline(always)]
     fn entry(&self, index: usize) -> Done {
-        Done(self.word(ENTRIES + index).load(Ordering::Relaxed))
+        Done(self.words.get(ENTRIES + index))
     }
 
     /// The batch that grows.
@@ -190,9 +258,9 @@ impl Journal {
     /// Appends to the batch. Each entry has a slot of the ring, so there is room.
     #[inline(always)]
     pub(super) fn push(&mut self, done: Done) {
-        debug_assert!(self.len < self.capacity);
-        if self.len < self.capacity {
-            self.set(ENTRIES + self.len, done.0);
+        debug_assert!(self.len < self.words.capacity);
+        if self.len < self.words.capacity {
+            self.words.set(ENTRIES + self.len, done.0);
             self.len += 1;
         }
     }
@@ -206,7 +274,7 @@ impl Journal {
             return false;
         }
         // The id of the chain, the slots of both.
-        self.set(ENTRIES + newest, chain.0 + (last.0 >> 48 << 48));
+        self.words.set(ENTRIES + newest, chain.0 + (last.0 >> 48 << 48));
         true
     }
 
@@ -216,9 +284,20 @@ impl Journal {
         let from = Place { position: from, behind: self.behind };
         self.behind = self.len.checked_sub(1).map_or(self.behind, |newest| self.entry(newest).slots());
         let batch = Batch { from, to: Place { position: to, behind: self.behind } };
-        compiler_fence(Ordering::SeqCst);
-        self.set(BATCH, batch.word());
-        compiler_fence(Ordering::SeqCst);
+        self.words.set_in_order(BATCH, batch.word());
+    }
+
+    /// Whether there is a copy.
+    #[inline(always)]
+    pub(super) fn is_copied(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// Says the same in the copy. The batch before this one is in the ring, so that its entries there count no more.
+    pub(super) fn announce_in_copy(&self) {
+        let Some(copy) = &self.copy else { return };
+        self.entries().zip(ENTRIES..).for_each(|(done, at)| copy.set(at, done.0));
+        copy.set_in_order(BATCH, self.words.get(BATCH));
     }
 
     /// Begins another batch. The announced one is in the ring, and its entries are overwritten from here on.
@@ -228,21 +307,28 @@ impl Journal {
         self.len = 0;
     }
 
-    fn is_of(&self, ring: &Identity) -> bool {
-        ring.words().iter().zip(IDENTITY..).all(|(word, at)| self.word(at).load(Ordering::Relaxed) == *word)
-    }
-
     /// The batch that was announced last, if this is the ring's journal and what it says can be.
     pub(super) fn last(&self, ring: &Identity) -> Option<Batch> {
-        let batch = Batch::of_word(self.word(BATCH).load(Ordering::Relaxed));
-        batch.slots(ring.size).filter(|_| self.is_of(ring)).map(|_| batch)
+        let batch = Batch::of_word(self.words.get(BATCH));
+        batch.slots(ring.size).filter(|_| self.words.is_of(ring)).map(|_| batch)
+    }
+
+    /// Takes over what the copy says, if that is of this ring, and the journal knows nothing of it.
+    pub(super) fn learn(&mut self, ring: &Identity) {
+        let Some(copy) = self.copy.as_ref().filter(|copy| copy.is_of(ring) && self.last(ring).is_none())
+        else {
+            return;
+        };
+        self.words.end();
+        (ENTRIES..ENTRIES + copy.capacity).for_each(|at| self.words.set(at, copy.get(at)));
+        self.words.begin(ring, Batch::of_word(copy.get(BATCH)));
     }
 
     /// Makes the entries of this batch, which was not written to its end, those of the batch that grows. There are none
     /// if they can't be.
     pub(super) fn recall(&mut self, batch: Batch, size: u16) {
         let mut missing = batch.slots(size).unwrap_or(0);
-        let entries = (0..self.capacity).map_while(|index| {
+        let entries = (0..self.words.capacity).map_while(|index| {
             let slots = self.entry(index).slots();
             let is_one = (1..=missing).contains(&slots);
             missing = missing.checked_sub(slots)?;
@@ -254,26 +340,22 @@ impl Journal {
 
     /// Notes that this ring runs, from this place.
     pub(super) fn begin(&mut self, ring: &Identity, place: Place) {
-        let same = self.is_of(ring);
-        if !same {
-            self.end();
-        }
         (self.len, self.behind) = (0, place.behind);
-        self.announce(place.position, place.position);
-        if !same {
-            for (word, at) in ring.words().iter().zip(IDENTITY..) {
-                // The last one says that it runs.
-                self.set(at, *word);
-                compiler_fence(Ordering::SeqCst);
-            }
+        for words in self.all() {
+            words.begin(ring, Batch { from: place, to: place });
         }
+    }
+
+    /// The journal and its copy.
+    fn all(&self) -> impl Iterator<Item = &Words> {
+        std::iter::once(&self.words).chain(self.copy.as_deref())
     }
 
     /// The word of the last batch; a test may give it another.
     #[cfg(all(test, not(miri)))]
     pub(crate) fn probe(&self, mark: Option<u64>) -> u64 {
-        let word = self.word(BATCH).load(Ordering::Relaxed);
-        mark.into_iter().for_each(|mark| self.set(BATCH, mark));
+        let word = self.words.get(BATCH);
+        mark.into_iter().for_each(|mark| self.words.set(BATCH, mark));
         word
     }
 
@@ -284,7 +366,11 @@ impl Journal {
 
     /// Notes that the VMM stopped the ring, and knows the position itself.
     pub(crate) fn end(&self) {
-        self.set(RUNS, 0);
-        compiler_fence(Ordering::SeqCst);
+        self.all().for_each(Words::end);
+    }
+
+    /// Notes that the copy says nothing yet.
+    pub(crate) fn end_copy(&self) {
+        self.copy.iter().for_each(|copy| copy.end());
     }
 }

@@ -6,13 +6,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Another port for the same guest, that waits.
-fn heir(dir: &Dir, queues: u16) -> Opened {
+pub(super) fn heir(dir: &Dir, queues: u16) -> Opened {
     let port = GuestPort { socket: dir.0.join("heir.sock"), waits: true, ..dir.port(Role::Server, queues) };
     open(&port).unwrap()
 }
 
 /// Has another port go on. The first one ends like a process that is killed: it does not say goodbye to its VMM.
-fn hand_over(dir: &Dir, port: Opened, queues: u16) -> Opened {
+pub(super) fn hand_over(dir: &Dir, port: Opened, queues: u16) -> Opened {
     let next = heir(dir, queues);
     next.port.adopt(freeze(&port).unwrap()).unwrap();
     next.port.thaw();
@@ -21,7 +21,7 @@ fn hand_over(dir: &Dir, port: Opened, queues: u16) -> Opened {
     next
 }
 
-fn freeze(port: &Opened) -> Option<Frozen> {
+pub(super) fn freeze(port: &Opened) -> Option<Frozen> {
     port.port.freeze().unwrap()
 }
 
@@ -139,7 +139,7 @@ fn a_vmm_is_answered_by_the_process_that_goes_on() {
 fn no_vmm_keeps_others_from_being_handed_over() {
     let (dir, port, mut vmm) = connected("veto", with(&[Features::MQ]), 2);
     let all = vmm.frontend.get_protocol_features().unwrap();
-    for bits in [all | VhostUserProtocolFeatures::INFLIGHT_SHMFD, VhostUserProtocolFeatures::all()] {
+    for bits in [all | VhostUserProtocolFeatures::PAGEFAULT, VhostUserProtocolFeatures::all()] {
         assert!(vmm.frontend.set_protocol_features(bits).is_err());
     }
     // A ring outside of the guest's memory.

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Journals, open_by};
 use std::sync::Arc;
 
-const RINGS: [usize; 2] = [TO_GUEST, FROM_GUEST];
+pub(super) const RINGS: [usize; 2] = [TO_GUEST, FROM_GUEST];
 
 /// A daemon's port, and the way to its socket. Nothing of another one is in its memory.
 fn daemon(dir: &Dir) -> (Opened, UnixStream) {
@@ -16,8 +16,11 @@ fn daemon(dir: &Dir) -> (Opened, UnixStream) {
 
 impl Vmm {
     /// Goes on with another daemon. Rings start at these positions.
-    fn reconnect(&mut self, stream: UnixStream, features: Features, bases: [u32; 2]) {
+    pub(super) fn reconnect(&mut self, stream: UnixStream, features: Features, bases: [u32; 2]) {
         (self.frontend, _) = negotiate(stream, features, RINGS.len(), &self.memory);
+        if let Some((form, file)) = &self.kept {
+            self.frontend.set_inflight_fd(form, file.as_raw_fd()).unwrap();
+        }
         for (ring, base) in RINGS.into_iter().zip(bases) {
             self.start_ring(ring, base).unwrap();
             self.enable(ring, true);
@@ -25,7 +28,7 @@ impl Vmm {
     }
 }
 
-fn forms() -> impl Iterator<Item = Features> {
+pub(super) fn forms() -> impl Iterator<Item = Features> {
     let either = |feature| [Features::default(), feature];
     let order = either(Features::IN_ORDER);
     let forms =
