@@ -264,6 +264,9 @@ def test_viaductd_is_killed_and_comes_again(lab):
     host, ovs, (one, _) = switched(lab)
     one.expect_ping(address(2))
     offloaded(ovs, "0x0800")
+    mtu = lambda: host.viaduct("ovs", "ports", "--port", "o1")[0]["mtu"]
+    ovs.vsctl("set", "Interface", "o1", "mtu_request=1400")
+    eventually(lambda: mtu() == 1400, "the MTU of OVS in viaductd")
     host.kill()
     state = lambda: ovs.vsctl("get", "Interface", "o1", "link_state").stdout.strip()
     ovs.switch.wait_for("viaductd is gone; links are down until it is back")
@@ -271,6 +274,7 @@ def test_viaductd_is_killed_and_comes_again(lab):
     host.start()
     ovs.switch.wait_for("connected again")
     eventually(lambda: state() == "up", "the link that is up", 30)
+    eventually(lambda: mtu() == 1400, "the MTU of OVS in the next viaductd")
     one.expect_ping(address(2))
     pass_by(ovs, one, address(2))
 

@@ -395,3 +395,29 @@ fn a_window_that_goes_takes_its_programs_along_and_nobody_else() {
     until(|| rustix::io::read(&b.events, &mut [0; 8]) == Ok(0));
     until(|| guests[1].own.window.describe().left > 0);
 }
+
+/// A container gets a descriptor of the common window's file, by which the kernel lets it cut the file.
+#[test]
+fn a_container_that_cuts_the_common_window_harms_its_trust_alone() {
+    let host = Host::new();
+    let common = TestWindow::new(WindowKind::Common, 99);
+    let [trusted, other] = [host.guest(TRUSTING, Some(&common)), host.guest(1, None)];
+    let device = host.device(TRUSTING + 1);
+    device.set_windows(None, Some(common.window.clone())).unwrap();
+    let [mut a, mut b] = [&trusted, &other].map(|guest| App::join(&guest.endpoint).unwrap());
+    let mut c = App::attach(&host.socket(TRUSTING + 1));
+    let cqs = (a.cq(64, None), c.cq(64, None));
+    let given = c.pages(4096).unwrap();
+    let [Given::Window(file, _)] = &given[..] else { panic!("{given:?}") };
+    let size = rustix::fs::fstat(file).unwrap().st_size;
+    rustix::fs::ftruncate(file, 0).unwrap();
+    for app in [&mut a, &mut c] {
+        until(|| app.connection.send(&Request::QueryPort, &[]).is_err());
+    }
+    b.ask(&Request::QueryPort).unwrap();
+    until(|| rustix::fs::fstat(file).unwrap().st_size == size);
+    App::attach(&host.socket(TRUSTING + 1)).cq(64, None);
+    App::join(&trusted.endpoint).unwrap().cq(64, None);
+    // Their ends of what was cut.
+    std::mem::forget((a, c, cqs));
+}
