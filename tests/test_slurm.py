@@ -16,6 +16,7 @@ USER = "daemon"
 ADDRESS = "192.0.2.1"
 CONFIGURATION = """
 ClusterName=one
+FirstJobId=2000000
 SlurmctldHost={host}({address})
 SlurmUser=root
 AuthType=auth/munge
@@ -28,8 +29,8 @@ StateSaveLocation=/etc/slurm/state
 SlurmdSpoolDir=/etc/slurm/spool
 SlurmctldPidFile=/etc/slurm/slurmctld.pid
 SlurmdPidFile=/etc/slurm/slurmd.pid
-Prolog=/etc/viaduct/slurm-prolog
-Epilog=/etc/viaduct/slurm-prolog
+Prolog=/etc/slurm/prolog
+Epilog=/etc/slurm/prolog
 PrologFlags=Alloc
 ReturnToService=2
 NodeName={host} NodeAddr={address} CPUs=2 Features=viaduct-vm State=UNKNOWN
@@ -40,8 +41,7 @@ PartitionName=all Nodes=ALL Default=YES
 CLUSTER = """
 set -eu
 mount --bind "$DIRECTORY/slurm" /etc/slurm
-mkdir -p /etc/viaduct /run/viaduct
-mount --bind "$DIRECTORY/viaduct" /etc/viaduct
+mkdir -p /run/viaduct
 mount --rbind "$RUN_DIR" /run/viaduct
 mount --bind "$BINARIES" /usr/local/bin
 trap 'kill $(jobs -p)' EXIT
@@ -75,14 +75,13 @@ def cluster(lab, tmp_path):
     windows.mkdir(parents=True)
     run(["mount", "-t", "tmpfs", "-o", "mode=755", "windows", windows])
     host.start()
-    for name in ("slurm/state", "slurm/spool", "viaduct"):
+    for name in ("slurm/state", "slurm/spool"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "slurm/munge.key").write_bytes(os.urandom(1024))
     (tmp_path / "slurm/munge.key").chmod(0o400)
     text = CONFIGURATION.format(host=os.uname().nodename, address=ADDRESS)
     (tmp_path / "slurm/slurm.conf").write_text(text)
-    (tmp_path / "viaduct/host.toml").write_text(host.file.read_text())
-    prolog = tmp_path / "viaduct/slurm-prolog"
+    prolog = tmp_path / "slurm/prolog"
     prolog.write_text((REPOSITORY / "dist/slurm-prolog").read_text())
     prolog.chmod(0o755)
 
@@ -106,6 +105,27 @@ def cluster(lab, tmp_path):
     return host, script
 
 
+def test_the_prolog_makes_all_or_nothing_and_routes_to_other_nodes(cluster):
+    """As slurmd runs it, for a job of three nodes of which this is the second."""
+    host, script = cluster
+    shown = script("""
+export SLURM_JOB_ID=2000007 SLURM_JOB_UID=1 SLURM_JOB_GID=1 SLURMD_NODENAME=node2 SLURM_NODELIST=node[1-3]
+printf '%s\n' '192.0.2.11 node1' '192.0.2.13 node3' >/etc/slurm/hosts
+cat /etc/hosts >>/etc/slurm/hosts
+mount --bind /etc/slurm/hosts /etc/hosts
+scontrol() { command scontrol "$@" || echo; }
+export -f scontrol
+SLURM_SCRIPT_CONTEXT=prolog_slurmd /etc/slurm/prolog
+viaduct export
+SLURM_SCRIPT_CONTEXT=epilog_slurmd /etc/slurm/prolog
+echo '192.0.2.11 node1' >/etc/hosts
+if SLURM_SCRIPT_CONTEXT=prolog_slurmd /etc/slurm/prolog; then exit 1; fi
+""")
+    for words in ('"10.0.0.1/32"', '"192.0.2.11"', '"10.0.0.2"', '"10.0.0.3/32"', '"192.0.2.13"'):
+        assert words in shown, shown
+    assert host.viaduct("guest") == [] and host.viaduct("network") == []
+
+
 def test_a_job_has_a_verbs_device_while_it_runs(cluster):
     host, script = cluster
     shown = script("""
@@ -114,18 +134,18 @@ job --ntasks=1 bash -c 'ibv_rc_pingpong -g 1 & until ss -Hltn | grep -q :18515; 
 within idle
 """)
     assert shown.count("1000 iters in") == 2, shown
-    assert host.viaduct("guests") == []
+    assert host.viaduct("guest") == [] and host.viaduct("network") == []
     assert not list(host.run_dir.glob("rdma/job*"))
 
 
 def test_a_job_has_the_window_and_socket_of_a_machine_while_it_runs(cluster):
     host, script = cluster
     shown = script("""
-job --ntasks=1 --constraint=viaduct-vm bash -c 'cd /run/viaduct; id -un; stat -c "%U %s" rdma/vm/job1; stat -c %F job1.sock
-  [ -w rdma/vm/job1 ] && echo writable'
+job --ntasks=1 --constraint=viaduct-vm bash -c 'cd /run/viaduct; id -un; stat -c "%U %s" rdma/vm/job2000000; stat -c %F job2000000.sock
+  [ -w rdma/vm/job2000000 ] && echo writable'
 within idle
 """)
     size = 1024 << 20
     assert shown.split("\n") == [USER, f"{USER} {size}", "socket", "writable", ""], shown
-    assert host.viaduct("guests") == []
-    assert not list(host.run_dir.glob("rdma/vm/*")) and not (host.run_dir / "job1.sock").exists()
+    assert host.viaduct("guest") == [] and host.viaduct("network") == []
+    assert not list(host.run_dir.glob("rdma/vm/*")) and not (host.run_dir / "job2000000.sock").exists()

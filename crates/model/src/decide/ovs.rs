@@ -61,6 +61,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let (all, mut reason) = (outputs.len(), DropReason::NexthopInvalid);
         outputs.retain(|output| match self.tables.vif(output.port) {
+            // A port that has become a guest of a network takes no packets past the network's rules.
+            Some(port) if !port.takes_flows() => false,
             Some(port) if self.fits(output, port) => true,
             Some(_) => {
                 reason = DropReason::Mtu;
