@@ -37,11 +37,11 @@ struct port *port_of(uint16_t dpdk_id)
 	return DEV(dev, dev_ops, void *) == device_ops() ? of(dev) : NULL;
 }
 
-/* sum += add, as viaductd writes it meanwhile. */
-void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add)
+/* sum += times * add, as viaductd writes it meanwhile. */
+void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add, int times)
 {
 	for (size_t i = offsetof(struct viaduct_page, rx_packets) / 8; i < sizeof(*sum) / 8; i++)
-		((uint64_t *)sum)[i] += __atomic_load_n((const uint64_t *)add + i, __ATOMIC_RELAXED);
+		((uint64_t *)sum)[i] += times * __atomic_load_n((const uint64_t *)add + i, __ATOMIC_RELAXED);
 }
 
 /* What the port counted since it was made or reset. */
@@ -54,7 +54,7 @@ static struct viaduct_page counts(struct port *port)
 	sum = port->past;
 	rings = atomic_load(&port->rings);
 	if (rings != NULL)
-		port_add_counts(&sum, rings->page);
+		port_add_counts(&sum, rings->page, 1);
 	pthread_mutex_unlock(&port->session->view);
 	return sum;
 }

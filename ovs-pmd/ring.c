@@ -62,7 +62,9 @@ void rings_put(struct port *port, struct rings *rings)
 	pthread_mutex_lock(&port->session->view);
 	old = atomic_exchange(&port->rings, rings);
 	if (old != NULL)
-		port_add_counts(&port->past, old->page);
+		port_add_counts(&port->past, old->page, 1);
+	if (rings != NULL)
+		port_add_counts(&port->past, rings->page, -1);
 	pthread_mutex_unlock(&port->session->view);
 	if (old == NULL)
 		return;

@@ -192,7 +192,6 @@ static int open_port(struct session *session, struct port *port)
 	memcpy(port->mac.addr_bytes, answer.mac, sizeof(answer.mac));
 	port->refused = false;
 	port->open = true;
-	memset(&port->base, 0, sizeof(port->base));
 	rings_put(port, rings);
 	/* This viaductd has not heard of it. One that refuses it has the port nevertheless. */
 	if (port->mtu != 0)

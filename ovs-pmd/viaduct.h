@@ -63,7 +63,7 @@ struct port {
 	struct rte_ether_addr mac;
 	uint16_t mtu; /* that was set; 0: none */
 	LIST_HEAD(, rte_flow) flows;
-	/* Counts of sessions that have ended, and what to subtract. */
+	/* Counts of sessions that have ended, less what viaductd had counted before this one; and those of the last reset. */
 	struct viaduct_page past, base;
 };
 
@@ -116,6 +116,6 @@ void flow_forget_all(struct port *port);
 
 /* ethdev.c */
 struct port *port_of(uint16_t dpdk_id);
-void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add);
+void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add, int times);
 
 #endif

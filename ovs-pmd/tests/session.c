@@ -19,7 +19,8 @@ static struct {
 } wrong;
 static sem_t go_on, asked;
 static struct viaduct_port last_mtu;
-static uint32_t *link_word;
+static struct viaduct_page *page;
+static uint64_t counted = 5; /* of the port by viaductd, before OVS */
 
 static int file_of(uint32_t kind, uint64_t length)
 {
@@ -71,9 +72,9 @@ static void serve(int socket)
 		} else if (request->kind == VIADUCT_PORT_OPEN) {
 			said.slots = wrong.slots ? wrong.slots : SLOTS;
 			files[count++] = file_of(VIADUCT_PORT_OPEN, VIADUCT_FILE(SLOTS));
-			link_word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
-			assert(link_word != MAP_FAILED);
-			*link_word = 1;
+			page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
+			assert(page != MAP_FAILED);
+			page->rx_packets = counted;
 			files[count++] = memfd_create("bell", MFD_CLOEXEC);
 		} else if (request->kind == VIADUCT_PORT_MTU) {
 			memcpy(&last_mtu, buffer, sizeof(last_mtu));
@@ -172,7 +173,8 @@ int main(void)
 
 	/* While viaductd does not answer, links and counters are read. */
 	session = port->session;
-	((struct viaduct_page *)link_word)->rx_packets = 7;
+	assert(counts(port).rx_packets == 0);
+	page->rx_packets = counted += 7;
 	wrong.silent = true;
 	pthread_create(&thread, NULL, ask_mtu, port);
 	sem_wait(&asked);
@@ -187,7 +189,13 @@ int main(void)
 	memset(&last_mtu, 0, sizeof(last_mtu));
 	assert(start(session) == 0 && resume(session));
 	assert(sem_trywait(&asked) == 0 && last_mtu.mtu == 1400 && port->open);
+	/* It is the same one, which counted nothing meanwhile; then one that begins anew. */
 	assert(counts(port).rx_packets == 7);
+	end(session);
+	counted = 0;
+	assert(start(session) == 0 && resume(session));
+	page->rx_packets = 2;
+	assert(counts(port).rx_packets == 9);
 	unlink(address.sun_path);
 	return 0;
 }
