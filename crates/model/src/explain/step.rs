@@ -135,9 +135,8 @@ impl Step {
     pub fn result(&self, names: &dyn Names) -> Option<String> {
         Some(match self {
             Self::Vif { id, found } => match (*found)? {
-                (kind, Some(vrf)) => format!("{} ({kind:?}) in {}", names.vif(*id), names.network(vrf)),
-                (VifKind::Mirror(_), _) => format!("{} (Mirror)", names.vif(*id)),
-                (kind, None) => format!("{} ({kind:?})", names.vif(*id)),
+                (kind, Some(vrf)) => format!("{} ({}) in {}", names.vif(*id), word(kind), names.network(vrf)),
+                (kind, None) => format!("{} ({})", names.vif(*id), word(kind)),
             },
             Self::Network { vrf, found } => found.then(|| names.network(*vrf))?,
             Self::Guest { found, .. } => names.vif((*found)?),
@@ -187,4 +186,16 @@ fn routed(addr: IpAddr, route: RouteEntry) -> String {
     let prefix = ipnet::IpNet::new(addr, route.prefix_len).map(|prefix| prefix.trunc());
     let prefix = prefix.map_or_else(|_| addr.to_string(), |prefix| prefix.to_string());
     format!("{prefix} to nexthop {}", route.nexthop)
+}
+
+/// The kind of an interface, as configurations call it.
+const fn word(kind: VifKind) -> &'static str {
+    match kind {
+        VifKind::Vhost => "vhost",
+        VifKind::Tap => "tap",
+        VifKind::Rdma => "rdma",
+        VifKind::Wire => "wire",
+        VifKind::Mirror(_) => "mirror",
+        VifKind::Ovs => "ovs",
+    }
 }

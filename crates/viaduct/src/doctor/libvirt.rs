@@ -21,7 +21,10 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let Some(user) = user(subject) else {
         return vec![Finding::good(CHECK, "not installed here: no user libvirt-qemu")];
     };
-    let guests = subject.guests(GuestKind::Vhost).filter(|guest| guest.role == Role::Server);
+    let mut guests = subject.guests(GuestKind::Vhost).filter(|guest| guest.role == Role::Server).peekable();
+    if guests.peek().is_none() {
+        return vec![Finding::good(CHECK, "no sockets of guests to look at")];
+    }
     let found: Vec<_> = guests.filter_map(|guest| socket(subject, guest, &user)).collect();
     if found.is_empty() {
         return vec![Finding::good(CHECK, format!("{} may connect to the sockets of all guests", user.name))];
