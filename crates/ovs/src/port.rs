@@ -4,7 +4,8 @@ use crate::ring::{Incoming, Next, Numbers, Outgoing, Rings};
 use mem::{
     Accepts, BURST, Burst, Lease, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment, TxQueue,
 };
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,57 +32,88 @@ pub struct OvsPort {
 pub struct Shared {
     /// What the port was opened as.
     pub spec: OvsPort,
-    /// The rings of the driver that has the port, and a count of changes.
-    rings: Mutex<Option<Arc<Rings>>>,
+    /// The driver that has the port, and a count of changes.
+    driver: Mutex<Option<Arc<Driver>>>,
     version: AtomicU32,
     /// Longest frame for OVS.
     frame: AtomicU32,
     /// Messages that were not packets.
     malformed: AtomicU64,
-    /// Wakes the worker. A socket, because reads of it can be told not to wait, whatever the driver does to its end.
+    /// Written when another driver has the port. No driver has this descriptor.
+    wake: OwnedFd,
+    /// Readable when a worker that sleeps is to look: `wake`, or the bell of the driver that has the port.
+    event: OwnedFd,
+}
+
+/// What the port has of a driver.
+#[derive(Debug)]
+struct Driver {
+    rings: Arc<Rings>,
+    /// The driver wakes the worker by the other end, which only this session's driver ever had: whatever it does to
+    /// that harms no later one. A socket, because reads of it can be told not to wait, whatever is done to the other
+    /// end.
     bell: OwnedFd,
-    /// The driver's end.
-    clapper: OwnedFd,
 }
 
 impl Shared {
     fn new(spec: OvsPort) -> io::Result<Self> {
-        let (bell, clapper) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Ok(Self {
+        let shared = Self {
             spec,
-            rings: Mutex::default(),
+            driver: Mutex::default(),
             version: AtomicU32::new(0),
             frame: AtomicU32::new(DEFAULT_MTU + LINK_HEADERS as u32),
             malformed: AtomicU64::new(0),
-            bell,
-            clapper,
-        })
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        };
+        shared.watch(&shared.wake)?;
+        Ok(shared)
     }
 
-    fn rings(&self) -> MutexGuard<'_, Option<Arc<Rings>>> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has this descriptor wake the worker, until it is closed or deleted.
+    fn watch(&self, descriptor: &OwnedFd) -> rustix::io::Result<()> {
+        epoll::add(&self.event, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
     }
 
-    /// Gives it a driver's rings, or none.
-    pub fn set_rings(&self, rings: Option<Arc<Rings>>) {
-        {
-            let mut place = self.rings();
-            *place = rings;
+    fn driver(&self) -> MutexGuard<'_, Option<Arc<Driver>>> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the port to a driver with these rings, instead of any other. Returns what wakes the worker, for that
+    /// driver.
+    ///
+    /// # Errors
+    /// Out of descriptors; nothing is changed then.
+    pub fn give_to(&self, rings: Arc<Rings>) -> rustix::io::Result<OwnedFd> {
+        let (bell, clapper) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        self.watch(&bell)?;
+        self.replace(Some(Arc::new(Driver { rings, bell })));
+        Ok(clapper)
+    }
+
+    /// Takes the port away from its driver.
+    pub fn take_away(&self) {
+        self.replace(None);
+    }
+
+    fn replace(&self, driver: Option<Arc<Driver>>) {
+        let old = {
+            let mut place = self.driver();
             self.version.fetch_add(1, Ordering::Release);
+            std::mem::replace(&mut *place, driver)
+        };
+        if let Some(old) = old {
+            // The worker may have it for a while.
+            let _ = epoll::delete(&self.event, &old.bell);
         }
         self.set_mtu(DEFAULT_MTU);
-        // A worker that sleeps sees them.
-        let _ = send(&self.clapper, &[0], SendFlags::DONTWAIT);
+        // A worker that sleeps sees it. Fails only if it is readable already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Whether a driver has it.
     pub fn is_up(&self) -> bool {
-        self.rings().is_some()
-    }
-
-    /// The driver's end of the bell.
-    pub fn clapper(&self) -> BorrowedFd<'_> {
-        self.clapper.as_fd()
+        self.driver().is_some()
     }
 
     /// OVS takes packets of this length, bytes.
@@ -96,8 +128,8 @@ impl Shared {
 
     /// Tells the driver the state of the guest or wire.
     pub fn tell(&self, up: bool, numbers: &Numbers) {
-        if let Some(rings) = &*self.rings() {
-            rings.tell(up, numbers);
+        if let Some(driver) = &*self.driver() {
+            driver.rings.tell(up, numbers);
         }
     }
 
@@ -113,7 +145,7 @@ impl Shared {
 /// Out of descriptors.
 pub fn open(spec: OvsPort) -> io::Result<(Arc<Shared>, Opened)> {
     let shared = Arc::new(Shared::new(spec)?);
-    let rx = Rx { seen: Seen::default(), ring: None, shared: shared.clone() };
+    let rx = Rx { seen: Seen::default(), ring: None, driver: None, shared: shared.clone() };
     let tx = Tx { lease: Lease::new(Sender { seen: Seen::default(), ring: None, shared: shared.clone() }) };
     let opened =
         Opened { port: Arc::new(Device(shared.clone())), rx: vec![Box::new(rx)], tx: vec![Arc::new(tx)] };
@@ -136,21 +168,27 @@ impl Port for Device {
     }
 }
 
-/// Which rings a queue knows.
+/// Which driver a queue knows.
 #[derive(Debug, Default)]
 struct Seen(u32);
 
 impl Seen {
-    /// The rings, if they are others than before. Where the service is changing them, the next call sees that.
+    /// Whether that is the one that has the port.
     #[inline]
-    fn changed(&mut self, shared: &Shared) -> Option<Option<Arc<Rings>>> {
-        if shared.version.load(Ordering::Acquire) == self.0 {
+    fn is_latest(&self, shared: &Shared) -> bool {
+        shared.version.load(Ordering::Acquire) == self.0
+    }
+
+    /// The driver, if it is another than before. Where the service is changing that, the next call sees it.
+    #[inline]
+    fn changed(&mut self, shared: &Shared) -> Option<Option<Arc<Driver>>> {
+        if self.is_latest(shared) {
             return None;
         }
-        let rings = shared.rings.try_lock().ok()?;
+        let driver = shared.driver.try_lock().ok()?;
         // It changes under the lock alone.
         self.0 = shared.version.load(Ordering::Relaxed);
-        Some(rings.clone())
+        Some(driver.clone())
     }
 }
 
@@ -158,6 +196,8 @@ impl Seen {
 struct Rx {
     seen: Seen,
     ring: Option<Incoming>,
+    /// Whose ring it is.
+    driver: Option<Arc<Driver>>,
     shared: Arc<Shared>,
 }
 
@@ -165,8 +205,9 @@ impl Rx {
     /// Takes a driver's rings, or lets them go. No burst is under way.
     #[inline]
     fn refresh(&mut self) {
-        if let Some(rings) = self.seen.changed(&self.shared) {
-            self.ring = rings.map(Incoming::new);
+        if let Some(driver) = self.seen.changed(&self.shared) {
+            self.ring = driver.as_ref().map(|driver| Incoming::new(driver.rings.clone()));
+            self.driver = driver;
         }
     }
 }
@@ -205,20 +246,23 @@ impl RxQueue for Rx {
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+        self.shared.event.as_fd()
     }
 
     fn arm(&mut self) -> bool {
         self.refresh();
-        self.ring.as_ref().is_some_and(Incoming::arm)
+        // A driver that could not be looked at now would not wake it again.
+        self.ring.as_ref().is_some_and(Incoming::arm) || !self.seen.is_latest(&self.shared)
     }
 
     fn disarm(&mut self) {
         if let Some(ring) = &self.ring {
             ring.disarm();
         }
+        let _ = rustix::io::read(&self.shared.wake, &mut [0_u8; 8]);
+        let Some(driver) = &self.driver else { return };
         for _ in 0..RINGS {
-            if recv(&self.shared.bell, &mut [0_u8; 8][..], RecvFlags::DONTWAIT).is_err() {
+            if recv(&driver.bell, &mut [0_u8; 8][..], RecvFlags::DONTWAIT).is_err() {
                 break;
             }
         }
@@ -243,8 +287,8 @@ impl TxQueue for Tx {
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
         let run = |sender: &mut Sender| {
-            if let Some(rings) = sender.seen.changed(&sender.shared) {
-                sender.ring = rings.map(Outgoing::new);
+            if let Some(driver) = sender.seen.changed(&sender.shared) {
+                sender.ring = driver.map(|driver| Outgoing::new(driver.rings.clone()));
             }
             fill(sender);
             if let Some(ring) = &sender.ring {

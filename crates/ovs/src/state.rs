@@ -179,7 +179,7 @@ impl State {
     fn close(&mut self, name: &str, session: u64) {
         if let Some(entry) = self.ports.get_mut(name).filter(|entry| entry.session == Some(session)) {
             (entry.session, entry.sweep) = (None, None);
-            entry.shared.set_rings(None);
+            entry.shared.take_away();
         }
     }
 
@@ -227,11 +227,9 @@ impl State {
             let text = format!("\"{name}\" is open already, in session {other}");
             return Answer::refuse(Errno::BUSY, text).into();
         }
-        let made = Rings::create().and_then(|(rings, file)| {
-            let bell = entry.shared.clapper().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-            Ok((rings, file, bell))
-        });
-        let (rings, file, bell) = match made {
+        let made =
+            Rings::create().and_then(|(rings, file)| Ok((file, entry.shared.give_to(Arc::new(rings))?)));
+        let (file, bell) = match made {
             Ok(made) => made,
             Err(e) => return Answer::refuse(Errno::NOMEM, e).into(),
         };
@@ -241,7 +239,6 @@ impl State {
             mac: address(&entry.shared),
             ..Answer::default()
         };
-        entry.shared.set_rings(Some(Arc::new(rings)));
         (entry.session, entry.sweep) = (Some(id), Some(now + self.times.sweep));
         session.ports.insert(number, name.clone());
         self.tell(&name);

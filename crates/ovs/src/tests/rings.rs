@@ -43,7 +43,7 @@ proptest! {
     fn frames_come_out_as_they_went_in(steps in steps()) {
         let (shared, mut opened) = port::open(OvsPort { name: "p".into(), mtu: 1500 }).unwrap();
         let rings = Arc::new(Rings::create().unwrap().0);
-        shared.set_rings(Some(rings.clone()));
+        let _bell = shared.give_to(rings.clone()).unwrap();
         shared.set_mtu(65_000);
         let (mut up, mut down) = (VecDeque::new(), VecDeque::new());
         let (mut send, mut receive, mut seed) = (0, 0, 0_u8);
@@ -95,7 +95,7 @@ fn a_ring_takes_what_fits_and_no_more() {
     };
     assert_eq!(reserve(100), Err(NoRoom::Down));
     let rings = Arc::new(Rings::create().unwrap().0);
-    shared.set_rings(Some(rings.clone()));
+    let _bell = shared.give_to(rings.clone()).unwrap();
     assert_eq!(reserve(1500 + 14 + 9), Err(NoRoom::TooLong));
     for _ in 0..SLOTS {
         assert_eq!(reserve(1500 + 14 + 8), Ok(()));
@@ -104,7 +104,7 @@ fn a_ring_takes_what_fits_and_no_more() {
     let mut next = 0;
     assert!(rings.receive(&mut next).is_some());
     assert_eq!((reserve(14), reserve(14)), (Ok(()), Err(NoRoom::Full)));
-    shared.set_rings(None);
+    shared.take_away();
     assert_eq!(reserve(14), Err(NoRoom::Down));
 }
 
@@ -120,7 +120,7 @@ fn a_worker_that_sleeps_is_woken() {
     assert!(!rx.arm() && !readable(&**rx));
     // A driver comes.
     let rings = Arc::new(Rings::create().unwrap().0);
-    shared.set_rings(Some(rings.clone()));
+    let _bell = shared.give_to(rings.clone()).unwrap();
     assert!(readable(&**rx));
     rx.disarm();
     assert!(!rx.arm() && rings.is_asleep() && !readable(&**rx));
@@ -162,7 +162,7 @@ fn scribbles() {
     bolero::check!().with_type::<Vec<(u8, u32, u32)>>().for_each(|steps| {
         let (shared, mut opened) = port::open(OvsPort { name: "p".into(), mtu: 1500 }).unwrap();
         let rings = Arc::new(Rings::create().unwrap().0);
-        shared.set_rings(Some(rings.clone()));
+        let _bell = shared.give_to(rings.clone()).unwrap();
         let (mut burst, mut next) = (Burst::new(), 0);
         for (what, at, value) in steps {
             match what % 8 {

@@ -7,6 +7,8 @@ use crate::ring::Rings;
 use crate::state::Times;
 use executor::Counters;
 use model::VifId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,13 +108,64 @@ fn counters_are_there_when_the_answer_is() {
     assert_eq!(world.state.flows(world.now)[0].counters, Counters { packets: 3, bytes: 400 });
 }
 
+/// What a driver wakes a port's worker by is its own: no later session has it, and it is silent once the port is not
+/// the driver's any more.
+#[test]
+fn a_driver_that_breaks_its_bell_harms_no_later_one() {
+    use rustix::net::{SendFlags, Shutdown, connect_unspec, send, shutdown};
+    let mut world = World::new(1);
+    let bell = |world: &mut World, session: u64| {
+        world.driver(session, &[]);
+        let open = Request::PortOpen { port: 0, name: "p0".into() };
+        world.state.handle(session, open, world.now).files.pop().unwrap()
+    };
+    let ring = |bell: &OwnedFd| send(bell, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    // Whether the worker is woken. It sleeps again then.
+    let is_woken = |world: &mut World| {
+        let rx = &mut world.ports[0].1.rx[0];
+        let event = rx.event_fd();
+        let woken = poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1;
+        rx.disarm();
+        assert!(!rx.arm());
+        woken
+    };
+    assert!(!is_woken(&mut world));
+    let first = bell(&mut world, 1);
+    // By the change of drivers, then by the bell.
+    assert!(is_woken(&mut world) && !is_woken(&mut world));
+    ring(&first).unwrap();
+    assert!(is_woken(&mut world) && !is_woken(&mut world));
+    let second = {
+        world.state.end(1, world.now);
+        assert!(is_woken(&mut world) && !is_woken(&mut world));
+        bell(&mut world, 2)
+    };
+    assert!(is_woken(&mut world) && !is_woken(&mut world));
+    let _ = ring(&first);
+    assert!(!is_woken(&mut world), "a driver that has the port no more rings its bell");
+    connect_unspec(&first).unwrap();
+    shutdown(&first, Shutdown::Both).unwrap();
+    ring(&second).unwrap();
+    assert!(is_woken(&mut world) && !is_woken(&mut world));
+    // One that has the port misses what it breaks, alone: the worker neither spins nor is deaf to the next driver.
+    connect_unspec(&second).unwrap();
+    let _ = (is_woken(&mut world), shutdown(&second, Shutdown::Both));
+    assert!(ring(&second).is_err() && !is_woken(&mut world));
+    world.state.end(2, world.now);
+    assert!(is_woken(&mut world));
+    let third = bell(&mut world, 3);
+    assert!(is_woken(&mut world) && !is_woken(&mut world));
+    ring(&third).unwrap();
+    assert!(is_woken(&mut world) && !is_woken(&mut world));
+}
+
 #[test]
 fn a_driver_is_told_of_link_and_counts() {
     let mut world = World::new(2);
     let rings = Arc::new(Rings::create().unwrap().0);
     let guest = world.ports[0].1.port.clone();
     world.state.attached(VifId(1), &guest, None);
-    world.ports[1].0.set_rings(Some(rings.clone()));
+    let _bell = world.ports[1].0.give_to(rings.clone()).unwrap();
     world.state.tick(world.now);
     assert!(!rings.told().0);
     // The guest's port is up; here, another OVS side stands for it.
