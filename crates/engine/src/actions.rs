@@ -41,6 +41,8 @@ pub(crate) struct Policy {
     pub ovs_counter: Option<u32>,
     /// The fields that it sets.
     pub fields: Option<Box<ovs::Edits>>,
+    /// The packets are dropped for this reason instead.
+    pub drops: Option<DropReason>,
 }
 
 impl Hash for Policy {
@@ -59,12 +61,14 @@ pub(crate) struct Action {
     stamp: u64,
     /// How packets are rewritten. It comes first because every packet needs it.
     pub template: Template,
-    /// Whether packets are policed, or belong to a tracked TCP connection.
+    /// Whether packets are policed, belong to a tracked TCP connection, or are dropped.
     pub looks: bool,
     /// Whether they are policed.
     pub metered: bool,
     /// Whether they belong to such a connection.
     pub follows: bool,
+    /// They are dropped for this reason instead of forwarded.
+    pub drops: Option<DropReason>,
     /// Entries with its number.
     users: u32,
     /// Packets and bytes not yet counted to its rules, nexthop and flow.
@@ -133,7 +137,8 @@ impl Actions {
         }
         let follows = policy.follows;
         let metered = !policy.meters.is_empty();
-        let looks = follows || metered;
+        let drops = policy.drops;
+        let looks = follows || metered || drops.is_some();
         let policy = Arc::new(policy);
         let action = Action {
             stamp: epoch,
@@ -141,6 +146,7 @@ impl Actions {
             looks,
             metered,
             follows,
+            drops,
             users: 1,
             pending: (0, 0),
             policy: Some(Arc::clone(&policy)),

@@ -5,7 +5,7 @@ use crate::actions::{Actions, Policy};
 use crate::cache::{Entry, Slot};
 use crate::key::Key;
 use crate::pinned::Tables;
-use model::{Connection, Decision, FlowChange, FlowState, Seconds};
+use model::{Connection, Decision, DropReason, FlowChange, FlowState, Seconds, Verdict};
 use packet::proto;
 
 /// Ticks without a packet after which an entry is decided anew. A tick is less than half the shortest timeout of a
@@ -28,7 +28,7 @@ pub(super) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_
 /// change. TCP flags that take the slow path anyway are not considered.
 pub(super) fn is_lasting(decision: &Decision) -> bool {
     let effects = &decision.effects;
-    let single = decision.verdict.is_single()
+    let single = (decision.verdict.is_single() || decision.verdict == Verdict::Drop(DropReason::OvsDrop))
         && effects.mirror_in.is_empty()
         && effects.mirror_out.is_empty()
         && effects.neighbour.is_none()

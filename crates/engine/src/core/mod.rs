@@ -317,6 +317,11 @@ impl Core {
                 self.drop(lane, packet, ingress, reason);
                 return true;
             }
+            if let Some(reason) = action.drops {
+                entry.count(packet.len);
+                self.drop(lane, packet, ingress, reason);
+                return true;
+            }
             // A segment outside the stream takes the slow path.
             if action.follows && !self.lanes.follow(lane, &entry, tables) {
                 return false;

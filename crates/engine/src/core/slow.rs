@@ -12,7 +12,7 @@ use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, place};
 use crate::template::{Rewrite, Template};
 use mem::{Burst, Offload, RxPacket};
-use model::{DropReason, Verdict, VifId, VifKind, ovs};
+use model::{DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, FlowRef, Snapshot};
 
@@ -62,8 +62,11 @@ impl Core {
                 self.output_lane(tables, lane, &packet, from, &case, &outputs[0]);
             }
             Verdict::Drop(reason) if alone => {
-                let reason = self.effects(tables, &case, len).err().unwrap_or(*reason);
-                self.drop(lane, &packet, from.vif, reason);
+                let done = self.effects(tables, &case, len);
+                if let (Ok(flow), DropReason::OvsDrop) = (done, reason) {
+                    self.remember_drop(tables, lane, &packet, from, &case, flow);
+                }
+                self.drop(lane, &packet, from.vif, done.err().unwrap_or(*reason));
             }
             _ => {
                 self.flush(burst);
@@ -108,6 +111,24 @@ impl Core {
     ) {
         let template = Template::of_output(output);
         self.forward_lane(tables, lane, packet, from, case, Rewrite::of_output(output, &template));
+    }
+
+    /// Memoises that a flow of Open vSwitch drops the packets.
+    #[cold]
+    #[inline(never)]
+    fn remember_drop(
+        &mut self,
+        tables: Tables<'_>,
+        lane: usize,
+        packet: &RxPacket,
+        from: Ingress,
+        case: &Case,
+        flow: Option<(FlowRef, bool)>,
+    ) {
+        // Nothing of it is used.
+        let template = Template::new(&Forward::unchanged(from.vif));
+        let rewrite = Rewrite { template: &template, fields: None, entropy: 0 };
+        self.remember(tables, lane, packet, from, case, rewrite, flow, false);
     }
 
     /// Rewrites a lane as decided, queues it, and memoises the decision; or drops it.
@@ -229,6 +250,7 @@ impl Core {
             nexthop: effects.nexthop,
             ovs_counter: effects.ovs_counter,
             fields: rewrite.fields.map(|fields| fields.clone().into()),
+            drops: case.decision.verdict.reason(),
         };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
         let entropy = rewrite.entropy & Entry::ENTROPY;
