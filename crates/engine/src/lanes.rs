@@ -61,7 +61,7 @@ impl Out {
         at: &Layout,
     ) {
         (self.start, self.end, self.rest_len) = (start as u16, end as u16, rest_len as u32);
-        let summed = matches!(tunnel, Some(OuterHeaders { v6: true, udp: true }));
+        let summed = matches!(tunnel, Some(OuterHeaders { sum: true, .. }));
         if summed || !unfinished.is_nothing() {
             let at = at.shifted(HEADROOM as isize - start as isize);
             self.work = Some(Work { unfinished, at, tunnel });

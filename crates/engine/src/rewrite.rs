@@ -308,8 +308,8 @@ pub(crate) fn ipv4_sums(headers: &[u8]) -> Option<(u16, u16)> {
 }
 
 /// Sets the fields that depend on length and flow in the outer headers at the start of `frame`, a frame of `len`
-/// bytes. `sums` are length and checksum in it before ([`ipv4_sums`]). UDP's checksum over IPv6 is left zero, because
-/// it covers the payload.
+/// bytes. `sums` are length and checksum in it before ([`ipv4_sums`]). UDP's checksum is left zero, because it
+/// covers the payload.
 #[inline(always)]
 pub(crate) fn finish_outer(
     frame: &mut [u8],
@@ -341,11 +341,16 @@ pub(crate) fn finish_outer(
     Some(())
 }
 
-/// The addresses of the outer IPv6 header at the start of `frame`.
-pub(crate) fn outer_v6_addresses(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    let ip: &[u8; proto::IPV6_LEN] = frame.get(OuterHeaders::IP..)?.first_chunk()?;
-    let (_, addresses) = ip.split_at(8);
-    let (pairs, _) = addresses.as_chunks::<16>();
-    let &[src, dst] = pairs else { return None };
-    Some((IpAddr::from(src), IpAddr::from(dst)))
+/// The addresses of the outer IP header at the start of `frame`.
+pub(crate) fn outer_addresses(frame: &[u8], outer: OuterHeaders) -> Option<(IpAddr, IpAddr)> {
+    let ip = frame.get(OuterHeaders::IP..outer.l4())?;
+    if outer.v6 {
+        let (pairs, _) = ip.get(8..)?.as_chunks::<16>();
+        let &[src, dst] = pairs else { return None };
+        Some((IpAddr::from(src), IpAddr::from(dst)))
+    } else {
+        let (pairs, _) = ip.get(12..)?.as_chunks::<4>();
+        let &[src, dst] = pairs else { return None };
+        Some((IpAddr::from(src), IpAddr::from(dst)))
+    }
 }

@@ -1,17 +1,17 @@
 //! Checksums of frames whose head is summed separately from the rest.
 
 use crate::key::Layout;
-use crate::rewrite::outer_v6_addresses;
+use crate::rewrite::outer_addresses;
 use crate::template::OuterHeaders;
 use packet::checksum::{Sum, pseudo_header};
 use packet::proto;
 use std::net::IpAddr;
 
-/// Sets the outer UDP checksum over IPv6 (RFC 8200, 8.1) of the frame of `len` bytes that starts with `head`; `rest`
+/// Sets the outer UDP checksum (over IPv6: RFC 8200, 8.1) of the frame of `len` bytes that starts with `head`; `rest`
 /// is the sum of the bytes after `head`.
 pub(crate) fn complete_outer(head: &mut [u8], outer: OuterHeaders, rest: Sum, len: usize) {
     let udp = outer.l4();
-    let (Some((src, dst)), true) = (outer_v6_addresses(head), head.len() >= udp + proto::UDP_LEN) else {
+    let (Some((src, dst)), true) = (outer_addresses(head, outer), head.len() >= udp + proto::UDP_LEN) else {
         return;
     };
     let mut sum = pseudo_header(src, dst, proto::UDP, (len - udp) as u32);

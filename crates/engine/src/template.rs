@@ -90,6 +90,8 @@ pub(crate) struct OuterHeaders {
     pub v6: bool,
     /// With UDP; else GRE.
     pub udp: bool,
+    /// With a UDP checksum, which covers the payload.
+    pub sum: bool,
 }
 
 impl OuterHeaders {
@@ -237,7 +239,7 @@ impl Template {
                 .ok_or(packet::WriteError::TooShort)?;
             Ok(bytes.len())
         });
-        self.tunnel = Some(OuterHeaders { v6: outer.is_v6(), udp: outer.is_udp() });
+        self.tunnel = Some(OuterHeaders { v6: outer.is_v6(), udp: outer.is_udp(), sum: outer.has_sum() });
     }
 
     fn put_encap(&mut self, encap: &Encap) {
@@ -250,7 +252,7 @@ impl Template {
                 let (id, dont_fragment, len) = (0, true, 0);
                 let ip = build::Ipv4 { src, dst, protocol, ttl: TTL, tos, id, dont_fragment, len };
                 self.put(|out| build::ipv4(out, &ip));
-                self.tunnel = Some(OuterHeaders { v6: false, udp });
+                self.tunnel = Some(OuterHeaders { v6: false, udp, sum: false });
             }
             (src, dst) => {
                 let v6 = |addr| match addr {
@@ -268,7 +270,7 @@ impl Template {
                     payload_len: 0,
                 };
                 self.put(|out| build::ipv6(out, &ip));
-                self.tunnel = Some(OuterHeaders { v6: true, udp });
+                self.tunnel = Some(OuterHeaders { v6: true, udp, sum: udp });
             }
         }
         match encap.kind {

@@ -57,8 +57,6 @@ class Ovn:
             "ovn-remote": f"unix:{self.directory}/ovn.sock",
             "ovn-encap-type": "geneve",
             "ovn-encap-ip": tunnel_source,
-            # Viaduct has no flows with UDP checksums over IPv4.
-            "ovn-encap-csum": "false",
             "ovn-bridge-datapath-type": "netdev",
         }
         ovs.vsctl("set", "Open_vSwitch", ".", *(f"external_ids:{name}={value}" for name, value in ids.items()))

@@ -167,7 +167,7 @@ impl Frame<'_> {
             }
             Offload { csum: self.partial(), gso: None }
         } else {
-            if matches!(self.tunnel, Some(OuterHeaders { v6: true, udp: true })) {
+            if matches!(self.tunnel, Some(OuterHeaders { sum: true, .. })) {
                 return self.write_completing(room, chunk);
             }
             let valid = unfinished.valid && accepts.csum && self.tunnel.is_none();
@@ -222,7 +222,7 @@ impl Frame<'_> {
             };
             self.head[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
         }
-        if let Some(outer @ OuterHeaders { v6: true, udp: true }) = self.tunnel {
+        if let Some(outer @ OuterHeaders { sum: true, .. }) = self.tunnel {
             let mut rest = payload;
             append(&mut rest, padding, summed);
             complete_outer(self.head, outer, rest, len);

@@ -139,7 +139,7 @@ fn complete(head: &mut [u8], frame: &Frame<'_>, len: usize, body: Sum) -> Option
     sum.add(&head[l4..]);
     append(&mut sum, body, head.len() - l4);
     head[l4 + 16..l4 + 18].copy_from_slice(&sum.finish().to_be_bytes());
-    if let Some(outer @ OuterHeaders { v6: true, udp: true }) = frame.tunnel {
+    if let Some(outer @ OuterHeaders { sum: true, .. }) = frame.tunnel {
         complete_outer(head, outer, body, head.len() + len);
     }
     Some(())

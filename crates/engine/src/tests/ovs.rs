@@ -205,24 +205,29 @@ fn offloads_are_passed_on_with_changed_fields() {
 
 #[test]
 fn a_large_send_is_segmented_behind_a_tunnels_headers() {
-    let headers = "eth 02:aa:00:00:00:01 > 02:bb:00:00:00:02 / ip4 192.0.2.1 > 192.0.2.2 df / udp 0 > 4789 nosum / vxlan 7";
-    let outer = model::ovs::Outer::new(&text::parse(headers).unwrap()).unwrap();
-    let actions =
-        vec![Action::PushVlan { service: false }, Action::Encap(outer), Action::Output(OVS_PORTS[1])];
-    let mut host = host_with(&[(1, all(), actions)]);
-    for _ in 0..2 {
-        let output =
-            host.run(OVS_PORTS[0], [unfinished(&UDP.replace("udp 1 > 2", "tcp 1 > 2 A"), Some(100))]);
-        let segments = &output[&OVS_PORTS[1]];
-        assert_eq!(segments.len(), 3);
-        for (frame, offload) in segments {
-            assert_eq!(*offload, Offload { csum: Csum::Unknown, gso: None });
-            let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
-            let tunnel = packet::tunnel(frame, &outer, frame.len()).unwrap().unwrap();
-            let inner = Headers::ethernet(frame, tunnel.inner_at, tunnel.inner_end).unwrap();
-            assert_eq!(tunnel.inner_end, frame.len());
-            assert_eq!(verify_l4(frame, &inner), L4Check::Right);
-            assert_eq!(inner.eth.unwrap().tags.len(), 1);
+    for sum in ["", " nosum"] {
+        let eth = "eth 02:aa:00:00:00:01 > 02:bb:00:00:00:02";
+        let headers = format!("{eth} / ip4 192.0.2.1 > 192.0.2.2 df / udp 0 > 4789{sum} / vxlan 7");
+        let outer = model::ovs::Outer::new(&text::parse(&headers).unwrap()).unwrap();
+        let actions =
+            vec![Action::PushVlan { service: false }, Action::Encap(outer), Action::Output(OVS_PORTS[1])];
+        let mut host = host_with(&[(1, all(), actions)]);
+        for _ in 0..2 {
+            let output =
+                host.run(OVS_PORTS[0], [unfinished(&UDP.replace("udp 1 > 2", "tcp 1 > 2 A"), Some(100))]);
+            let segments = &output[&OVS_PORTS[1]];
+            assert_eq!(segments.len(), 3);
+            for (frame, offload) in segments {
+                assert_eq!(*offload, Offload { csum: Csum::Unknown, gso: None });
+                let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
+                let right = verify_l4(frame, &outer) == L4Check::Right && frame[40..42] != [0, 0];
+                assert_eq!(right, sum.is_empty());
+                let tunnel = packet::tunnel(frame, &outer, frame.len()).unwrap().unwrap();
+                let inner = Headers::ethernet(frame, tunnel.inner_at, tunnel.inner_end).unwrap();
+                assert_eq!(tunnel.inner_end, frame.len());
+                assert_eq!(verify_l4(frame, &inner), L4Check::Right);
+                assert_eq!(inner.eth.unwrap().tags.len(), 1);
+            }
         }
     }
 }

@@ -174,10 +174,11 @@ fn output(rng: &mut Rng) -> Action {
 fn encap(rng: &mut Rng) -> Option<Outer> {
     let eth = "eth 02:aa:00:00:00:01 > 02:bb:00:00:00:02";
     let (v4, v6) = ("ip4 192.0.2.1 > 192.0.2.2 df", "ip6 2001:db8::1 > 2001:db8::2");
+    let sum = rng.one(&[" nosum", ""]);
     let text = match rng.below(5) {
-        0 => format!("{eth} / {v4} / udp 0 > 4789 nosum / vxlan 5001"),
+        0 => format!("{eth} / {v4} / udp 0 > 4789{sum} / vxlan 5001"),
         1 => format!("{eth} / {v6} / udp 0 > 4789 nosum / vxlan 5001"),
-        2 => format!("{eth} / {v4} tos 3 / udp 0 > 6081 nosum / hex 0240655800138900010280010a000001"),
+        2 => format!("{eth} / {v4} tos 3 / udp 0 > 6081{sum} / hex 0240655800138900010280010a000001"),
         3 => format!("{eth} / {v4} proto 47 / hex 2000655800000007"),
         _ => format!("{eth} / {v6} proto 47 / hex 00006558"),
     };

@@ -51,7 +51,7 @@ pub const MAX_OUTER: usize = 96;
 
 /// Tunnel headers as OVS makes them: Ethernet, IPv4 or IPv6, UDP or GRE and what follows, without what depends on the
 /// packet. IP lengths, the IPv4 checksum, UDP length and source port, the UDP checksum over IPv6 and the IPv6 flow
-/// label are completed per packet.
+/// label are completed per packet; so is the UDP checksum over IPv4 where OVS asks for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outer {
     bytes: Arc<[u8]>,
@@ -59,6 +59,8 @@ pub struct Outer {
     v6: bool,
     /// UDP; else GRE.
     udp: bool,
+    /// With a UDP checksum.
+    sum: bool,
 }
 
 /// Why headers can't be put in front of packets.
@@ -79,8 +81,8 @@ pub enum BadOuter {
     /// Neither UDP nor GRE.
     #[error("the outer protocol is neither UDP nor GRE")]
     Protocol,
-    /// A UDP checksum over IPv4, or one of GRE's.
-    #[error("the tunnel asks for a checksum of its payload")]
+    /// GRE's checksum.
+    #[error("the tunnel asks for GRE checksums")]
     Checksum,
     /// GRE sequence numbers.
     #[error("the tunnel asks for sequence numbers")]
@@ -122,12 +124,11 @@ impl Outer {
                 _ => return Err(BadOuter::NotIp),
             };
         let header = &bytes[l4..];
+        let mut sum = false;
         match protocol {
             proto::UDP => {
                 let udp: &[u8; proto::UDP_LEN] = header.first_chunk().ok_or(BadOuter::Short)?;
-                if !v6 && udp[6..] != [0, 0] {
-                    return Err(BadOuter::Checksum);
-                }
+                sum = v6 || udp[6..] != [0, 0];
             }
             proto::GRE => match *header.first_chunk::<{ proto::GRE_LEN }>().ok_or(BadOuter::Short)? {
                 [flags, ..] if flags & GRE_CHECKSUM != 0 => return Err(BadOuter::Checksum),
@@ -136,7 +137,7 @@ impl Outer {
             },
             _ => return Err(BadOuter::Protocol),
         }
-        Ok(Self { bytes: clean(bytes, v6, l4, protocol).into(), v6, udp: protocol == proto::UDP })
+        Ok(Self { bytes: clean(bytes, v6, l4, protocol).into(), v6, udp: protocol == proto::UDP, sum })
     }
 
     /// The headers, with zeros for all lengths, checksums but IPv4's, and what depends on the flow; the IPv4 checksum
@@ -156,6 +157,12 @@ impl Outer {
     #[must_use]
     pub const fn is_udp(&self) -> bool {
         self.udp
+    }
+
+    /// Whether the UDP checksum is to be made.
+    #[must_use]
+    pub const fn has_sum(&self) -> bool {
+        self.sum
     }
 
     /// Offset of the UDP or GRE header.

@@ -3,7 +3,7 @@
 use super::{Edits, Outer};
 use crate::{PacketView, VifId};
 use packet::{WriteError, checksum, entropy_port, proto};
-use std::net::Ipv6Addr;
+use std::net::IpAddr;
 
 /// A port to which a flow sends a packet, and how the packet is changed on its way there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,12 +85,24 @@ impl Wrap {
             let sum = checksum::sum(ip).finish();
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         }
-        if self.outer.is_v6() && self.outer.is_udp() {
-            let addr =
-                |at: usize| ip[at..].first_chunk::<16>().map_or(Ipv6Addr::UNSPECIFIED, |a| (*a).into());
-            let sum = checksum::l4(addr(8).into(), addr(24).into(), proto::UDP, datagram);
+        if self.outer.has_sum() {
+            let [src, dst] = addresses(ip).ok_or(WriteError::TooShort)?;
+            let sum = checksum::l4(src, dst, proto::UDP, datagram);
             datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         }
         Ok(())
+    }
+}
+
+/// Source and destination of an IP header without options.
+fn addresses(ip: &[u8]) -> Option<[IpAddr; 2]> {
+    if ip.len() == proto::IPV4_LEN {
+        let (pair, _) = ip[12..].as_chunks::<4>();
+        let &[src, dst] = pair else { return None };
+        Some([src.into(), dst.into()])
+    } else {
+        let (pair, _) = ip.get(8..)?.as_chunks::<16>();
+        let &[src, dst] = pair else { return None };
+        Some([src.into(), dst.into()])
     }
 }
