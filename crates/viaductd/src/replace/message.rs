@@ -79,7 +79,7 @@ pub enum Message {
     Store,
     /// With a listening socket of clients.
     Listener { name: String },
-    /// With what a port is opened with.
+    /// With what a port is opened with; several times for one that has more than fits a message.
     Port { name: String, device: String },
     /// That was all that is needed to prepare.
     Shared,

@@ -156,7 +156,7 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
             Message::Store => shared.store = one.next(),
             Message::Listener { name } => shared.listeners.extend(one.next().map(|socket| (name, socket))),
             Message::Port { name, device } => {
-                shared.ports.insert(name, (device, one.collect()));
+                shared.ports.entry(name).or_insert_with(|| (device, Vec::new())).1.extend(one);
             }
             Message::Shared => return Ok(shared),
             other => bail!("it says {other:?} while it shares"),

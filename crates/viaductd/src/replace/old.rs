@@ -12,6 +12,7 @@ use mem::Frozen;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
+use seqpacket::MOST_DESCRIPTORS;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +115,12 @@ impl Old {
         }
         for port in ports {
             let descriptors: Vec<_> = port.descriptors.iter().map(AsFd::as_fd).collect();
-            talk.say(&Message::Port { name: port.name, device: port.device }, &descriptors)?;
+            let message = Message::Port { name: port.name, device: port.device };
+            // A port without descriptors is told of, too.
+            talk.say(&message, descriptors.get(..MOST_DESCRIPTORS).unwrap_or(&descriptors))?;
+            for more in descriptors.chunks(MOST_DESCRIPTORS).skip(1) {
+                talk.say(&message, more)?;
+            }
         }
         for (device, programs) in self.core.verbs_in_use() {
             let text =

@@ -5,11 +5,13 @@ use super::attachment::Attachment;
 use super::bpf::Mode;
 use super::socket::{self, RxRings, TxRings, XdpSocket};
 use super::{Bound, Queue};
-use crate::opener::MAX_QUEUES;
 use mem::Frozen;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
+
+#[cfg(test)]
+mod tests;
 
 /// What the other process needs to know besides the descriptors.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -22,11 +24,6 @@ pub(super) struct State {
     several: bool,
     /// By queue: the numbers of frames for sending that are not in flight.
     free: Vec<Vec<u32>>,
-}
-
-/// Whether the descriptors of so many queues fit one message between processes.
-pub(super) const fn fits(queues: usize) -> bool {
-    2 * queues + 3 <= MAX_QUEUES
 }
 
 /// Copies of all descriptors: of each queue its socket and its frames; map and link of the program; what makes the

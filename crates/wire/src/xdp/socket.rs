@@ -20,10 +20,10 @@ const KEPT: usize = 256;
 pub(crate) const FITS: usize = CHUNK - KEPT;
 
 /// Frames for receiving: as many as entries in the fill and receive rings.
-const RX_FRAMES: u32 = 2048;
+pub(super) const RX_FRAMES: u32 = 2048;
 
 /// Frames for sending: as many as entries in the transmit and completion rings.
-const TX_FRAMES: u32 = 1024;
+pub(super) const TX_FRAMES: u32 = 1024;
 
 /// Bytes of all frames.
 const FRAMES: usize = (RX_FRAMES + TX_FRAMES) as usize * CHUNK;
@@ -92,16 +92,7 @@ impl XdpSocket {
 /// Binds a socket to queue `queue` of the interface `index`; all frames for receiving are with the kernel. `several`:
 /// packets may take several frames (since 6.6).
 pub(crate) fn open(xdp: XdpSocket, index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
-    let fd = xdp.socket.as_fd();
-    for (ring, size) in [
-        (libc::XDP_UMEM_FILL_RING, RX_FRAMES),
-        (libc::XDP_UMEM_COMPLETION_RING, TX_FRAMES),
-        (libc::XDP_RX_RING, RX_FRAMES),
-        (libc::XDP_TX_RING, TX_FRAMES),
-    ] {
-        set(fd, libc::SOL_XDP, ring, &(size as libc::c_int))?;
-    }
-
+    size_rings(&xdp.socket)?;
     let frames = (RX_FRAMES..RX_FRAMES + TX_FRAMES).map(|frame| u64::from(frame) * CHUNK as u64).collect();
     let (mut rx, tx) = map(xdp, several, frames)?;
     for frame in 0..RX_FRAMES {
@@ -110,6 +101,19 @@ pub(crate) fn open(xdp: XdpSocket, index: i32, queue: u32, several: bool) -> io:
     rx.fill.publish();
     bind(&rx.xsk.socket, index, queue, several)?;
     Ok((rx, tx))
+}
+
+/// Makes the rings of a socket.
+pub(super) fn size_rings(socket: &OwnedFd) -> io::Result<()> {
+    for (ring, size) in [
+        (libc::XDP_UMEM_FILL_RING, RX_FRAMES),
+        (libc::XDP_UMEM_COMPLETION_RING, TX_FRAMES),
+        (libc::XDP_RX_RING, RX_FRAMES),
+        (libc::XDP_TX_RING, TX_FRAMES),
+    ] {
+        set(socket.as_fd(), libc::SOL_XDP, ring, &(size as libc::c_int))?;
+    }
+    Ok(())
 }
 
 /// The rings of a bound socket, where another process left them; that process uses them no more. `free`: numbers of the
