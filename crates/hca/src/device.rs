@@ -27,6 +27,7 @@ use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::{Claim, Connection, Refusal, Stream, Uuid};
@@ -38,6 +39,9 @@ const BACKLOG: i32 = 64;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long the device accepts no applications after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often the device sees to the sizes of its windows' files.
+const BETWEEN_CUTS: Duration = Duration::from_secs(1);
+
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -101,6 +105,8 @@ struct Shared {
     boots: Mutex<()>,
     uplink: Uplink,
     manager: Arc<CmService>,
+    /// Whether there are windows.
+    has_windows: AtomicBool,
     stop: OwnedFd,
 }
 
@@ -142,6 +148,7 @@ impl Device {
             boots: Mutex::default(),
             uplink,
             manager,
+            has_windows: AtomicBool::new(false),
             stop,
         });
         let (served, accepting) = (shared.clone(), listener.clone());
@@ -174,6 +181,8 @@ impl Device {
         let uuid = |window: &Option<Arc<Window>>| window.as_ref().map(|window| window.uuid());
         let new = DeviceWindows { own, common };
         let old = shared.adapter.set_windows(new.clone());
+        shared.has_windows.store(new.own.is_some() || new.common.is_some(), Ordering::Relaxed);
+        shared.manager.inbox.wake();
         let door: Weak<dyn Door> = Arc::downgrade(&(shared.clone() as Arc<dyn Door>));
         shared.fabric.reception.set_door(uuid(&old.own), uuid(&new.own), &door)?;
         if old != new {
@@ -369,6 +378,21 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Cuts files of its windows that are too long, once that is `due`. Returns when it is the next time. It is done
+    /// here, because it may take long where much is to be cut: that delays only devices that have the window.
+    fn cut_windows(&self, due: &mut Duration) -> Option<Duration> {
+        if !self.has_windows.load(Ordering::Relaxed) {
+            return None;
+        }
+        let now = monotonic();
+        if now >= *due {
+            let windows = self.adapter.windows();
+            windows.own.iter().chain(&windows.common).for_each(|window| window.cut_excess());
+            *due = now + BETWEEN_CUTS;
+        }
+        Some(*due)
+    }
+
     /// The device's thread: accepts applications, delivers packets to their threads, and works for the connection
     /// manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
@@ -376,6 +400,7 @@ impl Shared {
         let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
         // The thread accepts no application before this time.
         let mut pause: Option<Duration> = None;
+        let mut cuts = Duration::ZERO;
         loop {
             delivery.turn(&mut downlink);
             inbox.take(&mut taken);
@@ -385,7 +410,7 @@ impl Shared {
             }
             inbox.settle(&mut taken);
             pause = pause.filter(|end| monotonic() < *end);
-            let deadline = cm.work().into_iter().chain(pause).min();
+            let deadline = cm.work().into_iter().chain(pause).chain(self.cut_windows(&mut cuts)).min();
             let waits = downlink.arm() | inbox.set_asleep(true);
             let limit = timeout(deadline, waits);
             let event = downlink.event_fd();

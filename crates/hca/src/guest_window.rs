@@ -21,6 +21,9 @@ use uverbs::{Memory, MemoryError, Nonce, PAGE, Part, Uuid, WindowHeader, WindowK
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: i64 = 0x9584_58f6;
 
+/// Bytes of the largest page that a file system may use where the file is longer than that.
+const HUGE_PAGE: u64 = 2 << 20;
+
 /// Most pieces of windows that one program has at a time.
 const PIECES: u32 = 1 << 16;
 
@@ -248,8 +251,8 @@ impl Window {
         let mut mapping = lock(&self.mapping);
         if mapping.fault.get().is_some() {
             let Self { kind, uuid, len, .. } = *self;
-            let (has, needs) = (fstat(&self.file)?.st_size.cast_unsigned(), DATA + len);
-            if has < needs {
+            let (has, needs) = (fstat(&self.file)?.st_size.cast_unsigned(), self.file_len());
+            if has != needs {
                 ftruncate(&self.file, needs)?;
             }
             self.faults.warn(&format_args!(
@@ -261,6 +264,30 @@ impl Window {
             *mapping = Arc::new(map(&self.file, len, &header)?);
         }
         Ok(mapping.clone())
+    }
+
+    /// Bytes of the file.
+    const fn file_len(&self) -> u64 {
+        DATA + self.len
+    }
+
+    /// Cuts off what somebody who may write the file made it longer by, and pages behind its end
+    /// (`FALLOC_FL_KEEP_SIZE`). They are nobody's, and take memory that other windows of the file system need. Where
+    /// the file is too short, [`Self::mapping`] sees to it.
+    pub fn cut_excess(&self) {
+        let Ok(stat) = fstat(&self.file) else { return };
+        let needs = self.file_len();
+        let (has, takes) = (stat.st_size.cast_unsigned(), 512 * stat.st_blocks.cast_unsigned());
+        // Its last page may be a huge one.
+        let is_large = has > needs || takes > needs.next_multiple_of(HUGE_PAGE);
+        if is_large && ftruncate(&self.file, has.min(needs)).is_ok() {
+            self.faults.warn(&format_args!(
+                "the file of the window of {} had {has} bytes and took {takes} of memory, though a window has {needs}, \
+                 and was cut: VMMs and containers that have it can take memory from other windows so, unless they have \
+                 a memory limit",
+                self.name
+            ));
+        }
     }
 
     /// Begins to count what a program has.
@@ -363,10 +390,12 @@ impl Window {
     }
 }
 
-/// Maps the data of a window, and writes its header.
+/// Maps the data of a window, and writes its header. The pages that the daemon itself writes are there from then on: a
+/// file system that others filled later can't make the window's programs end when a challenge is written.
 fn map(file: &OwnedFd, len: u64, header: &WindowHeader) -> Result<Mapping, MemoryError> {
     let fault = Arc::new(FaultWord::new());
     let memory = Memory::open_window(file, DATA, len)?.guarded(&fault)?;
+    memory.populate(0, FIRST)?;
     let _ = memory.write(0, &header.to_bytes());
     Ok(Mapping { memory: Arc::new(memory), fault })
 }

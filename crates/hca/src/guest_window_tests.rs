@@ -206,6 +206,100 @@ fn a_file_that_was_cut_ends_its_programs_and_can_be_mapped_again() {
     assert!(two.0.fault.get().is_none());
 }
 
+/// Bytes of memory that a file takes.
+fn taken(file: &std::fs::File) -> u64 {
+    512 * std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap())
+}
+
+#[test]
+fn pages_that_the_daemon_writes_are_there_beforehand() {
+    let (window, file) = window(WindowKind::Own);
+    assert!(taken(&file) >= FIRST, "{}", taken(&file));
+    // As well in a new mapping.
+    let old = Program::new(&window, "vm1");
+    file.set_len(0).unwrap();
+    assert!(old.0.memory.write(0, &[0]) && old.0.fault.get().is_some());
+    drop(Program::new(&window, "vm1"));
+    assert!(taken(&file) >= FIRST, "{}", taken(&file));
+}
+
+#[test]
+fn a_file_that_was_made_longer_is_cut() {
+    let (window, file) = window(WindowKind::Own);
+    let one = Program::new(&window, "vm1");
+    let pages = one.take(&window, PAGE).unwrap();
+    assert!(pages[0].first(8).unwrap().write(0, b"it stays"));
+    window.cut_excess();
+    assert!(file.metadata().unwrap().len() == DATA + LEN);
+    file.write_all_at(&[1; 1 << 20], DATA + LEN).unwrap();
+    window.cut_excess();
+    assert_eq!(file.metadata().unwrap().len(), DATA + LEN);
+    assert!(taken(&file) < 1 << 20 && one.0.fault.get().is_none());
+    let mut bytes = [0; 8];
+    assert!(pages[0].first(8).unwrap().read(0, &mut bytes) && bytes == *b"it stays");
+    // Pages behind its end do not show in its size.
+    fallocate(&file, FallocateFlags::KEEP_SIZE, DATA + LEN, 4 * LEN).unwrap();
+    assert!(file.metadata().unwrap().len() == DATA + LEN && taken(&file) > 4 * LEN);
+    window.cut_excess();
+    assert!(file.metadata().unwrap().len() == DATA + LEN && taken(&file) < 1 << 20);
+    assert!(pages[0].first(8).unwrap().read(0, &mut bytes) && bytes == *b"it stays");
+    // Where it was too short before, too.
+    file.set_len(0).unwrap();
+    assert!(one.0.memory.write(0, &[0]) && one.0.fault.get().is_some());
+    file.set_len(DATA + LEN + PAGE).unwrap();
+    assert!(window.mapping().unwrap().fault.get().is_none());
+    assert_eq!(file.metadata().unwrap().len(), DATA + LEN);
+    // One that is too short is left to the guard: programs that have what is gone must learn of it.
+    file.set_len(DATA + LEN - PAGE).unwrap();
+    window.cut_excess();
+    assert_eq!(file.metadata().unwrap().len(), DATA + LEN - PAGE);
+}
+
+/// A tmpfs of this many bytes that has no place; `None` if mounting is not permitted.
+fn file_system(bytes: u64) -> Option<OwnedFd> {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+    rustix::mount::fsconfig_set_string(&context, "size", bytes.to_string()).ok()?;
+    rustix::mount::fsconfig_create(&context).ok()?;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()
+}
+
+/// The window of one VMM fills the file system. Programs of another that are at work go on.
+#[test]
+fn a_full_file_system_takes_nothing_from_who_has_memory() {
+    // As an administrator only.
+    let Some(system) = file_system(4 * LEN) else { return eprintln!("mounting is not permitted here") };
+    let window = |name: &str| {
+        use rustix::fs::{Mode, OFlags, openat};
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = openat(&system, name, flags, Mode::RUSR | Mode::WUSR).unwrap();
+        ftruncate(&file, DATA + LEN).unwrap();
+        let other = std::fs::File::from(file.try_clone().unwrap());
+        Window::open(file, WindowKind::Own, UUID, name).map(|window| (window, other))
+    };
+    let ((victim, _), (hostile, file)) = (window("victim").unwrap(), window("hostile").unwrap());
+    let one = Program::new(&victim, "vm1");
+    let pages = one.take(&victim, PAGE).unwrap();
+    let full = |at: u64| file.write_all_at(&[1; PAGE as usize], DATA + LEN + at * PAGE).is_err();
+    assert!((0..4 * LEN / PAGE).any(full));
+    let challenges: Vec<_> = std::iter::from_fn(|| victim.challenge()).collect();
+    assert_eq!(challenges.len() as u64, CHALLENGES);
+    assert!(challenges.iter().all(|challenge| {
+        let mut nonce = [0; 32];
+        one.0.memory.read(challenge.offset() as usize, &mut nonce) && challenge.is_met_by(&nonce)
+    }));
+    assert!(pages[0].first(8).unwrap().write(0, b"it works") && !victim.is_new_boot(Uuid([1; 16])));
+    assert!(one.0.fault.get().is_none());
+    // What needs memory is refused.
+    assert!(matches!(one.take(&victim, PAGE), Err(NoPages::Host(PAGE))));
+    let said = window("late").unwrap_err().to_string();
+    assert!(said.contains("no memory is left") && said.contains("file system is full"), "{said}");
+    // It is there again soon.
+    hostile.cut_excess();
+    assert!(one.take(&victim, PAGE).is_ok() && window("late").is_ok());
+    assert!(one.0.fault.get().is_none());
+}
+
 #[test]
 fn challenges_are_in_the_window_and_different() {
     let (window, file) = window(WindowKind::Own);

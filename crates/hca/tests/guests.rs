@@ -421,3 +421,16 @@ fn a_container_that_cuts_the_common_window_harms_its_trust_alone() {
     // Their ends of what was cut.
     std::mem::forget((a, c, cqs));
 }
+
+#[test]
+fn a_machine_that_makes_its_window_longer_finds_it_cut() {
+    let host = Host::new();
+    let guest = host.guest(1, None);
+    let has = || rustix::fs::fstat(&guest.own.file).unwrap().st_size as u64;
+    let before = has();
+    // Nobody asks the device for anything meanwhile.
+    for more in [1, 1 << 20] {
+        rustix::fs::ftruncate(&guest.own.file, before + more).unwrap();
+        until(|| has() == before);
+    }
+}

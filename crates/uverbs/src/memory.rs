@@ -24,6 +24,11 @@ pub enum MemoryError {
     /// It is no whole pages of the window, or not all of them are there.
     #[error("shared memory: no whole pages inside of the window")]
     NoPart,
+    /// There is no memory for its pages.
+    #[error(
+        "shared memory: no memory is left for its pages (its file system is full, or a limit of memory is reached)"
+    )]
+    NoPages,
     /// The mapping can't be guarded.
     #[error("shared memory: {0}")]
     Unguarded(std::io::Error),
@@ -260,6 +265,8 @@ impl Memory {
         match done {
             // Kernels before Linux 5.14 provide pages when they are touched.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+            // An access would raise SIGBUS.
+            Err(rustix::io::Errno::FAULT | rustix::io::Errno::NOMEM) => Err(MemoryError::NoPages),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -62,8 +62,9 @@ pub struct OpenWindow {
 
 impl OpenWindow {
     /// Writes again what a guest's kernel and its library look for when they begin: programs may have written anything
-    /// there.
+    /// there, and the VMM may have made the file longer.
     pub fn renew(&self) {
+        self.window.cut_excess();
         if let Err(e) = write_beginning(&self.copy, &self.spec) {
             tracing::warn!("{e}");
         }
@@ -108,7 +109,11 @@ impl Windows {
         let place = Place { path: spec.path.clone(), owner, mode: spec.mode };
         let mut file = sockets.memory(&place)?;
         let (mut id, size) = identify(&file)?;
-        if let Some(open) = known.open.upgrade().filter(|open| open.file == id && size == spec.bytes) {
+        // Whoever made it longer keeps nobody out: this daemon knows how long it is to be.
+        let is_it =
+            |open: &Arc<OpenWindow>| open.file == id && open.spec.bytes == spec.bytes && size >= spec.bytes;
+        if let Some(open) = known.open.upgrade().filter(is_it) {
+            open.window.cut_excess();
             return Ok(open);
         }
         // Another size than this daemon gave it before: that is what was asked for.
@@ -199,6 +204,12 @@ fn write_beginning(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
     let lacking = |e| lacking(e, spec, fstatfs(file).is_ok_and(|of| of.f_type == HUGETLBFS));
     let memory = Memory::open_window(file, 0, BEGINNING).map_err(lacking)?;
     let memory = memory.guarded(&Arc::new(FaultWord::new())).map_err(lacking)?;
+    for (at, len) in [(dax::AT, dax::LEN), (window::DATA as usize, WindowHeader::BYTES)] {
+        let start = at as u64 / uverbs::PAGE * uverbs::PAGE;
+        memory
+            .populate(start, ((at + len) as u64 - start).next_multiple_of(uverbs::PAGE))
+            .map_err(lacking)?;
+    }
     let _ = memory.write(dax::AT, &dax::block(uuid.0, spec.bytes, window::DATA));
     let _ = memory.write(window::DATA as usize, &header.to_bytes());
     Ok(())
@@ -358,6 +369,17 @@ mod tests {
         again.renew();
         heap.set_len(16 * MIB).unwrap();
         again.renew();
+        // Nor does the VMM take memory from others by a longer file, or keep itself out.
+        for reopens in [false, true] {
+            heap.set_len(17 * MIB).unwrap();
+            if reopens {
+                let same = windows.open(&spec, None, &sockets::Here).unwrap();
+                assert!(Arc::ptr_eq(&again.window, &same.window));
+            } else {
+                again.renew();
+            }
+            assert_eq!(heap.metadata().unwrap().len(), 16 * MIB);
+        }
         // Two devices have the same window.
         let other = windows.open(&spec, None, &sockets::Here).unwrap();
         assert!(Arc::ptr_eq(&again.window, &other.window));
