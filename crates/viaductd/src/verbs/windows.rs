@@ -228,10 +228,17 @@ fn map(file: OwnedFd, spec: &WindowSpec) -> Result<Arc<Window>, AnyError> {
     let (kind, name) = owner(spec);
     let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
     let uuid = uuid(&file, spec)?;
-    Window::open(file, kind, uuid, name).map_err(|e| match e {
+    let open = Window::open(file, kind, uuid, name).map_err(|e| match e {
         WindowError::Memory(e) => lacking(e, spec, is_huge),
         source => Problem::Window { path: spec.path.clone(), source }.into(),
-    })
+    })?;
+    // The VMM may have changed the size after it was looked at.
+    let has = window::DATA + window::FIRST + open.describe().len;
+    if has == spec.bytes {
+        Ok(open)
+    } else {
+        Err(Problem::Size { path: spec.path.clone(), has, wanted: spec.bytes }.into())
+    }
 }
 
 fn lacking(source: MemoryError, spec: &WindowSpec, is_huge: bool) -> AnyError {
@@ -398,6 +405,21 @@ mod tests {
         let said = Windows::default().open(&small, None, &sockets::Here).unwrap_err().to_string();
         assert!(said.contains("has 33554432 bytes, and `window_mb` says 16777216"), "{said}");
         assert_eq!(self::inode(&large), inode);
+    }
+
+    /// The file is made longer between the look at its size and its mapping.
+    #[test]
+    fn a_window_never_has_more_than_was_asked_for() {
+        let dir = run_dir();
+        let spec = spec(dir.path(), 16);
+        let file = std::fs::File::create_new(&spec.path).unwrap();
+        let open = |mb: u64| {
+            file.set_len(mb * MIB).unwrap();
+            let ours = std::fs::File::options().read(true).write(true).open(&spec.path).unwrap();
+            map(ours.into(), &spec).map(drop).map_err(|e| e.to_string())
+        };
+        assert!(open(16).is_ok());
+        assert!(open(17).unwrap_err().contains("has 17825792 bytes, and `window_mb` says 16777216"));
     }
 
     #[test]
