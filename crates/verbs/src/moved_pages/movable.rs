@@ -85,21 +85,25 @@ fn is_private_memory(mapping: &Mapping) -> bool {
 /// Whether this thread itself writes there while the pages move.
 fn overlaps_thread(start: usize, len: usize) -> bool {
     let end = start + len;
+    let overlaps = |from: usize, to: usize| from < end && to > start;
     // SAFETY: attributes of this thread, which are initialised by the call if it succeeds, and then destroyed.
     unsafe {
         let this = libc::pthread_self();
         let pointer = this as usize;
-        if pointer.saturating_sub(OF_THREAD) < end && pointer.saturating_add(OF_THREAD) > start {
-            return true;
-        }
-        let mut attributes = std::mem::MaybeUninit::uninit();
-        if libc::pthread_getattr_np(this, attributes.as_mut_ptr()) != 0 {
-            return false;
-        }
         let (mut stack, mut size) = (std::ptr::null_mut(), 0);
-        let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut stack, &mut size);
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        got == 0 && stack.addr() < end && stack.addr() + size > start
+        let mut attributes = std::mem::MaybeUninit::uninit();
+        if libc::pthread_getattr_np(this, attributes.as_mut_ptr()) == 0 {
+            let got = libc::pthread_attr_getstack(attributes.as_ptr(), &mut stack, &mut size);
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            if got != 0 {
+                size = 0;
+            }
+        }
+        let (from, to) = (stack.addr(), stack.addr() + size);
+        // glibc has the storage of all threads but the first in their stacks, with other memory right behind it.
+        let is_within = (from..to).contains(&pointer);
+        let around = (pointer.saturating_sub(OF_THREAD), pointer.saturating_add(OF_THREAD));
+        overlaps(from, to) || !is_within && overlaps(around.0, around.1)
     }
 }
 
@@ -124,6 +128,32 @@ mod tests {
         assert_eq!(of(&on_stack), Err(Obstacle::OfThread));
         assert_eq!(OWN.with(of), Err(Obstacle::OfThread));
         assert_eq!(check(of::<u8> as *const () as usize / PAGE * PAGE, PAGE), Err(Obstacle::NotPrivate));
+    }
+
+    #[test]
+    fn memory_right_behind_a_stack_moves() {
+        const LEN: usize = 1 << 20;
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory: a stack, and what is behind it.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), LEN + PAGE, access, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        extern "C" fn look(start: *mut libc::c_void) -> *mut libc::c_void {
+            let start = start.addr();
+            let found = (check(start + LEN - PAGE, PAGE), check(start + LEN, PAGE));
+            Box::into_raw(Box::new(found)).cast()
+        }
+        // SAFETY: a thread on that stack, which ends before the memory goes; it returns a box.
+        let found = unsafe {
+            let (mut attributes, mut thread, mut found) =
+                (std::mem::zeroed(), std::mem::zeroed(), std::ptr::null_mut());
+            assert_eq!(libc::pthread_attr_init(&mut attributes), 0);
+            assert_eq!(libc::pthread_attr_setstack(&mut attributes, start, LEN), 0);
+            assert_eq!(libc::pthread_create(&mut thread, &attributes, look, start), 0);
+            assert_eq!(libc::pthread_join(thread, &mut found), 0);
+            libc::munmap(start, LEN + PAGE);
+            *Box::from_raw(found.cast::<(Result<(), Obstacle>, Result<(), Obstacle>)>())
+        };
+        assert_eq!(found, (Err(Obstacle::OfThread), Ok(())));
     }
 
     #[test]
