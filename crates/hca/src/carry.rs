@@ -200,7 +200,7 @@ impl Callbacks<'_> {
         }
         let inbox = if to.is_some() { &found } else { &endpoint.peer.inbox };
         let packet = Packet { qpn, header: path.header, is_local: true, bytes };
-        if inbox.as_ref().is_some_and(|inbox| !inbox.put(packet, spare)) {
+        if inbox.as_ref().is_some_and(|inbox| !inbox.put_or_handle(packet, spare)) {
             counters.add(Counter::SendError, 1);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The thread of an application. It handles the application's requests, runs the transport of its queue pairs, and is
-//! the only thread that touches the application's memory, since a page of that may never arrive.
+//! the only thread that touches the application's memory, since a page of that may never arrive. Pages of windows are
+//! there, so others may stand in for it (`seat`).
 
 mod control;
 mod create;
@@ -8,6 +9,7 @@ mod destroy;
 mod memory;
 mod multicast;
 mod query;
+mod seat;
 mod sharing;
 
 use crate::adapter::Adapter;
@@ -38,9 +40,10 @@ use crate::who::Who;
 use deferred::Deferred;
 use ringport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use seat::{Pace, Sleep};
 use sharing::PendingAnswer;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
@@ -97,6 +100,8 @@ impl AttachError {
 /// What a client's thread starts with.
 pub(crate) struct NewClient {
     pub connection: Connection,
+    /// The connection's.
+    pub socket: Arc<OwnedFd>,
     pub notifiers: Notifiers,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
@@ -124,8 +129,12 @@ pub(crate) struct Client {
     /// Which queue pair has which doorbell.
     pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
+    /// What came out of its inbox.
+    taken: Arrivals<Question>,
     ready: VecDeque<Qpn>,
     timers: BTreeSet<(Duration, Qpn)>,
+    /// Until when its thread sleeps.
+    sleeps_until: Duration,
     /// The request to share memory that a peer has not answered yet.
     pub(crate) awaited: Option<PendingAnswer>,
     /// The request that waits until peers have finished.
@@ -153,7 +162,10 @@ impl NewClient {
         adapter.threads.join();
         nice.follow(&adapter.threads);
         match self.welcome().and_then(|()| self.greet()) {
-            Ok(Some(greeted)) => self.client(greeted, nice).run(),
+            Ok(Some(greeted)) => {
+                let socket = self.socket.clone();
+                seat::run(self.client(greeted, nice), &socket);
+            }
             Ok(None) => {
                 self.manager.cm.serve((&mut self.connection, &self.notifiers), self.who.pid(), || {
                     nice.follow(&adapter.threads);
@@ -240,8 +252,10 @@ impl NewClient {
             qps: HashMap::new(),
             bells: Bells::default(),
             doorbells,
+            taken: Arrivals::default(),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
+            sleeps_until: Duration::ZERO,
             awaited: None,
             deferred: None,
             process: None,
@@ -257,17 +271,13 @@ impl NewClient {
 }
 
 impl Client {
-    fn run(mut self) {
-        tracing::debug!(who = ?self.who, "verbs: an application connected");
-        let spare = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= ENOUGH_CPUS);
-        let spin = if spare { SPIN } else { Duration::ZERO };
-        let mut taken = Arrivals::default();
-        let (mut rounds, mut busy_at) = (0_u32, monotonic());
+    /// Works until there is nothing to do, and the thread is to sleep. `None`: the application is gone, or is given up.
+    fn work_until_idle(&mut self, pace: &mut Pace) -> Option<Sleep> {
         loop {
             let now = monotonic();
-            let mut busy = self.take_packets(&mut taken, now);
-            if taken.questions.drain(..).any(|question| self.answer(question)) {
-                break;
+            let mut busy = self.take_packets(now);
+            if std::mem::take(&mut self.taken.questions).into_iter().any(|question| self.answer(question)) {
+                return None;
             }
             busy |= self.hear_doorbells();
             busy |= self.work(now);
@@ -277,7 +287,7 @@ impl Client {
                 let _ = self.give_up().map(|reply| self.reply(reply));
             }
             if self.is_unsharing() && self.continue_request().is_err() {
-                break;
+                return None;
             }
             if self.context.source.is_faulty() {
                 tracing::debug!(
@@ -285,38 +295,42 @@ impl Client {
                     "verbs: memory that an application shared went away; it is given up"
                 );
                 self.context.source.mend();
-                break;
+                return None;
             }
-            rounds = rounds.wrapping_add(1);
+            pace.rounds = pace.rounds.wrapping_add(1);
             if busy {
-                busy_at = now;
-                if !rounds.is_multiple_of(ROUNDS) {
+                pace.busy_at = now;
+                if !pace.rounds.is_multiple_of(ROUNDS) {
                     continue;
                 }
-            } else if now.saturating_sub(busy_at) < spin {
+            } else if now.saturating_sub(pace.busy_at) < pace.spin {
                 std::hint::spin_loop();
-                if !rounds.is_multiple_of(ROUNDS) {
+                if !pace.rounds.is_multiple_of(ROUNDS) {
                     continue;
                 }
             }
-            let may_sleep = !busy && now.saturating_sub(busy_at) >= spin;
             self.nice.follow(&self.context.adapter.threads);
-            self.context.inbox.settle(&mut taken);
-            if self.wait(may_sleep).is_err() {
-                break;
+            self.context.inbox.settle(&mut self.taken);
+            if !busy && now.saturating_sub(pace.busy_at) >= pace.spin {
+                return Some(self.fall_asleep());
+            }
+            self.context.flush_events();
+            match self.look() {
+                Ok(false) => {}
+                Ok(true) if self.hear_request().is_ok() => {}
+                _ => return None,
             }
         }
-        self.leave();
     }
 
     /// Passes packets to their queue pairs. Returns whether there were any.
-    fn take_packets(&mut self, taken: &mut Arrivals<Question>, now: Duration) -> bool {
-        if taken.packets.is_empty() {
-            self.context.inbox.take(taken);
+    fn take_packets(&mut self, now: Duration) -> bool {
+        if self.taken.packets.is_empty() {
+            self.context.inbox.take(&mut self.taken);
         }
-        let count = taken.packets.len().min(PACKETS);
+        let count = self.taken.packets.len().min(PACKETS);
         for _ in 0..count {
-            let Some(packet) = taken.packets.pop_front() else { break };
+            let Some(packet) = self.taken.packets.pop_front() else { break };
             point(Point::PacketTaken);
             match self.qps.get_mut(&packet.qpn) {
                 Some(qp) => {
@@ -325,7 +339,7 @@ impl Client {
                 }
                 None => self.context.counters.add(Counter::UnknownQp, 1),
             }
-            taken.give_back(packet);
+            self.taken.give_back(packet);
         }
         count > 0
     }
@@ -387,58 +401,51 @@ impl Client {
         }
     }
 
-    /// Waits for work if there is none (`may_sleep`), then takes a request from the control socket.
-    fn wait(&mut self, may_sleep: bool) -> Result<(), SocketError> {
+    /// Prepares for sleep, unless there is work again.
+    fn fall_asleep(&mut self) -> Sleep {
         let events_wait = self.context.flush_events();
-        let mut timeout = Duration::ZERO;
-        let mut asleep = false;
-        if may_sleep {
-            self.doorbells.set_asleep(true);
-            let has_packets = self.context.inbox.set_asleep(true);
-            let rung = self.hear_doorbells();
-            asleep = !has_packets && !rung;
-            if asleep {
-                timeout = self.patience(events_wait);
-            }
-        }
-        let readable = self.poll(timeout)?;
-        if may_sleep {
-            self.doorbells.set_asleep(false);
-            self.context.inbox.set_asleep(false);
-            if asleep {
-                self.context.inbox.drain();
-            }
-        }
-        if readable { self.hear_request() } else { Ok(()) }
+        self.doorbells.set_asleep(true);
+        let has_packets = self.context.inbox.set_asleep(true);
+        let rung = self.hear_doorbells();
+        let now = monotonic();
+        let is_idle = !has_packets && !rung;
+        self.sleeps_until = if is_idle { self.deadline(now, events_wait) } else { now };
+        let timeout = (self.sleeps_until != Duration::MAX).then(|| self.sleeps_until.saturating_sub(now));
+        Sleep { awaits: self.requests(), timeout, is_idle }
     }
 
-    /// How long the thread may sleep.
-    fn patience(&self, events_wait: bool) -> Duration {
-        let now = monotonic();
-        let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
-        let answer = self.awaited.as_ref().map(|awaited| awaited.until.saturating_sub(now));
-        let events = events_wait.then_some(EVENT_PATIENCE);
-        let parting = self.is_unsharing().then_some(AGAIN);
+    /// After sleep.
+    fn wake_up(&mut self, sleep: &Sleep) {
+        self.doorbells.set_asleep(false);
+        self.context.inbox.set_asleep(false);
+        if sleep.is_idle {
+            self.context.inbox.drain();
+        }
+    }
+
+    /// Until when the thread may sleep; `Duration::MAX`: until it is woken.
+    fn deadline(&self, now: Duration, events_wait: bool) -> Duration {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let answer = self.awaited.as_ref().map(|awaited| awaited.until);
+        let events = events_wait.then_some(now + EVENT_PATIENCE);
+        let parting = self.is_unsharing().then_some(now + AGAIN);
         timer.into_iter().chain(events).chain(answer).chain(parting).min().unwrap_or(Duration::MAX)
     }
 
-    /// Waits for a request or a wake-up, no longer than `timeout`. Returns whether there is a request.
-    fn poll(&self, timeout: Duration) -> Result<bool, SocketError> {
-        let wake = self.context.inbox.event().as_fd();
-        // Requests are handled one after the other: a waiting request keeps later ones in the socket. The poll still
-        // reports the end of the connection.
-        let requests = match self.deferred {
+    /// For what of the connection to wait. Requests are handled one after the other: a waiting request keeps later ones
+    /// in the socket. The end of the connection is reported anyway.
+    fn requests(&self) -> PollFlags {
+        match self.deferred {
             Some(_) => PollFlags::empty(),
             None if self.connection.has_unsent() => PollFlags::OUT,
             None => PollFlags::IN,
-        };
-        let mut wanted = [
-            PollFd::from_borrowed_fd(self.connection.as_fd(), requests),
-            PollFd::from_borrowed_fd(wake, PollFlags::IN),
-        ];
-        let limit = (timeout != Duration::MAX)
-            .then(|| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() });
-        match poll(&mut wanted, limit.as_ref()) {
+        }
+    }
+
+    /// Whether there is a request.
+    fn look(&self) -> Result<bool, SocketError> {
+        let mut wanted = [PollFd::from_borrowed_fd(self.connection.as_fd(), self.requests())];
+        match poll(&mut wanted, Some(&Timespec::default())) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!wanted[0].revents().is_empty()),
             Err(errno) => Err(errno.into()),
         }

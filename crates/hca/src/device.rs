@@ -477,6 +477,7 @@ impl Shared {
         }
         let new_client = NewClient {
             connection,
+            socket: socket.clone(),
             notifiers,
             adapter: self.adapter.clone(),
             fabric: self.fabric.clone(),

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost if the device has no room for
 /// more bytes.
@@ -85,6 +85,12 @@ impl Drop for Room {
     }
 }
 
+/// Works for a thread that sleeps, in place of it.
+pub(crate) trait Substitute: std::fmt::Debug + Send + Sync {
+    /// Handles the packets in the inbox. False if the thread itself must do that.
+    fn handle_packets(&self) -> bool;
+}
+
 #[derive(Debug)]
 struct Waiting<Q> {
     packets: VecDeque<Packet>,
@@ -93,6 +99,20 @@ struct Waiting<Q> {
     room: Room,
     /// Whether the thread reads its inbox.
     is_open: bool,
+}
+
+impl<Q> Waiting<Q> {
+    /// Gives what waits for the buffers of earlier packets.
+    fn exchange(&mut self, taken: &mut Arrivals<Q>) {
+        std::mem::swap(&mut self.packets, &mut taken.packets);
+        std::mem::swap(&mut self.questions, &mut taken.questions);
+        let room = SPARES.saturating_sub(self.spares.len());
+        for spare in taken.used.drain(room.min(taken.used.len())..) {
+            taken.gone += spare.capacity();
+        }
+        self.spares.append(&mut taken.used);
+        self.room.release(std::mem::take(&mut taken.gone));
+    }
 }
 
 /// What a thread has taken out of its inbox.
@@ -139,6 +159,7 @@ pub(crate) struct Inbox<Q> {
     events: OwnedFd,
     /// By this, an application in a virtual machine wakes the thread.
     stream: OnceLock<Arc<OwnedFd>>,
+    substitute: OnceLock<Weak<dyn Substitute>>,
 }
 
 impl<Q: Ask> Inbox<Q> {
@@ -153,6 +174,7 @@ impl<Q: Ask> Inbox<Q> {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             stream: OnceLock::new(),
+            substitute: OnceLock::new(),
         };
         inbox.watch(inbox.wake.as_fd())?;
         Ok(inbox)
@@ -213,6 +235,25 @@ impl<Q: Ask> Inbox<Q> {
         taken
     }
 
+    /// Names who works for the thread while it sleeps.
+    pub fn set_substitute(&self, substitute: Weak<dyn Substitute>) {
+        // An inbox has one thread.
+        let _ = self.substitute.set(substitute);
+    }
+
+    /// The same as [`Self::put`]; if the thread sleeps, its substitute handles the packet at once, on this thread. The
+    /// caller must hold nothing for which others wait.
+    pub fn put_or_handle(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
+        let taken = self.put_quietly(packet, spare);
+        if taken && self.must_wake() {
+            let substitute = self.substitute.get().and_then(Weak::upgrade);
+            if !substitute.is_some_and(|substitute| substitute.handle_packets()) {
+                self.wake();
+            }
+        }
+        taken
+    }
+
     /// Puts a packet into the inbox without waking the thread. The caller calls [`Self::announce`] later.
     pub fn put_quietly(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let mut waiting = self.lock();
@@ -258,11 +299,22 @@ impl<Q: Ask> Inbox<Q> {
 
     /// Wakes the thread, if it sleeps, to handle what was put into the inbox.
     pub fn announce(&self) {
-        self.any.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
-        if self.asleep.swap(false, Ordering::Relaxed) {
+        if self.must_wake() {
             self.wake();
         }
+    }
+
+    /// Notes that something is in the inbox. Returns whether the thread sleeps; the caller then wakes it.
+    fn must_wake(&self) -> bool {
+        self.any.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.asleep.swap(false, Ordering::Relaxed)
+    }
+
+    /// Called by a substitute that found something in the inbox after it said that the thread sleeps: whether nobody
+    /// else has seen that, so that it must go on.
+    pub fn must_go_on(&self) -> bool {
+        self.asleep.swap(false, Ordering::Relaxed)
     }
 
     /// Wakes the thread, or keeps it from sleeping the next time.
@@ -273,16 +325,21 @@ impl<Q: Ask> Inbox<Q> {
     /// Called by the thread: takes everything out of the inbox, and returns the buffers of earlier packets.
     pub fn take(&self, taken: &mut Arrivals<Q>) {
         if self.any.swap(false, Ordering::Acquire) {
-            let mut waiting = self.lock();
-            std::mem::swap(&mut waiting.packets, &mut taken.packets);
-            std::mem::swap(&mut waiting.questions, &mut taken.questions);
-            let room = SPARES.saturating_sub(waiting.spares.len());
-            for spare in taken.used.drain(room.min(taken.used.len())..) {
-                taken.gone += spare.capacity();
-            }
-            waiting.spares.append(&mut taken.used);
-            waiting.room.release(std::mem::take(&mut taken.gone));
+            self.lock().exchange(taken);
         }
+    }
+
+    /// Called by a substitute: takes packets out of the inbox. False if there are questions, which only the thread itself
+    /// answers; then everything stays.
+    pub fn take_packets(&self, taken: &mut Arrivals<Q>) -> bool {
+        let mut waiting = self.lock();
+        if !waiting.questions.is_empty() {
+            return false;
+        }
+        if self.any.swap(false, Ordering::Acquire) {
+            waiting.exchange(taken);
+        }
+        true
     }
 
     /// Called by the idle thread: returns the room of handled packets.
@@ -369,5 +426,51 @@ mod tests {
         assert!(fill(&inboxes[0], LEN) > 30 << 20);
         inboxes.iter().for_each(Inbox::close);
         assert!(budget.take_packets(0, 64 << 20), "all is given back");
+    }
+
+    /// Says what it was told to say, and counts how often it was asked.
+    #[derive(Debug)]
+    struct Answers(bool, std::sync::atomic::AtomicU32);
+
+    impl Substitute for Answers {
+        fn handle_packets(&self) -> bool {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0
+        }
+    }
+
+    #[test]
+    fn whose_thread_sleeps_has_a_substitute_who_may_wake_it() {
+        for does_it in [true, false] {
+            let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0));
+            let inbox = Inbox::<Never>::new(budget).unwrap();
+            inbox.open();
+            let answers: Arc<Answers> = Arc::new(Answers(does_it, 0.into()));
+            let substitute: Weak<Answers> = Arc::downgrade(&answers);
+            inbox.set_substitute(substitute);
+            let is_woken = || {
+                let mut events = [const { MaybeUninit::uninit() }; 1];
+                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                !epoll::wait(&inbox.events, &mut events, Some(&now)).unwrap().0.is_empty()
+            };
+            let put = || assert!(inbox.put_or_handle(packet(1), &mut Vec::new()));
+            // While the thread is awake, nobody is asked, and nobody woken.
+            put();
+            assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (0, false));
+            assert!(inbox.set_asleep(true));
+            put();
+            assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (1, !does_it));
+            // Once is enough until it sleeps again.
+            put();
+            assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (1, false));
+            // What came while somebody else was at it, who saw it: that one must not go on.
+            inbox.set_asleep(true);
+            assert!(inbox.must_go_on() && !inbox.must_go_on());
+            // A substitute that is gone wakes it, too.
+            drop(answers);
+            inbox.set_asleep(true);
+            put();
+            assert!(is_woken());
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the sockets on which applications ask for protection domains, memory regions, completion queues and queue
 //! pairs; one thread for each application, which runs the transport (`rdma`) of its queue pairs and is the only one
-//! that touches its memory; the way of packets from one to another on this host.
+//! that touches its memory, unless that is of windows (`client/seat.rs`); the way of packets from one to another on this
+//! host.
 //!
 //! Must not know: how packets travel between hosts, and what rules there are. It asks those by addresses ([`Rules`]).
 //!
