@@ -210,7 +210,7 @@ class VerbsBandwidth(VerbsPoint):
         return {"gbps": perftest(device, "ib_write_bw", "-s", size, "-D", 1)[size].gbps}
 
 
-WINDOWS = ["verbs-regions", "verbs-common", "verbs-own"]
+WINDOWS = ["verbs-regions", "verbs-common", "verbs-own", "verbs-copy"]
 # Messages of a latency that the daemon copies.
 COPIED = 10_000
 
@@ -220,8 +220,9 @@ class VerbsWindows(VerbsPoint):
     name = "verbs-windows"
     title = "Verbs by windows, as in virtual machines: latency of 8 bytes"
     about = (
-        "Programs on this machine that map windows as those in two virtual machines do, beside those that share "
-        "regions in files: half a round trip of ib_send_lat and ib_write_lat, all of it of ib_read_lat."
+        "Programs on this machine that map windows as those in two virtual machines do, beside those of containers, "
+        "which share regions in files or have the daemon copy: half a round trip of ib_send_lat and ib_write_lat, all "
+        "of it of ib_read_lat."
     )
     metric = "latency"
 
@@ -230,10 +231,11 @@ class VerbsWindows(VerbsPoint):
             yield Case({"operation": operation}, WINDOWS)
 
     def metrics(self, session, device, key):
-        messages = COPIED if device.name == "verbs-own" else 10 * COPIED
+        is_copied = device.name in ("verbs-own", "verbs-copy")
+        messages = COPIED if is_copied else 10 * COPIED
         options = ["-s", LEAST, "-n", int(messages * session.case.seconds)]
         measure = lambda: perftest(device, f"ib_{key['operation']}_lat", *options)[LEAST].latency  # noqa: E731
-        return {"latency": measure()} if device.name == "verbs-own" else beside_cache_line(session, measure)
+        return {"latency": measure()} if is_copied else beside_cache_line(session, measure)
 
 
 @point
