@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import machine
 from ..process import Failed
 from .base import Counters
-from .ovs import MODES, OvsDpdk
+from .ovs import FLOW_LIMIT, MODES, OvsDpdk
 from .viaduct import Viaduct, _table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,16 @@ class Controller(OvsDpdk):
         """How many flows Viaduct has taken."""
         found = re.search(r"offloaded flows : (\d+)", self._appctl("upcall/show"))
         return int(found[1]) if found else 0
+
+    def purge(self):
+        """Takes all flows away."""
+        self._appctl("revalidator/purge")
+        self.daemon.wait_until(lambda: self.offloaded() == 0, "end of all flows")
+
+    def raise_limit(self):
+        """Of flows: OVS lowers it by itself, because it takes the time while it was paused for overload."""
+        self._appctl("revalidator/wait")
+        self._appctl("upcall/set-flow-limit", FLOW_LIMIT)
 
     def processor_seconds(self):
         """What all threads of ovs-vswitchd have used."""
