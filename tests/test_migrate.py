@@ -178,3 +178,36 @@ def test_connections_go_with_a_vm(lab):
     state.write_bytes(state.read_bytes()[:-3])
     refused = hosts["b"].call("guest", "import", "a1", state, check=False)
     assert refused.returncode == 1 and "its end is missing" in refused.stderr
+
+
+def test_a_vm_whose_verbs_device_is_used_moves_by_choice(lab):
+    """Who takes the device from the guest has its programs told, and the guest moves; it has one again at the other end."""
+    for name in ("a", "b"):
+        lab.plug(name)
+    there = {"a1": vhost("a1", standby=True), "b1": tap("b1")}
+    hosts = {"a": lab.host(bridged("a", {"a1": vhost("a1", rdma="a1")})), "b": lab.host(bridged("b", there))}
+    vm, b1 = lab.vm(hosts["a"], "a1", memory=MEMORY), lab.container(hosts["b"], "b1")
+    watching = lab.verbs(hosts["a"], "a1").start(["stdbuf", "-oL", "ibv_asyncwatch"])
+    vm.boot()
+    b1.expect_ping(VM.address)
+    eventually(lambda: "async" in watching.text(), "a program uses the device")
+    refused = hosts["a"].call("guest", "export", "a1", check=False)
+    assert refused.returncode == 1 and "use the verbs device" in refused.stderr, refused
+
+    moves = hosts["a"].config.copy()
+    moves.entry("guest", "a1").update(standby=True)
+    del moves.entry("guest", "a1")["rdma"]
+    hosts["a"].apply(moves)
+    eventually(lambda: "IBV_EVENT_DEVICE_FATAL" in watching.text(), "the program is told")
+    b1.expect_ping(VM.address)
+    moved, _ = lab.migrate(vm, hosts["b"])
+    assert [is_here(hosts[name]) for name in ("a", "b")] == [False, True]
+    b1.expect_ping(VM.address)
+
+    arrived = hosts["b"].config.copy()
+    arrived.entry("guest", "a1").update(rdma="a1")
+    del arrived.entry("guest", "a1")["standby"]
+    hosts["b"].apply(arrived)
+    assert moved.reaches(B1.address)
+    again = lab.verbs(hosts["b"], "a1").start(["ibv_devinfo"])
+    eventually(lambda: "PORT_ACTIVE" in again.text(), "the guest has a device again")
