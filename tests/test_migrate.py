@@ -181,7 +181,7 @@ def test_connections_go_with_a_vm(lab):
 
 
 def test_a_vm_whose_verbs_device_is_used_moves_by_choice(lab):
-    """Who takes the device from the guest has its programs told, and the guest moves; it has one again at the other end."""
+    """`apply` takes the device from the guest, which tells its programs; then the guest moves, and gets one there."""
     for name in ("a", "b"):
         lab.plug(name)
     there = {"a1": vhost("a1", standby=True), "b1": tap("b1")}

@@ -141,7 +141,8 @@ within idle
 def test_a_job_has_the_window_and_socket_of_a_machine_while_it_runs(cluster):
     host, script = cluster
     shown = script("""
-job --ntasks=1 --constraint=viaduct-vm bash -c 'cd /run/viaduct; id -un; stat -c "%U %s" rdma/vm/job2000000; stat -c %F job2000000.sock
+job --ntasks=1 --constraint=viaduct-vm bash -c 'cd /run/viaduct; id -un
+  stat -c "%U %s" rdma/vm/job2000000; stat -c %F job2000000.sock
   [ -w rdma/vm/job2000000 ] && echo writable'
 within idle
 """)

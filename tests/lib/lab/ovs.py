@@ -112,7 +112,8 @@ class Ovs:
 
     def _run(self, program, *words):
         environment = ["env", f"OVS_RUNDIR={self.directory}", f"RUNTIME_DIRECTORY={self.directory}"]
-        command = [*SYSTEM, *environment, program, *words, "--no-chdir", f"--pidfile={self.directory}/{len(self.programs)}.pid"]
+        pidfile = f"--pidfile={self.directory}/{len(self.programs)}.pid"
+        command = [*SYSTEM, *environment, program, *words, "--no-chdir", pidfile]
         log = self.directory / f"program-{len(self.programs)}.log"
         self.programs.append(Background(self.namespace.words(command), log))
 
@@ -151,7 +152,7 @@ class OvsPeer(Ovs):
 
 @functools.cache
 def plug_in(built):
-    """A copy of the driver where DPDK loads it: not below a directory that everybody may write, as a checkout may be."""
+    """A copy of the driver where DPDK loads it: in a directory that only root may write, as those above it."""
     directory = Path(tempfile.mkdtemp(prefix="viaduct-ovs-", dir="/run"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(shutil.copy(built, directory))
