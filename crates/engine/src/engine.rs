@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Has the workers leave all queues alone, until [`Self::resume`]. When it returns, no burst is under way. What is
-    /// asked of them besides is done meanwhile, except to count to the last packet.
+    /// asked of them besides is done meanwhile, except to count to the last packet and to send.
     ///
     /// # Errors
     /// A worker is stalled; all others go on.

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// If this many messages wait for a thread, only messages that somebody needs are added.
-const FULL: usize = 4096;
+pub(crate) const FULL: usize = 4096;
 
 /// Proof that a message was processed: it is dropped with the message.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ pub(crate) enum Message {
     Settle,
     /// Empty the flow cache.
     Forget,
-    /// Leave all queues alone, until [`Message::Resume`]; meanwhile only messages are obeyed.
+    /// Leave all queues alone, until [`Message::Resume`]; meanwhile only messages are obeyed that do not send.
     Pause,
     /// Go on.
     Resume,

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::core::{Core, Limits};
 use crate::counters::WorkerCells;
 use crate::cycles;
-use crate::mailbox::{Mailbox, Receipt};
+use crate::mailbox::{self, Mailbox, Receipt};
 use crate::message::Message;
 use crate::pinned::Tables;
 use crate::receivers::{Receiver, Receivers};
@@ -336,12 +336,23 @@ impl Worker {
         true
     }
 
-    /// Touches no queue until it is told to go on, and obeys other messages; false if the worker is to end.
+    /// Touches no queue until it is told to go on, and obeys other messages: those that send wait until then. False if
+    /// the worker is to end.
     fn pause(&mut self) -> bool {
+        let mut waiting = Vec::new();
         loop {
             match self.mailbox.next() {
-                Some((Message::Resume, _)) => return true,
+                Some((Message::Resume, _)) => {
+                    waiting.into_iter().for_each(|message| self.mailbox.post(message));
+                    return true;
+                }
                 Some((Message::Pause, _)) => {}
+                // Another daemon may use the queues at this time.
+                Some((message @ (Message::Solicit(_) | Message::Tell(_)), _)) => {
+                    if waiting.len() < mailbox::FULL {
+                        waiting.push(message);
+                    }
+                }
                 Some((message, receipt)) => {
                     if !self.obey(message, receipt) {
                         return false;

@@ -1,12 +1,13 @@
 //! The whole engine: threads, queues, tables that change under traffic.
 
 use super::world::{WIRE, neighbours, some_change, tables};
+use crate::message::Message;
 use crate::testing::{Packet, TestPort};
 use crate::{Engine, EngineConfig};
 use executor::Executor;
 use mem::{Accepts, Offload};
 use model::generate::Rng;
-use model::{Change, VifId};
+use model::{Change, Forward, Unasked, VifId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -110,6 +111,23 @@ fn packets_wait_while_the_workers_pause() {
     }
     engine.pause().unwrap();
     drop(engine);
+}
+
+#[test]
+fn nothing_of_the_host_is_sent_while_the_workers_pause() {
+    let engine = engine(1);
+    let one = TestPort::new(ALL, 100);
+    engine.attach(VifId(1), one.open()).unwrap();
+    engine.pause().unwrap();
+    let (frame, _) = numbered(7, 1);
+    let told = Unasked { frame: frame.clone(), to: vec![Forward::unchanged(VifId(1))], missing: None };
+    engine.common.workers[0].mailbox.post(Message::Tell(told));
+    // Obeyed after it.
+    engine.flush_flows(&mut |_| true);
+    assert!(one.take().is_empty());
+    engine.resume();
+    let got = one.wait(1, PATIENCE);
+    assert_eq!(got.iter().map(|(frame, _)| frame).collect::<Vec<_>>(), [&frame]);
 }
 
 #[test]

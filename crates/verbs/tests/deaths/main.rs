@@ -142,7 +142,7 @@ fn each_point_is_survived() {
     println!("{} deaths and stops", cases.len());
 }
 
-/// The same in all scenes: `make soak`.
+/// The same in all scenes: `make soak`. After another death, chance decides whether a process still comes to a point.
 #[test]
 #[ignore = "takes minutes"]
 fn each_point_is_survived_in_each_scene() {
@@ -153,8 +153,11 @@ fn each_point_is_survived_in_each_scene() {
             cases.extend(fates(who.0).iter().map(of));
         }
     }
-    play_all(&cases);
-    println!("{} deaths and stops", cases.len());
+    let outcomes = try_all(&cases, ATTEMPTS);
+    let missed = cases.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_none());
+    let missed: Vec<_> = missed.map(|(case, _)| case).collect();
+    println!("{} deaths and stops, besides {} that were not reached: {missed:?}", cases.len(), missed.len());
+    assert!(missed.iter().all(|(_, victims)| victims.len() > 1) && missed.len() * 20 < cases.len());
 }
 
 /// Random deaths, for `SOAK_SECONDS`, at most 10000 of them: `make soak`.
