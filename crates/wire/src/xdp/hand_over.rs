@@ -55,24 +55,30 @@ pub(super) fn open(
     several: bool,
 ) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
     let free = vec![Vec::new(); descriptors.len().saturating_sub(2) / 2];
-    resume(State { index, mode: Mode::Generic, several, free }, descriptors)
+    resume(State { index, mode: Mode::Generic, several, free }, descriptors, &[])
 }
 
-/// A port that another process had.
-pub(super) fn adopt(frozen: Frozen) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
-    resume(serde_json::from_str(&frozen.state)?, frozen.descriptors)
+/// A port that another process had, which these queues were opened for. Packets wait meanwhile, and mapping frames
+/// takes a millisecond a queue: they stay mapped.
+pub(super) fn adopt(frozen: Frozen, queues: &[Queue]) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
+    resume(serde_json::from_str(&frozen.state)?, frozen.descriptors, queues)
 }
 
-fn resume(state: State, descriptors: Vec<OwnedFd>) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
+fn resume(
+    state: State,
+    descriptors: Vec<OwnedFd>,
+    queues: &[Queue],
+) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
     let State { index, mode, several, free } = state;
     if !matches!(descriptors.len().checked_sub(2 * free.len()), Some(2 | 3)) {
         return Err(io::Error::other("it has other descriptors than its queues need"));
     }
     let mut descriptors = descriptors.into_iter();
     let mut rings = Vec::new();
-    for free in &free {
+    for (number, free) in free.iter().enumerate() {
         let (Some(socket), Some(frames)) = (descriptors.next(), descriptors.next()) else { break };
-        rings.push(socket::resume(XdpSocket { socket, frames }, several, free)?);
+        let known = queues.get(number).map(|queue| queue.xsk().clone());
+        rings.push(socket::resume(XdpSocket { socket, frames }, several, free, known)?);
     }
     let (Some(map), Some(link)) = (descriptors.next(), descriptors.next()) else {
         return Err(io::Error::other("it has no program"));

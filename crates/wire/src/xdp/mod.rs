@@ -362,7 +362,7 @@ impl Port for Xdp {
     }
 
     fn adopt(&self, frozen: Frozen) -> io::Result<()> {
-        let (bound, rings) = hand_over::adopt(frozen)?;
+        let (bound, rings) = hand_over::adopt(frozen, &self.queues)?;
         if rings.len() != self.queues.len() {
             return Err(io::Error::other("it has another number of queues than before"));
         }

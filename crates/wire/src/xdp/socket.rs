@@ -87,6 +87,12 @@ impl XdpSocket {
             .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &BUFFER))?;
         Ok(Self { socket, frames })
     }
+
+    /// Maps the frames.
+    fn map(self) -> io::Result<Arc<Xsk>> {
+        let Self { socket, frames: file } = self;
+        Ok(Arc::new(Xsk { frames: Memory::shared(file.as_fd(), 0, FRAMES)?, socket, file }))
+    }
 }
 
 /// Binds a socket to queue `queue` of the interface `index`; all frames for receiving are with the kernel. `several`:
@@ -94,7 +100,7 @@ impl XdpSocket {
 pub(crate) fn open(xdp: XdpSocket, index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
     size_rings(&xdp.socket)?;
     let frames = (RX_FRAMES..RX_FRAMES + TX_FRAMES).map(|frame| u64::from(frame) * CHUNK as u64).collect();
-    let (mut rx, tx) = map(xdp, several, frames)?;
+    let (mut rx, tx) = map(xdp.map()?, several, frames)?;
     for frame in 0..RX_FRAMES {
         rx.fill.push(u64::from(frame) * CHUNK as u64);
     }
@@ -117,8 +123,14 @@ pub(super) fn size_rings(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// The rings of a bound socket, where another process left them; that process uses them no more. `free`: numbers of the
-/// frames for sending that were not in flight. The kernel allows this since 6.4.
-pub(crate) fn resume(xdp: XdpSocket, several: bool, free: &[u32]) -> io::Result<(RxRings, TxRings)> {
+/// frames for sending that were not in flight. `known`: perhaps the same socket, whose frames are mapped already. The
+/// kernel allows this since 6.4.
+pub(crate) fn resume(
+    xdp: XdpSocket,
+    several: bool,
+    free: &[u32],
+    known: Option<Arc<Xsk>>,
+) -> io::Result<(RxRings, TxRings)> {
     if fstat(&xdp.frames)?.st_size != FRAMES as i64 {
         return Err(sys::invalid("it has other frames than this version uses"));
     }
@@ -131,17 +143,16 @@ pub(crate) fn resume(xdp: XdpSocket, several: bool, free: &[u32]) -> io::Result<
         }
         frames.push(u64::from(frame) * CHUNK as u64);
     }
-    map(xdp, several, frames)
+    let xsk = match known {
+        Some(known) if known.is(&xdp)? => known,
+        _ => xdp.map()?,
+    };
+    map(xsk, several, frames)
 }
 
-/// Maps frames and rings, as they are. A packet takes one frame or, with `several`, more.
-fn map(
-    XdpSocket { socket, frames: file }: XdpSocket,
-    several: bool,
-    free: Vec<u64>,
-) -> io::Result<(RxRings, TxRings)> {
-    let frames = Memory::shared(file.as_fd(), 0, FRAMES)?;
-    let fd = socket.as_fd();
+/// Maps rings, as they are. A packet takes one frame or, with `several`, more.
+fn map(xsk: Arc<Xsk>, several: bool, free: Vec<u64>) -> io::Result<(RxRings, TxRings)> {
+    let fd = xsk.socket.as_fd();
     let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
     let fill = Producer::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_FRAMES)?;
     let completion = Consumer::map(fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, TX_FRAMES)?;
@@ -149,7 +160,6 @@ fn map(
     let tx = Producer::map(fd, libc::XDP_PGOFF_TX_RING as u64, &offsets.tx, TX_FRAMES)?;
     // One frame less than the kernel's limit, because the kernel may need one for itself.
     let longest = if several { CHUNK * (PARTS - 1) } else { CHUNK };
-    let xsk = Arc::new(Xsk { socket, frames, file });
     Ok((RxRings { xsk: xsk.clone(), fill, rx }, TxRings { xsk, completion, tx, free, longest }))
 }
 
@@ -177,6 +187,12 @@ impl TxRings {
 }
 
 impl Xsk {
+    /// Whether these descriptors are of the same socket and frames.
+    fn is(&self, other: &XdpSocket) -> io::Result<bool> {
+        let file = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+        Ok(file(&self.socket)? == file(&other.socket)? && file(&self.file)? == file(&other.frames)?)
+    }
+
     /// Number of frames dropped on the way to us since the socket was opened.
     pub(crate) fn drops(&self) -> u64 {
         get::<libc::xdp_statistics>(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)

@@ -93,14 +93,14 @@ fn any_state_is_survived() {
                 [] => port.descriptors(),
                 chosen => chosen.iter().take(8).map(|choice| port.any(*choice)).collect(),
             };
-            if let Ok((_, rings)) = adopt(Frozen { state: said, descriptors }) {
+            if let Ok((_, rings)) = adopt(Frozen { state: said, descriptors }, &[]) {
                 frames(&rings);
             }
             // The process that really has it.
             let state =
                 State { index: 1, mode: Mode::Generic, several: round.several, free: port.free.clone() };
             let state = serde_json::to_string(&state).unwrap();
-            let (bound, rings) = adopt(Frozen { state, descriptors: port.descriptors() }).unwrap();
+            let (bound, rings) = adopt(Frozen { state, descriptors: port.descriptors() }, &[]).unwrap();
             assert_eq!((bound.index, bound.several, frames(&rings)), (1, round.several, port.free.clone()));
             // It sends, and hands over in turn: others are in flight, and what came back is in another order.
             for free in &mut port.free {
