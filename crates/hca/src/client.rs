@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
 use uverbs::{
-    Connection, Doorbells, Given, Point, Refusal, Reply, Request, SocketError, VERSION, Welcome, point,
+    Connection, Doorbells, Given, Point, Refusal, Reply, Request, SocketError, Uuid, VERSION, Welcome, point,
 };
 
 /// Rounds of work before the thread checks the control socket.
@@ -194,24 +194,25 @@ impl NewClient {
     /// itself.
     fn greet(&mut self) -> Result<Option<Greeted>, AttachError> {
         let (message, given) = self.connection.receive::<Request>()?;
-        let (version, token) = match message {
-            Request::Hello { version, token } => (version, Some(token)),
+        let (version, greeting) = match message {
+            Request::Hello { version, token, program } => (version, Some((token, program))),
             Request::Cm(CmRequest::Hello { version }) => (version, None),
             _ => return Err(AttachError::NoGreeting),
         };
         if version != VERSION {
             return Err(AttachError::Version(version));
         }
-        let Some(token) = token else { return Ok(None) };
+        let Some((token, program)) = greeting else { return Ok(None) };
         let space = if self.who.is_remote() {
             AddressSpace::none()
         } else {
             AddressSpace::new(Given::descriptors(given).next().ok_or(NotMemory)?)?
         };
         let (asynchronous, theirs) = self.notifiers.create()?;
-        let source = Arc::new(self.source()?);
+        let source = Arc::new(self.source(program)?);
         let mut info = self.adapter.spec().info();
         info.is_trusting &= source.is_common();
+        info.program = source.program();
         let (memory, kept) = source.memory("doorbells", Doorbells::bytes(info.doorbells))?;
         let wake = self.notifiers.wake(&self.inbox);
         let waking = match &wake {
@@ -238,11 +239,12 @@ impl NewClient {
     }
 
     /// Where memory for the application comes from.
-    fn source(&self) -> Result<Source, AttachError> {
+    fn source(&self, program: Uuid) -> Result<Source, AttachError> {
         let DeviceWindows { own, .. } = self.adapter.windows();
         let windows = DeviceWindows { own, common: self.adapter.common_window() };
         let (who, guest) = (&self.who, self.adapter.spec().guest.clone());
-        Ok(Source::new(who.reach(windows), &guest, (who.pid(), who.program()), Arc::default())?)
+        let program = self.fabric.programs.pages_of(program);
+        Ok(Source::new(who.reach(windows), &guest, (who.pid(), who.program()), program)?)
     }
 
     fn client(self, Greeted { context, wake, doorbells, token }: Greeted, nice: Nice) -> Client {
@@ -557,7 +559,7 @@ impl Client {
         // When the device closes, the application checks its queues for unfinished requests, so they are kept. It may
         // also go on using pages of a window that the device lost.
         if self.context.adapter.is_closing() {
-            self.context.source.leave();
+            self.context.leave();
         } else {
             let context = &self.context;
             let queues =

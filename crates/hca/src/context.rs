@@ -11,7 +11,6 @@ use crate::ids::{CqId, Qpn, SrqId};
 use crate::inbox::Inbox;
 use crate::kept::Source;
 use crate::keys::KeyUsers;
-use crate::mr::OwnPages;
 use crate::pd::Pds;
 use crate::question::Question;
 use crate::receive_queue::Receive;
@@ -47,8 +46,6 @@ pub(crate) struct Context {
     pub closed_bonds: Vec<ClosedBond>,
     /// Where memory for the application comes from.
     pub source: Arc<Source>,
-    /// Pages of windows that the application has.
-    pub own_pages: OwnPages,
     /// How many keys have been invalidated.
     pub invalidations: u64,
     /// The key that a work request has just invalidated. Peers may still use it.
@@ -87,7 +84,6 @@ impl Context {
             counters: Counters::default(),
             closed_bonds: Vec::new(),
             source,
-            own_pages: OwnPages::default(),
             invalidations: 0,
             pending_invalidation: None,
             peers_are_done: false,
@@ -200,6 +196,12 @@ impl Context {
     pub fn flush_events(&mut self) -> bool {
         let waiting = self.channels.values_mut().filter_map(|it| it.notifier.flush().then_some(())).count();
         self.asynchronous.flush() || waiting > 0
+    }
+
+    /// The application, or a peer of it, may go on using what it has of windows: nobody gets that.
+    pub fn leave(&self) {
+        self.source.leave();
+        self.regions.leave();
     }
 
     /// Whether a peer, or the application, still uses what a queue pair shared.

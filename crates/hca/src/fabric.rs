@@ -3,6 +3,7 @@
 use crate::adapter::Adapter;
 use crate::budget::HostBudget;
 use crate::holders::HolderDescription;
+use crate::program_pages::Programs;
 use crate::reception::Reception;
 use crate::spec::DeviceSpec;
 use crate::threads::HostThreads;
@@ -40,6 +41,7 @@ pub struct Fabric {
     threads: Arc<HostThreads>,
     /// Where streams of programs in virtual machines come to.
     pub(crate) reception: Reception,
+    pub(crate) programs: Programs,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -68,6 +70,7 @@ impl Fabric {
             host_budget: Arc::new(host_budget),
             threads: Arc::default(),
             reception: Reception::default(),
+            programs: Programs::default(),
         }
     }
 

@@ -25,7 +25,7 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 const HUGE_PAGE: u64 = 2 << 20;
 
 /// Most pieces of windows that one program has at a time.
-const PIECES: u32 = 1 << 16;
+pub(crate) const PIECES: u32 = 1 << 16;
 
 /// Where the window's page 0 says when the guest's machine was started.
 const BOOT: usize = WindowHeader::BYTES;
@@ -337,7 +337,7 @@ impl Window {
         account.pieces.fetch_add(pieces.len() as u32, Ordering::Relaxed);
         let pages = |(offset, len)| {
             let (window, mapping, account) = (self.clone(), mapping.clone(), account.clone());
-            Arc::new(Pages { window, mapping, account, offset, len })
+            Arc::new(Pages { window, mapping, account, offset, len, is_left: AtomicBool::new(false) })
         };
         let pages: Vec<_> = pieces.into_iter().map(pages).collect();
         let is_there = |pages: &Arc<Pages>| mapping.memory.populate(pages.offset, pages.len).is_ok();
@@ -440,6 +440,8 @@ pub(crate) struct Pages {
     account: Arc<Account>,
     offset: u64,
     len: u64,
+    /// As of its account.
+    is_left: AtomicBool,
 }
 
 impl Pages {
@@ -450,6 +452,16 @@ impl Pages {
     /// Where they are.
     pub fn part(&self) -> Part {
         Part { window: self.window.kind, offset: self.offset, len: self.len }
+    }
+
+    /// Whether memory of the window went away since the program got them.
+    pub fn are_faulty(&self) -> bool {
+        self.mapping.fault.get().is_some()
+    }
+
+    /// When they are given back, they stay as they are, and nobody gets them.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
     }
 
     /// The piece of them at this place of the window, which keeps all of them; `None` if not all of it is theirs.
@@ -466,7 +478,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let is_left = self.account.is_left.load(Ordering::Relaxed);
+        let is_left = *self.is_left.get_mut() || self.account.is_left.load(Ordering::Relaxed);
         if !is_left {
             self.window.clear(self.offset, self.len);
         }

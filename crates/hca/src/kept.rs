@@ -3,12 +3,13 @@
 
 use crate::budget::DeviceBudget;
 use crate::guest_window::{Account, Mapping, Pages, Window};
+use crate::program_pages::ProgramPages;
 use crate::queue_memory::{empty, guarded_memory};
 use crate::refusal::no_memory;
 use mem::FaultWord;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{Given, Memory, MemoryError, Part, Refusal};
+use uverbs::{Given, Memory, MemoryError, Part, Refusal, WindowKind};
 
 /// The windows of a device.
 #[derive(Clone, Debug, Default)]
@@ -124,6 +125,8 @@ pub(crate) struct Source {
     shares: Vec<Share>,
     /// Set when memory that the program shares with the device was truncated.
     pub fault: Arc<FaultWord>,
+    /// What the program has for its regions.
+    program: Arc<ProgramPages>,
 }
 
 impl Source {
@@ -135,16 +138,16 @@ impl Source {
     pub fn new(
         reach: Reach,
         guest: &str,
-        (pid, program): (i32, Option<&str>),
-        fault: Arc<FaultWord>,
+        (pid, name): (i32, Option<&str>),
+        program: Arc<ProgramPages>,
     ) -> Result<Self, MemoryError> {
         let own = reach.windows.own.iter().filter(|_| !reach.is_local);
         let mut shares = Vec::new();
         for window in reach.windows.common.iter().chain(own) {
-            let account = window.account(guest, pid, program.map(str::to_owned));
+            let account = window.account(guest, pid, name.map(str::to_owned));
             shares.push(Share { window: window.clone(), mapping: window.mapping()?, account });
         }
-        Ok(Self { reach, shares, fault })
+        Ok(Self { reach, shares, fault: Arc::default(), program })
     }
 
     /// Whether memory went away that the program uses.
@@ -226,12 +229,34 @@ impl Source {
         answer
     }
 
-    /// Gives back pages that a program of this guest had of an earlier device.
-    pub fn give_back_left(&self, guest: &str, part: Part) -> bool {
-        self.shares
-            .iter()
-            .find(|share| share.window.kind() == part.window)
-            .is_some_and(|share| share.window.give_back_left(guest, part))
+    /// From now on the program has these pages, for regions of any of its connections.
+    ///
+    /// # Errors
+    /// If it has too many pieces.
+    pub fn keep(&self, pages: &[Arc<Pages>]) -> Result<(), Refusal> {
+        self.program.add(pages).map_err(no_memory)
+    }
+
+    /// The window of that kind, if the program may have pages of it.
+    fn window(&self, kind: WindowKind) -> Option<&Arc<Window>> {
+        self.shares.iter().map(|share| &share.window).find(|window| window.kind() == kind)
+    }
+
+    /// The pages in which this part is, which the program got by any of its connections.
+    pub fn find(&self, part: Part) -> Option<Arc<Pages>> {
+        self.program.find(self.window(part.window)?, part)
+    }
+
+    /// Takes pages back that the program got by any of its connections, or that one of this guest had of an earlier
+    /// device. False if there are no such ones.
+    pub fn give_back(&self, guest: &str, part: Part) -> bool {
+        let Some(window) = self.window(part.window) else { return false };
+        self.program.remove(window, part) || window.give_back_left(guest, part)
+    }
+
+    /// By this number the program's connections know that they have the same pages.
+    pub fn program(&self) -> u64 {
+        self.program.number()
     }
 
     /// The device has only these windows now, and the program may go on using what it has of others.
@@ -239,12 +264,16 @@ impl Source {
         let is_there = |share: &Share| {
             windows.own.iter().chain(&windows.common).any(|window| Arc::ptr_eq(window, &share.window))
         };
-        self.shares.iter().filter(|share| !is_there(share)).for_each(|share| share.account.leave());
+        for share in self.shares.iter().filter(|share| !is_there(share)) {
+            share.account.leave();
+            self.program.leave();
+        }
     }
 
     /// The device closes, and the program may go on using what it has.
     pub fn leave(&self) {
         self.shares.iter().for_each(|share| share.account.leave());
+        self.program.leave();
     }
 }
 

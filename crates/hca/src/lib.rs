@@ -62,6 +62,7 @@ mod mr;
 mod path;
 mod pd;
 mod peer;
+mod program_pages;
 mod qp;
 mod question;
 mod queue_memory;

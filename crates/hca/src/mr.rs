@@ -1,19 +1,16 @@
 //! Memory regions: which ones an application may register, and how it changes them.
 
 use crate::address_space::AddressSpace;
-use crate::guest_window::Pages;
 use crate::ids::{Key, PdId};
+use crate::kept::Source;
 use crate::limits::Limits;
 use crate::pd::Pds;
 use crate::refusal::{found, no_memory, refuse};
 use crate::regions::{Piece, RegionPages, Regions};
-use mem::FaultWord;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use uverbs::qp::access;
-use uverbs::{Backing, Extent, Kind, PAGE, Part, Refusal, Region, WindowKind};
+use uverbs::{Backing, Extent, Kind, PAGE, Refusal, Region};
 
 /// A change of a region: what is `None` stays.
 #[derive(Clone, Copy, Debug)]
@@ -34,22 +31,13 @@ pub(crate) struct Wanted {
 /// Most extents of a region.
 const EXTENTS: usize = 512;
 
-/// Pages of windows that an application has, by window and offset.
-pub(crate) type OwnPages = BTreeMap<(u8, u64), Arc<Pages>>;
-
-/// The key of pages in [`OwnPages`].
-pub(crate) const fn place_of(part: Part) -> (u8, u64) {
-    (matches!(part.window, WindowKind::Common) as u8, part.offset)
-}
-
 /// The memory and the protection domains against which regions are checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Registrar<'a> {
     pub pds: &'a Pds,
     pub space: &'a AddressSpace,
     pub limits: Limits,
-    pub fault: &'a Arc<FaultWord>,
-    pub own_pages: &'a OwnPages,
+    pub source: &'a Source,
 }
 
 impl Registrar<'_> {
@@ -90,12 +78,7 @@ impl Registrar<'_> {
             let follows = next.is_none_or(|next| next == *address) && address.is_multiple_of(PAGE);
             next = address.checked_add(*len).filter(|_| follows && part.len == *len);
             let (Some(_), Some(_)) = (next, part.end()) else { return wrong() };
-            let own = self.own_pages.range(..=place_of(part)).next_back();
-            let own = own.filter(|((window, _), _)| *window == place_of(part).0);
-            let Some(pages) = own.map(|(_, pages)| pages.clone()) else { return wrong() };
-            if pages.view(part.offset, part.len).is_none() {
-                return wrong();
-            }
+            let Some(pages) = self.source.find(part) else { return wrong() };
             pieces.push(Piece { address: *address, part, pages });
         }
         Ok(pieces)
@@ -111,7 +94,7 @@ impl Registrar<'_> {
         let pages = match (&extents[..], file) {
             ([], _) => None,
             (&[Extent { address, len, backing: Backing::File }], Some(file)) => {
-                let mapped = regions.map(file, (address, len), self.limits, (self.space, self.fault));
+                let mapped = regions.map(file, (address, len), self.limits, (self.space, &self.source.fault));
                 mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
             ([Extent { backing: Backing::File, .. }], None) => {

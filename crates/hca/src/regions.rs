@@ -47,6 +47,13 @@ const BYTES_OF_PIECE: u64 = (size_of::<SharedPages>() + size_of::<Arc<SharedPage
     + size_of::<(Arc<Pages>, Part)>() as u64;
 
 impl RegionPages {
+    /// Those of a window stay as they are, and nobody gets them.
+    fn leave(&self) {
+        if let PagesBacking::Window(pieces, _) = &self.backing {
+            pieces.iter().for_each(|(pages, _)| pages.leave());
+        }
+    }
+
     /// Identifies them ([`Region::file`]).
     pub fn id(&self) -> u64 {
         self.extents.first().map_or(0, |first| first.file())
@@ -318,6 +325,11 @@ impl Regions {
         Some(region)
     }
 
+    /// Pages of windows that regions have stay as they are, and nobody gets them.
+    pub fn leave(&self) {
+        self.pages.values().for_each(RegionPages::leave);
+    }
+
     pub fn is_used(&self, pd: PdId) -> bool {
         let is_its = |it: &KeyEntry| {
             it.region.is_some_and(|it| it.pd == pd.0) || it.window.as_ref().is_some_and(|it| it.pd == pd)
@@ -427,11 +439,12 @@ impl MemoryAccess<'_> {
 mod tests {
     use super::*;
     use crate::budget::{DeviceBudget, Exhausted};
+    use crate::program_pages::ProgramPages;
     use crate::registered::BYTES_OF_REGION;
 
     fn source() -> Source {
         let reach = Reach { is_local: true, windows: Default::default() };
-        Source::new(reach, "vm1", (1, None), Arc::default()).unwrap()
+        Source::new(reach, "vm1", (1, None), Arc::new(ProgramPages::new())).unwrap()
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl DeviceSpec {
             max_total_mcast_qp_attach: MAX_ATTACHED,
             doorbells: qps,
             is_trusting: self.shares_memory(),
+            program: 0,
         }
     }
 }

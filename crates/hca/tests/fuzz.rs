@@ -14,7 +14,7 @@ use uverbs::cm::{CmOption, CmParameters, CmRequest};
 use uverbs::qp::mask;
 use uverbs::{
     Backing, Capacity, Connection, CreateQp, Extent, Lent, Memory, QpAttributes, QpState, QpType, Refusal,
-    Reply, Request, Segment, Shape, VERSION, WorkQueue, WorkRequest,
+    Reply, Request, Segment, Shape, Uuid, VERSION, WorkQueue, WorkRequest,
 };
 
 /// The next step of a program: its kind, its object, and numbers.
@@ -175,7 +175,7 @@ impl Program<'_> {
                 0 => Request::TellPeer { qpn: self.qpn(b) },
                 1 => Request::PeerIsLow { qpn: self.qpn(b) },
                 2 => Request::QueryQp { qpn: self.qpn(b) },
-                _ => Request::Hello { version: b, token: c },
+                _ => Request::Hello { version: b, token: c, program: Uuid([b as u8; 16]) },
             },
         };
         let file = match c % 5 {

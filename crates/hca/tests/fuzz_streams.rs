@@ -31,6 +31,8 @@ struct World {
     guest: Guest,
     common: TestWindow,
     modest: App,
+    /// Pages of it, which it registers again and again.
+    its: Extent,
     parts: Vec<Part>,
     tickets: Vec<Ticket>,
     handles: Vec<u32>,
@@ -47,10 +49,16 @@ fn world() -> &'static Mutex<World> {
         let host = Host::new();
         let common = TestWindow::new(WindowKind::Common, 99);
         let guest = host.guest(TRUSTING, Some(&common));
-        let modest = App::join(&guest.endpoint).unwrap();
+        let mut modest = App::join_as(&guest.endpoint, 9).unwrap();
+        let its = modest.buffer(8192, 0).extents[0];
         let (parts, tickets, handles) = Default::default();
-        Mutex::new(World { host, guest, common, modest, parts, tickets, handles })
+        Mutex::new(World { host, guest, common, modest, its, parts, tickets, handles })
     })
+}
+
+/// A greeting of one of a few programs, some of which share pages with others.
+fn hello(a: u16, c: u64) -> Request {
+    Request::Hello { version: VERSION, token: c, program: Uuid([(a % 4) as u8; 16]) }
 }
 
 /// A stream of a hostile user: what it is, as far as the user knows.
@@ -87,7 +95,7 @@ impl World {
     fn request(&self, which: u8, a: u16, c: u64) -> Request {
         let handle = pick(&self.handles, c).unwrap_or(a.into());
         match which % 16 {
-            0 => Request::Hello { version: VERSION, token: c },
+            0 => hello(a, c),
             1 => Request::Cm(CmRequest::Hello { version: VERSION }),
             2 => Request::Cm(CmRequest::CreateChannel { tag: a.into() }),
             3 => Request::AllocPd,
@@ -208,7 +216,7 @@ impl World {
                 connection.receive::<Result<Welcome, Refusal>>().ok()?.0.ok()?;
                 // Most greet.
                 if !which.is_multiple_of(4) {
-                    connection.send(&Request::Hello { version: VERSION, token: c }, &[]).ok()?;
+                    connection.send(&hello(a, c), &[]).ok()?;
                     let (reply, given) = connection.receive::<Result<Reply, Refusal>>().ok()?;
                     self.note(&reply.ok()?, &given);
                 }
@@ -250,8 +258,10 @@ fn hostile_streams() {
             world.guest.device.describe().len() == 1 && world.guest.device.describe_connections().is_empty()
         });
         until(|| world.common.window.describe().programs.len() == before);
-        let used = modest(&world);
-        world.modest.ask(&Request::QueryPort).unwrap();
+        let (used, its) = (modest(&world), world.its);
+        // Nobody took its pages away.
+        let mr = world.modest.register_at((its.address, its.len), &[its], 0).unwrap();
+        world.modest.ask(&Request::DeregMr { mr }).unwrap();
         let pages = world.modest.pages(4096).unwrap();
         let part = common::guests::part_of(&pages[0]);
         world.modest.ask(&Request::FreePages { part }).unwrap();

@@ -13,7 +13,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use uverbs::cm::CmRequest;
 use uverbs::qp::{access, mask};
-use uverbs::{Backing, Extent, QpAttributes, QpState, QpType, Refusal, Reply, Request, VERSION, WorkRequest};
+use uverbs::{
+    Backing, Extent, QpAttributes, QpState, QpType, Refusal, Reply, Request, Uuid, VERSION, WorkRequest,
+};
 
 const WRITE: u8 = 0;
 
@@ -149,7 +151,7 @@ fn one_device_leaves_descriptors_to_the_others() {
     let mut more = Vec::new();
     loop {
         let mut connection = open(&host.socket(1));
-        let hello = Request::Hello { version: VERSION, token: 0 };
+        let hello = Request::Hello { version: VERSION, token: 0, program: Uuid::default() };
         // The descriptor is closed if there is no place for it.
         let said = connection.send(&hello, &[common::own_memory().as_fd().into()]);
         if said.and_then(|()| connection.receive::<Result<Reply, Refusal>>()).is_err() {

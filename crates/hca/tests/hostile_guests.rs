@@ -125,7 +125,9 @@ fn what_is_no_message_ends_its_stream_and_no_other() {
         let joined = guest.endpoint.connect().unwrap();
         let mut connection = joined.connection;
         if greets {
-            connection.send(&Request::Hello { version: VERSION, token: 0 }, &[]).unwrap();
+            connection
+                .send(&Request::Hello { version: VERSION, token: 0, program: Uuid::default() }, &[])
+                .unwrap();
             connection.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap();
         }
         rustix::net::send(&connection, &framed(b"{\"body\":7}"), SendFlags::NOSIGNAL).unwrap();
@@ -263,7 +265,7 @@ fn programs_of_an_earlier_boot_are_gone() {
     let mut new = join(2);
     ends(&old);
     ends(&same);
-    new.send(&Request::Hello { version: VERSION, token: 0 }, &[]).unwrap();
+    new.send(&Request::Hello { version: VERSION, token: 0, program: Uuid::default() }, &[]).unwrap();
     assert!(new.receive::<Result<Reply, Refusal>>().unwrap().0.is_ok());
     until(|| guest.device.describe().len() == 1);
     // One that does not say so disconnects nobody.

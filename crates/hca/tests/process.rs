@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use uverbs::{Capacity, CreateQp, Lent, QpType, Reply, Request, VERSION};
+use uverbs::{Capacity, CreateQp, Lent, QpType, Reply, Request, Uuid, VERSION};
 
 /// One test at a time, since all share the process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -122,7 +122,7 @@ fn everything_comes_back_whatever_a_program_did() {
         // Some never send a greeting, or send random bytes.
         let mut stranger = open(&host.socket(TRUSTING));
         if round % 3 == 0 {
-            let hello = Request::Hello { version: VERSION, token: seed };
+            let hello = Request::Hello { version: VERSION, token: seed, program: Uuid::default() };
             let file = own_memory();
             let _ = stranger.send(&hello, &[file.as_fd(), file.as_fd(), file.as_fd()].map(Lent::from));
         } else if round % 3 == 1 {
@@ -164,7 +164,11 @@ fn without_descriptors_nobody_is_let_in_and_nobody_spins() {
     setrlimit(Resource::Nofile, before).unwrap();
     assert!(asleep > 150, "{asleep} of 200");
     let mut late = uverbs::Connection::new(late);
-    late.send(&Request::Hello { version: VERSION, token: 0 }, &[memory.as_fd().into()]).unwrap();
+    late.send(
+        &Request::Hello { version: VERSION, token: 0, program: Uuid::default() },
+        &[memory.as_fd().into()],
+    )
+    .unwrap();
     let answer = late.receive::<Result<Reply, uverbs::Refusal>>().unwrap().0;
     assert!(matches!(answer, Ok(Reply::Device(_))), "{answer:?}");
 }

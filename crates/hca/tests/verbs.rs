@@ -6,7 +6,7 @@ mod common;
 use common::{App, Host, SIGNALED, gid, next, open, own_memory, segment, two, vector, wait_readable};
 use std::os::fd::AsFd;
 use uverbs::qp::{access, mask};
-use uverbs::{Arm, QpAttributes, QpState, QpType, Refusal, Reply, Request, VERSION, WorkRequest};
+use uverbs::{Arm, QpAttributes, QpState, QpType, Refusal, Reply, Request, Uuid, VERSION, WorkRequest};
 
 const SEND: u8 = 2;
 const SEND_WITH_IMM: u8 = 3;
@@ -285,7 +285,12 @@ fn strangers_are_refused_with_a_reason() {
     let device = host.device(1);
     let greet = |version, descriptor: &dyn AsFd| {
         let mut connection = open(&host.socket(1));
-        connection.send(&Request::Hello { version, token: 0 }, &[descriptor.as_fd().into()]).unwrap();
+        connection
+            .send(
+                &Request::Hello { version, token: 0, program: Uuid::default() },
+                &[descriptor.as_fd().into()],
+            )
+            .unwrap();
         connection.receive::<Result<Reply, Refusal>>().unwrap().0
     };
     let text = greet(VERSION + 1, &own_memory()).unwrap_err().message;

@@ -11,6 +11,7 @@ use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
 use crate::part::Part;
 use crate::qp::{QpAttributes, QpType};
+use crate::window::Uuid;
 use crate::work::Shape;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
@@ -33,10 +34,15 @@ pub enum Request {
     ///
     /// `token`: the address of [`TOKEN`] bytes that no other application has, by which peers that share memory
     /// recognise this one.
+    ///
+    /// `program`: a random number that no other application knows. Connections that say the same one are one
+    /// application's, which may use pages of windows with any of them ([`DeviceInfo::program`]). Zero: it has no other.
     Hello {
         version: u32,
         #[serde(default)]
         token: u64,
+        #[serde(default)]
+        program: Uuid,
     },
     /// Answered by [`Reply::Port`].
     QueryPort,
@@ -51,7 +57,8 @@ pub enum Request {
     AllocPages {
         len: u64,
     },
-    /// Gives back a part that came as a whole in an answer to [`Self::AllocPages`]. Regions that still have it keep it.
+    /// Gives back a part that came as a whole in an answer to [`Self::AllocPages`], on whichever connection of the
+    /// application. Regions that still have it keep it.
     /// A program whose device was gone, and came back, so gives back parts that it got before, once it has its memory
     /// elsewhere: nobody else gets them until then.
     FreePages {
@@ -215,7 +222,8 @@ pub struct Extent {
 pub enum Backing {
     /// In a memfd sealed against shrinking, all of it, whose descriptor comes with the request. It is the only extent.
     File,
-    /// At this place of pages that the program got by [`Request::AllocPages`] on this connection and did not give back.
+    /// At this place of pages that the program got by [`Request::AllocPages`], on whichever of its connections, and did
+    /// not give back.
     Window(Part),
 }
 
@@ -377,6 +385,9 @@ pub struct DeviceInfo {
     pub doorbells: u32,
     /// Whether there may be peers that share memory with us.
     pub is_trusting: bool,
+    /// Connections with the same number have the same pages of the windows that they have in common; so has this one alone
+    /// if it is 0.
+    pub program: u64,
 }
 
 /// The port (`ibv_port_attr`). It is an Ethernet port.

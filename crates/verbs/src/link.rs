@@ -4,7 +4,7 @@ use crate::control::Control;
 use crate::errno::Outcome;
 use crate::feed::Feed;
 use crate::lost;
-use crate::moved_pages::{self, Source};
+use crate::moved_pages::{self, Lender, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendFlags, send};
@@ -31,6 +31,8 @@ pub struct Link {
     dead: AtomicBool,
     is_remote: bool,
     has_window: bool,
+    /// Who lends it pages of its windows.
+    lenders: Vec<Arc<Lender>>,
     /// What it gave of windows for its queues, with their inodes.
     parts: Mutex<Vec<(u64, Part)>>,
 }
@@ -65,7 +67,8 @@ impl Link {
         // The device uses it to read and write registered memory.
         let memory = if is_remote { None } else { Some(own_memory(device)?) };
         let along: Vec<_> = memory.iter().map(|memory| Lent::from(memory.as_fd())).collect();
-        let hello = Request::Hello { version: uverbs::VERSION, token: token() };
+        let program = moved_pages::secret();
+        let hello = Request::Hello { version: uverbs::VERSION, token: token(), program };
         let (reply, given) = control.exchange(&hello, &along).map_err(|_| libc::EIO)?;
         let Reply::Device(info) = reply.map_err(|refusal| {
             tell(device, &refusal);
@@ -81,10 +84,26 @@ impl Link {
         let doorbells = Doorbells::new(doorbells, info.doorbells);
         let socket = |given| dial.socket(given).map_err(|error: JoinError| error.errno());
         let (wake, events) = (socket(wake)?, Feed::new(socket(events)?, None)?);
-        let known: Vec<_> = windows.inodes().chain(parts.iter().map(|(inode, _)| *inode)).collect();
+        let mut known: Vec<_> = windows.inodes().chain(parts.iter().map(|(inode, _)| *inode)).collect();
+        known.sort_unstable();
+        known.dedup();
         lost::give_back(&control, &known);
         let (control, dead, parts) = (Arc::new(control), AtomicBool::new(false), Mutex::new(parts));
-        Ok(Self { parts, control, windows, dial, doorbells, wake, events, info, dead, is_remote, has_window })
+        let lenders = moved_pages::join(info.program, &known, &control);
+        Ok(Self {
+            control,
+            windows,
+            dial,
+            doorbells,
+            wake,
+            events,
+            info,
+            dead,
+            is_remote,
+            has_window,
+            lenders,
+            parts,
+        })
     }
 
     /// The device's properties.
@@ -116,6 +135,11 @@ impl Link {
     /// The connection for control messages.
     pub const fn control(&self) -> &Arc<Control> {
         &self.control
+    }
+
+    /// Who lends it pages of its windows.
+    pub fn lenders(&self) -> &[Arc<Lender>] {
+        &self.lenders
     }
 
     /// Maps memory that came with an answer, which the device made for this program.
@@ -200,7 +224,7 @@ impl Link {
         let source = |given| {
             let (file, base, part) = self.windows.find(given).map_err(|_| libc::EIO)?;
             let len = usize::try_from(part.len).map_err(|_| libc::EIO)?;
-            Ok((Source::window(file, base, part, self.control.clone())?, len))
+            Ok((Source::window(file, base, part, &self.lenders)?, len))
         };
         let sources = given.into_iter().map(source).collect::<Outcome<Vec<_>>>()?;
         if sources.iter().map(|(_, len)| len).sum::<usize>() == len { Ok(sources) } else { Err(libc::EIO) }
@@ -243,7 +267,7 @@ impl Link {
     /// Says that it is. Its next instance may give the pages that regions moved to its window to others.
     pub fn set_dead(&self) {
         if !self.dead.swap(true, Ordering::AcqRel) {
-            moved_pages::forget(&self.control);
+            moved_pages::forget(&self.control, &self.lenders);
         }
     }
 
@@ -260,7 +284,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        moved_pages::forget(&self.control);
+        moved_pages::forget(&self.control, &self.lenders);
         if self.is_dead() {
             let parts = self.parts.get_mut().unwrap_or_else(PoisonError::into_inner);
             parts.drain(..).for_each(|(window, part)| lost::note(window, part));

@@ -11,6 +11,7 @@
 //! ends, or many are there. A child of a fork gets its own copy ([`fork`]).
 
 mod fork;
+mod lender;
 mod merge;
 mod movable;
 mod place;
@@ -21,14 +22,15 @@ use crate::errno::Outcome;
 use crate::link::Link;
 use crate::lock::{Guard, Lock};
 use crate::mapping::Mapping;
+pub use lender::{Lender, join, secret};
 use movable::Obstacle;
 use place::Place;
 pub use place::Source;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
-use uverbs::Extent;
+use std::sync::{Arc, OnceLock, Weak};
+use uverbs::{Extent, Uuid};
 
 /// Bytes of a page.
 const PAGE: usize = uverbs::PAGE as usize;
@@ -44,6 +46,8 @@ struct Moved {
     users: Vec<u32>,
     /// It stays where it is while nobody uses it.
     stays: bool,
+    /// The connection whose region used it last.
+    last: Weak<Control>,
 }
 
 /// Pages of a place: its number, and bytes there.
@@ -62,6 +66,9 @@ struct Table {
     uses: BTreeMap<u64, Use>,
     /// Single pages of windows, to which nothing has moved.
     spare: Vec<(Arc<Source>, usize)>,
+    lenders: Vec<Weak<Lender>>,
+    /// Zero: there is none yet.
+    secret: Uuid,
     /// How many places and uses there were.
     count: u64,
 }
@@ -135,14 +142,18 @@ impl Drop for MovedPages {
     }
 }
 
-/// Makes private what regions of this connection have moved: it is about to end, or the device is gone.
-pub fn forget(link: &Arc<Control>) {
+/// Ends the uses of this connection, which is about to end, or whose device is gone. What no other connection of the
+/// program uses becomes private.
+pub fn forget(link: &Arc<Control>, lenders: &[Arc<Lender>]) {
     let mut table = table();
     let is_its = |(number, it): (&u64, &Use)| Arc::ptr_eq(&it.link, link).then_some(*number);
     let numbers: Vec<_> = table.uses.iter().filter_map(is_its).collect();
     numbers.into_iter().for_each(|number| table.drop_use(number));
     table.drop_idle(Some(link));
-    table.spare.retain(|(source, _)| !source.is_lent_by(link));
+    for lender in lenders.iter().filter(|lender| lender.has_only(link)) {
+        table.spare.retain(|(source, _)| !source.is_lent_by(std::slice::from_ref(lender)));
+    }
+    lenders.iter().for_each(|lender| lender.leave(link));
 }
 
 /// Whether the program's user requests that regions move even if the device does not need it.
@@ -171,7 +182,14 @@ enum Found {
 
 impl Table {
     const fn new() -> Self {
-        Self { places: BTreeMap::new(), uses: BTreeMap::new(), spare: Vec::new(), count: 0 }
+        Self {
+            places: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            spare: Vec::new(),
+            lenders: Vec::new(),
+            secret: Uuid([0; 16]),
+            count: 0,
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -197,7 +215,7 @@ impl Table {
         }
         let is_foreign = |found: &Found| {
             let Found::Moved((number, _)) = found else { return false };
-            self.places.get(number).is_none_or(|it| !it.place.source().0.is_lent_by(link.control()))
+            self.places.get(number).is_none_or(|it| !it.place.source().0.is_lent_by(link.lenders()))
         };
         if found.iter().any(is_foreign) {
             return Err(Failure::Obstacle(Obstacle::OtherDevice));
@@ -261,6 +279,9 @@ impl Table {
             pieces.iter().filter_map(|(number, bytes)| Some(self.places.get(number)?.place.extent(bytes)));
         let extents = extents.collect();
         let file = pieces.first().and_then(|(number, _)| self.places.get(number)?.place.file().cloned());
+        for (number, _) in &pieces {
+            self.places.entry(*number).and_modify(|moved| moved.last = Arc::downgrade(link.control()));
+        }
         let number = self.number();
         self.uses.insert(number, Use { link: link.control().clone(), pieces });
         Ok(MovedPages { number, extents, file })
@@ -299,7 +320,7 @@ impl Table {
 
     /// Moves a page with other data.
     fn fill_edge(&mut self, link: &Link, address: usize, pieces: &mut Vec<Piece>) -> Outcome<()> {
-        let is_its = |(source, _): &(Arc<Source>, usize)| source.is_lent_by(link.control());
+        let is_its = |(source, _): &(Arc<Source>, usize)| source.is_lent_by(link.lenders());
         if !self.spare.iter().any(is_its) {
             let sources = link.sources(BATCH * PAGE).or_else(|_| link.sources(PAGE))?;
             for (source, len) in sources {
@@ -315,7 +336,8 @@ impl Table {
     fn fill_place(&mut self, place: Place, stays: bool, pieces: &mut Vec<Piece>) -> Outcome<()> {
         place.fill()?;
         let (number, bytes) = (self.number(), 0..place.len);
-        self.places.insert(number, Moved { users: vec![0; place.len / PAGE], place, stays });
+        let (users, last) = (vec![0; place.len / PAGE], Weak::new());
+        self.places.insert(number, Moved { users, place, stays, last });
         pieces.push(self.used((number, bytes)));
         Ok(())
     }
@@ -359,7 +381,7 @@ impl Table {
 
     /// Makes pages private that stay without a user, all or those of a connection.
     fn drop_idle(&mut self, of: Option<&Arc<Control>>) {
-        let is_its = |moved: &Moved| of.is_none_or(|link| moved.place.source().0.is_lent_by(link));
+        let is_its = |moved: &Moved| of.is_none_or(|link| moved.last.as_ptr() == Arc::as_ptr(link));
         let spare = &mut self.spare;
         self.places.retain(|_, moved| {
             let goes =

@@ -11,7 +11,7 @@ use program::*;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use verbs::abi::*;
-use verbs::{memory, query};
+use verbs::{context, memory, query};
 
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
 const READ: u32 = IBV_WR_RDMA_READ;
@@ -174,16 +174,13 @@ fn written_meanwhile(way: Way) {
     memory.unmap();
 }
 
-/// A child has its own copy, and its parent is not disturbed by what it does there.
-fn forked(way: Way) {
-    let two = Two::on(way);
-    let (mut from, mut to) = (Pages::new(3), Pages::new(3));
-    let (ours, mr) = (from.register(two.a.pd, 0, 3 * PAGE), to.register(two.b.pd, 100, 2 * PAGE));
+/// Forks a child, which finds its own copy of this memory, and writes there.
+fn fork(to: &mut Pages) {
     to.bytes().fill(5);
     // SAFETY: the child writes to its memory, and ends; the parent waits for it.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_same = to.bytes().iter().all(|byte| *byte == 5) && pages(&to) == "ppp";
+        let is_same = to.bytes().iter().all(|byte| *byte == 5) && pages(to) == "ppp";
         to.bytes().fill(6);
         // SAFETY: it ends the child.
         unsafe { libc::_exit(if is_same { 7 } else { 8 }) };
@@ -193,11 +190,69 @@ fn forked(way: Way) {
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(libc::WEXITSTATUS(status), 7);
     assert!(to.bytes().iter().all(|byte| *byte == 5));
-    assert_eq!(pages(&to), "sss");
+    assert_eq!(pages(to), "sss");
+}
+
+/// A child has its own copy, and its parent is not disturbed by what it does there.
+fn forked(way: Way) {
+    let two = Two::on(way);
+    let (mut from, mut to) = (Pages::new(3), Pages::new(3));
+    let (ours, mr) = (from.register(two.a.pd, 0, 3 * PAGE), to.register(two.b.pd, 100, 2 * PAGE));
+    fork(&mut to);
     exchange(&two, &mut from, ours, &mut to, mr, 100, 2 * PAGE);
     deregister(mr);
     deregister(ours);
     two.close();
+    from.unmap();
+    to.unmap();
+}
+
+/// Devices that are opened twice have regions of both contexts in one page. They begin and end in any order, and so do
+/// the contexts.
+fn opened_twice(way: Way) {
+    let (one, other) = (Two::on(way), Two::on(way));
+    let (mut from, mut to) = (Pages::new(3), Pages::new(3));
+    // The second page has the end of a region, and the beginning of the other.
+    let ours = [&one, &other].map(|two| from.register(two.a.pd, 0, PAGE + 50));
+    let part = |two: &Two, to: &Pages, at| to.register(two.b.pd, at, PAGE);
+    let (mut first, mut second) = (part(&one, &to, 100), part(&other, &to, PAGE + 200));
+    for round in 0..4 {
+        exchange(&one, &mut from, ours[0], &mut to, first, 100, PAGE);
+        exchange(&other, &mut from, ours[1], &mut to, second, PAGE + 200, PAGE);
+        assert_eq!(pages(&to), "sss");
+        match round {
+            // What one context moved, the other one uses alone.
+            0 => {
+                deregister(first);
+                first = part(&one, &to, 100);
+            }
+            1 => {
+                deregister(second);
+                second = part(&other, &to, PAGE + 200);
+            }
+            _ => fork(&mut to),
+        }
+    }
+    // A third one ends with its region.
+    let third = open(way.first() + 1);
+    // SAFETY: the context was just opened, and is used no more.
+    unsafe {
+        to.register(memory::ibv_alloc_pd(third), 50, 2 * PAGE);
+        assert_eq!(context::ibv_close_device(third), 0);
+    }
+    // So does the first one, which moved the page.
+    let before = to.bytes().to_vec();
+    deregister(first);
+    deregister(ours[0]);
+    one.close();
+    assert_eq!((pages(&to), to.bytes() == before), ("sss".into(), true));
+    exchange(&other, &mut from, ours[1], &mut to, second, PAGE + 200, PAGE);
+    let all = to.register(other.b.pd, 0, 3 * PAGE);
+    exchange(&other, &mut from, ours[1], &mut to, all, 5, PAGE);
+    let before = to.bytes().to_vec();
+    [second, all, ours[1]].into_iter().for_each(deregister);
+    other.close();
+    assert_eq!((pages(&from), pages(&to), to.bytes() == before), ("ppp".into(), "ppp".into(), true));
     from.unmap();
     to.unmap();
 }
@@ -247,8 +302,8 @@ fn refusals(way: Way) {
         attr.odp_caps.general_caps
     };
     assert_eq!(capabilities, 0);
-    // A page can be in the window of one device only.
-    let other = End::new(way.first() + 1);
+    // A page can be in one window only.
+    let other = End::new(Way::OwnWindows.first() + 1);
     let mr = locked.register(end.pd, 0, 10);
     assert_eq!(refused(other.pd, locked.start.wrapping_add(20), 10, 1), libc::EOPNOTSUPP);
     deregister(mr);
@@ -328,7 +383,7 @@ macro_rules! in_windows {
     };
 }
 
-in_windows! { neighbours remapped written_meanwhile forked refusals moved_elsewhere }
+in_windows! { neighbours remapped written_meanwhile forked opened_twice refusals moved_elsewhere }
 
 #[test]
 fn what_does_not_fit_is_refused() {

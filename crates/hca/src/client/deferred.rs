@@ -260,7 +260,7 @@ impl Client {
                     "verbs: a peer is still at work in pages of a window that this application had; nobody gets them \
                      until the machine runs anew"
                 );
-                return self.context.source.leave();
+                return self.context.leave();
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(LONGEST);

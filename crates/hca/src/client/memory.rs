@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::context::Context;
 use crate::ids::{Key, PdId};
-use crate::mr::{Change, Registrar, Wanted, deregister, place_of};
+use crate::mr::{Change, Registrar, Wanted, deregister};
 use crate::refusal::{Answer, done, no_memory, refuse, reply};
 use crate::regions::Regions;
 use rustix::io::Errno;
@@ -11,9 +11,9 @@ use uverbs::{Part, Region, Reply};
 
 /// The application's regions, and what is needed to check them.
 fn regions(context: &mut Context) -> (&mut Regions, Registrar<'_>) {
-    let Context { adapter, pds, space, source, own_pages, regions, .. } = context;
+    let Context { adapter, pds, space, source, regions, .. } = context;
     let limits = adapter.spec().limits;
-    (regions, Registrar { pds, space, limits, fault: &source.fault, own_pages })
+    (regions, Registrar { pds, space, limits, source })
 }
 
 const fn registered(key: Key) -> Answer {
@@ -38,28 +38,25 @@ impl Client {
 
     /// Gives the application pages of a window.
     pub(super) fn alloc_pages(&mut self, len: u64) -> Answer {
-        let context = &mut self.context;
+        let context = &self.context;
         let Some(taken) = context.source.pages(len) else {
             return refuse(Errno::OPNOTSUPP, "the device has no window");
         };
         let (taken, reach) = (taken?, &context.source.reach);
         let given: Option<Vec<_>> = taken.iter().map(|pages| reach.pages(pages, pages.part())).collect();
         let given = given.ok_or_else(|| no_memory("the daemon has no descriptor left"))?;
-        context.own_pages.extend(taken.into_iter().map(|pages| (place_of(pages.part()), pages)));
+        context.source.keep(&taken)?;
         Ok((Reply::Done, given))
     }
 
     /// Takes pages of a window back.
     pub(super) fn free_pages(&mut self, part: Part) -> Answer {
-        let context = &mut self.context;
-        let own = context.own_pages.get(&place_of(part)).is_some_and(|pages| pages.part() == part);
-        let guest = context.adapter.spec().guest.clone();
-        if own {
-            context.own_pages.remove(&place_of(part));
-        } else if !context.source.give_back_left(&guest, part) {
-            return refuse(Errno::INVAL, "not pages that the program has");
+        let guest = self.context.adapter.spec().guest.clone();
+        if self.context.source.give_back(&guest, part) {
+            done()
+        } else {
+            refuse(Errno::INVAL, "not pages that the program has")
         }
-        done()
     }
 
     pub(super) fn alloc_window(&mut self, pd: PdId, mw_type: u32) -> Answer {

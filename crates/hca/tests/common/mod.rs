@@ -16,7 +16,7 @@ use uverbs::qp::{access, mask};
 use uverbs::{
     AddressVector, AsyncEvent, Capacity, Completion, CompletionQueue, Connection, CreateQp, DeviceInfo, Dial,
     Doorbells, Endpoint, Given, JoinError, Joined, Memory, QpAttributes, QpState, QpType, Refusal, Reply,
-    Request, Rung, Segment, Shape, VERSION, Windows, WorkQueue, WorkRequest, completion,
+    Request, Rung, Segment, Shape, Uuid, VERSION, Windows, WorkQueue, WorkRequest, completion,
 };
 
 /// How long a test waits for something that must happen.
@@ -158,11 +158,17 @@ impl App {
 
     /// Connects as a program of a virtual machine does, if the endpoint is one.
     pub fn join(endpoint: &Endpoint) -> Result<Self, JoinError> {
+        Self::join_as(endpoint, 0)
+    }
+
+    /// The same as a connection of the program whose secret has these bytes; 0: of one that has no other.
+    pub fn join_as(endpoint: &Endpoint, program: u8) -> Result<Self, JoinError> {
         let Joined { mut connection, windows, dial } = endpoint.connect()?;
         let memory = own_memory();
         let along = [memory.as_fd().into()];
         let along = if matches!(connection, Connection::Local(_)) { &along[..] } else { &[] };
-        connection.send(&Request::Hello { version: VERSION, token: 0 }, along).unwrap();
+        let hello = Request::Hello { version: VERSION, token: 0, program: Uuid([program; 16]) };
+        connection.send(&hello, along).unwrap();
         let (reply, given) = connection.receive::<Result<Reply, Refusal>>().unwrap();
         let Ok(Reply::Device(info)) = reply else { panic!("{reply:?}") };
         let [bells, wake, events] = <[Given; 3]>::try_from(given).unwrap();

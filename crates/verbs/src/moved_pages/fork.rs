@@ -59,5 +59,6 @@ impl Table {
             moved.place.disown();
         }
         std::mem::take(&mut self.spare).into_iter().for_each(|(source, _)| source.disown());
+        (self.lenders, self.secret) = Default::default();
     }
 }

@@ -4,9 +4,9 @@
 //! System calls are made directly: UCX replaces the C library's functions for memory by its own, which may write to pages
 //! that nobody may write to while they move, and forget where `mremap` is to put them.
 
+use super::lender::Lender;
 use super::merge::merge;
 use super::protection::Protection;
-use crate::control::Control;
 use crate::errno::Outcome;
 use crate::lost;
 use crate::mapping::Mapping;
@@ -16,7 +16,7 @@ use rustix::mm::{mmap, mmap_anonymous, mprotect, mremap_fixed, munmap};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{Backing, Extent, Memory, Part, Request};
+use uverbs::{Backing, Extent, Memory, Part};
 
 /// The files' name in `/proc/self/maps`.
 const NAME: &str = "verbs region";
@@ -34,30 +34,33 @@ pub struct Source {
     /// Where it begins in the file.
     offset: u64,
     inode: u64,
-    /// What it is of a window, and the connection that lends it.
-    lent: Option<(Part, Arc<Control>)>,
+    /// What it is of a window, and who lends it.
+    lent: Option<(Part, Arc<Lender>)>,
 }
 
 impl Source {
     /// A new file.
     pub fn file(len: usize) -> Outcome<Self> {
         let (_, file) = Memory::create(NAME, len).map_err(|_| libc::ENOMEM)?;
-        Self::of(Arc::new(file), 0, None)
+        Self::of(Arc::new(file), 0)
     }
 
-    /// A part of a window, whose data starts at `base` of this file.
-    pub fn window(file: Arc<OwnedFd>, base: u64, part: Part, lender: Arc<Control>) -> Outcome<Self> {
-        Self::of(file, base.checked_add(part.offset).ok_or(libc::EIO)?, Some((part, lender)))
+    /// A part of a window, whose data starts at `base` of this file, which one of these lends.
+    pub fn window(file: Arc<OwnedFd>, base: u64, part: Part, lenders: &[Arc<Lender>]) -> Outcome<Self> {
+        let mut source = Self::of(file, base.checked_add(part.offset).ok_or(libc::EIO)?)?;
+        let lender = lenders.iter().find(|lender| lender.window == source.inode).ok_or(libc::EIO)?;
+        source.lent = Some((part, lender.clone()));
+        Ok(source)
     }
 
-    fn of(file: Arc<OwnedFd>, offset: u64, lent: Option<(Part, Arc<Control>)>) -> Outcome<Self> {
+    fn of(file: Arc<OwnedFd>, offset: u64) -> Outcome<Self> {
         let inode = fstat(&*file).map_err(rustix::io::Errno::raw_os_error)?.st_ino;
-        Ok(Self { file, offset, inode, lent })
+        Ok(Self { file, offset, inode, lent: None })
     }
 
-    /// Whether this connection lends it.
-    pub fn is_lent_by(&self, lender: &Arc<Control>) -> bool {
-        self.lent.as_ref().is_some_and(|(_, by)| Arc::ptr_eq(by, lender))
+    /// Whether one of these lends it.
+    pub fn is_lent_by(&self, lenders: &[Arc<Lender>]) -> bool {
+        self.lent.as_ref().is_some_and(|(_, by)| lenders.iter().any(|lender| Arc::ptr_eq(by, lender)))
     }
 
     /// A child of a fork has it, too, and must not give it back.
@@ -69,7 +72,7 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         if let Some((part, lender)) = &self.lent
-            && lender.exchange(&Request::FreePages { part: *part }, &[]).is_err()
+            && !lender.give_back(*part)
         {
             lost::note(self.inode, *part);
         }
