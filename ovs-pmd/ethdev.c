@@ -37,11 +37,16 @@ struct port *port_of(uint16_t dpdk_id)
 	return DEV(dev, dev_ops, void *) == device_ops() ? of(dev) : NULL;
 }
 
-/* sum += times * add, as viaductd writes it meanwhile. */
-void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add, int times)
+/* Brings the sum up to date, by a page that viaductd writes meanwhile. Not `goes_on`: of a new session, from whose counts
+ * on the port's are counted. Under the session's view. */
+void port_count(struct port *port, const struct viaduct_page *page, bool goes_on)
 {
-	for (size_t i = offsetof(struct viaduct_page, rx_packets) / 8; i < sizeof(*sum) / 8; i++)
-		((uint64_t *)sum)[i] += times * __atomic_load_n((const uint64_t *)add + i, __ATOMIC_RELAXED);
+	struct viaduct_page before = port->sum;
+
+	for (size_t i = offsetof(struct viaduct_page, rx_packets) / 8; i < sizeof(*page) / 8; i++)
+		count_on((uint64_t *)&port->sum + i, (uint64_t *)&port->seen + i, (const uint64_t *)page + i);
+	if (!goes_on)
+		port->sum = before;
 }
 
 /* What the port counted since it was made or reset. */
@@ -51,10 +56,10 @@ static struct viaduct_page counts(struct port *port)
 	struct rings *rings;
 
 	pthread_mutex_lock(&port->session->view);
-	sum = port->past;
 	rings = atomic_load(&port->rings);
 	if (rings != NULL)
-		port_add_counts(&sum, rings->page, 1);
+		port_count(port, rings->page, true);
+	sum = port->sum;
 	pthread_mutex_unlock(&port->session->view);
 	return sum;
 }

@@ -201,17 +201,16 @@ static struct port *of(struct rte_eth_dev *dev)
 	return DATA(dev, dev_private, struct port *);
 }
 
-static struct viaduct_counter now(const struct rte_flow *flow)
+/* Brings the sum up to date. Under the session's view. */
+static void count(struct rte_flow *flow)
 {
 	const struct viaduct_counter *at;
-	struct viaduct_counter sum = flow->past;
 
 	if (!flow->live || flow->counters == NULL)
-		return sum;
+		return;
 	at = &flow->counters->at[flow->counter];
-	sum.packets += __atomic_load_n(&at->packets, __ATOMIC_RELAXED) - flow->base.packets;
-	sum.bytes += __atomic_load_n(&at->bytes, __ATOMIC_RELAXED) - flow->base.bytes;
-	return sum;
+	count_on(&flow->sum.packets, &flow->seen.packets, &at->packets);
+	count_on(&flow->sum.bytes, &flow->seen.bytes, &at->bytes);
 }
 
 /* The session that had this flow is over. Under the session's lock, as all below. */
@@ -220,7 +219,7 @@ void flow_lost(struct rte_flow *flow)
 	struct counters *counters = flow->counters;
 
 	pthread_mutex_lock(&flow->port->session->view);
-	flow->past = now(flow);
+	count(flow);
 	flow->live = false;
 	flow->counters = NULL;
 	pthread_mutex_unlock(&flow->port->session->view);
@@ -250,7 +249,7 @@ static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
 	flow->counter = answer->counter;
 	flow->counters = session->counters;
 	flow->counters->users++;
-	flow->base = flow->counters->at[flow->counter];
+	flow->seen = flow->counters->at[flow->counter];
 	flow->live = true;
 	pthread_mutex_unlock(&session->view);
 	return 0;
@@ -357,26 +356,22 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 		      struct rte_flow_error *error)
 {
 	struct session *session = of(dev)->session;
-	struct rte_flow_query_count *count = data;
+	struct rte_flow_query_count *answer = data;
 
 	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++) {
-		struct viaduct_counter seen;
-
 		if (actions->type == RTE_FLOW_ACTION_TYPE_VOID)
 			continue;
 		if (actions->type != RTE_FLOW_ACTION_TYPE_COUNT)
 			return refused(error, ENOTSUP, "only counters can be queried");
 		pthread_mutex_lock(&session->view);
-		seen = now(flow);
-		if (count->reset) {
-			flow->past.packets -= seen.packets;
-			flow->past.bytes -= seen.bytes;
-		}
+		count(flow);
+		answer->hits = flow->sum.packets;
+		answer->bytes = flow->sum.bytes;
+		if (answer->reset)
+			flow->sum = (struct viaduct_counter){0};
 		pthread_mutex_unlock(&session->view);
-		count->hits = seen.packets;
-		count->bytes = seen.bytes;
-		count->hits_set = 1;
-		count->bytes_set = 1;
+		answer->hits_set = 1;
+		answer->bytes_set = 1;
 	}
 	return 0;
 }

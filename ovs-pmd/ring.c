@@ -62,9 +62,9 @@ void rings_put(struct port *port, struct rings *rings)
 	pthread_mutex_lock(&port->session->view);
 	old = atomic_exchange(&port->rings, rings);
 	if (old != NULL)
-		port_add_counts(&port->past, old->page, 1);
+		port_count(port, old->page, true);
 	if (rings != NULL)
-		port_add_counts(&port->past, rings->page, -1);
+		port_count(port, rings->page, false);
 	pthread_mutex_unlock(&port->session->view);
 	if (old == NULL)
 		return;

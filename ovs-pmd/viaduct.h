@@ -63,8 +63,8 @@ struct port {
 	struct rte_ether_addr mac;
 	uint16_t mtu; /* that was set; 0: none */
 	LIST_HEAD(, rte_flow) flows;
-	/* Counts of sessions that have ended, less what viaductd had counted before this one; and those of the last reset. */
-	struct viaduct_page past, base;
+	/* What it counted in all sessions; what viaductd's counts were then; and what the sum was at the last reset. */
+	struct viaduct_page sum, seen, base;
 };
 
 /* The way to one viaductd. */
@@ -89,7 +89,7 @@ struct rte_flow {
 	uint64_t id;
 	uint32_t counter;
 	struct counters *counters;
-	struct viaduct_counter past, base;
+	struct viaduct_counter sum, seen; /* since it was last asked to reset; and what viaductd's counter was then */
 	struct viaduct_flow_create *request; /* for another session */
 };
 
@@ -116,6 +116,17 @@ void flow_forget_all(struct port *port);
 
 /* ethdev.c */
 struct port *port_of(uint16_t dpdk_id);
-void port_add_counts(struct viaduct_page *sum, const struct viaduct_page *add, int times);
+void port_count(struct port *port, const struct viaduct_page *page, bool goes_on);
+
+/* Adds to a sum what a count of viaductd's grew since it was `seen`, also where it wrapped around. One that became less
+ * begins anew: nobody is told of 2^64 packets less some. */
+static inline void count_on(uint64_t *sum, uint64_t *seen, const uint64_t *at)
+{
+	uint64_t now = __atomic_load_n(at, __ATOMIC_RELAXED);
+
+	if ((int64_t)(now - *seen) > 0)
+		*sum += now - *seen;
+	*seen = now;
+}
 
 #endif

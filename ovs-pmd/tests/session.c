@@ -21,6 +21,8 @@ static sem_t go_on, asked;
 static struct viaduct_port last_mtu;
 static struct viaduct_page *page;
 static uint64_t counted = 5; /* of the port by viaductd, before OVS */
+static struct viaduct_counter *counters;
+static struct viaduct_counter of_flow = {UINT64_MAX - 1, UINT64_MAX - 99}; /* before it is made */
 
 static int file_of(uint32_t kind, uint64_t length)
 {
@@ -68,7 +70,9 @@ static void serve(int socket)
 
 		if (request->kind == VIADUCT_HELLO) {
 			said.counters = wrong.counters ? wrong.counters : COUNTERS;
-			files[count++] = file_of(VIADUCT_HELLO, COUNTERS * sizeof(struct viaduct_counter));
+			files[count++] = file_of(VIADUCT_HELLO, COUNTERS * sizeof(*counters));
+			counters = mmap(NULL, COUNTERS * sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
+			assert(counters != MAP_FAILED);
 		} else if (request->kind == VIADUCT_PORT_OPEN) {
 			said.slots = wrong.slots ? wrong.slots : SLOTS;
 			files[count++] = file_of(VIADUCT_PORT_OPEN, VIADUCT_FILE(SLOTS));
@@ -76,6 +80,10 @@ static void serve(int socket)
 			assert(page != MAP_FAILED);
 			page->rx_packets = counted;
 			files[count++] = memfd_create("bell", MFD_CLOEXEC);
+		} else if (request->kind == VIADUCT_FLOW_CREATE) {
+			said.flow = 1;
+			said.counter = COUNTERS - 1;
+			counters[said.counter] = of_flow;
 		} else if (request->kind == VIADUCT_PORT_MTU) {
 			memcpy(&last_mtu, buffer, sizeof(last_mtu));
 			sem_post(&asked);
@@ -132,6 +140,65 @@ static void *ask_mtu(void *argument)
 	assert(session_mtu(port, 1400) == 0);
 	pthread_mutex_unlock(&port->session->lock);
 	return NULL;
+}
+
+static struct rte_flow_query_count ask_count(struct rte_eth_dev *dev, struct rte_flow *flow, bool reset)
+{
+	const struct rte_flow_action count[] = {{.type = RTE_FLOW_ACTION_TYPE_COUNT}, {.type = RTE_FLOW_ACTION_TYPE_END}};
+	struct rte_flow_query_count answer = {.reset = reset};
+	int (*query)(struct rte_eth_dev *, struct rte_flow *, const struct rte_flow_action *, void *,
+		     struct rte_flow_error *) = MEMBER(rte_flow_ops, flow_ops(), query, void *);
+
+	assert(query(dev, flow, count, &answer, NULL) == 0 && answer.hits_set && answer.bytes_set);
+	return answer;
+}
+
+/* Counters wrap around, and begin anew: OVS is told of what was counted, and of nothing else. */
+static void wrap(struct session *session, struct port *port)
+{
+	static uint64_t device[VIADUCT_SIZE_rte_eth_dev / 8], data[VIADUCT_SIZE_rte_eth_dev_data / 8];
+	const struct rte_flow_attr attr = {.transfer = 1};
+	const struct rte_flow_item items[] = {{.type = RTE_FLOW_ITEM_TYPE_END}};
+	const struct rte_flow_action actions[] = {{.type = RTE_FLOW_ACTION_TYPE_DROP}, {.type = RTE_FLOW_ACTION_TYPE_END}};
+	struct rte_eth_dev *dev = (void *)device;
+	struct rte_flow *(*create)(struct rte_eth_dev *, const struct rte_flow_attr *, const struct rte_flow_item *,
+				   const struct rte_flow_action *, struct rte_flow_error *);
+	struct viaduct_page before = counts(port);
+	struct rte_flow_query_count seen;
+	struct rte_flow *flow;
+
+	page->rx_packets = UINT64_MAX - 1;
+	assert(counts(port).rx_packets == before.rx_packets);
+	page->rx_packets = 3;
+	assert(counts(port).rx_packets == before.rx_packets + 5);
+	page->rx_packets = 1;
+	assert(counts(port).rx_packets == before.rx_packets + 5);
+	page->rx_packets = 2;
+	assert(counts(port).rx_packets == before.rx_packets + 6);
+
+	DEV(dev, data, void *) = data;
+	DATA(dev, dev_private, void *) = port;
+	create = MEMBER(rte_flow_ops, flow_ops(), create, void *);
+	flow = create(dev, &attr, items, actions, NULL);
+	assert(flow != NULL);
+	seen = ask_count(dev, flow, true);
+	assert(seen.hits == 0 && seen.bytes == 0);
+	counters[COUNTERS - 1] = (struct viaduct_counter){1, 100};
+	seen = ask_count(dev, flow, false);
+	assert(seen.hits == 3 && seen.bytes == 200);
+	counters[COUNTERS - 1] = (struct viaduct_counter){0, 0};
+	seen = ask_count(dev, flow, true);
+	assert(seen.hits == 3 && seen.bytes == 200);
+	counters[COUNTERS - 1] = (struct viaduct_counter){2, 128};
+	seen = ask_count(dev, flow, true);
+	assert(seen.hits == 2 && seen.bytes == 128);
+	/* The next viaductd has another counter for it. What the last one counted is not lost. */
+	counters[COUNTERS - 1].packets = 4;
+	of_flow = (struct viaduct_counter){10, 1000};
+	end(session);
+	assert(start(session) == 0 && resume(session));
+	seen = ask_count(dev, flow, true);
+	assert(seen.hits == 2 && seen.bytes == 0);
 }
 
 int main(void)
@@ -196,6 +263,7 @@ int main(void)
 	assert(start(session) == 0 && resume(session));
 	page->rx_packets = 2;
 	assert(counts(port).rx_packets == 9);
+	wrap(session, port);
 	unlink(address.sun_path);
 	return 0;
 }

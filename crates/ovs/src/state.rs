@@ -28,12 +28,12 @@ pub trait Tables: Send + Sync {
     /// # Errors
     /// Why nothing was changed.
     fn apply(&self, changes: &[Change]) -> Result<(), String>;
-    /// Counters of flows, by index.
-    fn counts(&self, counters: &[u32]) -> Vec<Counters>;
+    /// Counters of flows, by index; `None` once the daemon ends.
+    fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>>;
     /// The guest or wire whose OVS side this interface is.
     fn port_of(&self, side: VifId) -> Option<VifId>;
-    /// Counters of an interface.
-    fn vif_counters(&self, vif: VifId) -> VifCounters;
+    /// Counters of an interface; `None` once the daemon ends.
+    fn vif_counters(&self, vif: VifId) -> Option<VifCounters>;
 }
 
 /// How long flows live without a session.
@@ -57,6 +57,8 @@ struct Entry {
     /// The guest or wire, and its OVS side, once the executor has that.
     vif: Option<VifId>,
     side: Option<VifId>,
+    /// What both had counted then, as other interfaces that had their numbers.
+    base: [u64; 6],
     session: Option<u64>,
     /// When flows that no session has made again are removed.
     sweep: Option<Instant>,
@@ -125,17 +127,21 @@ impl State {
         if let Some(old) = self.ports.get(&name).map(|entry| entry.shared.clone()) {
             self.remove_port(&old, now);
         }
-        self.ports.insert(name, Entry { shared, vif: None, side: None, session: None, sweep: None });
+        let entry = Entry { shared, vif: None, side: None, base: [0; 6], session: None, sweep: None };
+        self.ports.insert(name, entry);
     }
 
     /// The executor has the port of this interface.
     pub fn attached(&mut self, vif: VifId, port: &Arc<dyn Port>, side_of: Option<&Arc<Shared>>) {
         self.devices.retain(|_, device| device.strong_count() > 0);
         self.devices.insert(vif, Arc::downgrade(port));
-        if let Some(shared) = side_of
-            && let Some(entry) = self.ports.get_mut(&shared.spec.name)
+        let Some(shared) = side_of else { return };
+        let (port, side) = (self.tables.port_of(vif), Some(vif));
+        let base = port.and_then(|port| self.numbers(port, vif));
+        if let Some(entry) = self.ports.get_mut(&shared.spec.name)
+            && (entry.vif, entry.side) != (port, side)
         {
-            (entry.vif, entry.side) = (self.tables.port_of(vif), Some(vif));
+            (entry.vif, entry.side, entry.base) = (port, side, base.unwrap_or_default());
         }
     }
 
@@ -304,7 +310,8 @@ impl State {
                 if let Some(old) = old {
                     self.flows.remove(old, now);
                 }
-                let base = self.tables.counts(&[flow.counter]).first().copied().unwrap_or_default();
+                let base = self.tables.counts(&[flow.counter]);
+                let base = base.and_then(|all| all.first().copied()).unwrap_or_default();
                 self.flows.insert(flow.clone(), id, base);
                 flow
             }
@@ -316,7 +323,8 @@ impl State {
 
     /// Writes counters into the page.
     fn publish(&self, counters: &[u32]) {
-        let counts = self.tables.counts(counters);
+        // Zeros would look as if all had gone backwards.
+        let Some(counts) = self.tables.counts(counters) else { return };
         counters.iter().zip(counts).for_each(|(index, counts)| self.page.set(*index, counts));
     }
 
@@ -388,11 +396,17 @@ impl State {
         let Some(entry) = self.ports.get(name) else { return };
         let (Some(vif), Some(side)) = (entry.vif, entry.side) else { return };
         let up = self.devices.get(&vif).and_then(Weak::upgrade).is_some_and(|port| port.is_up());
-        let VifCounters { received, sent, send_drops, .. } = self.tables.vif_counters(vif);
-        // What a flow drops is not lost; what had no room on its way to OVS is.
-        let missed = self.tables.vif_counters(side).send_drops;
-        let all = [received.packets, received.bytes, missed, sent.packets, sent.bytes, send_drops];
+        let Some(mut all) = self.numbers(vif, side) else { return };
+        all.iter_mut().zip(entry.base).for_each(|(number, base)| *number = number.wrapping_sub(base));
         entry.shared.tell(up, &Numbers { all });
+    }
+
+    /// What a port counts: packets, bytes and drops of what it received, then of what was sent by it.
+    fn numbers(&self, vif: VifId, side: VifId) -> Option<[u64; 6]> {
+        let VifCounters { received, sent, send_drops, .. } = self.tables.vif_counters(vif)?;
+        // What a flow drops is not lost; what had no room on its way to OVS is.
+        let missed = self.tables.vif_counters(side)?.send_drops;
+        Some([received.packets, received.bytes, missed, sent.packets, sent.bytes, send_drops])
     }
 
     /// What there is.
@@ -429,7 +443,7 @@ impl State {
     /// The flows, the oldest first.
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
         let indexes: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
-        let counts = self.tables.counts(&indexes);
+        let counts = self.tables.counts(&indexes).unwrap_or_default();
         let state = |owner| match owner {
             Owner::Session(_) => FlowState::Live,
             Owner::Stale(since) => FlowState::Stale(now.saturating_duration_since(since)),

@@ -28,16 +28,15 @@ impl ovs::Tables for OvsTables {
         executor.ovs_apply(changes).map_err(|e| e.to_string())
     }
 
-    fn counts(&self, counters: &[u32]) -> Vec<Counters> {
-        let executor = self.executor.upgrade();
-        executor.map_or_else(|| vec![Counters::default(); counters.len()], |it| it.ovs_counts(counters))
+    fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>> {
+        Some(self.executor.upgrade()?.ovs_counts(counters))
     }
 
     fn port_of(&self, side: VifId) -> Option<VifId> {
         self.engine.upgrade()?.ovs_port(side)
     }
 
-    fn vif_counters(&self, vif: VifId) -> VifCounters {
-        self.executor.upgrade().map(|executor| executor.vif_counters(vif)).unwrap_or_default()
+    fn vif_counters(&self, vif: VifId) -> Option<VifCounters> {
+        Some(self.executor.upgrade()?.vif_counters(vif))
     }
 }

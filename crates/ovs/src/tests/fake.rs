@@ -8,6 +8,7 @@ use mem::Opened;
 use model::VifId;
 use model::ovs::{Change, Flow, FlowId};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -16,6 +17,9 @@ use std::time::Instant;
 pub struct Fake {
     pub flows: Mutex<BTreeMap<(VifId, FlowId), Arc<Flow>>>,
     pub counts: Mutex<BTreeMap<u32, Counters>>,
+    pub vifs: Mutex<BTreeMap<VifId, VifCounters>>,
+    /// The daemon ends: nobody knows counts any more.
+    pub ends: AtomicBool,
     /// Why changes are refused.
     pub refuses: Mutex<Option<String>>,
 }
@@ -36,9 +40,10 @@ impl Tables for Fake {
         Ok(())
     }
 
-    fn counts(&self, counters: &[u32]) -> Vec<Counters> {
+    fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>> {
         let counts = self.counts.lock().unwrap();
-        counters.iter().map(|index| counts.get(index).copied().unwrap_or_default()).collect()
+        let all = counters.iter().map(|index| counts.get(index).copied().unwrap_or_default());
+        (!self.ends.load(Ordering::Relaxed)).then(|| all.collect())
     }
 
     /// The OVS side of interface n is n + 100.
@@ -46,9 +51,9 @@ impl Tables for Fake {
         side.0.checked_sub(100).map(VifId)
     }
 
-    fn vif_counters(&self, vif: VifId) -> VifCounters {
-        let received = Counters { packets: vif.0.into(), bytes: 7 };
-        VifCounters { received, ..VifCounters::default() }
+    fn vif_counters(&self, vif: VifId) -> Option<VifCounters> {
+        let counters = self.vifs.lock().unwrap().get(&vif).cloned().unwrap_or_default();
+        (!self.ends.load(Ordering::Relaxed)).then_some(counters)
     }
 }
 

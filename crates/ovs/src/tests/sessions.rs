@@ -5,11 +5,14 @@ use crate::protocol::{Answer, Create, Item, Request};
 use crate::refused::Refused;
 use crate::ring::Rings;
 use crate::state::Times;
-use executor::Counters;
+use executor::{Counters, VifCounters};
 use model::VifId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
@@ -170,9 +173,70 @@ fn a_driver_is_told_of_link_and_counts() {
     assert!(!rings.told().0);
     // The guest's port is up; here, another OVS side stands for it.
     world.driver(1, &[0]);
+    received(&world, 1, 9);
     world.state.tick(world.now);
     let (up, numbers) = rings.told();
-    assert_eq!((up, numbers.all), (true, [1, 7, 0, 0, 0, 0]));
+    assert_eq!((up, numbers.all), (true, [9, 900, 0, 0, 0, 0]));
+}
+
+/// An interface has received so many packets.
+fn received(world: &World, vif: u16, packets: u64) {
+    let received = Counters { packets, bytes: packets.wrapping_mul(100) };
+    let counters = VifCounters { received, ..VifCounters::default() };
+    world.tables.vifs.lock().unwrap().insert(VifId(vif), counters);
+}
+
+/// A port that has the number of one that is gone begins at zero, also where what that had counted wraps around. What
+/// was told stays when the daemon ends.
+#[test]
+fn a_driver_is_told_of_a_ports_own_counts() {
+    let mut world = World::new(0);
+    received(&world, 0, u64::MAX - 1);
+    world.add_port(0);
+    let rings = Arc::new(Rings::create().unwrap().0);
+    let _bell = world.ports[0].0.give_to(rings.clone()).unwrap();
+    let told = |world: &mut World| {
+        world.state.tick(world.now);
+        rings.told().1.all
+    };
+    assert_eq!(told(&mut world), [0; 6]);
+    received(&world, 0, 3);
+    assert_eq!(told(&mut world), [5, 500, 0, 0, 0, 0]);
+    // Its OVS side is attached again.
+    let device = world.ports[0].1.port.clone();
+    let shared = world.ports[0].0.clone();
+    world.state.attached(VifId(100), &device, Some(&shared));
+    assert_eq!(told(&mut world), [5, 500, 0, 0, 0, 0]);
+    world.tables.ends.store(true, Ordering::Relaxed);
+    assert_eq!(told(&mut world), [5, 500, 0, 0, 0, 0]);
+}
+
+/// Where a flow's counter wraps around, its own count goes on. When the daemon ends, the page keeps what it has.
+#[test]
+fn counters_of_flows_wrap_around_and_never_go_back() {
+    let mut world = World::new(1);
+    world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
+    let hello = Request::Hello { version: 1, pid: 1, dpdk: "DPDK 22.11.11".into() };
+    let page = File::from(world.state.handle(1, hello, world.now).files.pop().unwrap());
+    assert_eq!(world.ask(1, Request::PortOpen { port: 0, name: "p0".into() }), 0);
+    let in_page = || {
+        let mut bytes = [0; 16];
+        page.read_exact_at(&mut bytes, 0).unwrap();
+        let [packets, bytes] = [0, 8].map(|at| u64::from_ne_bytes(*bytes[at..].first_chunk().unwrap()));
+        Counters { packets, bytes }
+    };
+    let last = Counters { packets: u64::MAX, bytes: u64::MAX - 10 };
+    world.tables.counts.lock().unwrap().insert(0, last);
+    world.create(1, &to_mac(0, 1, None)).unwrap();
+    assert_eq!((in_page(), world.state.flows(world.now)[0].counters), (last, Counters::default()));
+    let wrapped = Counters { packets: 1, bytes: 117 };
+    world.tables.counts.lock().unwrap().insert(0, wrapped);
+    world.state.tick(world.now);
+    let own = Counters { packets: 2, bytes: 128 };
+    assert_eq!((in_page(), world.state.flows(world.now)[0].counters), (wrapped, own));
+    world.tables.ends.store(true, Ordering::Relaxed);
+    world.state.tick(world.now);
+    assert_eq!(in_page(), wrapped);
 }
 
 #[test]
