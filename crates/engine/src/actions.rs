@@ -1,5 +1,7 @@
 //! Actions: memoised decisions, shared by all flows treated alike. An action holds the rewrite of the packets, the
-//! generation cells of the table entries that the decision read, and the counters that packets increment.
+//! generation cells of the table entries that the decision read, and the counters that packets increment. The cell and
+//! the counter of a flow of Open vSwitch are in the cache entries instead, because a switch makes a flow for each of
+//! its entries, if it has to, and one line is read faster than two.
 //!
 //! A flow's cache entry holds the number of its action. Validity is checked per action, so a change of the tables
 //! costs one comparison of generation cells for each action, however many flows there are. An invalid action never
@@ -37,13 +39,29 @@ pub(crate) struct Policy {
     pub rules: ArrayVec<RuleId, 10>,
     /// Nexthop of the route.
     pub nexthop: Option<NexthopId>,
-    /// The counter of a flow of Open vSwitch.
+    /// Whether each entry belongs to a flow of Open vSwitch, on which the decision depended, too.
+    pub of_flows: bool,
+    /// The counter of the flow of Open vSwitch, if entries belong to connections instead.
     pub ovs_counter: Option<u32>,
     /// The fields that it sets.
     pub fields: Option<Box<ovs::Edits>>,
     /// The packets are dropped for this reason instead.
     pub drops: Option<DropReason>,
+    /// Or go to several ports, in this order.
+    pub copies: Box<[Copy]>,
 }
+
+/// A copy of a packet that goes to several ports.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Copy {
+    /// How it is rewritten.
+    pub template: Template,
+    /// The fields that are set.
+    pub fields: Option<ovs::Edits>,
+}
+
+/// Most ports to which memoised decisions send a packet.
+pub(crate) const MOST_COPIES: usize = 32;
 
 impl Hash for Policy {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -51,6 +69,7 @@ impl Hash for Policy {
         self.deps.hash(state);
         self.template.hash(state);
         self.rules.hash(state);
+        self.copies.iter().for_each(|copy| copy.template.hash(state));
     }
 }
 
@@ -61,14 +80,18 @@ pub(crate) struct Action {
     stamp: u64,
     /// How packets are rewritten. It comes first because every packet needs it.
     pub template: Template,
-    /// Whether packets are policed, belong to a tracked TCP connection, or are dropped.
+    /// Whether packets belong to flows of Open vSwitch or to a tracked TCP connection, are policed, copied or dropped.
     pub looks: bool,
+    /// Whether they belong to flows of Open vSwitch.
+    pub of_flows: bool,
     /// Whether they are policed.
     pub metered: bool,
     /// Whether they belong to such a connection.
     pub follows: bool,
     /// They are dropped for this reason instead of forwarded.
     pub drops: Option<DropReason>,
+    /// They go to several ports.
+    pub copied: bool,
     /// Entries with its number.
     users: u32,
     /// Packets and bytes not yet counted to its rules, nexthop and flow.
@@ -97,6 +120,11 @@ impl Action {
     /// The fields that a flow of Open vSwitch sets.
     pub fn fields(&self) -> Option<&ovs::Edits> {
         self.policy()?.fields.as_deref()
+    }
+
+    /// The copies that go to several ports.
+    pub fn copies(&self) -> &[Copy] {
+        self.policy().map_or(&[], |policy| &policy.copies)
     }
 
     /// Its policy.
@@ -135,18 +163,20 @@ impl Actions {
             self.all[number as usize].users += 1;
             return Some(number);
         }
-        let follows = policy.follows;
+        let Policy { of_flows, follows, drops, .. } = policy;
         let metered = !policy.meters.is_empty();
-        let drops = policy.drops;
-        let looks = follows || metered || drops.is_some();
+        let copied = !policy.copies.is_empty();
+        let looks = of_flows || follows || metered || copied || drops.is_some();
         let policy = Arc::new(policy);
         let action = Action {
             stamp: epoch,
             template: policy.template.clone(),
             looks,
+            of_flows,
             metered,
             follows,
             drops,
+            copied,
             users: 1,
             pending: (0, 0),
             policy: Some(Arc::clone(&policy)),

@@ -1,7 +1,7 @@
 //! The flow cache of one worker: memoised decisions by flow.
 //!
-//! An entry is one cache line: its key, the number of its action, which other flows share, its connection, and counts
-//! not yet passed on to these. Nothing here is shared between workers, so nothing is atomic.
+//! An entry is one cache line: its key, the number of its action, which other flows share, its connection or its flow
+//! of Open vSwitch, and counts not yet passed on to these. Nothing here is shared between workers, so nothing is atomic.
 //!
 //! The table is set-associative: a look-up probes at most [`WAYS`] lines, whatever keys a guest chooses. The hash is
 //! keyed and not linear, so a guest can't choose keys of one set. Each hash has its own order of a set's lines, and an
@@ -14,9 +14,10 @@ use crate::fold::fold;
 use crate::huge::{Line, Table};
 use crate::key::Key;
 use mem::prefetch;
+use model::ovs;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use tables::FlowRef;
+use tables::{FlowCell, FlowRef};
 
 /// Lines of a set.
 const WAYS: usize = 8;
@@ -44,8 +45,59 @@ pub(crate) struct Entry {
     pub bytes: u32,
     /// Entropy hash of the flow, for tunnels: the lower 20 bits, which are enough for every use.
     pub entropy: u32,
-    /// Its connection, and whether its packets go in the reply direction.
-    pub flow: Option<(FlowRef, bool)>,
+    /// What its packets belong to.
+    pub owner: Owner,
+}
+
+/// What the packets of an entry belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Owner {
+    #[default]
+    Nobody,
+    /// A connection, and whether they go in its reply direction.
+    Connection(FlowRef, bool),
+    /// A flow of Open vSwitch.
+    Ovs(OvsFlow),
+}
+
+/// A flow of Open vSwitch, as entries refer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OvsFlow {
+    /// The cell that changes when it is removed.
+    pub cell: FlowCell,
+    /// Its counter; `None` if the packets do not fit its actions.
+    pub counter: Option<u32>,
+    /// The last bits of the epoch at which it was last known to be there.
+    pub stamp: u32,
+}
+
+impl OvsFlow {
+    /// A flow that is there at `epoch`.
+    pub const fn new(cell: FlowCell, counter: Option<u32>, epoch: u64) -> Self {
+        Self { cell, counter, stamp: epoch as u32 & STAMP }
+    }
+
+    /// The epoch of its stamp, seen from `now`. An entry that is so old that this is another one is not used any more.
+    pub const fn since(self, now: u64) -> u64 {
+        now.saturating_sub(((now as u32).wrapping_sub(self.stamp) & STAMP) as u64)
+    }
+
+    const fn unpack(word: u64) -> Self {
+        let counter = field(word, COUNTER_AT, COUNTER_BITS);
+        Self {
+            cell: FlowCell::from_bits(word as u16),
+            counter: if counter < ovs::MAX_COUNTERS { Some(counter) } else { None },
+            stamp: (word >> STAMP_AT) as u32,
+        }
+    }
+
+    const fn pack(self) -> u64 {
+        let counter = match self.counter {
+            Some(counter) => counter,
+            None => ovs::MAX_COUNTERS,
+        };
+        self.cell.to_bits() as u64 | (counter as u64) << COUNTER_AT | (self.stamp as u64) << STAMP_AT
+    }
 }
 
 /// Positions of the fields in the two words, in bits from the lowest. The first word's lower half belongs to the key.
@@ -53,13 +105,21 @@ const ACTION_AT: u32 = 32;
 const ACTION_BITS: u32 = 20;
 const TICK_AT: u32 = 52;
 const REPLY_AT: u32 = 60;
+const OVS_AT: u32 = 61;
 const PACKETS_AT: u32 = 16;
 const PACKETS_BITS: u32 = 6;
 const BYTES_AT: u32 = 22;
 const BYTES_BITS: u32 = 22;
 const ENTROPY_AT: u32 = 44;
 
-/// The word of an entry without a connection.
+/// The same in the last word of an entry of a flow of Open vSwitch, whose cell comes first.
+const COUNTER_AT: u32 = FlowCell::BITS;
+const COUNTER_BITS: u32 = 21;
+const STAMP_AT: u32 = COUNTER_AT + COUNTER_BITS;
+const STAMP: u32 = u32::MAX >> (u32::BITS - (u64::BITS - STAMP_AT));
+const _: () = assert!(ovs::MAX_COUNTERS < 1 << COUNTER_BITS);
+
+/// The last word of an entry that belongs to nobody.
 const NO_FLOW: u64 = u64::MAX;
 
 const fn field(word: u64, at: u32, bits: u32) -> u32 {
@@ -85,22 +145,30 @@ impl Entry {
             packets: field(six, PACKETS_AT, PACKETS_BITS),
             bytes: field(six, BYTES_AT, BYTES_BITS),
             entropy: (six >> ENTROPY_AT) as u32,
-            flow: (seven != NO_FLOW).then(|| (FlowRef::from_bits(seven), five >> REPLY_AT & 1 != 0)),
+            owner: match seven {
+                _ if five >> OVS_AT & 1 != 0 => Owner::Ovs(OvsFlow::unpack(seven)),
+                NO_FLOW => Owner::Nobody,
+                _ => Owner::Connection(FlowRef::from_bits(seven), five >> REPLY_AT & 1 != 0),
+            },
         }
     }
 
     #[inline(always)]
     fn pack_into(&self, line: &mut Line) {
-        let reply = self.flow.is_some_and(|(_, reply)| reply);
+        let (owner, about) = match self.owner {
+            Owner::Nobody => (NO_FLOW, 0),
+            Owner::Connection(flow, reply) => (flow.to_bits(), u64::from(reply) << REPLY_AT),
+            Owner::Ovs(flow) => (flow.pack(), 1 << OVS_AT),
+        };
         line[5] = line[5] & 0xffff_ffff
             | u64::from(self.action) << ACTION_AT
             | u64::from(self.tick) << TICK_AT
-            | u64::from(reply) << REPLY_AT;
+            | about;
         line[6] = u64::from(self.max_len)
             | u64::from(self.packets) << PACKETS_AT
             | u64::from(self.bytes) << BYTES_AT
             | u64::from(self.entropy) << ENTROPY_AT;
-        line[7] = self.flow.map_or(NO_FLOW, |(flow, _)| flow.to_bits());
+        line[7] = owner;
     }
 }
 
@@ -132,7 +200,13 @@ impl Found<'_> {
         (self.0[6] >> ENTROPY_AT) as u32
     }
 
-    /// Its connection, and whether its packets go in the reply direction.
+    /// Whether the flow of Open vSwitch to which it belongs was there at this epoch.
+    #[inline(always)]
+    pub const fn is_of_flow_at(&self, epoch: u64) -> bool {
+        self.0[7] >> STAMP_AT == epoch & STAMP as u64
+    }
+
+    /// Its connection, if it has one or none, and whether its packets go in the reply direction.
     #[inline(always)]
     pub const fn flow(&self) -> Option<(FlowRef, bool)> {
         if self.0[7] == NO_FLOW {
@@ -431,19 +505,24 @@ mod tests {
     fn entries_say_what_they_were_told() {
         let mut cache = Cache::new(1 << 10);
         let (hash, key) = (cache.hash(&key(7)), key(7));
-        let flow = Some((FlowRef::from_bits(0x1234_5678_9abc_def0), true));
+        let owner = Owner::Connection(FlowRef::from_bits(0x1234_5678_9abc_def0), true);
         let said = Entry {
             action: 0xf_ffff,
             tick: 255,
             max_len: 65_535,
             entropy: 0xf_ffff,
-            flow,
+            owner,
             packets: 0,
             bytes: 0,
         };
-        cache.insert(hash, &key, &said);
+        let ovs = |counter| OvsFlow::new(FlowCell::from_bits(0x3ffe), counter, 0x1234_5678_9abc);
+        let others = [Owner::Nobody, Owner::Ovs(ovs(Some(ovs::MAX_COUNTERS - 1))), Owner::Ovs(ovs(None))];
+        for owner in others.into_iter().chain([owner]) {
+            cache.insert(hash, &key, &Entry { owner, ..said });
+            let slot = cache.find(hash, &key).unwrap();
+            assert_eq!(cache.get(slot), Entry { owner, ..said });
+        }
         let slot = cache.find(hash, &key).unwrap();
-        assert_eq!(cache.get(slot), said);
         for packets in 1..=Entry::FULL {
             assert!(cache.found(slot).is_current(255));
             cache.found(slot).count(66_000);
@@ -452,5 +531,20 @@ mod tests {
         assert!(!cache.found(slot).is_current(255) && !cache.found(slot).is_current(254));
         assert_eq!(cache.remove(slot).map(|entry| entry.packets), Some(Entry::FULL));
         assert!(cache.find(hash, &key).is_none() && cache.is_empty());
+    }
+
+    #[test]
+    fn a_flow_is_known_since_an_epoch() {
+        let (mut cache, key) = (Cache::new(1 << 10), key(7));
+        let hash = cache.hash(&key);
+        for epoch in [1, u64::from(STAMP), u64::from(STAMP) + 1, u64::from(u32::MAX) * 5] {
+            let flow = OvsFlow::new(FlowCell::from_bits(1), Some(3), epoch);
+            cache.insert(hash, &key, &Entry { owner: Owner::Ovs(flow), ..Entry::default() });
+            let slot = cache.find(hash, &key).unwrap();
+            assert!(cache.found(slot).is_of_flow_at(epoch) && !cache.found(slot).is_of_flow_at(epoch + 1));
+            for later in [0, 1, 1000, u64::from(STAMP)] {
+                assert_eq!(flow.since(epoch + later), epoch);
+            }
+        }
     }
 }

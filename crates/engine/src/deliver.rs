@@ -2,8 +2,9 @@
 
 use crate::counters::MAX_VIFS;
 use crate::frame::{Delivered, Refused};
+use crate::lanes::LANES;
 use arrayvec::ArrayVec;
-use mem::{Accepts, BURST, NoRoom, Room, TxQueue};
+use mem::{Accepts, NoRoom, Room, TxQueue};
 use model::{DropReason, VifId};
 use std::sync::Arc;
 
@@ -50,9 +51,9 @@ struct Sender {
 pub(crate) struct Ports {
     senders: Vec<Option<Sender>>,
     /// Interfaces with lanes waiting.
-    active: ArrayVec<VifId, BURST>,
+    active: ArrayVec<VifId, LANES>,
     /// Next lane for the same interface.
-    next: [u8; BURST],
+    next: [u8; LANES],
     /// Determines which queue of a port this worker tries first.
     worker: usize,
     /// The OVS sides of ports, one bit each.
@@ -60,7 +61,7 @@ pub(crate) struct Ports {
 }
 
 /// Lanes, in their order.
-pub(crate) type Order = ArrayVec<u8, BURST>;
+pub(crate) type Order = ArrayVec<u8, LANES>;
 
 /// Writes the frame with this number, for a receiver that accepts these offloads.
 pub(crate) type Write<'a> = dyn FnMut(u8, &mut dyn Room, Accepts) -> Result<Delivered, Refused> + 'a;
@@ -71,7 +72,7 @@ pub(crate) struct Delivery {
     /// What was delivered.
     pub sent: Delivered,
     /// The frames that were not delivered, and why.
-    pub drops: ArrayVec<(u8, DropReason), BURST>,
+    pub drops: ArrayVec<(u8, DropReason), LANES>,
 }
 
 impl Ports {
@@ -80,7 +81,7 @@ impl Ports {
         Self {
             senders: (0..MAX_VIFS).map(|_| None).collect(),
             active: ArrayVec::new(),
-            next: [NONE; BURST],
+            next: [NONE; LANES],
             worker,
             ovs_sides: [0; MAX_VIFS / 64],
         }

@@ -1,4 +1,5 @@
-//! Scratch memory of a burst: the state that the passes over its packets share. Each packet has a lane.
+//! Scratch memory of a burst: the state that the passes over its packets share. Each packet has a lane, and so has each
+//! copy of one that goes to several ports.
 
 use crate::cache::Found;
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
@@ -20,6 +21,9 @@ const LINE: usize = 64;
 /// Bytes of a packet that are prefetched early: a frame of the usual MTU. Longer copies run ahead of themselves.
 const PREFETCHED: usize = 1536;
 
+/// Lanes of packets, then those of copies.
+pub(crate) const LANES: usize = 2 * BURST;
+
 /// A packet's head with room for new headers before it.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
@@ -34,6 +38,8 @@ pub(crate) struct Out {
     pub end: u16,
     /// Number of its bytes in the sender's memory after the snapshot.
     pub rest_len: u32,
+    /// Which packet of the burst it is.
+    packet: u8,
     /// What is left to do, if anything is.
     pub work: Option<Work>,
 }
@@ -109,26 +115,29 @@ impl Parsed {
 /// The scratch.
 pub(crate) struct Lanes {
     /// Heads.
-    pub heads: Box<[Head; BURST]>,
+    pub heads: Box<[Head; LANES]>,
     /// Number of the packet's bytes in each head.
-    pub head_len: [u16; BURST],
+    pub head_len: [u16; LANES],
+    /// Lanes of copies in use.
+    copies: usize,
     /// The results of the fast parse.
     pub fast: Parsed,
     /// Hash of the key.
     pub hash: [u64; BURST],
     /// What is to be delivered.
-    pub out: Box<[Out; BURST]>,
+    pub out: Box<[Out; LANES]>,
 }
 
 impl Lanes {
     /// Empty lanes.
     pub fn new() -> Self {
         Self {
-            heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); BURST]),
-            head_len: [0; BURST],
+            heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); LANES]),
+            head_len: [0; LANES],
+            copies: 0,
             fast: Parsed { lanes: Box::new([Fast::default(); BURST]), taken: 0 },
             hash: [0; BURST],
-            out: Box::new([Out::default(); BURST]),
+            out: Box::new(std::array::from_fn(|lane| Out { packet: lane as u8, ..Out::default() })),
         }
     }
 
@@ -165,11 +174,36 @@ impl Lanes {
         (head, &mut self.fast.lanes[lane])
     }
 
-    /// Rewrites a packet of `len` bytes that the fast parse accepted. `fields`: what a flow of Open vSwitch sets, for
-    /// templates that want it.
+    /// Whether there are lanes for so many copies.
+    pub const fn has_room(&self, copies: usize) -> bool {
+        copies <= LANES - BURST - self.copies
+    }
+
+    /// All lanes are delivered: those of copies are free.
+    pub const fn delivered(&mut self) {
+        self.copies = 0;
+    }
+
+    /// Copies a packet that is not rewritten yet into a lane of its own, whose number is returned.
+    pub fn copy(&mut self, lane: usize) -> Option<usize> {
+        let to = BURST + self.copies;
+        let (packets, copies) = self.heads.split_at_mut(BURST);
+        let (head, copy) = (packets.get(lane)?, copies.get_mut(self.copies)?);
+        let snapshot = HEADROOM..HEADROOM + usize::from(self.head_len[lane]);
+        copy.0[snapshot.clone()].copy_from_slice(&head.0[snapshot]);
+        self.head_len[to] = self.head_len[lane];
+        self.out[to].packet = lane as u8;
+        self.copies += 1;
+        Some(to)
+    }
+
+    /// Rewrites a packet of `len` bytes that the fast parse accepted in its own lane or in that of a copy. `fields`:
+    /// what a flow of Open vSwitch sets, for templates that want it.
+    #[allow(clippy::too_many_arguments)] // a packet and how it is rewritten
     #[inline(always)]
     pub fn rewrite<'a>(
         &mut self,
+        packet: usize,
         lane: usize,
         len: usize,
         template: &Template,
@@ -177,7 +211,7 @@ impl Lanes {
         entropy: u32,
         unfinished: Unfinished,
     ) -> Result<(), DropReason> {
-        let fast = &self.fast.lanes[lane];
+        let fast = &self.fast.lanes[packet];
         let head = &mut self.heads[lane].0;
         let head_len = usize::from(self.head_len[lane]);
         if template.changes_nothing() {
@@ -231,7 +265,7 @@ impl Lanes {
             return self.frame(lane, burst).write(room, accepts, chunk, turn);
         }
         let head = &self.heads[lane].0[usize::from(out.start)..usize::from(out.end)];
-        let segments = burst.segments(&burst.packets()[lane]);
+        let segments = burst.segments(&burst.packets()[usize::from(out.packet)]);
         let rest_len = out.rest_len as usize;
         room.put(head, segments, self.head_len[lane].into(), rest_len, &Offload::default())?;
         Ok(Delivered { packets: 1, bytes: (head.len() + rest_len) as u64 })
@@ -240,7 +274,7 @@ impl Lanes {
     /// The frame to deliver.
     pub fn frame<'a>(&'a mut self, lane: usize, burst: &'a Burst) -> Frame<'a> {
         let out = &self.out[lane];
-        let packet = &burst.packets()[lane];
+        let packet = &burst.packets()[usize::from(out.packet)];
         let Work { unfinished, at, tunnel } = out.work.unwrap_or_default();
         Frame {
             head: &mut self.heads[lane].0[usize::from(out.start)..usize::from(out.end)],

@@ -112,17 +112,6 @@ impl Verdict {
         }
     }
 
-    /// Whether the packet goes to one port, whatever there is of neighbours and mirrors.
-    #[must_use]
-    #[inline]
-    pub fn is_single(&self) -> bool {
-        match self {
-            Self::Forward(_) => true,
-            Self::Outputs(outputs) => outputs.len() == 1,
-            _ => false,
-        }
-    }
-
     /// The ports that the packet goes to as a flow of an Open vSwitch says.
     #[must_use]
     pub fn outputs(&self) -> &[ovs::Output] {

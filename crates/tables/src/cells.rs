@@ -131,7 +131,7 @@ impl Cell {
     /// A flow of Open vSwitch, which changes when it is removed: what matches a flow goes on matching it, whatever
     /// flows are added after it.
     pub fn ovs_flow(id: FlowId) -> Self {
-        Self::of(OVS_FLOW, id.0)
+        FlowCell::of(id).cell()
     }
 
     /// The cells of all such flows.
@@ -161,6 +161,35 @@ impl Cell {
         };
         let [route, short] = Self::routes(vrf, prefix.network());
         if long { route } else { short }
+    }
+}
+
+/// The cell of a flow of Open vSwitch. Apart from it, the decisions of many flows depend on the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowCell(u16);
+
+impl FlowCell {
+    /// Bits of its number.
+    pub const BITS: u32 = OVS_FLOW.1.trailing_zeros();
+
+    pub(crate) const fn of(id: FlowId) -> Self {
+        Self::from_bits(id.0 as u16)
+    }
+
+    /// The cell with the number in the lowest [`Self::BITS`] of these.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & (OVS_FLOW.1 - 1))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn to_bits(self) -> u16 {
+        self.0
+    }
+
+    pub(crate) const fn cell(self) -> Cell {
+        Cell(OVS_FLOW.0 + self.0)
     }
 }
 
@@ -207,6 +236,11 @@ impl Cells {
 
     pub fn bump_one(&self, cell: Cell, epoch: u64) {
         self.0[usize::from(cell.0)].store(epoch, Ordering::Release);
+    }
+
+    /// Whether this cell has not changed since `epoch`.
+    pub fn is_unchanged(&self, Cell(cell): Cell, epoch: u64) -> bool {
+        self.0[usize::from(cell)].load(Ordering::Acquire) <= epoch
     }
 
     /// Whether none of `deps` has changed since `epoch`.
@@ -257,6 +291,13 @@ impl Deps {
     #[must_use]
     pub const fn none() -> Self {
         Self { cells: [0; Self::CAPACITY], len: 0 }
+    }
+
+    /// The same, and this flow of Open vSwitch.
+    #[must_use]
+    pub fn and(mut self, flow: FlowCell) -> Self {
+        self.add(flow.cell());
+        self
     }
 
     /// Whether a decision with these dependencies may be memoised.

@@ -38,7 +38,7 @@ mod snapshot;
 mod sync;
 mod trie;
 
-pub use cells::Deps;
+pub use cells::{Deps, FlowCell};
 pub use flow::{Account, FORMAT, FlowLimits, FlowRef, Flows, Fragments, Record, remembered};
 pub use learned::{MAC_AGE, MACS_BEHIND_TUNNELS, MACS_PER_PORT, PATHS};
 pub use neighbours::{NEIGHBOURS_PER_GUEST, NEIGHBOURS_PER_WIRE};

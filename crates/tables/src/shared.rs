@@ -1,6 +1,6 @@
 //! The tables as threads share them: one writer at a time, readers without locks.
 
-use crate::cells::{Cell, Cells, Deps, Touched, Uses};
+use crate::cells::{Cell, Cells, Deps, FlowCell, Touched, Uses};
 use crate::draft::Draft;
 use crate::flow::{FlowLimits, Flows};
 use crate::learned::{Learned, MAC_AGE};
@@ -94,6 +94,12 @@ impl Shared {
     #[inline]
     pub fn still_valid(&self, deps: &Deps, stamp: u64) -> bool {
         self.cells.unchanged(deps, stamp)
+    }
+
+    /// The same of a decision that depends on a flow of Open vSwitch.
+    #[must_use]
+    pub fn flow_holds(&self, flow: FlowCell, stamp: u64) -> bool {
+        self.cells.is_unchanged(flow.cell(), stamp)
     }
 
     /// Records that a memoised decision which depends on `deps` sent packets: its neighbours are in use. Call it about

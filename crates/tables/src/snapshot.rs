@@ -1,6 +1,6 @@
 //! One version of all tables except connections, and the view through which `decide` reads it.
 
-use crate::cells::{Cell, Deps};
+use crate::cells::{Cell, Deps, FlowCell};
 use crate::config::Config;
 use crate::flow::Flows;
 use crate::learned::Learned;
@@ -116,7 +116,7 @@ impl Snapshot {
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
-        View { snapshot: self, flows, now, floods: None, unreachable: None, deps: RefCell::new(Deps::none()) }
+        View { snapshot: self, flows, now, floods: None, unreachable: None, seen: RefCell::default() }
     }
 }
 
@@ -133,14 +133,36 @@ pub struct View<'a> {
     now: Seconds,
     floods: Option<&'a Floods<'a>>,
     unreachable: Option<&'a Unreachable<'a>>,
-    deps: RefCell<Deps>,
+    seen: RefCell<Seen>,
+}
+
+/// What was looked up.
+#[derive(Clone, Copy)]
+struct Seen {
+    deps: Deps,
+    /// The last flow of Open vSwitch.
+    flow: Option<FlowCell>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { deps: Deps::none(), flow: None }
+    }
 }
 
 impl<'a> View<'a> {
     /// Everything looked up so far, hits and misses, except connections and fragments.
     #[must_use]
     pub fn deps(&self) -> Deps {
-        *self.deps.borrow()
+        let Seen { deps, flow } = *self.seen.borrow();
+        flow.map_or(deps, |flow| deps.and(flow))
+    }
+
+    /// The same, with the last flow of Open vSwitch apart from the rest.
+    #[must_use]
+    pub fn deps_and_flow(&self) -> (Deps, Option<FlowCell>) {
+        let Seen { deps, flow } = *self.seen.borrow();
+        (deps, flow)
     }
 
     /// The same, with this limit on floods.
@@ -170,7 +192,7 @@ impl<'a> View<'a> {
     }
 
     fn depend(&self, cell: Cell) {
-        self.deps.borrow_mut().add(cell);
+        self.seen.borrow_mut().deps.add(cell);
     }
 }
 
@@ -289,7 +311,13 @@ impl Lookup for View<'_> {
 
     fn ovs_flow(&self, port: VifId, key: &ovs::Key) -> Option<&ovs::Flow> {
         let found = self.snapshot.ovs.find(port, key);
-        self.depend(found.map_or_else(|| Cell::ovs_misses(port), |flow| Cell::ovs_flow(flow.id)));
+        match found {
+            Some(flow) => {
+                let before = self.seen.borrow_mut().flow.replace(FlowCell::of(flow.id));
+                before.into_iter().for_each(|flow| self.depend(flow.cell()));
+            }
+            None => self.depend(Cell::ovs_misses(port)),
+        }
         found
     }
 }

@@ -3,7 +3,7 @@
 use mem::{Csum, Offload};
 use model::{Decision, DropReason, PacketView, Verdict, VifId};
 use packet::Headers;
-use tables::{Deps, View};
+use tables::{Deps, FlowCell, View};
 
 /// A packet and the decision about it.
 pub(crate) struct Case {
@@ -14,6 +14,8 @@ pub(crate) struct Case {
     /// Bytes that count against policers, if there are any.
     pub metered: usize,
     pub deps: Deps,
+    /// The flow of Open vSwitch on which the decision depends, too.
+    pub ovs_flow: Option<FlowCell>,
 }
 
 /// Decides the frame of `len` bytes that starts with `bytes`, according to `view`. `checked`: its outer checksum is
@@ -41,5 +43,6 @@ pub(super) fn decide(
         true => 0,
         false => model::rewrite::metered_len(&decision.verdict, &packet),
     };
-    Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
+    let (deps, ovs_flow) = view.deps_and_flow();
+    Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps, ovs_flow })
 }

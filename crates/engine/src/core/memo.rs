@@ -2,10 +2,11 @@
 
 use super::{Core, hash_bit};
 use crate::actions::{Actions, Policy};
-use crate::cache::{Entry, Slot};
+use crate::cache::{Entry, Owner, Slot};
+use crate::counters::WorkerCells;
 use crate::key::Key;
 use crate::pinned::Tables;
-use model::{Connection, Decision, DropReason, FlowChange, FlowState, Seconds, Verdict};
+use model::{Connection, Decision, FlowChange, FlowState, Seconds};
 use packet::proto;
 
 /// Ticks without a packet after which an entry is decided anew. A tick is less than half the shortest timeout of a
@@ -15,20 +16,33 @@ pub(super) const QUIET: u8 = 2;
 /// Ticks without a packet after which an entry is removed: two minutes.
 const IDLE: u8 = 28;
 
-/// Passes an entry's counts on to its connection and its action. False if the connection no longer exists.
+/// Passes an entry's counts on to its connection or flow, and to its action. False if the connection no longer exists.
 #[inline]
-pub(super) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_>, now: Seconds) -> bool {
+pub(super) fn settle(
+    entry: &mut Entry,
+    actions: &mut Actions,
+    cells: &WorkerCells,
+    tables: Tables<'_>,
+    now: Seconds,
+) -> bool {
     let (packets, bytes) = (u64::from(entry.packets), u64::from(entry.bytes));
     (entry.packets, entry.bytes) = (0, 0);
     actions.get_mut(entry.action).count(packets, bytes);
-    entry.flow.is_none_or(|(flow, reply)| tables.shared.flows().touch(flow, reply, packets, bytes, now))
+    match entry.owner {
+        Owner::Nobody => true,
+        Owner::Connection(flow, reply) => tables.shared.flows().touch(flow, reply, packets, bytes, now),
+        Owner::Ovs(flow) => {
+            flow.counter.into_iter().for_each(|counter| cells.ovs.add(counter, packets, bytes));
+            true
+        }
+    }
 }
 
 /// Whether later packets of the same flow would be decided alike as long as none of the decision's dependencies
 /// change. TCP flags that take the slow path anyway are not considered.
 pub(super) fn is_lasting(decision: &Decision) -> bool {
     let effects = &decision.effects;
-    let single = (decision.verdict.is_single() || decision.verdict == Verdict::Drop(DropReason::OvsDrop))
+    let alone = super::slow::is_memoised(&decision.verdict)
         && effects.mirror_in.is_empty()
         && effects.mirror_out.is_empty()
         && effects.neighbour.is_none()
@@ -45,7 +59,7 @@ pub(super) fn is_lasting(decision: &Decision) -> bool {
                 || !both && !connection.tcp.liberal
         }
     };
-    single && settled
+    alone && settled
 }
 
 impl Core {
@@ -67,7 +81,7 @@ impl Core {
         if self.now.tick.wrapping_sub(entry.tick) >= IDLE {
             self.forget(tables, slot);
         } else if entry.packets > 0 {
-            settle(&mut entry, &mut self.actions, tables, self.now.seconds);
+            settle(&mut entry, &mut self.actions, &self.cells, tables, self.now.seconds);
             self.cache.set(slot, &entry);
         }
     }
@@ -82,7 +96,7 @@ impl Core {
     /// Passes on the counts of an entry that was removed.
     pub(super) fn retire(&mut self, tables: Tables<'_>, mut removed: Entry) {
         if removed.packets > 0 {
-            settle(&mut removed, &mut self.actions, tables, self.now.seconds);
+            settle(&mut removed, &mut self.actions, &self.cells, tables, self.now.seconds);
         }
         self.actions.give_back(removed.action, &self.cells);
     }

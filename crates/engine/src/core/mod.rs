@@ -6,15 +6,15 @@ mod memo;
 mod slow;
 
 use self::memo::{QUIET, settle};
-use crate::actions::Actions;
-use crate::cache::{Cache, Entry, Slot};
+use crate::actions::{Actions, Copy};
+use crate::cache::{Cache, Entry, OvsFlow, Owner, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
 use crate::contexts::{Context, Looks};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
-use crate::frame::{CHUNK, Chunk};
+use crate::frame::{CHUNK, Chunk, Unfinished};
 use crate::hold::Hold;
 use crate::key::{self, Fast, Key};
 use crate::lanes::{Lanes, check_offload, metered_len, mtu_len};
@@ -218,8 +218,8 @@ impl Core {
         let (mut hits, mut slow) = (0, 0);
         self.memoised = 0;
         for (lane, packet) in burst.packets().iter().enumerate() {
-            let hit = self.lookup(tables, packet, lane, from.vif)
-                || (self.memoised != 0 && self.lookup_again(tables, packet, lane, from));
+            let hit = self.lookup(tables, burst, packet, lane, from.vif)
+                || (self.memoised != 0 && self.lookup_again(tables, burst, packet, lane, from));
             if hit {
                 hits += 1;
             } else {
@@ -236,16 +236,30 @@ impl Core {
 
     /// Forwards a packet by its entry; false if it has no valid one.
     #[inline(always)]
-    fn lookup(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, ingress: VifId) -> bool {
+    fn lookup(
+        &mut self,
+        tables: Tables<'_>,
+        burst: &Burst,
+        packet: &RxPacket,
+        lane: usize,
+        ingress: VifId,
+    ) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
         // Context 0 is in no entry's key.
         let Some(slot) = self.cache.find(self.lanes.hash[lane], &fast.key) else { return false };
-        self.hit(tables, packet, lane, ingress, slot)
+        self.hit(tables, burst, packet, lane, ingress, slot)
     }
 
     /// The same after an earlier packet of the burst created an entry, which may be this packet's.
     #[cold]
-    fn lookup_again(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, from: Ingress) -> bool {
+    fn lookup_again(
+        &mut self,
+        tables: Tables<'_>,
+        burst: &Burst,
+        packet: &RxPacket,
+        lane: usize,
+        from: Ingress,
+    ) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
         if fast.key.context() == 0 {
             let Some(context) = self.context(lane, packet, from) else { return false };
@@ -255,7 +269,7 @@ impl Core {
             self.lanes.hash[lane] = self.cache.hash(&fast.key);
         }
         let made = self.memoised & hash_bit(self.lanes.hash[lane]) != 0;
-        made && self.lookup(tables, packet, lane, from.vif)
+        made && self.lookup(tables, burst, packet, lane, from.vif)
     }
 
     /// New flows come in bursts: prefetches what the decision about this lane's packet will read of the connection
@@ -284,6 +298,7 @@ impl Core {
     fn hit(
         &mut self,
         tables: Tables<'_>,
+        burst: &Burst,
         packet: &RxPacket,
         lane: usize,
         ingress: VifId,
@@ -308,10 +323,17 @@ impl Core {
                 return true;
             }
         };
-        let action = self.actions.get(entry.action());
+        let mut action = self.actions.get(entry.action());
         if action.looks {
+            if action.of_flows && !entry.is_of_flow_at(self.epoch) {
+                if !self.renew(tables, slot, lane) {
+                    return false;
+                }
+                entry = self.cache.found(slot);
+                action = self.actions.get(entry.action());
+            }
             if action.metered
-                && let len = metered_len(fast, packet, &action.template)
+                && let len = metered_len(self.lanes.fast.at(lane), packet, &action.template)
                 && let Some(reason) = self.meters.over(action, self.now.ns, len)
             {
                 self.drop(lane, packet, ingress, reason);
@@ -326,16 +348,54 @@ impl Core {
             if action.follows && !self.lanes.follow(lane, &entry, tables) {
                 return false;
             }
+            if action.copied {
+                entry.count(packet.len);
+                let (action, entropy) = (entry.action(), entry.entropy());
+                self.copy_out(burst, lane, action, entropy, unfinished);
+                return true;
+            }
         }
         entry.count(packet.len);
 
         let template = &action.template;
         let (len, fields) = (packet.len as usize, || action.fields());
-        match self.lanes.rewrite(lane, len, template, fields, entry.entropy(), unfinished) {
+        match self.lanes.rewrite(lane, lane, len, template, fields, entry.entropy(), unfinished) {
             Ok(()) => self.enqueue(template.port, lane, packet, ingress),
             Err(reason) => self.drop(lane, packet, ingress, reason),
         }
         true
+    }
+
+    /// Sends a packet to several ports. The copies but the first count against the turn's budget.
+    fn copy_out(&mut self, burst: &Burst, lane: usize, action: u32, entropy: u32, unfinished: Unfinished) {
+        let len = burst.packets()[lane].len as usize;
+        let copies = self.actions.get(action).copies().len();
+        if !self.lanes.has_room(copies) {
+            self.flush(burst);
+        }
+        for (number, Copy { template, fields }) in self.actions.get(action).copies().iter().enumerate() {
+            // The last one is the packet itself.
+            let to = if number + 1 < copies { self.lanes.copy(lane) } else { Some(lane) };
+            let rewritten = match to {
+                Some(to) if number == 0 || self.turn.take(1, len) => {
+                    let fields = || fields.as_ref();
+                    self.lanes.rewrite(lane, to, len, template, fields, entropy, unfinished).map(|()| to)
+                }
+                _ => Err(DropReason::TurnBudget),
+            };
+            let sent = rewritten.and_then(|to| match self.ports.enqueue(template.port, to as u8) {
+                true => Ok(()),
+                false => Err(self.ports.absent(template.port)),
+            });
+            if let Err(reason) = sent {
+                if let Some(cells) = self.cells.vif(template.port) {
+                    cells.send_drops.add(1);
+                }
+                let bytes = self.lanes.head(lane);
+                let dropped = Dropped { vif: template.port, outbound: true, reason, len, bytes };
+                note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, dropped);
+            }
+        }
     }
 
     /// Queues a rewritten lane for its port.
@@ -363,7 +423,8 @@ impl Core {
         let due = idle > 0 || entry.packets >= Entry::FULL;
         let holds = idle < QUIET
             && self.actions.revalidate(entry.action, tables, self.epoch)
-            && (!due || settle(&mut entry, &mut self.actions, tables, self.now.seconds));
+            && self.renew_owner(tables, &mut entry.owner)
+            && (!due || settle(&mut entry, &mut self.actions, &self.cells, tables, self.now.seconds));
         entry.tick = self.now.tick;
         self.cache.set(slot, &entry);
         if !holds {
@@ -372,8 +433,22 @@ impl Core {
         holds
     }
 
+    /// Whether an entry's flow of Open vSwitch is still there, if it belongs to one; stamps the entry.
+    fn renew_owner(&self, tables: Tables<'_>, owner: &mut Owner) -> bool {
+        let Owner::Ovs(flow) = owner else { return true };
+        let holds = tables.shared.flow_holds(flow.cell, flow.since(self.epoch));
+        *flow = OvsFlow::new(flow.cell, flow.counter, self.epoch);
+        holds
+    }
+
     /// Delivers every queued lane.
     pub fn flush(&mut self, burst: &Burst) {
+        self.deliver_all(burst);
+        self.lanes.delivered();
+    }
+
+    #[inline(always)]
+    fn deliver_all(&mut self, burst: &Burst) {
         while let Some((port, order)) = self.ports.dequeue() {
             let lanes = &mut self.lanes;
             if !self.taps.is_empty() {

@@ -3,8 +3,8 @@
 use super::case::{Case, decide};
 use super::memo::is_lasting;
 use super::{Core, Ingress};
-use crate::actions::Policy;
-use crate::cache::Entry;
+use crate::actions::{Copy, MOST_COPIES, Policy};
+use crate::cache::{Entry, OvsFlow, Owner};
 use crate::key::Layout;
 use crate::lanes::{check_offload, mtu_len};
 use crate::notice::{Dropped, note};
@@ -14,7 +14,7 @@ use crate::template::{Rewrite, Template};
 use mem::{Burst, Offload, RxPacket};
 use model::{DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
-use tables::{Account, FlowRef, Snapshot};
+use tables::{Account, Deps, FlowRef, Snapshot};
 
 /// The account of a packet's connection: the guest that sent it; for a packet from a wire, the guest that receives it,
 /// or the wire if that is not exactly one guest. For a guest with two interfaces, it is the port's.
@@ -31,6 +31,41 @@ fn charged(snapshot: &Snapshot, case: &Case) -> Account {
         _ => None,
     };
     Account::from_wire(receiver.unwrap_or(case.ingress))
+}
+
+/// Whether decisions of this kind are memoised, if nothing else speaks against it.
+pub(super) fn is_memoised(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Forward(_) => true,
+        Verdict::Outputs(outputs) => outputs.len() <= MOST_COPIES,
+        Verdict::Drop(reason) => *reason == DropReason::OvsDrop,
+        _ => false,
+    }
+}
+
+/// What an entry belongs to; the rest is its action's: dependencies, and the counter of a flow of Open vSwitch where the
+/// entry has no room for it beside a connection.
+fn owner(case: &Case, connection: Option<(FlowRef, bool)>, epoch: u64) -> (Owner, Deps, Option<u32>) {
+    let counter = case.decision.effects.ovs_counter;
+    match (connection, case.ovs_flow) {
+        (None, None) => (Owner::Nobody, case.deps, None),
+        (None, Some(cell)) => (Owner::Ovs(OvsFlow::new(cell, counter, epoch)), case.deps, None),
+        (Some((flow, reply)), cell) => {
+            let deps = cell.map_or(case.deps, |cell| case.deps.and(cell));
+            (Owner::Connection(flow, reply), deps, counter)
+        }
+    }
+}
+
+/// The copies of a packet that goes to several ports.
+fn copies(verdict: &Verdict) -> Box<[Copy]> {
+    let outputs = verdict.outputs();
+    let copy = |output| {
+        let template = Template::of_output(output);
+        let fields = Rewrite::of_output(output, &template).fields.cloned();
+        Copy { template, fields }
+    };
+    outputs.iter().filter(|_| outputs.len() > 1).map(copy).collect()
 }
 
 impl Core {
@@ -64,11 +99,14 @@ impl Core {
             Verdict::Drop(reason) if alone => {
                 let done = self.effects(tables, &case, len);
                 if let (Ok(flow), DropReason::OvsDrop) = (done, reason) {
-                    self.remember_drop(tables, lane, &packet, from, &case, flow);
+                    self.remember_elsewhere(tables, lane, &packet, from, &case, flow);
                 }
                 self.drop(lane, &packet, from.vif, done.err().unwrap_or(*reason));
             }
-            _ => {
+            verdict => {
+                if alone && matches!(verdict, Verdict::Outputs(_)) {
+                    self.remember_elsewhere(tables, lane, &packet, from, &case, None);
+                }
                 self.flush(burst);
                 let original =
                     self.linear.take(burst.segments(&packet), self.lanes.head(lane), packet.len as usize);
@@ -113,10 +151,10 @@ impl Core {
         self.forward_lane(tables, lane, packet, from, case, Rewrite::of_output(output, &template));
     }
 
-    /// Memoises that a flow of Open vSwitch drops the packets.
+    /// Memoises that a flow of Open vSwitch drops the packets, or sends them to several ports.
     #[cold]
     #[inline(never)]
-    fn remember_drop(
+    fn remember_elsewhere(
         &mut self,
         tables: Tables<'_>,
         lane: usize,
@@ -127,7 +165,9 @@ impl Core {
     ) {
         // Nothing of it is used.
         let template = Template::new(&Forward::unchanged(from.vif));
-        let rewrite = Rewrite { template: &template, fields: None, entropy: 0 };
+        let outputs = case.decision.verdict.outputs().iter();
+        let entropy = outputs.map(ovs::Output::entropy).find(|entropy| *entropy != 0).unwrap_or(0);
+        let rewrite = Rewrite { template: &template, fields: None, entropy };
         self.remember(tables, lane, packet, from, case, rewrite, flow, false);
     }
 
@@ -240,21 +280,24 @@ impl Core {
             return;
         }
         let Some(key) = self.key_of(lane, packet, from, tables) else { return };
+        let (owner, deps, ovs_counter) = owner(case, flow, self.epoch);
         let policy = Policy {
             template: rewrite.template.clone(),
-            deps: case.deps,
+            deps,
             follows: flow.is_some() && fast.at.protocol == proto::TCP,
             learn: effects.learn,
             meters: effects.meters.clone(),
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
-            ovs_counter: effects.ovs_counter,
+            of_flows: matches!(owner, Owner::Ovs(_)),
+            ovs_counter,
             fields: rewrite.fields.map(|fields| fields.clone().into()),
             drops: case.decision.verdict.reason(),
+            copies: copies(&case.decision.verdict),
         };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
         let entropy = rewrite.entropy & Entry::ENTROPY;
-        let entry = Entry { max_len, tick, entropy, flow, ..Entry::default() };
+        let entry = Entry { max_len, tick, entropy, owner, ..Entry::default() };
         self.memoise(tables, &key, policy, entry);
     }
 

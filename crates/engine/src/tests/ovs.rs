@@ -64,7 +64,7 @@ fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool)
 
 #[test]
 fn engine_is_the_model_at_ports_of_open_vswitch() {
-    let (mut hits, mut kinds) = (0, BTreeMap::<&str, usize>::new());
+    let (mut hits, mut copied, mut kinds) = (0, 0, BTreeMap::<&str, usize>::new());
     for seed in 0..WORLDS {
         let mut rng = Rng::new(seed);
         let mut tables = Tables::new();
@@ -89,6 +89,7 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
                 recent.push(generate::ovs_packet(&mut rng));
             }
             let packet: generate::Packet = rng.one(&recent);
+            let before = host.hits();
             for _ in 0..=rng.below(3) {
                 check(&mut host, &tables, packet.ingress, &packet.frame, rng.percent(30));
             }
@@ -101,6 +102,9 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
                 Verdict::Forward(_) | Verdict::Outputs(_) => "forwarded",
                 _ => "dropped",
             });
+            if kind == Some("several") {
+                copied += host.hits() - before;
+            }
             *kinds.entry(kind.unwrap_or("malformed")).or_default() += 1;
             if rng.percent(2) {
                 host.advance(rng.one(&[1, 2, 11]));
@@ -111,7 +115,7 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
     for kind in ["tunnelled", "edited", "missed", "forwarded", "several", "dropped"] {
         assert!(kinds.get(kind).is_some_and(|n| *n > 50), "{kinds:?}");
     }
-    assert!(hits > WORLDS * 50, "too few hits to mean anything: {hits}");
+    assert!(hits > WORLDS * 50 && copied > WORLDS * 5, "too few hits to mean anything: {hits}, {copied}");
 }
 
 const UDP: &str =
@@ -178,6 +182,52 @@ fn packets_and_bytes_are_counted_by_flow() {
     assert_eq!(counted.map(|counters| counters.packets), [100, 100]);
     assert_eq!(counted.map(|counters| counters.bytes), [100 * udp.len() as u64, 100 * tcp.len() as u64]);
     assert_eq!(host.core.cells.ovs.get(7), Default::default());
+}
+
+/// Frames of so many flows.
+fn flows(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|n| text::parse(&UDP.replace("udp 1", &format!("udp {}", n + 1))).unwrap()).collect()
+}
+
+#[test]
+fn copies_leave_in_the_order_of_their_packets() {
+    let [first, second] = [OVS_PORTS[1], OVS_PORTS[2]];
+    let tag = [Action::PushVlan { service: false }, Action::SetVlanVid(7)];
+    let actions = [Action::Output(first)].into_iter().chain(tag);
+    let actions = actions.chain([Action::Output(first), Action::Output(second)]).collect();
+    let mut host = host_with(&[(1, all(), actions)]);
+    // Those of a burst need more lanes than there are.
+    let frames = flows(64);
+    let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    let wanted = Frames::from([
+        (first, frames.iter().flat_map(|frame| [frame.clone(), tagged(frame)]).collect()),
+        (second, frames.iter().map(tagged).collect()),
+    ]);
+    for round in 0..3 {
+        let sent = frames.iter().map(|frame| (frame.clone(), Offload::default()));
+        assert_eq!(plain(host.run(OVS_PORTS[0], sent)), wanted);
+        assert_eq!(host.hits(), round * 64);
+    }
+    host.settle();
+    assert_eq!(host.core.cells.ovs.get(1).packets, 3 * 64);
+}
+
+#[test]
+fn copies_are_bounded_by_the_turns_budget() {
+    let copies = 32;
+    let mut host = host_with(&[(1, all(), vec![Action::Output(OVS_PORTS[1]); copies])]);
+    let frame = text::parse(&UDP.replace("payload 300", "payload 1400")).unwrap();
+    let (mut lost, mut missing) = (Vec::new(), 0);
+    for packets in [1, 64, 64] {
+        let sent = std::iter::repeat_n((frame.clone(), Offload::default()), packets);
+        let arrived = host.run(OVS_PORTS[0], sent)[&OVS_PORTS[1]].len();
+        missing += packets * copies - arrived;
+        lost.push(host.drops().get(&DropReason::TurnBudget).copied().unwrap_or(0));
+        assert_eq!(*lost.last().unwrap(), missing as u64);
+        assert!(arrived >= packets, "the first copies take nothing of it");
+    }
+    assert!(lost[0] == 0 && lost[1] > 0 && lost[2] == 2 * lost[1], "{lost:?}");
+    assert_eq!(host.hits(), 128);
 }
 
 #[test]
