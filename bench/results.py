@@ -15,11 +15,12 @@ METRICS = {
     "latency": "latency, us",
     "sent_per_delivered": "packets sent per packet delivered",
     "changes_per_second": "changes/s",
+    "flows_per_second": "flows/s",
     "bytes": "bytes",
     "seconds": "seconds",
     "percent": "% of a core",
 }
-HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second"}
+HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second", "flows_per_second"}
 
 
 def value(sample, metric):

@@ -7,12 +7,12 @@ from pathlib import Path
 from .. import machine
 from ..process import Failed
 from .base import Counters
-from .ovs import FLOW_LIMIT, MODES, OvsDpdk
+from .ovs import MODES, PHYSICAL_MAC, OvsDpdk
 from .viaduct import Viaduct, _table
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "viaduct-ovs-"
-OFFLOADED = ("port", "normal", "per-flow")
+OFFLOADED = ("port", "normal", "per-flow", "vxlan")
 
 
 class Controller(OvsDpdk):
@@ -37,26 +37,18 @@ class Controller(OvsDpdk):
         dpdk = f"--no-huge --legacy-mem -m 512 --no-pci --no-shconf --file-prefix={self.name} -d {driver}"
         return [f'other_config:dpdk-extra="{dpdk}"']
 
-    def _add_ports(self, scenario):
-        for number in range(scenario.guests):
-            devargs = f"net_viaduct{number},port=g{number},socket={self.run_dir}/ovs.sock"
-            options = ["type=dpdk", f"options:dpdk-devargs={devargs}", f"ofport_request={number + 1}"]
-            self._vsctl("add-port", "br0", f"g{number}", "--", "set", "Interface", f"g{number}", *options)
+    def _port(self, number, scenario):
+        port = f"g{number}" if number < scenario.guests else "up"
+        devargs = f"net_viaduct{number},port={port},socket={self.run_dir}/ovs.sock"
+        return port, ["type=dpdk", f"options:dpdk-devargs={devargs}"]
 
     def offloaded(self):
         """How many flows Viaduct has taken."""
         found = re.search(r"offloaded flows : (\d+)", self._appctl("upcall/show"))
         return int(found[1]) if found else 0
 
-    def purge(self):
-        """Takes all flows away."""
-        self._appctl("revalidator/purge")
-        self.daemon.wait_until(lambda: self.offloaded() == 0, "end of all flows")
-
-    def raise_limit(self):
-        """Of flows: OVS lowers it by itself, because it takes the time while it was paused for overload."""
-        self._appctl("revalidator/wait")
-        self._appctl("upcall/set-flow-limit", FLOW_LIMIT)
+    def flows_in_use(self):
+        return self.offloaded()
 
     def processor_seconds(self):
         """What all threads of ovs-vswitchd have used."""
@@ -77,8 +69,10 @@ class ViaductOvs(Viaduct):
 
     def host_toml(self, scenario):
         """As OVS's ports, without networks."""
-        guests = [_table("guest", name=f"g{n}", mode="ovs", kind="vhost") for n in range(scenario.guests)]
-        return "\n".join([f'[host]\nname = "bench"\nworkers = [{machine.DEVICE_CPU}]\n', *guests])
+        ports = [_table("guest", name=f"g{n}", mode="ovs", kind="vhost") for n in range(scenario.guests)]
+        if scenario.tunnel:
+            ports.append(_table("wire", name="up", mode="ovs", driver="vhost", device="wire.sock", mtu=1600))
+        return "\n".join([f'[host]\nname = "bench"\nworkers = [{machine.DEVICE_CPU}]\n', *ports])
 
     def _start(self, scenario):
         super()._start(scenario)
@@ -93,6 +87,18 @@ class ViaductOvs(Viaduct):
             self.controller.children = []  # they are this device's
             self.controller.stop()
             self.controller = None
+
+    @property
+    def switch(self):
+        return self.controller
+
+    @property
+    def wire_mac(self):
+        return PHYSICAL_MAC
+
+    def flows_to(self, port):
+        """How many flows of Viaduct send packets to this guest."""
+        return sum(flow["actions"] == f"output g{port}" for flow in self.ask("ovs", "flows"))
 
     def forget_flows(self):
         """OVS keeps them: making many takes it minutes."""

@@ -58,9 +58,12 @@ def _conntrack(scenario):
     return ["table=0,priority=20,udp,actions=ct(table=1,zone=1)", established, new, *other]
 
 
+# An action that depends on the whole 5-tuple.
+MULTIPATH = "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[0..15])"
+
+
 def _per_flow(scenario):
-    multipath = "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[0..15])"
-    return ["priority=0,actions=NORMAL", f"priority=10,udp,actions={multipath},NORMAL"]
+    return ["priority=0,actions=NORMAL", f"priority=10,udp,actions={MULTIPATH},NORMAL"]
 
 
 MODES = {
@@ -162,18 +165,21 @@ class OvsDpdk(Device):
             wire = ["datapath_type=netdev", f"other_config:hwaddr={PHYSICAL_MAC}"]
             self._vsctl("add-br", "br-wire", "--", "set", "bridge", "br-wire", *wire)
         for number, bridge in enumerate(bridges):
-            port = f"vhost{number}"
-            options = ["type=dpdkvhostuser"]
-            if scenario.segmentation:  # which OVS offers only where the guest listens
-                options = ["type=dpdkvhostuserclient", f"options:vhost-server-path={self.directory / port}"]
-            options += ["options:n_rxq_desc=1024", "options:n_txq_desc=1024"]
+            port, options = self._port(number, scenario)
             options += [f"ofport_request={number + 1}"] if bridge == "br0" else []
             options += [f"mtu_request={scenario.mtu}"] if scenario.mtu != 1500 else []
             self._vsctl("add-port", bridge, port, "--", "set", "Interface", port, *options)
-        sockets = [self.directory / f"vhost{number}" for number in range(len(bridges))]
-        self.ports = [VhostPort(socket, guest_listens=scenario.segmentation) for socket in sockets]
         if scenario.tunnel:
             self._add_tunnel()
+
+    def _port(self, number, scenario):
+        """Name and settings of a port."""
+        port = f"vhost{number}"
+        options = ["type=dpdkvhostuser"]
+        if scenario.segmentation:  # which OVS offers only where the guest listens
+            options = ["type=dpdkvhostuserclient", f"options:vhost-server-path={self.directory / port}"]
+        self.ports.append(VhostPort(self.directory / port, guest_listens=scenario.segmentation))
+        return port, [*options, "options:n_rxq_desc=1024", "options:n_txq_desc=1024"]
 
     def _add_tunnel(self):
         options = [f"options:remote_ip={REMOTE}", f"options:local_ip={UNDERLAY}", f"options:key={VNI}"]
@@ -186,10 +192,12 @@ class OvsDpdk(Device):
         self._appctl("tnl/neigh/set", "br-wire", REMOTE, WIRE_MAC)
 
     def _set_flows(self, scenario):
-        management = f"unix:{self.directory}/br0.mgmt"
-        run("ovs-ofctl", "del-flows", management, env=self.environment)
+        self._ofctl("del-flows")
         for flow in self.mode.flows(scenario):
-            run("ovs-ofctl", "add-flow", management, flow, env=self.environment)
+            self._ofctl("add-flow", flow)
+
+    def _ofctl(self, command, *words):
+        return run("ovs-ofctl", command, f"unix:{self.directory}/br0.mgmt", *words, env=self.environment)
 
     def _vsctl(self, *words):
         return run("ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--timeout=30", *words, env=self.environment)
@@ -210,14 +218,45 @@ class OvsDpdk(Device):
             return int(found[1]) if found else 0
 
         details = {title: value(name) for name, title in DETAILS.items()}
-        details["megaflows"] = int(re.search(r"\(current (\d+)\)", self._appctl("upcall/show"))[1])
+        details["megaflows"] = self.megaflows()
         refused = details["failed upcalls"]
         return Counters(value("packets received"), value("processing cycles"), refused, details=details)
+
+    @property
+    def switch(self):
+        """The Open vSwitch whose rules count."""
+        return self
+
+    def megaflows(self):
+        """How many flows its datapath has."""
+        return int(re.search(r"\(current (\d+)\)", self._appctl("upcall/show"))[1])
+
+    def flows_in_use(self):
+        """How many flows those who carry them out have."""
+        return self.megaflows()
+
+    def flows_to(self, port):
+        """How many of them send packets to this guest."""
+        flows = self._appctl("dpctl/dump-flows", "--names")
+        return len(re.findall(rf"actions:vhost{port}$", flows, re.M))
+
+    def redirect(self, port):
+        """Changes the rule that makes a flow of each connection: to this guest."""
+        self._ofctl("add-flow", f"priority=10,udp,actions={MULTIPATH},output:{port + 1}")
+
+    def purge(self):
+        """Takes all flows away."""
+        self._appctl("revalidator/purge")
+        self.daemon.wait_until(lambda: self.flows_in_use() == 0, "end of all flows", 180)
+
+    def raise_limit(self):
+        """Of flows: OVS lowers it by itself, because it takes the time while it was paused for overload, and because
+        it takes long with many."""
+        self._appctl("revalidator/wait")
+        self._appctl("upcall/set-flow-limit", FLOW_LIMIT)
 
     def forget_flows(self):
         self._appctl("revalidator/purge")
         self._appctl("dpctl/flush-conntrack")
         if self.mode.flows is _per_flow:
-            # Revalidators take the time while they were paused for overload, and lower the limit when a round ends.
-            self._appctl("revalidator/wait")
-            self._appctl("upcall/set-flow-limit", FLOW_LIMIT)
+            self.raise_limit()

@@ -4,12 +4,32 @@ import time
 
 from ..process import Failed
 from ..scenario import Scenario
-from . import Case, Point, point
+from . import Case, Point, point, wire
 from .chain import LONGEST, chain
 from .throughput import one_way
 
 ORDER = 10
-PATIENCE = 120  # seconds until OVS has made all flows
+PATIENCE = 180  # seconds until OVS has made or changed all flows
+PER_FLOW = ["viaduct-ovs-per-flow", "ovs-per-flow"]
+SLICE = 0.2  # seconds of traffic between two looks at the number of flows
+
+
+def install(session, flows, rate):
+    """Has OVS make its flows, by packets at this rate. Returns how long that took, seconds."""
+    switch = session.device.switch
+    generator = session.generator(one_way(flows=flows, rate=rate))
+    try:
+        began, turns = time.monotonic(), 0
+        while (there := switch.flows_in_use()) < flows:
+            if time.monotonic() - began > PATIENCE:
+                raise Failed(f"{there} of {flows} flows are there after {PATIENCE} s")
+            if turns % 5 == 0:
+                switch.raise_limit()
+            turns += 1
+            generator.run(SLICE, share=True)
+        return time.monotonic() - began
+    finally:
+        generator.stop()
 
 
 @point
@@ -42,7 +62,7 @@ class OvsMegaflows(Point):
         for flows in [1_000] if quick else [1_000, 10_000, 100_000]:
             yield Case(
                 {"flows": flows},
-                ["viaduct-ovs-per-flow", "ovs-per-flow"],
+                PER_FLOW,
                 Scenario(policy="per flow"),
                 one_way(flows=flows),
                 warm_up=0.5 + flows / 20_000,
@@ -51,24 +71,86 @@ class OvsMegaflows(Point):
 
     def measure(self, session):
         device, flows = session.device, session.case.key["flows"]
-        if hasattr(device, "controller"):
-            self._install(session, device.controller, flows)
+        if device.switch is not device:
+            if device.switch.flows_in_use() > flows:
+                device.switch.purge()
+            install(session, flows, 20_000)
         return session.measure_traffic()
 
-    def _install(self, session, controller, flows):
-        """Has OVS make its flows, at a rate at which it can."""
-        if controller.offloaded() > flows:
-            controller.purge()
-        generator = session.generator(one_way(flows=flows, rate=20_000))
+
+@point
+class OvsInstalls(Point):
+    name = "ovs-installs"
+    section = "ovs"
+    title = "How fast Open vSwitch makes flows"
+    about = (
+        "50,000 packets a second, each of another flow of the 5-tuple, until there is a flow of OVS for each; with "
+        "Viaduct, until Viaduct has all of them. OVS then makes them on the generator's CPU."
+    )
+    metric = "flows_per_second"
+    over = "flows"
+
+    def cases(self, quick):
+        for flows in [1_000] if quick else [20_000, 200_000]:
+            yield Case({"flows": flows}, PER_FLOW, Scenario(policy="per flow"), rounds=3)
+
+    def measure(self, session):
+        flows, switch = session.case.key["flows"], session.device.switch
+        switch.purge()
+        rate = flows / install(session, flows, 50_000)
+        switch.purge()
+        return {"flows_per_second": rate}
+
+
+@point
+class OvsChanges(Point):
+    name = "ovs-changes"
+    section = "ovs"
+    title = "How long until a changed rule has changed all flows"
+    about = (
+        "From the change of the rule until each flow sends to another guest, while packets of all of them pass at "
+        "50,000 a second."
+    )
+    metric = "seconds"
+    over = "flows"
+
+    def cases(self, quick):
+        for flows in [1_000] if quick else [20_000, 200_000]:
+            yield Case({"flows": flows}, PER_FLOW, Scenario(guests=3, policy="per flow"), rounds=3)
+
+    def measure(self, session):
+        device, flows = session.device, session.case.key["flows"]
+        device.switch.purge()
+        device.switch.redirect(1)
+        install(session, flows, 20_000)
+        generator = session.generator(one_way(flows=flows, rate=50_000))
         try:
-            deadline = time.monotonic() + PATIENCE
-            while (there := controller.offloaded()) < flows:
-                if time.monotonic() > deadline:
-                    raise Failed(f"{there} of {flows} flows are offloaded after {PATIENCE} s")
-                controller.raise_limit()
-                generator.run(1, share=True)
+            began = time.monotonic()
+            device.switch.redirect(2)
+            while (there := device.flows_to(2)) < flows:
+                if time.monotonic() - began > PATIENCE:
+                    raise Failed(f"{there} of {flows} flows have changed after {PATIENCE} s")
+                generator.run(SLICE, share=True)
+            return {"seconds": time.monotonic() - began}
         finally:
             generator.stop()
+            device.switch.purge()
+
+
+@point
+class OvsTunnel(Point):
+    name = "ovs-vxlan"
+    section = "ovs"
+    title = "Into VXLAN under Open vSwitch's rules, at 64 bytes"
+    about = "The wire is a vhost-user port for both; a rule from the guest to the tunnel's port."
+    metric = "cycles"
+    over = "flows"
+
+    def cases(self, quick):
+        for flows in [1] if quick else [1, 10_000]:
+            scenario = Scenario(guests=1, tunnel="vxlan")
+            traffic = wire.traffic("out", "vxlan", 64, flows)
+            yield Case({"direction": "out", "flows": flows}, ["viaduct-ovs-vxlan", "ovs-vxlan"], scenario, traffic)
 
 
 @point
