@@ -156,6 +156,18 @@ def _verbs():
         title = f"Verbs, window in common, {size}: Gbit/s, against memcpy"
         rates = f"{windows}-bandwidth"
         yield Goal(title, rates, {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), device="verbs-common")
+    for device, peer, what in (
+        ("vm-common", "vm-rxe", "window in common"),
+        ("vm-own", "vm-rxe", "windows of their own"),
+        ("vm-hosts", "vm-rxe-hosts", "two hosts"),
+    ):
+        for operation in ("send", "write", "read"):
+            title, case = f"Verbs in VMs, {what}, 8 B: {operation}, against Soft-RoCE", {"operation": operation}
+            yield Goal(title, "vm-verbs", case, "latency", 0.2, 0.1, (peer,), device=device)
+        for size in ("64 KiB", "256 KiB", "1 MiB"):
+            title = f"Verbs in VMs, {what}, {size}: Gbit/s, against Soft-RoCE"
+            case = {"operation": "write", "size": size}
+            yield Goal(title, "vm-verbs-bandwidth", case, "gbps", 5.0, 10.0, (peer,), device=device)
     title, peers = "Verbs, shared regions, eight peers: deregistration", {"peers": 8}
     yield Goal(title, "verbs-deregister", peers, "deregister", 20.0, 20.0, unit=" us", device="verbs-regions")
     title = "Verbs, two hosts, 64 KiB, one packet in a thousand lost: Gbit/s, against none lost"

@@ -120,7 +120,7 @@ def _by_message(results, point, titles, key, up, better):
                 for row in sample.get("curve", []):
                     sizes.setdefault(row["bytes"], []).append(row[key])
             if sizes:
-                label = ", ".join([titles[device], *(str(value) for value in case.values() if len(cases) > 1)])
+                label = point.label(device, titles[device], case, len(cases) == 1)
                 y = [median(sizes[size]) for size in sorted(sizes)]
                 series.append(
                     {"label": label, "colour": colour(device, devices), "style": style, "x": sorted(sizes), "y": y}

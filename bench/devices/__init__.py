@@ -1,6 +1,6 @@
 """Devices under test."""
 
-from . import verbs
+from . import machines, verbs
 from .base import Counters, Device
 from .bridge import LinuxBridge
 from .offload import OFFLOADED, PREFIX, ViaductOvs
@@ -8,7 +8,7 @@ from .ovs import MODES, OvsDpdk
 from .testpmd import Testpmd
 from .viaduct import Viaduct
 
-NAMES = ["viaduct", "testpmd", "bridge", *(f"ovs-{mode}" for mode in MODES), *verbs.NAMES]
+NAMES = ["viaduct", "testpmd", "bridge", *(f"ovs-{mode}" for mode in MODES), *verbs.NAMES, *machines.NAMES]
 NAMES += [f"{PREFIX}{mode}" for mode in OFFLOADED]
 
 __all__ = ["NAMES", "Counters", "Device", "make"]
@@ -24,6 +24,8 @@ def make(name, viaduct_bin):
         return Testpmd(name)
     if name == "bridge":
         return LinuxBridge(name)
+    if name in machines.NAMES:
+        return machines.make(name, viaduct_bin)
     if name in verbs.NAMES:
         return verbs.make(name, viaduct_bin)
     return OvsDpdk(name, name.removeprefix("ovs-"))

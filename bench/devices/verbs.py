@@ -4,7 +4,6 @@ best."""
 import os
 import shutil
 import signal
-import stat
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,13 +165,17 @@ class Windows(Verbs):
     """Two programs that map windows, as those in two virtual machines do."""
 
     memory_mb = 512
+    # The form of containers, whose messages go the same way; title; where, and how.
+    FORMS = {
+        "verbs-common": ("verbs-regions", "Verbs, window in common", "with the same rdma_trust"),
+        "verbs-own": ("verbs-copy", "Verbs, windows of their own", "without trust: the daemon copies"),
+        "verbs-own-hosts": ("verbs-roce", "Verbs, windows, two hosts", "of two hosts, MPLS over UDP by AF_PACKET"),
+    }
 
     def __init__(self, name, binaries):
-        common = name == "verbs-common"
-        super().__init__("verbs-regions" if common else "verbs-copy", binaries)
-        self.name, self.environment = name, ()
-        self.title = "Verbs, window in common" if common else "Verbs, windows of their own"
-        how = "with the same rdma_trust" if common else "without trust: the daemon copies"
+        form, title, how = self.FORMS[name]
+        super().__init__(form, binaries)
+        self.name, self.title, self.environment = name, title, ()
         self.conditions = f"perftest in two processes that map the windows of two guests {how}"
 
     def _set_up(self):
@@ -180,10 +183,17 @@ class Windows(Verbs):
         from lab.perftest import perftest
 
         os.environ["VIADUCT_BIN"] = str(self.binaries)
-        keys = {"window_mb": self.memory_mb, "rdma_trust": self.trust}
-        guests = {guest: topology.vhost(guest, rdma=guest, **keys) for guest in ("a1", "a2")}
-        host = self.lab.host(topology.host_config("a", guests, wire=False))
-        self.client, self.server = (Beside(self.lab.namespace("alone"), host, guest) for guest in guests)
+        keys, everybody = {"window_mb": self.memory_mb, "rdma_trust": self.trust}, []
+        wire = len(self.places) > 1
+        for name, guests in self.places.items():
+            if wire:
+                self.lab.plug(name)
+            vms = {guest: topology.vhost(guest, rdma=guest, **keys) for guest in guests}
+            config = topology.host_config(name, vms, wire=wire)
+            remotes = [guest for some in self.places.values() for guest in some if guest not in guests]
+            host = self.lab.host(topology.tunnel_routes(config, "mpls-over-udp", *remotes))
+            everybody += [Beside(self.lab.namespace("alone"), host, guest) for guest in guests]
+        self.client, self.server = everybody
         self.address = "127.0.0.1"
         perftest("ib_write_bw", self.client, self.server, self.address, "-D", 1, meanwhile=self._check_transport)
 
@@ -195,11 +205,6 @@ class MpiVerbs(Verbs):
         super().__init__("verbs-shared", binaries)
         self.name, self.title = name, "MPI, verbs"
         self.conditions = "NetPIPE by Open MPI over UCX, devices with the same rdma_trust"
-        # UCX looks for it before it tries verbs.
-        file = Path("/dev/infiniband/uverbs0")
-        file.parent.mkdir(exist_ok=True)
-        if not file.exists():
-            os.mknod(file, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
 
 
 class Xdp(Verbs):
@@ -304,6 +309,7 @@ NAMES = [
         "verbs-lossy",
         "verbs-common",
         "verbs-own",
+        "verbs-own-hosts",
     ),
     *("tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
     *("mpi-verbs", "mpi-vader", "ucx-posix"),
@@ -314,7 +320,7 @@ NAMES = [
 def make(name, viaduct_bin):
     """The way of this name."""
     own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs}
-    own |= {"verbs-common": Windows, "verbs-own": Windows}
+    own |= dict.fromkeys(Windows.FORMS, Windows)
     if name in own:
         return own[name](name, viaduct_bin)
     if name.startswith("verbs-"):

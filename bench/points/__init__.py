@@ -62,6 +62,10 @@ class Point:
         """Its cases; `quick`: a few of them that take seconds."""
         raise NotImplementedError
 
+    def label(self, device, title, case, alone):
+        """Of a curve: a device's in a case, which may be the only one."""
+        return ", ".join([title, *(str(value) for value in case.values() if not alone)])
+
     def measure(self, session):
         """One sample: metrics by name. `session` is a `runner.Session`."""
         return session.measure_traffic()

@@ -88,14 +88,14 @@ def netpipe_mpi(client, server, address):
     return _figures(file)
 
 
-def netpipe_curve(file):
-    """What NetPIPE found, by size."""
-    rows = [[float(word) for word in line.split()] for line in file.read_text().splitlines()]
+def netpipe_curve(text):
+    """What NetPIPE wrote into its file, by size."""
+    rows = [[float(word) for word in line.split()] for line in text.splitlines()]
     return [{"bytes": int(size), "mbps": mbps, "us": seconds * 1e6} for size, mbps, seconds in rows]
 
 
 def _figures(file):
-    curve = netpipe_curve(file)
+    curve = netpipe_curve(file.read_text())
     return {"latency": curve[0]["us"], "gbps": max(row["mbps"] for row in curve) / 1000, "curve": curve}
 
 

@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import stat
+from pathlib import Path
 
 from ..devices import verbs
 from ..machine import DEVICE_CPU, GENERATOR_CPU, Noise
@@ -12,6 +15,7 @@ from .netpipe import iperf3, netpipe, netpipe_curve, wait_for_port
 ORDER = 10
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 LEAST, MOST = 8, 1 << 22
+UVERBS = Path("/dev/infiniband/uverbs0")
 # Of `memory`, by what is done.
 SYSTEM_CALLS = {
     "proc-mem": {"write": "pwrite", "read": "pread"},
@@ -85,7 +89,7 @@ def mpi(device, least, most, repeats):
     words += ["pml", "ob1", "--mca", "btl", "vader,self"] if device.name == "mpi-vader" else over_verbs(device)
     words += ["NPopenmpi", "-l", least, "-u", most, "-n", repeats, "-p", 0, "-o", file]
     device.client.run(words, timeout=240)
-    return netpipe_curve(file)
+    return netpipe_curve(file.read_text())
 
 
 def over_verbs(device):
@@ -93,9 +97,13 @@ def over_verbs(device):
     for their kind."""
     from lab.perftest import libraries
 
-    run_dir = device.client.host.run_dir / "rdma"
+    # UCX looks for it before it tries verbs.
+    UVERBS.parent.mkdir(exist_ok=True)
+    if not UVERBS.exists():
+        os.mknod(UVERBS, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     variables = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1", "UCX_IB_GID_INDEX": "2"}
-    variables |= {"LD_LIBRARY_PATH": libraries()}
+    # Huge pages can't move to a window: UCX is to do without.
+    variables |= {"LD_LIBRARY_PATH": libraries(), "UCX_IB_ALLOC": "thp,md,mmap,heap"}
     options = [
         "pml",
         "ucx",
@@ -104,7 +112,8 @@ def over_verbs(device):
         "^openib,vader,tcp",
         *(word for item in variables.items() for word in ("-x", "=".join(map(str, item)))),
     ]
-    rank = f'VIADUCT_RDMA={run_dir}/a$((OMPI_COMM_WORLD_RANK + 1)) exec "$@"'
+    of_ranks = " ".join(f'"{place.verbs_device}"' for place in (device.client, device.server))
+    rank = f'all=({of_ranks}); VIADUCT_RDMA=${{all[OMPI_COMM_WORLD_RANK]}} exec "$@"'
     return [*options, "bash", "-c", rank, "rank"]
 
 
@@ -336,20 +345,24 @@ class VerbsSizes(VerbsPoint):
         elif device.name.startswith("tcp-"):
             curve = tcp(device, LEAST, MOST, 10 if device.name in ("tcp-one-host", "tcp-overlay") else 50)
         else:
-            latencies = perftest(
-                device,
-                "ib_send_lat",
-                "-a",
-                "-n",
-                {"verbs-shared": 1000, "verbs-regions": 1000, "verbs-copy": 200}.get(device.name, 20),
-            )
-            rates = perftest(
-                device,
-                "ib_write_bw",
-                "-a",
-                "-n",
-                {"verbs-shared": 400, "verbs-regions": 400, "verbs-copy": 100}.get(device.name, 10),
-            )
-            sizes = sorted(size for size in latencies.keys() & rates.keys() if LEAST <= size <= MOST)
-            curve = [{"bytes": size, "mbps": rates[size].gbps * 1000, "us": latencies[size].latency} for size in sizes]
-        return {"gbps": max(row["mbps"] for row in curve) / 1000, "latency": curve[0]["us"], "curve": curve}
+            curve = verbs_curve(device)
+        return of_curve(curve)
+
+
+# How often each size is measured: latency, bandwidth.
+OFTEN = dict.fromkeys(("verbs-shared", "verbs-regions", "verbs-common"), (1000, 400))
+OFTEN |= dict.fromkeys(("verbs-copy", "verbs-own"), (200, 100))
+
+
+def verbs_curve(device):
+    """By ib_send_lat and ib_write_bw."""
+    messages, writes = OFTEN.get(device.name, (20, 10))
+    latencies = perftest(device, "ib_send_lat", "-a", "-n", messages)
+    rates = perftest(device, "ib_write_bw", "-a", "-n", writes)
+    sizes = sorted(size for size in latencies.keys() & rates.keys() if LEAST <= size <= MOST)
+    return [{"bytes": size, "mbps": rates[size].gbps * 1000, "us": latencies[size].latency} for size in sizes]
+
+
+def of_curve(curve):
+    """The sample of a curve."""
+    return {"gbps": max(row["mbps"] for row in curve) / 1000, "latency": curve[0]["us"], "curve": curve}

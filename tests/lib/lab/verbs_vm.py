@@ -25,6 +25,12 @@ mount -t tmpfs run /system/run && ulimit -l unlimited
 _programs = itertools.count(1)
 
 
+def inside(words, environment):
+    """The line of shell that runs a program among this machine's files."""
+    settings = [f"{name}={value}" for name, value in environment.items()]
+    return shlex.join(["chroot", "/system", "/usr/bin/env", "-C", "/tmp", *settings, *map(str, words)])
+
+
 class Program:
     """A program in a guest; as `Background`."""
 
@@ -32,9 +38,7 @@ class Program:
         self.vm = vm
         self.command = [str(word) for word in words]
         self.files = f"/tmp/program-{next(_programs)}"
-        settings = [f"{name}={value}" for name, value in environment.items()]
-        inside = shlex.join(["exec", "chroot", "/system", "/usr/bin/env", "-C", "/tmp", *settings, *self.command])
-        script = shlex.quote(f"echo $$ >{self.files}.pid; {inside}")
+        script = shlex.quote(f"echo $$ >{self.files}.pid; exec {inside(words, environment)}")
         line = f"(sh -c {script} >{self.files}.log 2>&1; echo $? >{self.files}.status) &"
         vm.shell(f"{line} until [ -s {self.files}.pid ]; do :; done")
         self.status = None
@@ -90,6 +94,12 @@ class Inside:
     def start(self, words, label=None, **environment):
         """Starts a program, one of this machine's."""
         return Program(self.vm, [*self.prefix, *words], {**self.environment, **environment})
+
+    def run(self, words, *, timeout=60, **environment):
+        """Runs a program to its end, and returns what it printed. Nothing else happens in the guest meanwhile, not even
+        a question whether it still runs."""
+        line = inside([*self.prefix, *words], {**self.environment, **environment})
+        return self.vm.shell(line, timeout=timeout).stdout
 
     def listens(self, port):
         """Whether a program listens at that TCP port."""
