@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from test_mpi import MPIRUN, UCX, device_file  # noqa: F401
 
-from lab import Meeting, Verbs, eventually, meet
+from lab import Failed, Meeting, Verbs, eventually, meet
 from lab.host import REPOSITORY, binaries
 from lab.topology import SEATS, UNDERLAY, host_config, vhost
 from lab.verbs_vm import Inside, VerbsVm
@@ -20,6 +20,8 @@ from lab.verbs_vm import Inside, VerbsVm
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 
 MORE = {"own": 3, "near": 4, "far": 5}  # last bytes of addresses of host a's guests without seats
+# As what device a machine gets its window once it runs.
+PLUGS = {"own": "nvdimm", "b1": "virtio-pmem-pci"}
 # A rank of MPI takes 62 MB and more; without room it hangs.
 WINDOW = {"window_mb": 128}
 PINGPONGS = ["rc -c", "rc -c -e", "uc -c", "ud -c -s 1000", "srq -c -q 4"]
@@ -63,7 +65,8 @@ class World:
         for name in ("a", "b"):
             lab.plug(name)
         self.a, self.b = (lab.host(config) for config in configs())
-        self.vms = {name: lab.vm(self.host_of(name), name, VerbsVm) for name in ("a1", "a2", "own", "b1", "b2")}
+        names = ("a1", "a2", "own", "b1", "b2")
+        self.vms = {name: lab.vm(self.host_of(name), name, VerbsVm, plugs=PLUGS.get(name)) for name in names}
         self.containers = {name: lab.container(self.a, name) for name in ("near", "far")}
         self.sides = {}
         for name, container in self.containers.items():
@@ -162,6 +165,17 @@ def test_mpi(pair, collective):
     finally:
         for remote in remotes:
             remote.stop()
+
+
+@pytest.mark.parametrize("name", ["a1", "own"])
+def test_a_program_with_two_contexts(world, name):
+    """Regions of both are in one page; a child has its own."""
+    program = REPOSITORY / ".cache/contexts"
+    words = ["cc", "-O2", "-o", program, REPOSITORY / "tests/vm/contexts.c", "-libverbs"]
+    subprocess.run(words, check=True)
+    run = world.sides[name].start([program])
+    assert run.wait() == 0, run.describe()
+    world.expect_clean()
 
 
 # While a program of each side uses it: who ends, and how.
@@ -308,4 +322,25 @@ def test_users_in_a_machine_need_only_the_package(world):
     assert "viaduct0" not in other.text(), other.describe()
     with Meeting(Inside(vm, {}, [*user, "--groups=rdma"]), world.sides["a1"], perftest("ib_write_bw -s 65536")) as run:
         run.expect_success()
+    world.expect_clean()
+
+
+def test_a_window_is_unplugged(world):
+    """QEMU refuses that, and all goes on. If the machine's kernel lets go of the window by itself, its programs end, and
+    no others."""
+    vm = world.vms["b1"]
+    pmem = "cd /sys/bus/virtio/drivers/virtio_pmem && for each in /sys/bus/virtio/devices/*; do"
+    pmem += " [ $(cat $each/device) != 0x001b ] || echo ${each##*/} >%s; done"
+    with Busy(world, "a1", "b1") as meeting, Busy(world, "a1", "a2") as others:
+        for name in PLUGS:
+            with pytest.raises(Failed, match="unplug"):
+                world.vms[name].qmp("device_del", id="window-own")
+        assert all(one.running() for one in meeting.both), meeting.describe()
+        vm.shell(pmem % "unbind")
+        eventually(lambda: not any(one.running() for one in meeting.both), f"their ends: {meeting.describe()}", 60)
+        assert meeting.client.status == 128 + signal.SIGBUS, meeting.describe()
+        assert all(one.running() for one in others.both), others.describe()
+    world.expect_clean()
+    vm.shell(f"{pmem % 'bind'}; until ls /dev/dax*; do sleep 0.1; done", timeout=20)
+    meet(world.sides["a1"], vm.programs, *perftest("ib_write_bw -s 65536"))
     world.expect_clean()

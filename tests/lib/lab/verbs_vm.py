@@ -120,9 +120,11 @@ class VerbsVm(Vm):
 
     slots = ",slots=4,maxmem=16G"
 
-    def __init__(self, directory, host, guest, *, memory="384M", images=RDMA_IMAGES, **options):
+    def __init__(self, directory, host, guest, *, memory="384M", images=RDMA_IMAGES, plugs=None, **options):
+        """`plugs`: as what device its windows are plugged in once it runs. Without it, it starts with them."""
         super().__init__(directory, host, guest, memory=memory, images=images, **options)
-        self.kept |= {"memory": memory, "images": images}
+        self.kept |= {"memory": memory, "images": images, "plugs": plugs}
+        self.plugs = plugs
         self.vsock = None
         # How often the kernel started, by this QEMU and by all.
         self.boots = self.this_boot = 0
@@ -166,6 +168,9 @@ class VerbsVm(Vm):
         words += ["-device", "virtio-9p-pci,fsdev=system,mount_tag=system"]
         for name, file in self.windows().items():
             size = file.stat().st_size
+            if self.plugs:
+                words += ["-device", f"pcie-root-port,id=port-{name},chassis={len(words)}", "-machine", "nvdimm=on"]
+                continue
             words += ["-object", f"memory-backend-file,id={name},mem-path={file},size={size},share=on"]
             words += ["-device", f"virtio-pmem-pci,memdev={name}"]
         if self.device:
@@ -177,6 +182,8 @@ class VerbsVm(Vm):
     def boot(self, timeout=90.0):
         super().boot(timeout, self.boots)
         self.shell(SYSTEM.format(modules=MODULES))
+        if self.plugs:
+            self._plug_in()
         if not self.device:
             self.shell("modprobe crc32_generic; modprobe -a rdma_rxe ib_uverbs rdma_ucm")
             self.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"])
@@ -186,6 +193,14 @@ class VerbsVm(Vm):
         # UCX looks for it before it tries verbs; nothing is done with it.
         self.shell("mknod /dev/infiniband/uverbs0 c 1 3")
         return self
+
+    def _plug_in(self):
+        """Plugs the windows into a machine that runs."""
+        for name, file in self.windows().items():
+            about = {"mem-path": str(file), "size": file.stat().st_size, "share": True}
+            self.qmp("object-add", **{"qom-type": "memory-backend-file", "id": name}, **about)
+            place = {} if self.plugs == "nvdimm" else {"bus": f"port-{name}"}
+            self.qmp("device_add", driver=self.plugs, id=f"window-{name}", memdev=name, **place)
 
     def reboot(self):
         """As by its reset button; `boot` waits for it."""
