@@ -24,7 +24,7 @@ NETPIPE = ["-l", str(CURVE[0]), "-u", str(CURVE[-1]), "-p", "0", "-n", "50"]
 RSOCKETS = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 
-def together(server, client, program, *options, timeout=240):
+def together(server, client, program, *options, timeout=120):
     """Runs a program in both machines, and asks neither anything meanwhile; returns what the client printed."""
     from lab import eventually
 
