@@ -81,6 +81,26 @@ def _wire(direction, title, least, aim):
             )
 
 
+def _ovs():
+    """Goals of Viaduct under Open vSwitch's rules, against that Open vSwitch."""
+    port, flows = {"device": "viaduct-ovs-port"}, {"device": "viaduct-ovs-per-flow"}
+    for count in (1, 10_000):
+        title = f"A rule of OVS, 64 B, {FLOWS[count]}, against OVS: cycles"
+        yield Goal(title, "ovs-rules", {"flows": count}, "cycles", 0.8, 0.8, ("ovs-port",), **port)
+    for count, least in ((10_000, 0.35), (100_000, 0.25)):
+        title = f"Flows of OVS one by one, {FLOWS[count]}, against OVS: cycles"
+        yield Goal(title, "ovs-megaflows", {"flows": count}, "cycles", least, least, ("ovs-per-flow",), **flows)
+    for count in (1, 10_000):
+        title = f"A rule of OVS into VXLAN, 64 B, {FLOWS[count]}, against OVS: cycles"
+        case = {"direction": "out", "flows": count}
+        yield Goal(title, "ovs-vxlan", case, "cycles", 0.7, 0.7, ("ovs-vxlan",), device="viaduct-ovs-vxlan")
+    for length in (1, 4, 7):
+        title = f"Chain of {length} under OVS's rules, against OVS: Mpps"
+        yield Goal(title, "ovs-chain", {"guests": length}, "mpps", 1.0, 1.0, ("ovs-port",), **port)
+    title = "Chain of 7 under OVS's rules, one way at 1000 a second, against OVS: p50"
+    yield Goal(title, "ovs-chain-latency", {"guests": 7}, "one_way_p50", 0.5, 0.5, ("ovs-port",), **port)
+
+
 def _verbs():
     """Goals of verbs devices."""
     latency, shared = "verbs-latency", {"device": "verbs-shared"}
@@ -234,6 +254,7 @@ GOALS = [
     ),
     Goal("Memory of a flow, 1 M flows", "memory", {"of": "flow", "count": 1_000_000}, "bytes", 128, 96, unit=" B"),
     Goal("Idle host, 16 guests: share of a core", "idle", {}, "percent", 1.0, 0.1, unit=" %"),
+    *_ovs(),
     *_verbs(),
 ]
 
