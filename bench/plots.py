@@ -21,6 +21,7 @@ from .results import HIGHER_IS_BETTER, METRICS  # noqa: E402
 
 COLOURS = {"viaduct": "#0b6e4f", "testpmd": "#888888", "bridge": "#c98b2b"}
 OTHERS = ["#2f5d9b", "#9b2f5d", "#7a5195", "#0b6e4f", "#c98b2b", "#888888", "#3aa6a6", "#d1495b", "#5b8c2a", "#444444"]
+STYLES = ["-", "--", "-.", ":"]
 
 
 def colour(device, devices):
@@ -113,7 +114,7 @@ def latency_by_message(results, point, titles):
 def _by_message(results, point, titles, key, up, better):
     """The median of the rounds by message size: a curve for each case and device; None without messages."""
     devices, cases, series = results.devices(point.name), results.cases(point.name), []
-    for style, case in zip(cycle(["-", "--", "-.", ":"]), cases):
+    for style, case in zip(cycle(STYLES), cases):
         for device in devices:
             sizes = {}
             for sample in results.of(point.name, case, device):
@@ -125,6 +126,9 @@ def _by_message(results, point, titles, key, up, better):
                 series.append(
                     {"label": label, "colour": colour(device, devices), "style": style, "x": sorted(sizes), "y": y}
                 )
+    if len({(one["colour"], one["style"]) for one in series}) < len(series):
+        for number, one in enumerate(series):
+            one |= {"colour": OTHERS[number % len(OTHERS)], "style": STYLES[number // len(OTHERS)]}
     return _figure("curves", point, results, "message, bytes", up, better, series=series) if series else None
 
 
