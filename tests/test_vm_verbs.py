@@ -11,9 +11,9 @@ import subprocess
 import pytest
 from test_mpi import MPIRUN, UCX, device_file  # noqa: F401
 
-from lab import Failed, Meeting, Verbs, eventually, meet
+from lab import Config, Failed, Meeting, Verbs, eventually, meet, nfs
 from lab.host import REPOSITORY, binaries
-from lab.topology import SEATS, UNDERLAY, host_config, vhost
+from lab.topology import SEATS, UNDERLAY, host_config, verbs, vhost
 from lab.verbs_vm import Inside, VerbsVm
 
 # A translated processor polls in each machine.
@@ -344,3 +344,60 @@ def test_a_window_is_unplugged(world):
     vm.shell(f"{pmem % 'bind'}; until ls /dev/dax*; do sleep 0.1; done", timeout=20)
     meet(world.sides["a1"], vm.programs, *perftest("ib_write_bw -s 65536"))
     world.expect_clean()
+
+
+# One installation for two nodes, each a machine with a daemon of its own: what a cluster has.
+NODES = {"a2": 1, "own": 2}
+SHARED = "/opt/viaduct"
+
+
+def installation(directory, world):
+    """What nodes need, for all of them: programs, libraries, their configurations."""
+    for kind, names in {"bin": ["viaductd", "viaduct"], "lib": ["libibverbs.so.1", "librdmacm.so.1"]}.items():
+        (directory / kind).mkdir()
+        for name in names:
+            built = binaries() / ("verbs" if kind == "lib" else "") / name
+            subprocess.run(["strip", "-o", directory / kind / name, built], check=True)
+    for name, number in NODES.items():
+        own, other = (world.vms[node].entry["addresses"][0] for node in (name, *(NODES.keys() - {name})))
+        config = Config(name, tunnel_source=own)
+        config.add("wire", name="up0", driver="af-packet", device="eth0", addresses=[f"{own}/24"], mtu=1500)
+        config.add("network", name="jobs", vrf=1, gateways=["10.9.0.254/24"])
+        keys = {"mac": f"02:00:00:00:09:{number:02x}", "addresses": [f"10.9.0.{number}"], "label": 100 + number}
+        config.add("guest", name="job", network="jobs", **verbs(rdma="job", **keys))
+        hop = {"tunnel": "mpls-over-udp", "remote": other, "label": 103 - number}
+        config.add("route", network="jobs", prefix=f"10.9.0.{3 - number}/32", to=[hop])
+        (directory / "etc" / name).mkdir(parents=True)
+        (directory / "etc" / name / "host.toml").write_text(config.text())
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(0o755)
+    return directory
+
+
+def test_two_nodes_with_one_installation_on_nfs(world, shared_lab):
+    """Read-only, with a run-dir and a state-dir on each node. The third machine serves it."""
+    directory = shared_lab.directory / "installation"
+    directory.mkdir()
+    nfs.serve(world.vms["b2"], installation(directory, world))
+    sides, daemons = [], []
+    for name in NODES:
+        vm = world.vms[name]
+        nfs.mount(vm, world.vms["b2"], SHARED)
+        vm.shell("mkdir -p /system/run/node /system/var/lib/node")
+        assert "Read-only" in vm.run(["touch", f"/system{SHARED}/etc/new"], check=False).stdout
+        words = [f"{SHARED}/bin/viaductd", "--config", f"{SHARED}/etc/{name}/host.toml"]
+        daemons += [Inside(vm, {}).start([*words, "--run-dir", "/run/node", "--state-dir", "/var/lib/node"])]
+        sides += [Inside(vm, {"LD_LIBRARY_PATH": f"{SHARED}/lib", "VIADUCT_RDMA": "/run/node/rdma/job"})]
+    try:
+        for daemon in daemons:
+            eventually(lambda: "ready" in daemon.text().split() or not daemon.running(), daemon.describe(), 60)
+            assert daemon.running(), daemon.describe()
+        for run in ("ib_write_bw -s 65536", "ib_send_lat -c UD -s 512"):
+            meet(*sides, *perftest(run), timeout=90)
+        told = world.vms["a2"].run(["chroot", "/system", f"{SHARED}/bin/viaduct", "--run-dir", "/run/node", "rdma"])
+        assert "job" in told.stdout
+    finally:
+        for daemon in daemons:
+            daemon.stop()
+    for name in NODES:
+        world.vms[name].shell(f"ls /system/var/lib/node/store.* && umount /system{SHARED}")
