@@ -326,8 +326,8 @@ def test_users_in_a_machine_need_only_the_package(world):
 
 
 def test_a_window_is_unplugged(world):
-    """QEMU refuses that, and all goes on. If the machine's kernel lets go of the window by itself, its programs end, and
-    no others."""
+    """QEMU refuses that, and all goes on. If the machine's kernel lets go of the window by itself, its programs end,
+    and no others."""
     vm = world.vms["b1"]
     pmem = "cd /sys/bus/virtio/drivers/virtio_pmem && for each in /sys/bus/virtio/devices/*; do"
     pmem += " [ $(cat $each/device) != 0x001b ] || echo ${each##*/} >%s; done"
