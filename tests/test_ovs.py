@@ -23,6 +23,7 @@ from lab.switched import (
     switched,
     udp_flow,
 )
+from lab.traffic import EchoServer, answers, connect
 
 # Open vSwitch polls.
 pytestmark = pytest.mark.alone
@@ -115,6 +116,32 @@ def test_access_and_trunk_ports(lab):
         assert ovs.received() - before < 10
     assert at_two.fields(f"udp.dstport == 1001 && {WENT_PAST}", "vlan.id", "ip.ttl") == [["100", "64"]] * sent
     assert at_one.fields("vlan", "vlan.id") == []
+
+
+def test_flows_do_not_bypass_the_rules_of_a_guest(lab):
+    """o2 obeys the rules of a network, whoever sends to it or gets its packets: by flows, or by OVS in software."""
+    config = guest_config().add("network", name="blue", vrf=1).add("default", network="blue", action="drop")
+    config.entry("guest", "o2").update(network="blue", policy=True)
+    config.rule("blue", 10, "allow", to={"cidr": f"{address(2)}/32"}, protocol="tcp", ports="5001")
+    host, ovs, (one, two) = switched(lab, config=config)
+    ovs.ofctl("add-flow", "priority=20,in_port=o1,udp,tp_dst=5004,actions=ct(commit),output:o2")
+    with EchoServer(two, 5001), EchoServer(two, 5002), EchoServer(one, 5001):
+        with connect(one, address(2), 5001) as connection:
+            assert answers(connection)
+            for way in ("o1", "o2"):
+                offloaded(ovs, rf"in_port\({way}\)", "0x0800", "proto=6|actions:o")
+            assert answers(connection), "past OVS"
+        assert connect(one, address(2), 5002) is None and connect(two, address(1), 5001) is None
+        udp_flow(ovs, 5003, "output:o2")
+        with lab.capture("o2", "tapo2", "udp portrange 5003-5004 and inbound") as seen:
+            for port in (5003, 5004):
+                before = host.drops().get("default_drop", 0)
+                send(one, port, 20)
+                eventually(lambda before=before: host.drops()["default_drop"] >= before + 20, "drops")
+        assert seen.fields("udp", "udp.dstport") == []
+    offloaded(ovs, "dst=5003", "actions:o2")
+    assert ovs.flows("dst=5004") and not ovs.offloaded("dst=5004")
+    assert "default_drop" in host.call("explain", "--in", "o1", f"{address(1)} > {address(2)} / udp 1 > 5003").stdout
 
 
 # Runs in a namespace; the sum of what it sends, or receives, is printed.

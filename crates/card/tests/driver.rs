@@ -33,6 +33,7 @@ fn guest(id: VifId, policy: bool) -> Change {
         vlans: Vec::new(),
         trunk: None,
         ovs: None,
+        rules: None,
         mtu: 1500,
         policy,
         meter: None,

@@ -398,7 +398,7 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
                 [[guest]]\nname = \"v\"\nkind = \"vhost\"\nmode = \"ovs\"\n";
     let without = |key: &str| format!("`{key}` has no meaning with mode = \"ovs\"");
     let cases = [
-        ("network = \"blue\"", without("network")),
+        ("network = \"blue\"", "with mode = \"ovs\", a guest is in no network; add policy = true".to_owned()),
         ("mac = \"02:00:00:00:00:01\"", without("mac")),
         ("mac = \"02:00:00:00:00:01\"\naddresses = [\"10.1.1.1\"]", without("addresses")),
         ("allowed = [\"10.1.1.0/28\"]", without("allowed")),
@@ -409,7 +409,9 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
         ("standby = true", without("standby")),
         ("rdma = \"v\"", "`rdma` is of a verbs device, which takes its addresses from a network".to_owned()),
         ("vlans = [{ tag = 7, network = \"blue\" }]", without("vlans")),
-        ("policy = true", "rules beside the flows of an Open vSwitch are not there yet".to_owned()),
+        ("policy = true", "with mode = \"ovs\", `policy` needs a `network`, whose rules".to_owned()),
+        ("policy = true\nnetwork = \"blu\"", "\"blu\"".to_owned()),
+        ("policy = true\nnetwork = \"blue\"\nmac = \"02:00:00:00:00:01\"", without("mac")),
         ("mode2 = 1", "mode2".to_owned()),
         (
             "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\naddresses = [\"192.0.2.1/24\"]",

@@ -415,12 +415,13 @@ impl Compiler<'_> {
             vlans: Vec::new(),
             trunk: None,
             mtu: self.index.guest_mtu(guest),
-            policy: guest.policy,
+            policy: guest.policy && guest.mode == Mode::Vrouter,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             mirror: guest.mirror.as_ref().map(|name| self.mirror(name)),
             roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
             rdma: None,
             ovs,
+            rules: (guest.policy && guest.mode == Mode::Ovs).then_some(vrf),
             wire: None,
         };
         let vif = Vif { vlans: self.vlans(guest, &vif), ..vif };

@@ -267,7 +267,7 @@ impl Effects {
             Verdict::Reply(reply) => std::slice::from_ref(&reply.forward),
             other => other.deliveries(),
         };
-        if !matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_)) {
+        if !matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Outputs(_)) {
             (self.flow, self.fragment) = (None, None);
         }
         if deliveries.is_empty() {

@@ -61,6 +61,9 @@ pub struct Vif {
     /// For a guest or wire that an Open vSwitch programs: its OVS side, of kind [`VifKind::Ovs`]. For an OVS side: the
     /// guest or wire.
     pub ovs: Option<VifId>,
+    /// For a guest that an Open vSwitch programs: the network whose rules it obeys, in both directions and whatever the
+    /// flows say, though it is in no network.
+    pub rules: Option<Vrf>,
     /// A guest's VLANs: identifiers, and the interfaces that stand for them. Frames without one of these tags belong
     /// to the guest's own network.
     pub vlans: Vec<(u16, VifId)>,
@@ -91,6 +94,7 @@ impl Vif {
             roles: Roles::default(),
             rdma: None,
             ovs: None,
+            rules: None,
             vlans: Vec::new(),
             trunk: None,
             wire: None,

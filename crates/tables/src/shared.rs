@@ -423,6 +423,7 @@ mod tests {
             vlans: Vec::new(),
             trunk: None,
             ovs: None,
+            rules: None,
             mtu: 1500,
             policy: false,
             meter: None,

@@ -84,6 +84,7 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             vlans: Vec::new(),
             trunk: None,
             ovs: None,
+            rules: None,
             mtu: 1500,
             policy,
             meter,

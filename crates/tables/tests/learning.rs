@@ -45,6 +45,7 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         vlans: Vec::new(),
         trunk: None,
         ovs: None,
+        rules: None,
         mtu: 1450,
         policy: true,
         meter: None,

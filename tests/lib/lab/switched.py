@@ -36,9 +36,9 @@ def guest_config(count=2, **host):
     return config
 
 
-def switched(lab, count=2, addresses=True):
+def switched(lab, count=2, addresses=True, config=None):
     """Host, Open vSwitch with the ports in its bridge, and containers."""
-    host = lab.host(guest_config(count))
+    host = lab.host(config or guest_config(count))
     own = lambda n: (f"{address(n)}/24", f"fd09::{n}/64") if addresses else ()
     guests = [lab.ovs_container(host, f"o{n}", mac(n), *own(n)) for n in range(1, count + 1)]
     ovs = lab.controller(host)

@@ -40,6 +40,7 @@ fn guest(id: u16, policy: bool) -> Change {
         vlans: Vec::new(),
         trunk: None,
         ovs: None,
+        rules: None,
         mtu: 1500,
         policy,
         meter: None,

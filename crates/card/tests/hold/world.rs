@@ -126,6 +126,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         vlans: Vec::new(),
         trunk: None,
         ovs: None,
+        rules: None,
         mtu: 1600,
         policy: guest,
         meter: None,

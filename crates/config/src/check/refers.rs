@@ -147,7 +147,7 @@ impl<'a> Checker<'a, '_> {
 
     fn guest_object(&mut self, guest: &Guest) {
         self.executor(guest.mode);
-        if guest.mode == Mode::Vrouter {
+        if guest.mode == Mode::Vrouter || !guest.network.is_empty() {
             self.network("network", &guest.network);
         }
         for (key, used) in

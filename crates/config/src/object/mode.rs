@@ -34,12 +34,19 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
     if guest.kind == GuestKind::Rdma {
         r.problem(Some("mode"), "an Open vSwitch programs ports, and a guest of kind \"rdma\" has none");
     }
-    if guest.policy {
-        let message = "rules beside the flows of an Open vSwitch are not there yet; leave `policy` out";
-        r.problem(Some("policy"), message);
+    match (guest.policy, guest.network.is_empty()) {
+        (true, true) => {
+            let message = "with mode = \"ovs\", `policy` needs a `network`, whose rules the guest obeys beside the flows";
+            r.problem(Some("policy"), message);
+        }
+        (false, false) => {
+            let message = "with mode = \"ovs\", a guest is in no network; add policy = true to have it obey the rules of \
+                           this one, or leave `network` out";
+            r.problem(Some("network"), message);
+        }
+        _ => {}
     }
     let of_networks = [
-        ("network", !guest.network.is_empty()),
         ("mac", guest.mac.is_some()),
         ("macs", !guest.macs.is_empty()),
         ("addresses", !guest.addresses.is_empty()),

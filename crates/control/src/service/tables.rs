@@ -69,7 +69,7 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
         mac: vif.mac.map(|mac| mac.to_string()),
         addresses: own.chain(underlay).collect(),
         mtu: live_mtu(vif, &port).into(),
-        policy: vif.policy,
+        policy: vif.policy || vif.rules.is_some(),
         up: port.up,
         features: port.features,
         queues: port.queues.into(),

@@ -37,6 +37,7 @@ pub fn guest(id: u16) -> Vif {
         vlans: Vec::new(),
         trunk: None,
         ovs: None,
+        rules: None,
         mtu: 1500,
         policy: true,
         meter: None,

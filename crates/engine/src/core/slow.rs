@@ -16,18 +16,20 @@ use model::{DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, Deps, FlowRef, Snapshot};
 
-/// The account of a packet's connection: the guest that sent it; for a packet from a wire, the guest that receives it,
-/// or the wire if that is not exactly one guest. For a guest with two interfaces, it is the port's.
+/// The account of a packet's connection: the guest that sent it; for a packet from a wire or an Open vSwitch, the guest
+/// that receives it, or the wire if that is not exactly one guest. For a guest with two interfaces, it is the port's.
 fn charged(snapshot: &Snapshot, case: &Case) -> Account {
     let guest = |id| {
-        let vif = snapshot.vif(id).filter(|vif| vif.kind != VifKind::Wire)?;
+        let vif = snapshot.vif(id).filter(|vif| !matches!(vif.kind, VifKind::Wire | VifKind::Ovs))?;
         Some(vif.rdma.filter(|_| vif.is_second()).unwrap_or(vif.id))
     };
     if let Some(sender) = guest(case.ingress) {
         return Account::of_guest(sender);
     }
-    let receiver = match case.decision.verdict.deliveries() {
-        [only] => guest(only.port),
+    let verdict = &case.decision.verdict;
+    let receiver = match (verdict.deliveries(), verdict.outputs()) {
+        ([only], _) => guest(only.port),
+        (_, [only]) => guest(only.port),
         _ => None,
     };
     Account::from_wire(receiver.unwrap_or(case.ingress))

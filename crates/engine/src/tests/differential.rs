@@ -49,7 +49,7 @@ fn plain(output: Output) -> BTreeMap<VifId, Vec<Vec<u8>>> {
 }
 
 /// Sends a packet and compares.
-fn check(host: &mut Host, vif: VifId, text: &str, frame: &[u8]) {
+pub(super) fn check(host: &mut Host, vif: VifId, text: &str, frame: &[u8]) {
     let expected = expected(host, vif, frame);
     let (drops, hits) = (host.drops(), host.hits());
     let output = plain(host.run(vif, [(frame.to_vec(), Offload::default())]));

@@ -1,6 +1,7 @@
 //! Ports that an Open vSwitch programs, compared with the naive tables and the reference rewrite while flows come and
 //! go. The host keeps its cache, actions and contexts all the time.
 
+use super::differential;
 use super::harness::{Host, Output};
 use super::offloads::{ALL, unfinished};
 use mem::{Accepts, Csum, Offload};
@@ -116,6 +117,57 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
         assert!(kinds.get(kind).is_some_and(|n| *n > 50), "{kinds:?}");
     }
     assert!(hits > WORLDS * 50 && copied > WORLDS * 5, "too few hits to mean anything: {hits}, {copied}");
+}
+
+/// Ports of which some obey rules, whose packets go by flows and by Open vSwitch, while all of that changes.
+#[test]
+fn engine_is_the_model_at_ports_with_rules() {
+    let (mut hits, mut kinds) = (0, BTreeMap::<&str, usize>::new());
+    for seed in 0..WORLDS {
+        let mut rng = Rng::new(seed);
+        let mut tables = Tables::new();
+        let ports = generate::ruled_ovs_ports(&mut rng);
+        tables.apply(&ports).unwrap();
+        let mut host = Host::new(&ports, &[], Accepts::default(), 90);
+        let (mut next, mut recent) = (0, Vec::new());
+        for step in 0..STEPS {
+            if rng.percent(20) {
+                let changes = [generate::ovs_change(&mut rng, &tables, &mut next)];
+                tables.apply_ovs(&changes);
+                assert!(host.shared.apply_ovs(&changes).settled);
+            }
+            if rng.percent(1) {
+                let others = generate::ruled_ovs_ports(&mut rng);
+                let change = rng.one(&others);
+                tables.apply(std::slice::from_ref(&change)).unwrap();
+                host.shared.apply(&[change]).unwrap();
+            }
+            if recent.len() < 24 || rng.percent(20) {
+                recent.push(generate::ovs_packet(&mut rng));
+            }
+            let packet: generate::Packet = rng.one(&recent);
+            let what = format!("seed {seed}, step {step}: {}", text::show(&packet.frame));
+            for _ in 0..=rng.below(3) {
+                differential::check(&mut host, packet.ingress, &what, &packet.frame);
+            }
+            if let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, None) {
+                let decision = host.decide(packet.ingress, &view);
+                let kind = match (&decision.verdict, decision.effects.flow) {
+                    (Verdict::Outputs(_), Some(_)) => "tracked, by a flow",
+                    (Verdict::Forward(_), Some(_)) => "tracked, from or to Open vSwitch",
+                    (Verdict::Drop(DropReason::DefaultDrop | DropReason::RuleDrop), _) => "refused",
+                    _ => "other",
+                };
+                *kinds.entry(kind).or_default() += 1;
+            }
+            if rng.percent(2) {
+                host.advance(rng.one(&[1, 2, 11]));
+            }
+        }
+        hits += host.hits();
+    }
+    assert!(kinds.len() == 4 && kinds.values().all(|n| *n > 100), "{kinds:?}");
+    assert!(hits > WORLDS * 50, "too few hits to mean anything: {hits}");
 }
 
 const UDP: &str =

@@ -1,14 +1,17 @@
 //! Ports that an Open vSwitch programs.
 //!
 //! ```text
-//! port ── flow? ── actions in order ── Outputs, Drop
-//!           └── none ── the port's OVS side          OVS side ── the port
+//! port ── its rules ── flow? ── actions in order ── rules of the outputs' ports ── Outputs, Drop
+//!                        └── none ── the port's OVS side
+//! OVS side ── rules of its port ── the port
 //! ```
+//!
+//! A guest with [`Vif::rules`] obeys the rules of a network, with connections, as guests of that network do.
 
 use super::egress::mtu_len;
-use super::{Outcome, Walk, entropy_of};
+use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of};
 use crate::ovs::{Action, Edits, Flow, Key, Output, Wrap};
-use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId, VifKind};
+use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId, VifKind, Vrf};
 use packet::{L4, Tag, proto};
 use std::net::IpAddr;
 
@@ -16,24 +19,44 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// A packet from a port that an Open vSwitch programs, or from its OVS side; `other` is the other one of the two.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter_ovs(&mut self, vif: &Vif, other: VifId) -> Outcome {
-        if vif.kind == VifKind::Ovs { self.sent_by_ovs(other) } else { self.ovs_port(vif, other) }
+    pub(super) fn enter_ovs(&mut self, vif: &'a Vif, other: VifId) -> Outcome {
+        if vif.kind == VifKind::Ovs { self.sent_by_ovs(vif, other) } else { self.ovs_port(vif, other) }
     }
 
     /// What OVS sends by a port leaves by it as it is.
-    fn sent_by_ovs(&self, port: VifId) -> Outcome {
-        self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?;
+    fn sent_by_ovs(&mut self, side: &'a Vif, port: VifId) -> Outcome {
+        let rules = self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?.rules;
+        if let Some(vrf) = rules {
+            self.obey(side, vrf)?;
+        }
         Ok(Verdict::Forward(Forward::unchanged(port)))
     }
 
+    /// Asks the rules of a network whether the packet may pass, and tracks its connection. Nobody is told of what they
+    /// reject: the port has no gateway that could. Copies are for the flows to make.
+    fn obey(&mut self, from: &'a Vif, vrf: Vrf) -> Result<(), Stop> {
+        let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
+        let headers = self.packet.headers.clone();
+        let (tos, dst) = headers.ip().map_or((0, None), |ip| (ip.tos, Some(ip.dst)));
+        let (end, origin) = (self.packet.len as usize, Origin::Guest(from));
+        let passes = self.judge(&Frame { headers, end, origin, network, tos, foreign_tags: 0 }, vrf, dst);
+        self.effects.mirror_in.clear();
+        self.effects.mirror_out.clear();
+        passes
+    }
+
     /// A packet from a port with this OVS side, which takes what no flow matches.
-    fn ovs_port(&mut self, port: &Vif, side: VifId) -> Outcome {
+    fn ovs_port(&mut self, port: &'a Vif, side: VifId) -> Outcome {
         if let Some(meter) = port.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
+        }
+        if let Some(vrf) = port.rules {
+            self.obey(port, vrf)?;
         }
         let flow = Key::of(self.packet).and_then(|key| self.tables.ovs_flow(port.id, &key));
         if let Some(flow) = flow
             && let Some(outputs) = self.outputs(flow)
+            && let Some(outputs) = self.allowed(port, outputs)?
         {
             self.effects.ovs_counter = Some(flow.counter);
             return self.send_all(outputs);
@@ -52,6 +75,30 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
         }
         Some(outputs)
+    }
+
+    /// The outputs that the rules of their ports allow. `None` if that takes more than one question about the packet as
+    /// it came, because of several networks or of new addresses: OVS then sends to each of the ports, which asks by
+    /// itself.
+    fn allowed(&mut self, from: &'a Vif, mut outputs: Vec<Output>) -> Result<Option<Vec<Output>>, Stop> {
+        let tables = self.tables;
+        let rules = |output: &Output| tables.vif(output.port).filter(|to| to.takes_flows())?.rules;
+        let mut asked = from.rules;
+        for (output, vrf) in outputs.iter().filter_map(|output| Some((output, rules(output)?))) {
+            if output.readdresses() || asked.is_some_and(|other| other != vrf) {
+                return Ok(None);
+            }
+            asked = Some(vrf);
+        }
+        if let (Some(vrf), None) = (asked, from.rules)
+            && let Err(stop) = self.obey(from, vrf)
+        {
+            outputs.retain(|output| rules(output).is_none());
+            if outputs.is_empty() {
+                return Err(stop);
+            }
+        }
+        Ok(Some(outputs))
     }
 
     /// Sends what fits the ports. What does not is dropped there, as OVS does.

@@ -2,7 +2,10 @@
 
 use super::{Packet, Rng};
 use crate::ovs::{Action, Change, Flow, FlowId, Key, Match, Outer};
-use crate::{PacketView, Tables, Vif, VifId, VifKind, text};
+use crate::{
+    Network, PacketView, Rule, RuleAction, RuleId, Tables, TcpPaths, Vif, VifId, VifKind, Vrf, text,
+};
+use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,6 +26,58 @@ pub fn ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
         vifs.push(Vif { ovs: Some(id), ..Vif::new(side, &format!("port{id}:ovs"), VifKind::Ovs) });
     }
     vifs.into_iter().map(crate::Change::PutVif).collect()
+}
+
+/// The same, of which most guests obey the rules of one of two networks.
+#[must_use]
+pub fn ruled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
+    let mut changes = ovs_ports(rng);
+    for change in &mut changes {
+        if let crate::Change::PutVif(vif) = change
+            && vif.takes_flows()
+            && vif.kind != VifKind::Wire
+        {
+            vif.rules = rng.one(&[None, Some(Vrf(1)), Some(Vrf(1)), Some(Vrf(1)), Some(Vrf(2))]);
+        }
+    }
+    changes.extend(RULED.map(|vrf| crate::Change::PutNetwork(network(rng, vrf))));
+    changes.extend((0..rng.below(6)).map(|id| crate::Change::PutRule(rule(rng, id as u32))));
+    changes
+}
+
+/// The networks whose rules guests obey.
+const RULED: [Vrf; 2] = [Vrf(1), Vrf(2)];
+
+fn network(rng: &mut Rng, vrf: Vrf) -> Network {
+    Network {
+        vrf,
+        name: format!("net{vrf}").into(),
+        gateways: Vec::new(),
+        vni: None,
+        learning: false,
+        mtu: 1500,
+        default_action: rng.one(&[crate::Action::Allow, crate::Action::Drop]),
+        tcp: TcpPaths { midstream: rng.percent(50), ..TcpPaths::default() },
+        members: Vec::new(),
+        flood: Vec::new(),
+        overlay: Default::default(),
+        wire: None,
+    }
+}
+
+fn rule(rng: &mut Rng, id: u32) -> Rule {
+    let to: Option<IpAddr> = rng.one(&V4).parse().ok();
+    let ends = |rng: &mut Rng| rng.one(&[crate::Action::Allow, crate::Action::Drop, crate::Action::Reject]);
+    Rule {
+        id: RuleId(id),
+        vrf: rng.one(&RULED),
+        priority: id,
+        from: Vec::new(),
+        to: if rng.percent(50) { to.map(IpNet::from).into_iter().collect() } else { Vec::new() },
+        protocol: rng.one(&[None, Some(1), Some(6), Some(17)]),
+        ports: None,
+        action: RuleAction::End(ends(rng)),
+    }
 }
 
 const MACS: [&str; 4] = ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:01:01", "ff:ff:ff:ff:ff:ff"];

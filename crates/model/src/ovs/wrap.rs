@@ -23,6 +23,13 @@ impl Output {
         self.wrap.is_none() && self.edits.is_nothing()
     }
 
+    /// Whether the packet that leaves is of another connection than the one that came.
+    pub(crate) const fn readdresses(&self) -> bool {
+        let Edits { ip_src, ip_dst, port_src, port_dst, .. } = &self.edits;
+        let addresses = ip_src.is_some() || ip_dst.is_some();
+        self.wrap.is_some() || addresses || port_src.is_some() || port_dst.is_some()
+    }
+
     /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
     #[must_use]
     pub fn entropy(&self) -> u32 {

@@ -20,7 +20,7 @@ impl Flows {
 }
 
 impl Setup {
-    /// `ovs NAME [mtu N] [rate BITS/S BYTES]`: a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`.
+    /// `ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]`: a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`.
     pub(super) fn ovs_port(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let name: String = value(words)?;
         let side_name = format!("{name}:ovs");
@@ -29,6 +29,7 @@ impl Setup {
         while let Some(word) = words.next() {
             match word {
                 "mtu" => vif.mtu = value(words)?,
+                "rules" => vif.rules = Some(self.vrf(words)?),
                 "rate" => vif.meter = Some(self.meter(words)?),
                 other => return Err(format!("'{other}' is not understood")),
             }

@@ -36,7 +36,7 @@ use std::str::FromStr;
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
-/// ovs NAME [mtu N] [rate BITS/S BYTES]     (a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`)
+/// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`)
 /// flow NAME [FIELD]... > ACTION [, ACTION]...
 /// ```
 ///
@@ -194,7 +194,7 @@ impl Setup {
         }
     }
 
-    fn vrf(&self, words: &mut Words<'_>) -> Result<Vrf, String> {
+    pub(super) fn vrf(&self, words: &mut Words<'_>) -> Result<Vrf, String> {
         let name: String = value(words)?;
         let known = self.network_names.iter().find(|(known, _)| *known == name);
         known.map(|(_, vrf)| *vrf).ok_or_else(|| format!("no network '{name}'"))

@@ -352,6 +352,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         vlans: Vec::new(),
         trunk: None,
         ovs: None,
+        rules: None,
         mtu: 1500,
         policy: guest,
         meter: None,
