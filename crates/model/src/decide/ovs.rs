@@ -94,6 +94,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
             && let Err(stop) = self.obey(from, vrf)
         {
             outputs.retain(|output| rules(output).is_none());
+            // A similar packet may belong to a connection.
+            self.effects.once = true;
             if outputs.is_empty() {
                 return Err(stop);
             }
@@ -118,7 +120,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             None => false,
         });
         // A shorter packet may reach more of them.
-        self.effects.once = outputs.len() < all;
+        self.effects.once |= outputs.len() < all;
         if outputs.is_empty() { Err(reason.into()) } else { Ok(Verdict::Outputs(outputs)) }
     }
 
