@@ -25,6 +25,7 @@ pub use object::{
     RuleAction, Target, Tunnel, TunnelKind, Vxlan, Wire,
 };
 pub use problem::{Problem, Problems};
+pub use reader::did_you_mean;
 
 use reader::Reader;
 use std::cell::RefCell;

@@ -153,8 +153,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What to say after a wrong name: a suggestion where a known one is near, or nothing.
+#[must_use]
+pub fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> String {
+    let near = nearest(name, known, 0.5);
+    near.map(|other| format!("; did you mean \"{other}\"?")).unwrap_or_default()
+}
+
 /// The known name that a wrong one is most like, if their likeness (0 to 1) is above `least`.
-pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>, least: f64) -> Option<&'n str> {
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>, least: f64) -> Option<&'n str> {
     // Swapped letters count as one mistake; where that decides nothing, a common beginning does.
     let likeness = |other: &str| {
         (strsim::normalized_damerau_levenshtein(name, other), strsim::jaro_winkler(name, other))

@@ -68,62 +68,77 @@ pub enum Command {
     /// Interfaces: guests and wires, with state and counters
     #[command(after_help = help::GUEST_EXAMPLES)]
     #[command(aliases = ["vifs", "interface", "interfaces"])]
+    #[command(mut_subcommands(help::of("an interface")))]
     Vif(Noun<GuestArgs>),
     /// Guests: virtual machines' and containers' interfaces
     #[command(after_help = help::GUEST_EXAMPLES)]
     #[command(aliases = ["guests"])]
+    #[command(mut_subcommands(help::of("a guest")))]
     Guest(GuestNoun),
     /// Wires: ways out of the host
     #[command(
         after_help = "Example: viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24"
     )]
     #[command(aliases = ["wires"])]
+    #[command(mut_subcommands(help::of("a wire")))]
     Wire(Noun<WireArgs>),
     /// Tenant networks
     #[command(after_help = "Example: viaduct network add blue --vrf 1 --gateway 10.1.1.254/24 --vni 5001")]
     #[command(aliases = ["networks"])]
+    #[command(mut_subcommands(help::of("a network")))]
     Network(Noun<NetworkArgs>),
     /// Nexthops in use, by number, with what refers to them
     #[command(
         after_help = "Example: viaduct nh add spine --to mpls-over-udp:192.0.2.2:100 --to mpls-over-udp:192.0.2.3:100"
     )]
+    #[command(mut_subcommands(help::of("a nexthop")))]
     Nh(Noun<NexthopArgs>),
     /// Nexthops with a name, which routes can share
     #[command(after_help = help::NEXTHOP_EXAMPLES, aliases = ["nexthops"])]
+    #[command(mut_subcommands(help::of("a nexthop")))]
     Nexthop(Noun<NexthopArgs>),
     /// Routes
     #[command(after_help = help::RT_EXAMPLES)]
     #[command(visible_alias = "route", aliases = ["routes"])]
+    #[command(mut_subcommands(help::of("a route")))]
     Rt(NetworkNoun<RouteArgs>),
     /// MAC tables, with static and learned entries
     #[command(
         after_help = "Example: viaduct bridge add --network blue 02:00:00:00:00:03 --to vxlan:192.0.2.2:5001"
     )]
     #[command(aliases = ["mac", "macs"])]
+    #[command(mut_subcommands(help::of("a MAC")))]
     Bridge(NetworkNoun<BridgeArgs>),
     /// MPLS labels of arriving packets
     #[command(after_help = "Example: viaduct mpls add 200 --to network:blue")]
     #[command(aliases = ["label", "labels"])]
+    #[command(mut_subcommands(help::of("a label")))]
     Mpls(Noun<MplsArgs>),
     /// VXLAN network identifiers of arriving packets
     #[command(after_help = "Example: viaduct vxlan add 5003 --network blue")]
     #[command(aliases = ["vni", "vnis"])]
+    #[command(mut_subcommands(help::of("a VNI")))]
     Vxlan(Noun<VxlanArgs>),
     /// Security rules; KEY is the id in the list
     #[command(after_help = help::RULE_EXAMPLES)]
     #[command(aliases = ["rules"])]
+    #[command(mut_subcommands(help::of("a rule")))]
     Rule(RuleNoun),
     /// Floating addresses; KEY is the inside address
     #[command(after_help = help::NAT_EXAMPLES, aliases = ["nats", "floating"])]
+    #[command(mut_subcommands(help::of("a floating address")))]
     Nat(NetworkNoun<NatArgs>),
     /// Where networks flood to, besides their guests; KEY is the network
     #[command(after_help = help::FLOOD_EXAMPLES, aliases = ["floods"])]
+    #[command(mut_subcommands(help::of("a network's flood list")))]
     Flood(Noun<FloodArgs>),
     /// What networks do with traffic that no rule matches; KEY is the network
     #[command(after_help = "Example: viaduct default add blue --action drop", aliases = ["defaults"])]
+    #[command(mut_subcommands(help::of("a network's default")))]
     Default(Noun<DefaultArgs>),
     /// Neighbours by ARP and neighbour discovery, on wires and in networks; KEY is the address
     #[command(visible_alias = "neighbour", aliases = ["neighbours", "neighbor", "neighbors", "arp"])]
+    #[command(mut_subcommands(help::of("a neighbour")))]
     Neigh {
         /// The network
         #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
@@ -291,6 +306,7 @@ pub struct RuleNoun {
 
 #[derive(Args)]
 pub struct GuestArgs {
+    /// Its name: a new one among guests and wires
     pub name: String,
     /// Its network; may be left out where there is only one
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
@@ -313,6 +329,7 @@ pub struct GuestArgs {
     /// Number of queue pairs
     #[arg(long)]
     pub queues: Option<u32>,
+    /// The only MAC that it may use, but for those of --macs [default: any, and it is learned]
     #[arg(long)]
     pub mac: Option<String>,
     /// Another MAC that it may use; may be repeated
@@ -357,6 +374,7 @@ pub struct GuestArgs {
     /// vhost: mode of the socket, octal
     #[arg(long, value_name = "MODE")]
     pub socket_mode: Option<String>,
+    /// Largest IP packet to it [default: the network's MTU]
     #[arg(long)]
     pub mtu: Option<u32>,
     /// Add a verbs device on its addresses, with this socket in RUN_DIR/rdma [default for kind rdma: the guest's name]
@@ -390,6 +408,7 @@ pub struct GuestArgs {
 
 #[derive(Args)]
 pub struct WireArgs {
+    /// Its name: a new one among guests and wires
     pub name: String,
     /// af-packet, af-xdp, tap or vhost
     #[arg(long)]
@@ -403,6 +422,7 @@ pub struct WireArgs {
     /// Next hop for remotes outside the wire's subnets; one per family
     #[arg(long)]
     pub gateway: Vec<String>,
+    /// Largest IP packet; the device's MTU is at least that [default: 1500]
     #[arg(long)]
     pub mtu: Option<u32>,
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch)
@@ -412,12 +432,15 @@ pub struct WireArgs {
 
 #[derive(Args)]
 pub struct NetworkArgs {
+    /// Its name
     pub name: String,
+    /// Its number on this host, 1 to 65535
     #[arg(long)]
     pub vrf: u32,
     /// A gateway address with prefix length; may be repeated
     #[arg(long = "gateway", value_name = "ADDRESS/LEN")]
     pub gateways: Vec<String>,
+    /// VXLAN network identifier of its frames
     #[arg(long)]
     pub vni: Option<u32>,
     /// Don't learn MACs
@@ -432,6 +455,7 @@ pub struct NetworkArgs {
     /// The host that bridges between the wire and VXLAN tunnels
     #[arg(long, requires = "wire", value_name = "HOST")]
     pub l2_gateway: Option<String>,
+    /// MTU of its guests [default: what fits its wire, or the tunnels by the host's wires]
     #[arg(long)]
     pub mtu: Option<u32>,
     /// Don't accept TCP connections whose SYN was not seen
@@ -593,6 +617,7 @@ pub enum RdmaAction {
     /// Windows of VMs: size, who has them attached, and which programs use how much
     Windows,
     /// Write a tree like the kernel's /sys/class/infiniband into DIR, for containers to mount; run again to update it
+    #[command(arg(clap::Arg::new("device").long("device").value_name("NAME").hide(true)))]
     Tree(TreeArgs),
 }
 
@@ -668,5 +693,26 @@ mod tests {
     #[test]
     fn the_grammar_is_sound() {
         super::Options::command().debug_assert();
+    }
+
+    #[test]
+    fn actions_say_on_what_they_act() {
+        let mut root = super::Options::command();
+        root.build();
+        let text = |path: [&str; 2]| {
+            let noun = root.find_subcommand(path[0])?;
+            Some(noun.find_subcommand(path[1])?.get_about()?.to_string())
+        };
+        for (path, expected) in [
+            (["guest", "add"], "Add a guest"),
+            (["vif", "show"], "Show an interface in full"),
+            (["rule", "add"], "Add a rule"),
+            (["neigh", "show"], "Show a neighbour in full"),
+        ] {
+            assert_eq!(text(path).as_deref(), Some(expected), "{path:?}");
+        }
+        let tree = root.find_subcommand("rdma").and_then(|rdma| rdma.find_subcommand("tree"));
+        let device = tree.and_then(|tree| tree.get_arguments().find(|arg| arg.get_id() == "device"));
+        assert!(device.is_some_and(clap::Arg::is_hide_set));
     }
 }

@@ -1,5 +1,16 @@
 //! Examples and grammars in help texts and manual pages.
 
+use clap::Command;
+
+/// Says in the texts of the actions on one object what that is, as in "Add a guest".
+pub fn of(noun: &'static str) -> impl FnMut(Command) -> Command {
+    move |action| match action.get_name() {
+        "add" => action.about(format!("Add {noun}")),
+        "show" => action.about(format!("Show {noun} in full")),
+        _ => action,
+    }
+}
+
 pub const GUEST_EXAMPLES: &str = "\
 Example:
   viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100

@@ -394,6 +394,5 @@ fn ipv6_gateway(network: &Network) -> Option<&IpNet> {
 
 /// A suggestion where another name is near.
 fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n String>) -> String {
-    let near = crate::reader::nearest(name, known.map(String::as_str), 0.5);
-    near.map(|other| format!("; did you mean \"{other}\"?")).unwrap_or_default()
+    crate::did_you_mean(name, known.map(String::as_str))
 }

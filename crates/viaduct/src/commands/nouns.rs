@@ -47,9 +47,7 @@ impl Noun<'_> {
             Some(Action::Show { key }) => {
                 let is_wanted = |row: &&Value| self.keys.iter().any(|name| cell(&row[*name]) == key);
                 let found = rows.iter().find(is_wanted);
-                let missing =
-                    || Failure::Refused(format!("there is no {} {key}{}", self.name, self.somewhere()));
-                print_row(found.ok_or_else(missing)?, on.json)
+                print_row(found.ok_or_else(|| self.missing(&rows, &key))?, on.json)
             }
             Some(Action::Add(args)) => {
                 let objects = objects(*args)?.into_iter().map(|object| v1::Object { object: Some(object) });
@@ -65,6 +63,13 @@ impl Noun<'_> {
         }
     }
 
+    /// That no row has this key.
+    fn missing(&self, rows: &[Value], key: &str) -> Failure {
+        let known = rows.iter().flat_map(|row| self.keys.iter().filter_map(|name| row[*name].as_str()));
+        let near = config::did_you_mean(key, known);
+        Failure::Refused(format!("there is no {} \"{key}\"{}{near}", self.name, self.somewhere()))
+    }
+
     /// What identifies the object of this name.
     fn key(&self, name: String) -> v1::Key {
         let kind = self.kind.into();
@@ -76,7 +81,7 @@ impl Noun<'_> {
     }
 
     fn somewhere(&self) -> String {
-        self.network.as_ref().map(|network| format!(" in network {network}")).unwrap_or_default()
+        self.network.as_ref().map(|network| format!(" in network \"{network}\"")).unwrap_or_default()
     }
 }
 

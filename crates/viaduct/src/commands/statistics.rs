@@ -41,18 +41,22 @@ pub fn status_text(status: &v1::StatusReply) -> String {
 /// The first line of status and top.
 pub fn headline(status: &v1::StatusReply) -> String {
     format!(
-        "{}: viaductd {} (pid {}), up {}, {} worker{}, {} networks, {} routes, {} rules, {} flows",
+        "{}: viaductd {} (pid {}), up {}, {}, {}, {}, {}, {}",
         status.name,
         status.version,
         status.pid,
         duration(status.uptime),
-        status.workers.len(),
-        if status.workers.len() == 1 { "" } else { "s" },
-        status.networks,
-        status.routes,
-        status.rules,
-        status.flows
+        counted(status.workers.len() as u64, "worker"),
+        counted(status.networks.into(), "network"),
+        counted(status.routes.into(), "route"),
+        counted(status.rules.into(), "rule"),
+        counted(status.flows, "flow")
     )
+}
+
+/// A number of things, as in `1 rule`, `2 rules`.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What the daemon may still do, in a line; another line for each thing that the sandbox lacks.

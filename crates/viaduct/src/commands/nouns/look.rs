@@ -24,7 +24,7 @@ pub async fn neigh(on: &mut Context, network: Option<String>, action: Option<Loo
         Some(Look::Show { key }) => {
             let found = rows.iter().find(|row| row["address"] == *key);
             let missing =
-                || Failure::Refused(format!("there is no neighbour {key}; `viaduct neigh` lists them"));
+                || Failure::Refused(format!("there is no neighbour \"{key}\"; `viaduct neigh` lists them"));
             print_row(found.ok_or_else(missing)?, on.json)
         }
     }
