@@ -18,12 +18,23 @@ use version::Version;
 /// Longest configuration, bytes.
 const MAX_INPUT: u64 = 4 << 20;
 
+/// What it says to arguments that it does not know.
+const USAGE: &str = "without arguments it is a CNI plug-in, which container runtimes call; `viaduct-cni restore \
+    [DIRECTORY]` plugs the taps of a restarted daemon into their containers again, those that the directory names";
+
 /// Carries out one command; what the process was called with decides which.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut arguments = crate::arguments();
-    if arguments.next().as_deref() == Some("restore") {
-        return restore(arguments.next());
+    match (arguments.next().as_deref(), arguments.next(), arguments.next()) {
+        (None, ..) => {}
+        (Some("restore"), data_dir, None) if !data_dir.as_ref().is_some_and(|word| word.starts_with('-')) => {
+            return restore(data_dir);
+        }
+        _ => {
+            eprintln!("viaduct-cni: {USAGE}");
+            return ExitCode::from(2);
+        }
     }
     let mut input = Vec::new();
     let read = std::io::stdin().take(MAX_INPUT).read_to_end(&mut input);
