@@ -51,6 +51,9 @@ impl Default for Times {
     }
 }
 
+/// How long the log is silent after a warning of a port that is not there.
+const WARNS: Duration = Duration::from_secs(5);
+
 /// A port.
 struct Entry {
     shared: Arc<Shared>,
@@ -100,6 +103,17 @@ pub struct State {
     /// Sessions that must end, because a port of theirs is gone: their drivers then open all ports again.
     ended: Vec<u64>,
     refused: BTreeMap<(String, &'static str), (u64, String)>,
+    /// When the log said last that a driver asked for a port that is not there.
+    warned: Option<Instant>,
+}
+
+/// Says in the log that a driver asks for a port that is not there. OVS shows the reason in its own log alone. As a driver
+/// may ask without end, the log says so once in a while.
+fn warn_of(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
+    if last.is_none_or(|last| now.saturating_duration_since(last) >= WARNS) {
+        tracing::warn!(session, "Open vSwitch does not get a port: {text}");
+        *last = Some(now);
+    }
 }
 
 impl State {
@@ -118,6 +132,7 @@ impl State {
             flows: Flows::default(),
             ended: Vec::new(),
             refused: BTreeMap::new(),
+            warned: None,
         })
     }
 
@@ -226,7 +241,8 @@ impl State {
             return Answer::refuse(Errno::EXIST, format!("port {number} is open")).into();
         }
         let Some(entry) = self.ports.get_mut(&name) else {
-            let text = format!("there is no guest or wire \"{name}\" with mode = \"ovs\"");
+            let text = format!("there is no guest or wire {name:?} with mode = \"ovs\"");
+            warn_of(&mut self.warned, id, &text, now);
             return Answer::refuse(Errno::NODEV, text).into();
         };
         if let Some(other) = entry.session {

@@ -1,5 +1,6 @@
 //! The log on stderr: text, text with priorities for journald, or JSON.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
@@ -32,6 +33,12 @@ pub struct Log {
     pub level: LevelFilter,
     /// How.
     pub format: Format,
+}
+
+/// The levels that `--log` takes.
+pub fn levels() -> impl TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["error", "warn", "info", "debug", "trace", "off"])
+        .try_map(|level| level.parse::<LevelFilter>())
 }
 
 impl fmt::Display for Log {

@@ -50,8 +50,8 @@ struct Options {
     /// Directory for applied state, kept over restarts
     #[arg(long, value_name = "DIR", default_value = "/var/lib/viaduct")]
     state_dir: PathBuf,
-    /// Log level on stderr: error, warn, info, debug, trace or off
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    /// What is logged on stderr: this and what is more important
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log::levels())]
     log: LevelFilter,
     /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]

@@ -118,8 +118,8 @@ fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
         (live != vif.mtu).then(|| v1::Warning {
             object: format!("guest \"{}\"", vif.name),
             message: format!(
-                "its device has MTU {live}, and the configuration {}: set the same, with `ip link set DEVICE mtu {}` \
-                 where the device is",
+                "its device has MTU {live}, and the configuration {}: run `ip link set DEVICE mtu {}` in the network \
+                 namespace that the device is in",
                 vif.mtu, vif.mtu
             ),
         })
