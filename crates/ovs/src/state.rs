@@ -107,8 +107,8 @@ pub struct State {
     warned: Option<Instant>,
 }
 
-/// Says in the log that a driver asks for a port that is not there. OVS shows the reason in its own log alone. As a driver
-/// may ask without end, the log says so once in a while.
+/// Says in the log that a driver asks for a port that is not there: OVS shows the reason in its own log alone. As a
+/// driver may ask without end, the log says so once in a while.
 fn warn_of(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
     if last.is_none_or(|last| now.saturating_duration_since(last) >= WARNS) {
         tracing::warn!(session, "Open vSwitch does not get a port: {text}");
