@@ -4,6 +4,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a daemon that is ending, whose memory takes a while to be freed, is waited for.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether it has ended.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// The right to use a run-dir, until dropped or the process ends.
 pub(crate) struct Lock {
@@ -22,9 +29,25 @@ impl Lock {
         }
     }
 
+    /// The same without another's lock: one that a daemon which is ending has for a moment yet is waited for.
+    pub(crate) fn take(run_dir: &Path) -> std::io::Result<Option<Self>> {
+        when_free(|| Self::take_from(run_dir, None))
+    }
+
     /// For another process, which has the lock as well then.
     pub(crate) fn share(&self) -> std::io::Result<OwnedFd> {
         self.file.try_clone()
+    }
+}
+
+/// What `take` takes, which says `None` while another process has it.
+pub(crate) fn when_free<T>(take: impl Fn() -> std::io::Result<Option<T>>) -> std::io::Result<Option<T>> {
+    let end = Instant::now() + ENDING;
+    loop {
+        match take()? {
+            None if Instant::now() < end => std::thread::sleep(AGAIN),
+            taken => return Ok(taken),
+        }
     }
 }
 

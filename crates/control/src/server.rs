@@ -43,7 +43,7 @@ const READING: Limits =
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another daemon does.
-    #[error("another viaductd runs in {}; give this one its own --run-dir", .0.display())]
+    #[error("another viaductd runs in {}: stop it first, or give this one its own --run-dir", .0.display())]
     Running(PathBuf),
     /// A socket or file can't be had.
     #[error("{what}: {source}")]
@@ -79,7 +79,11 @@ impl RunDir {
     /// As for [`Self::take`].
     pub fn take_from(path: &Path, other: Option<OwnedFd>) -> Result<Self, ServeError> {
         at(format!("run-dir {}", path.display()), std::fs::create_dir_all(path))?;
-        match at(format!("lock in {}", path.display()), Lock::take_from(path, other))? {
+        let taken = match other {
+            None => Lock::take(path),
+            other => Lock::take_from(path, other),
+        };
+        match at(format!("lock in {}", path.display()), taken)? {
             Some(lock) => Ok(Self { lock }),
             None => Err(ServeError::Running(path.to_owned())),
         }
@@ -124,6 +128,13 @@ fn tcp((listener, process): (std::net::TcpListener, Process)) -> std::io::Result
     Ok((TcpListener::from_std(listener)?, process))
 }
 
+/// Logs if the configuration file is not what is in force.
+fn tell_difference(core: &Core) {
+    if let Some(difference) = core.config().difference(&core.view()) {
+        tracing::warn!("{}: {difference}", core.config().path().display());
+    }
+}
+
 /// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told
 /// of the daemon's `sandbox`.
 ///
@@ -144,6 +155,8 @@ pub async fn serve(
     let service = Service { core: core.clone(), sandbox };
     let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone()), READING));
     ready();
+    let started = core.clone();
+    tokio::task::spawn_blocking(move || tell_difference(&started));
     tokio::select! {
         result = answer(listener, service, CONTROL) => at("control socket", result)?,
         result = or_never(readers) => at("socket of readers", result)?,

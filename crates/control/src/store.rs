@@ -10,7 +10,7 @@ mod log;
 mod record;
 
 use crate::owner::{Changed, Objects, Owned, Owner};
-use crate::run_dir_lock::same_file;
+use crate::run_dir_lock::{same_file, when_free};
 use legacy::LegacyError;
 use log::{Log, Medium};
 use record::{Entry, Record, Stored};
@@ -62,6 +62,8 @@ struct State {
     damaged: Vec<String>,
     /// Why the last write failed.
     failed: Option<String>,
+    /// As of the store.
+    is_anothers: Arc<AtomicBool>,
 }
 
 /// What the store had when it was opened.
@@ -117,16 +119,26 @@ impl Store {
     /// As for [`Self::open`].
     pub fn open_from(state_dir: &Path, other: Option<OwnedFd>) -> Result<Self, StoreError> {
         let is_anothers = Arc::new(AtomicBool::new(false));
-        let (files, lock) = match open_files(state_dir, other) {
+        let opened = match other {
+            None => when_free(|| open_files(state_dir, None)),
+            other => open_files(state_dir, other),
+        };
+        let (files, lock) = match opened {
             Ok(Some(Locked { files, lock, by_other })) => {
                 is_anothers.store(by_other, Ordering::Relaxed);
                 let medium = |file| Box::new(Waiting { file, waits: is_anothers.clone() }) as Box<dyn Medium>;
                 (Ok(files.map(medium)), Some(lock))
             }
             Ok(None) => return Err(StoreError::InUse(state_dir.to_owned())),
-            Err(e) => (Err(format!("{e}; repair it and restart the daemon")), None),
+            Err(e) => {
+                let dir = state_dir.display();
+                tracing::error!("the store in {dir} can't be opened, and changes are refused: {e}");
+                (Err(format!("{e}; repair it and restart the daemon")), None)
+            }
         };
-        Ok(Self { lock, is_anothers, ..Self::over(state_dir, files)? })
+        let store = Self::over(state_dir, files)?;
+        store.lock().is_anothers = is_anothers.clone();
+        Ok(Self { lock, is_anothers, ..store })
     }
 
     /// The lock of its files, for a daemon that takes over.
@@ -160,6 +172,7 @@ impl Store {
             kept: BTreeMap::new(),
             foreign: Vec::new(),
             damaged: contents.damaged,
+            is_anothers: Arc::default(),
         };
         let mut entries = BTreeMap::new();
         contents.records.into_iter().for_each(|record| state.replay(record, &mut entries));
@@ -382,10 +395,11 @@ impl State {
         log.snapshot(records).map_err(|e| e.to_string())
     }
 
-    /// Notes how a write ended.
+    /// Notes how a write ended. While another daemon has the store, none can succeed.
     fn note(&mut self, written: &Result<(), String>) {
         if let Err(e) = written
             && self.failed.as_ref() != Some(e)
+            && !self.is_anothers.load(Ordering::Relaxed)
         {
             tracing::error!("the store can't be written, and changes are refused: {e}");
         }

@@ -244,7 +244,8 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let is_ours = predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default();
     let user = rustix::process::getuid().as_raw();
     // Before the helper, which may write there.
-    let windows = verbs::make_directories(&run_dir).context("directories of verbs devices and windows")?;
+    let windows =
+        verbs::make_directories(&run_dir).with_context(|| format!("run-dir {}", run_dir.display()))?;
     let privileges = privileges(options, &file, &config, &run_dir)?;
     let run_dir_lock = RunDir::take_from(&run_dir, shared.run_dir.take())?;
     let journals = ports::journals(&run_dir);
