@@ -69,7 +69,8 @@ impl Hash for Policy {
         self.deps.hash(state);
         self.template.hash(state);
         self.rules.hash(state);
-        self.copies.iter().for_each(|copy| copy.template.hash(state));
+        self.fields.hash(state);
+        self.copies.iter().for_each(|copy| (&copy.template, &copy.fields).hash(state));
     }
 }
 

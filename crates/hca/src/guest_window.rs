@@ -337,7 +337,8 @@ impl Window {
         account.pieces.fetch_add(pieces.len() as u32, Ordering::Relaxed);
         let pages = |(offset, len)| {
             let (window, mapping, account) = (self.clone(), mapping.clone(), account.clone());
-            Arc::new(Pages { window, mapping, account, offset, len, is_left: AtomicBool::new(false) })
+            let [is_left, is_abandoned, is_given_back] = [const { AtomicBool::new(false) }; 3];
+            Arc::new(Pages { window, mapping, account, offset, len, is_left, is_abandoned, is_given_back })
         };
         let pages: Vec<_> = pieces.into_iter().map(pages).collect();
         let is_there = |pages: &Arc<Pages>| mapping.memory.populate(pages.offset, pages.len).is_ok();
@@ -440,8 +441,11 @@ pub(crate) struct Pages {
     account: Arc<Account>,
     offset: u64,
     len: u64,
-    /// As of its account.
+    /// Somebody may go on using them, whatever the program says.
     is_left: AtomicBool,
+    /// As of their account: the program may go on using them, until it gives them back.
+    is_abandoned: AtomicBool,
+    is_given_back: AtomicBool,
 }
 
 impl Pages {
@@ -464,6 +468,16 @@ impl Pages {
         self.is_left.store(true, Ordering::Relaxed);
     }
 
+    /// The same, unless the program gives them back itself.
+    pub fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// The program uses them no more.
+    pub fn give_back(&self) {
+        self.is_given_back.store(true, Ordering::Relaxed);
+    }
+
     /// The piece of them at this place of the window, which keeps all of them; `None` if not all of it is theirs.
     pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Option<Memory> {
         let is_theirs = offset.checked_sub(self.offset)?.checked_add(len)? <= self.len;
@@ -478,7 +492,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let is_left = *self.is_left.get_mut() || self.account.is_left.load(Ordering::Relaxed);
+        let is_abandoned = *self.is_abandoned.get_mut() || self.account.is_left.load(Ordering::Relaxed);
+        let is_left = *self.is_left.get_mut() || is_abandoned && !*self.is_given_back.get_mut();
         if !is_left {
             self.window.clear(self.offset, self.len);
         }

@@ -4,7 +4,6 @@
 use crate::guest_window::{NoPages, PIECES, Pages, Window};
 use crate::random;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::{Part, Uuid};
 
@@ -20,8 +19,6 @@ fn place(window: &Arc<Window>, offset: u64) -> Place {
 pub(crate) struct ProgramPages {
     number: u64,
     pages: Mutex<BTreeMap<Place, Arc<Pages>>>,
-    /// A device of the program went away, and the program may go on using them.
-    are_left: AtomicBool,
 }
 
 /// The programs with connections to devices of this host.
@@ -48,7 +45,7 @@ impl Programs {
 impl ProgramPages {
     pub fn new() -> Self {
         let number = u64::from(random::number()) << 32 | u64::from(random::number());
-        Self { number, pages: Mutex::default(), are_left: AtomicBool::new(false) }
+        Self { number, pages: Mutex::default() }
     }
 
     /// By this its connections know that they have the same pages ([`uverbs::DeviceInfo::program`]).
@@ -90,19 +87,11 @@ impl ProgramPages {
             if is_it { pages.remove(&place) } else { None }
         };
         // What gives it back to the host takes its time, and is done without the lock.
-        removed.is_some()
+        removed.inspect(|pages| pages.give_back()).is_some()
     }
 
-    /// What is here when the last connection ends stays as it is.
+    /// A device of the program went away: what is here stays as it is, unless the program gives it back.
     pub fn leave(&self) {
-        self.are_left.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for ProgramPages {
-    fn drop(&mut self) {
-        if self.are_left.load(Ordering::Relaxed) {
-            self.pages().values().for_each(|pages| pages.leave());
-        }
+        self.pages().values().for_each(|pages| pages.abandon());
     }
 }

@@ -169,3 +169,40 @@ fn nobody_gets_pages_of_another_connection_in_which_a_peer_is_at_work() {
     assert_eq!(buffer.read(0, 4), b"late");
     assert!(common.window.describe().left >= 4096);
 }
+
+/// Two connections of a program, each to a guest's device; and what the first of them has of the common window.
+fn two_connections(guests: &[Guest; 2], common: &TestWindow) -> ([App; 2], u64) {
+    let a = App::join_as(&guests[0].endpoint, 7).unwrap();
+    let used = common.window.describe().used;
+    ([a, App::join_as(&guests[1].endpoint, 7).unwrap()], used)
+}
+
+#[test]
+fn pages_of_a_device_that_went_are_free_when_they_are_given_back() {
+    let host = Host::new();
+    let common = TestWindow::new(WindowKind::Common, 99);
+    let guests = [TRUSTING, TRUSTING + 1].map(|number| host.guest(number, Some(&common)));
+    let ([mut a, mut b], own) = two_connections(&guests, &common);
+    let part = pages(&mut a, 4096);
+    let [first, _second] = guests;
+    drop(first);
+    until(|| common.window.describe().left == own);
+    free(&mut b, part).unwrap();
+    assert_eq!(common.window.describe().left, own);
+}
+
+#[test]
+fn what_a_program_gets_after_a_device_went_is_free_when_it_ends() {
+    let host = Host::new();
+    let common = TestWindow::new(WindowKind::Common, 99);
+    let guests = [TRUSTING, TRUSTING + 1].map(|number| host.guest(number, Some(&common)));
+    let ([_a, mut b], own) = two_connections(&guests, &common);
+    let [first, second] = guests;
+    drop(first);
+    until(|| common.window.describe().left == own);
+    pages(&mut b, 8192);
+    drop(b);
+    until(|| second.device.describe().is_empty());
+    until(|| common.window.describe().used <= own);
+    assert_eq!(common.window.describe().left, own);
+}

@@ -149,10 +149,12 @@ pub fn forget(link: &Arc<Control>, lenders: &[Arc<Lender>]) {
     let is_its = |(number, it): (&u64, &Use)| Arc::ptr_eq(&it.link, link).then_some(*number);
     let numbers: Vec<_> = table.uses.iter().filter_map(is_its).collect();
     numbers.into_iter().for_each(|number| table.drop_use(number));
-    table.drop_idle(Some(link));
-    for lender in lenders.iter().filter(|lender| lender.has_only(link)) {
-        table.spare.retain(|(source, _)| !source.is_lent_by(std::slice::from_ref(lender)));
-    }
+    // What nobody else has of the program goes back with it, whoever used it last.
+    let only: Vec<_> = lenders.iter().filter(|lender| lender.has_only(link)).cloned().collect();
+    table.drop_idle(|moved| {
+        moved.last.as_ptr() == Arc::as_ptr(link) || moved.place.source().0.is_lent_by(&only)
+    });
+    table.spare.retain(|(source, _)| !source.is_lent_by(&only));
     lenders.iter().for_each(|lender| lender.leave(link));
 }
 
@@ -375,13 +377,12 @@ impl Table {
             }
         }
         if self.places.values().filter(|moved| moved.is_idle()).count() > IDLE {
-            self.drop_idle(None);
+            self.drop_idle(|_| true);
         }
     }
 
-    /// Makes pages private that stay without a user, all or those of a connection.
-    fn drop_idle(&mut self, of: Option<&Arc<Control>>) {
-        let is_its = |moved: &Moved| of.is_none_or(|link| moved.last.as_ptr() == Arc::as_ptr(link));
+    /// Makes pages private that stay without a user: those of which this is true.
+    fn drop_idle(&mut self, is_its: impl Fn(&Moved) -> bool) {
         let spare = &mut self.spare;
         self.places.retain(|_, moved| {
             let goes =

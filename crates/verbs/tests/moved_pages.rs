@@ -257,6 +257,32 @@ fn opened_twice(way: Way) {
     to.unmap();
 }
 
+/// An edge page whose registration failed later goes back when its connection ends.
+fn failed(way: Way) {
+    let end = End::new(way.first() + 2);
+    let mut large = Pages::new((200 << 20) / PAGE);
+    large.bytes()[150] = 7;
+    assert_eq!(refused(end.pd, large.start.wrapping_add(100), large.len - 200, 1), libc::ENOMEM);
+    end.close();
+    assert_eq!((large.maps()[0].0.as_str(), large.bytes()[150]), ("rw-p", 7));
+    large.unmap();
+}
+
+/// So does a page whose last user ended before another one.
+fn outlived(way: Way) {
+    let (one, other) = (Two::on(way), Two::on(way));
+    let mut to = Pages::new(1);
+    to.bytes().fill(9);
+    let first = to.register(one.b.pd, 100, 50);
+    let second = to.register(other.b.pd, 200, 50);
+    deregister(second);
+    other.close();
+    deregister(first);
+    one.close();
+    assert_eq!((pages(&to), to.bytes().iter().all(|byte| *byte == 9)), ("p".into(), true));
+    to.unmap();
+}
+
 /// Static variables in pages of their own: without a first value they are memory like any other, with one they are
 /// mapped from the program's file.
 #[repr(align(4096))]
@@ -386,6 +412,33 @@ macro_rules! in_windows {
 in_windows! { neighbours remapped written_meanwhile forked opened_twice refusals moved_elsewhere }
 
 #[test]
+fn outlived_in_own_windows() {
+    outlived(Way::OwnWindows);
+}
+
+/// In a process of its own: the connections of other tests are the same program's.
+#[test]
+fn outlived_in_a_common_window() {
+    alone("outlived_alone");
+}
+
+#[test]
+#[ignore = "another test runs it"]
+fn outlived_alone() {
+    outlived(Way::CommonWindow);
+}
+
+#[test]
+fn failed_in_own_windows() {
+    failed(Way::OwnWindows);
+}
+
+#[test]
+fn failed_in_a_common_window() {
+    failed(Way::CommonWindow);
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     full(Way::OwnWindows);
     full(Way::CommonWindow);
@@ -393,18 +446,20 @@ fn what_does_not_fit_is_refused() {
     gone(Way::CommonWindow);
 }
 
+/// Runs a test in a process of its own. Returns what that says.
+fn alone(test: &str) -> String {
+    let this = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "--nocapture", "--include-ignored", test];
+    let output = std::process::Command::new(this).args(arguments).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
 /// Once each, on standard error: what can't move, and why; and that a window is full.
 #[test]
 fn refusals_say_what_to_do() {
-    let said = |test: &str| {
-        let this = std::env::current_exe().unwrap();
-        let output =
-            std::process::Command::new(this).args(["--exact", "--nocapture", test]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{said}");
-        said
-    };
-    let (refused, full) = (said("own::refusals"), said("what_does_not_fit_is_refused"));
+    let (refused, full) = (alone("own::refusals"), alone("what_does_not_fit_is_refused"));
     for reason in [
         "it is the stack of the thread",
         "it is mapped from a file, shared, read-only, or a stack",

@@ -165,9 +165,11 @@ impl Core {
         case: &Case,
         flow: Option<(FlowRef, bool)>,
     ) {
-        // Nothing of it is used.
-        let template = Template::new(&Forward::unchanged(from.vif));
         let outputs = case.decision.verdict.outputs().iter();
+        // Only the bytes that it adds count: packets are policed by the longest of their copies.
+        let longest = outputs.clone().max_by_key(|output| output.grown());
+        let unchanged = || Template::new(&Forward::unchanged(from.vif));
+        let template = longest.map_or_else(unchanged, Template::of_output);
         let entropy = outputs.map(ovs::Output::entropy).find(|entropy| *entropy != 0).unwrap_or(0);
         let rewrite = Rewrite { template: &template, fields: None, entropy };
         self.remember(tables, lane, packet, from, case, rewrite, flow, false);

@@ -47,7 +47,7 @@ impl Output {
     }
 
     /// By how many bytes a frame grows.
-    pub(crate) fn grown(&self) -> isize {
+    pub fn grown(&self) -> isize {
         let wrapped = self.wrap.as_ref().map_or(0, |wrap| wrap.outer.bytes().len());
         self.edits.grown() + wrapped as isize
     }
