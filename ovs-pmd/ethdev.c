@@ -37,8 +37,9 @@ struct port *port_of(uint16_t dpdk_id)
 	return DEV(dev, dev_ops, void *) == device_ops() ? of(dev) : NULL;
 }
 
-/* Brings the sum up to date, by a page that viaductd writes meanwhile. Not `goes_on`: of a new session, from whose counts
- * on the port's are counted. Under the session's view. */
+/* Adds to the port's sum what the page, which viaductd writes meanwhile, has counted since the last look. Without
+ * `goes_on`, the page is a new session's: it says where counting begins, and nothing is added. The caller holds the
+ * session's view. */
 void port_count(struct port *port, const struct viaduct_page *page, bool goes_on)
 {
 	struct viaduct_page before = port->sum;

@@ -1,5 +1,6 @@
 /* A program that opens its device twice and has regions of both contexts in one page. They exchange messages while
- * regions come and go in turns, and while a child has its own copy and its own contexts. Ends with 0 if all is right. */
+ * regions come and go in turns, and while a child has its own copy and its own contexts. The exit status is 0 if all
+ * is right. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>

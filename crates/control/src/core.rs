@@ -605,7 +605,8 @@ fn none_of(problems: Vec<Problem>) -> Result<(), Error> {
 fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     if running.name != wanted.name {
         return Err(Error::Conflict(format!(
-            "the file is of host \"{}\", this is \"{}\"; if that is its name, start or replace the daemon with the file",
+            "the file is of host \"{}\", this is \"{}\"; if that is its name, start or replace the daemon \
+             with the file",
             wanted.name, running.name
         )));
     }

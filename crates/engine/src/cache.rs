@@ -1,7 +1,7 @@
 //! The flow cache of one worker: memoised decisions by flow.
 //!
 //! An entry is one cache line: its key, the number of its action, which other flows share, its connection or its flow
-//! of Open vSwitch, and counts not yet passed on to these. Nothing here is shared between workers, so nothing is atomic.
+//! of Open vSwitch, and counts not yet passed on to these. Workers share nothing of it, so nothing is atomic.
 //!
 //! The table is set-associative: a look-up probes at most [`WAYS`] lines, whatever keys a guest chooses. The hash is
 //! keyed and not linear, so a guest can't choose keys of one set. Each hash has its own order of a set's lines, and an

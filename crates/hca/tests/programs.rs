@@ -1,5 +1,5 @@
-//! Programs in virtual machines with several connections: pages of a window are the program's, with whichever of them it
-//! got and registers them.
+//! Programs in virtual machines with several connections: pages of a window are the program's. It may get them with one
+//! connection and register them with another.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -385,8 +385,8 @@ pub struct DeviceInfo {
     pub doorbells: u32,
     /// Whether there may be peers that share memory with us.
     pub is_trusting: bool,
-    /// Connections with the same number have the same pages of the windows that they have in common; so has this one alone
-    /// if it is 0.
+    /// Connections with the same number share the pages of the windows that they have in common. 0: this one shares
+    /// with none.
     pub program: u64,
 }
 

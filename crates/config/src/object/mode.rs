@@ -36,7 +36,8 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
     }
     match (guest.policy, guest.network.is_empty()) {
         (true, true) => {
-            let message = "with mode = \"ovs\", `policy` needs a `network`, whose rules the guest obeys beside the flows";
+            let message = "with mode = \"ovs\", `policy` needs a `network`, whose rules the guest obeys \
+                           beside the flows";
             r.problem(Some("policy"), message);
         }
         (false, false) => {

@@ -45,8 +45,8 @@ pub(super) fn is_memoised(verdict: &Verdict) -> bool {
     }
 }
 
-/// What an entry belongs to; the rest is its action's: dependencies, and the counter of a flow of Open vSwitch where the
-/// entry has no room for it beside a connection.
+/// What an entry belongs to; then what its action keeps: dependencies, and the counter of a flow of Open vSwitch where
+/// the entry has no room for it beside a connection.
 fn owner(case: &Case, connection: Option<(FlowRef, bool)>, epoch: u64) -> (Owner, Deps, Option<u32>) {
     let counter = case.decision.effects.ovs_counter;
     match (connection, case.ovs_flow) {

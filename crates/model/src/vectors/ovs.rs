@@ -20,7 +20,8 @@ impl Flows {
 }
 
 impl Setup {
-    /// `ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]`: a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`.
+    /// `ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]`: a guest that an Open vSwitch programs; its OVS side is
+    /// `NAME:ovs`.
     pub(super) fn ovs_port(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let name: String = value(words)?;
         let side_name = format!("{name}:ovs");
