@@ -7,6 +7,7 @@ mod directory;
 mod hand_over;
 mod inherited;
 mod learned;
+mod links;
 mod open_ports;
 mod opening;
 mod retry;
@@ -34,9 +35,8 @@ use config_file::digest;
 use directory::Directory;
 use executor::Executor;
 use inherited::Inherited;
-use model::{ApplyError, Change, Vif, VifId, VifKind, Vrf};
-use open_ports::{OnFailure, Slot, SlotState, Slots, Switch};
-use seen::News;
+use model::{ApplyError, Change, Vrf};
+use open_ports::{OnFailure, Slot, Slots, Switch};
 use start::{Beginning, choose};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -473,61 +473,6 @@ impl State {
             && changed
                 .iter()
                 .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
-    }
-
-    /// Logs what happens to the host's network devices: their link, and frames that the kernel lost.
-    fn log_devices(&mut self) {
-        let now = Instant::now();
-        for (interface, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.spec.device.is_netdev()) {
-            let device = &slot.spec.device;
-            let SlotState::Open { port, seen } = &mut slot.state else { continue };
-            let status = port.status();
-            for news in seen.notice(&status, now) {
-                match news {
-                    News::Down => {
-                        let why = status.fault.as_deref().unwrap_or("it is down, or has no carrier");
-                        tracing::warn!(interface, %device, "the wire is down: {why}");
-                    }
-                    News::Up => tracing::info!(interface, %device, "the wire is up again"),
-                    News::Lost(frames) => tracing::warn!(
-                        interface, %device, frames,
-                        "the kernel lost frames of the wire: its buffers were full"
-                    ),
-                }
-            }
-        }
-    }
-
-    fn is_up(&self, interface: &str) -> bool {
-        self.slots.get(interface).and_then(Slot::port).is_some_and(|port| port.is_up())
-    }
-
-    /// Has the links of guests go with those of the wires that they follow.
-    fn tell_guests(&self) {
-        let is_down = |wire: &String| {
-            let vif = self.ids.vif(wire).and_then(|id| self.desired.vifs.get(&id));
-            vif.and_then(|vif| vif.wire.as_ref()).is_some_and(|wire| wire.is_down)
-        };
-        for (name, guest) in self.index.guests() {
-            let Some(port) = self.slots.get(name).and_then(Slot::port) else { continue };
-            if let Err(e) = port.set_link(!guest.link_follows.as_ref().is_some_and(is_down)) {
-                tracing::warn!(interface = name, "its link does not follow the wire's: {e}");
-            }
-        }
-    }
-
-    /// The wires whose links are not as the tables have them, as they are.
-    fn changed_links(&self) -> Vec<(VifId, Vif)> {
-        let changed = self.slots.iter().filter_map(|(name, slot)| {
-            let id = self.ids.vif(name)?;
-            let vif = self.desired.vifs.get(&id).filter(|vif| vif.kind == VifKind::Wire)?;
-            let link = slot.link();
-            let mut now = vif.clone();
-            now.mac = link.mac.or(now.mac);
-            now.wire.as_mut()?.is_down = link.is_down;
-            (now != *vif).then_some((id, now))
-        });
-        changed.collect()
     }
 }
 

@@ -1,0 +1,125 @@
+//! What is looked at, and not configured: flows of Open vSwitch, verbs, captures, connections.
+
+use crate::complete;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct OvsArgs {
+    /// Only this guest or wire
+    #[arg(long, global = true, value_name = "PORT", add = ArgValueCandidates::new(complete::vifs))]
+    pub port: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<OvsAction>,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+pub enum OvsAction {
+    /// Guests and wires, and whether an Open vSwitch has them open (the default)
+    #[command(visible_alias = "ls", alias = "list")]
+    Ports,
+    /// Flows, as Viaduct carries them out
+    Flows,
+    /// Flows that were left to Open vSwitch, by reason
+    Refused,
+    /// Drivers that are connected
+    Sessions,
+}
+
+#[derive(Args)]
+pub struct RdmaArgs {
+    /// Show only this device
+    #[arg(long, value_name = "NAME", global = true)]
+    pub device: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<RdmaAction>,
+}
+
+#[derive(Subcommand)]
+pub enum RdmaAction {
+    /// List the devices (the default)
+    List,
+    /// Show one device with all its counters
+    Show { name: String },
+    /// Queue pairs: state, peer and transport
+    Qp,
+    /// Memory regions
+    Mr,
+    /// Completion queues
+    Cq,
+    /// Identifiers of the connection manager
+    Cm,
+    /// Processes that may still have access to memory of others, by rdma_trust
+    Holders,
+    /// Windows of VMs: size, who has them attached, and which programs use how much
+    Windows,
+    /// Write a tree like the kernel's /sys/class/infiniband into DIR, for containers to mount; run again to update it
+    #[command(arg(clap::Arg::new("device").long("device").value_name("NAME").hide(true)))]
+    Tree(TreeArgs),
+}
+
+#[derive(Args)]
+pub struct TreeArgs {
+    /// Write class/infiniband, class/infiniband_verbs and class/infiniband_mad here; other files in these are removed
+    pub dir: PathBuf,
+    /// Devices, in the order of VIADUCT_RDMA [default: all]
+    #[arg(value_name = "NAME")]
+    pub devices: Vec<String>,
+    /// Keep running, and write changes once a second
+    #[arg(long)]
+    pub follow: bool,
+}
+
+#[derive(Args)]
+pub struct CaptureArgs {
+    /// Capture only at this guest or wire; any: at all
+    #[arg(short = 'i', long, visible_alias = "interface", value_name = "VIF", add = ArgValueCandidates::new(complete::vifs))]
+    pub guest: Option<String>,
+    /// Capture only matching packets; the same as FILTER in one word
+    #[arg(long = "filter", value_name = "FILTER", default_value = "", conflicts_with = "words")]
+    pub filter: String,
+    /// Write pcapng to FILE; - is standard output
+    #[arg(short, long = "write", value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Keep the first BYTES of each packet; 0 keeps all
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
+    pub snap_length: u32,
+    /// Stop after N packets
+    #[arg(short, long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Do not look up names: taken for tcpdump's sake, names are never looked up
+    #[arg(short = 'n', action = clap::ArgAction::Count)]
+    pub numeric: u8,
+    /// Capture only packets that match these words: tcpdump's, see --help
+    #[arg(value_name = "FILTER")]
+    pub words: Vec<String>,
+}
+
+impl CaptureArgs {
+    /// What the daemon is asked for.
+    pub fn request(&self) -> api::v1::CaptureRequest {
+        let interface = self.guest.clone().filter(|name| name != "any");
+        let filter = if self.words.is_empty() { self.filter.clone() } else { self.words.join(" ") };
+        api::v1::CaptureRequest { interface, filter, snap_length: self.snap_length }
+    }
+}
+
+#[derive(Args)]
+pub struct FlowArgs {
+    /// Only matching connections, for example "10.1.1.1 & tcp & port 80"
+    #[arg(long = "match", value_name = "MATCH", default_value = "", global = true)]
+    pub matching: String,
+    #[command(subcommand)]
+    pub action: Option<FlowAction>,
+}
+
+#[derive(Subcommand)]
+pub enum FlowAction {
+    /// List connections (the default)
+    List,
+    /// Remove connections from the table
+    Flush,
+    /// New connections and packets per second, measured over one second
+    Rate,
+}

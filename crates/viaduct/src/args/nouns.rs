@@ -1,0 +1,108 @@
+//! Kinds of objects, and what can be done with them.
+
+use super::objects::{GuestArgs, RuleArgs};
+use crate::complete;
+use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
+use std::path::PathBuf;
+
+/// The actions on one kind of object.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Noun<A: Args> {
+    #[command(subcommand)]
+    pub action: Option<Action<A>>,
+}
+
+#[derive(Subcommand)]
+pub enum Action<A: Args> {
+    /// List all (the default)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one in full
+    #[command(visible_alias = "get")]
+    Show {
+        #[arg(add = ArgValueCandidates::new(complete::keys))]
+        key: String,
+    },
+    /// Add one
+    #[command(alias = "create")]
+    Add(Box<A>),
+    /// Remove objects that the API added: all of those named, or none
+    #[command(visible_alias = "delete", aliases = ["rm", "remove"])]
+    Del(Keys),
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct GuestNoun {
+    #[command(subcommand)]
+    pub action: Option<GuestAction>,
+}
+
+#[derive(Subcommand)]
+pub enum GuestAction {
+    #[command(flatten)]
+    Object(Action<GuestArgs>),
+    /// Write what is remembered of a guest's traffic (connections, learned MACs) to standard output, for another host
+    Export {
+        #[arg(add = ArgValueCandidates::new(complete::guests))]
+        name: String,
+        /// As soon as its VMM has stopped it or is gone, as at the end of a migration. The first line, `viaduct guest
+        /// state`, comes at once, unless something is wrong
+        #[arg(long)]
+        when_stopped: bool,
+    },
+    /// Remember what another host exported, for the guest that moves here: all of it is right, or none is taken
+    Import {
+        /// The guest's name on this host
+        #[arg(add = ArgValueCandidates::new(complete::guests))]
+        name: String,
+        /// What `guest export` wrote; - is standard input
+        #[arg(default_value = "-")]
+        file: PathBuf,
+    },
+}
+
+/// The actions on what is not configured.
+#[derive(Subcommand)]
+pub enum Look {
+    /// List all (the default)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one in full
+    #[command(visible_alias = "get")]
+    Show {
+        #[arg(add = ArgValueCandidates::new(complete::keys))]
+        key: String,
+    },
+}
+
+/// The objects to act on.
+#[derive(Args)]
+pub struct Keys {
+    #[arg(value_name = "KEY", required_unless_present = "file", add = ArgValueCandidates::new(complete::keys))]
+    pub keys: Vec<String>,
+    /// Read the keys from the first word of each line of FILE; - is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "keys")]
+    pub file: Option<PathBuf>,
+}
+
+/// The actions on one kind of object that belongs to a network.
+#[derive(Args)]
+pub struct NetworkNoun<A: Args> {
+    /// The network; may be left out where there is only one
+    #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<Action<A>>,
+}
+
+#[derive(Args)]
+pub struct RuleNoun {
+    /// The network; may be left out where there is only one
+    #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<Action<RuleArgs>>,
+}

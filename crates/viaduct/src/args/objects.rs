@@ -1,0 +1,269 @@
+//! What `add` says of each kind of object.
+
+use crate::complete;
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct GuestArgs {
+    /// Its name: a new one among guests and wires
+    pub name: String,
+    /// Its network; may be left out where there is only one
+    #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
+    /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch; then it is in no network)
+    #[arg(long)]
+    pub mode: Option<String>,
+    /// vhost, tap, or rdma (a verbs device without a port)
+    #[arg(long, default_value = "vhost")]
+    pub kind: String,
+    /// vhost: the socket, relative to the run-dir [default: NAME.sock]
+    #[arg(long)]
+    pub socket: Option<String>,
+    /// tap: the device to create
+    #[arg(long)]
+    pub device: Option<String>,
+    /// vhost: server (the VMM connects) or client
+    #[arg(long)]
+    pub role: Option<String>,
+    /// Number of queue pairs
+    #[arg(long)]
+    pub queues: Option<u32>,
+    /// The only MAC that it may use, but for those of --macs [default: any, and it is learned]
+    #[arg(long)]
+    pub mac: Option<String>,
+    /// Another MAC that it may use; may be repeated
+    #[arg(long, value_name = "MAC")]
+    pub macs: Vec<String>,
+    /// One of its addresses; may be repeated
+    #[arg(long = "address", value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
+    /// MPLS label of packets for the guest
+    #[arg(long)]
+    pub label: Option<u32>,
+    /// Rate limit of what it sends, Mbit/s
+    #[arg(long, value_name = "MBPS")]
+    pub rate: Option<u32>,
+    /// Burst of the rate limit, kilobytes
+    #[arg(long, value_name = "KB", requires = "rate")]
+    pub burst: Option<u32>,
+    /// What gets copies of its packets: a guest, or vxlan:ADDRESS:VNI
+    #[arg(long, value_name = "MIRROR")]
+    pub mirror: Option<String>,
+    /// Do not run rules or track flows
+    #[arg(long)]
+    pub no_policy: bool,
+    /// Another source prefix that it may use; may be repeated
+    #[arg(long, value_name = "PREFIX")]
+    pub allowed: Vec<String>,
+    /// Let it send router advertisements and redirects
+    #[arg(long)]
+    pub router: bool,
+    /// Let it send DHCP server messages
+    #[arg(long)]
+    pub dhcp_server: bool,
+    /// While its VMM is not connected, the guest is on another host, or on its way
+    #[arg(long)]
+    pub standby: bool,
+    /// The wire with whose link its own goes
+    #[arg(long, value_name = "WIRE")]
+    pub link_follows: Option<String>,
+    /// vhost: owner of the socket, user or user:group
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// vhost: mode of the socket, octal
+    #[arg(long, value_name = "MODE")]
+    pub socket_mode: Option<String>,
+    /// Largest IP packet to it [default: the network's MTU]
+    #[arg(long)]
+    pub mtu: Option<u32>,
+    /// Add a verbs device on its addresses, with this socket in RUN_DIR/rdma [default for kind rdma: the guest's name]
+    #[arg(long, value_name = "NAME")]
+    pub rdma: Option<String>,
+    /// The user, or user:group, that may open the verbs device [default: the daemon's user]
+    #[arg(long, value_name = "OWNER")]
+    pub rdma_owner: Option<String>,
+    /// Devices with the same trust, network and user may share memory directly
+    #[arg(long, value_name = "NAME")]
+    pub rdma_trust: Option<String>,
+    /// Most queue pairs of the verbs device
+    #[arg(long, value_name = "N")]
+    pub rdma_qps: Option<u32>,
+    /// Most memory regions of the verbs device
+    #[arg(long, value_name = "N")]
+    pub rdma_mrs: Option<u32>,
+    /// Most memory registered with the verbs device, megabytes
+    #[arg(long, value_name = "MB")]
+    pub rdma_registered: Option<u32>,
+    /// Most memory for the verbs device's queues, megabytes
+    #[arg(long, value_name = "MB")]
+    pub rdma_queues: Option<u32>,
+    /// Most connections of programs to the verbs device
+    #[arg(long, value_name = "N")]
+    pub rdma_connections: Option<u32>,
+    /// vhost: size of the window by which programs in the VM use the verbs device, megabytes
+    #[arg(long, value_name = "MB")]
+    pub window: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct WireArgs {
+    /// Its name: a new one among guests and wires
+    pub name: String,
+    /// af-packet, af-xdp, tap or vhost
+    #[arg(long)]
+    pub driver: String,
+    /// Network device, or socket (vhost)
+    #[arg(long)]
+    pub device: String,
+    /// An underlay address with prefix length; may be repeated
+    #[arg(long = "address", value_name = "ADDRESS/LEN")]
+    pub addresses: Vec<String>,
+    /// Next hop for remotes outside the wire's subnets; one per family
+    #[arg(long)]
+    pub gateway: Vec<String>,
+    /// Largest IP packet; the device's MTU is at least that [default: 1500]
+    #[arg(long)]
+    pub mtu: Option<u32>,
+    /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch)
+    #[arg(long)]
+    pub mode: Option<String>,
+}
+
+#[derive(Args)]
+pub struct NetworkArgs {
+    /// Its name
+    pub name: String,
+    /// Its number on this host, 1 to 65535
+    #[arg(long)]
+    pub vrf: u32,
+    /// A gateway address with prefix length; may be repeated
+    #[arg(long = "gateway", value_name = "ADDRESS/LEN")]
+    pub gateways: Vec<String>,
+    /// VXLAN network identifier of its frames
+    #[arg(long)]
+    pub vni: Option<u32>,
+    /// Don't learn MACs
+    #[arg(long)]
+    pub no_learning: bool,
+    /// Attach it to this wire
+    #[arg(long)]
+    pub wire: Option<String>,
+    /// Use this VLAN on the wire
+    #[arg(long, requires = "wire")]
+    pub vlan: Option<u32>,
+    /// The host that bridges between the wire and VXLAN tunnels
+    #[arg(long, requires = "wire", value_name = "HOST")]
+    pub l2_gateway: Option<String>,
+    /// MTU of its guests [default: what fits its wire, or the tunnels by the host's wires]
+    #[arg(long)]
+    pub mtu: Option<u32>,
+    /// Don't accept TCP connections whose SYN was not seen
+    #[arg(long)]
+    pub no_tcp_midstream: bool,
+    /// Accept TCP connections of which one direction takes another path
+    #[arg(long)]
+    pub tcp_asymmetric: bool,
+    /// Lower the MSS in TCP SYNs to what fits the MTU of their path
+    #[arg(long)]
+    pub mss_clamp: bool,
+}
+
+#[derive(Args)]
+pub struct NexthopArgs {
+    pub name: String,
+    #[arg(long, required = true, value_name = "TARGET", help = TO)]
+    pub to: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RouteArgs {
+    #[arg(required_unless_present = "file")]
+    pub prefix: Option<String>,
+    #[arg(long, required_unless_present = "file", value_name = "TARGET", help = TO)]
+    pub to: Vec<String>,
+    /// Add the routes of FILE, all or none; - is standard input. A line is PREFIX [TARGET ...]; a line without targets
+    /// uses those of --to
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prefix")]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BridgeArgs {
+    pub mac: String,
+    /// guest:NAME or vxlan:REMOTE:VNI
+    #[arg(long, value_name = "TARGET")]
+    pub to: String,
+}
+
+#[derive(Args)]
+pub struct MplsArgs {
+    pub label: u32,
+    /// guest:NAME or network:NAME
+    #[arg(long, value_name = "TARGET")]
+    pub to: String,
+}
+
+const TO: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpls-over-udp:REMOTE:LABEL, \
+    mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; if it is repeated, flows are spread";
+
+#[derive(Args)]
+pub struct VxlanArgs {
+    pub vni: u32,
+    /// The network; may be left out where there is only one
+    #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
+}
+
+#[derive(Args)]
+pub struct NatArgs {
+    /// The guest's own address
+    pub inside: String,
+    /// The address by which others know it
+    #[arg(long, value_name = "ADDRESS")]
+    pub outside: String,
+    /// The network in which they do
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::networks))]
+    pub outside_network: String,
+}
+
+#[derive(Args)]
+pub struct FloodArgs {
+    #[arg(add = ArgValueCandidates::new(complete::networks))]
+    pub network: String,
+    /// vxlan:REMOTE:VNI; may be repeated
+    #[arg(long, required = true, value_name = "TARGET")]
+    pub to: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct DefaultArgs {
+    #[arg(add = ArgValueCandidates::new(complete::networks))]
+    pub network: String,
+    /// allow, drop or reject
+    #[arg(long)]
+    pub action: String,
+}
+
+#[derive(Args)]
+pub struct RuleArgs {
+    /// Rules with lower priority are tried first
+    #[arg(long)]
+    pub priority: u32,
+    /// Source: a prefix or a guest [default: any]
+    #[arg(long, add = ArgValueCandidates::new(complete::guests))]
+    pub from: Option<String>,
+    /// Destination: a prefix or a guest [default: any]
+    #[arg(long, add = ArgValueCandidates::new(complete::guests))]
+    pub to: Option<String>,
+    /// tcp, udp, sctp, icmp, icmp6 or a number [default: any]
+    #[arg(long)]
+    pub protocol: Option<String>,
+    /// Destination port or range, for example 80 or 80-443 [default: any]
+    #[arg(long)]
+    pub ports: Option<String>,
+    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS
+    #[arg(long)]
+    pub action: String,
+}
