@@ -347,7 +347,7 @@ def test_a_window_is_unplugged(world):
 
 
 # One installation for two nodes, each a machine with a daemon of its own: what a cluster has.
-NODES = {"a2": 1, "own": 2}
+NODES = {"a2": 1, "b1": 2}
 SHARED = "/opt/viaduct"
 
 

@@ -155,14 +155,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Notes a neighbour.
+    /// Notes a neighbour. On the underlay it may have [`GATEWAY_MAC`]: where this host is itself a guest of Viaduct, its
+    /// router has.
     pub(super) fn note(&mut self, scope: NeighbourScope, message: &Message) {
         let unicast = !message.sender.is_unspecified() && !message.sender.is_multicast();
+        let underlay = matches!(scope, NeighbourScope::Wire(_));
         if let Some(mac) = message.mac
             && unicast
             && !mac.is_group()
             && !mac.is_zero()
-            && mac != GATEWAY_MAC
+            && (underlay || mac != GATEWAY_MAC)
         {
             self.effects.neighbour = Some(NeighbourFound { scope, addr: message.sender, mac });
         }

@@ -52,7 +52,12 @@ fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Re
     let mut little_endian: libc::c_int = 1;
     // SAFETY: the first takes an ifreq without pointers, the others an integer.
     unsafe {
-        sys::ioctl(tap, libc::TUNSETIFF, &mut request)?;
+        sys::ioctl(tap, libc::TUNSETIFF, &mut request).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) if first => io::Error::other(format!(
+                "there is a device {name} already: remove it (`ip link del {name}`), or end the process that has it"
+            )),
+            _ => error,
+        })?;
         sys::ioctl(tap, libc::TUNSETVNETHDRSZ, &mut header)?;
         sys::ioctl(tap, libc::TUNSETVNETLE, &mut little_endian)?;
     }
