@@ -8,9 +8,10 @@ pub use verbs_abi::{
     IBV_QP_INIT_ATTR_PD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
     IBV_SRQT_BASIC, VIADUCT, ibv_ah_attr as AhAttr, ibv_comp_channel as CompChannel, ibv_context as Context,
     ibv_cq as Cq, ibv_device as Device, ibv_device_attr as DeviceAttr, ibv_ece as Ece, ibv_gid as Gid,
-    ibv_global_route as GlobalRoute, ibv_pd as Pd, ibv_qp as Qp, ibv_qp_attr as QpAttr, ibv_qp_cap as QpCap,
-    ibv_qp_init_attr as QpInitAttr, ibv_qp_init_attr_ex as QpInitAttrEx, ibv_sa_path_rec as PathRecord,
-    ibv_srq as Srq, ibv_srq_init_attr as SrqInitAttr, ibv_srq_init_attr_ex as SrqInitAttrEx,
+    ibv_global_route as GlobalRoute, ibv_mr as Mr, ibv_pd as Pd, ibv_qp as Qp, ibv_qp_attr as QpAttr,
+    ibv_qp_cap as QpCap, ibv_qp_init_attr as QpInitAttr, ibv_qp_init_attr_ex as QpInitAttrEx,
+    ibv_recv_wr as RecvWr, ibv_sa_path_rec as PathRecord, ibv_send_wr as SendWr, ibv_sge as Sge,
+    ibv_srq as Srq, ibv_srq_init_attr as SrqInitAttr, ibv_srq_init_attr_ex as SrqInitAttrEx, ibv_wc as Wc,
     viaduct_device as ViaductDevice,
 };
 

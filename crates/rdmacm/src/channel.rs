@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
@@ -119,6 +119,11 @@ impl Channel {
         while self.is_destroyed.load(Ordering::Acquire) {
             std::thread::park();
         }
+    }
+
+    /// The descriptor that programs poll.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     /// Its number at a device.

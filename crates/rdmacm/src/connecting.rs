@@ -63,9 +63,11 @@ unsafe fn parameters(id: &Id, param: Option<&ConnParam>) -> CmParameters {
     })
 }
 
+/// Asks the peer for a connection.
+///
 /// # Safety
-/// C's rules: see the crate.
-unsafe fn connect(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
+/// Private data must be readable.
+pub unsafe fn connect(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
     let device = id.binding()?.device;
     check(id, device, param)?;
     let depth = param.map(|param| param.initiator_depth).filter(|depth| *depth != RDMA_MAX_INIT_DEPTH);
@@ -82,9 +84,11 @@ unsafe fn connect(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
     complete(id)
 }
 
+/// Accepts a connection.
+///
 /// # Safety
-/// C's rules: see the crate.
-unsafe fn accept(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
+/// Private data must be readable.
+pub unsafe fn accept(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
     let device = id.binding()?.device;
     if param.is_none() && id.visible(|public| public.qp.is_null()) {
         return Err(Errno(libc::EINVAL));
@@ -121,7 +125,8 @@ unsafe fn accept(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
     Ok(())
 }
 
-fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
+/// Listens for requests.
+pub fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     if id.binding().is_err() {
         resolving::bind(id, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
     }

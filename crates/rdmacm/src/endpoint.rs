@@ -86,7 +86,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut CmId) {
 }
 
 /// The next request of a synchronous listener, with its queue pair if the listener has attributes for that.
-fn request(listener: &Id) -> Result<*mut CmId, Errno> {
+pub fn request(listener: &Id) -> Result<*mut CmId, Errno> {
     if !listener.state(|state| state.sync) {
         return Err(Errno(libc::EINVAL));
     }

@@ -7,7 +7,7 @@
 //! Must not know: how connections are managed, how verbs are executed. It needs `libibverbs.so.1`, for its symbols and
 //! for the paths of the devices' sockets (`viaduct_device`).
 //!
-//! XRC, enhanced connection establishment and rsockets are refused.
+//! Sockets by RDMA are in [`rsocket`]. XRC and enhanced connection establishment are refused.
 //!
 //! The shared library is linked with the versions of `librdmacm.map`; its symbols are those of `symbols.txt`.
 //!
@@ -33,6 +33,7 @@ mod options;
 mod queue_pair;
 mod refused;
 mod resolving;
+pub mod rsocket;
 mod verbs;
 
 pub use addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};

@@ -31,7 +31,8 @@ unsafe fn option(level: c_int, name: c_int, value: *const c_void, len: usize) ->
     }
 }
 
-fn set(id: &Id, option: CmOption) -> Result<(), Errno> {
+/// Sets an option.
+pub fn set(id: &Id, option: CmOption) -> Result<(), Errno> {
     for binding in id.state(|state| state.bindings.clone()) {
         binding.device.order(CmRequest::SetOption { id: binding.handle, option })?;
     }

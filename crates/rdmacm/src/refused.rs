@@ -1,4 +1,4 @@
-//! Unsupported functions: enhanced connection establishment, rsockets. Their symbols must exist.
+//! Unsupported functions: enhanced connection establishment. Their symbols must exist.
 
 use crate::abi::{CmId, Ece};
 use crate::error::{Errno, returned};
@@ -24,45 +24,3 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_
     unsafe { ece.write(Ece::default()) };
     0
 }
-
-/// Functions of rsockets, which always return -1 with `EOPNOTSUPP`. With C's calling convention, surplus arguments do
-/// no harm.
-macro_rules! rsockets {
-    ($($name:ident),* $(,)?) => {$(
-        /// Refused.
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> isize {
-            returned(Err(Errno(libc::EOPNOTSUPP))) as isize
-        }
-    )*};
-}
-
-rsockets!(
-    raccept,
-    rbind,
-    rclose,
-    rconnect,
-    rfcntl,
-    rgetpeername,
-    rgetsockname,
-    rgetsockopt,
-    riomap,
-    riounmap,
-    riowrite,
-    rlisten,
-    rpoll,
-    rread,
-    rreadv,
-    rrecv,
-    rrecvfrom,
-    rrecvmsg,
-    rselect,
-    rsend,
-    rsendmsg,
-    rsendto,
-    rsetsockopt,
-    rshutdown,
-    rsocket,
-    rwrite,
-    rwritev,
-);

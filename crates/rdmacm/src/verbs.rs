@@ -1,11 +1,12 @@
 //! The parts of `libibverbs` that are needed.
 
 use crate::abi::{
-    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, Srq,
-    SrqInitAttr,
+    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, RecvWr,
+    SendWr, Srq, SrqInitAttr, Wc,
 };
 use libc::{c_int, c_void};
 use std::mem::offset_of;
+use std::ptr;
 use verbs_abi::verbs_context;
 
 unsafe extern "C" {
@@ -25,6 +26,14 @@ unsafe extern "C" {
         vector: c_int,
     ) -> *mut Cq;
     pub fn ibv_destroy_cq(cq: *mut Cq) -> c_int;
+    pub fn ibv_get_cq_event(
+        channel: *mut CompChannel,
+        cq: *mut *mut Cq,
+        cq_context: *mut *mut c_void,
+    ) -> c_int;
+    pub fn ibv_ack_cq_events(cq: *mut Cq, events: u32);
+    pub fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr;
+    pub fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
     pub fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
     pub fn ibv_destroy_srq(srq: *mut Srq) -> c_int;
     pub fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
@@ -60,4 +69,45 @@ pub unsafe fn create_qp_ex(context: *mut Context) -> Option<CreateQpEx> {
     }
     // SAFETY: within that structure; the field is a function of that type, or null.
     unsafe { (&raw const (*whole).create_qp_ex).read() }
+}
+
+/// Posts one work request; returns an error number, or 0.
+///
+/// # Safety
+/// The queue pair must come from `libibverbs`, and the request must be whole.
+pub unsafe fn post_send(qp: *mut Qp, wr: &mut SendWr) -> c_int {
+    let mut bad = ptr::null_mut();
+    // SAFETY: the caller's promise; contexts of libibverbs are complete.
+    unsafe { (*(*qp).context).ops.post_send.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, &raw mut bad)) }
+}
+
+/// Posts one receive; returns an error number, or 0.
+///
+/// # Safety
+/// As for [`post_send`].
+pub unsafe fn post_receive(qp: *mut Qp, wr: &mut RecvWr) -> c_int {
+    let mut bad = ptr::null_mut();
+    // SAFETY: as above.
+    unsafe { (*(*qp).context).ops.post_recv.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, &raw mut bad)) }
+}
+
+/// Takes completions; returns how many, or a negative number.
+///
+/// # Safety
+/// The completion queue must come from `libibverbs`.
+pub unsafe fn poll_cq(cq: *mut Cq, found: &mut [Wc]) -> c_int {
+    // SAFETY: as above; there is room for as many.
+    unsafe {
+        let poll = (*(*cq).context).ops.poll_cq;
+        poll.map_or(-1, |poll| poll(cq, found.len() as c_int, found.as_mut_ptr()))
+    }
+}
+
+/// Has the next completion make an event; returns an error number, or 0.
+///
+/// # Safety
+/// As for [`poll_cq`].
+pub unsafe fn request_notification(cq: *mut Cq) -> c_int {
+    // SAFETY: as above.
+    unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |request| request(cq, 0)) }
 }

@@ -4,10 +4,13 @@
 
 mod connections;
 mod devices;
+mod fabric;
 mod layout;
 mod multicast;
 mod names;
 mod programs;
+mod rsocket_rules;
+mod rsockets;
 mod symbols;
 mod synchronous;
 mod verbs;

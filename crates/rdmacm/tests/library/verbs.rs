@@ -1,10 +1,10 @@
 //! A `libibverbs` with two devices, whose objects do nothing but remember what was done to them.
 
 use crate::devices::{ADDRESSES, DEVICES as PLACES};
-use libc::{c_char, c_int, c_void};
+use crate::fabric;
+use libc::{c_char, c_int};
 use rdmacm::abi::{
-    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr, VIADUCT,
-    ViaductDevice,
+    Context, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr, VIADUCT, ViaductDevice,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -53,10 +53,13 @@ static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
         write(&mut device.device.name, VIADUCT);
         write(&mut device.socket, &place.to_string());
         let device: *mut Device = Box::into_raw(Box::new(device)).cast();
-        // SAFETY: numbers, pointers and optional functions: none, so there are no extensions.
+        // SAFETY: numbers, pointers and optional functions: no extensions.
         let context: *mut Context = make(unsafe { std::mem::zeroed() });
         // SAFETY: it was just made.
-        unsafe { (*context).device = device };
+        unsafe {
+            (*context).device = device;
+            fabric::offer(&mut *context);
+        }
         (device, context)
     };
     Devices(PLACES.iter().map(device).collect())
@@ -115,33 +118,6 @@ extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_create_comp_channel(_: *mut Context) -> *mut CompChannel {
-    make([0_u64; 8]).cast()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-    unmake(channel.cast::<[u64; 8]>())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_create_cq(
-    _: *mut Context,
-    entries: c_int,
-    _: *mut c_void,
-    _: *mut CompChannel,
-    _: c_int,
-) -> *mut Cq {
-    assert!(entries > 0);
-    make([0_u64; 8]).cast()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
-    unmake(cq.cast::<[u64; 8]>())
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn ibv_create_srq(_: *mut Pd, _: *mut SrqInitAttr) -> *mut Srq {
     make([0_u64; 8]).cast()
 }
@@ -153,14 +129,13 @@ extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
-    static NUMBERS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(17);
     // SAFETY: the library gives whole attributes, and a domain that was made above.
     let (attr, context) = unsafe { (&*attr, (*pd).context) };
     assert!(!attr.send_cq.is_null() && !attr.recv_cq.is_null());
     // SAFETY: numbers and pointers, which may all be zero.
     let mut qp: Qp = unsafe { std::mem::zeroed() };
-    (qp.context, qp.pd, qp.qp_num) =
-        (context, pd, NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    (qp.context, qp.pd) = (context, pd);
+    fabric::create_qp(&mut qp, attr);
     make(qp)
 }
 
@@ -169,6 +144,7 @@ extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_in
     // SAFETY: the library gives a queue pair that was made above, and whole attributes.
     let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
     MODIFIED.lock().unwrap().entry(number).or_default().push((attr, mask as u32));
+    fabric::modify_qp(number, &attr);
     0
 }
 
@@ -196,5 +172,7 @@ extern "C" fn ibv_detach_mcast(qp: *mut Qp, gid: *const Gid, _: u16) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
+    // SAFETY: the library gives a queue pair that was made above.
+    fabric::destroy_qp(unsafe { (*qp).qp_num });
     unmake(qp)
 }

@@ -1,0 +1,224 @@
+//! The identifier of the connection manager that a socket has: its calls and events, none of which waits.
+
+use super::wire::Hello;
+use crate::abi::{ConnParam, RDMA_PS_TCP, event as kind};
+use crate::address;
+use crate::channel::Channel;
+use crate::device::lock;
+use crate::error::Errno;
+use crate::events::complete;
+use crate::id::Id;
+use crate::{connecting, endpoint, options, resolving};
+use libc::{c_int, sockaddr_storage};
+use rustix::fs::OFlags;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+use uverbs::cm::CmOption;
+
+/// What the manager tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The connection is there; what the peer said.
+    Established(Option<Hello>),
+    /// The peer is gone.
+    Disconnected,
+    /// Something else.
+    Other,
+}
+
+/// A request to a listener.
+#[derive(Debug)]
+pub struct Asked {
+    /// What it is accepted by.
+    pub request: Arc<Identifier>,
+    /// What the peer said; none: something else than a peer of rsockets.
+    pub said: Option<Hello>,
+}
+
+/// An identifier. Its calls are made one at a time.
+#[derive(Debug)]
+pub struct Identifier {
+    id: *mut Id,
+    channel: Arc<Channel>,
+    turn: Mutex<()>,
+}
+
+// SAFETY: identifiers may be used by any thread, one at a time; `turn` sees to it.
+unsafe impl Send for Identifier {}
+// SAFETY: as above.
+unsafe impl Sync for Identifier {}
+
+impl Identifier {
+    /// Creates one.
+    pub fn new() -> Result<Arc<Self>, Errno> {
+        let id = Id::create(ptr::null_mut(), ptr::null_mut(), RDMA_PS_TCP, crate::abi::IBV_QPT_RC)?;
+        // SAFETY: it was just made.
+        unsafe { Self::of(id) }
+    }
+
+    /// # Safety
+    /// Nobody else may have it.
+    unsafe fn of(id: *mut Id) -> Result<Arc<Self>, Errno> {
+        // SAFETY: the caller's promise.
+        let channel = unsafe { &*id }.channel()?;
+        Ok(Arc::new(Self { id, channel, turn: Mutex::new(()) }))
+    }
+
+    /// What others of this library use.
+    pub const fn id(&self) -> &Id {
+        // SAFETY: it is destroyed by `drop`.
+        unsafe { &*self.id }
+    }
+
+    /// The descriptor of its events, whose number is that of the socket.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd()
+    }
+
+    /// The number of the socket.
+    pub fn number(&self) -> RawFd {
+        self.fd().as_raw_fd()
+    }
+
+    /// From now on, nothing waits for events.
+    fn wait_no_more(&self) -> Result<(), Errno> {
+        let flags = rustix::fs::fcntl_getfl(self.fd())? | OFlags::NONBLOCK;
+        Ok(rustix::fs::fcntl_setfl(self.fd(), flags)?)
+    }
+
+    /// Sets an option.
+    pub fn set(&self, option: CmOption) -> Result<(), Errno> {
+        let _turn = lock(&self.turn);
+        options::set(self.id(), option)
+    }
+
+    /// Binds it to an address.
+    pub fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
+        let _turn = lock(&self.turn);
+        resolving::bind(self.id(), to)
+    }
+
+    /// Listens.
+    pub fn listen(&self, backlog: c_int) -> Result<(), Errno> {
+        let _turn = lock(&self.turn);
+        self.wait_no_more()?;
+        connecting::listen(self.id(), backlog)
+    }
+
+    /// Finds the device and the way to an address. The device answers at once.
+    pub fn resolve(&self, to: SocketAddr) -> Result<(), Errno> {
+        let _turn = lock(&self.turn);
+        resolving::resolve(self.id(), None, to)?;
+        resolving::route(self.id())?;
+        self.wait_no_more()
+    }
+
+    /// Asks the peer for a connection. It may have answered already.
+    pub fn connect(&self, hello: Hello) -> Result<Option<Told>, Errno> {
+        let private = hello.to_bytes();
+        let _turn = lock(&self.turn);
+        // SAFETY: the private data is readable.
+        self.told(unsafe { connecting::connect(self.id(), Some(&parameters(&private))) })
+    }
+
+    /// Accepts a connection. The peer may have answered already.
+    pub fn accept(&self, hello: Hello) -> Result<Option<Told>, Errno> {
+        let private = hello.to_bytes();
+        let _turn = lock(&self.turn);
+        self.wait_no_more()?;
+        // SAFETY: the private data is readable.
+        self.told(unsafe { connecting::accept(self.id(), Some(&parameters(&private))) })
+    }
+
+    /// Takes the next event; none: there is none now.
+    pub fn next(&self) -> Result<Option<Told>, Errno> {
+        let _turn = lock(&self.turn);
+        self.told(complete(self.id()))
+    }
+
+    /// What a call that does not wait has got.
+    fn told(&self, result: Result<(), Errno>) -> Result<Option<Told>, Errno> {
+        match result {
+            Err(Errno(libc::EAGAIN)) => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) => Ok(Some(match self.event() {
+                kind::ESTABLISHED => Told::Established(self.said()),
+                kind::DISCONNECTED => Told::Disconnected,
+                _ => Told::Other,
+            })),
+        }
+    }
+
+    /// Takes the next request of a listener; none: there is none now.
+    pub fn request(&self) -> Result<Option<Asked>, Errno> {
+        let _turn = lock(&self.turn);
+        let id = match endpoint::request(self.id()) {
+            Err(Errno(libc::EAGAIN)) => return Ok(None),
+            id => id?,
+        };
+        // SAFETY: it was just made for the request.
+        let request = unsafe { Self::of(id.cast()) }?;
+        let said = request.said();
+        Ok(Some(Asked { request, said }))
+    }
+
+    /// The kind of the last event.
+    fn event(&self) -> u32 {
+        // SAFETY: it is acknowledged when the next one is taken.
+        self.id().visible(|public| unsafe { public.event.as_ref() }.map_or(u32::MAX, |event| event.event))
+    }
+
+    /// The private data of the last event.
+    fn said(&self) -> Option<Hello> {
+        // SAFETY: as above; events of connections have this part, with as much private data.
+        self.id().visible(|public| unsafe {
+            let connection = public.event.as_ref()?.param.conn;
+            let len = usize::from(connection.private_data_len);
+            let data = connection.private_data.cast::<u8>();
+            (!data.is_null()).then(|| Hello::from_bytes(std::slice::from_raw_parts(data, len)))?
+        })
+    }
+
+    /// Its own address and the peer's.
+    pub fn addresses(&self) -> (sockaddr_storage, sockaddr_storage) {
+        let _turn = lock(&self.turn);
+        self.id().visible(|public| (public.route.addr.src_addr, public.route.addr.dst_addr))
+    }
+
+    /// Most bytes of the stream in a packet.
+    pub fn mtu(&self) -> c_int {
+        let _turn = lock(&self.turn);
+        self.id().state(|state| if state.mtu == 0 { 1024 } else { 128 << state.mtu.min(5) })
+    }
+}
+
+impl Drop for Identifier {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it.
+        unsafe { Id::destroy(self.id) };
+    }
+}
+
+/// A connection without READs, whose receiver may be late.
+const fn parameters(private: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: private.as_ptr().cast(),
+        private_data_len: private.len() as u8,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+/// No address of a family.
+pub fn unknown(family: c_int) -> sockaddr_storage {
+    let mut none = address::nothing();
+    none.ss_family = family as libc::sa_family_t;
+    none
+}

@@ -1,0 +1,99 @@
+//! Threads that sleep until something has happened to a socket. One that sleeps is registered first, and looks once more
+//! before it does; whoever changes a socket wakes those that are registered.
+
+use crate::device::lock;
+use crate::error::Errno;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a thread looks again and again before it sleeps.
+pub const SPIN: Duration = Duration::from_micros(10);
+
+/// What wakes a thread.
+#[derive(Debug)]
+pub struct Waker(OwnedFd);
+
+impl Waker {
+    /// The thread's own.
+    pub fn of_thread() -> Result<Arc<Self>, Errno> {
+        thread_local!(static OWN: RefCell<Option<Arc<Waker>>> = const { RefCell::new(None) });
+        OWN.with_borrow_mut(|own| {
+            if let Some(own) = own {
+                return Ok(own.clone());
+            }
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            Ok(own.insert(Arc::new(Self(eventfd(0, flags)?))).clone())
+        })
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// It has slept, and is awake.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    /// Readable once it is woken.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The threads that sleep for a socket.
+#[derive(Debug, Default)]
+pub struct Watchers {
+    list: Mutex<Vec<Arc<Waker>>>,
+    is_closed: AtomicBool,
+}
+
+impl Watchers {
+    /// A thread is about to sleep.
+    pub fn add(&self, waker: &Arc<Waker>) {
+        lock(&self.list).push(waker.clone());
+    }
+
+    /// It does so no more.
+    pub fn remove(&self, waker: &Arc<Waker>) {
+        let mut list = lock(&self.list);
+        if let Some(at) = list.iter().position(|other| Arc::ptr_eq(other, waker)) {
+            list.swap_remove(at);
+        }
+    }
+
+    /// Something has changed.
+    pub fn wake(&self) {
+        lock(&self.list).iter().for_each(|waker| waker.wake());
+    }
+
+    /// The socket is closed: nobody is to sleep for it any more.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, or a deadline: then `EAGAIN`.
+pub fn sleep(fds: &[BorrowedFd<'_>], waker: &Waker, deadline: Option<Instant>) -> Result<(), Errno> {
+    let all = fds.iter().copied().chain([waker.fd()]);
+    let mut wanted: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    let slept = rustix::event::poll(&mut wanted, left(deadline).as_ref());
+    waker.clear();
+    if slept? == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
+}
+
+/// The time that is left.
+pub fn left(deadline: Option<Instant>) -> Option<Timespec> {
+    let left = deadline?.saturating_duration_since(Instant::now());
+    Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+}
