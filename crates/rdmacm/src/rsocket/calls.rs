@@ -124,7 +124,7 @@ pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
 /// Ends a socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(socket: c_int) -> c_int {
-    returned(table::remove(socket).map(|socket| socket.close()))
+    returned(table::close(socket))
 }
 
 fn receive(socket: c_int, parts: PartsMut<'_>, flags: c_int) -> Result<usize, Errno> {

@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 
 /// How long `rclose` waits until the peer has everything, unless `SO_LINGER` says how long.
 const CLOSING: Duration = Duration::from_millis(100);
-/// How long a thread waits for the same afterwards.
-const LINGERING: Duration = Duration::from_secs(60);
 
 /// What a socket is.
 #[derive(Debug)]
@@ -264,17 +262,16 @@ impl Socket {
         self.stream.get().ok_or(Errno(libc::ENOTCONN))?.shut(reads, writes, Patience::Open)
     }
 
-    /// The program uses it no more. If the peer is slow, a thread goes on to wait.
-    pub fn close(self: Arc<Self>) {
+    /// The program uses it no more. Returns whether the peer has all that was sent.
+    pub fn close(&self) -> bool {
         self.watchers.close();
         let linger = self.options(|options| options.linger);
-        let is_done = |socket: &Self, time| {
-            socket.stream.get().is_none_or(|stream| stream.close(Instant::now() + time))
-        };
-        if !is_done(&self, linger.unwrap_or(CLOSING)) && linger.is_none() {
-            let waits = move || is_done(&self, LINGERING);
-            let _ = std::thread::Builder::new().spawn(waits);
-        }
+        self.has_ended(linger.unwrap_or(CLOSING)) || linger.is_some()
+    }
+
+    /// Whether the peer has all that was sent before it was closed, after waiting that long.
+    pub fn has_ended(&self, time: Duration) -> bool {
+        self.stream.get().is_none_or(|stream| stream.close(Instant::now() + time))
     }
 
     /// The error that nobody was told of.

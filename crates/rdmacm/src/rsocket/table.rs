@@ -1,15 +1,23 @@
 //! Sockets by their descriptors.
 
 use super::socket::Socket;
+use crate::device::lock;
 use crate::error::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Sockets that were closed, and until when they stay at most.
+static ENDING: Mutex<Vec<(Arc<Socket>, Instant)>> = Mutex::new(Vec::new());
+/// How long a closed socket stays for a slow peer.
+const LINGERING: Duration = Duration::from_secs(10);
 
 static SOCKETS: RwLock<BTreeMap<RawFd, Arc<Socket>>> = RwLock::new(BTreeMap::new());
 
 /// Puts a socket in; returns its descriptor.
 pub fn add(socket: Socket) -> RawFd {
+    sweep();
     let number = socket.number();
     SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(socket));
     number
@@ -25,7 +33,20 @@ pub fn get(number: RawFd) -> Result<Arc<Socket>, Errno> {
     find(number).ok_or(Errno(libc::EBADF))
 }
 
-/// Takes a socket out.
-pub fn remove(number: RawFd) -> Result<Arc<Socket>, Errno> {
-    SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&number).ok_or(Errno(libc::EBADF))
+/// Ends a socket. If the peer is slow, it stays a while, so that what was sent arrives.
+pub fn close(number: RawFd) -> Result<(), Errno> {
+    let removed = SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    let socket = removed.ok_or(Errno(libc::EBADF))?;
+    sweep();
+    if !socket.close() {
+        lock(&ENDING).push((socket, Instant::now() + LINGERING));
+    }
+    Ok(())
+}
+
+/// Lets go of closed sockets whose peers have everything, or took too long.
+pub fn sweep() {
+    let mut ending = lock(&ENDING);
+    let now = Instant::now();
+    ending.retain(|(socket, until)| *until > now && !socket.has_ended(Duration::ZERO));
 }
