@@ -19,19 +19,90 @@ RSTREAM = {
 }
 
 
-@pytest.fixture(scope="module", params=["copy", "shared"])
-def one_host(request, shared_lab):
-    keys = {"rdma_trust": "job"} if request.param == "shared" else {}
-    host = shared_lab.host(host_config(f"rs-{request.param}", {"a1": verbs(**keys), "a2": verbs(**keys)}, wire=False))
-    return [shared_lab.verbs(host, guest) for guest in ("a2", "a1")]
+PORT = 7471
+# A server by rsockets: of each connection it says what it got, and the error.
+SERVER = """
+import ctypes, socket, struct
+lib = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+listening, data = lib.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0), ctypes.create_string_buffer(1 << 16)
+any_address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 7471) + bytes(12)
+assert lib.rbind(listening, any_address, 16) == 0 and lib.rlisten(listening, 5) == 0
+while True:
+    fd, got = lib.raccept(listening, None, None), 1
+    while got > 0:
+        got = lib.rrecv(fd, data, len(data), 0)
+    print("ended", ctypes.get_errno() if got else 0)
+    assert lib.rclose(fd) == 0
+"""
+# A peer that says this as private data, with the place of its table, and then that as immediate data.
+HOSTILE = """
+import struct
+from pyverbs.cmid import CMID, AddrInfo, ConnParam
+from pyverbs.cq import CQ
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+import pyverbs.cm_enums as cm, pyverbs.enums as e
+
+def change(state):
+    qp.modify(*id.init_qp_attr(state))
+
+server, private, *numbers = sys.argv[1:]
+private = bytearray.fromhex(private)
+id = CMID(creator=AddrInfo(dst=server, dst_service="7471", port_space=cm.RDMA_PS_TCP))
+pd, cq = PD(id.context), CQ(id.context, 32, None, None, 0)
+table = MR(pd, 4096, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
+private[8:20] = struct.pack("!QI", table.buf, table.rkey)
+cap = QPCap(max_recv_wr=8, max_send_wr=8)
+qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, rcq=cq, scq=cq, cap=cap), QPAttr())
+change(e.IBV_QPS_INIT)
+for _ in range(8):
+    qp.post_recv(RecvWR(num_sge=1, sg=[SGE(0, 0, 0)]))
+param = ConnParam(resources=0, depth=0, qp_num=qp.qp_num, data_len=len(private))
+param.set_private_data(private)
+try:
+    id.connect(param)
+except Exception as why:
+    sys.exit(f"refused: {why}")
+for state in (e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS):
+    change(state)
+id.establish()
+for number in numbers:
+    wr = SendWR(num_sge=1, sg=[SGE(0, 0, 0)], opcode=e.IBV_WR_RDMA_WRITE_WITH_IMM)
+    wr.set_wr_rdma(0, 0)
+    wr.imm_data = int(number, 16)
+    qp.post_send(wr)
+"""
+# As rdma-core says it: version 1, 16 credits, a table of two entries.
+HELLO = "01020010 00000000" + "00" * 15 + "02" + "00" * 16
 
 
 @pytest.fixture(scope="module")
-def two_hosts(shared_lab):
-    _, devices = two_verbs_hosts(
-        shared_lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes)
-    )
-    return devices["b1"], devices["a1"]
+def places(shared_lab):
+    """Two guests of a host, by the daemon and by shared memory, and guests of two hosts; each when it is asked for."""
+    places = {}
+
+    def place(name):
+        if name == "two hosts":
+            _, devices = two_verbs_hosts(
+                shared_lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes)
+            )
+            return devices["b1"], devices["a1"], SEATS["b1"].address
+        keys = {"rdma_trust": "job"} if name == "shared" else {}
+        host = shared_lab.host(host_config(f"rs-{name}", {"a1": verbs(**keys), "a2": verbs(**keys)}, wire=False))
+        return shared_lab.verbs(host, "a2"), shared_lab.verbs(host, "a1"), SEATS["a2"].address
+
+    return lambda name: places[name] if name in places else places.setdefault(name, place(name))
+
+
+@pytest.fixture(params=["copy", "shared", "two hosts"])
+def ends(request, places):
+    """Server and client, and the server's address."""
+    server, client, address = places(request.param)
+    yield server, client, str(address)
+    server.expect_free()
+    client.expect_free()
 
 
 def meet(server, client, serving, asking, timeout=60, **environment):
@@ -52,18 +123,65 @@ def meet(server, client, serving, asking, timeout=60, **environment):
             program.stop(signal.SIGKILL)
 
 
-def rstream(server, client, address, run):
+@pytest.mark.parametrize("run", RSTREAM)
+def test_rstream(ends, run):
+    server, client, address = ends
     words = ["rstream", *RSTREAM[run].split()]
-    meet(server, client, words, [*words, "-s", str(address)])
-    server.expect_free()
-    client.expect_free()
+    meet(server, client, words, [*words, "-s", address])
 
 
-@pytest.mark.parametrize("run", RSTREAM)
-def test_rstream_on_one_host(one_host, run):
-    rstream(*one_host, SEATS["a2"].address, run)
+# Programs that do not know of RDMA, in a namespace without another network.
+SOCKETS = {
+    "NetPIPE": ("NPtcp -l 1 -u 300000 -n 5", "NPtcp -h {server} -l 1 -u 300000 -n 5 -o {file}"),
+    "iperf3": ("iperf3 -s -1", "iperf3 -c {server} -n 30M -P 2"),
+}
 
 
-@pytest.mark.parametrize("run", RSTREAM)
-def test_rstream_between_hosts(two_hosts, run):
-    rstream(*two_hosts, SEATS["b1"].address, run)
+@pytest.mark.parametrize("run", SOCKETS)
+def test_programs_of_sockets(ends, run, tmp_path):
+    server, client, address = ends
+    serving, asking = (words.format(server=address, file=tmp_path / "netpipe").split() for words in SOCKETS[run])
+    meet(server, client, serving, asking, LD_PRELOAD=str(PRELOAD))
+
+
+@pytest.mark.parametrize("who", ["server", "client"])
+def test_a_killed_peer(ends, who):
+    """The other reads an error, and ends."""
+    server, client, address = ends
+    words = ["rstream", "-I", "1000000", "-S", "20000"]
+    serving = server.start(words)
+    eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+    asking = client.start([*words, "-s", address])
+    try:
+        eventually(lambda: any(pair["state"] == "RTS" for pair in client.queue_pairs()), "a connection")
+        killed, other = (serving, asking) if who == "server" else (asking, serving)
+        killed.stop(signal.SIGKILL)
+        eventually(lambda: not other.running(), "the end of the other", 30)
+        assert "reset" in other.text() or "refused" in other.text(), other.describe()
+    finally:
+        for program in (serving, asking):
+            program.stop(signal.SIGKILL)
+
+
+def test_hostile_peers(ends):
+    """They lose their connections; the server goes on."""
+    server, client, address = ends
+    serving = server.python(SERVER)
+    eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+
+    def says(private, *numbers):
+        peer = client.python(HOSTILE, address, private.replace(" ", ""), *numbers)
+        eventually(lambda: not peer.running(), "the peer's end", 30)
+        return peer
+
+    try:
+        for private in ("00" * 20, "ff" * 56, HELLO.replace("0102", "0202", 1), HELLO.replace("0010", "0000", 1)):
+            assert "refused" in says(private).text()
+        # Reserved; mapped memory; more data than there is room for; nothing; credits beyond those that there are.
+        for number in ("20000001", "c0000001", "1fffffff", "00000000", "8000ffff"):
+            peer = says(HELLO, number)
+            assert peer.status == 0, peer.describe()
+        eventually(lambda: serving.text().count("ended") == 5, serving.describe)
+        assert serving.running() and serving.text().count("ended 104") == 5, serving.describe()
+    finally:
+        serving.stop(signal.SIGKILL)

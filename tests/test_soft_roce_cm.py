@@ -8,12 +8,15 @@ from lab.topology import SEATS
 from lab.vm import RDMA_IMAGES
 
 VM, OURS = SEATS["a1"].address, SEATS["a2"].address
+LONG = "-T v -I 2 -C 2 -S 300000"
 # Program; what its server and its client are told.
 RUNS = {
     "rping": ("rping", "-s -a {server} -V -C 5", "-c -a {server} -V -C 5"),
     "rping of long messages": ("rping", "-s -a {server} -V -C 3 -S 60000", "-c -a {server} -V -C 3 -S 60000"),
     "ucmatose": ("ucmatose", "-b {server} -c 4", "-s {server} -c 4"),
     "udaddy": ("udaddy", "-b {server} -c 2", "-s {server} -c 2"),
+    "rstream": ("rstream", "-T v -b {server} -I 3 -C 10", "-T v -s {server} -I 3 -C 10"),
+    "rstream of long messages": ("rstream", f"{LONG} -b {{server}}", f"{LONG} -s {{server}}"),
 }
 # Between its two connections a server of perftest listens to nobody for a while. Of a guest in software that is long
 # enough for the client to be refused, so that they are asked by the guest only.

@@ -11,6 +11,7 @@ use libc::{
     nfds_t, off_t, pollfd, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, ssize_t,
     timeval,
 };
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -25,6 +26,21 @@ fn count(result: Result<usize, Errno>) -> ssize_t {
     result.map_or_else(|error| returned(Err(error)) as ssize_t, |count| count as ssize_t)
 }
 
+/// Has the program's end end its sockets. The children of a program have its sockets, but do not own them.
+fn end_with_program() {
+    static OWNER: OnceLock<u32> = OnceLock::new();
+    extern "C" fn end() {
+        if OWNER.get() == Some(&std::process::id()) {
+            table::end_all();
+        }
+    }
+    OWNER.get_or_init(|| {
+        // SAFETY: the function may be called at any time.
+        unsafe { libc::atexit(end) };
+        std::process::id()
+    });
+}
+
 fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let is_ip = matches!(domain, libc::AF_INET | libc::AF_INET6);
@@ -33,6 +49,7 @@ fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let socket = Socket::new(domain)?;
+    end_with_program();
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let is_cloexec = flags & libc::SOCK_CLOEXEC != 0;
     socket.descriptor_flags.store(if is_cloexec { libc::FD_CLOEXEC } else { 0 }, Ordering::Relaxed);

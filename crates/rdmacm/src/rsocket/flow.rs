@@ -1,8 +1,8 @@
 //! Flow control of a stream: what may be sent where, what has arrived, what the peer is to be told. It knows no memory
 //! and no queue pair, and believes nothing that the peer says.
 //!
-//! A receiver has a ring of two halves. It tells the peer of a half when all of its bytes have been read, by an entry in
-//! the peer's table of buffers. A sender fills one buffer after the other. In addition it counts data messages: the
+//! A receiver has a ring of two halves. It tells the peer of a half when all of its bytes have been read, by an entry
+//! in the peer's table of buffers. A sender fills one buffer after the other. In addition it counts data messages: the
 //! receiver says up to which number they may come.
 
 use super::wire::{Buffer, Hello, Message, TABLE};

@@ -4,8 +4,8 @@
 //! [`wire`] is what peers tell each other, [`flow`] what may be sent when. A [`stream`] is both with the queue pair and
 //! the memory ([`pair`]); a [`socket`] becomes one by the connection manager ([`identifier`]).
 //!
-//! A peer is believed nothing: it can write to the ring and the table that it was told of, and nowhere else; what it says
-//! in messages is checked, and whoever breaks the rules loses the connection (`ECONNRESET`).
+//! A peer is believed nothing: it can write to the ring and the table that it was told of, and nowhere else; what it
+//! says in messages is checked, and whoever breaks the rules loses the connection (`ECONNRESET`).
 
 mod area;
 mod calls;

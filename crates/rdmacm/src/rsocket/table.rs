@@ -44,6 +44,16 @@ pub fn close(number: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The program ends: peers are told, as when it closes its sockets, and get a second to take what was sent.
+pub fn end_all() {
+    let sockets: Vec<_> = SOCKETS.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+    let told = Instant::now();
+    for until in [told, told + Duration::from_secs(1)] {
+        let left = || until.saturating_duration_since(Instant::now());
+        sockets.iter().for_each(|socket| _ = socket.has_ended(left()));
+    }
+}
+
 /// Lets go of closed sockets whose peers have everything, or took too long.
 pub fn sweep() {
     let mut ending = lock(&ENDING);

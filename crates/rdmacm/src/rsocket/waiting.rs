@@ -1,5 +1,5 @@
-//! Threads that sleep until something has happened to a socket. One that sleeps is registered first, and looks once more
-//! before it does; whoever changes a socket wakes those that are registered.
+//! Threads that sleep until something has happened to a socket. One that sleeps is registered first, and looks once
+//! more before it does; whoever changes a socket wakes those that are registered.
 
 use crate::device::lock;
 use crate::error::Errno;
