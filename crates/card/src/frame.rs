@@ -70,6 +70,10 @@ impl Frame {
         if ip.fragment != Fragment::Whole && matches!(ip.protocol, proto::UDP | proto::GRE) {
             return Err(Punt::OuterFragment);
         }
+        // The card does not know Geneve.
+        if matches!(outer.l4, L4::Udp { dst: proto::PORT_GENEVE, .. }) {
+            return Err(Punt::NotForUs);
+        }
         let tunnel = packet::tunnel(window, outer, len).map_err(refusal)?.ok_or(Punt::NotForUs)?;
         if !tunnel.bottom {
             return Err(Punt::LabelStack);
@@ -196,7 +200,7 @@ pub const fn refusal(error: ParseError) -> Punt {
         ParseError::Fragment => Punt::Fragment,
         ParseError::L4Malformed => Punt::L4Malformed,
         ParseError::HeaderTooLong => Punt::HeaderTooLong,
-        ParseError::TunnelMalformed => Punt::TunnelMalformed,
+        ParseError::TunnelMalformed | ParseError::TunnelRefused => Punt::TunnelMalformed,
     }
 }
 

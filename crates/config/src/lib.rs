@@ -22,7 +22,7 @@ pub use machine::{check_machine, cpus};
 pub use object::{
     Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
     Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
-    RuleAction, Target, Tunnel, TunnelKind, Vxlan, Wire,
+    RuleAction, Target, Tunnel, TunnelKind, Vxlan, Wire, WireTunnel,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

@@ -98,7 +98,7 @@ fn each_mistake_is_named() {
         (
             "driver = \"af-packet\"",
             "driver = \"dpkd\"",
-            "\"dpkd\" is none of af-packet, af-xdp, tap, vhost, dpdk",
+            "\"dpkd\" is none of af-packet, af-xdp, tap, vhost, dpdk, vxlan, geneve",
         ),
         (
             "gateway = \"192.0.2.254\"",
@@ -114,6 +114,26 @@ fn each_mistake_is_named() {
         ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
         ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
         ("vlan = 7", "vlan = 4095", "vlan 4095 is out of range; use 1 to 4094"),
+        (
+            "vni = 77",
+            "vni = 5001",
+            "wire \"vx77\": packets with this vni, from whatever host, are those of network \"blue\"; take",
+        ),
+        (
+            "remote = \"192.0.2.77\"",
+            "remote = \"192.0.2.1\"",
+            "192.0.2.1 is this host; a tunnel leads to another",
+        ),
+        (
+            "remote = \"192.0.2.77\"",
+            "remote = \"2001:db8::2\"",
+            "a tunnel to 2001:db8::2 needs an IPv6 `tunnel_source`",
+        ),
+        (
+            "mtu = 8950",
+            "mtu = 8951",
+            "packets of 8951 bytes and 50 of the tunnel's headers are more than any other wire takes; use mtu = 8950",
+        ),
         ("wire = \"up0\"\n", "", "`vlan` needs the `wire` it is on"),
         ("wire = \"up0\"", "wire = \"up1\"", "there is no wire \"up1\"; did you mean \"up0\"?"),
         (
@@ -397,6 +417,8 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
     let host = "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\ngateways = [\"10.1.1.254/24\"]\n\
                 [[guest]]\nname = \"v\"\nkind = \"vhost\"\nmode = \"ovs\"\n";
     let without = |key: &str| format!("`{key}` has no meaning with mode = \"ovs\"");
+    let tunnel =
+        |keys| format!("[[wire]]\nname = \"w\"\ndriver = \"vxlan\"\nremote = \"192.0.2.2\"\nvni = 7\n{keys}");
     let cases = [
         ("network = \"blue\"", "with mode = \"ovs\", a guest is in no network; add policy = true".to_owned()),
         ("mac = \"02:00:00:00:00:01\"", without("mac")),
@@ -424,6 +446,13 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
         (
             "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nmode = \"ovs\"\n[[network]]\nname = \"lan\"\nvrf = 2\nwire = \"w\"",
             "network \"lan\": an Open vSwitch decides about wire \"w\"".to_owned(),
+        ),
+        (&tunnel("mode = \"ovs\""), "needs an IPv4 `tunnel_source`".to_owned()),
+        (&tunnel(""), "a tunnel is a wire only for Open vSwitch (mode = \"ovs\")".to_owned()),
+        (&tunnel("mode = \"ovs\"\ndevice = \"e\""), "a tunnel has no `device`".to_owned()),
+        (
+            "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nvni = 7",
+            "`vni` is for the drivers \"vxlan\" and \"geneve\"".to_owned(),
         ),
         (
             "[[route]]\nnetwork = \"blue\"\nprefix = \"10.9.0.0/16\"\nto = { guest = \"v\" }",

@@ -309,6 +309,11 @@ impl Compiler<'_> {
         let id = self.vif_id(&wire.name);
         let link = self.links.wires.get(&wire.name).copied().unwrap_or_default();
         let ovs = self.ovs_side(wire.mode, id, &wire.name, wire.mtu);
+        if let Some(config::WireTunnel { kind, remote, vni }) = wire.tunnel() {
+            let kind = VifKind::Tunnel(Tunnel { kind, remote, id: vni, mac: None });
+            self.out.vifs.insert(id, Vif { ovs, mtu: wire.mtu, ..Vif::new(id, &wire.name, kind) });
+            return;
+        }
         let vif = Vif {
             ovs,
             mac: Some(link.mac.unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name))),

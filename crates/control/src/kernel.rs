@@ -37,7 +37,8 @@ mod tests {
 
     fn wire(driver: Driver) -> Wire {
         let (name, device, addresses) = ("up0".to_owned(), "va".to_owned(), Vec::new());
-        Wire { name, mode: Mode::Vrouter, driver, device, addresses, gateway: Vec::new(), mtu: 1500 }
+        let (mode, remote, vni) = (Mode::Vrouter, None, None);
+        Wire { name, mode, driver, device, remote, vni, addresses, gateway: Vec::new(), mtu: 1500 }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::compile::{ovs_side, verbs_vif};
 use crate::rdma::{RdmaSpec, RdmaStatus};
-use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Wire};
+use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Wire, WireTunnel};
 use model::{VifId, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,6 +113,8 @@ pub enum Device {
         /// Device arguments.
         device: String,
     },
+    /// No device: a tunnel, as a port of an Open vSwitch.
+    Tunnel(WireTunnel),
     /// A verbs device of our own.
     Verbs(Box<RdmaSpec>),
     /// The OVS side of a guest or wire that an Open vSwitch programs.
@@ -131,7 +133,7 @@ impl Device {
             Self::Tap { device, .. } => Some(("tap", device.into())),
             Self::AfXdp { device, .. } => Some(("af-xdp", device.into())),
             Self::Ovs { of } => Some(("ovs", of.into())),
-            Self::AfPacket { .. } | Self::Dpdk { .. } => None,
+            Self::AfPacket { .. } | Self::Dpdk { .. } | Self::Tunnel(_) => None,
         }
     }
 
@@ -157,6 +159,7 @@ impl std::fmt::Display for Device {
             Self::AfPacket { device } => write!(f, "af-packet {device}"),
             Self::AfXdp { device, .. } => write!(f, "af-xdp {device}"),
             Self::Dpdk { device } => write!(f, "dpdk {device}"),
+            Self::Tunnel(WireTunnel { remote, vni, .. }) => write!(f, "tunnel to {remote} with vni {vni}"),
             Self::Verbs(spec) => write!(f, "verbs {}", spec.socket.display()),
             Self::Ovs { of } => write!(f, "ovs {of}"),
         }
@@ -263,6 +266,9 @@ fn is_attached(wire: &Wire, index: &Index) -> bool {
 /// What a wire is connected to. `all`: all its traffic is ours.
 fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
     let device = wire.device.clone();
+    if let Some(tunnel) = wire.tunnel() {
+        return Device::Tunnel(tunnel);
+    }
     match wire.driver {
         Driver::AfPacket => Device::AfPacket { device },
         Driver::AfXdp => {
@@ -273,6 +279,7 @@ fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
             let socket = run_dir.join(device);
             Device::Vhost { socket, role: Role::Server, owner: None, mode: SOCKET_MODE, migrates: true }
         }
-        Driver::Dpdk => Device::Dpdk { device },
+        // A tunnel was handled before.
+        Driver::Dpdk | Driver::Vxlan | Driver::Geneve => Device::Dpdk { device },
     }
 }

@@ -8,11 +8,11 @@
 //! becomes valid again: the next packet of each of its flows is decided anew and gets another action.
 
 use crate::cache::Entry;
-use crate::counters::WorkerCells;
+use crate::counters::{WorkerCells, there};
 use crate::pinned::Tables;
 use crate::template::Template;
 use arrayvec::ArrayVec;
-use model::{DropReason, Learn, MeterId, NexthopId, RuleId, Seconds, ovs};
+use model::{Crossing, DropReason, Learn, MeterId, NexthopId, RuleId, Seconds, ovs};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub(crate) struct Policy {
     pub rules: ArrayVec<RuleId, 10>,
     /// Nexthop of the route.
     pub nexthop: Option<NexthopId>,
+    /// Ports of tunnels that packets pass.
+    pub crossings: Box<[Crossing]>,
     /// Whether each entry belongs to a flow of Open vSwitch, on which the decision depended, too.
     pub of_flows: bool,
     /// The counter of the flow of Open vSwitch, if entries belong to connections instead.
@@ -139,6 +141,8 @@ impl Action {
             && let Some(policy) = &self.policy
         {
             cells.tables(&policy.rules, policy.nexthop, packets, bytes);
+            cells.cross(&policy.crossings, packets, bytes);
+            let bytes = there(Crossing::came_in(&policy.crossings), packets, bytes);
             policy.ovs_counter.into_iter().for_each(|counter| cells.ovs.add(counter, packets, bytes));
         }
     }

@@ -2,7 +2,7 @@
 
 use executor::{CaptureFilter, Captured, DroppedPacket, Property};
 use model::{DropReason, VifId};
-use packet::{Headers, L3, TunnelKind};
+use packet::{Headers, L3};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -203,7 +203,7 @@ fn has(headers: &Headers, property: &Property) -> bool {
 /// The headers inside a tunnel, if it is a tunnel packet.
 fn inner(seen: &Seen<'_>, outer: &Headers) -> Option<Headers> {
     let tunnel = packet::tunnel(seen.bytes, outer, seen.len).ok()??;
-    if tunnel.kind == TunnelKind::Vxlan {
+    if tunnel.kind.has_ethernet() {
         Headers::ethernet(seen.bytes, tunnel.inner_at, tunnel.inner_end).ok()
     } else {
         Headers::network(seen.bytes, tunnel.inner_at, tunnel.inner_end).ok()

@@ -38,8 +38,8 @@ pub(crate) struct Context {
     /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide, and the
     /// kind of tunnel.
     origin: u64,
-    /// Addresses of the innermost Ethernet header, zero if there is none; above them a label or VXLAN network
-    /// identifier.
+    /// Addresses of the innermost Ethernet header, zero if there is none; above them a label or network identifier,
+    /// and the length of Geneve's options.
     macs: [u64; 2],
     /// Addresses of the outer Ethernet header and of the outer IP header, IPv4 as mapped. Only with a tunnel.
     outer: [u64; 6],
@@ -56,7 +56,8 @@ const FLAGS_AT: u32 = 41;
 /// The flags below this bit are in no packet that the fast parse accepts: FIN, SYN, RST.
 const FIRST_FLAG: u32 = 3;
 
-const KINDS: [TunnelKind; 3] = [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan];
+const KINDS: [TunnelKind; 4] =
+    [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan, TunnelKind::Geneve];
 
 /// The number of a kind of tunnel in a context.
 const fn number_of(kind: TunnelKind) -> u64 {
@@ -64,6 +65,7 @@ const fn number_of(kind: TunnelKind) -> u64 {
         TunnelKind::MplsUdp => 1,
         TunnelKind::MplsGre => 2,
         TunnelKind::Vxlan => 3,
+        TunnelKind::Geneve => 4,
     }
 }
 
@@ -134,7 +136,7 @@ impl Context {
         KINDS.into_iter().find(|kind| number_of(*kind) == self.origin >> KIND_AT)
     }
 
-    /// Sets the label or VXLAN network identifier of the tunnel. Call it after setting the inner addresses.
+    /// Sets the label or network identifier of the tunnel, with the length of Geneve's options above it. Call it after setting the inner addresses.
     #[inline(always)]
     pub const fn set_id(&mut self, id: u32) {
         self.macs[1] |= (id as u64) << 32;

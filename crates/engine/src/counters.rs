@@ -2,7 +2,7 @@
 
 use crate::mutex::lock;
 use executor::{Counters, StageCycles, VifCounters, WorkerCounters};
-use model::{DropReason, NeighbourScope, NexthopId, RuleId, VifId, ovs};
+use model::{Crossing, DropReason, NeighbourScope, NexthopId, RuleId, VifId, ovs};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -202,6 +202,15 @@ impl WorkerCells {
         }
     }
 
+    /// Counts packets to the ports of tunnels that they pass; `bytes` are those of the frames that came in.
+    pub fn cross(&self, crossings: &[Crossing], packets: u64, bytes: u64) {
+        for Crossing { port, sent, grown } in crossings {
+            let Some(cells) = self.vif(*port) else { continue };
+            let pair = if *sent { &cells.sent } else { &cells.received };
+            pair.add(packets, there(*grown, packets, bytes));
+        }
+    }
+
     /// Records that one more packet waits for a neighbour.
     pub fn hold(&self, neighbour: (NeighbourScope, IpAddr)) {
         *lock(&self.held).entry(neighbour).or_default() += 1;
@@ -284,6 +293,11 @@ impl WorkerCells {
             bursts: std::array::from_fn(|i| self.bursts[i].get()),
         }
     }
+}
+
+/// Bytes of so many packets where each is longer by `grown` than the frame that came in.
+pub(crate) const fn there(grown: i16, packets: u64, bytes: u64) -> u64 {
+    bytes.saturating_add_signed(grown as i64 * packets as i64)
 }
 
 /// Sum of two.

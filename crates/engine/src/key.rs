@@ -136,6 +136,8 @@ const OUTER_ECN_SHIFT: u32 = 50;
 const MPLS_TC_SHIFT: u32 = 52;
 const LACKS_CHECKSUM_SHIFT: u32 = 55;
 const ICMP_CODE_SHIFT: u32 = 56;
+/// Above a network identifier: the options' length in bytes, a multiple of four less than 256.
+const GENEVE_OPTIONS_SHIFT: u32 = 24;
 
 /// Parses the frame of `len` bytes that starts with `head` into `fast`; the context goes into `context` instead of the
 /// key. `wire`: tunnels may end here. `None` if the packet is not for the fast path.
@@ -310,6 +312,7 @@ fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u32> 
 fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
     match (outer.at.protocol, outer.key.0[5] as u16) {
         (proto::UDP, proto::PORT_VXLAN) => Some(TunnelKind::Vxlan),
+        (proto::UDP, proto::PORT_GENEVE) => Some(TunnelKind::Geneve),
         (proto::UDP, proto::PORT_MPLS) => Some(TunnelKind::MplsUdp),
         (proto::GRE, 0) => Some(TunnelKind::MplsGre),
         _ => None,
@@ -345,10 +348,10 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
 pub(crate) fn inner(head: &[u8], outer: &Outer, context: &mut Context, fast: &mut Fast) -> Option<()> {
     let &Outer { kind, at, end, ecn } = outer;
     let shim: &[u8; 8] = head.get(at..)?.first_chunk()?;
-    let (id, traffic_class) = if kind == TunnelKind::Vxlan {
-        (vxlan(head, at, shim, end, context, fast)?, 0)
-    } else {
-        mpls(head, at, shim, end, fast)?
+    let (id, traffic_class) = match kind {
+        TunnelKind::Vxlan => (vxlan(head, at, shim, end, context, fast)?, 0),
+        TunnelKind::Geneve => (geneve(head, at, shim, end, context, fast)?, 0),
+        TunnelKind::MplsUdp | TunnelKind::MplsGre => mpls(head, at, shim, end, fast)?,
     };
     context.set_id(id);
     fast.key.0[0] |= u64::from(ecn) << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
@@ -367,12 +370,38 @@ fn vxlan(
     fast: &mut Fast,
 ) -> Option<u32> {
     const VNI_VALID: u8 = 0x08;
-    let (l3, v6) = ethernet(head, at + proto::VXLAN_LEN, context)?;
-    if shim[0] & VNI_VALID == 0 || context.is_tagged() {
+    if shim[0] & VNI_VALID == 0 {
         return None;
     }
-    network(head, l3, end, v6, fast)?;
+    framed(head, at + proto::VXLAN_LEN, end, context, fast)?;
     Some(be32(shim, 4) >> 8)
+}
+
+#[inline(always)]
+fn geneve(
+    head: &[u8],
+    at: usize,
+    shim: &[u8; 8],
+    end: usize,
+    context: &mut Context,
+    fast: &mut Fast,
+) -> Option<u32> {
+    if !packet::takes_geneve(shim) {
+        return None;
+    }
+    let options = packet::geneve_options(shim);
+    framed(head, at + proto::VXLAN_LEN + options, end, context, fast)?;
+    Some(be32(shim, 4) >> 8 | (options as u32) << GENEVE_OPTIONS_SHIFT)
+}
+
+/// Parses the untagged frame in a tunnel.
+#[inline(always)]
+fn framed(head: &[u8], at: usize, end: usize, context: &mut Context, fast: &mut Fast) -> Option<()> {
+    let (l3, v6) = ethernet(head, at, context)?;
+    if context.is_tagged() {
+        return None;
+    }
+    network(head, l3, end, v6, fast)
 }
 
 #[inline(always)]

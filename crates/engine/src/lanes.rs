@@ -222,7 +222,9 @@ impl Lanes {
         if template.edit != Edit::Nothing {
             let (frame, partial) = (&mut head[HEADROOM..HEADROOM + head_len], unfinished.partial);
             match template.edit {
-                Edit::Fields => fields().and_then(|fields| set_fields(frame, &fast.at, fields, partial)),
+                Edit::Fields => {
+                    fields().and_then(|fields| set_fields(frame, template.strip, &fast.at, fields, partial))
+                }
                 _ => edit_fast(frame, &fast.at, template, partial),
             }
             .ok_or(DropReason::L4Malformed)?;

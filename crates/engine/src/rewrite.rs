@@ -21,20 +21,27 @@ pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, part
     Some(())
 }
 
-/// Sets fields of a packet that the fast parse accepted, as a flow of Open vSwitch says.
+/// Sets fields of a packet that the fast parse accepted, as a flow of Open vSwitch says. The packet's own frame begins at
+/// `strip`.
 #[inline(never)]
-pub(crate) fn set_fields(frame: &mut [u8], at: &Layout, fields: &ovs::Edits, partial: bool) -> Option<()> {
+pub(crate) fn set_fields(
+    frame: &mut [u8],
+    strip: u16,
+    at: &Layout,
+    fields: &ovs::Edits,
+    partial: bool,
+) -> Option<()> {
     let checksum_at = match at.protocol {
         proto::TCP => 16,
         proto::UDP => 6,
         // The general editor knows the rest.
         _ => {
             let end = usize::from(at.l3) + usize::from(at.ip_len);
-            let headers = Headers::ethernet(frame, 0, end).ok()?;
+            let headers = Headers::ethernet(frame, strip.into(), end).ok()?;
             return fields.set_fields(frame, &headers, partial).ok();
         }
     };
-    let addresses: &mut [u8; 12] = frame.first_chunk_mut()?;
+    let addresses: &mut [u8; 12] = frame.get_mut(usize::from(strip)..)?.first_chunk_mut()?;
     if let Some(dst) = fields.mac_dst {
         addresses[..6].copy_from_slice(&dst.0);
     }
@@ -88,8 +95,8 @@ fn set_ipv4(ip: &mut [u8], fields: &ovs::Edits) -> Option<Delta> {
         all.replace_u16(u16::from_be_bytes([ip[8], ip[9]]), u16::from_be_bytes([ttl, ip[9]]));
         ip[8] = ttl;
     }
-    if let Some(dscp) = fields.dscp {
-        let tos = ip[1] & packet::ecn::ECN_MASK | dscp << 2;
+    let tos = fields.tos(ip[1]);
+    if tos != ip[1] {
         all.replace_u16(u16::from_be_bytes([ip[0], ip[1]]), u16::from_be_bytes([ip[0], tos]));
         ip[1] = tos;
     }
@@ -116,8 +123,9 @@ fn set_ipv6(ip: &mut [u8], fields: &ovs::Edits) -> Option<Delta> {
     if let Some(ttl) = fields.ttl {
         ip[7] = ttl;
     }
-    if let Some(dscp) = fields.dscp {
-        let tos = (ip[0] << 4 | ip[1] >> 4) & packet::ecn::ECN_MASK | dscp << 2;
+    let before = ip[0] << 4 | ip[1] >> 4;
+    let tos = fields.tos(before);
+    if tos != before {
         ip[0] = 6 << 4 | tos >> 4;
         ip[1] = tos << 4 | ip[1] & 0xf;
     }

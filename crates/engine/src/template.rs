@@ -107,7 +107,7 @@ impl OuterHeaders {
 impl Template {
     /// Compiles what `decide` said.
     pub fn new(forward: &Forward) -> Self {
-        let mpls = |encap: &Encap| encap.kind != TunnelKind::Vxlan;
+        let mpls = |encap: &Encap| !encap.kind.has_ethernet();
         let mut template = Self {
             port: forward.port,
             strip: forward.strip,
@@ -151,7 +151,7 @@ impl Template {
     #[cold]
     #[inline(never)]
     pub fn of_output(output: &ovs::Output) -> Self {
-        let mut template = Self::new(&Forward::unchanged(output.port));
+        let mut template = Self::new(&Forward { strip: output.strip, ..Forward::unchanged(output.port) });
         let edits = &output.edits;
         template.unchanged = output.changes_nothing();
         template.pop_tags = edits.popped;
@@ -285,6 +285,10 @@ impl Template {
             TunnelKind::Vxlan => {
                 self.put(|out| build::udp(out, 0, proto::PORT_VXLAN, 0, 0));
                 self.put(|out| build::vxlan(out, encap.id));
+            }
+            TunnelKind::Geneve => {
+                self.put(|out| build::udp(out, 0, proto::PORT_GENEVE, 0, 0));
+                self.put(|out| build::geneve(out, encap.id));
             }
         }
     }

@@ -233,6 +233,26 @@ pub enum ReplyKind {
     TcpReset,
 }
 
+/// A packet's way through the port of a tunnel, which no executor has among its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Crossing {
+    /// The port.
+    pub port: VifId,
+    /// Whether it is sent into the tunnel; else it came out.
+    pub sent: bool,
+    /// By how many bytes the packet is longer there than the frame that came in.
+    pub grown: i16,
+}
+
+impl Crossing {
+    /// By how many bytes a packet that took this way is longer than the frame that came in, where flows see it: it may
+    /// have come out of a tunnel.
+    #[must_use]
+    pub fn came_in(all: &[Self]) -> i16 {
+        all.iter().find(|crossing| !crossing.sent).map_or(0, |crossing| crossing.grown)
+    }
+}
+
 /// What else happens.
 ///
 /// Meters come first: a packet over its rate is dropped, and nothing else happens. A dropped packet leaves behind its
@@ -260,6 +280,8 @@ pub struct Effects {
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
+    /// Ports of tunnels that the packet passes, for their counters.
+    pub crossings: Vec<Crossing>,
     /// A neighbour to solicit although the packet does not wait for it: the next hop of one of a flood's tunnels, or
     /// of a mirror on another host.
     pub solicit: Option<(NeighbourScope, IpAddr)>,

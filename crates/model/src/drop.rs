@@ -45,7 +45,7 @@ reasons! {
     FragmentMalformed = "fragment_malformed", "A fragment overflows, or a first one lacks its L4 header.";
     L4Malformed = "l4_malformed", "The TCP, UDP, SCTP or ICMP header does not fit the packet.";
     HeaderTooLong = "header_too_long", "The headers are longer than Viaduct looks at.";
-    TunnelMalformed = "tunnel_malformed", "The UDP, GRE, MPLS or VXLAN encapsulation is malformed.";
+    TunnelMalformed = "tunnel_malformed", "The UDP, GRE, MPLS, VXLAN or Geneve encapsulation is malformed.";
     OffloadMalformed = "offload_malformed", "The sender's checksum or segmentation request does not fit the packet.";
     MacSpoofed = "mac_spoofed", "A guest used a source MAC that is not its own, or a group address.";
     AddressSpoofed = "address_spoofed", "A guest used a source address that is neither its own nor allowed.";
@@ -73,10 +73,10 @@ reasons! {
     GatewayNoService = "gateway_no_service", "A packet other than ping to a gateway address.";
     NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network.";
     OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";
-    UnknownRemote = "unknown_remote", "A tunnel packet from an address that neither a nexthop nor `tunnel_peers` names.";
+    UnknownRemote = "unknown_remote", "A tunnel packet from an address that no nexthop, no wire's `remote` and no `tunnel_peers` names.";
     UnknownLabel = "unknown_label", "No guest or network has this MPLS label.";
     LabelStack = "label_stack", "More MPLS labels than the one expected.";
-    UnknownVni = "unknown_vni", "No network has this VXLAN network identifier.";
+    UnknownVni = "unknown_vni", "No network has this VXLAN network identifier, and no wire has it with this remote and encapsulation.";
     Ecn = "ecn", "Congestion marked outside a packet that does not do ECN (RFC 6040).";
     TunnelPayload = "tunnel_payload", "The MPLS payload is not IP, or the label is not for IP.";
     HoldFull = "hold_full", "Too many packets wait for a neighbour, or for their flow to move to the card.";
@@ -104,6 +104,7 @@ reasons! {
     NotL2Gateway = "not_l2_gateway", "A frame between the tunnels and the wire of a network, on a host that is not its `l2_gateway`.";
     OuterChecksumMissing = "outer_checksum_missing", "A tunnel packet over IPv6 without a UDP checksum, on a host without `udp6_zero_checksum = true`.";
     OuterChecksumWrong = "outer_checksum_wrong", "A tunnel packet whose outer UDP checksum is wrong.";
+    TunnelRefused = "tunnel_refused", "A Geneve packet with a critical option (Viaduct knows none), a control packet, or one without an Ethernet frame.";
     OvsDrop = "ovs_drop", "A flow of Open vSwitch drops it.";
     OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch takes it: none has opened the port.";
 }
@@ -124,6 +125,7 @@ impl From<ParseError> for DropReason {
             ParseError::L4Malformed => Self::L4Malformed,
             ParseError::HeaderTooLong => Self::HeaderTooLong,
             ParseError::TunnelMalformed => Self::TunnelMalformed,
+            ParseError::TunnelRefused => Self::TunnelRefused,
         }
     }
 }

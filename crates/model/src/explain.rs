@@ -11,7 +11,7 @@ use crate::{
     Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Transport, Vif,
     VifId, Vrf, decide, ovs,
 };
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::cell::RefCell;
 use std::net::IpAddr;
 
@@ -108,6 +108,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         let found = self.tables.is_remote(addr);
         self.note(Step::Remote { addr, found });
         found
+    }
+
+    fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
+        let found = self.tables.tunnel_port(kind, remote, id)?;
+        self.note(Step::Tunnel { kind, remote, id, found });
+        Some(found)
     }
 
     fn mpls(&self, label: u32) -> Option<NexthopId> {

@@ -6,7 +6,10 @@ mod ovs;
 mod packets;
 mod tables;
 
-pub use ovs::{OVS_PORTS, ovs_change, ovs_packet, ovs_ports, ruled_ovs_ports};
+pub use ovs::{
+    OVS_PORTS, UNDERLAY, ovs_change, ovs_neighbours, ovs_packet, ovs_ports, ruled_ovs_ports,
+    tunnelled_ovs_packet, tunnelled_ovs_ports,
+};
 pub use packets::{Packet, packet, warm_up};
 pub use tables::tables;
 

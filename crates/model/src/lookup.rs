@@ -5,7 +5,7 @@ use crate::{
     Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
 use arrayvec::ArrayVec;
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 
 /// What rules match on: inside addresses, and the destination port if the packet has one.
@@ -51,7 +51,10 @@ pub trait Lookup {
     fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry>;
     /// A nexthop.
     fn nexthop(&self, id: NexthopId) -> Option<&Nexthop>;
-    /// Whether a tunnel nexthop has this remote.
+    /// The port for what comes from a remote by this encapsulation with this network identifier
+    /// ([`crate::VifKind::Tunnel`]).
+    fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId>;
+    /// Whether a tunnel nexthop or a tunnel's port has this remote.
     fn is_remote(&self, addr: IpAddr) -> bool;
     /// What an MPLS label stands for.
     fn mpls(&self, label: u32) -> Option<NexthopId>;

@@ -42,7 +42,7 @@ pub struct Tunnel {
     pub kind: TunnelKind,
     /// Outer destination.
     pub remote: IpAddr,
-    /// MPLS label (20 bits) or VXLAN network identifier (24 bits).
+    /// MPLS label (20 bits) or network identifier of VXLAN or Geneve (24 bits).
     pub id: u32,
     /// Inner destination MAC of packets routed into VXLAN; `None`: [`crate::GATEWAY_MAC`].
     pub mac: Option<Mac>,
@@ -58,7 +58,7 @@ impl Tunnel {
     /// Inner destination MAC of routed packets; `None` if they have no inner Ethernet header.
     #[must_use]
     pub fn inner_mac(&self) -> Option<Mac> {
-        (self.kind == TunnelKind::Vxlan).then(|| self.mac.unwrap_or(GATEWAY_MAC))
+        self.kind.has_ethernet().then(|| self.mac.unwrap_or(GATEWAY_MAC))
     }
 }
 

@@ -10,7 +10,7 @@ pub use length::metered_len;
 pub use reply::build_reply;
 
 use crate::{Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict, VifId, copy_to};
-use packet::{Headers, TunnelKind, build, edit, proto};
+use packet::{Headers, build, edit, proto};
 use std::ops::Range;
 
 /// Everything that leaves because of a packet: copies of the frame as it came in, deliveries, an answer, and copies of
@@ -72,8 +72,7 @@ pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
 
 /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
 fn is_network(forward: &Forward) -> bool {
-    let mpls = |kind| matches!(kind, TunnelKind::MplsUdp | TunnelKind::MplsGre);
-    forward.ethernet.is_some() || forward.encap.is_some_and(|encap| mpls(encap.kind))
+    forward.ethernet.is_some() || forward.encap.is_some_and(|encap| !encap.kind.has_ethernet())
 }
 
 /// One delivery. `None` if the decision does not fit this packet.

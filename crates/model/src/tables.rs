@@ -10,7 +10,7 @@ use crate::{
     Seconds, Transport, Vif, VifId, Vrf,
 };
 use ipnet::IpNet;
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -129,7 +129,15 @@ impl Lookup for Tables {
     }
 
     fn is_remote(&self, addr: IpAddr) -> bool {
+        let ports = || self.vifs.values().filter_map(Vif::tunnel);
         self.nexthops.values().any(|nexthop| nexthop.remote() == Some(addr))
+            || ports().any(|tunnel| tunnel.remote == addr)
+    }
+
+    fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
+        let key = (kind, remote, id);
+        let is = |vif: &&Vif| vif.tunnel().is_some_and(|of| (of.kind, of.remote, of.id) == key);
+        self.vifs.values().find(is).map(|vif| vif.id)
     }
 
     fn mpls(&self, label: u32) -> Option<NexthopId> {

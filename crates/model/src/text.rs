@@ -18,7 +18,7 @@
 //! | `sctp SRC > DST` | |
 //! | `icmp echo ID SEQ`, `icmp reply ID SEQ`, `icmp TYPE CODE [REST]` | `icmp6` likewise |
 //! | `ns TARGET [at MAC]`, `na TARGET [at MAC] [FLAGS]` | flags: letters of `rso` |
-//! | `gre`, `mpls LABEL [ttl N] [tc N] [more]`, `vxlan VNI` | tunnels |
+//! | `gre`, `mpls LABEL [ttl N] [tc N] [more]`, `vxlan VNI`, `geneve VNI` | tunnels |
 //! | `roce rc\|uc\|ud OPERATION > QPN [psn N] [se] [migrated] [fecn] [becn] [ack] [pkey N] ...`, `roce cnp > QPN` | RoCEv2 with its ICRC, in `udp ... nosum` |
 //! | ... what the operation has | `from QPN qkey N`, `va N rkey N dma LEN`, `va N rkey N swap N compare N`, `syndrome N msn N`, `original N`, `imm N`, `inv RKEY` |
 //! | `payload N` | bytes 0, 1, 2... |

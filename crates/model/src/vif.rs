@@ -19,6 +19,9 @@ pub enum VifKind {
     Wire,
     /// The OVS side of a port that an Open vSwitch programs: what comes from there OVS sends by the port.
     Ovs,
+    /// A tunnel to another host, as a port of an Open vSwitch: by tables, what comes from there comes in here, and what
+    /// is sent here goes there.
+    Tunnel(Tunnel),
     /// Not an interface of the host: copies go through this VXLAN tunnel to an observer.
     Mirror(Tunnel),
 }
@@ -123,6 +126,12 @@ impl Vif {
     #[must_use]
     pub fn takes_flows(&self) -> bool {
         self.ovs.is_some() && self.kind != VifKind::Ovs
+    }
+
+    /// The tunnel that it is a port of.
+    #[must_use]
+    pub const fn tunnel(&self) -> Option<&Tunnel> {
+        if let VifKind::Tunnel(tunnel) = &self.kind { Some(tunnel) } else { None }
     }
 
     /// Whether it is the second interface of its guest, which is looked up by its first one.

@@ -9,7 +9,7 @@ use model::{
     Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables,
     Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, ovs, rewrite, tcp, text,
 };
-use packet::{Headers, L4, Mac, checksum, proto};
+use packet::{Headers, L4, Mac, TunnelKind, checksum, proto};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -261,6 +261,10 @@ impl Lookup for Holes<'_> {
     fn is_remote(&self, addr: IpAddr) -> bool {
         self.tables.is_remote(addr) && !self.rng.borrow_mut().percent(10)
     }
+    fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
+        self.maybe(self.tables.tunnel_port(kind, remote, id))
+    }
+
     fn mpls(&self, label: u32) -> Option<NexthopId> {
         self.maybe(self.tables.mpls(label))
     }

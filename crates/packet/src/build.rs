@@ -166,3 +166,13 @@ pub fn vxlan(out: &mut [u8], vni: u32) -> Result<usize, WriteError> {
     let [a, b, c, d] = (vni << 8).to_be_bytes();
     put(out, [0x08, 0, 0, 0, a, b, c, d])
 }
+
+/// Writes a Geneve header without options, before an Ethernet frame (RFC 8926): `vni` has 24 bits.
+///
+/// # Errors
+/// [`WriteError::TooShort`].
+pub fn geneve(out: &mut [u8], vni: u32) -> Result<usize, WriteError> {
+    let [a, b] = proto::ETHERTYPE_TEB.to_be_bytes();
+    let [c, d, e, f] = (vni << 8).to_be_bytes();
+    put(out, [0, 0, a, b, c, d, e, f])
+}

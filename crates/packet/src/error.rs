@@ -40,9 +40,12 @@ pub enum ParseError {
     /// The headers end within the packet but past the bytes that the caller has at hand.
     #[error("headers longer than the snapshot")]
     HeaderTooLong,
-    /// UDP, GRE, MPLS or VXLAN encapsulation malformed (flags, bottom of stack, length).
+    /// UDP, GRE, MPLS, VXLAN or Geneve encapsulation malformed (flags, bottom of stack, length).
     #[error("malformed tunnel header")]
     TunnelMalformed,
+    /// Geneve with a critical option, a control packet, or a payload that is no Ethernet frame.
+    #[error("Geneve with critical options, for control, or without an Ethernet frame")]
+    TunnelRefused,
 }
 
 /// Why a packet can't be written or edited.

@@ -31,4 +31,4 @@ pub use headers::{Arp, Ethernet, Fragment, Headers, Ip, L3, L4, Nd, Tag};
 pub use mac::{BadMac, Mac};
 pub use mss::mss;
 pub use reply::IcmpError;
-pub use tunnel::{Tunnel, TunnelKind, tunnel};
+pub use tunnel::{Tunnel, TunnelKind, geneve_options, takes_geneve, tunnel};

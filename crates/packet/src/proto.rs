@@ -10,6 +10,8 @@ pub const ETHERTYPE_RARP: u16 = 0x8035;
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Protocol type of Ethernet frames in Geneve ("transparent Ethernet bridging").
+pub const ETHERTYPE_TEB: u16 = 0x6558;
 /// EtherType of unicast MPLS; also the GRE protocol type (RFC 4023).
 pub const ETHERTYPE_MPLS: u16 = 0x8847;
 /// EtherType of an 802.1ad tag (S-VLAN).
@@ -46,6 +48,8 @@ pub const UDP_LITE: u8 = 136;
 
 /// UDP port of VXLAN (RFC 7348).
 pub const PORT_VXLAN: u16 = 4789;
+/// UDP port of Geneve (RFC 8926).
+pub const PORT_GENEVE: u16 = 6081;
 /// UDP port of RoCEv2.
 pub const PORT_ROCE: u16 = 4791;
 /// UDP port of MPLS over UDP (RFC 7510).
@@ -73,7 +77,7 @@ pub const ICMP_LEN: usize = 8;
 pub const GRE_LEN: usize = 4;
 /// Length of an MPLS label stack entry, bytes.
 pub const MPLS_LEN: usize = 4;
-/// Length of a VXLAN header, bytes.
+/// Length of a VXLAN header, and of a Geneve header without options, bytes.
 pub const VXLAN_LEN: usize = 8;
 
 /// ICMP echo reply.

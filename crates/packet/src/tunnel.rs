@@ -1,4 +1,4 @@
-//! Tunnels that end here: MPLS over UDP (RFC 7510), MPLS over GRE (RFC 4023), VXLAN (RFC 7348).
+//! Tunnels that end here: MPLS over UDP (RFC 7510), MPLS over GRE (RFC 4023), VXLAN (RFC 7348), Geneve (RFC 8926).
 
 use crate::parse::{Window, be16, be32};
 use crate::{Fragment, Headers, L4, ParseError, checksum, proto};
@@ -13,6 +13,8 @@ pub enum TunnelKind {
     MplsGre,
     /// VXLAN, port 4789.
     Vxlan,
+    /// Geneve with Ethernet inside, port 6081.
+    Geneve,
 }
 
 impl TunnelKind {
@@ -22,12 +24,18 @@ impl TunnelKind {
         match self {
             Self::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
             Self::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
-            Self::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
+            Self::Vxlan | Self::Geneve => proto::UDP_LEN + proto::VXLAN_LEN,
         }
     }
 
-    /// How much of the underlay's MTU a tunnel takes, bytes: the outer IP header and those after it. VXLAN also
-    /// carries an Ethernet header.
+    /// Whether the payload is an Ethernet frame; else it is an IP packet.
+    #[must_use]
+    pub const fn has_ethernet(self) -> bool {
+        matches!(self, Self::Vxlan | Self::Geneve)
+    }
+
+    /// How much of the underlay's MTU a tunnel takes, bytes: the outer IP header and those after it. VXLAN and Geneve
+    /// also carry an Ethernet header.
     #[must_use]
     pub const fn overhead(self, v6: bool) -> usize {
         (if v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }) + self.header_len()
@@ -39,22 +47,22 @@ impl TunnelKind {
 pub struct Tunnel {
     /// Which encapsulation.
     pub kind: TunnelKind,
-    /// The VXLAN network identifier, or the top label once explicit nulls above another label are popped.
+    /// The network identifier of VXLAN or Geneve, or the top label once explicit nulls above another label are popped.
     pub id: u32,
-    /// The label stack from `id` on, top first; empty for VXLAN.
+    /// The label stack from `id` on, top first; empty for VXLAN and Geneve.
     pub labels: ArrayVec<u32, 4>,
-    /// Whether `id` is the bottom of the label stack; true for VXLAN. Only then does `id` alone determine the payload.
+    /// Whether `id` is the bottom of the label stack; true without one. Only then does `id` alone determine the payload.
     pub bottom: bool,
-    /// TTL of the outermost label; that of the outer IP header for VXLAN.
+    /// TTL of the outermost label; that of the outer IP header where there is none.
     pub mpls_ttl: u8,
-    /// Traffic class of the outermost label (RFC 5462); 0 for VXLAN.
+    /// Traffic class of the outermost label (RFC 5462); 0 without one.
     pub mpls_tc: u8,
     /// Traffic class of the outer IP header: DSCP and ECN.
     pub outer_tos: u8,
     /// The outer UDP checksum is zero over IPv6. RFC 8200, 8.1 forbids that unless the receiver allows it (RFC 6935,
     /// 5).
     pub lacks_checksum: bool,
-    /// Offset of the inner packet, bytes: an Ethernet header for VXLAN, usually an IP header for MPLS.
+    /// Offset of the inner packet, bytes: an Ethernet header for VXLAN and Geneve, usually an IP header for MPLS.
     pub inner_at: usize,
     /// Offset just past the inner packet, bytes: the `len` to parse it with.
     pub inner_end: usize,
@@ -66,7 +74,7 @@ pub struct Tunnel {
 /// payload, so the whole packet must be at hand if there is one.
 ///
 /// # Errors
-/// [`ParseError::TunnelMalformed`], or [`ParseError::HeaderTooLong`] if `bytes` holds too little.
+/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if `bytes` holds too little.
 pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel>, ParseError> {
     let Some(ip) = outer.ip().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
     let at = usize::from(outer.l4_at);
@@ -87,6 +95,10 @@ pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel
         L4::Udp { dst: proto::PORT_VXLAN, .. } => {
             let packet = datagram(packet, at)?;
             vxlan(packet, at + proto::UDP_LEN, &mut tunnel)?;
+        }
+        L4::Udp { dst: proto::PORT_GENEVE, .. } => {
+            let packet = datagram(packet, at)?;
+            geneve(packet, at + proto::UDP_LEN, &mut tunnel)?;
         }
         L4::Udp { dst: proto::PORT_MPLS, .. } => {
             let packet = datagram(packet, at)?;
@@ -119,6 +131,35 @@ fn vxlan(packet: Window<'_>, at: usize, tunnel: &mut Tunnel) -> Result<(), Parse
     }
     tunnel.id = be32(head, 4) >> 8;
     tunnel.inner_at = at + proto::VXLAN_LEN;
+    tunnel.inner_end = packet.end();
+    Ok(())
+}
+
+/// Whether a Geneve header is one that is taken: of version 0, before an Ethernet frame, without the bits for control
+/// packets and for critical options, none of which is known (RFC 8926, 3.4). Other options are skipped.
+#[must_use]
+#[inline(always)]
+pub const fn takes_geneve(head: &[u8; proto::VXLAN_LEN]) -> bool {
+    const CONTROL_OR_CRITICAL: u8 = 0xc0;
+    let [first, flags, a, b, ..] = *head;
+    first >> 6 == 0 && flags & CONTROL_OR_CRITICAL == 0 && u16::from_be_bytes([a, b]) == proto::ETHERTYPE_TEB
+}
+
+/// Length of a Geneve header's options, bytes.
+#[must_use]
+#[inline(always)]
+pub const fn geneve_options(head: &[u8; proto::VXLAN_LEN]) -> usize {
+    (head[0] & 0x3f) as usize * 4
+}
+
+fn geneve(packet: Window<'_>, at: usize, tunnel: &mut Tunnel) -> Result<(), ParseError> {
+    let head: &[u8; proto::VXLAN_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
+    if !takes_geneve(head) {
+        return Err(ParseError::TunnelRefused);
+    }
+    tunnel.kind = TunnelKind::Geneve;
+    tunnel.id = be32(head, 4) >> 8;
+    tunnel.inner_at = at + proto::VXLAN_LEN + geneve_options(head);
     tunnel.inner_end = packet.end();
     Ok(())
 }

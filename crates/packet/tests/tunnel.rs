@@ -57,6 +57,20 @@ fn mpls_over_gre() {
 }
 
 #[test]
+fn geneve() {
+    let with = |header: &str| decap(&frame(A4, B4, proto::UDP, &udp(A4, B4, 50000, 6081, &hex(header))));
+    let tunnel = with("0000 6558 00004d00 ffff").unwrap().unwrap();
+    assert_eq!((tunnel.kind, tunnel.id, tunnel.inner_at), (TunnelKind::Geneve, 77, 50));
+    let tunnel = with("0200 6558 00004d00 0102000100000000 ffff").unwrap().unwrap();
+    assert_eq!((tunnel.id, tunnel.inner_at), (77, 58), "an option that is not critical");
+    for refused in ["0240 6558 00004d00 0102800100000000", "0080 6558 00004d00", "4000 6558 00004d00"] {
+        assert_eq!(with(refused), Err(ParseError::TunnelRefused), "critical, control, version: {refused}");
+    }
+    assert_eq!(with("0000 0800 00004d00 45"), Err(ParseError::TunnelRefused), "IP without Ethernet");
+    assert_eq!(with("0000 6558 00004d"), Err(ParseError::TunnelMalformed));
+}
+
+#[test]
 fn gre_checksum() {
     let mut packet = hex("8000 8847 0000 0000 00064140 450000");
     let sum = checksum::sum(&packet).finish();

@@ -8,7 +8,7 @@ use model::{
     ApplyError, BridgeTarget, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, RouteEntry, Vif,
     VifId, Vrf,
 };
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -41,7 +41,9 @@ pub(crate) struct Config {
     pub guest_addresses: OrdSet<(Vrf, IpAddr, VifId)>,
     pub guest_macs: OrdSet<(Vrf, Mac, VifId)>,
     pub nexthops: OrdMap<NexthopId, Nexthop>,
-    /// Remotes of tunnels, each with the number of nexthops that name it.
+    /// Ports of tunnels, by what packets say. Of the same, the one with the lowest id counts.
+    pub tunnels: OrdSet<(TunnelKind, IpAddr, u32, VifId)>,
+    /// Remotes of tunnels, each with the number of nexthops and ports that name it.
     remotes: OrdMap<IpAddr, u32>,
     pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
     pub mpls: OrdMap<u32, NexthopId>,
@@ -112,6 +114,11 @@ impl Config {
         self.remotes.contains_key(&addr)
     }
 
+    pub fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
+        let found = self.tunnels.get_next(&(kind, remote, id, VifId(0)))?;
+        ((found.0, found.1, found.2) == (kind, remote, id)).then_some(found.3)
+    }
+
     pub fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         let key = (inside_vrf, inside, outside_vrf);
         let found = self.floating_of.get_next(&(inside_vrf, inside, outside_vrf, FIRST))?;
@@ -172,14 +179,14 @@ impl Config {
         }
     }
 
-    /// Counts one more nexthop with this remote; returns whether it is the first.
+    /// Counts one more nexthop or port with this remote; returns whether it is the first.
     pub fn count_remote(&mut self, addr: IpAddr) -> bool {
         let count = self.remotes.entry(addr).or_default();
         *count += 1;
         *count == 1
     }
 
-    /// Counts one nexthop with this remote less; returns whether it was the last.
+    /// Counts one nexthop or port with this remote less; returns whether it was the last.
     pub fn uncount_remote(&mut self, addr: IpAddr) -> bool {
         let Some(count) = self.remotes.get_mut(&addr) else { return false };
         *count -= 1;

@@ -143,8 +143,18 @@ impl Draft {
         Ok(())
     }
 
-    /// Adds a guest's addresses and MAC to the index, or removes them.
+    /// Adds a guest's addresses and MAC, or a port's tunnel, to the index, or removes them.
     fn index_vif(&mut self, vif: &Vif, add: bool) {
+        if let Some(tunnel) = vif.tunnel() {
+            let key = (tunnel.kind, tunnel.remote, tunnel.id, vif.id);
+            if add {
+                self.config.tunnels.insert(key);
+            } else {
+                self.config.tunnels.remove(&key);
+            }
+            self.touched.add(Cell::vxlan(tunnel.id));
+            self.count_remote(tunnel.remote, add);
+        }
         let Some(vrf) = vif.vrf.filter(|_| !vif.is_second()) else { return };
         for &addr in &vif.addresses {
             let key = (vrf, addr, vif.id);
@@ -188,17 +198,16 @@ impl Draft {
 
     fn put_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop) {
         references_of_nexthop(nexthop, |object| self.refer(object));
-        self.count_remote(nexthop, true);
+        nexthop.remote().into_iter().for_each(|remote| self.count_remote(remote, true));
         if let Some(old) = self.config.nexthops.insert(id, nexthop.clone()) {
             references_of_nexthop(&old, |object| self.unrefer(object));
-            self.count_remote(&old, false);
+            old.remote().into_iter().for_each(|remote| self.count_remote(remote, false));
         }
         self.touched.add(Cell::nexthop(id));
     }
 
-    /// Counts the remote of a tunnel: tunnel packets from it are accepted while a nexthop names it.
-    fn count_remote(&mut self, nexthop: &Nexthop, add: bool) {
-        let Some(remote) = nexthop.remote() else { return };
+    /// Counts the remote of a tunnel: tunnel packets from it are accepted while a nexthop or a port names it.
+    fn count_remote(&mut self, remote: IpAddr, add: bool) {
         let config = &mut self.config;
         let changed = if add { config.count_remote(remote) } else { config.uncount_remote(remote) };
         if changed {
@@ -211,7 +220,7 @@ impl Draft {
             return missing(format_args!("nexthop {id}"));
         };
         references_of_nexthop(&old, |object| self.unrefer(object));
-        self.count_remote(&old, false);
+        old.remote().into_iter().for_each(|remote| self.count_remote(remote, false));
         self.check.insert(Object::Nexthop(id));
         self.touched.add(Cell::nexthop(id));
         Ok(())

@@ -10,7 +10,7 @@ use model::{
     MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
     RuleQuery, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -105,6 +105,13 @@ impl Snapshot {
     #[must_use]
     pub fn ovs_mask(&self, port: VifId) -> ovs::Key {
         self.ovs.mask(port)
+    }
+
+    /// The bits of packets in tunnels at which some flow of these tunnels' ports looks.
+    #[must_use]
+    pub fn ovs_tunnel_mask(&self) -> ovs::Key {
+        let ports = self.config.tunnels.iter().map(|(.., port)| self.ovs.mask(*port));
+        ports.fold(ovs::Key::default(), |all, mask| all.united(&mask))
     }
 
     /// Number of a port's flows of Open vSwitch, and of different masks among them.
@@ -254,6 +261,11 @@ impl Lookup for View<'_> {
     fn vxlan(&self, vni: u32) -> Option<Vrf> {
         self.depend(Cell::vxlan(vni));
         self.snapshot.config.vxlan.get(&vni).copied()
+    }
+
+    fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
+        self.depend(Cell::vxlan(id));
+        self.snapshot.config.tunnel_port(kind, remote, id)
     }
 
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {

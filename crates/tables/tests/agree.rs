@@ -65,18 +65,32 @@ fn target() -> impl Strategy<Value = BridgeTarget> {
     ]
 }
 
+/// Ways out of the host: wires, and ports of tunnels.
+fn ways() -> Vec<VifKind> {
+    let [first, second, ..] = addresses()[..] else { return Vec::new() };
+    let tunnel = |kind, remote, id| VifKind::Tunnel(Tunnel { kind, remote, id, mac: None });
+    let (vxlan, geneve) = (TunnelKind::Vxlan, TunnelKind::Geneve);
+    vec![
+        VifKind::Wire,
+        VifKind::Wire,
+        tunnel(vxlan, first, 1),
+        tunnel(vxlan, second, 1),
+        tunnel(geneve, first, 1),
+    ]
+}
+
 fn any_vif() -> impl Strategy<Value = Vif> {
     let attached = prop::option::of((prop::option::of(1..9u16), vrf()));
     (
-        (vif(), any::<bool>(), prop::option::of(vrf()), prop::option::of(mac())),
+        (vif(), prop::option::of(select(ways())), prop::option::of(vrf()), prop::option::of(mac())),
         prop::collection::vec(addr(), 0..3),
         (any::<bool>(), prop::option::of((0..2u32).prop_map(MeterId)), prop::option::of(vif()), attached),
     )
-        .prop_map(|((id, wire, vrf, mac), addresses, (policy, meter, mirror, attached))| Vif {
+        .prop_map(|((id, way, vrf, mac), addresses, (policy, meter, mirror, attached))| Vif {
             id,
             name: format!("v{id}").into(),
-            kind: if wire { VifKind::Wire } else { VifKind::Tap },
-            vrf: vrf.filter(|_| !wire),
+            kind: way.unwrap_or(VifKind::Tap),
+            vrf: vrf.filter(|_| way.is_none()),
             mac,
             addresses,
             allowed: vec![],
@@ -91,7 +105,7 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             mirror,
             roles: Default::default(),
             rdma: None,
-            wire: wire
+            wire: (way == Some(VifKind::Wire))
                 .then(|| WireAttributes { networks: attached.into_iter().collect(), ..Default::default() }),
         })
 }
@@ -278,6 +292,12 @@ fn questions() -> Vec<Question> {
     (0..NEXTHOPS).for_each(|id| ask!(|t| t.nexthop(NexthopId(id))));
     (16..19).for_each(|label| ask!(|t| t.mpls(label)));
     (0..3).for_each(|vni| ask!(|t| t.vxlan(vni)));
+    for (kind, remote) in [TunnelKind::Vxlan, TunnelKind::Geneve]
+        .into_iter()
+        .flat_map(|kind| addresses().into_iter().map(move |addr| (kind, addr)))
+    {
+        ask!(|t| t.tunnel_port(kind, remote, 1));
+    }
     for addr in addresses() {
         ask!(|t| t.is_remote(addr));
         (0..VIFS).for_each(|vif| ask!(|t| t.neighbour(NeighbourScope::Wire(VifId(vif)), addr)));

@@ -63,11 +63,12 @@ pub mod object {
 pub struct Wire {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// af-packet, af-xdp, tap or vhost.
+    /// af-packet, af-xdp, tap or vhost; vxlan or geneve: a tunnel, as a port of an Open vSwitch.
     #[prost(string, tag = "2")]
     pub driver: ::prost::alloc::string::String,
-    #[prost(string, tag = "3")]
-    pub device: ::prost::alloc::string::String,
+    /// Network device or socket (vhost). A tunnel has none.
+    #[prost(string, optional, tag = "3")]
+    pub device: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "4")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "5")]
@@ -77,6 +78,11 @@ pub struct Wire {
     /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch).
     #[prost(string, optional, tag = "7")]
     pub mode: ::core::option::Option<::prost::alloc::string::String>,
+    /// Of a tunnel: the other host, and the network identifier.
+    #[prost(string, optional, tag = "8")]
+    pub remote: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "9")]
+    pub vni: ::core::option::Option<u32>,
 }
 /// A tenant network.
 #[allow(clippy::all)]

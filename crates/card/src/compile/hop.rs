@@ -52,6 +52,7 @@ impl<T: Lookup> Compiler<'_, T> {
 
     /// Through a tunnel whose next hop in the underlay is known.
     fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
+        let encapsulation = encapsulation(tunnel.kind)?;
         let network = self.tables.network(vrf)?;
         let path = underlay_path(self.tables, tunnel.remote)?;
         let at = self.attached(path.wire.id)?;
@@ -63,7 +64,7 @@ impl<T: Lookup> Compiler<'_, T> {
         let mtu = path.wire.mtu.min(learned).saturating_sub(overhead).min(network.mtu);
         (tunnel.id >> id_bits == 0 && mtu >= LEAST_MTU).then(|| registers::Nexthop {
             kind: NexthopKind::Tunnel as u8,
-            tunnel: encapsulation(tunnel.kind) as u8,
+            tunnel: encapsulation as u8,
             outer_v6: tunnel.remote.is_ipv6(),
             port: at.port,
             egress: at.egress,
@@ -80,11 +81,13 @@ impl<T: Lookup> Compiler<'_, T> {
     }
 }
 
-const fn encapsulation(kind: TunnelKind) -> registers::Tunnel {
+/// As the card knows it; it does not know Geneve.
+const fn encapsulation(kind: TunnelKind) -> Option<registers::Tunnel> {
     match kind {
-        TunnelKind::MplsUdp => registers::Tunnel::MplsUdp,
-        TunnelKind::MplsGre => registers::Tunnel::MplsGre,
-        TunnelKind::Vxlan => registers::Tunnel::Vxlan,
+        TunnelKind::MplsUdp => Some(registers::Tunnel::MplsUdp),
+        TunnelKind::MplsGre => Some(registers::Tunnel::MplsGre),
+        TunnelKind::Vxlan => Some(registers::Tunnel::Vxlan),
+        TunnelKind::Geneve => None,
     }
 }
 
@@ -97,7 +100,7 @@ pub fn outer_checksum(kind: TunnelKind, id: u32, src: IpAddr, dst: IpAddr) -> u1
     const VXLAN_FLAGS: u32 = 0x0800_0000;
     let mut sum = checksum::pseudo_header(src, dst, proto::UDP, 0);
     match kind {
-        TunnelKind::MplsGre => return 0,
+        TunnelKind::MplsGre | TunnelKind::Geneve => return 0,
         _ if dst.is_ipv4() => return 0,
         TunnelKind::MplsUdp => {
             sum.add_u16(proto::PORT_MPLS);

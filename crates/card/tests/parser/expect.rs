@@ -219,6 +219,6 @@ fn punt(error: ParseError) -> Punt {
         ParseError::Fragment => Punt::Fragment,
         ParseError::L4Malformed => Punt::L4Malformed,
         ParseError::HeaderTooLong => Punt::HeaderTooLong,
-        ParseError::TunnelMalformed => Punt::TunnelMalformed,
+        ParseError::TunnelMalformed | ParseError::TunnelRefused => Punt::TunnelMalformed,
     }
 }

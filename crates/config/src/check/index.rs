@@ -115,6 +115,11 @@ impl Index {
         &self.wires
     }
 
+    /// The wires that are no tunnels.
+    pub fn underlay(&self) -> impl Iterator<Item = &Wire> {
+        self.wires.iter().filter(|wire| wire.tunnel().is_none())
+    }
+
     /// The wire of that name.
     #[must_use]
     pub fn wire(&self, name: &str) -> Option<&Wire> {
@@ -138,7 +143,7 @@ impl Index {
     }
 
     fn tunnelled_mtu(&self) -> u16 {
-        let underlay = self.wires.iter().map(|wire| wire.mtu).min().unwrap_or(1500);
+        let underlay = self.underlay().map(|wire| wire.mtu).min().unwrap_or(1500);
         let v6 = self.tunnel_sources.iter().any(IpAddr::is_ipv6);
         // The longest encapsulation's.
         let overhead = TunnelKind::Vxlan.overhead(v6) + proto::ETHERNET_LEN;

@@ -9,6 +9,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use packet::Mac;
+use std::net::IpAddr;
 
 /// The MAC of all gateways.
 const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
@@ -18,7 +19,7 @@ pub(super) fn check(index: &Index, unread: &[String], items: &[Item], problems: 
     for item in items {
         let mut checker = Checker { index, unread, items, item, problems };
         match &item.object {
-            Object::Wire(wire) => checker.executor(wire.mode),
+            Object::Wire(wire) => checker.wire_object(wire),
             Object::Network(network) => checker.network_object(network),
             Object::Guest(guest) => checker.guest_object(guest),
             Object::Nexthop(nexthop) => nexthop.to.iter().for_each(|to| checker.target(None, to)),
@@ -113,6 +114,22 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
+    fn wire_object(&mut self, wire: &Wire) {
+        self.executor(wire.mode);
+        let Some(tunnel) = wire.tunnel() else { return };
+        self.tunnel("remote", tunnel.remote);
+        let Some(most) = self.index.underlay().map(|wire| wire.mtu).max() else { return };
+        let overhead = tunnel.overhead();
+        if usize::from(wire.mtu) + overhead > most.into() {
+            let message = format!(
+                "packets of {} bytes and {overhead} of the tunnel's headers are more than any other wire takes; use mtu = {}",
+                wire.mtu,
+                usize::from(most).saturating_sub(overhead)
+            );
+            self.problem("mtu", message);
+        }
+    }
+
     fn network_object(&mut self, network: &Network) {
         let mtu = self.index.network_mtu(&network.name);
         if mtu < MIN_IPV6_MTU
@@ -201,7 +218,7 @@ impl<'a> Checker<'a, '_> {
     /// The guest, or the tunnel, that gets copies.
     fn mirror(&mut self, key: &str, name: &str) {
         match Tunnel::of_mirror(name) {
-            Some(Ok(tunnel)) => return self.tunnel(key, &tunnel),
+            Some(Ok(tunnel)) => return self.tunnel(key, tunnel.remote),
             Some(Err(message)) => return self.problem(key, message),
             None => {}
         }
@@ -245,7 +262,7 @@ impl<'a> Checker<'a, '_> {
                 }
             }
             Target::Via(addr) => self.via(network, *addr),
-            Target::Tunnel(tunnel) => self.tunnel("to", tunnel),
+            Target::Tunnel(tunnel) => self.tunnel("to", tunnel.remote),
         }
     }
 
@@ -271,8 +288,7 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    fn tunnel(&mut self, key: &str, tunnel: &Tunnel) {
-        let remote = tunnel.remote;
+    fn tunnel(&mut self, key: &str, remote: IpAddr) {
         let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
         let Some(source) = self.index.tunnel_sources().iter().find(|a| a.is_ipv4() == remote.is_ipv4())
         else {

@@ -1,7 +1,7 @@
 //! Checks values that no two objects may share.
 
 use super::problem;
-use crate::{Driver, Item, Object, Problem};
+use crate::{Driver, Item, Object, Problem, WireTunnel};
 use std::collections::HashMap;
 
 /// What is claimed: in words, and the key it is claimed by.
@@ -29,8 +29,19 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Guests may share the MACs that are learned, but not those that are one guest's.
+/// Guests may share the MACs that are learned, but not those that are one guest's. Tunnels may share a VXLAN network
+/// identifier, but not with a network, which has it whatever the remote.
 fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Problem>) {
+    if let Object::Wire(wire) = &item.object
+        && wire.driver == Driver::Vxlan
+        && let Some(owner) = wire.vni.and_then(|vni| claimed.get(&format!("vni {vni}")))
+    {
+        let message = format!(
+            "packets with this vni, from whatever host, are those of {}; take another",
+            owner.object.key()
+        );
+        problem(problems, item, "vni", message);
+    }
     let Object::Guest(guest) = &item.object else { return };
     for network in guest.vlans.iter().map(|vlan| &vlan.network).chain([&guest.network]) {
         for what in guest.macs.iter().map(|mac| mac_of(*mac, network)) {
@@ -51,7 +62,12 @@ fn claims(object: &Object) -> Vec<Claim> {
     match object {
         Object::Wire(wire) => {
             claim(format!("interface name \"{}\"", wire.name), "name");
-            claim(device(wire.driver == Driver::Vhost, &wire.device), "device");
+            match wire.tunnel() {
+                Some(WireTunnel { remote, vni, .. }) => {
+                    claim(format!("{} tunnel to {remote} with vni {vni}", wire.driver), "vni");
+                }
+                None => claim(device(wire.driver == Driver::Vhost, &wire.device), "device"),
+            }
             wire.addresses
                 .iter()
                 .for_each(|net| claim(format!("underlay address {}", net.addr()), "addresses"));

@@ -1,10 +1,11 @@
 //! `[[wire]]`: a way out of the host.
 
 use super::mode::{self, Mode};
-use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, read_name};
+use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, check_vni, read_name};
 use crate::reader::Reader;
-use crate::value::names;
+use crate::value::{display_some, names};
 use ipnet::IpNet;
+use packet::{TunnelKind, proto};
 use serde::Serialize;
 use std::net::IpAddr;
 
@@ -21,9 +22,52 @@ pub enum Driver {
     Vhost,
     /// A DPDK device.
     Dpdk,
+    /// No device: a VXLAN tunnel over the other wires.
+    Vxlan,
+    /// The same by Geneve.
+    Geneve,
 }
 
-names!(Driver { AfPacket = "af-packet", AfXdp = "af-xdp", Tap = "tap", Vhost = "vhost", Dpdk = "dpdk" });
+names!(Driver {
+    AfPacket = "af-packet",
+    AfXdp = "af-xdp",
+    Tap = "tap",
+    Vhost = "vhost",
+    Dpdk = "dpdk",
+    Vxlan = "vxlan",
+    Geneve = "geneve",
+});
+
+impl Driver {
+    /// The encapsulation, if it is a tunnel.
+    #[must_use]
+    pub const fn encapsulation(self) -> Option<TunnelKind> {
+        match self {
+            Self::Vxlan => Some(TunnelKind::Vxlan),
+            Self::Geneve => Some(TunnelKind::Geneve),
+            Self::AfPacket | Self::AfXdp | Self::Tap | Self::Vhost | Self::Dpdk => None,
+        }
+    }
+}
+
+/// A tunnel that is a wire of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireTunnel {
+    /// Encapsulation.
+    pub kind: TunnelKind,
+    /// The other host.
+    pub remote: IpAddr,
+    /// Network identifier.
+    pub vni: u32,
+}
+
+impl WireTunnel {
+    /// Bytes of headers that it puts before an IP packet.
+    #[must_use]
+    pub const fn overhead(&self) -> usize {
+        self.kind.overhead(self.remote.is_ipv6()) + proto::ETHERNET_LEN
+    }
+}
 
 /// A way out of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,8 +79,15 @@ pub struct Wire {
     pub mode: Mode,
     /// How the device is driven.
     pub driver: Driver,
-    /// Network device, socket path (vhost) or device arguments (dpdk).
+    /// Network device, socket path (vhost) or device arguments (dpdk). A tunnel has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub device: String,
+    /// Of a tunnel: the other host.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "display_some")]
+    pub remote: Option<IpAddr>,
+    /// Of a tunnel: the network identifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
     /// Underlay addresses with their subnets; Viaduct answers ARP, ND and pings for them.
     pub addresses: Vec<IpNet>,
     /// Next hops for remotes off the subnets, at most one per family.
@@ -50,14 +101,27 @@ impl Wire {
         (None, self.name.clone())
     }
 
+    /// The tunnel, if it is one.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<WireTunnel> {
+        Some(WireTunnel { kind: self.driver.encapsulation()?, remote: self.remote?, vni: self.vni? })
+    }
+
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let name = read_name(&mut r, Kind::Wire);
         let mode = r.get("mode").unwrap_or_default();
         let driver = r.require("driver");
-        let device = r.require("device");
+        let tunnels = driver.is_some_and(|driver: Driver| driver.encapsulation().is_some());
+        let device = if tunnels { r.get("device").or(Some(String::new())) } else { r.require("device") };
+        let remote = if tunnels { r.require("remote") } else { r.get("remote") };
+        let vni = if tunnels { r.require("vni") } else { r.get("vni") };
         let addresses: Vec<IpNet> = r.list("addresses");
         let gateway: Vec<IpAddr> = r.one_or_many("gateway");
-        let mtu = r.get("mtu").unwrap_or(1500);
+        let overhead = driver.zip(remote).and_then(|(driver, remote): (Driver, IpAddr)| {
+            let kind = driver.encapsulation()?;
+            Some(WireTunnel { kind, remote, vni: 0 }.overhead() as u16)
+        });
+        let mtu = r.get("mtu").unwrap_or(1500 - overhead.unwrap_or(0));
         check_mtu(&r, mtu);
         if mtu < MIN_IPV6_MTU
             && let Some(net) = addresses.iter().find(|net| net.addr().is_ipv6())
@@ -70,7 +134,19 @@ impl Wire {
         if driver == Some(Driver::Dpdk) {
             r.problem(Some("driver"), "driver \"dpdk\" is not built in; use \"af-xdp\" or \"af-packet\"");
         }
-        if device.as_deref() == Some("") {
+        for (key, used) in [("remote", remote.is_some()), ("vni", vni.is_some())] {
+            if used && !tunnels {
+                r.problem(Some(key), format!("`{key}` is for the drivers \"vxlan\" and \"geneve\""));
+            }
+        }
+        vni.iter().for_each(|vni| check_vni(&r, *vni));
+        if tunnels && device.as_deref() != Some("") {
+            r.problem(
+                Some("device"),
+                "a tunnel has no `device`: its packets leave by the wire that leads to `remote`",
+            );
+        }
+        if !tunnels && device.as_deref() == Some("") {
             r.problem(Some("device"), "`device` is empty");
         }
         for addr in &gateway {
@@ -84,8 +160,19 @@ impl Wire {
                 r.problem(Some("gateway"), "`gateway` takes one address per family");
             }
         }
-        let read =
-            || Some(Self { name: name?, mode, driver: driver?, device: device?, addresses, gateway, mtu });
+        let read = || {
+            Some(Self {
+                name: name?,
+                mode,
+                driver: driver?,
+                device: device?,
+                remote,
+                vni,
+                addresses,
+                gateway,
+                mtu,
+            })
+        };
         let wire = read();
         wire.iter().for_each(|wire| mode::check_wire(wire, &r));
         (wire, r.finish())

@@ -32,7 +32,7 @@ struct Entry {
 impl Entry {
     fn of(vif: &Vif) -> Self {
         let identity = match (vif.kind, vif.mac) {
-            (VifKind::Wire, _) => String::new(),
+            (VifKind::Wire | VifKind::Tunnel(_), _) => String::new(),
             (_, Some(mac)) => mac.to_string(),
             (_, None) => vif.addresses.iter().map(|addr| format!("{addr} ")).collect(),
         };

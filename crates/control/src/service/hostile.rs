@@ -15,7 +15,7 @@ use std::path::Path;
 use tokio::runtime::Runtime;
 
 /// Keys and values of objects: what is right somewhere, and what nearly is.
-const LINES: [&str; 65] = [
+const LINES: [&str; 67] = [
     "name = \"vm1\"",
     "name = \"vm2\"",
     "name = \"blue\"",
@@ -77,6 +77,8 @@ const LINES: [&str; 65] = [
     "rdma_limits = { qps = 0, mrs = 4294967295 }",
     "mtu = 67",
     "wire = \"up0\"",
+    "driver = \"vxlan\"\nmode = \"ovs\"\nremote = \"192.0.2.9\"\nvni = 5001",
+    "driver = \"geneve\"\nmode = \"ovs\"\nremote = \"::9\"\nvni = 9",
     "vlan = 4095",
     "priority = 7",
     "protocol = \"256\"",

@@ -61,6 +61,7 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
             VifKind::Rdma => "rdma",
             VifKind::Wire => "wire",
             VifKind::Ovs => "ovs",
+            VifKind::Tunnel(_) => "tunnel",
             VifKind::Mirror(_) => "mirror",
         }
         .to_owned(),

@@ -49,8 +49,8 @@ impl Core {
         for forward in decision.verdict.deliveries() {
             Whole::new(case, original, forward)?;
         }
-        if !decision.verdict.outputs().is_empty() {
-            Whole::unstripped(case, original)?;
+        if let Some(first) = decision.verdict.outputs().first() {
+            Whole::stripped(case, original, first.strip, false)?;
         }
         self.effects(tables, case, original.len())?;
         for &mirror in &decision.effects.mirror_in {
@@ -117,7 +117,7 @@ impl Core {
     fn send_outputs(&mut self, case: &Case, original: &[u8]) {
         for (number, output) in case.decision.verdict.outputs().iter().enumerate() {
             let whole = match number == 0 || self.turn.take(1, original.len()) {
-                true => Whole::unstripped(case, original),
+                true => Whole::stripped(case, original, output.strip, false),
                 false => Err(DropReason::TurnBudget),
             };
             match whole {
@@ -427,11 +427,6 @@ impl<'a> Whole<'a> {
     /// The packet that `forward` forwards.
     fn new(case: &Case, bytes: &'a [u8], forward: &Forward) -> Result<Self, DropReason> {
         Self::stripped(case, bytes, forward.strip, Template::new(forward).keeps_ip)
-    }
-
-    /// The packet as it came.
-    fn unstripped(case: &Case, bytes: &'a [u8]) -> Result<Self, DropReason> {
-        Self::stripped(case, bytes, 0, false)
     }
 
     fn stripped(case: &Case, bytes: &'a [u8], strip: u16, keeps_ip: bool) -> Result<Self, DropReason> {

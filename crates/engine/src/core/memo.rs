@@ -3,10 +3,10 @@
 use super::{Core, hash_bit};
 use crate::actions::{Actions, Policy};
 use crate::cache::{Entry, Owner, Slot};
-use crate::counters::WorkerCells;
+use crate::counters::{WorkerCells, there};
 use crate::key::Key;
 use crate::pinned::Tables;
-use model::{Connection, Decision, FlowChange, FlowState, Seconds};
+use model::{Connection, Crossing, Decision, FlowChange, FlowState, Seconds};
 use packet::proto;
 
 /// Ticks without a packet after which an entry is decided anew. A tick is less than half the shortest timeout of a
@@ -32,6 +32,9 @@ pub(super) fn settle(
         Owner::Nobody => true,
         Owner::Connection(flow, reply) => tables.shared.flows().touch(flow, reply, packets, bytes, now),
         Owner::Ovs(flow) => {
+            let policy = actions.get(entry.action).policy();
+            let grown = policy.map_or(0, |policy| Crossing::came_in(&policy.crossings));
+            let bytes = there(grown, packets, bytes);
             flow.counter.into_iter().for_each(|counter| cells.ovs.add(counter, packets, bytes));
             true
         }

@@ -57,7 +57,12 @@ impl Ingress {
         let vif = snapshot.vif(self.vif);
         let flows = vif.is_some_and(Vif::takes_flows);
         let wire = !flows && vif.is_some_and(|vif| vif.kind == VifKind::Wire);
-        let looks = if flows { Looks::of(&snapshot.ovs_mask(self.vif)) } else { Looks::default() };
+        let looks = match (flows, wire) {
+            (true, _) => Looks::of(&snapshot.ovs_mask(self.vif)),
+            // Packets in tunnels with ports of their own.
+            (false, true) => Looks::of(&snapshot.ovs_tunnel_mask()),
+            (false, false) => Looks::default(),
+        };
         Self { wire, looks, ..self }
     }
 }
@@ -144,7 +149,8 @@ impl Core {
         self.count_received(burst, from.vif, bytes);
         let snapped = cycles::now();
         match (from.wire, from.looks.any()) {
-            (true, _) => self.keys::<true, false>(burst, from),
+            (true, false) => self.keys::<true, false>(burst, from),
+            (true, true) => self.keys::<true, true>(burst, from),
             (false, false) => self.keys::<false, false>(burst, from),
             (false, true) => self.keys::<false, true>(burst, from),
         }

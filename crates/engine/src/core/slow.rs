@@ -5,6 +5,7 @@ use super::memo::is_lasting;
 use super::{Core, Ingress};
 use crate::actions::{Copy, MOST_COPIES, Policy};
 use crate::cache::{Entry, OvsFlow, Owner};
+use crate::counters::there;
 use crate::key::Layout;
 use crate::lanes::{check_offload, mtu_len};
 use crate::notice::{Dropped, note};
@@ -12,7 +13,7 @@ use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, place};
 use crate::template::{Rewrite, Template};
 use mem::{Burst, Offload, RxPacket};
-use model::{DropReason, Forward, Verdict, VifId, VifKind, ovs};
+use model::{Crossing, DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, Deps, FlowRef, Snapshot};
 
@@ -172,7 +173,8 @@ impl Core {
         let template = longest.map_or_else(unchanged, Template::of_output);
         let entropy = outputs.map(ovs::Output::entropy).find(|entropy| *entropy != 0).unwrap_or(0);
         let rewrite = Rewrite { template: &template, fields: None, entropy };
-        self.remember(tables, lane, packet, from, case, rewrite, flow, false);
+        let tunnelled = case.decision.effects.crossings.iter().any(|crossing| !crossing.sent);
+        self.remember(tables, lane, packet, from, case, rewrite, flow, tunnelled);
     }
 
     /// Rewrites a lane as decided, queues it, and memoises the decision; or drops it.
@@ -251,8 +253,9 @@ impl Core {
             tables.shared.flows().fragments().insert(key, transport, now);
         }
         self.cells.tables(&effects.rules, effects.nexthop, 1, len as u64);
+        self.cells.cross(&effects.crossings, 1, len as u64);
         if let Some(counter) = effects.ovs_counter {
-            self.cells.ovs.add(counter, 1, len as u64);
+            self.cells.ovs.add(counter, 1, there(Crossing::came_in(&effects.crossings), 1, len as u64));
         }
         let Some(change) = &effects.flow else { return Ok(None) };
         let flow = tables.shared.flows().apply(change, charged(tables.snapshot, case), now)?;
@@ -293,6 +296,7 @@ impl Core {
             meters: effects.meters.clone(),
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
+            crossings: effects.crossings.clone().into(),
             of_flows: matches!(owner, Owner::Ovs(_)),
             ovs_counter,
             fields: rewrite.fields.map(|fields| fields.clone().into()),

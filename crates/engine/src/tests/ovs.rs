@@ -5,9 +5,9 @@ use super::differential;
 use super::harness::{Host, Output};
 use super::offloads::{ALL, unfinished};
 use mem::{Accepts, Csum, Offload};
-use model::generate::{self, OVS_PORTS, Rng};
+use model::generate::{self, OVS_PORTS, Rng, UNDERLAY};
 use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
-use model::{DropReason, PacketView, Tables, Verdict, VifId, decide, rewrite, text};
+use model::{DropReason, Effects, PacketView, Tables, Verdict, VifId, decide, rewrite, text};
 use packet::Headers;
 use packet::checksum::{L4Check, verify_l4};
 use std::collections::BTreeMap;
@@ -19,19 +19,29 @@ const STEPS: usize = 400;
 
 type Frames = BTreeMap<VifId, Vec<Vec<u8>>>;
 
-/// What leaves by the model, and why the packet is dropped.
-fn expected(tables: &Tables, vif: VifId, frame: &[u8]) -> (Frames, Option<DropReason>) {
+/// Those on the underlay.
+fn learn_neighbours(tables: &mut Tables) {
+    for neighbour in generate::ovs_neighbours() {
+        tables.commit(&Effects { neighbour: Some(neighbour), ..Effects::default() }, 0, 0).unwrap();
+    }
+}
+
+/// What leaves by the model, and why the packet is dropped; `None` if a neighbour is asked for, too.
+fn expected(tables: &Tables, vif: VifId, frame: &[u8]) -> Option<(Frames, Option<DropReason>)> {
     let mut frames = Frames::new();
     let packet = match PacketView::parse(frame, frame.len() as u32, None) {
         Ok(packet) => packet,
-        Err(error) => return (frames, Some(error.into())),
+        Err(error) => return Some((frames, Some(error.into()))),
     };
     let decision = decide(tables, &packet, vif, 0);
+    if matches!(decision.verdict, Verdict::Hold { .. }) || decision.effects.solicit.is_some() {
+        return None;
+    }
     for (port, frame) in rewrite::emit(tables, &decision, &packet) {
         frames.entry(port).or_default().push(frame);
     }
     let dropped = if let Verdict::Drop(reason) = decision.verdict { Some(reason) } else { None };
-    (frames, dropped)
+    Some((frames, dropped))
 }
 
 fn plain(output: Output) -> Frames {
@@ -50,11 +60,15 @@ fn partial(frame: &[u8]) -> Option<(Vec<u8>, Offload)> {
 }
 
 fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool) {
-    let (frames, dropped) = expected(tables, vif, frame);
+    let expected = expected(tables, vif, frame);
     let before = host.drops();
     let sent = if csum { partial(frame) } else { None };
     let sent = sent.unwrap_or_else(|| (frame.to_vec(), Offload::default()));
     let output = plain(host.run(vif, [sent]));
+    let Some((frames, dropped)) = expected else {
+        while host.core.hold.pop().is_some() {}
+        return;
+    };
     let mut drops = host.drops();
     before.iter().for_each(|(reason, n)| *drops.get_mut(reason).unwrap() -= n);
     drops.retain(|_, n| *n > 0);
@@ -63,15 +77,20 @@ fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool)
     assert_eq!(output, frames, "{}", what());
 }
 
-#[test]
-fn engine_is_the_model_at_ports_of_open_vswitch() {
-    let (mut hits, mut copied, mut kinds) = (0, 0, BTreeMap::<&str, usize>::new());
+/// Sends packets while flows and ports change. Returns how many the cache answered, how many of these went to several
+/// ports, and how many packets of each kind there were.
+fn compare(
+    ports_of: fn(&mut Rng) -> Vec<model::Change>,
+    packet_of: fn(&mut Rng) -> generate::Packet,
+) -> (u64, u64, BTreeMap<&'static str, usize>) {
+    let (mut hits, mut copied, mut kinds) = (0, 0, BTreeMap::new());
     for seed in 0..WORLDS {
         let mut rng = Rng::new(seed);
         let mut tables = Tables::new();
-        let ports = generate::ovs_ports(&mut rng);
+        let ports = ports_of(&mut rng);
         tables.apply(&ports).unwrap();
-        let mut host = Host::new(&ports, &[], Accepts::default(), 90);
+        learn_neighbours(&mut tables);
+        let mut host = Host::new(&ports, &generate::ovs_neighbours(), Accepts::default(), 90);
         let (mut next, mut recent) = (0, Vec::new());
         for _ in 0..STEPS {
             if rng.percent(30) {
@@ -81,13 +100,13 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
                 assert!(host.shared.apply_ovs(&changes).settled);
             }
             if rng.percent(1) {
-                let others = generate::ovs_ports(&mut rng);
+                let others = ports_of(&mut rng);
                 let change = rng.one(&others);
                 tables.apply(std::slice::from_ref(&change)).unwrap();
                 host.shared.apply(&[change]).unwrap();
             }
             if recent.len() < 24 || rng.percent(20) {
-                recent.push(generate::ovs_packet(&mut rng));
+                recent.push(packet_of(&mut rng));
             }
             let packet: generate::Packet = rng.one(&recent);
             let before = host.hits();
@@ -97,6 +116,9 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
             let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok();
             let kind = view.map(|view| match decide(&tables, &view, packet.ingress, 0).verdict {
                 Verdict::Outputs(outputs) if outputs.len() > 1 => "several",
+                Verdict::Outputs(outputs) if outputs[0].strip > 0 => "out of a tunnel",
+                Verdict::Outputs(outputs) if outputs[0].port == UNDERLAY => "into a tunnel",
+                Verdict::Forward(f) if f.strip > 0 => "missed, out of a tunnel",
                 Verdict::Outputs(outputs) if outputs[0].wrap.is_some() => "tunnelled",
                 Verdict::Outputs(outputs) if !outputs[0].changes_nothing() => "edited",
                 Verdict::Forward(f) if f.port.0 > 10 => "missed",
@@ -113,10 +135,25 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
         }
         hits += host.hits();
     }
-    for kind in ["tunnelled", "edited", "missed", "forwarded", "several", "dropped"] {
-        assert!(kinds.get(kind).is_some_and(|n| *n > 50), "{kinds:?}");
-    }
+    (hits, copied, kinds)
+}
+
+fn has_all(kinds: &BTreeMap<&str, usize>, wanted: &[&str]) {
+    assert!(wanted.iter().all(|kind| kinds.get(kind).is_some_and(|n| *n > 50)), "{kinds:?}");
+}
+
+#[test]
+fn engine_is_the_model_at_ports_of_open_vswitch() {
+    let (hits, copied, kinds) = compare(generate::ovs_ports, generate::ovs_packet);
+    has_all(&kinds, &["tunnelled", "edited", "missed", "forwarded", "several", "dropped"]);
     assert!(hits > WORLDS * 50 && copied > WORLDS * 5, "too few hits to mean anything: {hits}, {copied}");
+}
+
+#[test]
+fn engine_is_the_model_at_ports_of_tunnels() {
+    let (hits, _, kinds) = compare(generate::tunnelled_ovs_ports, generate::tunnelled_ovs_packet);
+    has_all(&kinds, &["out of a tunnel", "into a tunnel", "missed, out of a tunnel", "several", "dropped"]);
+    assert!(hits > WORLDS * 50, "too few hits to mean anything: {hits}");
 }
 
 /// Ports of which some obey rules, whose packets go by flows and by Open vSwitch, while all of that changes.
@@ -234,6 +271,46 @@ fn packets_and_bytes_are_counted_by_flow() {
     assert_eq!(counted.map(|counters| counters.packets), [100, 100]);
     assert_eq!(counted.map(|counters| counters.bytes), [100 * udp.len() as u64, 100 * tcp.len() as u64]);
     assert_eq!(host.core.cells.ovs.get(7), Default::default());
+}
+
+#[test]
+fn ports_of_tunnels_count_what_is_inside() {
+    const INNER: &str =
+        "eth 02:00:00:00:00:02 > 02:00:00:00:00:01 / ip4 10.0.0.2 > 10.0.0.1 / udp 1 > 2 / payload 300";
+    let (tunnel, guest) = (OVS_PORTS[0], OVS_PORTS[2]);
+    let mut ports = generate::tunnelled_ovs_ports(&mut Rng::new(3));
+    for port in &mut ports {
+        let model::Change::PutVif(vif) = port else { continue };
+        vif.mtu = 1500;
+        let remote = "192.0.2.2".parse().unwrap();
+        let id = if vif.id == tunnel { 77 } else { 78 };
+        if vif.tunnel().is_some() {
+            let of = model::Tunnel { kind: packet::TunnelKind::Geneve, remote, id, mac: None };
+            vif.kind = model::VifKind::Tunnel(of);
+        }
+    }
+    let mut host = Host::new(&ports, &generate::ovs_neighbours(), ALL, 400);
+    let flow = |id, port, to| {
+        let (matching, actions) = (all(), vec![Action::Output(to)]);
+        Change::Add(Arc::new(Flow { id: FlowId(id), counter: id as u32, port, matching, actions }))
+    };
+    host.core.cells.ovs.make_room(1);
+    host.shared.apply_ovs(&[flow(1, tunnel, guest), flow(2, guest, tunnel)]);
+    let inner = text::parse(INNER).unwrap();
+    let outer = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 50000 > 6081 nosum / geneve 77";
+    let whole = text::parse(&format!("{outer} / {INNER}")).unwrap();
+    for _ in 0..100 {
+        let came = plain(host.run(UNDERLAY, [(whole.clone(), Offload::default())]));
+        assert_eq!(came[&guest], std::slice::from_ref(&inner));
+        let went = plain(host.run(guest, [(inner.clone(), Offload::default())]));
+        assert_eq!(went[&UNDERLAY][0][50..], inner);
+    }
+    assert_eq!(host.hits(), 2 * 99, "the cache answers in both directions");
+    host.settle();
+    let wanted = executor::Counters { packets: 100, bytes: 100 * inner.len() as u64 };
+    let counted = host.core.cells.vif_counters(tunnel);
+    assert_eq!((counted.received, counted.sent), (wanted, wanted));
+    assert_eq!([1, 2].map(|counter| host.core.cells.ovs.get(counter)), [wanted, wanted]);
 }
 
 /// Frames of so many flows.

@@ -137,8 +137,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 let path = self.path(tunnel.remote)?;
                 let inner = match (&base.ethernet, tunnel.kind) {
                     (_, TunnelKind::MplsUdp | TunnelKind::MplsGre) => 0,
-                    (Some(_), TunnelKind::Vxlan) => proto::ETHERNET_LEN,
-                    (None, TunnelKind::Vxlan) => proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len(),
+                    (Some(_), TunnelKind::Vxlan | TunnelKind::Geneve) => proto::ETHERNET_LEN,
+                    (None, TunnelKind::Vxlan | TunnelKind::Geneve) => {
+                        proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len()
+                    }
                 };
                 let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
                 let room = usize::from(path.wire.mtu.min(learned)).saturating_sub(tunnel.overhead() + inner);

@@ -12,7 +12,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
             (_, Some(other)) => self.enter_ovs(vif, other),
             (VifKind::Wire, None) => self.wire(vif),
             (VifKind::Vhost | VifKind::Tap | VifKind::Rdma, None) => self.guest(vif),
-            (VifKind::Mirror(_) | VifKind::Ovs, None) => Err(DropReason::NoNetwork.into()),
+            (VifKind::Mirror(_) | VifKind::Tunnel(_) | VifKind::Ovs, None) => {
+                Err(DropReason::NoNetwork.into())
+            }
         }
     }
 

@@ -6,13 +6,16 @@
 //! OVS side ── rules of its port ── the port
 //! ```
 //!
+//! The port may be that of a tunnel ([`VifKind::Tunnel`]): then the packet in the tunnel is what comes in, and what is
+//! sent by it leaves by a wire, in the tunnel.
+//!
 //! A guest with [`Vif::rules`] obeys the rules of a network, with connections, as guests of that network do.
 
 use super::egress::mtu_len;
 use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of};
 use crate::ovs::{Action, Edits, Flow, Key, Output, Wrap};
-use crate::{DropReason, Forward, Lookup, Verdict, Vif, VifId, VifKind, Vrf};
-use packet::{L4, Tag, proto};
+use crate::{Crossing, DropReason, Forward, Lookup, PacketView, Verdict, Vif, VifId, VifKind, Vrf};
+use packet::{Headers, L3, L4, Tag, Tunnel, ecn_decap, ecn_encap, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -20,16 +23,51 @@ impl<'a, T: Lookup> Walk<'a, T> {
     #[cold]
     #[inline(never)]
     pub(super) fn enter_ovs(&mut self, vif: &'a Vif, other: VifId) -> Outcome {
-        if vif.kind == VifKind::Ovs { self.sent_by_ovs(vif, other) } else { self.ovs_port(vif, other) }
+        if vif.kind == VifKind::Ovs {
+            self.sent_by_ovs(vif, other)
+        } else {
+            self.ovs_port(vif, other, Came::default())
+        }
     }
 
     /// What OVS sends by a port leaves by it as it is.
     fn sent_by_ovs(&mut self, side: &'a Vif, port: VifId) -> Outcome {
-        let rules = self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?.rules;
-        if let Some(vrf) = rules {
+        let port = self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?;
+        if let Some(vrf) = port.rules {
             self.obey(side, vrf)?;
         }
-        Ok(Verdict::Forward(Forward::unchanged(port)))
+        if port.tunnel().is_some() {
+            return self.send_all(vec![Output {
+                port: port.id,
+                strip: 0,
+                edits: Edits::default(),
+                wrap: None,
+            }]);
+        }
+        Ok(Verdict::Forward(Forward::unchanged(port.id)))
+    }
+
+    /// A packet in a tunnel with a port of its own, which gets the packet inside, with the congestion mark of the tunnel
+    /// (RFC 6040).
+    pub(super) fn out_of_tunnel(&mut self, port: VifId, tunnel: &Tunnel) -> Outcome {
+        let port = self.tables.vif(port).ok_or(DropReason::NoNetwork)?;
+        let side = port.ovs.ok_or(DropReason::NoNetwork)?;
+        let PacketView { bytes, gso_size, .. } = *self.packet;
+        let mut headers = Headers::ethernet(bytes, tunnel.inner_at, tunnel.inner_end)?;
+        let mut came = Came { strip: headers.at, ecn: None };
+        if let L3::Ip(ip) = &mut headers.l3 {
+            let tos = ecn_decap(ip.tos, tunnel.outer_tos).map_err(|_| DropReason::Ecn)?;
+            came.ecn = (tos != ip.tos).then_some(tos & packet::ecn::ECN_MASK);
+            ip.tos = tos;
+        }
+        self.effects.crossings.push(Crossing { port: port.id, sent: false, grown: -(came.strip as i16) });
+        let inside = PacketView { bytes, len: tunnel.inner_end as u32, gso_size, headers, checked: false };
+        let (tables, ingress, now) = (self.tables, self.ingress, self.now);
+        let effects = std::mem::take(&mut self.effects);
+        let mut walk = Walk { tables, packet: &inside, ingress, now, effects };
+        let outcome = walk.ovs_port(port, side, came);
+        self.effects = walk.effects;
+        outcome
     }
 
     /// Asks the rules of a network whether the packet may pass, and tracks its connection. Nobody is told of what they
@@ -46,7 +84,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// A packet from a port with this OVS side, which takes what no flow matches.
-    fn ovs_port(&mut self, port: &'a Vif, side: VifId) -> Outcome {
+    fn ovs_port(&mut self, port: &'a Vif, side: VifId, came: Came) -> Outcome {
         if let Some(meter) = port.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
         }
@@ -55,22 +93,23 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let flow = Key::of(self.packet).and_then(|key| self.tables.ovs_flow(port.id, &key));
         if let Some(flow) = flow
-            && let Some(outputs) = self.outputs(flow)
+            && let Some(outputs) = self.outputs(flow, came)
             && let Some(outputs) = self.allowed(port, outputs)?
         {
             self.effects.ovs_counter = Some(flow.counter);
             return self.send_all(outputs);
         }
-        Ok(Verdict::Forward(Forward::unchanged(side)))
+        let Came { strip, ecn } = came;
+        Ok(Verdict::Forward(Forward { strip, ecn, ..Forward::unchanged(side) }))
     }
 
     /// What leaves according to a flow; `None` if one of its actions does not fit the packet.
-    fn outputs(&self, flow: &Flow) -> Option<Vec<Output>> {
-        let mut done = Done::new(self);
+    fn outputs(&self, flow: &Flow, came: Came) -> Option<Vec<Output>> {
+        let mut done = Done::new(self, came);
         let mut outputs = Vec::new();
         for action in &flow.actions {
             match action {
-                Action::Output(port) => outputs.push(done.output(*port)),
+                Action::Output(port) => outputs.push(done.output(*port)?),
                 other => done.apply(other)?,
             }
         }
@@ -103,42 +142,91 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Some(outputs))
     }
 
-    /// Sends what fits the ports. What does not is dropped there, as OVS does.
-    fn send_all(&mut self, mut outputs: Vec<Output>) -> Outcome {
+    /// Sends what can leave; the rest is dropped, as OVS does.
+    fn send_all(&mut self, outputs: Vec<Output>) -> Outcome {
         if outputs.is_empty() {
             return Err(DropReason::OvsDrop.into());
         }
-        let (all, mut reason) = (outputs.len(), DropReason::NexthopInvalid);
-        outputs.retain(|output| match self.tables.vif(output.port) {
-            // A port that has become a guest of a network takes no packets past the network's rules.
-            Some(port) if !port.takes_flows() => false,
-            Some(port) if self.fits(output, port) => true,
-            Some(_) => {
-                reason = DropReason::Mtu;
-                false
+        let (all, mut to) = (outputs.len(), Vec::with_capacity(outputs.len()));
+        let (mut missing, mut refused) = (None, DropReason::NexthopInvalid.into());
+        for output in outputs {
+            match self.leave_by(output) {
+                Ok(output) => to.push(output),
+                Err(Stop::Hold { scope, addr }) => missing = missing.or(Some((scope, addr))),
+                Err(Stop::Drop(DropReason::NexthopInvalid)) => {}
+                Err(stop) => refused = stop,
             }
-            None => false,
-        });
+        }
         // A shorter packet may reach more of them.
-        self.effects.once |= outputs.len() < all;
-        if outputs.is_empty() { Err(reason.into()) } else { Ok(Verdict::Outputs(outputs)) }
+        self.effects.once |= to.len() < all;
+        match (to.is_empty(), missing) {
+            (true, Some((scope, addr))) => return Err(Stop::Hold { scope, addr }),
+            (true, None) => return Err(refused),
+            (false, missing) => self.effects.solicit = missing,
+        }
+        Ok(Verdict::Outputs(to))
     }
 
-    /// Whether a port's MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
-    fn fits(&self, output: &Output, port: &Vif) -> bool {
-        let packet = mtu_len(&self.packet.headers, self.packet.len as usize, self.packet.gso_size);
+    /// How an output leaves, if it fits its port.
+    fn leave_by(&mut self, output: Output) -> Result<Output, Stop> {
+        let port = self.tables.vif(output.port).ok_or(DropReason::NexthopInvalid)?;
+        // A port that has become a guest of a network takes no packets past the network's rules.
+        if !port.takes_flows() {
+            return Err(DropReason::NexthopInvalid.into());
+        }
+        self.fit_output(&output, port.mtu)?;
+        match port.tunnel() {
+            Some(tunnel) => self.through_tunnel(output, tunnel),
+            None => Ok(output),
+        }
+    }
+
+    /// Sends what goes to the port of a tunnel: by a wire, in the tunnel.
+    fn through_tunnel(&mut self, mut output: Output, tunnel: &crate::Tunnel) -> Result<Output, Stop> {
+        let path = self.path(tunnel.remote)?;
+        let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
+            Stop::Refuse(_, reason) => reason.into(),
+            stop => stop,
+        })?;
+        let headers = &self.packet.headers;
+        let tos = headers.ip().map_or(0, |ip| output.edits.tos(ip.tos));
+        let tos = tos & !packet::ecn::ECN_MASK | ecn_encap(tos);
+        let encap = path.encap(tunnel, dst_mac, entropy_of(headers), tos);
+        let grown = output.grown() as i16;
+        let port = std::mem::replace(&mut output.port, path.wire.id);
+        output.wrap = Some(Wrap::of(&encap).ok_or(DropReason::NexthopInvalid)?);
+        let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
+        self.fit_output(&output, path.wire.mtu.min(learned))?;
+        self.effects.crossings.push(Crossing { port, sent: true, grown });
+        Ok(output)
+    }
+
+    /// Whether an MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
+    fn fit_output(&self, output: &Output, mtu: u16) -> Result<(), DropReason> {
+        let headers = &self.packet.headers;
+        let packet = mtu_len(headers, self.packet.len as usize, self.packet.gso_size);
         let wrapped = output.wrap.as_ref().map(|wrap| {
             // The outer Ethernet header does not count, but the inner one and its tags do.
-            let inner = usize::from(self.packet.headers.l3_at).saturating_add_signed(output.edits.grown());
+            let inner = usize::from(headers.l3_at - headers.at).saturating_add_signed(output.edits.grown());
             wrap.outer.bytes().len() + inner - proto::ETHERNET_LEN
         });
-        packet + wrapped.unwrap_or(0) <= usize::from(port.mtu)
+        if packet + wrapped.unwrap_or(0) <= usize::from(mtu) { Ok(()) } else { Err(DropReason::Mtu) }
     }
+}
+
+/// What a port has of the tunnel in which a packet came.
+#[derive(Clone, Copy, Default)]
+struct Came {
+    /// Bytes of its headers.
+    strip: u16,
+    /// The packet's new ECN field, if the tunnel changes it.
+    ecn: Option<u8>,
 }
 
 /// What a flow's actions have done to a packet so far.
 struct Done<'a, T> {
     walk: &'a Walk<'a, T>,
+    strip: u16,
     edits: Edits,
     /// Its own tags that are left, the innermost first.
     own: Vec<Tag>,
@@ -147,14 +235,17 @@ struct Done<'a, T> {
 }
 
 impl<'a, T: Lookup> Done<'a, T> {
-    fn new(walk: &'a Walk<'a, T>) -> Self {
+    fn new(walk: &'a Walk<'a, T>, Came { strip, ecn }: Came) -> Self {
         let tags = walk.packet.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
-        Self { walk, edits: Edits::default(), own: tags.iter().rev().copied().collect(), wrap: None }
+        let edits = Edits { ecn, ..Edits::default() };
+        Self { walk, strip, edits, own: tags.iter().rev().copied().collect(), wrap: None }
     }
 
-    /// The packet as it is now, to a port.
-    fn output(&mut self, port: VifId) -> Output {
-        Output { port, edits: self.edits.clone(), wrap: self.wrap.take() }
+    /// The packet as it is now, to a port. `None` for one in a tunnel that is to go into another.
+    fn output(&mut self, port: VifId) -> Option<Output> {
+        let wrap = self.wrap.take();
+        let twice = wrap.is_some() && self.walk.tables.vif(port).is_some_and(|vif| vif.tunnel().is_some());
+        (!twice).then(|| Output { port, strip: self.strip, edits: self.edits.clone(), wrap })
     }
 
     /// Does an action other than an output. `None` if it does not fit the packet.

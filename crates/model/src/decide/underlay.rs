@@ -17,6 +17,11 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |field| u16::from_be_bytes(*field))
 }
 
+/// Whether tunnels have this UDP port.
+const fn is_tunnel_port(port: u16) -> bool {
+    matches!(port, proto::PORT_VXLAN | proto::PORT_GENEVE | proto::PORT_MPLS)
+}
+
 impl<'a, T: Lookup> Walk<'a, T> {
     /// The path to a remote.
     pub(super) fn path(&self, remote: IpAddr) -> Result<UnderlayPath<'a>, DropReason> {
@@ -42,9 +47,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let quoted = headers.quoted(self.packet.bytes, self.packet.len as usize).ok()??;
         let refused = quoted.ip()?;
         let is_tunnel = match quoted.l4 {
-            L4::Udp { src, dst } => {
-                src >= entropy_port(0) && matches!(dst, proto::PORT_VXLAN | proto::PORT_MPLS)
-            }
+            L4::Udp { src, dst } => src >= entropy_port(0) && is_tunnel_port(dst),
             _ => refused.protocol == proto::GRE,
         };
         let path = self.path(refused.dst).ok().filter(|path| path.src == refused.src)?;
@@ -76,7 +79,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn is_underlay_tunnel(&self, frame: &Frame<'_>, nat: Nat) -> bool {
         let Some(ip) = frame.headers.ip() else { return false };
         let tunnel = match frame.headers.l4 {
-            L4::Udp { dst, .. } => matches!(dst, proto::PORT_VXLAN | proto::PORT_MPLS),
+            L4::Udp { dst, .. } => is_tunnel_port(dst),
             _ => ip.protocol == proto::GRE,
         };
         tunnel && (self.is_underlay(nat.dst.unwrap_or(ip.dst)) || self.is_underlay(nat.src.unwrap_or(ip.src)))

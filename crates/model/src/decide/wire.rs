@@ -115,9 +115,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         if let Some(tunnel) = packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
             self.admit_tunnel(&tunnel, ip.src)?;
+            if let Some(port) = self.tables.tunnel_port(tunnel.kind, ip.src, tunnel.id) {
+                return self.out_of_tunnel(port, &tunnel);
+            }
             return match tunnel.kind {
                 TunnelKind::Vxlan => self.vxlan(&tunnel, ip.src),
                 TunnelKind::MplsUdp | TunnelKind::MplsGre => self.mpls(&tunnel, ip.src),
+                TunnelKind::Geneve => Err(DropReason::UnknownVni.into()),
             };
         }
         if let Some(path) = self.too_big(ip) {

@@ -142,6 +142,9 @@ impl DropReason {
             Self::OuterChecksumWrong => {
                 "The other host, or a device on the way, breaks packets: try without its checksum offload."
             }
+            Self::TunnelRefused => {
+                "Have the other host's Open vSwitch set no critical Geneve options (tunnel metadata) for this port."
+            }
             Self::OvsDrop => {
                 "`viaduct ovs flows` shows the flow; `ovs-appctl ofproto/trace` says why OVS made it."
             }

@@ -3,9 +3,9 @@
 use super::words::{Names, action};
 use crate::{
     Action, BridgeEntry, BridgeTarget, Endpoint, FlowKey, FlowState, FragmentKey, NeighbourScope, Nexthop,
-    NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, VifId, VifKind, Vrf, ovs,
+    NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, Tunnel, VifId, VifKind, Vrf, ovs,
 };
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 
 /// One table look-up of an explained packet: its key and its result; `None` is a miss.
@@ -30,6 +30,8 @@ pub enum Step {
     Mpls { label: u32, found: Option<NexthopId> },
     /// What a VXLAN network identifier stands for.
     Vxlan { vni: u32, found: Option<Vrf> },
+    /// The port of a tunnel.
+    Tunnel { kind: TunnelKind, remote: IpAddr, id: u32, found: VifId },
     /// A neighbour's MAC.
     Neighbour { scope: NeighbourScope, addr: IpAddr, found: Option<Mac> },
     /// A neighbour that does not answer.
@@ -54,7 +56,7 @@ pub enum Step {
 
 impl Step {
     /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `ovs`,
-    /// `path`, `remote`, `route`, `rule`, `vif` or `vxlan`.
+    /// `path`, `remote`, `route`, `rule`, `tunnel`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         match self {
@@ -67,6 +69,7 @@ impl Step {
             Self::Remote { .. } => "remote",
             Self::Mpls { .. } => "mpls",
             Self::Vxlan { .. } => "vxlan",
+            Self::Tunnel { .. } => "tunnel",
             Self::Neighbour { .. } | Self::Unreachable { .. } => "neighbour",
             Self::Path { .. } => "path",
             Self::FloatingOf { .. } | Self::InsideOf { .. } => "nat",
@@ -105,6 +108,9 @@ impl Step {
             Self::Remote { addr, .. } => addr.to_string(),
             Self::Mpls { label, .. } => label.to_string(),
             Self::Vxlan { vni, .. } => vni.to_string(),
+            Self::Tunnel { kind, remote, id, .. } => {
+                Tunnel { kind: *kind, remote: *remote, id: *id, mac: None }.to_string()
+            }
             Self::Neighbour { scope, addr, .. } | Self::Unreachable { scope, addr } => match scope {
                 NeighbourScope::Wire(id) => format!("{} {addr}", names.vif(*id)),
                 NeighbourScope::Network(vrf) => format!("{} {addr}", network(vrf)),
@@ -143,9 +149,10 @@ impl Step {
             Self::Bridge { found, .. } => bridged(&(*found)?, names),
             Self::Route { addr, found, .. } => routed(*addr, (*found)?),
             Self::Nexthop { found, .. } => found.as_ref()?.words(names),
-            Self::Remote { found, .. } => found.then(|| "named by a nexthop".to_owned())?,
+            Self::Remote { found, .. } => found.then(|| "named by a nexthop or a wire".to_owned())?,
             Self::Mpls { found, .. } => format!("nexthop {}", (*found)?),
             Self::Vxlan { found, .. } => names.network((*found)?),
+            Self::Tunnel { found, .. } => names.vif(*found),
             Self::Neighbour { found, .. } => (*found)?.to_string(),
             Self::Unreachable { .. } => "does not answer".to_owned(),
             Self::Path { found, .. } => format!("mtu {}", (*found)?),
@@ -196,6 +203,7 @@ const fn word(kind: VifKind) -> &'static str {
         VifKind::Rdma => "rdma",
         VifKind::Wire => "wire",
         VifKind::Mirror(_) => "mirror",
+        VifKind::Tunnel(_) => "tunnel",
         VifKind::Ovs => "ovs",
     }
 }

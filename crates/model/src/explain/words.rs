@@ -23,11 +23,12 @@ const fn tunnel_kind(kind: TunnelKind) -> &'static str {
         TunnelKind::MplsUdp => "mpls-over-udp",
         TunnelKind::MplsGre => "mpls-over-gre",
         TunnelKind::Vxlan => "vxlan",
+        TunnelKind::Geneve => "geneve",
     }
 }
 
 const fn id_name(kind: TunnelKind) -> &'static str {
-    if matches!(kind, TunnelKind::Vxlan) { "vni" } else { "label" }
+    if kind.has_ethernet() { "vni" } else { "label" }
 }
 
 impl Display for Tunnel {

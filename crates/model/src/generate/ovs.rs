@@ -3,15 +3,23 @@
 use super::{Packet, Rng};
 use crate::ovs::{Action, Change, Flow, FlowId, Key, Match, Outer};
 use crate::{
-    Network, PacketView, Rule, RuleAction, RuleId, Tables, TcpPaths, Vif, VifId, VifKind, Vrf, text,
+    NeighbourFound, NeighbourScope, Network, PacketView, Rule, RuleAction, RuleId, Tables, TcpPaths, Tunnel,
+    Vif, VifId, VifKind, Vrf, WireAttributes, text,
 };
 use ipnet::IpNet;
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The ports that [`ovs_ports`] makes. The OVS side of each has a number 10 higher.
 pub const OVS_PORTS: [VifId; 4] = [VifId(1), VifId(2), VifId(3), VifId(4)];
+
+/// The wire of the underlay, which no Open vSwitch programs.
+pub const UNDERLAY: VifId = VifId(30);
+const UNDERLAY_MAC: &str = "02:aa:00:00:00:01";
+
+/// The remotes of tunnels. The last one's next hop is not known.
+const REMOTES: [&str; 3] = ["192.0.2.2", "2001:db8::2", "192.0.2.3"];
 
 /// Ports that an Open vSwitch programs: guests and a wire, some with an MTU that not all packets fit.
 #[must_use]
@@ -28,6 +36,46 @@ pub fn ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     vifs.into_iter().map(crate::Change::PutVif).collect()
 }
 
+/// The same, of which the first two are tunnels, and the wire of the underlay.
+#[must_use]
+pub fn tunnelled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
+    let mut changes = ovs_ports(rng);
+    for change in &mut changes {
+        if let crate::Change::PutVif(vif) = change
+            && OVS_PORTS[..2].contains(&vif.id)
+        {
+            (vif.kind, vif.wire) = (VifKind::Tunnel(tunnel(rng)), None);
+        }
+    }
+    let addresses = ["192.0.2.1/24", "2001:db8::1/64"].map(|net| net.parse().ok());
+    let addresses = addresses.into_iter().flatten().collect();
+    changes.push(crate::Change::PutVif(Vif {
+        mac: UNDERLAY_MAC.parse().ok(),
+        mtu: rng.one(&[1600, 1600, 1600, 180]),
+        wire: Some(WireAttributes { addresses, ..Default::default() }),
+        ..Vif::new(UNDERLAY, "underlay", VifKind::Wire)
+    }));
+    changes
+}
+
+/// The neighbours on the underlay that are known.
+#[must_use]
+pub fn ovs_neighbours() -> Vec<NeighbourFound> {
+    let known = REMOTES[..2].iter().filter_map(|addr| addr.parse().ok());
+    let mac = Mac([2, 0xbb, 0, 0, 0, 2]);
+    known.map(|addr| NeighbourFound { scope: NeighbourScope::Wire(UNDERLAY), addr, mac }).collect()
+}
+
+fn tunnel(rng: &mut Rng) -> Tunnel {
+    let [v4, v6, unknown] = REMOTES;
+    let remote = rng
+        .one(&[v4, v4, v4, v4, v6, v6, v6, unknown])
+        .parse()
+        .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+    let kind = rng.one(&[TunnelKind::Vxlan, TunnelKind::Geneve]);
+    Tunnel { kind, remote, id: if rng.percent(90) { 77 } else { 78 }, mac: None }
+}
+
 /// The same, of which most guests obey the rules of one of two networks.
 #[must_use]
 pub fn ruled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
@@ -35,7 +83,7 @@ pub fn ruled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     for change in &mut changes {
         if let crate::Change::PutVif(vif) = change
             && vif.takes_flows()
-            && vif.kind != VifKind::Wire
+            && matches!(vif.kind, VifKind::Vhost | VifKind::Tap)
         {
             vif.rules = rng.one(&[None, Some(Vrf(1)), Some(Vrf(1)), Some(Vrf(1)), Some(Vrf(2))]);
         }
@@ -90,6 +138,39 @@ const PORTS: [u16; 4] = [53, 80, 1000, 0x8050];
 pub fn ovs_packet(rng: &mut Rng) -> Packet {
     let mut ports = OVS_PORTS.to_vec();
     ports.push(VifId(11));
+    let text = inside(rng);
+    let frame = text::parse(&text).unwrap_or_default();
+    Packet { ingress: rng.one(&ports), frame, gso_size: None }
+}
+
+/// The same, half of them in tunnels.
+#[must_use]
+pub fn tunnelled_ovs_packet(rng: &mut Rng) -> Packet {
+    if rng.percent(50) {
+        return ovs_packet(rng);
+    }
+    let text = format!("{} / {}", outside(rng), inside(rng));
+    Packet { ingress: UNDERLAY, frame: text::parse(&text).unwrap_or_default(), gso_size: None }
+}
+
+/// The headers of a tunnel's packet.
+fn outside(rng: &mut Rng) -> String {
+    let Tunnel { kind, remote, id, .. } = tunnel(rng);
+    let (ip, own) = if remote.is_ipv4() { ("ip4", "192.0.2.1") } else { ("ip6", "2001:db8::1") };
+    let tos = rng.one(&[0, 0, 0, 1, 2, 3, 0xb8]);
+    let sum = if rng.percent(if remote.is_ipv4() { 70 } else { 10 }) { " nosum" } else { "" };
+    let udp = format!("{ip} {remote} > {own} tos {tos} / udp {}", 50_000 + rng.below(9));
+    let inner = match (kind, rng.below(8)) {
+        (TunnelKind::Geneve, 0) => format!("6081{sum} / hex 0200655800004d000102000100000000"),
+        (TunnelKind::Geneve, 1) => format!("6081{sum} / hex 0240655800004d000102800100000000"),
+        (TunnelKind::Geneve, _) => format!("6081{sum} / geneve {id}"),
+        _ => format!("4789{sum} / vxlan {id}"),
+    };
+    format!("eth 02:bb:00:00:00:02 > {UNDERLAY_MAC} / {udp} > {inner}")
+}
+
+/// A frame, in a tunnel or not.
+fn inside(rng: &mut Rng) -> String {
     let (src, dst) = (rng.one(&MACS[..3]), rng.one(&MACS));
     let tags =
         ["", "", "", "", " vlan 5", " vlan 6", " vlan 0xa005", " svlan 5", " vlan 5 vlan 6", " vlan 0"];
@@ -100,9 +181,7 @@ pub fn ovs_packet(rng: &mut Rng) -> Packet {
         2..=4 => layers(rng, "ip6", &V6),
         _ => layers(rng, "ip4", &V4),
     };
-    let text = format!("eth {src} > {dst}{tags} / {rest}");
-    let frame = text::parse(&text).unwrap_or_default();
-    Packet { ingress: rng.one(&ports), frame, gso_size: None }
+    format!("eth {src} > {dst}{tags} / {rest}")
 }
 
 fn layers(rng: &mut Rng, ip: &str, addresses: &[&str]) -> String {
@@ -163,8 +242,8 @@ fn flow(rng: &mut Rng, id: u64, port: VifId) -> Flow {
 
 /// Some fields of a packet, some of them in part.
 fn matching(rng: &mut Rng) -> Match {
-    let near = ovs_packet(rng);
-    let key = PacketView::parse(&near.frame, near.frame.len() as u32, None).ok();
+    let near = text::parse(&inside(rng)).unwrap_or_default();
+    let key = PacketView::parse(&near, near.len() as u32, None).ok();
     let key = key.and_then(|view| Key::of(&view)).unwrap_or_default();
     let mut mask = Key::default();
     let all = rng.percent(10);

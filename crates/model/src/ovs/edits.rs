@@ -22,6 +22,8 @@ pub struct Edits {
     pub ttl: Option<u8>,
     /// New DSCP.
     pub dscp: Option<u8>,
+    /// New ECN field: that of a tunnel's packet when it came out (RFC 6040).
+    pub ecn: Option<u8>,
     /// New source port of TCP or UDP.
     pub port_src: Option<u16>,
     /// New destination port.
@@ -55,8 +57,16 @@ impl Edits {
             || self.ip_dst.is_some()
             || self.ttl.is_some()
             || self.dscp.is_some()
+            || self.ecn.is_some()
             || self.port_src.is_some()
             || self.port_dst.is_some()
+    }
+
+    /// The traffic class of a packet that had this one.
+    #[must_use]
+    pub fn tos(&self, before: u8) -> u8 {
+        let dscp = self.dscp.map_or(before & !packet::ecn::ECN_MASK, |dscp| dscp << 2);
+        dscp | self.ecn.unwrap_or(before & packet::ecn::ECN_MASK)
     }
 
     /// Sets the fields in a frame with these headers, whose tags stay as they are. With `partial`, the L4 checksum
@@ -80,8 +90,8 @@ impl Edits {
         if let Some(ttl) = self.ttl {
             edit::set_ttl(frame, &mut headers, ttl)?;
         }
-        if let Some(dscp) = self.dscp {
-            let tos = headers.ip().ok_or(WriteError::Mismatch)?.tos & packet::ecn::ECN_MASK | dscp << 2;
+        if self.dscp.is_some() || self.ecn.is_some() {
+            let tos = self.tos(headers.ip().ok_or(WriteError::Mismatch)?.tos);
             edit::set_tos(frame, &mut headers, tos)?;
         }
         if let Some(port) = self.port_src {
@@ -114,6 +124,7 @@ impl Edits {
         words.extend(self.ip_dst.map(|addr| format!("set ip_dst {addr}")));
         words.extend(self.ttl.map(|ttl| format!("set ip_ttl {ttl}")));
         words.extend(self.dscp.map(|dscp| format!("set dscp {dscp}")));
+        words.extend(self.ecn.map(|ecn| format!("set ecn {ecn}")));
         words.extend(self.port_src.map(|port| format!("set port_src {port}")));
         words.extend(self.port_dst.map(|port| format!("set port_dst {port}")));
         words.extend((0..self.popped).map(|_| "pop vlan".to_owned()));

@@ -1,7 +1,8 @@
 //! Tunnel headers in front of a packet.
 
-use super::{Edits, Outer};
-use crate::{PacketView, VifId};
+use super::{Edits, MAX_OUTER, Outer};
+use crate::rewrite::write_encap;
+use crate::{Encap, PacketView, VifId};
 use packet::{WriteError, checksum, entropy_port, proto};
 use std::net::IpAddr;
 
@@ -10,6 +11,9 @@ use std::net::IpAddr;
 pub struct Output {
     /// Interface it leaves by.
     pub port: VifId,
+    /// Bytes removed from the front of the frame that came in: the headers of the tunnel of a tunnel's port. The link's
+    /// padding behind the packet inside is removed with them.
+    pub strip: u16,
     /// Fields and tags.
     pub edits: Edits,
     /// Tunnel headers in front after that.
@@ -20,7 +24,7 @@ impl Output {
     /// Whether the packet leaves as it came.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
-        self.wrap.is_none() && self.edits.is_nothing()
+        self.strip == 0 && self.wrap.is_none() && self.edits.is_nothing()
     }
 
     /// Whether the packet that leaves is of another connection than the one that came.
@@ -38,7 +42,11 @@ impl Output {
 
     /// The reference: the frame that leaves. `None` if the changes do not fit this packet.
     pub(crate) fn rewrite(&self, packet: &PacketView<'_>) -> Option<Vec<u8>> {
-        let mut frame = packet.bytes.get(..packet.len as usize)?.to_vec();
+        let end = match self.strip {
+            0 => packet.len as usize,
+            _ => packet::tunnel(packet.bytes, &packet.headers, packet.len as usize).ok()??.inner_end,
+        };
+        let mut frame = packet.bytes.get(usize::from(self.strip)..end)?.to_vec();
         self.edits.apply(&mut frame)?;
         match &self.wrap {
             Some(wrap) => wrap.put_before(&frame),
@@ -49,7 +57,7 @@ impl Output {
     /// By how many bytes a frame grows.
     pub fn grown(&self) -> isize {
         let wrapped = self.wrap.as_ref().map_or(0, |wrap| wrap.outer.bytes().len());
-        self.edits.grown() + wrapped as isize
+        self.edits.grown() + wrapped as isize - self.strip as isize
     }
 }
 
@@ -60,6 +68,15 @@ pub struct Wrap {
     pub outer: Outer,
     /// Flow entropy of the packet inside (as [`crate::Encap::entropy`]).
     pub entropy: u32,
+}
+
+impl Wrap {
+    /// The same tunnel as this encapsulation. `None` if its addresses are of two families.
+    pub(crate) fn of(encap: &Encap) -> Option<Self> {
+        let mut headers = [0; MAX_OUTER];
+        let len = write_encap(&mut headers, encap, 0).ok()?;
+        Some(Self { outer: Outer::new(&headers[..len]).ok()?, entropy: encap.entropy })
+    }
 }
 
 impl Wrap {

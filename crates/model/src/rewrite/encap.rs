@@ -18,7 +18,7 @@ const fn ip_len(encap: &Encap) -> usize {
     if encap.dst.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN }
 }
 
-/// Writes the headers of a tunnel: outer Ethernet, IP, UDP or GRE, MPLS or VXLAN. `payload` is the length in bytes of
+/// Writes the headers of a tunnel: outer Ethernet, IP, UDP or GRE, MPLS, VXLAN or Geneve. `payload` is the length in bytes of
 /// the payload that follows them in `frame`.
 ///
 /// IPv4 gets Don't Fragment and no UDP checksum (RFC 7348, RFC 7510); IPv6 gets a checksum (RFC 8200, 8.1).
@@ -37,11 +37,13 @@ pub fn write_encap(frame: &mut [u8], encap: &Encap, payload: usize) -> Result<us
     at += match encap.kind {
         TunnelKind::MplsUdp => build::udp(&mut frame[at..], sport, proto::PORT_MPLS, udp_len, 0)?,
         TunnelKind::Vxlan => build::udp(&mut frame[at..], sport, proto::PORT_VXLAN, udp_len, 0)?,
+        TunnelKind::Geneve => build::udp(&mut frame[at..], sport, proto::PORT_GENEVE, udp_len, 0)?,
         TunnelKind::MplsGre => build::gre(&mut frame[at..], proto::ETHERTYPE_MPLS)?,
     };
     at += match encap.kind {
         TunnelKind::MplsUdp | TunnelKind::MplsGre => build::mpls(&mut frame[at..], encap.id, 0, true, TTL)?,
         TunnelKind::Vxlan => build::vxlan(&mut frame[at..], encap.id)?,
+        TunnelKind::Geneve => build::geneve(&mut frame[at..], encap.id)?,
     };
     if encap.dst.is_ipv6() && encap.kind != TunnelKind::MplsGre {
         let datagram = frame.get_mut(transport_at..transport_at + total).ok_or(WriteError::TooShort)?;

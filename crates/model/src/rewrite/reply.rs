@@ -2,7 +2,7 @@
 
 use super::{encap_len, write_encap};
 use crate::{PacketView, Reply, ReplyKind};
-use packet::{Arp, Headers, L3, Mac, TunnelKind, WriteError, build, neighbour, proto, reply};
+use packet::{Arp, Headers, L3, Mac, WriteError, build, neighbour, proto, reply};
 
 /// Builds the whole frame of an answer to a packet in `out`. Returns its length, bytes. An echo needs the whole packet
 /// in `packet.bytes`, other answers only its headers; an ICMP error quotes as much as is there.
@@ -40,7 +40,7 @@ fn answered(reply: &Reply, packet: &PacketView<'_>) -> Option<Headers> {
     }
     let len = packet.len as usize;
     let tunnel = packet::tunnel(packet.bytes, outer, len).ok()??;
-    let parse = if tunnel.kind == TunnelKind::Vxlan { Headers::ethernet } else { Headers::network };
+    let parse = if tunnel.kind.has_ethernet() { Headers::ethernet } else { Headers::network };
     let inner = parse(packet.bytes, tunnel.inner_at, tunnel.inner_end).ok()?;
     Some(Headers { eth: None, ..inner })
 }

@@ -125,7 +125,7 @@ fn encode(layers: &[&str], around: Around) -> Bytes {
         "ip4" => ip4(&mut words, inner)?,
         "ip6" => ip6(&mut words, inner)?,
         "udp" | "tcp" | "sctp" | "icmp" | "icmp6" | "ns" | "na" => l4(name, &mut words, inner, around)?,
-        "gre" | "mpls" | "vxlan" => tunnel(name, &mut words, inner)?,
+        "gre" | "mpls" | "vxlan" | "geneve" => tunnel(name, &mut words, inner)?,
         "roce" => super::roce::encode(&mut words, &encode(inner, around)?)?,
         "payload" => followed_by((0..words.count()?).map(|i| i as u8).collect(), inner, around)?,
         "hex" => followed_by(hex(&mut words)?, inner, around)?,
@@ -398,6 +398,10 @@ fn tunnel(name: &str, words: &mut Words<'_>, inner: &[&str]) -> Bytes {
             let class = words.option("tc")?.unwrap_or(0) as u8;
             let bottom = !words.has("more");
             with_header(proto::MPLS_LEN, &inside, |out| build::mpls(out, label, class, bottom, ttl))
+        }
+        "geneve" => {
+            let vni = words.number()?;
+            with_header(proto::VXLAN_LEN, &inside, |out| build::geneve(out, vni))
         }
         _ => {
             let vni = words.number()?;

@@ -215,6 +215,10 @@ fn udp(packet: &[u8], at: usize, layers: &mut Vec<String>) {
             layers.push(format!("vxlan {}", be32(inside, 4) >> 8));
             ethernet(&inside[proto::VXLAN_LEN..], layers);
         }
+        proto::PORT_GENEVE if inside.starts_with(&[0, 0, 0x65, 0x58]) && inside.len() >= proto::VXLAN_LEN => {
+            layers.push(format!("geneve {}", be32(inside, 4) >> 8));
+            ethernet(&inside[proto::VXLAN_LEN..], layers);
+        }
         // With a wrong ICRC, headers can't describe the packet.
         proto::PORT_ROCE if roce::has_right_icrc(packet) => match roce::parse(inside) {
             Ok(datagram) => {

@@ -2,8 +2,8 @@
 
 use super::setup::{Setup, Words, must, value};
 use crate::ovs::{Action, Change, Flow, FlowId, Key, Match, Outer};
-use crate::{Vif, VifId, VifKind, text};
-use packet::Mac;
+use crate::{Tunnel, Vif, VifId, VifKind, text};
+use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -34,6 +34,22 @@ impl Setup {
                 "rate" => vif.meter = Some(self.meter(words)?),
                 other => return Err(format!("'{other}' is not understood")),
             }
+        }
+        self.put_vif(Vif { ovs: Some(id), ..Vif::new(side, &side_name, VifKind::Ovs) });
+        self.put_vif(vif);
+        Ok(())
+    }
+
+    /// `ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]`: the port of a tunnel; its OVS side is `NAME:ovs`.
+    pub(super) fn ovs_tunnel(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let name: String = value(words)?;
+        let side_name = format!("{name}:ovs");
+        let (id, side) = (self.vif_id(&name), self.vif_id(&side_name));
+        let kind = if words.next() == Some("geneve") { TunnelKind::Geneve } else { TunnelKind::Vxlan };
+        let tunnel = Tunnel { kind, remote: value(words)?, id: value(words)?, mac: None };
+        let mut vif = Vif { ovs: Some(side), ..Vif::new(id, &name, VifKind::Tunnel(tunnel)) };
+        if words.next_if_eq(&"mtu").is_some() {
+            vif.mtu = value(words)?;
         }
         self.put_vif(Vif { ovs: Some(id), ..Vif::new(side, &side_name, VifKind::Ovs) });
         self.put_vif(vif);

@@ -37,6 +37,7 @@ use std::str::FromStr;
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
 /// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`)
+/// ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]          (the port of a tunnel; the same)
 /// flow NAME [FIELD]... > ACTION [, ACTION]...
 /// ```
 ///
@@ -102,6 +103,7 @@ impl Setup {
             "learned" => self.learned(&mut words)?,
             "path" => self.path(&mut words)?,
             "ovs" => self.ovs_port(&mut words)?,
+            "ovs-tunnel" => self.ovs_tunnel(&mut words)?,
             "flow" => self.flow(&mut words)?,
             other => return Err(format!("'{other}' is no table")),
         }

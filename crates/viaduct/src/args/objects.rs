@@ -111,12 +111,18 @@ pub struct GuestArgs {
 pub struct WireArgs {
     /// Its name: a new one among guests and wires
     pub name: String,
-    /// af-packet, af-xdp, tap or vhost
+    /// af-packet, af-xdp, tap or vhost; vxlan or geneve: a tunnel, as a port of Open vSwitch
     #[arg(long)]
     pub driver: String,
     /// Network device, or socket (vhost)
     #[arg(long)]
-    pub device: String,
+    pub device: Option<String>,
+    /// Of a tunnel: the other host
+    #[arg(long, value_name = "ADDRESS")]
+    pub remote: Option<String>,
+    /// Of a tunnel: the network identifier
+    #[arg(long)]
+    pub vni: Option<u32>,
     /// An underlay address with prefix length; may be repeated
     #[arg(long = "address", value_name = "ADDRESS/LEN")]
     pub addresses: Vec<String>,

@@ -265,6 +265,8 @@ pub async fn wire(on: &mut Context, action: Option<Action<WireArgs>>) -> Result<
         ("STATE", "state"),
         ("ADDRESSES", "addresses"),
         ("GATEWAY", "gateway"),
+        ("REMOTE", "remote"),
+        ("VNI", "vni"),
         ("MTU", "mtu"),
         ("OWNER", "owner"),
     ];

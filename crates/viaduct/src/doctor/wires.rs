@@ -133,7 +133,7 @@ fn lacking(told: &str) -> Vec<(&'static str, &'static str)> {
 fn mtu_chain(subject: &Subject<'_>) -> Vec<Finding> {
     const CHECK: &str = "mtu";
     let index = subject.index();
-    let least = subject.wires().min_by_key(|wire| wire.mtu);
+    let least = subject.wires().filter(|wire| wire.tunnel().is_none()).min_by_key(|wire| wire.mtu);
     let mut found = Vec::new();
     for network in subject.networks() {
         let mtu = index.network_mtu(&network.name);

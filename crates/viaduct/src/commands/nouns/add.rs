@@ -66,6 +66,8 @@ pub fn wire(args: WireArgs) -> Result<Vec<Object>, Failure> {
         name: args.name,
         driver: args.driver,
         device: args.device,
+        remote: args.remote,
+        vni: args.vni,
         addresses: args.addresses,
         gateway: args.gateway,
         mtu: args.mtu,
