@@ -130,13 +130,21 @@ def test_perftest(pair, run):
     meet(*pair, *perftest(run), timeout=90)
 
 
-def test_rping(pair):
+# Programs that connect by the addresses of their machines; what the server and the client are told.
+CONNECTING = {
+    "rping": ("rping -V -C 10 -s -a {server}", "rping -V -C 10 -c -a {server}"),
+    "rstream": ("rstream -T v -I 3 -C 10 -b {server}", "rstream -T v -I 3 -C 10 -s {server}"),
+}
+
+
+@pytest.mark.parametrize("run", CONNECTING)
+def test_connections(pair, run):
     server, client = pair
-    words = ["rping", "-V", "-C", "10", "-a", server.address]
-    serving = server.start([*words, "-s"])
+    serves, asks = (words.format(server=server.address).split() for words in CONNECTING[run])
+    serving = server.start(serves)
     eventually(lambda: server.answers() or not serving.running(), f"a listener: {serving.describe()}", 30)
-    asking = client.start([*words, "-c"])
-    eventually(lambda: not asking.running() and not serving.running(), "the end of rping", 60)
+    asking = client.start(asks)
+    eventually(lambda: not asking.running() and not serving.running(), f"the end of {run}", 60)
     assert (serving.status, asking.status) == (0, 0), f"{serving.describe()}\n{asking.describe()}"
 
 

@@ -3,8 +3,8 @@
 from ..devices.verbs import installed
 from ..machine import GENERATOR_CPU
 from . import Case, point
-from .netpipe import netpipe_mpi
-from .verbs import LEAST, MOST, VerbsPoint, memory, mpi, of_curve, tcp, verbs_curve
+from .netpipe import RSOCKETS, netpipe_mpi
+from .verbs import LEAST, MOST, VerbsPoint, memory, mpi, of_curve, rsockets, tcp, verbs_curve
 
 ORDER = 12
 
@@ -15,8 +15,9 @@ class VerbsCases(VerbsPoint):
     title = "Between programs on the host"
     about = (
         "Verbs: latency of ib_send_lat, bandwidth of ib_write_bw, which has many writes under way. NetPIPE by sockets "
-        "and by Open MPI: its bandwidth is that of a message that goes back and forth. Windows are mapped by two "
-        "processes as by programs in two virtual machines. memcpy: from one buffer to another."
+        "(over RoCE and shared memory: by rsockets) and by Open MPI: its bandwidth is that of a message that goes back "
+        "and forth. Windows are mapped by two processes as by programs in two virtual machines. memcpy: from one "
+        "buffer to another."
     )
     metric = "gbps"
     # By what is measured, and the device.
@@ -28,6 +29,8 @@ class VerbsCases(VerbsPoint):
         ("MPI", "verbs-own-hosts"): "3 in the form of VM to VM, RDMA between hosts: MPI",
         ("verbs", "verbs-roce"): "4 host to host, verbs",
         ("MPI", "verbs-roce"): "4 host to host, MPI over verbs",
+        ("rsockets", "verbs-roce"): "5 host sockets over RoCE: sockets",
+        ("rsockets", "verbs-shared"): "containers, sockets over shared memory: sockets",
         ("sockets", "tcp-bridge"): "6 host sockets over Ethernet: sockets",
         ("MPI over TCP", "tcp-bridge"): "6 host sockets over Ethernet: MPI",
         ("sockets", "tcp-one-host"): "containers, Ethernet through the switch: sockets",
@@ -41,6 +44,8 @@ class VerbsCases(VerbsPoint):
     def cases(self, quick):
         for by in dict.fromkeys(by for by, _ in self.LABELS):
             devices = [device for other, device in self.LABELS if other == by]
+            if by == "rsockets" and not RSOCKETS:
+                continue
             if not quick or by == "verbs":
                 yield Case({"by": by}, installed(devices), rounds=3)
 
@@ -49,6 +54,7 @@ class VerbsCases(VerbsPoint):
             "verbs": lambda: verbs_curve(device),
             "MPI": lambda: mpi(device, LEAST, MOST, 50),
             "sockets": lambda: tcp(device, LEAST, MOST, 10 if device.name == "tcp-one-host" else 50),
+            "rsockets": lambda: rsockets(device, LEAST, MOST, 50),
             "MPI over TCP": lambda: netpipe_mpi(device.client, device.server, device.address)["curve"],
             "memcpy": lambda: self.copies(session),
         }

@@ -8,7 +8,7 @@ from ..devices.verbs import LAB, urgent
 from ..machine import Noise
 from ..process import Failed
 from . import Case, Point, point
-from .netpipe import netpipe_curve
+from .netpipe import RSOCKETS, netpipe_curve
 from .verbs import LEAST, of_curve
 
 ORDER = 11
@@ -21,7 +21,6 @@ MESSAGES = {"vm-common": 20_000, "vm-own": 4000}
 # Of the curves.
 CURVE = [8 * 4**step for step in range(9)]
 NETPIPE = ["-l", str(CURVE[0]), "-u", str(CURVE[-1]), "-p", "0", "-n", "50"]
-RSOCKETS = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 
 def together(server, client, program, *options, timeout=120):
@@ -222,7 +221,7 @@ class MachinesSizes(MachinesPoint):
     def cases(self, quick):
         for by in dict.fromkeys(by for by, _ in self.LABELS):
             devices = [device for other, device in self.LABELS if other == by]
-            if by == "rsockets" and not Path(RSOCKETS).exists():
+            if by == "rsockets" and not RSOCKETS:
                 continue
             if not quick or by in ("verbs", "sockets"):
                 yield Case({"by": by}, devices[: 1 if quick else None], rounds=3)
@@ -232,7 +231,7 @@ class MachinesSizes(MachinesPoint):
             "verbs": lambda: verbs_curve(device),
             "sockets": lambda: tcp(device, *NETPIPE),
             "loopback": lambda: tcp(device, *NETPIPE, server=device.client),
-            "rsockets": lambda: tcp(device, *NETPIPE, LD_PRELOAD=RSOCKETS),
+            "rsockets": lambda: tcp(device, *NETPIPE, LD_PRELOAD=str(RSOCKETS)),
             "memcpy": lambda: memcpy_curve(session, device),
             "MPI over verbs": lambda: mpi(device, "verbs", *NETPIPE),
             "MPI over TCP": lambda: mpi(device, "TCP", *NETPIPE),

@@ -61,15 +61,20 @@ def containers(device, hosts):
         yield client, server, address
 
 
-def netpipe(client, server, address, sizes=SIZES, prefixes=((), ())):
+# It makes sockets of TCP rsockets, wherever a Debian has it.
+RSOCKETS = next(iter(Path("/usr/lib").glob("*/rsocket/librspreload.so")), None)
+
+
+def netpipe(client, server, address, sizes=SIZES, prefixes=((), ()), wait=None):
     """Latency of the smallest message in microseconds, best bandwidth in Gbit/s, both by size.
 
-    `prefixes`: what comes in front of the client's and the server's program.
+    `prefixes`: what comes in front of the client's and the server's program. `wait()` waits for a listener, by default
+    of TCP.
     """
     listening = server.background([*prefixes[1], "NPtcp", *sizes], "netpipe")
     file = client.namespace.directory / "netpipe.out"
     try:
-        wait_for_port(server, 5002)
+        wait() if wait else wait_for_port(server, 5002)
         client.run([*prefixes[0], "NPtcp", "-h", address, *sizes, "-o", str(file)], timeout=240)
     finally:
         listening.stop()

@@ -10,7 +10,7 @@ from ..devices import verbs
 from ..machine import DEVICE_CPU, GENERATOR_CPU, Noise
 from ..process import Failed, run
 from . import Case, Point, point
-from .netpipe import iperf3, netpipe, netpipe_curve, wait_for_port
+from .netpipe import RSOCKETS, iperf3, netpipe, netpipe_curve, wait_for_port
 
 ORDER = 10
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
@@ -134,6 +134,19 @@ def ucx(device):
 def tcp(device, least, most, repeats, cores=2):
     sizes = ["-l", str(least), "-u", str(most), "-n", str(repeats), "-p", "0"]
     return netpipe(device.client, device.server, device.address, sizes, pinned(cores))["curve"]
+
+
+def rsockets(device, least, most, repeats):
+    """NetPIPE's curve by sockets that are RDMA, for which it needs no change."""
+    from lab import eventually
+    from lab.perftest import with_device
+
+    sizes = ["-l", str(least), "-u", str(most), "-n", str(repeats), "-p", "0"]
+    sides, preload = (device.client, device.server), f"LD_PRELOAD={RSOCKETS}"
+    prefixes = [with_device(side, [preload, *cpu]) for side, cpu in zip(sides, pinned())]
+    listens = lambda: "listen" in device.server.host.call("rdma", "cm").stdout.split()  # noqa: E731
+    wait = lambda: eventually(listens, "a listener")  # noqa: E731
+    return netpipe(*sides, device.address, sizes, prefixes, wait)["curve"]
 
 
 @point

@@ -1,7 +1,7 @@
 //! Memory that is registered: whole pages of their own.
 
 use crate::error::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,13 +18,19 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Maps as many bytes, which are zero.
+    /// Maps as many bytes, and more to whole pages; they are zero. Pages around them keep them away from others: memory
+    /// of threads does not move to a virtual machine's window.
     pub fn new(len: usize) -> Result<Self, Errno> {
-        let (read_write, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let page = rustix::param::page_size();
+        let len = len.next_multiple_of(page);
+        let (nothing, flags) = (ProtFlags::empty(), MapFlags::PRIVATE);
         // SAFETY: the kernel chooses where.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, read_write, flags) }?;
-        let at = NonNull::new(at.cast()).ok_or(Errno(libc::ENOMEM))?;
-        Ok(Self { at, len })
+        let around = unsafe { mmap_anonymous(ptr::null_mut(), len + 2 * page, nothing, flags) }?;
+        let at = around.wrapping_byte_add(page).cast();
+        let this = Self { at: NonNull::new(at).ok_or(Errno(libc::ENOMEM))?, len };
+        // SAFETY: these pages were just mapped.
+        unsafe { mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+        Ok(this)
     }
 
     /// The address of a byte.
@@ -68,7 +74,9 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        let page = rustix::param::page_size();
+        let around = self.at.as_ptr().wrapping_sub(page);
         // SAFETY: it was mapped so, and its users are gone.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+        let _ = unsafe { munmap(around.cast(), self.len + 2 * page) };
     }
 }

@@ -47,7 +47,7 @@ struct Region {
 
 impl Region {
     fn new(pd: *mut Pd, len: usize) -> Result<Self, Errno> {
-        let area = Area::new(len.next_multiple_of(4096))?;
+        let area = Area::new(len)?;
         // SAFETY: the domain is the device's, and the memory is there until the region is gone.
         let region = made(unsafe { verbs::ibv_reg_mr(pd, area.address(0).cast(), area.len(), WRITABLE) })?;
         Ok(Self { area, region })

@@ -19,8 +19,12 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errn
     let begun = Instant::now();
     loop {
         let found = look(fds, &sockets, false)?;
-        if found > 0 || timeout == Some(Duration::ZERO) {
+        if found > 0 {
             return Ok(found);
+        }
+        if timeout == Some(Duration::ZERO) {
+            sockets.iter().flatten().for_each(|socket| socket.hear());
+            return look(fds, &sockets, false);
         }
         if begun.elapsed() < SPIN {
             std::hint::spin_loop();

@@ -298,6 +298,11 @@ impl Socket {
     /// A thread has slept.
     pub fn unwatch(&self, waker: &Arc<Waker>) {
         self.watchers.remove(waker);
+        self.hear();
+    }
+
+    /// Hears what nobody polls for: that the peer is gone.
+    pub fn hear(&self) {
         if let Some(stream) = self.stream.get() {
             stream.slept();
         }
