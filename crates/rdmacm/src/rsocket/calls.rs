@@ -48,6 +48,7 @@ fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     if !is_ip || !is_stream {
         return Err(Errno(libc::EOPNOTSUPP));
     }
+    table::sweep();
     let socket = Socket::new(domain)?;
     end_with_program();
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
@@ -103,6 +104,7 @@ pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, addrlen: *mut socklen_t) -> c_int {
+    table::sweep();
     let accepted = table::get(socket).and_then(|socket| socket.accept());
     number(accepted.map(|accepted| {
         if !addr.is_null() {

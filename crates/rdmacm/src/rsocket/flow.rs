@@ -171,12 +171,6 @@ impl Flow {
         may
     }
 
-    /// Whether a control message can be sent.
-    #[must_use]
-    pub const fn can_control(&self) -> bool {
-        self.controls > 0
-    }
-
     /// The peer has announced a buffer, in its place in our table.
     ///
     /// # Errors

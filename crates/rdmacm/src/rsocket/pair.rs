@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 use verbs_abi::{IBV_SEND_INLINE, IBV_WC_SUCCESS, IBV_WR_RDMA_WRITE_WITH_IMM};
 
-/// `IBV_ACCESS_LOCAL_WRITE`, `IBV_ACCESS_REMOTE_WRITE`.
+/// `IBV_ACCESS_LOCAL_WRITE`, `IBV_ACCESS_REMOTE_WRITE`: for what the peer writes to.
 const WRITABLE: c_int = 1 | 2;
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
@@ -46,10 +46,10 @@ struct Region {
 }
 
 impl Region {
-    fn new(pd: *mut Pd, len: usize) -> Result<Self, Errno> {
+    fn new(pd: *mut Pd, len: usize, access: c_int) -> Result<Self, Errno> {
         let area = Area::new(len)?;
         // SAFETY: the domain is the device's, and the memory is there until the region is gone.
-        let region = made(unsafe { verbs::ibv_reg_mr(pd, area.address(0).cast(), area.len(), WRITABLE) })?;
+        let region = made(unsafe { verbs::ibv_reg_mr(pd, area.address(0).cast(), area.len(), access) })?;
         Ok(Self { area, region })
     }
 
@@ -128,8 +128,8 @@ impl Pair {
     pub fn new(identifier: Arc<Identifier>, sizes: Sizes, inline: u32) -> Result<Self, Errno> {
         let id = identifier.id();
         let pd = id.visible(|public| public.pd);
-        let sends = Region::new(pd, sizes.send as usize)?;
-        let receives = Region::new(pd, sizes.receive as usize + TABLE as usize * BUFFER)?;
+        let sends = Region::new(pd, sizes.send as usize, 0)?;
+        let receives = Region::new(pd, sizes.receive as usize + TABLE as usize * BUFFER, WRITABLE)?;
         let completions = Completions::new(id, u32::from(sizes.sends) + u32::from(sizes.receives))?;
         let cap = QpCap {
             max_send_wr: sizes.sends.into(),

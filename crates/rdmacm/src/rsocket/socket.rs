@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long `rclose` waits until the peer has everything, unless `SO_LINGER` says how long.
+/// How long `rclose` of a blocking socket waits until the peer has everything, unless `SO_LINGER` says how long.
 const CLOSING: Duration = Duration::from_millis(100);
 
 /// What a socket is.
@@ -127,26 +127,34 @@ impl Socket {
             return Err(Errno(libc::EINVAL));
         }
         loop {
-            match self.identifier.request()? {
-                Some(Asked { request, said: Some(hello) }) => return self.admit(request, hello),
-                // Who speaks another language is refused.
-                Some(refused) => drop(refused),
-                None if self.is_nonblocking() => return Err(Errno(libc::EAGAIN)),
-                None => self.sleep()?,
+            let asked = self.identifier.request()?;
+            let is_none = asked.is_none();
+            // Who speaks another language is refused.
+            if let Some(Asked { request, said: Some(hello) }) = asked
+                && let Some(accepted) = self.admit(request, hello)?
+            {
+                return Ok(accepted);
+            }
+            if self.is_nonblocking() {
+                return Err(Errno(libc::EAGAIN));
+            }
+            if is_none {
+                self.sleep()?;
             }
         }
     }
 
-    fn admit(&self, identifier: Arc<Identifier>, hello: Hello) -> Result<Self, Errno> {
+    /// Accepts who asked; none: it is gone.
+    fn admit(&self, identifier: Arc<Identifier>, hello: Hello) -> Result<Option<Self>, Errno> {
         let options = self.options(|options| options.inherited());
         let (sizes, inline) = options.sizes();
         let pair = Pair::new(identifier.clone(), sizes, inline)?;
-        if identifier.accept(pair.hello())? == Some(Told::Disconnected) {
-            return Err(Errno(libc::ECONNABORTED));
+        if matches!(identifier.accept(pair.hello()), Err(_) | Ok(Some(Told::Disconnected))) {
+            return Ok(None);
         }
         let socket = Self::of(identifier, self.family, options);
         socket.connected(&mut lock(&socket.phase), pair, hello);
-        Ok(socket)
+        Ok(Some(socket))
     }
 
     fn connected(&self, phase: &mut Phase, pair: Pair, hello: Hello) {
@@ -257,16 +265,17 @@ impl Socket {
         Ok((self.stream.get().ok_or(Errno(libc::ENOTCONN))?, patience))
     }
 
-    /// Ends its reading, writing or both. It waits as a blocking socket does, since it does not wait long.
+    /// Ends its reading, writing or both.
     pub fn shut(&self, reads: bool, writes: bool) -> Result<(), Errno> {
-        self.stream.get().ok_or(Errno(libc::ENOTCONN))?.shut(reads, writes, Patience::Open)
+        self.stream.get().ok_or(Errno(libc::ENOTCONN))?.shut(reads, writes)
     }
 
     /// The program uses it no more. Returns whether the peer has all that was sent.
     pub fn close(&self) -> bool {
         self.watchers.close();
         let linger = self.options(|options| options.linger);
-        self.has_ended(linger.unwrap_or(CLOSING)) || linger.is_some()
+        let usual = if self.is_nonblocking() { Duration::ZERO } else { CLOSING };
+        self.has_ended(linger.unwrap_or(usual)) || linger.is_some()
     }
 
     /// Whether the peer has all that was sent before it was closed, after waiting that long.

@@ -48,6 +48,8 @@ struct State {
     /// This end may still read, and write.
     reads: bool,
     writes: bool,
+    /// What the peer is to be told of that, once there is a place for the message.
+    farewell: Option<Message>,
     /// The peer was told that this end does neither.
     has_left: bool,
     failure: Option<Errno>,
@@ -99,8 +101,10 @@ impl State {
         match what {
             Completed::Received(number) => {
                 if self.hear(pair, number).is_err() {
+                    if self.failure.is_none() {
+                        pair.fail();
+                    }
                     self.fail(Errno(libc::ECONNRESET));
-                    pair.fail();
                 }
             }
             Completed::Sent(message, IBV_WC_SUCCESS) => self.flow.done(message),
@@ -122,6 +126,7 @@ impl Stream {
             is_armed: true,
             reads: true,
             writes: true,
+            farewell: None,
             has_left: false,
             failure: None,
         };
@@ -142,6 +147,15 @@ impl Stream {
         while receives > 0 && done.is_ok() && !state.is_over() {
             done = self.pair.post_receive();
             receives -= 1;
+        }
+        if done.is_ok()
+            && !state.is_over()
+            && let Some(message) = state.farewell
+            && state.flow.control()
+        {
+            state.farewell = None;
+            done = self.pair.send_inline(&[], message, Buffer::default());
+            state.has_left = done.is_ok() && message == Message::Disconnect;
         }
         while done.is_ok()
             && !state.is_over()
@@ -174,9 +188,9 @@ impl Stream {
                 Ok(Some(_)) => continue,
                 Err(error) => error,
             };
-            // What the peer has said before.
+            // What the peer has said before. Of one that sends no more, who writes to it wants to know.
             self.progress(state);
-            if state.flow.peer_sends {
+            if state.flow.peer_sends || state.writes {
                 state.fail(failure);
                 self.watchers.wake();
             }
@@ -350,7 +364,7 @@ impl Stream {
     }
 
     /// Ends this end's reading, writing or both.
-    pub fn shut(&self, reads: bool, writes: bool, patience: Patience) -> Result<(), Errno> {
+    pub fn shut(&self, reads: bool, writes: bool) -> Result<(), Errno> {
         let mut state = lock(&self.state);
         if state.failure.is_some() {
             return Err(Errno(libc::ENOTCONN));
@@ -365,13 +379,9 @@ impl Stream {
             (false, false) if state.reads => return Ok(()),
             _ => Message::Disconnect,
         };
-        if state.has_left || state.is_over() {
-            return Ok(());
-        }
-        state = self.wait(state, patience, |state| state.flow.can_control() || state.is_over())?;
-        if !state.is_over() && state.flow.control() {
-            self.pair.send_inline(&[], message, Buffer::default())?;
-            state.has_left = message == Message::Disconnect;
+        if !state.has_left {
+            state.farewell = Some(message);
+            self.progress(&mut state);
         }
         Ok(())
     }
@@ -379,8 +389,8 @@ impl Stream {
     /// Ends the stream. Waits until the peer has all that was sent, at most until then; returns whether it has.
     pub fn close(&self, until: Instant) -> bool {
         let patience = Patience::Closing(until);
-        let _ = self.shut(true, true, patience);
-        let is_done = |state: &State| state.flow.is_done() || state.is_over();
+        let _ = self.shut(true, true);
+        let is_done = |state: &State| state.farewell.is_none() && state.flow.is_done() || state.is_over();
         self.wait(lock(&self.state), patience, is_done).is_ok()
     }
 

@@ -17,7 +17,6 @@ static SOCKETS: RwLock<BTreeMap<RawFd, Arc<Socket>>> = RwLock::new(BTreeMap::new
 
 /// Puts a socket in; returns its descriptor.
 pub fn add(socket: Socket) -> RawFd {
-    sweep();
     let number = socket.number();
     SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(socket));
     number
@@ -46,7 +45,9 @@ pub fn close(number: RawFd) -> Result<(), Errno> {
 
 /// The program ends: peers are told, as when it closes its sockets, and get a second to take what was sent.
 pub fn end_all() {
-    let sockets: Vec<_> = SOCKETS.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+    let mut sockets: Vec<_> =
+        SOCKETS.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+    sockets.extend(lock(&ENDING).iter().map(|(socket, _)| socket.clone()));
     let told = Instant::now();
     for until in [told, told + Duration::from_secs(1)] {
         let left = || until.saturating_duration_since(Instant::now());

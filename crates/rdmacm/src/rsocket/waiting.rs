@@ -21,13 +21,17 @@ impl Waker {
     /// The thread's own.
     pub fn of_thread() -> Result<Arc<Self>, Errno> {
         thread_local!(static OWN: RefCell<Option<Arc<Waker>>> = const { RefCell::new(None) });
-        OWN.with_borrow_mut(|own| {
-            if let Some(own) = own {
-                return Ok(own.clone());
-            }
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            Ok(own.insert(Arc::new(Self(eventfd(0, flags)?))).clone())
-        })
+        let own = OWN.try_with(|own| match &mut *own.borrow_mut() {
+            Some(own) => Ok(own.clone()),
+            none => Ok(none.insert(Self::new()?).clone()),
+        });
+        // A thread that ends the program has none any more.
+        own.unwrap_or_else(|_| Self::new())
+    }
+
+    fn new() -> Result<Arc<Self>, Errno> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Arc::new(Self(eventfd(0, flags)?)))
     }
 
     fn wake(&self) {

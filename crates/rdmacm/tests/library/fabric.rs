@@ -247,7 +247,7 @@ extern "C" fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+pub extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     assert_eq!(access & !3, 0);
     let mut fabric = FABRIC.lock().unwrap();
     let key = number(&mut fabric);
@@ -258,7 +258,7 @@ extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+pub extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     // SAFETY: it was made above.
     let mr = unsafe { Box::from_raw(mr) };
     FABRIC.lock().unwrap().regions.remove(&mr.rkey).unwrap();

@@ -1,12 +1,14 @@
 //! Programs with sockets by RDMA.
 
 use crate::devices::ADDRESSES;
-use crate::programs::{acknowledge, acknowledged, end, errno, event, queue_pair, resolved, said};
+use crate::fabric::{ibv_dereg_mr, ibv_reg_mr};
+use crate::programs::{acknowledged, end, errno, queue_pair, resolved, said};
 use libc::{AF_INET, SOCK_STREAM, c_int, pollfd, sockaddr};
-use rdmacm::abi::{CmId, IBV_QPT_RC, RDMA_PS_TCP, event as kind};
+use rdmacm::abi::{CmId, Cq, IBV_QPT_RC, Mr, RDMA_PS_TCP, Wc, event as kind};
 use rdmacm::rsocket::wire::{Buffer, Hello, Message};
 use rdmacm::rsocket::*;
 use rdmacm::{address, rdma_connect, rdma_create_event_channel};
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ptr;
 use verbs_abi::{IBV_WR_RDMA_WRITE_WITH_IMM, ibv_send_wr};
@@ -329,23 +331,44 @@ fn options_are_kept() {
     assert_eq!((rfcntl(socket.0, libc::F_GETFL, 0), rfcntl(-1, libc::F_GETFL, 0)), (libc::O_RDWR, -1));
 }
 
-/// A peer that says what it likes: an identifier with a queue pair.
+/// A peer that says what it likes: an identifier with a queue pair, and a table for buffers.
 struct Peer {
     id: *mut CmId,
     channel: *mut rdmacm::abi::EventChannel,
+    table: Box<[u64; 4]>,
+    region: *mut Mr,
 }
 
 impl Peer {
+    /// Connects with this as private data, which gets the place of the table.
     fn connect(to: SocketAddr, private: &[u8]) -> Self {
         let channel = rdma_create_event_channel();
         let id = resolved(channel, RDMA_PS_TCP, to);
         queue_pair(id, IBV_QPT_RC);
-        let mut wanted = said(private);
+        let mut table = Box::new([0; 4]);
+        // SAFETY: the identifier is the test's.
+        let pd = unsafe { (*id).pd };
+        let region = ibv_reg_mr(pd, table.as_mut_ptr().cast(), 32, 3);
+        let mut private = private.to_vec();
+        if let Some(place) = private.get_mut(8..20) {
+            place[..8].copy_from_slice(&(table.as_ptr() as u64).to_be_bytes());
+            // SAFETY: it was just made.
+            place[8..].copy_from_slice(&unsafe { (*region).rkey }.to_be_bytes());
+        }
+        let mut wanted = said(&private);
         // SAFETY: the identifier is the test's, and the private data is there.
         assert_eq!(unsafe { rdma_connect(id, &raw mut wanted) }, 0);
-        let this = Self { id, channel };
+        let this = Self { id, channel, table, region };
         this.receive(4);
         this
+    }
+
+    /// The same, by a hello, until it is accepted.
+    fn accepted(by: &Socket, to: SocketAddr, hello: Hello) -> (Self, Socket) {
+        let peer = Self::connect(to, &hello.to_bytes());
+        let accepted = by.accept().unwrap();
+        acknowledged(peer.channel, kind::ESTABLISHED);
+        (peer, accepted)
     }
 
     /// Posts receives.
@@ -372,12 +395,31 @@ impl Peer {
         unsafe {
             let post = (*(*(*self.id).qp).context).ops.post_send.unwrap();
             assert_eq!(post((*self.id).qp, &raw mut wr, &mut ptr::null_mut()), 0);
+            completions((*self.id).send_cq);
         }
+    }
+
+    /// Immediate data that has arrived since it was asked before.
+    fn heard(&self) -> Vec<u32> {
+        // SAFETY: the completion queue is the identifier's.
+        let found = unsafe { completions((*self.id).recv_cq) };
+        found.iter().map(|wc| u32::from_be(wc.imm_data)).collect()
     }
 
     fn end(self) {
         end(&[self.id], &[self.channel]);
+        ibv_dereg_mr(self.region);
+        drop(self.table);
     }
+}
+
+/// # Safety
+/// The completion queue must be there.
+unsafe fn completions(cq: *mut Cq) -> Vec<Wc> {
+    let mut found = [Wc::default(); 16];
+    // SAFETY: there is room for as many; the caller's promise.
+    let count = unsafe { (*(*cq).context).ops.poll_cq.unwrap()(cq, 16, found.as_mut_ptr()) };
+    found[..count as usize].to_vec()
 }
 
 fn hello(credits: u16) -> Hello {
@@ -413,10 +455,7 @@ fn who_breaks_the_rules_loses_the_connection() {
         &[Message::Shutdown.to_number(), Message::Data(1).to_number()],
     ];
     for numbers in bad {
-        let peer = Peer::connect(to, &hello(10).to_bytes());
-        let accepted = listening.accept().unwrap();
-        let established = event(peer.channel, kind::ESTABLISHED);
-        acknowledge(established);
+        let (peer, accepted) = Peer::accepted(&listening, to, hello(10));
         numbers.iter().for_each(|number| peer.say(*number));
         let ended = accepted.receive(1, 0);
         assert!(ended == Err(libc::ECONNRESET) || numbers.len() == 2 && ended == Ok(vec![]), "{numbers:x?}");
@@ -431,9 +470,7 @@ fn who_breaks_the_rules_loses_the_connection() {
 #[test]
 fn a_peer_without_memory_loses_the_connection() {
     let (listening, to) = Socket::listening();
-    let peer = Peer::connect(to, &hello(10).to_bytes());
-    let accepted = listening.accept().unwrap();
-    acknowledged(peer.channel, kind::ESTABLISHED);
+    let (peer, accepted) = Peer::accepted(&listening, to, hello(10));
     let _ = accepted.send(b"x", 0);
     assert_eq!(accepted.receive(1, 0), Err(libc::ECONNRESET));
     drop(accepted);
@@ -443,9 +480,7 @@ fn a_peer_without_memory_loses_the_connection() {
 #[test]
 fn a_peer_that_is_gone_is_noticed() {
     let (listening, to) = Socket::listening();
-    let peer = Peer::connect(to, &hello(10).to_bytes());
-    let accepted = listening.accept().unwrap();
-    acknowledged(peer.channel, kind::ESTABLISHED);
+    let (peer, accepted) = Peer::accepted(&listening, to, hello(10));
     std::thread::scope(|scope| {
         let receiving = scope.spawn(|| accepted.receive(1, 0));
         let polling = scope.spawn(|| accepted.poll(libc::POLLIN, -1));
@@ -453,4 +488,72 @@ fn a_peer_that_is_gone_is_noticed() {
         assert_eq!(receiving.join().unwrap(), Err(libc::ECONNRESET));
         assert_ne!(polling.join().unwrap() & libc::POLLERR, 0);
     });
+}
+
+/// It sends no more, and has never told of a buffer.
+#[test]
+fn who_writes_to_a_peer_that_is_gone_notices() {
+    let (listening, to) = Socket::listening();
+    let nowhere = Hello { data: Buffer::default(), ..hello(10) };
+    let (peer, accepted) = Peer::accepted(&listening, to, nowhere);
+    peer.say(Message::Shutdown.to_number());
+    assert_eq!(accepted.receive(1, 0).unwrap(), b"");
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| accepted.send(b"x", 0));
+        let polling = scope.spawn(|| accepted.poll(libc::POLLOUT, -1));
+        peer.end();
+        assert_eq!(sending.join().unwrap(), Err(libc::ECONNRESET));
+        assert_ne!(polling.join().unwrap() & libc::POLLERR, 0);
+    });
+}
+
+/// Messages to it are never done. It is told of the end later.
+#[test]
+fn a_shutdown_does_not_wait_for_a_peer_without_receives() {
+    let (listening, to) = Socket::listening();
+    listening.set(0x10000, 1, 16).unwrap();
+    let (peer, accepted) = Peer::accepted(&listening, to, hello(10));
+    // After each 16 messages it would be told of credits, as at first of a buffer, and has 4 receives.
+    for _ in 0..8 {
+        (0..16).for_each(|_| peer.say(Message::Data(1).to_number()));
+        assert_eq!(accepted.receive(16, libc::MSG_WAITALL).unwrap().len(), 16);
+    }
+    assert_eq!(rshutdown(accepted.0, libc::SHUT_WR), 0);
+    let is_told = || peer.heard().contains(&Message::Shutdown.to_number());
+    assert!(!is_told());
+    peer.receive(4);
+    assert!(!is_told());
+    peer.receive(4);
+    assert_eq!(accepted.poll(libc::POLLIN, 0), 0);
+    assert!(is_told());
+    drop(accepted);
+    peer.end();
+}
+
+#[test]
+fn who_is_gone_is_not_accepted() {
+    let (listening, to) = Socket::listening();
+    listening.set_nonblocking();
+    Peer::connect(to, &hello(10).to_bytes()).end();
+    assert_eq!(listening.poll(libc::POLLIN, -1), libc::POLLIN);
+    assert_eq!(listening.accept().err(), Some(libc::EAGAIN));
+}
+
+/// As the thread does that ends the program.
+#[test]
+fn a_thread_waits_at_its_end() {
+    struct Last(Socket);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            assert_eq!(self.0.poll(libc::POLLIN, 1), 0);
+        }
+    }
+    thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
+    let (one, _other) = connected();
+    let ending = std::thread::spawn(|| {
+        // It was there before what the library has of the thread, and ends after it.
+        LAST.set(Some(Last(one)));
+        LAST.with_borrow(|last| assert_eq!(last.as_ref().unwrap().0.poll(libc::POLLIN, 1), 0));
+    });
+    ending.join().unwrap();
 }
