@@ -71,11 +71,21 @@ fn sleep(
     if matches!(found, Ok(0)) {
         let readable = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
         let others = fds.iter().zip(sockets).map(|(one, socket)| other(*one, socket));
-        let descriptors = ours().flat_map(|socket| socket.descriptors());
+        let watched: Vec<_> = ours().map(|socket| (socket, socket.descriptors())).collect();
+        let descriptors = watched.iter().flat_map(|(_, descriptors)| descriptors.iter().copied());
         let waking = descriptors.chain([waker.fd()]).map(|fd| readable(fd.as_raw_fd()));
         let mut all: Vec<pollfd> = others.chain(waking).collect();
         slept = system_poll(&mut all, deadline);
         waker.clear();
+        // Of thousands, few have something to say.
+        let mut waking = &all[fds.len()..];
+        for (socket, descriptors) in &watched {
+            let (its, rest) = waking.split_at(descriptors.len());
+            waking = rest;
+            if its.iter().any(|one| one.revents != 0) {
+                socket.hear();
+            }
+        }
     }
     ours().for_each(|socket| socket.unwatch(&waker));
     found?;

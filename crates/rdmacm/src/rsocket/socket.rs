@@ -307,7 +307,6 @@ impl Socket {
     /// A thread has slept.
     pub fn unwatch(&self, waker: &Arc<Waker>) {
         self.watchers.remove(waker);
-        self.hear();
     }
 
     /// Hears what nobody polls for: that the peer is gone.
