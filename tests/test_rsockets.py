@@ -19,7 +19,6 @@ RSTREAM = {
 }
 
 
-PORT = 7471
 # A server by rsockets: of each connection it says what it got, and the error.
 SERVER = """
 import ctypes, socket, struct
@@ -28,11 +27,21 @@ listening, data = lib.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0), ctypes.cre
 any_address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 7471) + bytes(12)
 assert lib.rbind(listening, any_address, 16) == 0 and lib.rlisten(listening, 5) == 0
 while True:
-    fd, got = lib.raccept(listening, None, None), 1
+    fd, got, all = lib.raccept(listening, None, None), 1, 0
     while got > 0:
         got = lib.rrecv(fd, data, len(data), 0)
-    print("ended", ctypes.get_errno() if got else 0)
+        all += max(got, 0)
+    print("ended", ctypes.get_errno() if got else 0, all)
     assert lib.rclose(fd) == 0
+"""
+# A program that connects there, sends as many bytes, and exits.
+CLIENT = """
+import ctypes, socket, struct
+lib = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+fd, count = lib.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0), int(sys.argv[2])
+server = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 7471) + socket.inet_aton(sys.argv[1]) + bytes(8)
+assert lib.rconnect(fd, server, 16) == 0
+assert lib.rsend(fd, bytes(count), count, 0) == count
 """
 # A peer that says this as private data, with the place of its table, and then that as immediate data.
 HOSTILE = """
@@ -163,6 +172,21 @@ def test_a_killed_peer(ends, who):
             program.stop(signal.SIGKILL)
 
 
+def test_a_program_that_exits(ends):
+    """Its peer gets all that was sent, and an end."""
+    server, client, address = ends
+    serving = server.python(SERVER)
+    try:
+        eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+        sending = client.python(CLIENT, address, "1000000")
+        eventually(lambda: "ended" in serving.text(), "the end of what was sent")
+        assert "ended 0 1000000" in serving.text(), serving.describe()
+        eventually(lambda: not sending.running(), "its end")
+        assert sending.status == 0, sending.describe()
+    finally:
+        serving.stop(signal.SIGKILL)
+
+
 def test_hostile_peers(ends):
     """They lose their connections; the server goes on."""
     server, client, address = ends
@@ -181,7 +205,7 @@ def test_hostile_peers(ends):
         for number in ("20000001", "c0000001", "1fffffff", "00000000", "8000ffff"):
             peer = says(HELLO, number)
             assert peer.status == 0, peer.describe()
-        eventually(lambda: serving.text().count("ended") == 5, serving.describe)
+        eventually(lambda: serving.text().count("ended") == 5, "the ends of five connections")
         assert serving.running() and serving.text().count("ended 104") == 5, serving.describe()
     finally:
         serving.stop(signal.SIGKILL)
