@@ -94,6 +94,9 @@ def _ovs():
         title = f"A rule of OVS into VXLAN, 64 B, {FLOWS[count]}, against OVS: cycles"
         case = {"direction": "out", "flows": count}
         yield Goal(title, "ovs-vxlan", case, "cycles", 0.7, 0.7, ("ovs-vxlan",), device="viaduct-ovs-vxlan")
+        title = f"A rule of OVS out of VXLAN, 64 B, {FLOWS[count]}, against OVS: cycles"
+        case = {"direction": "in", "flows": count}
+        yield Goal(title, "ovs-vxlan-in", case, "cycles", 0.6, 0.6, ("ovs-vxlan",), device="viaduct-ovs-tunnel")
     for length in (1, 4, 7):
         title = f"Chain of {length} under OVS's rules, against OVS: Mpps"
         yield Goal(title, "ovs-chain", {"guests": length}, "mpps", 1.0, 1.0, ("ovs-port",), **port)

@@ -181,10 +181,8 @@ def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
     assert not ovs.offloaded("proto=6")
 
 
-@pytest.mark.parametrize("kind", ["vxlan", "gre", "geneve"])
-def test_tunnels(lab, kind):
-    """Packets go into tunnels by flows, with lengths, checksums and source ports of their own. OVS takes them out. At
-    the other end is the kernel, or an Open vSwitch without Viaduct."""
+def far_end(lab, kind):
+    """The other end of a tunnel with address 9: the kernel, or an Open vSwitch without Viaduct. Returns its namespace."""
     lab.plug("a", mtu=1600)
     lab.segment("a")
     far = f"{address(9)}/24"
@@ -196,7 +194,15 @@ def test_tunnels(lab, kind):
         peer.namespace.ip("link set vx0 up")
     else:
         tunnel = [f"type={kind}", "options:remote_ip=10.8.0.1", "options:key=77"]
-        lab.ovs_peer("peer", "10.8.0.2/24", far, mac(9), *tunnel)
+        peer = lab.ovs_peer("peer", "10.8.0.2/24", far, mac(9), *tunnel)
+    return peer.namespace
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "gre", "geneve"])
+def test_tunnels(lab, kind):
+    """Packets go into tunnels of OVS's by flows, with lengths, checksums and source ports of their own. OVS takes them
+    out."""
+    far_end(lab, kind)
     host = guest_config(1).add("wire", name="up0", mode="ovs", driver="af-packet", device="up0", mtu=1600)
     host = lab.host(host)
     one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
@@ -225,6 +231,35 @@ def test_tunnels(lab, kind):
     assert len(flows) >= 60
     if kind != "gre":
         assert len({ports.split(",")[0] for _, ports, _ in flows}) == 3, "a source port for each flow"
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "geneve"])
+def test_tunnels_that_are_ports(lab, kind):
+    """Viaduct's tables take packets into a tunnel and out of it: flows of OVS carry both directions."""
+    peer = far_end(lab, kind)
+    config = guest_config(1)
+    config.add("wire", name="up0", driver="af-packet", device="up0", addresses=["10.8.0.1/24"], mtu=1600)
+    config.add("wire", name="tun", mode="ovs", driver=kind, remote="10.8.0.2", vni=77, mtu=1500)
+    host = lab.host(config)
+    one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
+    ovs = lab.controller(host)
+    ovs.add_port("o1")
+    ovs.add_port("tun")
+    one.expect_ping(address(9))
+    for way in ("in_port.o1.*actions:tun", "in_port.tun.*actions:o1"):
+        offloaded(ovs, way, "0x0800")
+    pass_by(ovs, one, address(9))
+    receiver = peer.background(["python3", "-c", TRANSFER, "receive"], "receiver")
+    receiver.wait_for("listens")
+    one.run(["python3", "-c", TRANSFER, "send", address(9)])
+    receiver.wait_for("right")
+    # What the daemon counts OVS shows as its own.
+    counted = lambda key: int(ovs.vsctl("get", "Interface", "tun", f"statistics:{key}").stdout)
+    eventually(lambda: counted("rx_packets") >= 50 and counted("tx_bytes") > 3_000_000, "the port's counters")
+    assert ovs.vsctl("get", "Interface", "tun", "link_state").stdout.strip() == "up"
+    vif = next(vif for vif in host.viaduct("vif") if vif["name"] == "tun")
+    assert (vif["kind"], vif["up"]) == ("tunnel", True) and vif["rx_packets"] >= 50
+    assert next(port for port in host.viaduct("ovs", "ports") if port["name"] == "tun")["flows"] >= 1
 
 
 def test_flows_that_are_idle_or_changed_go(lab):

@@ -6,13 +6,16 @@ from pathlib import Path
 
 from .. import machine
 from ..process import Failed
+from ..scenario import REMOTE, UNDERLAY, VNI
 from .base import Counters
-from .ovs import MODES, PHYSICAL_MAC, OvsDpdk
+from .ovs import MODES, PHYSICAL_MAC, TUNNEL_PORT, OvsDpdk
 from .viaduct import Viaduct, _table
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "viaduct-ovs-"
-OFFLOADED = ("port", "normal", "per-flow", "vxlan")
+OFFLOADED = ("port", "normal", "per-flow", "vxlan", "tunnel")
+# By device. "tunnel": its rules are those of "vxlan", but the tunnel is Viaduct's, and a port.
+MODE = {"tunnel": "vxlan"}
 
 
 class Controller(OvsDpdk):
@@ -21,8 +24,9 @@ class Controller(OvsDpdk):
     pmd_cpu = machine.GENERATOR_CPU
     real_time = False
 
-    def __init__(self, name, mode, run_dir):
-        super().__init__(name, mode)
+    def __init__(self, name, kind, run_dir):
+        super().__init__(name, MODE.get(kind, kind))
+        self.kind = kind
         self.run_dir = run_dir
 
     def _settings(self, scenario):
@@ -37,8 +41,18 @@ class Controller(OvsDpdk):
         dpdk = f"--no-huge --legacy-mem -m 512 --no-pci --no-shconf --file-prefix={self.name} -d {driver}"
         return [f'other_config:dpdk-extra="{dpdk}"']
 
+    def _add_ports(self, scenario):
+        if self.kind != "tunnel":
+            return super()._add_ports(scenario)
+        for number in range(scenario.guests + 1):
+            port, options = self._port(number, scenario)
+            request = TUNNEL_PORT if port == "tunnel" else number + 1
+            options.append(f"ofport_request={request}")
+            self._vsctl("add-port", "br0", port, "--", "set", "Interface", port, *options)
+
     def _port(self, number, scenario):
-        port = f"g{number}" if number < scenario.guests else "up"
+        wire = "tunnel" if self.kind == "tunnel" else "up"
+        port = f"g{number}" if number < scenario.guests else wire
         devargs = f"net_viaduct{number},port={port},socket={self.run_dir}/ovs.sock"
         return port, ["type=dpdk", f"options:dpdk-devargs={devargs}"]
 
@@ -62,21 +76,29 @@ class ViaductOvs(Viaduct):
 
     def __init__(self, name, binaries):
         super().__init__(name, binaries)
-        self.mode = name.removeprefix(PREFIX)
-        self.title = f"Viaduct under {MODES[self.mode].title}"
-        self.conditions = f"ports in mode \"ovs\", programmed by OVS-DPDK: {MODES[self.mode].conditions}"
+        self.kind = name.removeprefix(PREFIX)
+        mode = MODES[MODE.get(self.kind, self.kind)]
+        self.title = f"Viaduct under {mode.title}"
+        self.conditions = f"ports in mode \"ovs\", programmed by OVS-DPDK: {mode.conditions}"
+        if self.kind == "tunnel":
+            self.title += ", the tunnel a port of Viaduct's"
         self.controller = None
 
     def host_toml(self, scenario):
         """As OVS's ports, without networks."""
         ports = [_table("guest", name=f"g{n}", mode="ovs", kind="vhost") for n in range(scenario.guests)]
-        if scenario.tunnel:
-            ports.append(_table("wire", name="up", mode="ovs", driver="vhost", device="wire.sock", mtu=1600))
+        wire = {"name": "up", "driver": "vhost", "device": "wire.sock", "mtu": 1600}
+        if self.kind == "tunnel":
+            tunnel = {"driver": "vxlan", "remote": REMOTE, "vni": VNI, "mtu": 1500}
+            ports.append(_table("wire", **wire, addresses=[f"{UNDERLAY}/24"]))
+            ports.append(_table("wire", name="tunnel", mode="ovs", **tunnel))
+        elif scenario.tunnel:
+            ports.append(_table("wire", **wire, mode="ovs"))
         return "\n".join([f'[host]\nname = "bench"\nworkers = [{machine.DEVICE_CPU}]\n', *ports])
 
     def _start(self, scenario):
         super()._start(scenario)
-        self.controller = Controller(f"{self.name}-switch", self.mode, self.directory / "run")
+        self.controller = Controller(f"{self.name}-switch", self.kind, self.directory / "run")
         self.controller.start(scenario)
         self.children += self.controller.children
         if wrong := self.controller._vsctl("--bare", "--columns=error", "list", "Interface").strip():
@@ -94,7 +116,7 @@ class ViaductOvs(Viaduct):
 
     @property
     def wire_mac(self):
-        return PHYSICAL_MAC
+        return super().wire_mac if self.kind == "tunnel" else PHYSICAL_MAC
 
     def flows_to(self, port):
         """How many flows of Viaduct send packets to this guest."""

@@ -154,6 +154,22 @@ class OvsTunnel(Point):
 
 
 @point
+class OvsTunnelIn(Point):
+    name = "ovs-vxlan-in"
+    section = "ovs"
+    title = "Out of VXLAN under Open vSwitch's rules, at 64 bytes"
+    about = "The same the other way. With Viaduct, the tunnel is a port of its own; by itself, OVS has the tunnel's port."
+    metric = "cycles"
+    over = "flows"
+
+    def cases(self, quick):
+        for flows in [1] if quick else [1, 10_000]:
+            scenario = Scenario(guests=1, tunnel="vxlan")
+            traffic = wire.traffic("in", "vxlan", 64, flows)
+            yield Case({"direction": "in", "flows": flows}, ["viaduct-ovs-tunnel", "ovs-vxlan"], scenario, traffic)
+
+
+@point
 class OvsChain(Point):
     name = "ovs-chain"
     section = "ovs"

@@ -142,6 +142,8 @@ class OvsPeer(Ovs):
         for bridge in ("br-phy", "br0"):
             self.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev")
         self.vsctl("set", "bridge", "br0", f"other_config:hwaddr={mac}")
+        # Only the bridge answers for its address.
+        self.namespace.sysctl("net.ipv4.conf.up0.arp_ignore", 1)
         self.vsctl("add-port", "br-phy", "up0")
         self.vsctl("add-port", "br0", "tunnel", "--", "set", "Interface", "tunnel", *tunnel)
         for bridge, own in (("br-phy", underlay), ("br0", address)):
