@@ -104,8 +104,8 @@ def test_they_stay_over_restarts_and_go_with_their_guests(lab):
     host.kill()
     host.start()
     is_as_before()
-    # What its program had, and nobody can tell whether it still uses it.
-    assert windows(host)["a1"]["left_bytes"] == 4096
+    # It is noted in the file which pages programs have; this one nobody got.
+    assert windows(host)["a1"]["left_bytes"] == 0
 
     larger = config(size=96)
     said = host.call("diff", host.write(larger), check=False).stdout

@@ -267,6 +267,21 @@ fn each_mistake_is_named() {
             "window_mb = 0",
             "window_mb 0 is no size of a window; use a multiple of 2 from 16 to 1048576",
         ),
+        (
+            "window_mb = 1024",
+            "window_mb = 1024\nwindow_migrates = true",
+            "guest \"vm1\": `window_migrates` and `rdma_trust` exclude each other",
+        ),
+        (
+            "window_mb = 1024",
+            "window_mb = 65002\nwindow_migrates = true",
+            "a window that migrates has 65000 MB at most",
+        ),
+        (
+            "window_mb = 1024",
+            "window_migrates = true",
+            "`window_migrates` is of a window, which the guest lacks",
+        ),
         ("window_mb = 1024", "window_mb = 1025", "window_mb 1025 is no size of a window"),
         ("window_mb = 1024", "window_mb = 1048578", "window_mb 1048578 is no size of a window"),
         (
@@ -501,6 +516,15 @@ fn the_windows_of_a_trust_have_one_owner_and_the_size_of_the_largest() {
         parse(&text.replacen("owner = \"qemu\"\nwindow_mb = 128", "owner = \"root\"\nwindow_mb = 128", 1));
     let said = said.unwrap_err().to_string();
     assert!(said.contains("give them the `owner` and `socket_mode` of guest \"hpcvm1\""), "{said}");
+}
+
+#[test]
+fn a_guest_whose_window_migrates_may_be_on_standby() {
+    let guest = "[[guest]]\nname = \"hpcvm1\"\nnetwork = \"blue\"\nkind = \"vhost\"\nmac = \"02:00:00:00:01:01\"\n\
+                 addresses = [\"10.1.1.101\"]\nrdma = \"vm1\"\nwindow_mb = 64\nstandby = true\n";
+    let said = parse(&[VALID, guest].concat()).unwrap_err().to_string();
+    assert!(said.contains("only with window_migrates = true, programs in the VM lose theirs"), "{said}");
+    parse(&[VALID, guest, "window_migrates = true\n"].concat()).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]

@@ -393,6 +393,11 @@ impl Compiler<'_> {
         if self.links.away.contains(&guest.name) {
             // In no network: should packets come from it, they are dropped until the tables have followed.
             self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
+            if let Some(name) = verbs_vif(guest) {
+                let device = self.vif_id(&name);
+                let mtu = self.index.guest_mtu(guest);
+                self.out.vifs.insert(device, Vif { mtu, ..Vif::new(device, &name, VifKind::Rdma) });
+            }
             return;
         }
         let ovs = self.ovs_side(guest.mode, id, &guest.name, self.index.guest_mtu(guest));

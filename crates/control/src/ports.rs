@@ -248,8 +248,8 @@ fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
             socket: run_dir.join(text(&guest.socket)),
             role: guest.role,
             owner: guest.owner.clone(),
-            // What is in a window does not travel.
-            migrates: guest.window_mb.is_none(),
+            // What is in a window may not travel, and programs lose their device.
+            migrates: guest.window_mb.is_none() || guest.window_migrates,
             mode: guest
                 .socket_mode
                 .as_ref()

@@ -33,6 +33,8 @@ pub struct WindowSpec {
     pub owner: Option<String>,
     /// Mode of the file.
     pub mode: u32,
+    /// Its virtual machine may migrate: it is used only while that runs, and nobody copies its memory.
+    pub migrates: bool,
 }
 
 impl WindowSpec {
@@ -40,7 +42,8 @@ impl WindowSpec {
     pub(crate) fn own(guest: &Guest, run_dir: &Path) -> Option<Self> {
         let (mb, owner, mode) = (guest.window_mb?, guest.owner.clone(), guest.socket_mode.clone());
         let of = WindowOf::Guest(guest.name.clone());
-        Some(Self::new(of, run_dir, guest.rdma.as_ref()?, &CommonWindow { mb, owner, mode }))
+        let window = Self::new(of, run_dir, guest.rdma.as_ref()?, &CommonWindow { mb, owner, mode });
+        Some(Self { migrates: guest.window_migrates, ..window })
     }
 
     /// The window that a guest has in common with others. Who is watched shares nothing.
@@ -62,6 +65,7 @@ impl WindowSpec {
             bytes: u64::from(*mb) << 20,
             owner: owner.clone(),
             mode: mode.as_ref().map_or(MODE, |mode| u32::from_str_radix(mode, 8).unwrap_or(MODE)),
+            migrates: false,
         }
     }
 
@@ -85,9 +89,9 @@ impl WindowSpec {
         socket.into()
     }
 
-    /// Whether it is the same file.
+    /// Whether it is the same file, for the same use.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        (&self.path, self.bytes) == (&other.path, other.bytes)
+        (&self.path, self.bytes, self.migrates) == (&other.path, other.bytes, other.migrates)
     }
 }
 

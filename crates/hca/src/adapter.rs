@@ -42,6 +42,10 @@ pub(crate) struct Adapter {
     kept: Mutex<Counters>,
     /// The device is being closed.
     closing: AtomicBool,
+    /// Its guest's machine stands still, or its memory is being copied: no program in it uses the device.
+    halted: AtomicBool,
+    /// The machine may migrate, with what is in its window.
+    migrates: AtomicBool,
     /// What its applications have taken of its limits.
     pub budget: Arc<DeviceBudget>,
     /// The threads of its applications.
@@ -69,6 +73,8 @@ impl Adapter {
             registered: Arc::new(Registered::new(budget.clone())),
             kept: Mutex::default(),
             closing: AtomicBool::new(false),
+            halted: AtomicBool::new(false),
+            migrates: AtomicBool::new(false),
             budget,
             threads: DeviceThreads::new(threads.clone()),
             turn: Turns::default(),
@@ -136,6 +142,27 @@ impl Adapter {
 
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
+    }
+
+    pub fn set_halted(&self, halted: bool) {
+        self.halted.store(halted, Ordering::Release);
+    }
+
+    pub fn set_migrates(&self) {
+        self.migrates.store(true, Ordering::Relaxed);
+    }
+
+    pub fn migrates(&self) -> bool {
+        self.migrates.load(Ordering::Relaxed)
+    }
+
+    pub fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Acquire)
+    }
+
+    /// Whether applications lose the device, and may go on using what they have of it.
+    pub fn is_leaving(&self) -> bool {
+        self.is_closing() || self.is_halted()
     }
 
     pub fn set_port(&self, port: u16) {

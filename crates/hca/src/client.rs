@@ -556,10 +556,10 @@ impl Client {
             self.context.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.context.counters);
         }
-        // When the device closes, the application checks its queues for unfinished requests, so they are kept. It may
+        // When it loses the device, the application checks its queues for unfinished requests, so they are kept. It may
         // also go on using pages of a window that the device lost.
-        if self.context.adapter.is_closing() {
-            self.context.leave();
+        if self.context.adapter.is_leaving() {
+            self.leave_memory();
         } else {
             let context = &self.context;
             let queues =

@@ -13,8 +13,8 @@ use crate::holders::HolderDescription;
 use crate::inbox::{Arrivals, Inbox};
 use crate::kept::DeviceWindows;
 use crate::question::Question;
-use crate::reception::Door;
-use crate::refusal::no_memory;
+use crate::reception::{Door, HALTED, VIRTIO};
+use crate::refusal::{no_memory, refuse};
 use crate::refusal_log::RefusalLog;
 use crate::spec::DeviceSpec;
 use crate::tickets::Origin;
@@ -28,7 +28,7 @@ use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::{Claim, Connection, Refusal, Stream, Uuid};
 
@@ -39,6 +39,8 @@ const BACKLOG: i32 = 64;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long the device accepts no applications after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long the programs of a virtual machine may take to end when that is halted. Nothing makes their threads wait.
+const HALT_PATIENCE: Duration = Duration::from_secs(5);
 /// How often the device sees to the sizes of its windows' files.
 const BETWEEN_CUTS: Duration = Duration::from_secs(1);
 
@@ -74,6 +76,7 @@ struct Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.shared.clients().all.retain(|other| !Arc::ptr_eq(&other.inbox, &self.inbox));
+        self.shared.left.notify_all();
     }
 }
 
@@ -86,6 +89,8 @@ enum NotAdmitted {
     Kernel(#[from] Errno),
     #[error("the device is closing")]
     Closing,
+    #[error("{HALTED}")]
+    Halted,
     #[error("can't start its thread: {0}")]
     Thread(std::io::Error),
 }
@@ -101,6 +106,8 @@ struct Shared {
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
+    /// Signalled when an application has ended.
+    left: Condvar,
     /// Held by a program that sees to what those of an earlier boot left.
     boots: Mutex<()>,
     uplink: Uplink,
@@ -145,6 +152,7 @@ impl Device {
             adapter,
             fabric: fabric.clone(),
             clients,
+            left: Condvar::new(),
             boots: Mutex::default(),
             uplink,
             manager,
@@ -191,6 +199,40 @@ impl Device {
             }
         }
         Ok(())
+    }
+
+    /// The guest's machine may migrate, with what is in its window. The device is halted until [`Self::resume`].
+    pub fn let_migrate(&self) {
+        self.shared.adapter.set_migrates();
+        self.shared.adapter.set_halted(true);
+    }
+
+    /// The guest's machine stands still, or its memory is about to be copied: its programs lose the device, and no other
+    /// ones get it, until [`Self::resume`]. What they have of the window stays theirs. Afterwards nothing of the device
+    /// writes there any more.
+    ///
+    /// # Errors
+    /// How many contexts take too long to end, of those that are returned otherwise.
+    pub fn halt(&self) -> Result<usize, usize> {
+        let shared = &self.shared;
+        shared.adapter.set_halted(true);
+        let is_remote = |client: &Admitted| client.who.is_remote();
+        let clients = shared.clients();
+        let count = |clients: &Clients| clients.all.iter().filter(|client| is_remote(client)).count();
+        for client in clients.all.iter().filter(|client| is_remote(client)) {
+            let _ = shutdown(&client.socket, Shutdown::Both);
+        }
+        let ended = count(&clients);
+        let waited = shared.left.wait_timeout_while(clients, HALT_PATIENCE, |clients| count(clients) > 0);
+        match count(&waited.unwrap_or_else(PoisonError::into_inner).0) {
+            0 => Ok(ended),
+            left => Err(left),
+        }
+    }
+
+    /// The machine runs, and nobody copies its memory.
+    pub fn resume(&self) {
+        self.shared.adapter.set_halted(false);
     }
 
     /// Accepts streams of programs in the device's virtual machine from a listening socket.
@@ -347,6 +389,13 @@ impl Door for Shared {
         self.adapter.is_closing()
     }
 
+    fn look_at(&self, claim: &Claim) -> Result<(), Refusal> {
+        if self.adapter.migrates() && claim.is_virtio {
+            return refuse(Errno::OPNOTSUPP, VIRTIO);
+        }
+        if self.adapter.is_halted() { refuse(Errno::AGAIN, HALTED) } else { Ok(()) }
+    }
+
     fn admit(self: Arc<Self>, socket: Arc<OwnedFd>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
         let connection = Connection::Stream(Stream::serving(socket.clone()));
         Self::admit(&self, &socket, (connection, Some(origin)), Who::remote(claim)).map_err(|error| {
@@ -472,6 +521,10 @@ impl Shared {
             let mut clients = self.clients();
             if clients.stopped {
                 return Err(NotAdmitted::Closing);
+            }
+            // Whoever halts the device disconnects all that are there afterwards.
+            if who.is_remote() && self.adapter.is_halted() {
+                return Err(NotAdmitted::Halted);
             }
             clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), who: who.clone() });
         }

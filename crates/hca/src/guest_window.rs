@@ -8,8 +8,9 @@
 use crate::random;
 use crate::ranges::Ranges;
 use crate::refusal_log::RefusalLog;
+use crate::taken::{Taken, filled, written};
 use mem::FaultWord;
-use rustix::fs::{FallocateFlags, FileType, SeekFrom, fallocate, fstat, fstatfs, ftruncate, seek};
+use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatfs, ftruncate};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -117,6 +118,8 @@ pub struct WindowDescription {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     memory: Arc<Memory>,
+    /// What is noted of its pages, if there is room for that.
+    taken: Option<Taken>,
     /// Set when memory of the window went away.
     pub fault: Arc<FaultWord>,
 }
@@ -171,11 +174,17 @@ impl Window {
             Arc::new(map(&file, len, &WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() })?);
         let mut state = State::default();
         state.free.add(FIRST, len - FIRST);
-        for (start, end) in if is_huge { written(&mapping.memory, len) } else { filled(&file, len)? } {
+        let left = match mapping.taken.as_ref().and_then(Taken::noted) {
+            Some(noted) => noted.of(&[(FIRST, len - FIRST)]),
+            None if is_huge => written(&mapping.memory, len),
+            None => filled(&file, len)?,
+        };
+        for (start, end) in left {
             if state.free.remove(start, end - start) {
                 state.left.entry(String::new()).or_default().add(start, end - start);
             }
         }
+        mapping.taken.iter().for_each(|taken| taken.note_all(&state.free));
         let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
         let (name, challenges, faults) = (name.to_owned(), Mutex::default(), RefusalLog::default());
         Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, challenges, faults }))
@@ -204,10 +213,40 @@ impl Window {
             let older = if self.kind == WindowKind::Own { state.left.remove("") } else { None };
             its.into_iter().chain(older.unwrap_or_default())
         };
-        for (start, len) in left {
-            self.clear(start, len);
-            lock(&self.state).free.add(start, len);
+        left.for_each(|(start, len)| self.free(start, len));
+    }
+
+    /// The guest's machine goes on, perhaps one that comes from another host, whose daemon noted which pages its programs
+    /// have: nobody gets those until they are given back, and all others are free. What a program has of this daemon
+    /// stays as it is.
+    pub fn see_arrival(&self) {
+        let mapping = lock(&self.mapping).clone();
+        let free: Vec<_> = {
+            let mut state = lock(&self.state);
+            let Some(noted) = mapping.taken.as_ref().and_then(Taken::noted) else { return };
+            let left = std::mem::take(&mut state.left).into_values().flatten();
+            let unused: Vec<_> = std::mem::take(&mut state.free).into_iter().chain(left).collect();
+            let taken = noted.of(&unused);
+            unused.into_iter().for_each(|(start, len)| state.free.add(start, len));
+            for (start, end) in taken {
+                state.free.remove(start, end - start);
+                state.left.entry(String::new()).or_default().add(start, end - start);
+            }
+            state.free.clone().into_iter().collect()
+        };
+        // A VMM that copies memory touches each page.
+        if !self.is_huge {
+            free.into_iter().for_each(|(start, len)| self.clear(start, len));
         }
+    }
+
+    /// Zeroes pages, which are free then.
+    fn free(&self, start: u64, len: u64) {
+        self.clear(start, len);
+        let mapping = lock(&self.mapping).clone();
+        let mut state = lock(&self.state);
+        state.free.add(start, len);
+        mapping.note(start, len, false);
     }
 
     /// Notes when the guest's machine was started. Returns whether that is another time than the last one noted. The
@@ -262,6 +301,11 @@ impl Window {
             ));
             let header = WindowHeader { kind, uuid, len, port: PORT, name: self.name.clone() };
             *mapping = Arc::new(map(&self.file, len, &header)?);
+            let new = mapping.clone();
+            drop(mapping);
+            // What was noted went away as well.
+            new.taken.iter().for_each(|taken| taken.note_all(&lock(&self.state).free));
+            return Ok(new);
         }
         Ok(mapping.clone())
     }
@@ -330,6 +374,7 @@ impl Window {
                 state.free.take_one(len).map(|start| vec![(start, len)])
             };
             let taken = taken.ok_or(exhausted)?;
+            taken.iter().for_each(|(start, len)| mapping.note(*start, *len, true));
             *state.used.entry(account.guest.clone()).or_default() += len;
             taken
         };
@@ -355,8 +400,7 @@ impl Window {
             removed(guest) || removed("")
         };
         if is_left {
-            self.clear(part.offset, part.len);
-            lock(&self.state).free.add(part.offset, part.len);
+            self.free(part.offset, part.len);
         }
         is_left
     }
@@ -398,39 +442,18 @@ fn map(file: &OwnedFd, len: u64, header: &WindowHeader) -> Result<Mapping, Memor
     let memory = Memory::open_window(file, DATA, len)?.guarded(&fault)?;
     memory.populate(0, FIRST)?;
     let _ = memory.write(0, &header.to_bytes());
-    Ok(Mapping { memory: Arc::new(memory), fault })
+    let taken = match header.kind {
+        WindowKind::Own => Taken::open(file, len, &fault)?,
+        WindowKind::Common => None,
+    };
+    Ok(Mapping { memory: Arc::new(memory), taken, fault })
 }
 
-/// The pages of a file of ordinary pages that are there: ranges of its data.
-fn filled(file: &OwnedFd, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
-    let (mut at, end, mut found) = (DATA + FIRST, DATA + len, Vec::new());
-    while at < end {
-        let start = match seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start / PAGE * PAGE,
-            Err(Errno::NXIO) => break,
-            Err(errno) => return Err(errno),
-        };
-        at = seek(file, SeekFrom::Hole(start))?.next_multiple_of(PAGE).min(end);
-        if start < at {
-            found.push((start.max(DATA + FIRST) - DATA, at - DATA));
-        }
+impl Mapping {
+    /// Notes that pages are taken, or free. The window's state is locked.
+    fn note(&self, start: u64, len: u64, is_taken: bool) {
+        self.taken.iter().for_each(|taken| taken.note(start, len, is_taken));
     }
-    Ok(found)
-}
-
-/// The pages that are not empty, where holes can't be told from pages.
-fn written(memory: &Memory, len: u64) -> Vec<(u64, u64)> {
-    let mut page = [0; PAGE as usize];
-    let is_empty = |at: u64| memory.read(at as usize, &mut page) && page.iter().all(|byte| *byte == 0);
-    let mut pages = (FIRST..len).step_by(PAGE as usize);
-    let mut is_empty = is_empty;
-    let mut found = Vec::new();
-    for at in pages.by_ref() {
-        if !is_empty(at) {
-            found.push((at, at + PAGE));
-        }
-    }
-    found
 }
 
 /// Pages of a window that somebody has. They are zeroed and free again when the last one drops them.
@@ -499,6 +522,7 @@ impl Drop for Pages {
         }
         self.account.bytes.fetch_sub(self.len, Ordering::Relaxed);
         self.account.pieces.fetch_sub(1, Ordering::Relaxed);
+        let mapping = lock(&self.window.mapping).clone();
         let mut state = lock(&self.window.state);
         if let Some(used) = state.used.get_mut(&self.account.guest) {
             *used -= self.len;
@@ -506,11 +530,12 @@ impl Drop for Pages {
                 state.used.remove(&self.account.guest);
             }
         }
-        let ranges = match is_left {
-            true => state.left.entry(self.account.guest.clone()).or_default(),
-            false => &mut state.free,
-        };
-        ranges.add(self.offset, self.len);
+        if is_left {
+            state.left.entry(self.account.guest.clone()).or_default().add(self.offset, self.len);
+        } else {
+            state.free.add(self.offset, self.len);
+            mapping.note(self.offset, self.len, false);
+        }
     }
 }
 

@@ -80,6 +80,7 @@ mod shaper;
 mod sharing;
 mod spec;
 mod srq;
+mod taken;
 mod terms;
 mod threads;
 mod tickets;

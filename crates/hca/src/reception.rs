@@ -26,6 +26,14 @@ const ALL_UNPROVEN: usize = 512;
 /// How long no streams are accepted after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Why a program is refused for now.
+pub(crate) const HALTED: &str = "the host's daemon sees that the virtual machine stands still, or that its VMM copies \
+                                 its memory to migrate it (`window_migrates`); try again once it goes on";
+
+/// Why a program is refused whose window does not move with its machine.
+pub(crate) const VIRTIO: &str = "the window is a virtio-pmem device, whose contents do not migrate, and its guest may \
+                                 (`window_migrates`); give the VM its window as an NVDIMM";
+
 /// A device, as its door sees it.
 pub(crate) trait Door: std::fmt::Debug + Send + Sync {
     /// The window of its own, that programs must be able to read.
@@ -33,6 +41,12 @@ pub(crate) trait Door: std::fmt::Debug + Send + Sync {
 
     /// Whether it accepts nobody any more.
     fn is_closed(&self) -> bool;
+
+    /// Whether nobody may come now, or by such a window.
+    ///
+    /// # Errors
+    /// Why.
+    fn look_at(&self, claim: &Claim) -> Result<(), Refusal>;
 
     /// Lets in a program that proved itself, and tells it so.
     fn admit(self: Arc<Self>, socket: Arc<OwnedFd>, claim: Claim, origin: Origin) -> Result<(), Refusal>;
@@ -247,6 +261,7 @@ impl Unproven {
                     Some(door) => door.upgrade(),
                     None => shared.door(window),
                 };
+                door.as_ref().map_or(Ok(()), |door| door.look_at(&claim))?;
                 let its = door.as_ref().and_then(|door| door.window()).filter(|its| its.uuid() == window);
                 let (Some(door), Some(its)) = (door, its) else {
                     return refuse(Errno::NODEV, "no device of the host has this window");

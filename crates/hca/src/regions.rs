@@ -337,6 +337,14 @@ impl Regions {
         self.entries.values().any(is_its)
     }
 
+    /// The pages of windows that a region has.
+    pub fn window_pages(&self, key: Key) -> Vec<Arc<Pages>> {
+        match self.pages.get(&key).map(|pages| &pages.backing) {
+            Some(PagesBacking::Window(pieces, _)) => pieces.iter().map(|(pages, _)| pages.clone()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Finds memory for a request of the application itself, by a key and the access that it needs.
     pub fn find_local(&self, key: Key, pd: PdId, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
         let found = self.get(key).and_then(|region| region.find_local(pd.0, address, len, needs));

@@ -77,7 +77,7 @@ impl World {
         // Not another boot than that of the modest program, which would be disconnected by it.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let boot = boot.trim().replace('-', "").parse().unwrap();
-        Claim { pid: -1, uid: 0, program: "\u{1b}[2J".into(), boot }
+        Claim { pid: -1, uid: 0, program: "\u{1b}[2J".into(), boot, is_virtio: false }
     }
 
     fn part(&self, a: u16, c: u64) -> Part {

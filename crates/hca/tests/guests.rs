@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::guests::{Guest, TestWindow, part_of};
+use common::guests::{Guest, TestWindow, part_of, stranger};
 use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, gid, next, until, wait_readable};
 use rustix::io::Errno;
 use uverbs::completion::Arm;
 use uverbs::qp::access;
 use uverbs::{
-    Backing, Bond, DirectPeer, Extent, Given, QpType, Refusal, Reply, Request, WindowKind, WorkRequest,
-    work::opcode,
+    Backing, Bond, Claim, DirectPeer, Extent, Given, Opening, QpType, Refusal, Reply, Request, Uuid, VERSION,
+    Welcome, WindowKind, WorkRequest, work::opcode,
 };
 
 fn asked(opcode: u8, id: u64) -> WorkRequest {
@@ -89,6 +89,47 @@ fn machines_with_windows_of_their_own_exchange_messages_through_the_daemon() {
 
 fn comm() -> String {
     std::fs::read_to_string("/proc/self/comm").unwrap().trim_end().into()
+}
+
+/// While a machine stands still, or is copied, its programs have no device, and keep what they had in the window.
+#[test]
+fn a_machine_that_is_halted_has_no_programs() {
+    let host = Host::new();
+    let guest = host.guest(1, None);
+    let mut app = App::join(&guest.endpoint).unwrap();
+    let buffer = app.buffer(8192, access::ALL);
+    let Backing::Window(part) = buffer.extents[0].backing else { panic!() };
+    buffer.write(0, b"my heap");
+    let held = used(&guest);
+    assert_eq!((guest.device.halt(), guest.device.halt()), (Ok(1), Ok(0)));
+    let of = guest.own.window.describe();
+    assert_eq!((of.used, of.left, guest.device.describe().len()), (0, held, 0));
+    let _ = app.connection.send(&Request::AllocPages { len: 4096 }, &[]);
+    assert!(app.connection.receive::<Result<Reply, Refusal>>().is_err());
+    let refused = |claim| {
+        let (window, mut stream) = (Uuid([1; 16]), stranger(&host.streams(1)));
+        stream.send(&Opening::Program { version: VERSION, window, claim }, &[]).unwrap();
+        stream.receive::<Result<Welcome, Refusal>>().unwrap().0.unwrap_err()
+    };
+    let said = refused(Claim::default());
+    assert!(
+        said.errno == Errno::AGAIN.raw_os_error() && said.message.contains("try again once it goes on"),
+        "{said}"
+    );
+    // A program that waits for it gets it.
+    let endpoint = guest.endpoint.clone();
+    let joins = std::thread::spawn(move || App::join(&endpoint).unwrap());
+    guest.device.resume();
+    let mut app = joins.join().unwrap();
+    assert_eq!(buffer.read(0, 7), b"my heap");
+    assert!(app.ask(&Request::FreePages { part }).is_ok());
+    assert_eq!(errno(app.ask(&Request::FreePages { part })), Errno::INVAL);
+    // The contents of a virtio device would not move with the machine.
+    guest.device.let_migrate();
+    guest.device.resume();
+    let said = refused(Claim { is_virtio: true, ..Claim::default() });
+    assert!(said.errno == Errno::OPNOTSUPP.raw_os_error() && said.message.contains("as an NVDIMM"), "{said}");
+    assert!(App::join(&guest.endpoint).is_ok());
 }
 
 #[test]
@@ -250,6 +291,35 @@ fn nobody_gets_memory_in_which_a_peer_is_still_at_work() {
         until(|| !is_kept());
         assert_eq!(buffer.read(0, 4), [0; 4]);
     }
+}
+
+/// One connection of a program gives pages back, while the end of a region there, by another one, waits for a peer.
+#[test]
+fn pages_are_not_free_while_the_end_of_their_region_waits() {
+    let host = Host::new();
+    let common = TestWindow::new(WindowKind::Common, 99);
+    let guests = [TRUSTING, TRUSTING + 1].map(|number| host.guest(number, Some(&common)));
+    let mut a = App::join(&guests[0].endpoint).unwrap();
+    let [mut b, mut other] = [(); 2].map(|()| App::join_as(&guests[1].endpoint, 5).unwrap());
+    let (ca, cb) = (a.cq(64, None), b.cq(64, None));
+    let (qa, qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+    let buffer = b.buffer(4096, access::ALL);
+    let Backing::Window(part) = buffer.extents[0].backing else { panic!() };
+    let given = direct(&mut a, qa.qpn).1;
+    let bond = Bond::new(a.windows.map(given.into_iter().next().unwrap(), Bond::BYTES).unwrap());
+    assert!(bond.enter());
+    b.connection.send(&Request::DeregMr { mr: buffer.key }, &[]).unwrap();
+    until(|| guests[1].device.describe().iter().all(|client| client.mrs.is_empty()));
+    other.ask(&Request::FreePages { part }).unwrap();
+    buffer.write(0, b"late");
+    let rest: Vec<_> = std::iter::from_fn(|| other.pages(4096).ok()).flatten().collect();
+    assert!(!rest.is_empty() && rest.iter().all(|given| part_of(given) != part));
+    assert_eq!(buffer.read(0, 4), b"late");
+    bond.leave();
+    b.connection.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap();
+    until(|| buffer.read(0, 4) == [0; 4]);
 }
 
 #[test]

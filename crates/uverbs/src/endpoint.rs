@@ -13,11 +13,17 @@ use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The directory of windows, in a virtual machine.
 const DEVICES: &str = "/dev";
 /// How their names begin.
 const DAX: &str = "dax";
+
+/// How long a device may say that the program is to try again, as it does where its virtual machine has just moved; and
+/// the pause between two attempts.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Where a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +77,18 @@ impl Endpoint {
     /// # Errors
     /// What the kernel or the device says.
     pub fn connect(&self) -> Result<Joined, JoinError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.try_to_connect() {
+                Err(error) if error.errno() == libc::EAGAIN && Instant::now() < end => {
+                    std::thread::sleep(PAUSE)
+                }
+                joined => return joined,
+            }
+        }
+    }
+
+    fn try_to_connect(&self) -> Result<Joined, JoinError> {
         let (own, dial, find): (_, _, &dyn Fn(Uuid) -> Result<Window, JoinError>) = match self {
             Self::Socket(path) => {
                 let connection = Connection::new(dial(path)?);
@@ -95,7 +113,8 @@ impl Endpoint {
         find: &dyn Fn(Uuid) -> Result<Window, JoinError>,
     ) -> Result<Joined, JoinError> {
         let read = |offset| own.read(offset);
-        let (connection, common) = open_program(dial.stream()?, own.header.uuid, claim(), read)?;
+        let (connection, common) =
+            open_program(dial.stream()?, own.header.uuid, claim(own.is_virtio()), read)?;
         let is_it =
             |window: &Window, uuid| window.header.uuid == uuid && window.header.kind == WindowKind::Common;
         let common = match common {
@@ -232,11 +251,11 @@ fn dial_host(port: u32) -> Result<OwnedFd, Errno> {
 }
 
 /// Who this program is.
-fn claim() -> Claim {
+fn claim(is_virtio: bool) -> Claim {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned();
     let boot = read("/proc/sys/kernel/random/boot_id").replace('-', "").parse().unwrap_or_default();
     let (pid, uid) = (std::process::id() as i32, rustix::process::getuid().as_raw());
-    Claim { pid, uid, program: read("/proc/self/comm"), boot }
+    Claim { pid, uid, program: read("/proc/self/comm"), boot, is_virtio }
 }
 
 /// All devices of this kind, in the order of their numbers.
@@ -289,6 +308,15 @@ impl Window {
         let header = read(&file, base, 0, &mut bytes).then(|| WindowHeader::from_bytes(&bytes)).flatten();
         let header = header.ok_or(JoinError::NoWindow)?;
         Ok(Self { file: Arc::new(file), base, header })
+    }
+
+    /// Whether it is a device of virtio, by its place among the machine's devices.
+    fn is_virtio(&self) -> bool {
+        let Ok(stat) = rustix::fs::fstat(&self.file) else { return false };
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        let link = std::fs::canonicalize(format!("/sys/dev/char/{major}:{minor}"));
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+            && link.is_ok_and(|place| place.to_string_lossy().contains("/virtio"))
     }
 
     fn inode(&self) -> Option<u64> {
@@ -427,7 +455,7 @@ mod tests {
         let window = Window::open(&path, 4096).unwrap();
         assert_eq!((&window.header, window.read(4096)), (&header, Some([9; 32])));
         assert!(window.read(8192).is_none() && window.read(u64::MAX).is_none());
-        assert_ne!(claim(), Claim { boot: Uuid::default(), ..claim() });
+        assert_ne!(claim(false), Claim { boot: Uuid::default(), ..claim(false) });
         let windows = Windows { own: Some(window), common: None };
         let part = |window, offset, len| Given::Part(Part { window, offset, len });
         assert!(windows.map(part(WindowKind::Own, 4096, 4096), 4096).is_ok());

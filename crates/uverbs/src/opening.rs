@@ -26,6 +26,8 @@ pub struct Claim {
     /// When its machine was started (`/proc/sys/kernel/random/boot_id`): once the machine runs anew, programs from before
     /// are gone, though their streams may stay.
     pub boot: Uuid,
+    /// Its window is a virtio device (virtio-pmem), whose contents no VMM moves with the machine.
+    pub is_virtio: bool,
 }
 
 /// The messages of a program. The device answers each by a [`Welcome`], or refuses it and closes the stream.
@@ -167,7 +169,7 @@ mod tests {
             device(vec![Ok(Welcome::Challenge { offset: 4096 }), Ok(Welcome::Accepted { common })]);
         let read = |offset| (offset == 4096).then_some(NONCE);
         let boot = Uuid([5; 16]);
-        let claim = Claim { pid: 7, uid: 1000, program: "ib_send_lat".into(), boot };
+        let claim = Claim { pid: 7, uid: 1000, program: "ib_send_lat".into(), boot, is_virtio: true };
         let (connection, found) = open_program(socket, WINDOW, claim.clone(), read).unwrap();
         assert_eq!((found, connection.has_unsent()), (common, false));
         let wanted =

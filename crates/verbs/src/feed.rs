@@ -88,6 +88,8 @@ impl<const N: usize> Feed<N> {
             }
             match self.receive(&mut self.waiting()) {
                 Err(Errno::AGAIN) => {}
+                // Streams of a virtual machine that has moved to another host end so.
+                Err(Errno::CONNRESET | Errno::NOTCONN) => return Ok(None),
                 other => return other,
             }
             let mut wanted = [
@@ -183,6 +185,15 @@ mod tests {
         send(&device, &bytes[..8], SendFlags::empty()).unwrap();
         drop(end);
         assert_eq!((next(), next()), (Ok(Some([0, 1, 2, 3, 4, 5, 6, 7])), Ok(None)));
+    }
+
+    /// As those of a virtual machine do when it has moved to another host.
+    #[test]
+    fn a_stream_that_ends_by_an_error_has_ended() {
+        let (feed, device, life, _end) = feed(SocketType::STREAM);
+        send(&feed.socket, &[1], SendFlags::empty()).unwrap();
+        drop(device);
+        assert_eq!(feed.next(life.as_fd()), Ok(None));
     }
 
     #[test]

@@ -275,7 +275,8 @@ impl Link {
     pub fn look(&self) {
         let mut events = [PollFd::new(self.events.socket(), PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let gone = PollFlags::HUP | PollFlags::RDHUP;
+        // A virtual machine's streams have an error when it has moved to another host.
+        let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
         if poll(&mut events, Some(&now)).is_ok() && events[0].revents().intersects(gone) {
             self.set_dead();
         }

@@ -93,7 +93,7 @@ impl Ports for ExecutorPorts {
                 // Ports would keep the executor otherwise, which keeps them: verbs devices ask it for rules.
                 let (verbs, guest) = (Arc::downgrade(&self.verbs), spec.name.clone());
                 let watch: virtio::Watch =
-                    Box::new(move |event| _ = verbs.upgrade().map(|verbs| verbs.vmm(&guest, event)));
+                    Arc::new(move |event| _ = verbs.upgrade().map(|verbs| verbs.vmm(&guest, event)));
                 virtio::open_by(&port, sockets.clone(), self.journals.clone(), Some(watch))?
             }
             Device::Tap { device, mac } => {

@@ -40,6 +40,8 @@ pub struct Verbs {
     windows: Windows,
     /// Why common windows are not open, by their names.
     problems: Mutex<BTreeMap<String, String>>,
+    /// Guests whose virtual machines run, and whose memory nobody copies.
+    running: Mutex<BTreeSet<String>>,
     machines: Arc<Machines>,
 }
 
@@ -81,8 +83,8 @@ impl Verbs {
         machines: Arc<Machines>,
     ) -> Self {
         let (fabric, windows) = (Arc::new(Fabric::new(rules)), Windows::new(found));
-        let (devices, problems) = (Mutex::default(), Mutex::default());
-        Self { devices, fabric, privileges, windows, problems, machines }
+        let (devices, problems, running) = Default::default();
+        Self { devices, fabric, privileges, windows, problems, running, machines }
     }
 
     /// The executor has the port of an interface now, perhaps of a verbs device.
@@ -124,6 +126,12 @@ impl Verbs {
         let common = spec.common.clone();
         let open = Open { common, device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
+        // What its VMM does from now on it is told.
+        let running = self.running();
+        if running.contains(&spec.adapter.guest) {
+            device.resume();
+        }
+        drop(running);
         self.share_commons();
         Ok(Opened { port, ..opened })
     }
@@ -201,6 +209,11 @@ impl Verbs {
 
     /// What the VMM of a guest did.
     pub fn vmm(&self, guest: &str, event: VmmEvent) {
+        match event {
+            VmmEvent::Runs => _ = self.running().insert(guest.to_owned()),
+            VmmEvent::Halts => _ = self.running().remove(guest),
+            VmmEvent::Came | VmmEvent::Stopped | VmmEvent::Left => {}
+        }
         let devices: Vec<_> = self.devices().values().filter_map(|open| open.device.upgrade()).collect();
         for device in devices.iter().filter(|device| device.is_of(guest)) {
             device.vmm(event);
@@ -252,6 +265,10 @@ impl Verbs {
 
     fn window_owner(&self, spec: &WindowSpec) -> Result<Option<(u32, u32)>, AnyError> {
         Ok(spec.owner.as_deref().map(|names| self.privileges.owner(names)).transpose()?)
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn problems(&self) -> MutexGuard<'_, BTreeMap<String, String>> {

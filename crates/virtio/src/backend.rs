@@ -3,10 +3,12 @@
 //! It lives on the port's control thread and is dropped with the connection. Before a change to a ring or to the
 //! guest's memory, it closes the leases of the affected rings, so no worker ever uses what changes.
 
+mod in_use;
 mod session;
 
 pub(crate) use session::Session;
 
+use crate::control::Watch;
 use crate::features::Features;
 use crate::inflight::{self, Inflight, InflightError};
 use crate::journals::Journals;
@@ -90,6 +92,9 @@ pub(crate) struct Backend {
     log: Arc<Log>,
     shared: Arc<Shared>,
     journals: Option<Arc<Journals>>,
+    watch: Option<Watch>,
+    /// Whether who watches was told that the guest's memory may be written.
+    is_in_use: bool,
     offered: Features,
     max_mtu: u16,
     features: Features,
@@ -112,7 +117,7 @@ impl Backend {
     pub(crate) fn new(
         log: Arc<Log>,
         shared: Arc<Shared>,
-        journals: Option<Arc<Journals>>,
+        (journals, watch): (Option<Arc<Journals>>, Option<Watch>),
         offered: Features,
         max_mtu: u16,
     ) -> Self {
@@ -124,6 +129,8 @@ impl Backend {
             log,
             shared,
             journals,
+            watch,
+            is_in_use: false,
             offered,
             max_mtu,
             features,
@@ -309,6 +316,7 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.stop_all();
+        self.tell_end();
         self.forget_files();
         self.shared.features.store(0, Ordering::Relaxed);
         self.shared.mtu.store(0, Ordering::Relaxed);
@@ -468,6 +476,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.ring(index)?;
         self.stop(index as usize);
+        self.tell_use();
         let ring = self.ring(index)?;
         (ring.kick, ring.asked) = (None, true);
         Ok(VhostUserVringState::new(index, ring.base))
@@ -622,6 +631,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
             this.dirty = Some(dirty);
             this.keep_log(log, file);
             Ok::<_, Refused>(())
-        })
+        })?;
+        self.tell_use();
+        Ok(())
     }
 }

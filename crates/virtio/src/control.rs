@@ -198,7 +198,8 @@ impl Control {
         let config = &self.config;
         let offered = Features::offered(config.offload, config.migrates);
         let journals = self.journals.clone();
-        let backend = Backend::new(self.log.clone(), self.shared.clone(), journals, offered, config.mtu);
+        let (log, watch) = (self.log.clone(), self.watch.clone());
+        let backend = Backend::new(log, self.shared.clone(), (journals, watch), offered, config.mtu);
         let backend = Arc::new(Mutex::new(backend));
         let mut handler = match adoption {
             None => BackendReqHandler::from_stream(stream.try_clone()?, backend.clone()),
@@ -210,6 +211,7 @@ impl Control {
             }
         };
         loop {
+            lock(&backend).tell_use();
             if !self.wait(Some(stream.as_fd()), None) {
                 if self.is_closing() {
                     return Ok(());

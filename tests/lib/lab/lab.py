@@ -136,7 +136,7 @@ class Lab:
 
     def destination(self, vm, host, paused=True):
         """A QEMU on another host that waits for a virtual machine's state, and where it does, for QEMU's `migrate`."""
-        moved = Vm(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
+        moved = type(vm)(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
         way = moved.directory / "way"
         moved.start(incoming=f"unix:{way}", paused=paused)
         self.cleanup.callback(moved.stop)

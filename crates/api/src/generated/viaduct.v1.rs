@@ -189,6 +189,9 @@ pub struct Guest {
     /// Megabytes of the window by which programs in the virtual machine use its verbs device.
     #[prost(uint32, optional, tag = "28")]
     pub window_mb: ::core::option::Option<u32>,
+    /// The virtual machine may migrate although it has a window: its programs lose their device then.
+    #[prost(bool, optional, tag = "30")]
+    pub window_migrates: ::core::option::Option<bool>,
     /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch). With ovs, it is in no network.
     #[prost(string, optional, tag = "29")]
     pub mode: ::core::option::Option<::prost::alloc::string::String>,

@@ -149,6 +149,9 @@ pub struct Guest {
     /// with the verbs device. `None`: programs in it can't use the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_mb: Option<u32>,
+    /// vhost: the virtual machine may migrate although it has a window; its programs lose their device then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub window_migrates: bool,
 }
 
 /// Source MACs of a guest at most, beside its own.
@@ -227,6 +230,7 @@ impl Guest {
             rdma_trust: r.get("rdma_trust"),
             rdma_limits: r.get("rdma_limits"),
             window_mb: r.get("window_mb"),
+            window_migrates: r.get("window_migrates").unwrap_or_default(),
         };
         if kind == Some(GuestKind::Vhost) && guest.socket.is_none() {
             guest.socket = name.as_ref().map(|name| format!("{name}.sock"));
@@ -297,10 +301,11 @@ impl Guest {
     fn check_standby(&self, r: &Reader<'_>) {
         if self.standby && self.kind != GuestKind::Vhost {
             r.problem(Some("standby"), "`standby` is for kind = \"vhost\": other guests do not migrate");
-        } else if self.standby && self.rdma.is_some() {
+        } else if self.standby && self.rdma.is_some() && !self.window_migrates {
             r.problem(
                 Some("standby"),
-                "`standby` and `rdma` exclude each other: verbs devices do not migrate",
+                "`standby` and `rdma` exclude each other, because verbs devices do not migrate; only with \
+                 window_migrates = true, programs in the VM lose theirs, and open it anew where they are",
             );
         }
     }

@@ -72,6 +72,8 @@ impl Value for RdmaLimits {
 
 /// Megabytes of a window, least and most.
 const WINDOW_MB: RangeInclusive<u32> = 16..=1_048_576;
+/// Megabytes of a window that migrates, at most: what is noted of its pages has to be in front of its data.
+const MIGRATES_MB: u32 = 65_000;
 /// The name in the directory of verbs devices that is that of the windows' directory.
 const WINDOWS: &str = "vm";
 /// How the name of a trust's window begins.
@@ -89,13 +91,14 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// The keys of a verbs device, and whether the guest has them.
-pub(super) const fn keys(guest: &Guest) -> [(&'static str, bool); 5] {
+pub(super) const fn keys(guest: &Guest) -> [(&'static str, bool); 6] {
     [
         ("rdma", guest.rdma.is_some()),
         ("rdma_owner", guest.rdma_owner.is_some()),
         ("rdma_trust", guest.rdma_trust.is_some()),
         ("rdma_limits", guest.rdma_limits.is_some()),
         ("window_mb", guest.window_mb.is_some()),
+        ("window_migrates", guest.window_migrates),
     ]
 }
 
@@ -134,7 +137,26 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
 
 /// Checks the size of a guest's window, and that its files have names of their own.
 fn check_window(guest: &Guest, r: &Reader<'_>) {
-    let Some(mb) = guest.window_mb else { return };
+    let Some(mb) = guest.window_mb else {
+        if guest.window_migrates {
+            r.problem(
+                Some("window_migrates"),
+                "`window_migrates` is of a window, which the guest lacks: `window_mb`",
+            );
+        }
+        return;
+    };
+    if guest.window_migrates && mb > MIGRATES_MB {
+        let message =
+            format!("a window that migrates has {MIGRATES_MB} MB at most; set a smaller `window_mb`");
+        r.problem(Some("window_migrates"), message);
+    }
+    if guest.window_migrates && guest.rdma_trust.is_some() {
+        r.problem(
+            Some("window_migrates"),
+            "`window_migrates` and `rdma_trust` exclude each other: the window of a trust stays with its other guests",
+        );
+    }
     if guest.kind != GuestKind::Vhost {
         r.problem(
             Some("window_mb"),

@@ -8,6 +8,7 @@ use crate::rdma::{RdmaSpec, RdmaStatus};
 use api::v1::{self, RdmaCm, RdmaCq, RdmaHolder, RdmaMr, RdmaQp, RdmaTable};
 use config::{CommonWindows, Guest, Object};
 use hca::{ClientDescription, CmDescription, HolderDescription, QpDescription};
+use model::Vrf;
 use std::net::Ipv6Addr;
 use tonic::Status;
 
@@ -70,7 +71,9 @@ fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
     let configured = |guest: &'a Guest| {
         let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
         let vif = view.tables.vifs.get(&view.ids.vif(&name)?)?;
-        let spec = RdmaSpec::of(guest, core.run_dir(), (vif.vrf?, vif.mtu), &commons)?;
+        // That of a guest on standby that is not here is in no network.
+        let vrf = vif.vrf.unwrap_or(Vrf(0));
+        let spec = RdmaSpec::of(guest, core.run_dir(), (vrf, vif.mtu), &commons)?;
         Some(Configured { spec, guest })
     };
     guests.into_iter().filter_map(configured).collect()

@@ -4,6 +4,7 @@
 //! The thread does not block: it continues with other work, and handles the request later.
 
 use crate::client::Client;
+use crate::guest_window::Pages;
 use crate::ids::{CqId, Key, MwId, Qpn, SrqId};
 use crate::keys::KeyUsers;
 use crate::qp::Qp;
@@ -13,6 +14,7 @@ use crate::sharing::{ClosedBond, InboundBond, Invalidation, is_of};
 use crate::unshare::{AGAIN, SOON};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uverbs::qp::mask;
 use uverbs::{Bond, Left, Point, QpState, Request, SocketError, left, point};
@@ -29,8 +31,9 @@ const WRITERS: Duration = Duration::from_secs(5);
 pub(crate) enum Deferred {
     /// The request is handled once nobody uses the objects that it changes.
     Request(Request, Vec<OwnedFd>),
-    /// The request was handled. It is answered once nobody uses the key that it invalidated.
-    Reply(Answer, Invalidation),
+    /// The request was handled. It is answered once nobody uses the key that it invalidated. Until then nobody gets the
+    /// pages of its region, whoever gives them back.
+    Reply(Answer, Invalidation, Vec<Arc<Pages>>),
 }
 
 /// How a user of a closed bond ended.
@@ -53,9 +56,20 @@ impl Client {
         }
     }
 
+    /// Pages of windows of the region that a request removes, or changes.
+    fn pages(&self, request: &Request) -> Vec<Arc<Pages>> {
+        match *request {
+            Request::DeregMr { mr } | Request::ReregMr { mr, .. } => {
+                self.context.regions.window_pages(Key(mr))
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Starts a request. It may have to wait for users of what it changes.
     pub(crate) fn begin_request(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<(), SocketError> {
         self.deferred = Some(if let Some(users) = self.users(&request) {
+            let pages = self.pages(&request);
             let reply = self.handle(request, files);
             if reply.is_err() {
                 return self.reply(reply);
@@ -63,7 +77,7 @@ impl Client {
             point(Point::RegionRemoved);
             let invalidation = self.context.invalidate_for(users);
             self.await_peers(invalidation);
-            Deferred::Reply(reply, invalidation)
+            Deferred::Reply(reply, invalidation, pages)
         } else {
             self.unshare_for(&request);
             Deferred::Request(request, files)
@@ -86,7 +100,10 @@ impl Client {
                 self.deferred = Some(deferred);
                 Ok(())
             }
-            Some(Deferred::Reply(reply, _)) => self.reply(reply),
+            Some(Deferred::Reply(reply, _, pages)) => {
+                drop(pages);
+                self.reply(reply)
+            }
             Some(Deferred::Request(request, files)) => {
                 let reply = self.handle(request, files);
                 self.reply(reply)
@@ -129,7 +146,7 @@ impl Client {
                 .iter()
                 .any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.endpoint.receive.takes_from(SrqId(srq)))),
             Deferred::Request(..) => false,
-            Deferred::Reply(_, invalidation) => self.has_peers_at_work(invalidation),
+            Deferred::Reply(_, invalidation, _) => self.has_peers_at_work(invalidation),
         }
     }
 
@@ -253,17 +270,25 @@ impl Client {
         };
         let (mut pause, end) = (AGAIN, Instant::now() + WRITERS);
         // What a device that closes leaves is nobody's.
-        while self.context.source.is_of_windows() && !self.context.adapter.is_closing() && are_there() {
+        while self.context.source.is_of_windows() && !self.context.adapter.is_leaving() && are_there() {
             if Instant::now() >= end {
                 tracing::warn!(
                     who = ?self.who,
                     "verbs: a peer is still at work in pages of a window that this application had; nobody gets them \
                      until the machine runs anew"
                 );
-                return self.context.leave();
+                return self.leave_memory();
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(LONGEST);
+        }
+    }
+
+    /// Memory that the application has stays as it is, and nobody gets it.
+    pub(crate) fn leave_memory(&self) {
+        self.context.leave();
+        if let Some(Deferred::Reply(_, _, pages)) = &self.deferred {
+            pages.iter().for_each(|pages| pages.leave());
         }
     }
 
@@ -272,7 +297,7 @@ impl Client {
         // A stream from a virtual machine may only tell that nothing comes any more.
         let ends = if self.who.is_remote() { PollFlags::RDHUP } else { PollFlags::empty() };
         let mut connection = [PollFd::from_borrowed_fd(self.connection(), ends)];
-        !self.context.adapter.is_closing()
+        !self.context.adapter.is_leaving()
             && poll(&mut connection, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok()
             && connection[0].revents().intersects(ends | PollFlags::HUP | PollFlags::ERR)
     }

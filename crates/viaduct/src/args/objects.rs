@@ -105,6 +105,9 @@ pub struct GuestArgs {
     /// vhost: size of the window by which programs in the VM use the verbs device, megabytes
     #[arg(long, value_name = "MB")]
     pub window: Option<u32>,
+    /// vhost: let the VM migrate although it has a window; its programs lose their verbs device then
+    #[arg(long)]
+    pub window_migrates: bool,
 }
 
 #[derive(Args)]

@@ -36,6 +36,8 @@ struct Own {
     open: Arc<OpenWindow>,
     listener: OwnedFd,
     file: Box<dyn ListeningFile>,
+    /// Its virtual machine may migrate.
+    migrates: bool,
 }
 
 impl Device {
@@ -67,7 +69,12 @@ impl Device {
         if let Some(Window { open, spec, owner }) = own {
             let place = Place { path: spec.socket(), owner, mode: spec.mode };
             let (listener, file) = sockets.listen(&place, SocketType::STREAM, BACKLOG)?;
-            self.own = Some(Own { open, listener, file });
+            let migrates = spec.migrates;
+            if migrates {
+                // Nothing of its memory is to be written before it runs here.
+                self.adapter.let_migrate();
+            }
+            self.own = Some(Own { open, listener, file, migrates });
         }
         self.set_common(common)?;
         if let Some(own) = &self.own {
@@ -107,6 +114,12 @@ impl Device {
     /// began first. Where it ended, so did its programs, whose streams may not tell.
     pub fn vmm(&self, event: VmmEvent) {
         let Some(own) = &self.own else { return };
+        match event {
+            VmmEvent::Came | VmmEvent::Stopped | VmmEvent::Left => {}
+            VmmEvent::Runs => return self.resume(),
+            VmmEvent::Halts if !own.migrates => return,
+            VmmEvent::Halts => return self.halt(),
+        }
         let common = self.lock();
         if event == VmmEvent::Left {
             let window = |open: &Arc<OpenWindow>| open.window.clone();
@@ -120,6 +133,35 @@ impl Device {
         }
         own.open.renew();
         common.iter().for_each(|common| common.renew());
+    }
+
+    /// Its virtual machine goes on, perhaps with the contents that the window had on another host.
+    pub fn resume(&self) {
+        let Some(own) = self.own.as_ref().filter(|own| own.migrates) else { return };
+        own.open.renew();
+        own.open.window.see_arrival();
+        self.adapter.resume();
+    }
+
+    /// Its virtual machine stands still, or is about to be copied.
+    fn halt(&self) {
+        let guest = &self.guest;
+        match self.adapter.halt() {
+            Ok(0) => {}
+            Ok(contexts) => {
+                tracing::info!(
+                    guest,
+                    contexts,
+                    "its VM stops, or migrates: programs in it lost their verbs device"
+                );
+            }
+            Err(contexts) => tracing::error!(
+                guest,
+                contexts,
+                "its VM stops, or migrates, and the verbs device is still at work for programs in it: what they \
+                 received last may be missing where it goes on"
+            ),
+        }
     }
 
     /// Gives the socket of programs in its virtual machine to another VMM.

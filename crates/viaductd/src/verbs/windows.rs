@@ -313,6 +313,7 @@ mod tests {
             bytes: mb * MIB,
             owner: None,
             mode: 0o660,
+            migrates: false,
         }
     }
 

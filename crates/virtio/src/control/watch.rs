@@ -1,5 +1,7 @@
 //! Telling others of a port's VMM.
 
+use std::sync::Arc;
+
 /// What a VMM did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmmEvent {
@@ -9,7 +11,12 @@ pub enum VmmEvent {
     Stopped,
     /// It disconnected, by itself: its guest has ended, as far as anybody knows.
     Left,
+    /// A pair of queues runs, and nobody copies the guest's memory: from now on the device may write there.
+    Runs,
+    /// No pair of queues runs, or the VMM has its memory logged, to copy it: before the VMM learns that this is done,
+    /// nobody writes there any more.
+    Halts,
 }
 
 /// Is told on the port's own thread, which serves no VMM meanwhile.
-pub type Watch = Box<dyn Fn(VmmEvent) + Send + Sync>;
+pub type Watch = Arc<dyn Fn(VmmEvent) + Send + Sync>;

@@ -9,16 +9,16 @@ use vhost::VhostUserDirtyLogRegion;
 const LOG: u64 = (GPA + 0x10_0000) / LOG_PAGE / 8;
 
 /// The VMM's end of a log.
-struct LogFile(File);
+pub struct LogFile(File);
 
 impl LogFile {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let file = File::from(memfd_create("log", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
         file.set_len(LOG).unwrap();
         Self(file)
     }
 
-    fn hand_over(&self, vmm: &Vmm) {
+    pub fn hand_over(&self, vmm: &Vmm) {
         let base =
             VhostUserDirtyLogRegion { mmap_size: LOG, mmap_offset: 0, mmap_handle: self.0.as_raw_fd() };
         vmm.frontend.set_log_base(0, Some(base)).unwrap();
@@ -34,7 +34,7 @@ impl LogFile {
     }
 }
 
-fn log_all(vmm: &Vmm, features: Features, log: bool) {
+pub fn log_all(vmm: &Vmm, features: Features, log: bool) {
     let log = if log { Features::LOG_ALL } else { Features::default() };
     vmm.frontend.set_features(features.0 | log.0 | Features::PROTOCOL_FEATURES.0).unwrap();
 }

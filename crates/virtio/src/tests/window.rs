@@ -1,5 +1,6 @@
 //! A file that a guest has as a device: a region beside its memory, at an offset of a file with a path.
 
+use super::migration::{LogFile, log_all};
 use super::*;
 use crate::VmmEvent;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -90,19 +91,40 @@ fn who_watches_is_told_when_a_guest_may_begin_anew() {
     let dir = Dir::new("watched");
     let config = dir.port(Role::Server, 1);
     let (to, told) = std::sync::mpsc::channel();
-    let watch: crate::Watch = Box::new(move |event| to.send(event).unwrap());
+    let watch: crate::Watch = std::sync::Arc::new(move |event| to.send(event).unwrap());
     let port = crate::open_by(&config, sockets::here(), None, Some(watch)).unwrap();
     let next = || told.recv_timeout(PATIENCE).unwrap();
     let vmm = Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 1);
-    assert_eq!(next(), VmmEvent::Came);
+    assert_eq!([next(), next()], [VmmEvent::Came, VmmEvent::Runs]);
     vmm.frontend.get_vring_base(TO_GUEST).unwrap();
+    assert_eq!(told.try_recv(), Ok(VmmEvent::Halts), "before the answer");
     assert_eq!(next(), VmmEvent::Stopped);
     drop(vmm);
     assert_eq!(next(), VmmEvent::Left);
     let _vmm = Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 1);
-    assert_eq!(next(), VmmEvent::Came);
+    assert_eq!([next(), next()], [VmmEvent::Came, VmmEvent::Runs]);
     port.port.set_link(false).unwrap();
+    assert_eq!(next(), VmmEvent::Halts);
     until(|| !port.port.is_up());
     drop(port);
     assert_eq!(told.iter().collect::<Vec<_>>(), []);
+}
+
+#[test]
+fn who_watches_is_told_before_memory_is_copied() {
+    let dir = Dir::new("copied");
+    let config = dir.port(Role::Server, 1);
+    let (to, told) = std::sync::mpsc::channel();
+    let watch: crate::Watch = std::sync::Arc::new(move |event| to.send(event).unwrap());
+    let _port = crate::open_by(&config, sockets::here(), None, Some(watch)).unwrap();
+    let next = || told.recv_timeout(PATIENCE).unwrap();
+    let vmm = Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 1);
+    assert_eq!([next(), next()], [VmmEvent::Came, VmmEvent::Runs]);
+    let log = LogFile::new();
+    log.hand_over(&vmm);
+    assert_eq!(told.try_recv(), Ok(VmmEvent::Halts), "before the answer");
+    log_all(&vmm, BASE, true);
+    // The VMM gives up.
+    log_all(&vmm, BASE, false);
+    assert_eq!(next(), VmmEvent::Runs);
 }

@@ -58,6 +58,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         rdma_trust: args.rdma_trust,
         rdma_limits,
         window_mb: args.window,
+        window_migrates: args.window_migrates.then_some(true),
     })])
 }
 
