@@ -73,10 +73,10 @@ reasons! {
     GatewayNoService = "gateway_no_service", "A packet other than ping to a gateway address.";
     NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network.";
     OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";
-    UnknownRemote = "unknown_remote", "A tunnel packet from an address that no nexthop, no wire's `remote` and no `tunnel_peers` names.";
+    UnknownRemote = "unknown_remote", "A tunnel packet from an address that no nexthop and no `tunnel_peers` names, nor a wire's `remote` for its encapsulation.";
     UnknownLabel = "unknown_label", "No guest or network has this MPLS label.";
     LabelStack = "label_stack", "More MPLS labels than the one expected.";
-    UnknownVni = "unknown_vni", "No network has this VXLAN network identifier, and no wire has it with this remote and encapsulation.";
+    UnknownVni = "unknown_vni", "No wire has this network identifier with this remote and encapsulation, and no network has it that takes packets from there.";
     Ecn = "ecn", "Congestion marked outside a packet that does not do ECN (RFC 6040).";
     TunnelPayload = "tunnel_payload", "The MPLS payload is not IP, or the label is not for IP.";
     HoldFull = "hold_full", "Too many packets wait for a neighbour, or for their flow to move to the card.";

@@ -110,6 +110,10 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         found
     }
 
+    fn is_port_remote(&self, addr: IpAddr) -> bool {
+        self.tables.is_port_remote(addr)
+    }
+
     fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
         let found = self.tables.tunnel_port(kind, remote, id)?;
         self.note(Step::Tunnel { kind, remote, id, found });

@@ -54,7 +54,9 @@ pub trait Lookup {
     /// The port for what comes from a remote by this encapsulation with this network identifier
     /// ([`crate::VifKind::Tunnel`]).
     fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId>;
-    /// Whether a tunnel nexthop or a tunnel's port has this remote.
+    /// Whether a tunnel's port has this remote.
+    fn is_port_remote(&self, addr: IpAddr) -> bool;
+    /// Whether a tunnel nexthop has this remote: what comes from there may be for any network.
     fn is_remote(&self, addr: IpAddr) -> bool;
     /// What an MPLS label stands for.
     fn mpls(&self, label: u32) -> Option<NexthopId>;

@@ -129,9 +129,11 @@ impl Lookup for Tables {
     }
 
     fn is_remote(&self, addr: IpAddr) -> bool {
-        let ports = || self.vifs.values().filter_map(Vif::tunnel);
         self.nexthops.values().any(|nexthop| nexthop.remote() == Some(addr))
-            || ports().any(|tunnel| tunnel.remote == addr)
+    }
+
+    fn is_port_remote(&self, addr: IpAddr) -> bool {
+        self.vifs.values().filter_map(Vif::tunnel).any(|tunnel| tunnel.remote == addr)
     }
 
     fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {

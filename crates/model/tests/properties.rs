@@ -261,6 +261,9 @@ impl Lookup for Holes<'_> {
     fn is_remote(&self, addr: IpAddr) -> bool {
         self.tables.is_remote(addr) && !self.rng.borrow_mut().percent(10)
     }
+    fn is_port_remote(&self, addr: IpAddr) -> bool {
+        self.tables.is_port_remote(addr) && !self.rng.borrow_mut().percent(10)
+    }
     fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
         self.maybe(self.tables.tunnel_port(kind, remote, id))
     }

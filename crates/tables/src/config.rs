@@ -43,7 +43,7 @@ pub(crate) struct Config {
     pub nexthops: OrdMap<NexthopId, Nexthop>,
     /// Ports of tunnels, by what packets say. Of the same, the one with the lowest id counts.
     pub tunnels: OrdSet<(TunnelKind, IpAddr, u32, VifId)>,
-    /// Remotes of tunnels, each with the number of nexthops and ports that name it.
+    /// Remotes of tunnels, each with the number of nexthops that name it.
     remotes: OrdMap<IpAddr, u32>,
     pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
     pub mpls: OrdMap<u32, NexthopId>,
@@ -114,6 +114,13 @@ impl Config {
         self.remotes.contains_key(&addr)
     }
 
+    pub fn is_port_remote(&self, addr: IpAddr) -> bool {
+        [TunnelKind::Vxlan, TunnelKind::Geneve].into_iter().any(|kind| {
+            let next = self.tunnels.get_next(&(kind, addr, 0, VifId(0)));
+            next.is_some_and(|found| (found.0, found.1) == (kind, addr))
+        })
+    }
+
     pub fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
         let found = self.tunnels.get_next(&(kind, remote, id, VifId(0)))?;
         ((found.0, found.1, found.2) == (kind, remote, id)).then_some(found.3)
@@ -179,14 +186,14 @@ impl Config {
         }
     }
 
-    /// Counts one more nexthop or port with this remote; returns whether it is the first.
+    /// Counts one more nexthop with this remote; returns whether it is the first.
     pub fn count_remote(&mut self, addr: IpAddr) -> bool {
         let count = self.remotes.entry(addr).or_default();
         *count += 1;
         *count == 1
     }
 
-    /// Counts one nexthop or port with this remote less; returns whether it was the last.
+    /// Counts one nexthop with this remote less; returns whether it was the last.
     pub fn uncount_remote(&mut self, addr: IpAddr) -> bool {
         let Some(count) = self.remotes.get_mut(&addr) else { return false };
         *count -= 1;

@@ -153,7 +153,7 @@ impl Draft {
                 self.config.tunnels.remove(&key);
             }
             self.touched.add(Cell::vxlan(tunnel.id));
-            self.count_remote(tunnel.remote, add);
+            self.touched.add(Cell::remote(tunnel.remote));
         }
         let Some(vrf) = vif.vrf.filter(|_| !vif.is_second()) else { return };
         for &addr in &vif.addresses {
@@ -206,7 +206,7 @@ impl Draft {
         self.touched.add(Cell::nexthop(id));
     }
 
-    /// Counts the remote of a tunnel: tunnel packets from it are accepted while a nexthop or a port names it.
+    /// Counts the remote of a tunnel: tunnel packets from it are accepted while a nexthop names it.
     fn count_remote(&mut self, remote: IpAddr, add: bool) {
         let config = &mut self.config;
         let changed = if add { config.count_remote(remote) } else { config.uncount_remote(remote) };

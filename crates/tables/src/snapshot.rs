@@ -263,6 +263,11 @@ impl Lookup for View<'_> {
         self.snapshot.config.vxlan.get(&vni).copied()
     }
 
+    fn is_port_remote(&self, addr: IpAddr) -> bool {
+        self.depend(Cell::remote(addr));
+        self.snapshot.config.is_port_remote(addr)
+    }
+
     fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId> {
         self.depend(Cell::vxlan(id));
         self.snapshot.config.tunnel_port(kind, remote, id)

@@ -299,7 +299,7 @@ fn questions() -> Vec<Question> {
         ask!(|t| t.tunnel_port(kind, remote, 1));
     }
     for addr in addresses() {
-        ask!(|t| t.is_remote(addr));
+        ask!(|t| (t.is_remote(addr), t.is_port_remote(addr)));
         (0..VIFS).for_each(|vif| ask!(|t| t.neighbour(NeighbourScope::Wire(VifId(vif)), addr)));
     }
     for vrf in (0..VRFS).map(Vrf) {

@@ -124,6 +124,7 @@ fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> boo
         wire.addresses.iter().any(|subnet| subnet.addr() == addr)
             || wire.gateways.contains(&addr)
             || tables.is_remote(addr)
+            || tables.is_port_remote(addr)
     })
 }
 

@@ -52,7 +52,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let path = self.path(refused.dst).ok().filter(|path| path.src == refused.src)?;
         let known = self.tables.path_mtu(refused.dst).unwrap_or(path.wire.mtu);
-        let is_ours = is_tunnel && refused.src == ip.dst && self.is_peer(refused.dst);
+        let is_ours = is_tunnel && refused.src == ip.dst && self.is_remote(refused.dst);
         let is_less = mtu < known && u32::from(mtu) < refused.len;
         (is_ours && is_less).then_some(PathMtu { remote: refused.dst, mtu })
     }
@@ -62,7 +62,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         is_own_underlay(self.tables, addr)
     }
 
-    /// Whether tunnel packets are accepted from an address.
+    /// Whether tunnels lead to an address.
+    fn is_remote(&self, addr: IpAddr) -> bool {
+        self.is_peer(addr) || self.tables.is_port_remote(addr)
+    }
+
+    /// Whether tunnel packets for any network are accepted from an address.
     pub(super) fn is_peer(&self, addr: IpAddr) -> bool {
         self.tables.is_remote(addr)
             || self.tables.host().tunnel_peers.iter().any(|prefix| prefix.contains(&addr))
@@ -71,7 +76,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Whether an address is one that hosts of the underlay may have.
     fn is_underlay(&self, addr: IpAddr) -> bool {
         let on_link = |wire: &WireAttributes| wire.addresses.iter().any(|subnet| subnet.contains(&addr));
-        self.is_peer(addr) || self.is_ours(addr) || underlay(self.tables).any(|(_, wire)| on_link(wire))
+        self.is_remote(addr) || self.is_ours(addr) || underlay(self.tables).any(|(_, wire)| on_link(wire))
     }
 
     /// Whether a host of the underlay would accept a tenant's packet as a tunnel's, or would answer it to another

@@ -114,8 +114,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return Err(DropReason::OuterFragment.into());
         }
         if let Some(tunnel) = packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
-            self.admit_tunnel(&tunnel, ip.src)?;
-            if let Some(port) = self.tables.tunnel_port(tunnel.kind, ip.src, tunnel.id) {
+            let port = self.tables.tunnel_port(tunnel.kind, ip.src, tunnel.id);
+            if port.is_none() && !self.is_peer(ip.src) {
+                return Err(self.stranger(&tunnel, ip.src).into());
+            }
+            self.admit_tunnel(&tunnel)?;
+            if let Some(port) = port {
                 return self.out_of_tunnel(port, &tunnel);
             }
             return match tunnel.kind {
@@ -138,12 +142,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Whether a tunnel packet may be decapsulated: it comes from a remote, and its UDP checksum is right (RFC 768;
-    /// over IPv6, RFC 8200, 8.1).
-    fn admit_tunnel(&self, tunnel: &Tunnel, remote: IpAddr) -> Result<(), DropReason> {
-        if !self.is_peer(remote) {
-            return Err(DropReason::UnknownRemote);
+    /// Why a tunnel packet is dropped that comes from no peer: the remote of a tunnel's port sends to this port alone.
+    fn stranger(&self, tunnel: &Tunnel, remote: IpAddr) -> DropReason {
+        if tunnel.kind.has_ethernet() && self.tables.is_port_remote(remote) {
+            DropReason::UnknownVni
+        } else {
+            DropReason::UnknownRemote
         }
+    }
+
+    /// Whether a remote's tunnel packet may be decapsulated: its UDP checksum is right (RFC 768; over IPv6, RFC 8200,
+    /// 8.1).
+    fn admit_tunnel(&self, tunnel: &Tunnel) -> Result<(), DropReason> {
         if tunnel.lacks_checksum && !self.tables.host().udp6_zero_checksum {
             return Err(DropReason::OuterChecksumMissing);
         }
