@@ -225,10 +225,9 @@ impl Window {
             let mut state = lock(&self.state);
             let Some(noted) = mapping.taken.as_ref().and_then(Taken::noted) else { return };
             let left = std::mem::take(&mut state.left).into_values().flatten();
-            let unused: Vec<_> = std::mem::take(&mut state.free).into_iter().chain(left).collect();
-            let taken = noted.of(&unused);
-            unused.into_iter().for_each(|(start, len)| state.free.add(start, len));
-            for (start, end) in taken {
+            left.for_each(|(start, len)| state.free.add(start, len));
+            let unused: Vec<_> = state.free.clone().into_iter().collect();
+            for (start, end) in noted.of(&unused) {
                 state.free.remove(start, end - start);
                 state.left.entry(String::new()).or_default().add(start, end - start);
             }

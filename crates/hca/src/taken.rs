@@ -19,6 +19,9 @@ const MAGIC: [u8; 16] = *b"VIADUCT-TAKEN-1\0";
 /// Where the bits are, one a page, from there on.
 const BITS: usize = 64;
 
+/// Most runs of taken pages that are told apart. A machine's administrator could note more, and each takes memory.
+const RUNS: usize = 1 << 18;
+
 /// The place of the note in a window's file.
 #[derive(Debug)]
 pub(crate) struct Taken {
@@ -91,16 +94,22 @@ impl Taken {
 }
 
 impl Noted {
-    /// The taken pages of these ranges, which have a start and a length each: their starts and ends.
+    /// The taken pages of these ranges, which have a start and a length each: their starts and ends. Where there are too
+    /// many, all pages after them count as taken.
     pub fn of(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let is_taken = |offset: u64| self.0[page(offset) / 8] & 1 << (page(offset) % 8) != 0;
         let mut taken: Vec<(u64, u64)> = Vec::new();
         for (start, len) in ranges {
             let pages = (*start..start + len).step_by(PAGE as usize);
             for at in pages.filter(|at| *at >= FIRST && is_taken(*at)) {
+                let is_full = taken.len() >= RUNS;
                 match taken.last_mut() {
                     Some((from, end)) if *end == at && *from >= *start => *end += PAGE,
-                    _ => taken.push((at, at + PAGE)),
+                    _ if !is_full => taken.push((at, at + PAGE)),
+                    _ => {
+                        taken.push((at, start + len));
+                        break;
+                    }
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! A window's contents on another host, as a VMM brings them, under the eyes of the daemon there.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use super::{Noted, RUNS};
 use crate::guest_window::{Account, Pages, Window};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
@@ -125,4 +126,19 @@ fn whatever_is_noted_nobody_gets_pages_twice() {
         window.forget_left("vm1");
         assert_eq!((window.describe().left, all_free(&window).len() as u64), (0, PAGES));
     });
+}
+
+/// Every second page, which takes memory for each of them.
+#[test]
+fn what_is_noted_takes_little_memory() {
+    let (bytes, half) = (8 << 30, 4 << 30);
+    let noted = Noted(vec![0x55; (bytes / PAGE / 8) as usize]);
+    let ranges = [(FIRST, half - FIRST), (half + PAGE, bytes - half - PAGE)];
+    let taken = noted.of(&ranges);
+    assert_eq!(taken.len(), RUNS + ranges.len());
+    let is_inside = |(start, end): &(u64, u64)| {
+        start < end && ranges.iter().any(|(from, len)| from <= start && *end <= from + len)
+    };
+    assert!(taken.iter().all(is_inside) && taken.is_sorted_by(|a, b| a.1 <= b.0));
+    assert_eq!(taken.last().map(|(_, end)| *end), Some(bytes));
 }
