@@ -394,13 +394,10 @@ fn geneve(
     Some(be32(shim, 4) >> 8 | (options as u32) << GENEVE_OPTIONS_SHIFT)
 }
 
-/// Parses the untagged frame in a tunnel.
+/// Parses the frame in a tunnel.
 #[inline(always)]
 fn framed(head: &[u8], at: usize, end: usize, context: &mut Context, fast: &mut Fast) -> Option<()> {
     let (l3, v6) = ethernet(head, at, context)?;
-    if context.is_tagged() {
-        return None;
-    }
     network(head, l3, end, v6, fast)
 }
 
