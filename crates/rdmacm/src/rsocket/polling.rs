@@ -71,7 +71,11 @@ fn sleep(
     if matches!(found, Ok(0)) {
         let readable = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
         let others = fds.iter().zip(sockets).map(|(one, socket)| other(*one, socket));
-        let watched: Vec<_> = ours().map(|socket| (socket, socket.descriptors())).collect();
+        let watched: Vec<_> = fds
+            .iter()
+            .zip(sockets)
+            .filter_map(|(one, socket)| socket.as_ref().map(|it| (it, it.descriptors(one.events))))
+            .collect();
         let descriptors = watched.iter().flat_map(|(_, descriptors)| descriptors.iter().copied());
         let waking = descriptors.chain([waker.fd()]).map(|fd| readable(fd.as_raw_fd()));
         let mut all: Vec<pollfd> = others.chain(waking).collect();

@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 /// How long `rclose` of a blocking socket waits until the peer has everything, unless `SO_LINGER` says how long.
 const CLOSING: Duration = Duration::from_millis(100);
 
+/// Of `poll`'s events, those of bytes to read, and of room to write.
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
 /// What a socket is.
 #[derive(Debug)]
 enum Phase {
@@ -316,18 +320,18 @@ impl Socket {
         }
     }
 
-    /// What is readable when something has happened to it.
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+    /// What is readable when something has happened to it that is asked for.
+    pub fn descriptors(&self, asked: c_short) -> Vec<BorrowedFd<'_>> {
         match self.stream.get() {
             Some(stream) => stream.descriptors().to_vec(),
+            // Requests stay there.
+            None if asked & READ == 0 && self.is_listening() => Vec::new(),
             None => vec![self.identifier.fd()],
         }
     }
 
     /// What `poll` says, of what is asked for.
     pub fn polled(&self, asked: c_short, sleeps: bool) -> c_short {
-        const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
-        const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
         if self.watchers.is_closed() {
             return libc::POLLNVAL;
         }

@@ -530,6 +530,26 @@ fn a_shutdown_does_not_wait_for_a_peer_without_receives() {
     peer.end();
 }
 
+/// A request does not keep awake who does not ask for it.
+#[test]
+fn who_polls_a_listener_for_nothing_sleeps() {
+    let (listening, to) = Socket::listening();
+    let peer = Peer::connect(to, &hello(10).to_bytes());
+    assert_eq!(listening.poll(libc::POLLIN, -1), libc::POLLIN);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let polling = scope.spawn(|| {
+            tell.send(rustix::thread::gettid()).unwrap();
+            listening.poll(libc::POLLOUT, -1)
+        });
+        sleeps(&told);
+        assert_eq!(rclose(listening.0), 0);
+        assert_eq!(polling.join().unwrap(), libc::POLLNVAL);
+    });
+    std::mem::forget(listening);
+    peer.end();
+}
+
 #[test]
 fn who_is_gone_is_not_accepted() {
     let (listening, to) = Socket::listening();
