@@ -230,6 +230,12 @@ impl Device {
         }
     }
 
+    /// Whether it is halted.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.shared.adapter.is_halted()
+    }
+
     /// The machine runs, and nobody copies its memory.
     pub fn resume(&self) {
         self.shared.adapter.set_halted(false);

@@ -138,6 +138,11 @@ impl Device {
     /// Its virtual machine goes on, perhaps with the contents that the window had on another host.
     pub fn resume(&self) {
         let Some(own) = self.own.as_ref().filter(|own| own.migrates) else { return };
+        // Where the device was just opened, its VMM may tell the same again: programs have got free pages meanwhile.
+        let _alone = self.lock();
+        if !self.adapter.is_halted() {
+            return;
+        }
         own.open.renew();
         own.open.window.see_arrival();
         self.adapter.resume();
