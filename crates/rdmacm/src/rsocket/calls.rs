@@ -42,22 +42,20 @@ fn end_with_program() {
 }
 
 fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
-    let flags = kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     let is_ip = matches!(domain, libc::AF_INET | libc::AF_INET6);
-    let is_stream = kind & !flags == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    // Who sets flags here also calls `accept4`, which `librspreload.so` does not redirect: such programs keep TCP.
+    let is_stream = kind == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if !is_ip || !is_stream {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     table::sweep();
     let socket = Socket::new(domain)?;
     end_with_program();
-    socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
-    let is_cloexec = flags & libc::SOCK_CLOEXEC != 0;
-    socket.descriptor_flags.store(if is_cloexec { libc::FD_CLOEXEC } else { 0 }, Ordering::Relaxed);
     Ok(table::add(socket))
 }
 
-/// Streams of IPv4 and IPv6; others are refused with `EOPNOTSUPP`.
+/// Streams of IPv4 and IPv6; others, and flags in `kind`, are refused with `EOPNOTSUPP`: `librspreload.so` then takes
+/// TCP.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number(create(domain, kind, protocol))

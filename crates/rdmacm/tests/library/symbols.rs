@@ -31,7 +31,9 @@ fn the_version_script_has_what_is_promised() {
 /// What rsockets do not offer is refused.
 #[test]
 fn rsockets_refuse() {
-    for (domain, kind) in [(libc::AF_INET, libc::SOCK_DGRAM), (libc::AF_UNIX, libc::SOCK_STREAM)] {
+    let (ip, stream) = (libc::AF_INET, libc::SOCK_STREAM);
+    let flags = [libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK].map(|flag| (ip, stream | flag));
+    for (domain, kind) in [[(ip, libc::SOCK_DGRAM), (libc::AF_UNIX, stream)], flags].concat() {
         let made = rdmacm::rsocket::rsocket(domain, kind, 0);
         assert_eq!((made, crate::programs::errno()), (-1, libc::EOPNOTSUPP));
     }
