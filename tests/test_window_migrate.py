@@ -93,6 +93,15 @@ def files(lab):
     return directory
 
 
+def stand_still(vm, window):
+    """While the VM stands still, nobody uses its device; programs keep their memory."""
+    vm.qmp("stop")
+    eventually(lambda: not window("a")["users"], "the programs lost their device")
+    vm.qmp("cont")
+    # What vhost-user-vsock is told while the VM stands still, the VM does not learn.
+    vm.unplug_vsock()
+
+
 @pytest.mark.parametrize("qemu", [QEMU, pytest.param(NEWEST_QEMU, marks=newest, id="newest-qemu")])
 def test_a_vm_with_a_window_moves_by_choice(lab, files, qemu):
     for name in ("a", "b"):
@@ -107,14 +116,9 @@ def test_a_vm_with_a_window_moves_by_choice(lab, files, qemu):
         vm.expect(name, ["holds"])
     assert len({user["pid"] for user in window("a")["users"]}) == 3
 
-    # While the VM stands still, as when it is saved, nobody uses its device.
-    vm.qmp("stop")
-    eventually(lambda: not window("a")["users"], "the programs lost their device")
+    stand_still(vm, window)
     assert window("a")["left_bytes"] > 3 * 200 * 4096
     assert "programs in it lost their verbs device" in hosts["a"].daemon.text()
-    vm.qmp("cont")
-    # What vhost-user-vsock is told while the VM stands still, the VM does not learn.
-    vm.unplug_vsock()
     for name in ("first", "busy"):
         vm.expect(name, ["holds", "lost"])
     vm._start_vsock()
@@ -134,3 +138,29 @@ def test_a_vm_with_a_window_moves_by_choice(lab, files, qemu):
     moved.expect("busy", ["holds", "lost", "intact", "again", "ends 0"])
     moved.expect("asleep", ["holds", "intact", "again", "ends 0"])
     eventually(lambda: window("b")["left_bytes"] == window("b")["used_bytes"] == 0, "all is free")
+
+
+def test_a_vm_with_a_window_is_saved(lab, files):
+    lab.plug("a")
+    host = lab.host(bridged("a", {"a1": vhost("a1", **KEYS)}))
+    vm = lab.vm(host, "a1", MovingVm, files=files)
+    window = lambda _: host.viaduct("rdma", "windows")[0]
+    vm.boot()
+    vm.begin("asleep", "asleep", "/tmp/go")
+    vm.expect("asleep", ["holds"])
+    stand_still(vm, window)
+    left, state = window("a")["left_bytes"], lab.directory / "a1.state"
+    vm.qmp("stop")
+    vm.migrate(f"exec:cat > {state}")
+    vm.stop()
+    # Whatever comes into the window meanwhile.
+    with open(window("a")["path"], "r+b") as file:
+        file.seek(2 << 20)
+        file.write(b"\x5a" * (34 << 20))
+    vm.start(incoming=f"exec:cat {state}", paused=True)
+    vm.resume()
+    eventually(lambda: window("a")["left_bytes"] == left, "the daemon knows what its programs have")
+    vm.plug_vsock()
+    vm.shell("touch /tmp/go")
+    vm.expect("asleep", ["holds", "intact", "again", "ends 0"])
+    eventually(lambda: window("a")["left_bytes"] == window("a")["used_bytes"] == 0, "all is free")
