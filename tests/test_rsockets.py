@@ -19,13 +19,16 @@ RSTREAM = {
 }
 
 
-# A server by rsockets: of each connection it says what it got, and the error.
-SERVER = """
+# A listener of rsockets.
+LISTENER = """
 import ctypes, socket, struct
 lib = ctypes.CDLL("librdmacm.so.1", use_errno=True)
 listening, data = lib.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0), ctypes.create_string_buffer(1 << 16)
 any_address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 7471) + bytes(12)
 assert lib.rbind(listening, any_address, 16) == 0 and lib.rlisten(listening, 5) == 0
+"""
+# Of each connection it says what it got, and the error.
+SERVER = f"""{LISTENER}
 while True:
     fd, got, all = lib.raccept(listening, None, None), 1, 0
     while got > 0:
@@ -42,6 +45,22 @@ fd, count = lib.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0), int(sys.argv[2])
 server = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 7471) + socket.inet_aton(sys.argv[1]) + bytes(8)
 assert lib.rconnect(fd, server, 16) == 0
 assert lib.rsend(fd, bytes(count), count, 0) == count
+"""
+# It sends without an end to whoever has sent its end.
+ANSWERING = f"""{LISTENER}
+fd = lib.raccept(listening, None, None)
+while lib.rrecv(fd, data, len(data), 0) > 0:
+    pass
+print("answers")
+while lib.rsend(fd, data, len(data), 0) > 0:
+    pass
+print("ended", ctypes.get_errno())
+"""
+# It sends its end, and does not read.
+SILENT = f"""{CLIENT}
+import signal
+assert lib.rshutdown(fd, socket.SHUT_WR) == 0
+signal.pause()
 """
 # A peer that says this as private data, with the place of its table, and then that as immediate data.
 HOSTILE = """
@@ -169,6 +188,23 @@ def test_a_killed_peer(ends, who):
         assert "reset" in other.text() or "refused" in other.text(), other.describe()
     finally:
         for program in (serving, asking):
+            program.stop(signal.SIGKILL)
+
+
+def test_a_killed_peer_that_had_sent_its_end(ends):
+    """Who writes to it gets an error, though no message of theirs is under way."""
+    server, client, address = ends
+    serving = server.python(ANSWERING)
+    asking = None
+    try:
+        eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+        asking = client.python(SILENT, address, "1")
+        eventually(lambda: "answers" in serving.text(), "the end of what was asked")
+        asking.stop(signal.SIGKILL)
+        eventually(lambda: not serving.running(), "the end of the answer", 30)
+        assert "ended 104" in serving.text() or "ended 110" in serving.text(), serving.describe()
+    finally:
+        for program in filter(None, (serving, asking)):
             program.stop(signal.SIGKILL)
 
 
