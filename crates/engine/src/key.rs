@@ -335,6 +335,10 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
         return None;
     }
     let (src, dst) = outer_addresses(fast);
+    // In a context, IPv4 addresses are mapped ones.
+    if fast.at.v6 && src.to_ipv4_mapped().is_some() {
+        return None;
+    }
     context.enter(kind, src, dst);
     let ecn = (fast.key.0[0] >> 40) as u8 & packet::ecn::ECN_MASK;
     inner(head, &Outer { kind, at: fast.at.l4_end.into(), end, ecn }, context, fast)?;

@@ -289,6 +289,20 @@ fn forbidden_sources_are_for_the_parser() {
 }
 
 /// A ping of one family's ICMP over the other family is not one.
+/// Their context would be that of a tunnel over IPv4, whose headers are shorter.
+#[test]
+fn tunnels_between_mapped_addresses_are_for_the_parser() {
+    let taken = |outer: &str| {
+        let inner = "eth 02:dd:00:00:00:01 > 02:00:00:00:00:01 / ip4 10.1.1.1 > 10.9.0.7 / udp 7 > 9";
+        let frame = format!("{ETHERNET} / {outer} / udp 50000 > 4789 / vxlan 5001 / {inner}");
+        let frame = model::text::parse(&frame).unwrap();
+        fast(&frame, frame.len(), true).map(|(context, fast)| (context, fast.key))
+    };
+    assert!(taken("ip4 192.0.2.2 > 192.0.2.1").is_some());
+    assert!(taken("ip6 2001:db8::2 > 2001:db8::1").is_some());
+    assert_eq!(taken("ip6 ::ffff:192.0.2.2 > ::ffff:192.0.2.1"), None);
+}
+
 #[test]
 fn pings_are_of_their_family() {
     for (text, protocol_at, other, kinds) in [
