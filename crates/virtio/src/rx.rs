@@ -48,7 +48,9 @@ impl GuestRx {
             for chain in taken.drain(..) {
                 ring.complete(chain, 0);
             }
-            ring.publish()
+            let notify = ring.publish();
+            ring.read_ahead();
+            notify
         });
         running.memory.written(&running.areas);
         if notify {
@@ -147,13 +149,17 @@ fn collect<R: Virtqueue>(
 ) -> Result<u64, Fault> {
     segments.clear();
     memory.work.grant_poll();
-    ring.look()?;
+    if ring.known() < BURST {
+        ring.look()?;
+    }
     // First pass: resolves descriptors to segments and prefetches the headers. It begins with the chains of one
     // buffer, which are the majority, up to one that differs.
     let mut bytes = 0;
     while !taken.is_full() && bytes < byte_budget.max(1) {
         let Some((chain, buffer)) = ring.take_single(Access::Read, memory) else { break };
         prefetch(buffer.as_ptr());
+        // Drivers often put the virtio-net header at the end of the line before the frame's.
+        prefetch(buffer.as_ptr().wrapping_add(features.header_len()));
         bytes += buffer.len();
         segments.push(buffer);
         taken.push(chain);
@@ -166,6 +172,7 @@ fn collect<R: Virtqueue>(
     if !taken.is_full() {
         take_chains(ring, memory, segments, byte_budget.max(1).saturating_sub(bytes), taken, &mut ends)?;
     }
+    ring.expect_used(taken.len());
     // Second pass: headers.
     let mut malformed = 0;
     for buffer in &segments[..singles] {

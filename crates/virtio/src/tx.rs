@@ -6,7 +6,7 @@ use crate::queue::{Running, Shared};
 use crate::ring::{Access, Chain, Fault, Memory, Virtqueue, dispatch};
 use crate::rx::skip;
 use arrayvec::ArrayVec;
-use mem::{Accepts, NoRoom, Offload, Room, Segment, TxQueue, copy, prefetch, scatter, vnet};
+use mem::{Accepts, BURST, NoRoom, Offload, Room, Segment, TxQueue, copy, prefetch, scatter, vnet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,9 @@ impl TxQueue for GuestTx {
             fill(&mut room);
             room.memory.written(room.segments);
             let GuestRoom { malformed, fault, .. } = room;
-            (ring.publish(), malformed, fault)
+            let notify = ring.publish();
+            ring.read_ahead();
+            (notify, malformed, fault)
         });
         held.memory.written(&held.areas);
         if notify {
@@ -89,7 +91,8 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         segments: &'a mut Vec<Segment>,
         features: Features,
     ) -> Self {
-        let fault = ring.look().err();
+        let fault = if ring.known() < ENOUGH { ring.look().err() } else { None };
+        ring.expect_used(BURST);
         let short = fault.is_none() && !memory.logs();
         Self { ring, memory, segments, features, malformed: 0, fault, short }
     }
@@ -98,6 +101,12 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
     fn fail(&mut self, fault: Fault) -> NoRoom {
         (self.fault, self.short) = (Some(fault), false);
         NoRoom::Down
+    }
+
+    /// Whether the driver made more chains available than were known.
+    fn has_more(&mut self) -> Result<bool, NoRoom> {
+        self.ring.look().map_err(|fault| self.fail(fault))?;
+        Ok(self.ring.known() > 0)
     }
 
     /// Takes chains for `need` bytes into `segments` and completes them; returns how many.
@@ -122,6 +131,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
             let first = self.segments.len();
             let chain = match self.ring.take(Access::Write, self.memory, self.segments) {
                 Ok(Some(chain)) => chain,
+                Ok(None) if self.has_more()? => continue,
                 Ok(None) => {
                     self.ring.rewind(&chains);
                     return Err(NoRoom::Full);
@@ -169,6 +179,10 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         Ok(())
     }
 }
+
+/// If so many buffers are known to be available, a burst begins without a look at the driver's index: it is read anew
+/// if they don't suffice.
+const ENOUGH: usize = 2 * BURST;
 
 /// Most buffers of one packet: a full-sized segment in buffers of 512 bytes.
 const MAX_BUFFERS: usize = 130;

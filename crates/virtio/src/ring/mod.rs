@@ -83,6 +83,18 @@ pub(crate) trait Virtqueue {
     /// Checks, once per burst, what the driver made available.
     fn look(&mut self) -> Result<(), Fault>;
 
+    /// How many chains are known to be available without another look.
+    fn known(&self) -> usize {
+        0
+    }
+
+    /// Between bursts: reads what the driver wrote about chains that are known to be available, as far as the next
+    /// burst will take them.
+    fn read_ahead(&mut self) {}
+
+    /// Prefetches, for writing, where so many chains will be shown to the driver as used.
+    fn expect_used(&self, _count: usize) {}
+
     /// Takes the next chain and appends its segments to `out`, which must have room for [`MAX_CHAIN`]. `None` if no
     /// more is available.
     fn take(
@@ -119,6 +131,7 @@ pub(crate) trait Virtqueue {
 }
 
 /// A ring of either form.
+#[allow(clippy::large_enum_variant, reason = "each lies in its queue for as long as it runs")]
 pub(crate) enum Ring {
     Split(Split),
     Packed(Packed),

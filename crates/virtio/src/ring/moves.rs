@@ -43,6 +43,8 @@ enum Move {
     // Moves of the device.
     /// Reads what is available.
     Look,
+    /// Reads which chains these are.
+    ReadAhead,
     /// Takes a chain.
     Take,
     /// Takes a chain of a single buffer.
@@ -207,6 +209,7 @@ impl World {
                 }
             }
             Move::Look => return self.look(),
+            Move::ReadAhead => self.read_ahead(),
             Move::Take => return self.take(false),
             Move::TakeSingle => return self.take(true),
             Move::Rewind(count) => self.rewind(count.into()),
@@ -237,6 +240,24 @@ impl World {
                 assert!(available < self.offered || ahead > self.size, "an honest driver is refused");
                 false
             }
+        }
+    }
+
+    fn read_ahead(&mut self) {
+        dispatch!(&mut self.ring, r => r.read_ahead());
+        if !self.form.packed {
+            self.read_heads();
+        }
+    }
+
+    /// Heads of a split ring are read as far as they name descriptors.
+    fn read_heads(&mut self) {
+        for place in self.taken + self.heads.len() as u64..self.offered {
+            let head = self.read16(DRIVER + 4 + 2 * (place % u64::from(self.size)));
+            if head >= self.size {
+                return;
+            }
+            self.heads.push_back(head);
         }
     }
 
@@ -286,12 +307,10 @@ impl World {
     /// The chain that the device must take next from a split ring.
     fn split_chain(&mut self) -> Result<Option<Known>, Fault> {
         if self.heads.is_empty() {
-            let entry = |place: u64| self.read16(DRIVER + 4 + 2 * (place % u64::from(self.size)));
-            let heads: VecDeque<u16> = (self.taken..self.offered).map(entry).collect();
-            if heads.iter().any(|head| *head >= self.size) {
+            self.read_heads();
+            if self.heads.is_empty() && self.taken < self.offered {
                 return Err(Fault::HeadOutside);
             }
-            self.heads = heads;
         }
         Ok(self.heads.front().map(|&id| {
             let (reader, head) = (self.reader(), u64::from(id));
@@ -423,7 +442,9 @@ impl World {
     fn check(&self) {
         assert!(self.published <= self.taken);
         assert_eq!(self.whole.read(0, self.expected.len()), self.expected, "memory is not as it must be");
-        let (base, pending) = dispatch!(&self.ring, r => (r.base(), r.pending()));
+        let (base, pending, more) = dispatch!(&self.ring, r => (r.base(), r.pending(), r.known()));
+        let offered = if self.form.packed { self.taken } else { self.offered };
+        assert_eq!(more as u64, offered - self.taken);
         let known = match self.form.packed {
             true => u32::from(self.encoded(self.taken)) | u32::from(self.encoded(self.published)) << 16,
             false => u32::from(self.taken as u16),

@@ -4,24 +4,33 @@
 //! ring's size:
 //!
 //! ```text
-//! used (published) .. used + done .. next (taken) .. next + heads (read ahead) .. avail (from the driver, checked)
+//! used (published) .. used + done .. next (taken) .. read (heads read ahead) .. avail (from the driver, checked)
 //! ```
 //!
 //! Only [`Virtqueue::look`] lets the driver move a position, and only within that order. So whatever the driver does
 //! from burst to burst, no more chains are in flight than the ring has, and no head is taken that the driver withdrew.
+//!
+//! What the driver wrote lies in its CPU's cache, and each of its lines takes hundreds of cycles to come over: one after
+//! the other, entry of the available ring, descriptor, buffer. So each is asked for while packets before it are worked
+//! on: entries a burst before they are read, descriptors a burst before they are taken, buffers some packets before.
 
 use super::chain::{Desc, Links};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
-use arrayvec::ArrayVec;
-use mem::{Segment, prefetch};
+use mem::{BURST, Segment, prefetch, prefetch_write};
 use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-/// Heads read from the available ring at once.
-const AHEAD: usize = 64;
+/// Most heads that are read and not taken: a power of two.
+const HEADS: u16 = 2 * BURST as u16;
 
 /// Distance from the buffer that is taken to the one that is prefetched.
-const PREFETCH: usize = 4;
+const PREFETCH: u16 = 12;
+
+/// Heads that are read ahead between bursts: those of the next burst, and those whose buffers it prefetches.
+const AHEAD: u16 = BURST as u16 + PREFETCH;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 const AVAIL_NO_INTERRUPT: u16 = 1;
 const USED_NO_NOTIFY: u16 = 1;
@@ -36,8 +45,10 @@ pub(crate) struct Split {
     next: u16,
     /// Used index, as the driver sees it.
     used: u16,
-    /// Heads of the entries from `next` on, newest first.
-    heads: ArrayVec<u16, AHEAD>,
+    /// Next entry of the available ring to read.
+    read: u16,
+    /// Heads of the entries from `next` to `read`, each at its position.
+    heads: [u16; HEADS as usize],
     /// Completed but not yet published: (id, written), in the used ring's layout. No more than the ring has.
     shadow: Vec<[u32; 2]>,
 }
@@ -54,13 +65,13 @@ impl Split {
     /// ring lives.
     pub(crate) unsafe fn new(at: Layout, event_idx: bool, base: u32) -> Self {
         let shadow = Vec::with_capacity(usize::from(at.size));
-        let heads = ArrayVec::new();
-        let mut ring = Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads, shadow };
+        let heads = [0; HEADS as usize];
+        let mut ring = Self { at, event_idx, avail: 0, next: base as u16, used: 0, read: 0, heads, shadow };
         let used = ring.device(2).load(Ordering::Relaxed);
         if ring.next.wrapping_sub(used) <= at.size || base == 0 {
             ring.next = used;
         }
-        (ring.used, ring.avail) = (ring.next, ring.next);
+        (ring.used, ring.avail, ring.read) = (ring.next, ring.next, ring.next);
         ring
     }
 
@@ -88,21 +99,48 @@ impl Split {
         Desc::split(addr, rest)
     }
 
-    /// Reads heads from `next` on, and prefetches their descriptors.
+    /// The head of the entry at a position that was read.
+    #[inline(always)]
+    fn head(&self, position: u16) -> u16 {
+        self.heads[usize::from(position % HEADS)]
+    }
+
+    /// Reads heads until there are `count` (of at most [`HEADS`]), if so many are available, and prefetches their
+    /// descriptors, then the entries after them. It ends before an entry that names no descriptor.
     #[inline(never)]
-    fn read_heads(&mut self) -> Result<(), Fault> {
-        let count = self.avail.wrapping_sub(self.next).min(AHEAD as u16);
-        for i in (0..count).rev() {
-            let entry = self.slot(self.next.wrapping_add(i));
+    fn read_heads(&mut self, count: u16) {
+        let there = self.read.wrapping_sub(self.next);
+        for _ in there..self.avail.wrapping_sub(self.next).min(count) {
+            let entry = self.slot(self.read);
             let head = self.driver(4 + 2 * entry).load(Ordering::Relaxed);
             if head >= self.at.size {
-                self.heads.clear();
-                return Err(Fault::HeadOutside);
+                return;
             }
             prefetch(self.at.desc.wrapping_add(16 * usize::from(head)));
-            self.heads.push(head);
+            self.heads[usize::from(self.read % HEADS)] = head;
+            self.read = self.read.wrapping_add(1);
         }
-        Ok(())
+        if self.read != self.avail {
+            for later in [0, BURST as u16 / 2, BURST as u16 - 1] {
+                let entry = self.slot(self.read.wrapping_add(later));
+                prefetch(self.at.driver.wrapping_add(4 + 2 * entry));
+            }
+        }
+    }
+
+    /// The head of the next chain, if one is available.
+    #[inline(always)]
+    fn next_head(&mut self) -> Result<Option<u16>, Fault> {
+        if self.next == self.read {
+            if self.next == self.avail {
+                return Ok(None);
+            }
+            self.read_heads(HEADS);
+            if self.next == self.read {
+                return Err(Fault::HeadOutside);
+            }
+        }
+        Ok(Some(self.head(self.next)))
     }
 
     /// Appends the segments of the chain at `head`.
@@ -135,7 +173,7 @@ impl Virtqueue for Split {
     fn look(&mut self) -> Result<(), Fault> {
         let avail = self.driver(2).load(Ordering::Acquire);
         // Not past the ring's size, and not back behind what was taken or read ahead.
-        let read = self.next.wrapping_add(self.heads.len() as u16).wrapping_sub(self.used);
+        let read = self.read.wrapping_sub(self.used);
         if !(read..=self.at.size).contains(&avail.wrapping_sub(self.used)) {
             return Err(Fault::IndexJump);
         }
@@ -150,10 +188,7 @@ impl Virtqueue for Split {
         memory: &mut Memory,
         out: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, Fault> {
-        if self.heads.is_empty() {
-            self.read_heads()?;
-        }
-        let Some(head) = self.heads.pop() else { return Ok(None) };
+        let Some(head) = self.next_head()? else { return Ok(None) };
         self.next = self.next.wrapping_add(1);
         let first = out.len();
         let ok = self.walk(head, access, memory, out).is_ok();
@@ -163,28 +198,39 @@ impl Virtqueue for Split {
         Ok(Some(Chain { id: head, slots: 1, ok }))
     }
 
+    fn known(&self) -> usize {
+        self.avail.wrapping_sub(self.next).into()
+    }
+
+    fn read_ahead(&mut self) {
+        self.read_heads(AHEAD);
+    }
+
+    fn expect_used(&self, count: usize) {
+        let used = usize::from(self.used) + self.shadow.len();
+        for place in (used..used + count).step_by(LINE / 8) {
+            prefetch_write(self.at.device.wrapping_add(4 + 8 * self.slot(place as u16)));
+        }
+    }
+
     #[inline(always)]
     fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)> {
-        if self.heads.is_empty() {
-            self.read_heads().ok()?;
-        }
-        let head = *self.heads.last()?;
+        let head = self.next_head().ok()??;
         let buffer = memory.single(&self.desc(head), access)?;
-        self.heads.pop();
         self.next = self.next.wrapping_add(1);
         Some((Chain { id: head, slots: 1, ok: true }, buffer))
     }
 
     #[inline(always)]
     fn prefetch(&self, memory: &Memory) {
-        if let Some(&[head, ..]) = self.heads.last_chunk::<PREFETCH>() {
-            memory.prefetch(&self.desc(head));
+        if self.read.wrapping_sub(self.next) >= PREFETCH {
+            memory.prefetch(&self.desc(self.head(self.next.wrapping_add(PREFETCH - 1))));
         }
     }
 
     fn rewind(&mut self, chains: &[Chain]) {
         self.next = self.next.wrapping_sub(chains.len() as u16);
-        self.heads.clear();
+        self.read = self.next;
     }
 
     #[inline]

@@ -30,6 +30,7 @@ fn device_steps(size: u16) -> Vec<Vec<Move>> {
         vec![Move::Take],
         vec![Move::TakeSingle, Move::TakeSingle],
         vec![Move::Rewind(1)],
+        vec![Move::ReadAhead],
         vec![Move::Complete(0), Move::Publish],
         end.clone(),
         [vec![Move::Look, Move::TakeSingle], end.clone()].concat(),
