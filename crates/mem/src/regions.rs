@@ -97,6 +97,15 @@ unsafe impl Send for Place {}
 unsafe impl Sync for Place {}
 
 impl Place {
+    /// The `len` bytes at `gpa`, which is in this region, if all of them are.
+    #[inline(always)]
+    fn whole(&self, gpa: u64, len: u32) -> Option<Segment> {
+        let offset = gpa.wrapping_sub(self.gpa);
+        let fits = offset < self.len && u64::from(len) <= self.len - offset;
+        // SAFETY: as in `part`.
+        fits.then(|| unsafe { Segment::new(self.host.add(offset as usize), len) })
+    }
+
     /// The bytes from `gpa` that are in this region, at most `len`.
     #[inline(always)]
     fn part(&self, gpa: u64, len: u32) -> Option<Segment> {
@@ -285,7 +294,7 @@ impl Resolver {
     #[inline(always)]
     #[must_use]
     pub fn hit(&self, gpa: u64, len: u32) -> Option<Segment> {
-        self.last.part(gpa, len).filter(|part| part.len() == len as usize)
+        self.last.whole(gpa, len)
     }
 
     /// Appends the `len` bytes at guest-physical `gpa` to `out`: as one segment, or as several where regions meet, but

@@ -155,15 +155,15 @@ fn collect<R: Virtqueue>(
     // First pass: resolves descriptors to segments and prefetches the headers. It begins with the chains of one
     // buffer, which are the majority, up to one that differs.
     let mut bytes = 0;
-    while !taken.is_full() && bytes < byte_budget.max(1) {
-        let Some((chain, buffer)) = ring.take_single(Access::Read, memory) else { break };
+    ring.take_singles(Access::Read, memory, BURST, |chain, buffer| {
         prefetch(buffer.as_ptr());
         // Drivers often put the virtio-net header at the end of the line before the frame's.
         prefetch(buffer.as_ptr().wrapping_add(features.header_len()));
         bytes += buffer.len();
         segments.push(buffer);
         taken.push(chain);
-    }
+        bytes < byte_budget
+    });
     let singles = segments.len();
     if singles > 0 {
         memory.work.good();

@@ -223,13 +223,10 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
                 self.ring.prefetch(self.memory);
                 self.memory.work.good();
                 self.ring.complete(chain, len as u32);
-                let [first @ .., a, b, _, _] = vnet::build(offload);
-                let last = if header_len == vnet::VNET_HEADER {
-                    buffer.store(first.len(), &[a, b, 1, 0])
-                } else {
-                    buffer.store(first.len(), &[a, b])
-                };
-                let stored = last && buffer.store(0, &first) && buffer.store(header_len, head);
+                let stored = match *offload == Offload::default() {
+                    true => store_header(&buffer, header_len, &[0; vnet::VNET_HEADER]),
+                    false => store_header(&buffer, header_len, &vnet::build(offload)),
+                } && buffer.store(header_len, head);
                 debug_assert!(stored, "the length was compared");
                 if rest_len > 0 {
                     copy(rest, rest_at, &[buffer], header_len + head.len(), rest_len);
@@ -240,6 +237,18 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         }
         self.put_anywhere(head, rest, rest_at, rest_len, offload)
     }
+}
+
+/// Stores a header for one buffer by two stores.
+#[inline(always)]
+fn store_header(buffer: &Segment, header_len: usize, header: &[u8; vnet::VNET_HEADER]) -> bool {
+    let [first @ .., a, b, _, _] = *header;
+    let last = if header_len == vnet::VNET_HEADER {
+        buffer.store(first.len(), &[a, b, 1, 0])
+    } else {
+        buffer.store(first.len(), &[a, b])
+    };
+    last && buffer.store(0, &first)
 }
 
 /// The first `len` bytes of `segments`.

@@ -108,6 +108,23 @@ pub(crate) trait Virtqueue {
     /// nothing is available, takes nothing: [`Virtqueue::take`] then decides.
     fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)>;
 
+    /// Takes chains as [`Virtqueue::take_single`] does, up to `most` of them and as long as `more` says so of each.
+    #[inline(always)]
+    fn take_singles(
+        &mut self,
+        access: Access,
+        memory: &Memory,
+        most: usize,
+        mut more: impl FnMut(Chain, Segment) -> bool,
+    ) {
+        for _ in 0..most {
+            let Some((chain, buffer)) = self.take_single(access, memory) else { return };
+            if !more(chain, buffer) {
+                return;
+            }
+        }
+    }
+
     /// Prefetches, for writing, a buffer that will be taken soon.
     fn prefetch(&self, memory: &Memory);
 

@@ -271,6 +271,15 @@ impl World {
         memory.work.grant_poll();
         segments.clear();
         let taken = dispatch!(ring, r => match single {
+            // Both ways to take one.
+            true if self.taken.is_multiple_of(2) => {
+                let mut taken = None;
+                r.take_singles(access, memory, 1, |chain, segment| {
+                    segments.push(segment);
+                    taken.replace(chain).is_some()
+                });
+                Ok(taken)
+            }
             true => Ok(r.take_single(access, memory).map(|(chain, segment)| {
                 segments.push(segment);
                 chain

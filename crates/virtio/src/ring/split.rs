@@ -222,6 +222,28 @@ impl Virtqueue for Split {
     }
 
     #[inline(always)]
+    fn take_singles(
+        &mut self,
+        access: Access,
+        memory: &Memory,
+        most: usize,
+        mut more: impl FnMut(Chain, Segment) -> bool,
+    ) {
+        if self.next == self.read {
+            self.read_heads(HEADS);
+        }
+        let (first, there) = (self.next, self.read.wrapping_sub(self.next));
+        for ahead in 0..there.min(most as u16) {
+            let id = self.head(first.wrapping_add(ahead));
+            let Some(buffer) = memory.single(&self.desc(id), access) else { return };
+            self.next = first.wrapping_add(ahead + 1);
+            if !more(Chain { id, slots: 1, ok: true }, buffer) {
+                return;
+            }
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(&self, memory: &Memory) {
         if self.read.wrapping_sub(self.next) >= PREFETCH {
             memory.prefetch(&self.desc(self.head(self.next.wrapping_add(PREFETCH - 1))));
