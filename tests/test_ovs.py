@@ -260,6 +260,10 @@ def test_tunnels_that_are_ports(lab, kind):
     vif = next(vif for vif in host.viaduct("vif") if vif["name"] == "tun")
     assert (vif["kind"], vif["up"]) == ("tunnel", True) and vif["rx_packets"] >= 50
     assert next(port for port in host.viaduct("ovs", "ports") if port["name"] == "tun")["flows"] >= 1
+    outer = f"10.8.0.2 > 10.8.0.1 / udp 50000 > {4789 if kind == 'vxlan' else 6081} / {kind}"
+    inner = f"eth {mac(9)} > {mac(1)} / ip4 {address(9)} > {address(1)} / udp 1 > 2"
+    explained = lambda vni: host.call("explain", "--in", "up0", f"{outer} {vni} / {inner}").stdout
+    assert f"{kind} to 10.8.0.2 vni 77" in explained(77) and "unknown_vni" in explained(78)
 
 
 def test_flows_that_are_idle_or_changed_go(lab):
