@@ -246,7 +246,8 @@ package registers_pkg;
 
   // A port: a guest or a wire.
   typedef struct packed {
-    logic [121:0] reserved;
+    logic [120:0] reserved;
+    logic exact;
     logic [127:0] address6_1;
     logic [127:0] address6_0;
     logic [31:0] address4_1;

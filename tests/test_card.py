@@ -1,11 +1,13 @@
 """A host whose executor is the simulated card, clock by clock."""
 
+import re
 import socket
 
 import pytest
 
 from lab import eventually
 from lab.capture import tshark
+from lab.switched import address, guest_config, mac, offloaded, send, switched, udp_flow
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes
 from lab.traffic import EchoServer, tcp_rate
 
@@ -81,11 +83,11 @@ def test_what_people_see(lab):
     assert vifs["a1"]["rx_packets"] >= 8 and vifs["a2"]["tx_packets"] >= 8
 
 
-def answered(sender, n=1):
+def answered(sender, n=1, there=(A2.address, 7000)):
     """How many of n datagrams of one flow are answered."""
     answers = 0
     for _ in range(n):
-        sender.sendto(b"hello", (A2.address, 7000))
+        sender.sendto(b"hello", there)
         try:
             answers += sender.recvfrom(100)[0] == b"hello"
         except TimeoutError:
@@ -131,3 +133,37 @@ def test_two_hosts_with_a_tunnel_between(lab, family):
     assert tshark(seen.file, "-o", "udp.check_checksum:TRUE", "-Y", wrong) == ""
     checksums = {checksum for (checksum,) in seen.fields(of_card, "udp.checksum")}
     assert checksums and ("0x0000" in checksums) == (family == 4)
+
+
+def carried(host, *, least):
+    """Rows of `viaduct ovs flows` whose flows the card forwarded at least this many packets of."""
+    return [row for row in host.viaduct("ovs", "flows") if row.get("card_entries") and row["packets"] >= least]
+
+
+@pytest.mark.alone
+def test_flows_of_an_open_vswitch(lab):
+    """Those that the card can say go onto it, and the rest stays: packets, counters, and changes that end entries."""
+    host, ovs, (one, two) = switched(lab, config=guest_config(executor="card-sim"))
+    one.expect_ping(address(2))
+    # A flow that the card can say: NORMAL, between two MACs. One that changes packets can't go there.
+    udp_flow(ovs, 1002, "dec_ttl,output:o2")
+    send(one, 1002)
+    with EchoServer(two, 7000), one.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(2)
+        there = (address(2), 7000)
+        start = forwarded(host)
+        eventually(lambda: answered(sender, 5, there) and forwarded(host) >= start + 50, "datagrams by the card", 30)
+        # What the card forwards counts as the flow's, in Viaduct and in OVS.
+        eventually(lambda: carried(host, least=20), "the card's packets in the flow's counters", 20)
+        line = lambda: offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)", "actions:o2")
+        eventually(lambda: int(re.search(r"packets:(\d+)", line())[1]) >= 20, "the card's packets in OVS", 20)
+        (port,) = [row for row in host.viaduct("ovs") if row["name"] == "o1"]
+        assert port["on_card"] >= 1 and port["stays"].get("match", 0) + port["stays"].get("changes", 0) >= 1, port
+        # A flow that is removed takes no packet any more once the removal is made.
+        ovs.ofctl("add-flow", "priority=30,in_port=o1,udp,tp_dst=7000,actions=drop")
+        eventually(lambda: not answered(sender, 1, there), "no answers", 20)
+        before = forwarded(host)
+        assert answered(sender, 2, there) == 0 and forwarded(host) == before
+        ovs.ofctl("del-flows", "udp,tp_dst=7000")
+        eventually(lambda: answered(sender, 5, there) and forwarded(host) > before, "datagrams by the card", 30)
+    assert card(host).get("lost", 0) == 0

@@ -164,6 +164,7 @@ module classify
     context4 = '0;
     context4.vrf        = vrf4;
     context4.policy     = !Wire && port4.policy;
+    context4.exact      = !Wire && port4.exact;
     context4.generation = vrf_line.generation;
     context4.nexthop    = label4.nexthop;
     context4.entropy    = entropy4;
@@ -190,9 +191,10 @@ module classify
   end
 
   function automatic punt_e refusal();
-    logic vlan, routed, nobodys, checked;
+    logic vlan, routed, nobodys, checked, exact;
     vlan = header4.tags != 0;
     routed = !header4.has_ethernet || header4.mac_dst == GatewayMac;
+    exact  = !Wire && port4.exact;
     if (!enable || !port4.valid || port4.host || port4.is_wire != Wire) return PuntHostPort;
     if (header4.exception != PuntNone) return header4.exception;
     if (Wire && !to_port4) return PuntNotForUs;
@@ -215,6 +217,7 @@ module classify
     if (header4.l4 == L4Udp && header4.dport == 16'd4791) return PuntVerbs;
     if (header4.has_ethernet && group(header4.mac_dst)) return PuntGroup;
     if (header4.has_ethernet && (header4.priority_tag || routed && vlan)) return PuntVlan;
+    if (exact && (routed || vlan)) return PuntVlan;
     if (routed && !header4.ip) return PuntNotIp;
     // With a label to a guest too: it is a router's way.
     if (routed && !(routable(header4.v6, header4.src) && routable(header4.v6, header4.dst))) return PuntNotRoutable;

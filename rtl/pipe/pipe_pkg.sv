@@ -44,6 +44,7 @@ package pipe_pkg;
     punt_e       punt;          // PuntNone: look-ups were made
     path_e       path;
     logic        policy;        // the sender's connections are tracked
+    logic        exact;         // it leaves by its flow alone, between the MACs of the flow's nexthop
     logic [7:0]  generation;    // of flow entries that hold
     logic        check_source;  // its source MAC must be known to be where it came from
     vrf_id_t     vrf;

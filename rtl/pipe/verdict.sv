@@ -134,12 +134,17 @@ module verdict
     end
   end
 
+  // Between the MACs of its flow's nexthop, which the flow's key does not have.
+  logic exactly;
+  assign exactly = packet3.own && packet3.header.mac_dst == hop.mac && packet3.header.mac_src == hop.outer_src_mac;
+
   function automatic punt_e refusal();
     logic [15:0] length, room;
     logic        translated;
     if (packet3.ctx.punt != PuntNone) return packet3.ctx.punt;
     if (packet3.bad || bad_nexthop(hop)) return PuntMemoryError;
     if (!packet3.source_ok) return PuntLearn;
+    if (packet3.ctx.exact && !exactly) return PuntFlowMiss;
     if (!packet3.own && !packet3.found) return bridged ? PuntBridgeMiss : PuntRouteMiss;
     if (hop.kind == NexthopKindHost) return PuntNexthop;
     if (hop.kind == NexthopKindFlow) return PuntFlowMiss;

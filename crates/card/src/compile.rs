@@ -14,9 +14,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Number of networks for which the card has room: those with numbers below this are on it.
-pub const VRFS: u16 = 4096;
+pub const VRFS: u16 = 3072;
 /// Number of ports for which the card has room.
 pub const PORTS: u16 = 1024;
+/// Number of networks on the card: behind those of the tables each port has one of its own, for flows of an Open
+/// vSwitch, whose keys then tell the ports apart.
+pub const ALL_VRFS: u16 = VRFS + PORTS;
 /// Number of labels for which the card has room: those below this are on it.
 pub const LABELS: u32 = 65_536;
 
@@ -55,6 +58,15 @@ pub enum Hop {
         vif: VifId,
         /// MAC of packets routed to it.
         mac: Mac,
+    },
+    /// A port of an Open vSwitch, for frames with these MACs, which stay as they are.
+    Unchanged {
+        /// Which.
+        vif: VifId,
+        /// Their source MAC.
+        src: Mac,
+        /// Their destination MAC.
+        dst: Mac,
     },
     /// Another host.
     Tunnel {

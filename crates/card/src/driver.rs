@@ -15,7 +15,8 @@ mod usage;
 use crate::budget::Budgets;
 use crate::commands::Commands;
 use crate::compile::{
-    Attachment, Attachments, Compiler, Hop, LabelEntry, MacEntry, VRFS, mac_bits, remote, remote_places,
+    ALL_VRFS, Attachment, Attachments, Compiler, Hop, LabelEntry, MacEntry, VRFS, mac_bits, remote,
+    remote_places,
 };
 use crate::cuckoo::Cuckoo;
 use crate::frame::Key;
@@ -219,6 +220,13 @@ impl<C: Card> Driver<C> {
         }
         for (id, port) in now {
             let Some((number, line)) = port else { continue };
+            if line.exact {
+                // Its own network, which has flows alone.
+                let generation = self.flows.generation(line.vrf);
+                let lengths6 = u128::MAX;
+                let vrf = registers::Vrf { valid: true, generation, lengths6, ..Default::default() };
+                self.vrf_line(line.vrf, vrf)?;
+            }
             if self.image.ports.insert(id, (number, line)) != port {
                 self.commands.write(Table::Port, number.into(), &line.encode())?;
             }
@@ -445,7 +453,11 @@ impl<C: Card> Driver<C> {
         if touched.bump_far || touched.bump_all || !vrfs.is_empty() {
             vrfs.extend(self.flows.take_far());
         }
-        for vrf in vrfs.into_iter().filter(|vrf| *vrf < VRFS) {
+        vrfs.retain(|vrf| *vrf < VRFS);
+        if touched.bump_ports {
+            vrfs.extend(self.image.vrfs.range(VRFS..ALL_VRFS).map(|(vrf, _)| *vrf));
+        }
+        for vrf in vrfs {
             let wrapped = self.flows.bump(vrf);
             for key in wrapped {
                 self.remove_flow(&key)?;

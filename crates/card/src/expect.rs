@@ -99,7 +99,7 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
     }
     let path = match &frame.headers.eth {
         Some(eth) if eth.dst.is_group() => return Err(Punt::Group),
-        Some(eth) if is_the_hosts(eth) => return Err(Punt::Vlan),
+        Some(eth) if is_the_hosts(eth, port.exact) => return Err(Punt::Vlan),
         Some(eth) if eth.dst == GATEWAY_MAC => Path::Routed,
         Some(_) => Path::Bridged,
         None if labelled.is_some() => Path::Labelled,
@@ -115,10 +115,11 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
 }
 
 /// Whether a frame's tags make the card punt it: an outer priority tag is removed, and frames to the gateway may have
-/// no tag.
-fn is_the_hosts(eth: &Ethernet) -> bool {
+/// no tag. From an exact port, no frame may have a tag or go to the gateway.
+fn is_the_hosts(eth: &Ethernet, exact: bool) -> bool {
     let priority = eth.tags.first().is_some_and(|tag| tag.is_priority());
-    priority || eth.dst == GATEWAY_MAC && !eth.tags.is_empty()
+    let (routed, tagged) = (eth.dst == GATEWAY_MAC, !eth.tags.is_empty());
+    priority || routed && tagged || exact && (routed || tagged)
 }
 
 /// The network of a packet, and the nexthop of its label.
@@ -189,7 +190,8 @@ fn find(memory: &Memory, packet: &Packet) -> Result<Way, Punt> {
         (Some(flow), _) => flow.nexthop,
         (None, Path::Bridged) => {
             let dst = frame.headers.eth.as_ref().map_or_else(Mac::default, |eth| eth.dst);
-            memory.bridge(packet.vrf, dst)?.ok_or(Punt::BridgeMiss)?.nexthop
+            let missed = if packet.port.exact { Punt::FlowMiss } else { Punt::BridgeMiss };
+            memory.bridge(packet.vrf, dst)?.filter(|_| !packet.port.exact).ok_or(missed)?.nexthop
         }
         (None, Path::Routed) => {
             let ip = frame.headers.ip().ok_or(Punt::NotIp)?;
@@ -197,7 +199,15 @@ fn find(memory: &Memory, packet: &Packet) -> Result<Way, Punt> {
         }
         (None, Path::Labelled) => packet.labelled,
     })?;
+    if packet.port.exact && !frame.headers.eth.as_ref().is_some_and(|eth| is_between(eth, &hop)) {
+        return Err(Punt::FlowMiss);
+    }
     Ok(Way { flow, own, hop, tracked: packet.port.policy || hop.policy || own.is_some() })
+}
+
+/// Whether a frame has the MACs of the nexthop of its flow, which comes from an exact port.
+fn is_between(eth: &Ethernet, hop: &Nexthop) -> bool {
+    bits(eth.dst) == hop.mac && bits(eth.src) == hop.outer_src_mac
 }
 
 /// As `rtl/pipe/verdict.sv`.

@@ -8,6 +8,7 @@
 use crate::compile::{Compiler, Hop, address_bits};
 use crate::entries;
 use crate::frame::{Frame, Key};
+use crate::ovs::Origin;
 use crate::registers::{Flow4, Flow6, NexthopKind, Path};
 use model::{
     Action, Connection, Decision, Destination, DropReason, FlowChange, FlowKey, FlowState, Forward,
@@ -28,6 +29,8 @@ pub struct Flow {
     pub connection: Option<FlowKey>,
     /// Whether it depends on more than the rules of its ingress network: on tables of other networks.
     pub far: bool,
+    /// Of a port of an Open vSwitch: whose flow it follows from.
+    pub origin: Option<Origin>,
 }
 
 /// What happens to a flow's packets.
@@ -66,6 +69,9 @@ pub fn flow<T: Lookup>(
         || effects.solicit.is_some();
     if !plain || more || vif.is_tagged() {
         return None;
+    }
+    if vif.takes_flows() {
+        return crate::ovs::flow(compiler, packet, (vif, &frame), decision);
     }
     let (vrf, path) = compiler.network_of(vif, &frame)?;
     let flow = Candidate { compiler, vif, key: frame.key(compiler.vrf(vrf)?, path)?, frame: &frame, vrf };
@@ -153,6 +159,7 @@ impl<T: Lookup> Candidate<'_, T> {
             verdict: FlowVerdict::Forward { hop, nat: forward.nat, keep_ttl },
             connection,
             far,
+            origin: None,
         })
     }
 
@@ -204,6 +211,7 @@ impl<T: Lookup> Candidate<'_, T> {
             verdict: FlowVerdict::Drop(reason),
             connection: Some(key),
             far: false,
+            origin: None,
         })
     }
 

@@ -22,6 +22,7 @@ pub mod flows;
 pub mod frame;
 pub mod hash;
 pub mod hold;
+pub mod ovs;
 mod pool;
 pub mod registers;
 pub mod route6;

@@ -67,7 +67,7 @@ pub enum Punt {
     Ecn = 21,
     /// A group MAC address: flooded by the host.
     Group = 22,
-    /// A VLAN tag on a frame to the gateway, or one that bears a priority alone.
+    /// A VLAN tag on a frame to the gateway, or one that bears a priority alone; from an `exact` port any tag, and any frame to the gateway's MAC.
     Vlan = 23,
     /// The source MAC is not the port's, or a group's, or the gateway's.
     MacSpoofed = 24,
@@ -89,7 +89,7 @@ pub enum Punt {
     RouteMiss = 32,
     /// The network is not on the card.
     NoVrf = 33,
-    /// Connections are tracked, and this flow is not on the card.
+    /// Connections are tracked, or the port is `exact`, and this flow is not on the card.
     FlowMiss = 34,
     /// A TCP SYN, FIN or RST of a tracked connection.
     FlowTcp = 35,
@@ -865,13 +865,13 @@ pub struct Nexthop {
     pub mtu: u16,
     /// MPLS label or VXLAN network identifier; of `discard` the drop's reason, as `model::DropReason` numbers it. Bits 57:34.
     pub id: u32,
-    /// Destination MAC of what is routed to a guest or into VXLAN. Bits 105:58.
+    /// Destination MAC of what is routed to a guest or into VXLAN; the only one, of what comes from an `exact` port. Bits 105:58.
     pub mac: u64,
     /// Outer source address; IPv4 in the lower 32 bits. Bits 233:106.
     pub outer_src: u128,
     /// Outer destination address. Bits 361:234.
     pub outer_dst: u128,
-    /// Outer source MAC. Bits 409:362.
+    /// Outer source MAC. Of a guest: the only source MAC of what comes from an `exact` port. Bits 409:362.
     pub outer_src_mac: u64,
     /// Outer destination MAC: the underlay next hop's. Bits 457:410.
     pub outer_dst_mac: u64,
@@ -959,6 +959,8 @@ pub struct Port {
     pub address6_0: u128,
     /// Another. Bits 389:262.
     pub address6_1: u128,
+    /// Of a guest: only untagged packets whose flow has a nexthop of its own leave, bridged, from its `outer_src_mac` to its `mac`. Bits 390:390.
+    pub exact: bool,
 }
 
 impl Port {
@@ -983,6 +985,7 @@ impl Port {
         put(&mut line, 102, 32, self.address4_1.into());
         put(&mut line, 134, 128, self.address6_0);
         put(&mut line, 262, 128, self.address6_1);
+        put(&mut line, 390, 1, self.exact.into());
         line
     }
 
@@ -1004,6 +1007,7 @@ impl Port {
             address4_1: get(line, 102, 32) as u32,
             address6_0: get(line, 134, 128),
             address6_1: get(line, 262, 128),
+            exact: get(line, 390, 1) != 0,
         }
     }
 }

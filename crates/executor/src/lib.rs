@@ -16,9 +16,10 @@ pub use counters::{CardCounters, Counters, Past, StageCycles, VifCounters, Worke
 pub use filter::{Filter, Property, Side};
 pub use listing::{BadRecord, Entered, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECORD};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
-pub use status::ExecutorStatus;
+pub use status::{ExecutorStatus, OvsPlace};
 
 use model::{ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId, ovs};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 /// Anything that forwards packets according to the tables: the CPU engine, or a card.
@@ -46,6 +47,11 @@ pub trait Executor: Send + Sync {
     /// most and never decrease; a flow that gets the index of a removed one goes on from there.
     fn ovs_counts(&self, counters: &[u32]) -> Vec<Counters> {
         vec![Counters::default(); counters.len()]
+    }
+
+    /// Where such flows' packets are forwarded; `None` without a card.
+    fn ovs_places(&self, _: &[Arc<ovs::Flow>]) -> Option<Vec<OvsPlace>> {
+        None
     }
 
     /// Goes on counting where another one ended. Once, before packets flow.

@@ -13,3 +13,12 @@ pub struct ExecutorStatus {
     /// still affect their packets.
     pub stalled: Vec<usize>,
 }
+
+/// Where a host with a card forwards the packets of a flow of Open vSwitch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OvsPlace {
+    /// The card may: it has this many entries of the flow. What has none the host forwards.
+    Card(u64),
+    /// The host: by the reason's name, the card can't.
+    Host(&'static str),
+}

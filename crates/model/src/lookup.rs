@@ -88,4 +88,9 @@ pub trait Lookup {
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport>;
     /// The flow of this port that matches a packet with these fields; of several, the one with the lowest number.
     fn ovs_flow(&self, port: VifId, key: &ovs::Key) -> Option<&ovs::Flow>;
+    /// The flow that decides about all packets with these fields, whatever they have in the bits `free`; `None` also if
+    /// that is too much work to find out.
+    fn ovs_flow_of_all(&self, _: VifId, _key: &ovs::Key, _free: &ovs::Key) -> Option<&ovs::Flow> {
+        None
+    }
 }

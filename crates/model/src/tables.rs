@@ -205,4 +205,14 @@ impl Lookup for Tables {
     fn ovs_flow(&self, port: VifId, key: &crate::ovs::Key) -> Option<&crate::ovs::Flow> {
         self.ovs_flows_of(port).find(|flow| flow.matching.matches(key))
     }
+
+    fn ovs_flow_of_all(
+        &self,
+        port: VifId,
+        key: &crate::ovs::Key,
+        free: &crate::ovs::Key,
+    ) -> Option<&crate::ovs::Flow> {
+        let first = self.ovs_flows_of(port).find(|flow| flow.matching.may_match(key, free));
+        first.filter(|flow| !flow.matching.looks_at(free))
+    }
 }

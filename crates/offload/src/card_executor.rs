@@ -11,9 +11,10 @@ use card::{Budgets, CardError, Commands};
 use engine::{AttachError, Engine};
 use executor::{
     BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Entered, Executor, ExecutorStatus, FlowInfo,
-    FlowUse, LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
+    FlowUse, LearnedMac, NeighbourInfo, OvsPlace, Past, RECORD, VifCounters, WorkerCounters,
 };
 use mem::Opened;
+use model::ovs::{self, FlowId};
 use model::{
     ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId, VifKind,
 };
@@ -22,6 +23,7 @@ use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use tables::View;
 
 /// How often a simulated card is asked whether it has finished a command: about ten clocks each.
 const POLLS: u32 = 10_000;
@@ -60,8 +62,9 @@ pub struct CardExecutor {
     stats: Arc<Stats>,
     orders: Arc<Orders>,
     carrier: Option<JoinHandle<()>>,
-    /// Ensures that the card gets changes in the same order as the engine.
-    applying: Mutex<()>,
+    /// Ensures that the card gets changes in the same order as the engine. It has the highest number that a flow of an
+    /// Open vSwitch had so far.
+    applying: Mutex<FlowId>,
 }
 
 impl CardExecutor {
@@ -153,6 +156,39 @@ impl Executor for CardExecutor {
         self.engine.apply(changes)?;
         self.orders.tell(Message::Apply(changes.to_vec()));
         Ok(())
+    }
+
+    /// The same for flows of an Open vSwitch. New ones with higher numbers than all others change nothing on the card.
+    fn ovs_apply(&self, changes: &[ovs::Change]) -> Result<(), ApplyError> {
+        let mut last = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.engine.ovs_apply(changes)?;
+        let mut all_new = true;
+        for change in changes {
+            match change {
+                ovs::Change::Add(flow) if flow.id > *last => *last = flow.id,
+                _ => all_new = false,
+            }
+        }
+        if !all_new {
+            self.orders.tell(Message::Ovs(changes.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn ovs_counts(&self, counters: &[u32]) -> Vec<Counters> {
+        let card = self.stats.ovs.counts(counters);
+        self.engine.ovs_counts(counters).into_iter().zip(card).map(|(a, b)| sum(a, b)).collect()
+    }
+
+    fn ovs_places(&self, flows: &[Arc<ovs::Flow>]) -> Option<Vec<OvsPlace>> {
+        if self.stats.failed().is_some() {
+            return None;
+        }
+        let place = |view: &View<'_>, flow: &ovs::Flow| match card::ovs::stays(view, flow) {
+            Some(stays) => OvsPlace::Host(stays.name()),
+            None => OvsPlace::Card(self.stats.ovs.entries(flow.port, flow.id)),
+        };
+        Some(self.engine.view(|view| flows.iter().map(|flow| place(view, flow)).collect()))
     }
 
     fn enter_counts(&self, past: Past) {

@@ -14,6 +14,7 @@ use crate::traffic::Traffic;
 use card::CardError;
 use card::compile::Attachment;
 use card::driver::Driver;
+use card::frame::Key;
 use engine::Engine;
 use model::{Change, VifId};
 use std::collections::BTreeSet;
@@ -185,16 +186,39 @@ impl<C: Carry> Carrier<C> {
             }
             _ if self.failed => Ok(()),
             Message::Apply(changes) => self.apply(&changes),
+            Message::Ovs(changes) => {
+                let keys: Vec<_> =
+                    changes.iter().flat_map(|change| self.traffic.driver.of_change(change)).collect();
+                self.end(&keys)
+            }
             Message::Flushed => self.forget_flows(),
             Message::Capture => self.capture(),
             Message::Stop => Ok(()),
         }
     }
 
+    /// Takes flows off the card. Afterwards what it forwarded by them has left.
+    fn end(&mut self, keys: &[Key]) -> Result<(), Fault> {
+        let (mut paths, flows) = self.datapaths();
+        flows.end(keys, &mut paths)?;
+        self.traffic.let_out();
+        self.shared.stats.flows.set(self.traffic.driver.flows() as u64);
+        Ok(())
+    }
+
+    /// The same for all flows of ports of an Open vSwitch: they depend on the interfaces.
+    fn end_ovs(&mut self) -> Result<(), Fault> {
+        let keys = self.traffic.driver.of_ovs();
+        self.end(&keys)
+    }
+
     /// Afterwards the card forwards by the new tables, and what it forwarded before has left.
     fn apply(&mut self, changes: &[Change]) -> Result<(), Fault> {
         self.shared.engine.view(|view| self.traffic.driver.apply(view, changes))?;
         self.traffic.let_out();
+        if changes.iter().any(|change| matches!(change, Change::PutVif(_) | Change::DelVif(_))) {
+            self.end_ovs()?;
+        }
         self.follow_tables()?;
         for change in changes {
             match change {
@@ -217,7 +241,8 @@ impl<C: Carry> Carrier<C> {
         self.sleep.watch(vif, &mut line);
         self.traffic.ports.insert(vif, line);
         let at = Attachment { port: vif.0, egress };
-        Ok(engine.view(|view| self.traffic.driver.attach(view, vif, Some(at)))?)
+        engine.view(|view| self.traffic.driver.attach(view, vif, Some(at)))?;
+        self.end_ovs()
     }
 
     fn detach(&mut self, vif: VifId) -> Result<(), Fault> {
@@ -232,6 +257,7 @@ impl<C: Carry> Carrier<C> {
         }
         emptied?;
         self.shared.engine.view(|view| self.traffic.driver.attach(view, vif, None))?;
+        self.end_ovs()?;
         self.traffic.empty_card()
     }
 

@@ -4,6 +4,7 @@ use crate::stats::Stats;
 use card::driver::{Driver, Usage};
 use card::flows::Flow;
 use card::frame::Key;
+use card::ovs::Origin;
 use card::{Card, CardError};
 use engine::Engine;
 use executor::Counters;
@@ -14,8 +15,9 @@ use tables::Deps;
 
 /// Fewest flows checked at a time.
 const PER_LOOK: usize = 32;
-/// Number of checks within which each flow is checked once, sooner than any connection times out.
-const LOOKS: usize = 8;
+/// Number of checks within which each flow is checked once: sooner than any connection times out, and than Open vSwitch
+/// removes a flow without packets (10 s).
+const LOOKS: usize = 4;
 /// Checks without packets after which a flow leaves the card.
 const IDLE: u8 = 10;
 
@@ -35,6 +37,8 @@ pub struct Carried {
     direction: Option<FlowKey>,
     rules: Vec<RuleId>,
     nexthop: Option<NexthopId>,
+    /// The flow of an Open vSwitch from which it follows.
+    origin: Option<Origin>,
     /// The table entries on which the decision depended.
     deps: Deps,
     /// Checks since it last carried a packet.
@@ -55,6 +59,7 @@ impl Carried {
             direction,
             rules: decision.effects.rules.to_vec(),
             nexthop: decision.effects.nexthop,
+            origin: flow.origin,
             deps,
             idle: 0,
         }
@@ -88,11 +93,18 @@ impl Flows {
     /// Counts what a flow carried since the last check. False if it must leave the card: it is idle, its connection no
     /// longer exists, or it has left already.
     fn account<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) -> bool {
+        if !self.carried.contains_key(key) {
+            return false;
+        }
+        paths.driver.usage(key).is_some_and(|usage| self.count(key, usage, paths))
+    }
+
+    /// Counts what a flow carried. False if it must leave the card.
+    fn count<C: Card>(&mut self, key: &Key, usage: Usage, paths: &mut Datapaths<'_, C>) -> bool {
         let Some(carried) = self.carried.get_mut(key) else { return false };
-        let (used, counters) = match paths.driver.usage(key) {
-            None => return false,
-            Some(Usage::Counted { packets, bytes }) => (packets > 0, Some(Counters { packets, bytes })),
-            Some(Usage::Seen(seen)) => (seen, None),
+        let (used, counters) = match usage {
+            Usage::Counted { packets, bytes } => (packets > 0, Some(Counters { packets, bytes })),
+            Usage::Seen(seen) => (seen, None),
         };
         carried.idle = if used { 0 } else { carried.idle.saturating_add(1) };
         if used {
@@ -100,6 +112,7 @@ impl Flows {
         }
         if let Some(counters) = counters.filter(|counters| counters.packets > 0) {
             paths.stats.tables(&carried.rules, carried.nexthop, counters);
+            carried.origin.iter().for_each(|origin| paths.stats.ovs.count(origin, counters));
         }
         let alive =
             carried.direction.is_none_or(|direction| paths.engine.carried(&direction, used, counters));
@@ -113,13 +126,31 @@ impl Flows {
         if let Some(direction) = &carried.direction {
             paths.engine.carried(direction, false, counters);
         }
+        carried.origin.iter().for_each(|origin| paths.stats.ovs.enter(origin));
+        self.forget(&key, paths.stats);
         self.carried.insert(key, carried);
     }
 
     /// Counts what a flow carried that is about to leave the card, and forgets it.
     pub fn remove<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) {
         self.account(key, paths);
-        self.carried.remove(key);
+        self.forget(key, paths.stats);
+    }
+
+    /// Takes flows off the card, and counts all that they carried.
+    pub fn end<C: Card>(&mut self, keys: &[Key], paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
+        for (key, usage) in paths.driver.end(keys)? {
+            self.count(&key, usage, paths);
+        }
+        keys.iter().for_each(|key| drop(self.forget(key, paths.stats)));
+        Ok(())
+    }
+
+    /// Forgets a flow.
+    fn forget(&mut self, key: &Key, stats: &Stats) -> Option<Carried> {
+        let carried = self.carried.remove(key)?;
+        carried.origin.iter().for_each(|origin| stats.ovs.leave(origin));
+        Some(carried)
     }
 
     /// Checks some of the flows.
@@ -143,12 +174,13 @@ impl Flows {
     }
 
     fn account_or_end<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
-        if !self.account(key, paths)
-            && let Some(connection) = self.carried.remove(key).and_then(|carried| carried.connection)
-        {
-            paths.driver.forgotten(&connection)?;
+        if self.account(key, paths) {
+            return Ok(());
         }
-        Ok(())
+        match self.forget(key, paths.stats).and_then(|carried| carried.connection) {
+            Some(connection) => paths.driver.forgotten(&connection),
+            None => paths.driver.end(&[*key]).map(drop),
+        }
     }
 }
 
@@ -175,6 +207,7 @@ mod tests {
                 direction: None,
                 rules: Vec::new(),
                 nexthop: None,
+                origin: None,
                 deps: Deps::none(),
                 idle: 0,
             };

@@ -23,6 +23,7 @@ mod learned;
 mod line;
 mod moving;
 mod orders;
+mod ovs;
 mod passage;
 mod ports;
 mod sleep;

@@ -2,7 +2,7 @@
 
 use crate::line::Line;
 use engine::{Mailbox, Pending, Receipt};
-use model::{Change, VifId};
+use model::{Change, VifId, ovs};
 use rustix::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ pub enum Message {
     Beside(VifId, bool),
     /// The tables changed.
     Apply(Vec<Change>),
+    /// Flows of an Open vSwitch changed.
+    Ovs(Vec<ovs::Change>),
     /// Connections were forgotten.
     Flushed,
     /// Leave all packets to the engine while it captures.

@@ -1,5 +1,6 @@
 //! The carrier's counters: only the carrier writes them, anybody may read them.
 
+use crate::ovs::OvsCells;
 use card::registers::Punt;
 use executor::{CardCounters, Counters, StageCycles, VifCounters, WorkerCounters};
 use model::{DropReason, NexthopId, RuleId, VifId};
@@ -85,6 +86,7 @@ pub struct Stats {
     vifs: Vec<VifCells>,
     rules: Mutex<HashMap<RuleId, Counters>>,
     nexthops: Mutex<HashMap<NexthopId, Counters>>,
+    pub ovs: OvsCells,
     /// Why the card failed, if it did.
     failed: Mutex<Option<String>>,
 }
@@ -113,6 +115,7 @@ impl Stats {
             vifs: (0..PORTS).map(|_| VifCells::default()).collect(),
             rules: Mutex::default(),
             nexthops: Mutex::default(),
+            ovs: OvsCells::default(),
             failed: Mutex::default(),
         }
     }
@@ -246,6 +249,6 @@ pub fn less(all: Counters, part: Counters) -> Counters {
 }
 
 /// A panic leaves no state guarded here half-changed, so poison is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

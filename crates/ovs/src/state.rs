@@ -8,10 +8,10 @@ use crate::protocol::{Answer, Create, Request, VERSION};
 use crate::refused::Refused;
 use crate::ring::{Numbers, Rings, SLOTS};
 use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
-use executor::{Counters, VifCounters};
+use executor::{Counters, OvsPlace, VifCounters};
 use mem::Port;
 use model::VifId;
-use model::ovs::{Change, MAX_COUNTERS};
+use model::ovs::{Change, Flow, MAX_COUNTERS};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -30,6 +30,10 @@ pub trait Tables: Send + Sync {
     fn apply(&self, changes: &[Change]) -> Result<(), String>;
     /// Counters of flows, by index; `None` once the daemon ends.
     fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>>;
+    /// Where flows' packets are forwarded; `None` without a card, or once the daemon ends.
+    fn places(&self, _: &[Arc<Flow>]) -> Option<Vec<OvsPlace>> {
+        None
+    }
     /// The guest or wire whose OVS side this interface is.
     fn port_of(&self, side: VifId) -> Option<VifId>;
     /// Counters of an interface; `None` once the daemon ends.
@@ -460,11 +464,15 @@ impl State {
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
         let indexes: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
         let counts = self.tables.counts(&indexes).unwrap_or_default();
+        let flows: Vec<_> = self.flows.iter().map(|held| held.flow.clone()).collect();
+        let places = self.tables.places(&flows).unwrap_or_default();
+        let places = places.into_iter().map(Some).chain(std::iter::repeat(None));
         let state = |owner| match owner {
             Owner::Session(_) => FlowState::Live,
             Owner::Stale(since) => FlowState::Stale(now.saturating_duration_since(since)),
         };
-        let with = |(held, counters): (&Held, Counters)| FlowStatus {
+        let with = |((held, counters), place): ((&Held, Counters), _)| FlowStatus {
+            place,
             flow: held.flow.clone(),
             state: state(held.owner),
             counters: Counters {
@@ -472,7 +480,7 @@ impl State {
                 bytes: counters.bytes.wrapping_sub(held.base.bytes),
             },
         };
-        self.flows.iter().zip(counts).map(with).collect()
+        self.flows.iter().zip(counts).zip(places).map(with).collect()
     }
 }
 

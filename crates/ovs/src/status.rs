@@ -1,6 +1,6 @@
 //! What there is to see.
 
-use executor::Counters;
+use executor::{Counters, OvsPlace};
 use model::ovs::Flow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +75,8 @@ pub struct FlowStatus {
     pub flow: Arc<Flow>,
     /// Whose it is.
     pub state: FlowState,
+    /// Where its packets are forwarded; `None` without a card.
+    pub place: Option<OvsPlace>,
     /// What it counted since it was made.
     pub counters: Counters,
 }

@@ -9,6 +9,9 @@ use model::VifId;
 use model::ovs::{Change, Flow, FlowId, Key};
 use std::sync::Arc;
 
+/// Most flows that [`Ovs::find_of_all`] looks through.
+const SCANNED: usize = 4096;
+
 /// The flows with one mask.
 #[derive(Clone)]
 struct Tuple {
@@ -41,6 +44,22 @@ impl Ovs {
         let tuples = self.ports.get(&port)?.tuples.iter();
         let found = tuples.filter_map(|tuple| tuple.flows.get(&key.masked(&tuple.mask))?.first());
         found.min_by_key(|flow| flow.id).map(|flow| &**flow)
+    }
+
+    /// The flow of a port that decides about all packets with these fields, whatever they have in the bits `free`.
+    /// `None` also if more than [`SCANNED`] flows look at such a bit.
+    pub fn find_of_all(&self, port: VifId, key: &Key, free: &Key) -> Option<&Flow> {
+        let tuples = &self.ports.get(&port)?.tuples;
+        let (others, own): (Vec<_>, Vec<_>) =
+            tuples.iter().partition(|tuple| tuple.mask.masked(free) != Key::default());
+        let found = own.into_iter().filter_map(|tuple| tuple.flows.get(&key.masked(&tuple.mask))?.first());
+        let found = found.min_by_key(|flow| flow.id)?;
+        if others.iter().map(|tuple| tuple.flows.len()).sum::<usize>() > SCANNED {
+            return None;
+        }
+        let mut others = others.into_iter().flat_map(|tuple| tuple.flows.values()).flat_map(|flows| &**flows);
+        let older = others.any(|flow| flow.id < found.id && flow.matching.may_match(key, free));
+        (!older).then_some(&**found)
     }
 
     /// The bits at which some flow of a port looks.

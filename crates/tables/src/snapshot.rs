@@ -337,4 +337,9 @@ impl Lookup for View<'_> {
         }
         found
     }
+
+    /// No dependency is noted: who asks must follow the flows' changes by himself.
+    fn ovs_flow_of_all(&self, port: VifId, key: &ovs::Key, free: &ovs::Key) -> Option<&ovs::Flow> {
+        self.snapshot.ovs.find_of_all(port, key, free)
+    }
 }

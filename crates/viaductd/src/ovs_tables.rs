@@ -2,9 +2,9 @@
 
 use crate::forwarder::Forwarder;
 use engine::Engine;
-use executor::{Counters, Executor, VifCounters};
+use executor::{Counters, Executor, OvsPlace, VifCounters};
 use model::VifId;
-use model::ovs::Change;
+use model::ovs::{Change, Flow};
 use std::sync::{Arc, Weak};
 
 /// The executor's flows. It does not keep the executor: the thread that serves drivers ends a little after the rest of
@@ -30,6 +30,10 @@ impl ovs::Tables for OvsTables {
 
     fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>> {
         Some(self.executor.upgrade()?.ovs_counts(counters))
+    }
+
+    fn places(&self, flows: &[Arc<Flow>]) -> Option<Vec<OvsPlace>> {
+        self.executor.upgrade()?.ovs_places(flows)
     }
 
     fn port_of(&self, side: VifId) -> Option<VifId> {

@@ -1404,7 +1404,7 @@ pub struct OvsReply {
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OvsPort {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -1437,6 +1437,12 @@ pub struct OvsPort {
     /// Messages of the driver's rings that were not packets.
     #[prost(uint64, tag = "12")]
     pub malformed: u64,
+    /// Of a host with a card: how many of the flows the card forwards packets of.
+    #[prost(uint64, optional, tag = "13")]
+    pub on_card: ::core::option::Option<u64>,
+    /// Those that it can't forward packets of, by reason.
+    #[prost(map = "string, uint64", tag = "14")]
+    pub stays: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
 }
 /// Flows of a port that were refused for one reason: Open vSwitch carries them out itself.
 #[allow(clippy::all)]
@@ -1503,6 +1509,12 @@ pub struct OvsFlow {
     /// Seconds since the driver that made it is gone, if none made it again since.
     #[prost(uint64, optional, tag = "7")]
     pub stale: ::core::option::Option<u64>,
+    /// Of a host with a card: how many entries the card has of it, one for each 5-tuple and pair of MACs.
+    #[prost(uint64, optional, tag = "8")]
+    pub card_entries: ::core::option::Option<u64>,
+    /// Why the card can't have any.
+    #[prost(string, optional, tag = "9")]
+    pub stays: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

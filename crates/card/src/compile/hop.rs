@@ -25,6 +25,7 @@ impl<T: Lookup> Compiler<'_, T> {
             Hop::GuestByFlow { vif, mac } => {
                 self.guest(vif, mac).map(|line| registers::Nexthop { policy: true, ..line })
             }
+            Hop::Unchanged { vif, src, dst } => self.unchanged(vif, src, dst),
             Hop::Tunnel { tunnel, vrf } => self.tunnel(&tunnel, vrf),
         }
         .unwrap_or_else(host_line)
@@ -46,6 +47,21 @@ impl<T: Lookup> Compiler<'_, T> {
             egress: at.egress,
             mtu: vif.mtu.min(network.mtu),
             mac: mac_bits(mac),
+            ..Default::default()
+        })
+    }
+
+    /// To a port of an Open vSwitch that is attached, has no rules and no mirror.
+    fn unchanged(&self, id: VifId, src: Mac, dst: Mac) -> Option<registers::Nexthop> {
+        let vif = self.tables.vif(id).filter(|vif| crate::ovs::is_plain(vif))?;
+        let at = self.attached(id)?;
+        Some(registers::Nexthop {
+            kind: NexthopKind::Guest as u8,
+            port: at.port,
+            egress: at.egress,
+            mtu: vif.mtu,
+            mac: mac_bits(dst),
+            outer_src_mac: mac_bits(src),
             ..Default::default()
         })
     }

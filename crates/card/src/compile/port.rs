@@ -12,7 +12,11 @@ impl<T: Lookup> Compiler<'_, T> {
         let at = self.attached(id)?;
         let vif = self.tables.vif(id)?;
         let is_wire = vif.kind == VifKind::Wire;
-        let line = if is_wire { self.wire_port(vif) } else { self.guest_port(vif) };
+        let line = match (vif.takes_flows(), is_wire) {
+            (true, _) => crate::ovs::port(vif, at),
+            (false, true) => self.wire_port(vif),
+            (false, false) => self.guest_port(vif),
+        };
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 

@@ -2,11 +2,13 @@
 
 use super::Driver;
 use super::flowtable::Refused;
+use super::usage::Usage;
 use crate::compile::Compiler;
 use crate::flows::{Flow, FlowVerdict, flow};
 use crate::frame::Key;
 use crate::hold::Hold;
 use crate::{Card, CardError};
+use model::ovs::{self, FlowId};
 use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId, VifKind};
 
 impl<C: Card> Driver<C> {
@@ -61,7 +63,7 @@ impl<C: Card> Driver<C> {
         if !self.flows.admits(ingress, wire) {
             return Ok(false);
         }
-        let Some((index, used)) = self.flows.take_counter() else { return Ok(false) };
+        let Some((index, used)) = self.flows.take_counter(flow.origin.is_some()) else { return Ok(false) };
         let counter = self.begin(index, used);
         let hop = if let FlowVerdict::Forward { hop, .. } = flow.verdict { hop } else { None };
         let attachments = self.attachments.clone();
@@ -106,6 +108,44 @@ impl<C: Card> Driver<C> {
     /// The card hangs.
     pub fn forgotten(&mut self, connection: &FlowKey) -> Result<(), CardError> {
         self.remove_flows(connection, false)
+    }
+
+    /// The flows that may not hold after a change of an Open vSwitch's flows: those of the flow that goes or is
+    /// replaced, and of younger ones than a new flow, which takes packets from them. To be taken off the card before
+    /// the change counts as made.
+    #[must_use]
+    pub fn of_change(&self, change: &ovs::Change) -> Vec<Key> {
+        const LAST: FlowId = FlowId(u64::MAX);
+        self.flows.of_origins(match change {
+            ovs::Change::Add(flow) => (flow.port, flow.id)..=(flow.port, LAST),
+            ovs::Change::Remove { port, id } => (*port, *id)..=(*port, *id),
+            ovs::Change::Flush { port } => (*port, FlowId(0))..=(*port, LAST),
+        })
+    }
+
+    /// All flows that follow from flows of an Open vSwitch.
+    #[must_use]
+    pub fn of_ovs(&self) -> Vec<Key> {
+        self.flows.of_origins((VifId(0), FlowId(0))..=(VifId(u16::MAX), FlowId(u64::MAX)))
+    }
+
+    /// Takes flows off the card. Returns what each carried since the last query, all of it: afterwards none of their
+    /// packets is in a pipe.
+    ///
+    /// # Errors
+    /// The card hangs.
+    pub fn end(&mut self, keys: &[Key]) -> Result<Vec<(Key, Usage)>, CardError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        for key in keys {
+            let steps = self.flows.hide(key);
+            self.run(&steps)?;
+        }
+        self.barrier()?;
+        let used = keys.iter().filter_map(|key| Some((*key, self.usage(key)?))).collect();
+        keys.iter().try_for_each(|key| self.remove_flow(key))?;
+        Ok(used)
     }
 
     /// Among the next `count` flows, takes invalid ones off the card. Call it from time to time.

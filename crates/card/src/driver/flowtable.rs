@@ -11,9 +11,11 @@ use crate::hash::Words;
 use crate::hold::Hold;
 use crate::registers::FlowAction;
 use crate::step::Step;
+use model::ovs::FlowId;
 use model::{FlowKey, Nat, VifId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 /// The fraction of the room for flows that one guest may use, and that one wire may use, as divisors.
 const GUEST_PART: usize = 16;
@@ -49,6 +51,8 @@ pub struct FlowTable {
     table: Cuckoo<entries::FlowEntry>,
     records: BTreeMap<Key, Record>,
     connections: BTreeMap<FlowKey, BTreeSet<Key>>,
+    /// By flows of Open vSwitch from which they follow.
+    origins: BTreeMap<(VifId, FlowId), BTreeSet<Key>>,
     /// Number of flows by interface.
     by_vif: BTreeMap<VifId, usize>,
     /// Number of flows for which there is room.
@@ -78,6 +82,7 @@ impl FlowTable {
             table: Cuckoo::new(bits, secret).with_stash(card.stash_flows),
             records: BTreeMap::new(),
             connections: BTreeMap::new(),
+            origins: BTreeMap::new(),
             by_vif: BTreeMap::new(),
             room: (4 << bits).min(end as usize),
             refused: Refused::default(),
@@ -156,12 +161,14 @@ impl FlowTable {
             .is_some_and(|record| record.generation == generation && record.flow == *flow)
     }
 
-    /// A free counter, and whether a flow had it before.
-    pub fn take_counter(&mut self) -> Option<(u32, bool)> {
-        if let Some(index) = self.free.pop_first() {
+    /// A free counter, and whether a flow had it before. If it must be `exact`, seen bits are not enough.
+    pub fn take_counter(&mut self, exact: bool) -> Option<(u32, bool)> {
+        let end = if exact { self.counted.min(self.end) } else { self.end };
+        if let Some(index) = self.free.first().copied().filter(|index| *index < end) {
+            self.free.remove(&index);
             return Some((index, true));
         }
-        if self.next == self.end {
+        if self.next >= end {
             self.refused.full += 1;
             return None;
         }
@@ -178,6 +185,11 @@ impl FlowTable {
             record.is_some_and(|record| matches!(record.flow.verdict, FlowVerdict::Drop(_)))
         };
         keys.filter(|key| !dropped_only || dropped(key)).copied().collect()
+    }
+
+    /// The flows that follow from one of these flows of Open vSwitch.
+    pub fn of_origins(&self, origins: RangeInclusive<(VifId, FlowId)>) -> Vec<Key> {
+        self.origins.range(origins).flat_map(|(_, keys)| keys).copied().collect()
     }
 
     /// Some flows of former generations that the sweep over all flows finds within `count`.
@@ -223,6 +235,9 @@ impl FlowTable {
         if let Some(connection) = flow.connection {
             self.connections.entry(connection).or_default().insert(flow.key);
         }
+        if let Some(origin) = flow.origin {
+            self.origins.entry((origin.port, origin.id)).or_default().insert(flow.key);
+        }
         if flow.far {
             self.far.insert(flow.key.vrf);
         }
@@ -252,6 +267,11 @@ impl FlowTable {
         (*entry.action_mut() == hold.action()).then_some(entry)
     }
 
+    /// Takes a flow's entry off the card; returns the steps. [`Self::remove`] follows.
+    pub fn hide(&mut self, key: &Key) -> Vec<Step> {
+        self.table.remove(&entries::FlowEntry::from(key).key())
+    }
+
     /// Takes a flow off the card; returns its own nexthop and the steps.
     pub fn remove(&mut self, key: &Key) -> Option<(Option<Hop>, Vec<Step>)> {
         let record = self.records.remove(key)?;
@@ -263,15 +283,23 @@ impl FlowTable {
                 self.by_vif.remove(&record.vif);
             }
         }
-        if let Some(connection) = record.flow.connection
-            && let Some(keys) = self.connections.get_mut(&connection)
-        {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.connections.remove(&connection);
-            }
+        if let Some(connection) = record.flow.connection {
+            forget(&mut self.connections, &connection, key);
+        }
+        if let Some(origin) = record.flow.origin {
+            forget(&mut self.origins, &(origin.port, origin.id), key);
         }
         Some((record.hop(), self.table.remove(&entries::FlowEntry::from(key).key())))
+    }
+}
+
+/// Removes a key from an index.
+fn forget<O: Ord>(index: &mut BTreeMap<O, BTreeSet<Key>>, of: &O, key: &Key) {
+    if let Some(keys) = index.get_mut(of) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(of);
+        }
     }
 }
 

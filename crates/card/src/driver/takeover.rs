@@ -1,7 +1,7 @@
 //! Taking over a card that another driver used: nothing in its tables may be found.
 
 use crate::commands::Commands;
-use crate::compile::VRFS;
+use crate::compile::ALL_VRFS;
 use crate::cuckoo::Entry;
 use crate::entries;
 use crate::registers::{Bridge, Route6, Table};
@@ -22,7 +22,7 @@ pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
     commands.barrier()?;
     let on_chip = [
         (Table::Port, PORTS),
-        (Table::Vrf, VRFS.into()),
+        (Table::Vrf, ALL_VRFS.into()),
         (Table::Label, LABELS),
         (Table::Vni, VNIS),
         (Table::Remote, REMOTES),

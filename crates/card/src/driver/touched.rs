@@ -45,6 +45,8 @@ pub struct Touched {
     pub bump: BTreeSet<Vrf>,
     /// All networks' flows.
     pub bump_all: bool,
+    /// The flows of all ports of an Open vSwitch.
+    pub bump_ports: bool,
     /// Whether flows are affected that depend on more than the rules of their network; they end with those of any
     /// network.
     pub bump_far: bool,
@@ -124,6 +126,7 @@ impl Configured {
         }
         touched.vifs.insert(id);
         (touched.all_vifs, touched.lines, touched.bump_far) = (true, true, true);
+        touched.bump_ports = true;
     }
 
     fn note_network(&mut self, vrf: Vrf, touched: &mut Touched) {

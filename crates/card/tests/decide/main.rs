@@ -4,6 +4,7 @@
 
 #[path = "../host/mod.rs"]
 mod host;
+mod ovs;
 
 use card::Commands;
 use card::compile::Attachment;

@@ -11,6 +11,7 @@ mod hops;
 mod host;
 mod ledger;
 mod lockstep;
+mod ovs;
 mod random;
 mod reasons;
 mod storms;

@@ -2,6 +2,7 @@
 //! packets that the card leaves to the host.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod ovs;
 pub mod pair;
 pub mod talk;
 
@@ -96,6 +97,14 @@ impl<C: Known> Host<C> {
         self.driver.apply(&self.tables, changes).unwrap();
         self.changes.extend_from_slice(changes);
         true
+    }
+
+    /// Applies a change of an Open vSwitch's flows as the carrier does; returns how many entries left the card.
+    pub fn apply_ovs(&mut self, change: &model::ovs::Change) -> usize {
+        self.tables.apply_ovs(std::slice::from_ref(change));
+        let keys = self.driver.of_change(change);
+        self.driver.end(&keys).unwrap();
+        keys.len()
     }
 
     /// Sets up random tables, with all neighbours known.

@@ -1,6 +1,5 @@
 //! Index by name of the objects to which others refer.
 
-use crate::host::Executor;
 use crate::object::mode::{Mode, OVS_MTU};
 use crate::{Guest, Host, Key, Network, Nexthop, Object, Wire};
 use packet::{TunnelKind, proto};
@@ -50,7 +49,6 @@ impl CommonWindows {
 /// million, are not in it.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
-    executor: Executor,
     tunnel_sources: Vec<IpAddr>,
     wires: Vec<Wire>,
     networks: HashMap<String, Network>,
@@ -65,7 +63,7 @@ pub struct Index {
 impl Index {
     /// Indexes the objects of a host.
     pub fn new<'a>(host: &Host, objects: impl Iterator<Item = &'a Object>) -> Self {
-        let mut index = Self { executor: host.executor, ..Self::default() };
+        let mut index = Self::default();
         for object in objects {
             match object {
                 Object::Wire(wire) => index.wires.push(wire.clone()),
@@ -95,12 +93,6 @@ impl Index {
     fn own(&mut self, network: &str, addresses: impl Iterator<Item = IpAddr>, of: &Object) {
         let own = self.own.entry(network.to_owned()).or_default();
         own.extend(addresses.map(|addr| (addr, of.key())));
-    }
-
-    /// What forwards packets.
-    #[must_use]
-    pub const fn executor(&self) -> Executor {
-        self.executor
     }
 
     /// Where tunnels start: at most one address per family.

@@ -1,7 +1,6 @@
 //! Checks references between objects: the target must exist and fit.
 
 use super::{Index, problem};
-use crate::host::Executor;
 use crate::object::MIN_IPV6_MTU;
 use crate::{
     Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Mode, Nat, Network, Object, Problem, Route, Rule,
@@ -115,7 +114,6 @@ impl<'a> Checker<'a, '_> {
     }
 
     fn wire_object(&mut self, wire: &Wire) {
-        self.executor(wire.mode);
         let Some(tunnel) = wire.tunnel() else { return };
         self.tunnel("remote", tunnel.remote);
         let Some(most) = self.index.underlay().map(|wire| wire.mtu).max() else { return };
@@ -154,16 +152,7 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    /// Whether the executor can have ports of this mode.
-    fn executor(&mut self, mode: Mode) {
-        if mode == Mode::Ovs && self.index.executor() != Executor::Cpu {
-            let message = "the card does not carry out the flows of an Open vSwitch; use executor = \"cpu\"";
-            self.problem("mode", message.to_owned());
-        }
-    }
-
     fn guest_object(&mut self, guest: &Guest) {
-        self.executor(guest.mode);
         if guest.mode == Mode::Vrouter || !guest.network.is_empty() {
             self.network("network", &guest.network);
         }

@@ -286,6 +286,9 @@ async fn what_an_open_vswitch_programs_is_listed() {
         let all = client.ovs(request(None)).await.unwrap().into_inner();
         let ports: Vec<_> = all.ports.iter().map(|p| (&*p.name, p.session, p.flows, p.refused)).collect();
         assert_eq!(ports, [("ovs1", Some(1), 2, 3), ("ovs2", None, 1, 0)]);
+        // The card has entries of one flow of ovs1, and may not have any of ovs2.
+        let card: Vec<_> = all.ports.iter().map(|p| (p.on_card, p.stays.get("match").copied())).collect();
+        assert_eq!(card, [(Some(1), None), (Some(0), Some(1))]);
         let refused: Vec<_> = all.refused.iter().map(|r| (&*r.port, &*r.reason, r.count)).collect();
         assert_eq!(refused, [("ovs1", "tunnel", 3)]);
         assert_eq!((all.sessions[0].pid, &*all.sessions[0].dpdk), (77, "DPDK 22.11.11"));
@@ -317,6 +320,11 @@ async fn what_an_open_vswitch_programs_is_listed() {
         let request = v1::OvsFlowsRequest { port: None };
         let mut stream = client.ovs_flows(request).await.unwrap().into_inner();
         while let Some(flow) = stream.message().await.unwrap() {
+            let place = (flow.card_entries, flow.stays.unwrap_or_default());
+            assert_eq!(
+                place,
+                if flow.id == 3 { (None, "match".to_owned()) } else { (Some(flow.id - 1), String::new()) }
+            );
             flows.push((flow.id, flow.port, flow.r#match, flow.actions, flow.packets, flow.stale));
         }
         let flow = |id, port: &str, stale| {

@@ -4,7 +4,10 @@ use crate::compile::ovs_side;
 use crate::core::{Core, View};
 use api::v1;
 use config::{Mode, Object};
+use executor::OvsPlace;
+use model::VifId;
 use ovs::{FlowState, FlowStatus, PortStatus};
+use std::collections::HashMap;
 use tonic::Status;
 
 pub(super) fn reply(core: &Core, request: &v1::OvsRequest) -> Result<v1::OvsReply, Status> {
@@ -19,8 +22,9 @@ pub(super) fn reply(core: &Core, request: &v1::OvsRequest) -> Result<v1::OvsRepl
         dpdk: session.dpdk.clone(),
         age: session.age.as_secs(),
     });
+    let flows = core.ports().ovs_flows();
     Ok(v1::OvsReply {
-        ports: ports.iter().map(|status| port(&view, status)).collect(),
+        ports: ports.iter().map(|status| port(&view, status, &flows)).collect(),
         refused: ports.iter().flat_map(|status| refused(status)).collect(),
         sessions: sessions.collect(),
     })
@@ -40,7 +44,12 @@ pub(super) fn flows(core: &Core, only: Option<&String>) -> Result<Vec<FlowStatus
     Ok(flows)
 }
 
-pub(super) fn flow(view: &View, FlowStatus { flow, state, counters }: &FlowStatus) -> v1::OvsFlow {
+pub(super) fn flow(view: &View, FlowStatus { flow, state, place, counters }: &FlowStatus) -> v1::OvsFlow {
+    let (card_entries, stays) = match place {
+        None => (None, None),
+        Some(OvsPlace::Card(entries)) => (Some(*entries), None),
+        Some(OvsPlace::Host(reason)) => (None, Some((*reason).to_owned())),
+    };
     v1::OvsFlow {
         id: flow.id.0,
         port: view.vif_name(flow.port),
@@ -52,6 +61,8 @@ pub(super) fn flow(view: &View, FlowStatus { flow, state, counters }: &FlowStatu
             FlowState::Live => None,
             FlowState::Stale(since) => Some(since.as_secs()),
         },
+        card_entries,
+        stays,
     }
 }
 
@@ -73,7 +84,24 @@ fn check(view: &View, name: Option<&str>) -> Result<(), Status> {
     Err(super::missing(format!("there is no guest or wire \"{name}\" with mode = \"ovs\"")))
 }
 
-fn port(view: &View, status: &PortStatus) -> v1::OvsPort {
+/// How many of a port's flows the card forwards packets of, if there is one, and how many stay, by reason.
+fn on_card(port: Option<VifId>, flows: &[FlowStatus]) -> (Option<u64>, HashMap<String, u64>) {
+    let (mut carried, mut stays) = (None, HashMap::new());
+    for status in flows.iter().filter(|status| Some(status.flow.port) == port) {
+        match status.place {
+            None => {}
+            Some(OvsPlace::Card(entries)) => *carried.get_or_insert(0) += u64::from(entries > 0),
+            Some(OvsPlace::Host(reason)) => {
+                carried.get_or_insert(0);
+                *stays.entry(reason.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    (carried, stays)
+}
+
+fn port(view: &View, status: &PortStatus, flows: &[FlowStatus]) -> v1::OvsPort {
+    let (on_card, stays) = on_card(view.ids.vif(&status.name), flows);
     let side = ovs_side(Mode::Ovs, &status.name).and_then(|name| view.ids.vif(&name));
     let counters = side.map(|side| view.vif_counters(side)).unwrap_or_default();
     v1::OvsPort {
@@ -89,6 +117,8 @@ fn port(view: &View, status: &PortStatus) -> v1::OvsPort {
         to_ovs_drops: counters.send_drops,
         refused: status.refused.iter().map(|refused| refused.count).sum(),
         malformed: status.malformed,
+        on_card,
+        stays,
     }
 }
 

@@ -144,6 +144,14 @@ impl Key {
         each_field!(self, mask, mac, and)
     }
 
+    /// The bits of it that a mask does not have.
+    #[must_use]
+    pub fn without(&self, mask: &Self) -> Self {
+        let mac = |a: Mac, b: Mac| Mac(std::array::from_fn(|i| a.0[i] & !b.0[i]));
+        let and_not = |a: u128, b: u128| a & !b;
+        each_field!(self, mask, mac, and_not)
+    }
+
     /// The bits that at least one of two masks has.
     #[must_use]
     pub fn united(&self, other: &Self) -> Self {
@@ -177,6 +185,19 @@ impl Match {
     #[must_use]
     pub const fn mask(&self) -> &Key {
         &self.mask
+    }
+
+    /// Whether it looks at some bit of this mask.
+    #[must_use]
+    pub fn looks_at(&self, bits: &Key) -> bool {
+        self.mask.masked(bits) != Key::default()
+    }
+
+    /// Whether a packet matches that has these fields, but for the bits `free`, which may be any.
+    #[must_use]
+    pub fn may_match(&self, packet: &Key, free: &Key) -> bool {
+        let mask = self.mask.without(free);
+        packet.masked(&mask) == self.key.masked(&mask)
     }
 
     /// Whether a packet with these fields matches.

@@ -13,6 +13,8 @@ const PORTS: &[Column] = &[
     ("MTU", "mtu"),
     ("FLOWS", "flows"),
     ("STALE", "stale"),
+    ("ON-CARD", "on_card"),
+    ("STAYS", "stays"),
     ("TO-OVS", "to_ovs_packets"),
     ("LOST", "to_ovs_drops"),
     ("FROM-OVS", "from_ovs_packets"),
@@ -25,6 +27,8 @@ const FLOWS: &[Column] = &[
     ("PACKETS", "packets"),
     ("BYTES", "bytes"),
     ("STALE", "stale"),
+    ("CARD", "card_entries"),
+    ("STAYS", "stays"),
     ("MATCH", "match"),
     ("ACTIONS", "actions"),
 ];
@@ -45,7 +49,16 @@ pub async fn ovs(on: &mut Context, OvsArgs { port, action }: OvsArgs) -> Result<
         OvsAction::Sessions => (reply.sessions.iter().map(value).collect(), SESSIONS),
         OvsAction::Ports | OvsAction::Flows => (reply.ports.iter().map(value).collect(), PORTS),
     };
-    print_rows(rows, columns, on.json)
+    print(rows, columns, on.json)
+}
+
+/// Prints rows; the columns about a card only where there is one.
+fn print(rows: Vec<Value>, columns: &[Column], json: bool) -> Result<(), Failure> {
+    const OF_CARD: [&str; 3] = ["on_card", "card_entries", "stays"];
+    let is_set = |value: &Value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty());
+    let card = rows.iter().any(|row| OF_CARD.iter().any(|key| is_set(&row[*key])));
+    let columns: Vec<_> = columns.iter().filter(|(_, key)| card || !OF_CARD.contains(key)).copied().collect();
+    print_rows(rows, &columns, json)
 }
 
 async fn flows(on: &mut Context, port: Option<String>) -> Result<(), Failure> {
@@ -54,7 +67,7 @@ async fn flows(on: &mut Context, port: Option<String>) -> Result<(), Failure> {
     while let Some(flow) = stream.message().await? {
         rows.push(value(&flow));
     }
-    print_rows(rows, FLOWS, on.json)
+    print(rows, FLOWS, on.json)
 }
 
 #[cfg(test)]

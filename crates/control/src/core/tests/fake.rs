@@ -386,6 +386,10 @@ impl Ports for FakePorts {
                 actions: vec![model::ovs::Action::Output(vif("ovs2"))],
             }),
             state,
+            place: Some(match port {
+                "ovs1" => executor::OvsPlace::Card(id - 1),
+                _ => executor::OvsPlace::Host("match"),
+            }),
             counters: executor::Counters { packets: id, bytes: 60 * id },
         };
         let stale = ovs::FlowState::Stale(std::time::Duration::from_secs(9));
