@@ -14,6 +14,8 @@ from .viaduct import Viaduct, _table
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "viaduct-ovs-"
 OFFLOADED = ("port", "normal", "per-flow", "vxlan", "tunnel")
+# Those in which OVS forwards each packet itself: by whose counters and on whose CPU.
+SOFTWARE = ("conntrack", "conntrack-pmd")
 # By device. "tunnel": its rules are those of "vxlan", but the tunnel is Viaduct's, and a port.
 MODE = {"tunnel": "vxlan"}
 
@@ -74,6 +76,8 @@ class Controller(OvsDpdk):
 class ViaductOvs(Viaduct):
     """One worker; its counters are Viaduct's."""
 
+    worker_cpu = machine.DEVICE_CPU
+
     def __init__(self, name, binaries):
         super().__init__(name, binaries)
         self.kind = name.removeprefix(PREFIX)
@@ -94,15 +98,18 @@ class ViaductOvs(Viaduct):
             ports.append(_table("wire", name="tunnel", mode="ovs", **tunnel))
         elif scenario.tunnel:
             ports.append(_table("wire", **wire, mode="ovs"))
-        return "\n".join([f'[host]\nname = "bench"\nworkers = [{machine.DEVICE_CPU}]\n', *ports])
+        return "\n".join([f'[host]\nname = "bench"\nworkers = [{self.worker_cpu}]\n', *ports])
 
     def _start(self, scenario):
         super()._start(scenario)
-        self.controller = Controller(f"{self.name}-switch", self.kind, self.directory / "run")
+        self.controller = self._controller()
         self.controller.start(scenario)
         self.children += self.controller.children
         if wrong := self.controller._vsctl("--bare", "--columns=error", "list", "Interface").strip():
             raise Failed(wrong)
+
+    def _controller(self):
+        return Controller(f"{self.name}-switch", self.kind, self.directory / "run")
 
     def _cleanup(self):
         if self.controller:
@@ -128,4 +135,38 @@ class ViaductOvs(Viaduct):
     def counters(self):
         counters: Counters = super().counters()
         counters.details["offloaded flows"] = self.controller.offloaded()
+        return counters
+
+
+class ViaductConntrack(ViaductOvs):
+    """OVS forwards each packet in software, and Viaduct carries it to OVS and back. Both poll: the one that is measured
+    has the device's CPU, the other the generator's share."""
+
+    def __init__(self, name, binaries):
+        super().__init__(name.removesuffix("-pmd"), binaries)
+        self.name = name
+        self.by_pmd = name.endswith("-pmd")
+        self.title += ": OVS's PMD thread" if self.by_pmd else ": Viaduct's worker"
+        self.worker_cpu = machine.GENERATOR_CPU if self.by_pmd else machine.DEVICE_CPU
+
+    def _controller(self):
+        controller = super()._controller()
+        if self.by_pmd:
+            controller.pmd_cpu, controller.real_time = machine.DEVICE_CPU, True
+        return controller
+
+    def _make_real_time(self, daemon):
+        if not self.by_pmd:
+            super()._make_real_time(daemon)
+
+    def forget_flows(self):
+        self.controller.forget_flows()
+
+    def counters(self):
+        if self.by_pmd:
+            return self.controller.counters()
+        counters = super().counters()
+        guests = [vif for vif in self.ask("status")["vifs"] if vif["name"].startswith("g") and ":" not in vif["name"]]
+        # Each passes the worker twice.
+        counters.packets = sum(vif["rx_packets"] for vif in guests)
         return counters

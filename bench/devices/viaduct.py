@@ -82,6 +82,9 @@ class Viaduct(Device):
         names = [f"g{number}.sock" for number in range(scenario.guests)] + ["wire.sock"] * bool(scenario.tunnel)
         self.ports = [VhostPort(directory / "run" / name) for name in names]
         daemon.wait_until(lambda: "ready" in (directory / "log").read_text(), "ready")
+        self._make_real_time(daemon)
+
+    def _make_real_time(self, daemon):
         daemon.make_real_time("worker")
 
     def host_toml(self, scenario):

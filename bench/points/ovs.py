@@ -1,5 +1,6 @@
 """Viaduct under an Open vSwitch's rules, against that Open vSwitch by itself."""
 
+import functools
 import time
 
 from ..process import Failed
@@ -167,6 +168,31 @@ class OvsTunnelIn(Point):
             scenario = Scenario(guests=1, tunnel="vxlan")
             traffic = wire.traffic("in", "vxlan", 64, flows)
             yield Case({"direction": "in", "flows": flows}, ["viaduct-ovs-tunnel", "ovs-vxlan"], scenario, traffic)
+
+
+@point
+class OvsConntrack(Point):
+    name = "ovs-ct"
+    section = "ovs"
+    title = "Connections tracked by Open vSwitch (ct), at 64 bytes"
+    about = (
+        "OVS does it in software, with Viaduct's ports as by itself. With Viaduct, the cycles of its worker and those "
+        "of OVS's PMD thread are measured one after the other; a packet takes both. PMD threads have as much as they "
+        "can do; the worker has 500,000 packets a second at most, because the PMD thread has a share of a CPU then."
+    )
+    metric = "cycles"
+    over = "flows"
+
+    def cases(self, quick):
+        devices = ["viaduct-ovs-conntrack", "viaduct-ovs-conntrack-pmd", "ovs-conntrack"]
+        for flows in [1] if quick else [1, 10_000]:
+            traffic = functools.partial(self.traffic, flows)
+            yield Case({"flows": flows}, devices, Scenario(policy="stateful"), traffic, warm_up=1, share=True)
+
+    @staticmethod
+    def traffic(flows, device):
+        paced = {"rate": 500_000} if device.name == "viaduct-ovs-conntrack" else {}
+        return one_way(flows=flows, **paced)
 
 
 @point
