@@ -182,7 +182,7 @@ def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
 
 
 def far_end(lab, kind):
-    """The other end of a tunnel with address 9: the kernel, or an Open vSwitch without Viaduct. Returns its namespace."""
+    """The other end of a tunnel, with address 9: the kernel, or an Open vSwitch without Viaduct. Its namespace."""
     lab.plug("a", mtu=1600)
     lab.segment("a")
     far = f"{address(9)}/24"

@@ -159,7 +159,7 @@ class OvsTunnelIn(Point):
     name = "ovs-vxlan-in"
     section = "ovs"
     title = "Out of VXLAN under Open vSwitch's rules, at 64 bytes"
-    about = "The same the other way. With Viaduct, the tunnel is a port of its own; by itself, OVS has the tunnel's port."
+    about = "The same the other way. With Viaduct the tunnel is a port of its own, otherwise one of OVS."
     metric = "cycles"
     over = "flows"
 

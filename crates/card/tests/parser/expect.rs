@@ -30,6 +30,9 @@ pub fn wire(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     let bytes = head(frame, window);
     let outer = Headers::ethernet(bytes, 0, frame.len()).map_err(punt)?;
     let (eth, ip) = underlay(&outer)?;
+    if matches!(outer.l4, packet::L4::Udp { dst: packet::proto::PORT_GENEVE, .. }) {
+        return Err(Punt::NotForUs);
+    }
     let tunnel = packet::tunnel(bytes, &outer, frame.len()).map_err(punt)?.ok_or(Punt::NotForUs)?;
     let inner = if tunnel.kind == TunnelKind::Vxlan {
         Headers::ethernet(bytes, tunnel.inner_at, tunnel.inner_end)
