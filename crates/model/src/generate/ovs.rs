@@ -7,7 +7,7 @@ use crate::{
     Vif, VifId, VifKind, Vrf, WireAttributes, text,
 };
 use ipnet::IpNet;
-use packet::{Mac, TunnelKind};
+use packet::{Mac, TunnelKind, proto};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -150,7 +150,24 @@ pub fn tunnelled_ovs_packet(rng: &mut Rng) -> Packet {
         return ovs_packet(rng);
     }
     let text = format!("{} / {}", outside(rng), inside(rng));
-    Packet { ingress: UNDERLAY, frame: text::parse(&text).unwrap_or_default(), gso_size: None }
+    let mut frame = text::parse(&text).unwrap_or_default();
+    if rng.percent(20) {
+        damage(rng, &mut frame);
+    }
+    Packet { ingress: UNDERLAY, frame, gso_size: None }
+}
+
+/// Changes bytes of a frame in a tunnel, or of the tunnel's own headers, or cuts it.
+fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
+    const OUTER: usize = proto::ETHERNET_LEN + proto::IPV4_LEN;
+    for _ in 0..rng.below(4) {
+        let at = OUTER + rng.below(frame.len().saturating_sub(OUTER).min(90).max(1));
+        let value = rng.one(&[0, 1, 0x3f, 0x40, 0x45, 0x60, 0x7f, 0x80, 0xff]);
+        frame.get_mut(at).into_iter().for_each(|byte| *byte = value);
+    }
+    if rng.percent(20) {
+        frame.truncate(OUTER + rng.below(frame.len()));
+    }
 }
 
 /// The headers of a tunnel's packet.
