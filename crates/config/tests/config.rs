@@ -465,6 +465,7 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
         (&tunnel("mode = \"ovs\""), "needs an IPv4 `tunnel_source`".to_owned()),
         (&tunnel(""), "a tunnel is a wire only for Open vSwitch (mode = \"ovs\")".to_owned()),
         (&tunnel("mode = \"ovs\"\ndevice = \"e\""), "a tunnel has no `device`".to_owned()),
+        (&tunnel("mode = \"ovs\"").replace("vxlan", "vxlna"), "driver: \"vxlna\" is none of".to_owned()),
         (
             "[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"t\"\nvni = 7",
             "`vni` is for the drivers \"vxlan\" and \"geneve\"".to_owned(),
@@ -494,6 +495,10 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
     assert_eq!(problems(&format!("{host}rdma = \"v\"\nrdma_owner = \"1\"\nwindow_mb = 64")), 3);
     let rdma = host.replace("vhost", "rdma");
     assert!(parse(&rdma).unwrap_err().to_string().contains("guest of kind \"rdma\" has none"));
+    assert_eq!(
+        problems(&format!("[host]\nname = \"a\"\n{}", tunnel("mode = \"ovs\"").replace("vxlan", "vxlna"))),
+        1
+    );
     assert_eq!(problems(&rdma), 1);
 }
 
@@ -523,7 +528,7 @@ fn a_guest_whose_window_migrates_may_be_on_standby() {
     let guest = "[[guest]]\nname = \"hpcvm1\"\nnetwork = \"blue\"\nkind = \"vhost\"\nmac = \"02:00:00:00:01:01\"\n\
                  addresses = [\"10.1.1.101\"]\nrdma = \"vm1\"\nwindow_mb = 64\nstandby = true\n";
     let said = parse(&[VALID, guest].concat()).unwrap_err().to_string();
-    assert!(said.contains("only with window_migrates = true, programs in the VM lose theirs"), "{said}");
+    assert!(said.contains("`window_mb` and `window_migrates` if programs may lose their device"), "{said}");
     parse(&[VALID, guest, "window_migrates = true\n"].concat()).unwrap_or_else(|e| panic!("{e}"));
 }
 

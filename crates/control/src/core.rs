@@ -36,7 +36,7 @@ use directory::Directory;
 use executor::Executor;
 use inherited::Inherited;
 use model::{ApplyError, Change, Vrf};
-use open_ports::{OnFailure, Slot, Slots, Switch};
+use open_ports::{OnFailure, Slots, Switch};
 use start::{Beginning, choose};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -265,7 +265,7 @@ impl Core {
             let slot = state.slots.get(&spec.name).filter(|slot| slot.port().is_some());
             slot.is_some_and(|slot| !slot.spec.is_same_port(spec))
         };
-        wanted.values().filter(is_open).map(note).collect()
+        wanted.values().filter(is_open).map(|spec| note(spec, &next.index)).collect()
     }
 
     /// Adds objects for an owner. What is there already, and the same, is no change.
@@ -402,8 +402,8 @@ impl Core {
         }
         switch.finish(&|name| state.ids.vif(name), &|name| ids.vif(name));
         self.ports.keep_windows(&ports::windows(state.slots.values().map(|slot| &slot.spec)));
-        let faults = state.slots.values().filter_map(Slot::fault_of_port);
-        let notes = remade.iter().map(note).chain(faults).collect();
+        let faults = state.slots.values().filter_map(|slot| slot.fault_of_port(&index));
+        let notes = remade.iter().map(|spec| note(spec, &index)).chain(faults).collect();
         let changes = describe(&changed);
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
@@ -485,7 +485,7 @@ fn route(object: Option<&Owned>) -> Option<&Route> {
 }
 
 /// That a port is made anew.
-fn note(spec: &PortSpec) -> (String, String) {
+fn note(spec: &PortSpec, index: &Index) -> (String, String) {
     let what = match spec.device {
         Device::Tap { .. } => "it comes back in the daemon's network namespace, without addresses and routes",
         Device::Vhost { .. } => "its VM has to connect again",
@@ -495,13 +495,14 @@ fn note(spec: &PortSpec) -> (String, String) {
         }
         _ => "meanwhile it has no packets",
     };
-    (of_port(spec), format!("recreates {}: {what}", spec.device))
+    (of_port(spec, index), format!("recreates {}: {what}", spec.device))
 }
 
 /// The object that a port belongs to, in words.
-fn of_port(spec: &PortSpec) -> String {
-    let kind = if spec.device.is_netdev() { "wire" } else { "guest" };
-    format!("{kind} \"{}\"", spec.name.split(':').next().unwrap_or_default())
+fn of_port(spec: &PortSpec, index: &Index) -> String {
+    let name = spec.name.split(':').next().unwrap_or_default();
+    let kind = if index.wire(name).is_some() { "wire" } else { "guest" };
+    format!("{kind} \"{name}\"")
 }
 
 /// Guests on standby whose VMM is not connected.

@@ -84,9 +84,9 @@ pub enum Command {
     #[command(mut_subcommands(help::of("a guest")))]
     Guest(GuestNoun),
     /// Wires: ways out of the host
-    #[command(
-        after_help = "Example: viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24"
-    )]
+    #[command(after_help = "Examples:
+  viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24
+  viaduct wire add vx77 --driver vxlan --remote 192.0.2.2 --vni 77 --mode ovs")]
     #[command(aliases = ["wires"])]
     #[command(mut_subcommands(help::of("a wire")))]
     Wire(Noun<WireArgs>),

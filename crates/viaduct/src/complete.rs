@@ -24,6 +24,22 @@ pub fn script(shell: clap_complete::Shell) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
+fn words_of(words: &[&str]) -> Candidates {
+    words.iter().map(CompletionCandidate::new).collect()
+}
+
+pub fn drivers() -> Candidates {
+    words_of(&["af-packet", "af-xdp", "tap", "vhost", "vxlan", "geneve"])
+}
+
+pub fn guest_kinds() -> Candidates {
+    words_of(&["vhost", "tap", "rdma"])
+}
+
+pub fn modes() -> Candidates {
+    words_of(&["vrouter", "ovs"])
+}
+
 pub fn networks() -> Candidates {
     ask(|client| names(client, Kind::Network))
 }

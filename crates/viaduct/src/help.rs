@@ -69,8 +69,9 @@ Examples:
 
 /// Which packets can be written; `model::text` reads them.
 pub const PACKETS: &str = "\
-A packet is a list of layers, joined by ' / '. Words in brackets may be left out; so may the Ethernet layer, ip4 and
-ip6, and what is in an IP packet: then it is a ping. Lengths and checksums follow from the layers.
+A packet is a list of layers, joined by ' / '. Words in brackets may be left out; so may the outer
+Ethernet layer, the outer ip4 or ip6, and what is in that: then it is a ping. Lengths and checksums follow from the
+layers.
 
   eth SRC > DST [vlan ID | svlan ID]... [type N]
   arp request SENDER at MAC for TARGET
@@ -85,7 +86,7 @@ ip6, and what is in an IP packet: then it is a ping. Lengths and checksums follo
   udp SRC > DST [len N] [nosum], sctp SRC > DST
   ns TARGET [at MAC], na TARGET [at MAC] [FLAGS]
                                   neighbour discovery; FLAGS: letters of rso
-  gre, mpls LABEL [ttl N] [tc N] [more], vxlan VNI
+  gre, mpls LABEL [ttl N] [tc N] [more], vxlan VNI, geneve VNI
                                   tunnels: what follows is inside
   roce rc|uc|ud OPERATION > QPN [psn N]
   payload N, hex BYTES            data

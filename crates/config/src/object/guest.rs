@@ -304,8 +304,8 @@ impl Guest {
         } else if self.standby && self.rdma.is_some() && !self.window_migrates {
             r.problem(
                 Some("standby"),
-                "`standby` and `rdma` exclude each other, because verbs devices do not migrate; only with \
-                 window_migrates = true, programs in the VM lose theirs, and open it anew where they are",
+                "`standby` and `rdma` exclude each other, because verbs devices do not migrate; add \
+                 `window_mb` and `window_migrates` if programs may lose their device when their VM migrates",
             );
         }
     }

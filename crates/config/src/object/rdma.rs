@@ -141,7 +141,7 @@ fn check_window(guest: &Guest, r: &Reader<'_>) {
         if guest.window_migrates {
             r.problem(
                 Some("window_migrates"),
-                "`window_migrates` is of a window, which the guest lacks: `window_mb`",
+                "`window_migrates` is of a window, which the guest lacks; add `window_mb`",
             );
         }
         return;

@@ -112,7 +112,9 @@ impl Wire {
         let mode = r.get("mode").unwrap_or_default();
         let driver = r.require("driver");
         let tunnels = driver.is_some_and(|driver: Driver| driver.encapsulation().is_some());
-        let device = if tunnels { r.get("device").or(Some(String::new())) } else { r.require("device") };
+        // Neither of both where the driver is wrong: then nothing else is said of what it needs.
+        let has_device = driver.is_some_and(|driver| driver.encapsulation().is_none());
+        let device = if has_device { r.require("device") } else { r.get("device").or(Some(String::new())) };
         let remote = if tunnels { r.require("remote") } else { r.get("remote") };
         let vni = if tunnels { r.require("vni") } else { r.get("vni") };
         let addresses: Vec<IpNet> = r.list("addresses");
@@ -135,7 +137,7 @@ impl Wire {
             r.problem(Some("driver"), "driver \"dpdk\" is not built in; use \"af-xdp\" or \"af-packet\"");
         }
         for (key, used) in [("remote", remote.is_some()), ("vni", vni.is_some())] {
-            if used && !tunnels {
+            if used && has_device {
                 r.problem(Some(key), format!("`{key}` is for the drivers \"vxlan\" and \"geneve\""));
             }
         }
@@ -146,7 +148,7 @@ impl Wire {
                 "a tunnel has no `device`: its packets leave by the wire that leads to `remote`",
             );
         }
-        if !tunnels && device.as_deref() == Some("") {
+        if has_device && device.as_deref() == Some("") {
             r.problem(Some("device"), "`device` is empty");
         }
         for addr in &gateway {

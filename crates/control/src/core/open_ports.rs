@@ -5,6 +5,7 @@ use super::opening::{Late, Opening, Unopened};
 use super::seen::Seen;
 use crate::compile::WireLink;
 use crate::ports::{PortSpec, Ports};
+use config::Index;
 use mem::{Opened, Port};
 use model::VifId;
 use packet::Mac;
@@ -112,11 +113,11 @@ impl Slot {
     }
 
     /// Its fault, as object and reason.
-    pub(super) fn fault_of_port(&self) -> Option<(String, String)> {
+    pub(super) fn fault_of_port(&self, index: &Index) -> Option<(String, String)> {
         match &self.state {
             SlotState::Fault(fault) => {
                 let reason = format!("its port can't be opened, and is tried again: {}", fault.reason);
-                Some((super::of_port(&self.spec), reason))
+                Some((super::of_port(&self.spec, index), reason))
             }
             SlotState::Open { .. } => None,
         }

@@ -274,6 +274,10 @@ fn a_port_in_the_place_of_another_is_opened_when_that_is_closed() {
     let two = bench.core.apply(&FILE.replace("mac", "queues = 2\nmac"), false).unwrap();
     assert_eq!(two.notes, done.notes);
     assert_eq!(bench.log.take()[before..], ["detach vm1", "open vm1", "attach vm1"]);
+    let wire = |device| format!("{FILE}[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"{device}\"\n");
+    bench.core.apply(&wire("w1"), false).unwrap();
+    let done = bench.core.apply(&wire("w2"), false).unwrap();
+    assert!(done.notes[0].0 == "wire \"w\"" && done.notes[0].1.starts_with("recreates tap w2: "), "{done:?}");
     // Two that swap their devices.
     let both = format!("{FILE}{VM2}");
     bench.apply(&both, false);

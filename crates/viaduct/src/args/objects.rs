@@ -13,10 +13,10 @@ pub struct GuestArgs {
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch; then it is in no network)
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(complete::modes))]
     pub mode: Option<String>,
     /// vhost, tap, or rdma (a verbs device without a port)
-    #[arg(long, default_value = "vhost")]
+    #[arg(long, default_value = "vhost", add = ArgValueCandidates::new(complete::guest_kinds))]
     pub kind: String,
     /// vhost: the socket, relative to the run-dir [default: NAME.sock]
     #[arg(long)]
@@ -115,7 +115,7 @@ pub struct WireArgs {
     /// Its name: a new one among guests and wires
     pub name: String,
     /// af-packet, af-xdp, tap or vhost; vxlan or geneve: a tunnel, as a port of Open vSwitch
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(complete::drivers))]
     pub driver: String,
     /// Network device, or socket (vhost)
     #[arg(long)]
@@ -132,11 +132,11 @@ pub struct WireArgs {
     /// Next hop for remotes outside the wire's subnets; one per family
     #[arg(long)]
     pub gateway: Vec<String>,
-    /// Largest IP packet; the device's MTU is at least that [default: 1500]
+    /// Largest IP packet; the device's MTU is at least that [default: 1500; a tunnel's 50 less, 70 over IPv6]
     #[arg(long)]
     pub mtu: Option<u32>,
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch)
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(complete::modes))]
     pub mode: Option<String>,
 }
 
