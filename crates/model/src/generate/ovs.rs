@@ -161,7 +161,7 @@ pub fn tunnelled_ovs_packet(rng: &mut Rng) -> Packet {
 fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
     const OUTER: usize = proto::ETHERNET_LEN + proto::IPV4_LEN;
     for _ in 0..rng.below(4) {
-        let at = OUTER + rng.below(frame.len().saturating_sub(OUTER).min(90).max(1));
+        let at = OUTER + rng.below(frame.len().saturating_sub(OUTER).clamp(1, 90));
         let value = rng.one(&[0, 1, 0x3f, 0x40, 0x45, 0x60, 0x7f, 0x80, 0xff]);
         frame.get_mut(at).into_iter().for_each(|byte| *byte = value);
     }
