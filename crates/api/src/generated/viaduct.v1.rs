@@ -562,7 +562,7 @@ pub struct VifEntry {
     pub id: u32,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// vhost, tap, rdma or wire.
+    /// vhost, tap, rdma, wire, tunnel, or ovs (an Open vSwitch, as the side of a port).
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "4")]

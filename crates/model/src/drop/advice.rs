@@ -87,7 +87,9 @@ impl DropReason {
                 "No route, MAC or flood names the host that sends: add one, or add the host to `tunnel_peers`."
             }
             Self::UnknownLabel => "Compare the other host's label with `viaduct mpls`.",
-            Self::UnknownVni => "Compare the other host's VXLAN network identifier with `viaduct vxlan`.",
+            Self::UnknownVni => {
+                "Compare the other host's network identifier with `viaduct vxlan` and `viaduct wire`."
+            }
             Self::HoldFull => {
                 "As `no_neighbour`: many packets for hosts that do not answer. With a card, many new flows."
             }
