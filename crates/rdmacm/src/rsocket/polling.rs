@@ -22,11 +22,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errn
         if found > 0 {
             return Ok(found);
         }
-        if timeout == Some(Duration::ZERO) {
-            sockets.iter().flatten().for_each(|socket| socket.hear());
-            return look(fds, &sockets, false);
-        }
-        if begun.elapsed() < SPIN {
+        if timeout != Some(Duration::ZERO) && begun.elapsed() < SPIN {
             std::hint::spin_loop();
             continue;
         }

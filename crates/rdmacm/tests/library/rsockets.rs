@@ -490,6 +490,17 @@ fn a_peer_that_is_gone_is_noticed() {
     });
 }
 
+#[test]
+fn who_polls_without_waiting_notices_a_peer_that_is_gone() {
+    let (listening, to) = Socket::listening();
+    let (peer, accepted) = Peer::accepted(&listening, to, hello(10));
+    assert_eq!(accepted.poll(libc::POLLIN, 0), 0);
+    peer.end();
+    while accepted.poll(libc::POLLIN, 0) & libc::POLLERR == 0 {
+        std::thread::yield_now();
+    }
+}
+
 /// It sends no more, and has never told of a buffer.
 #[test]
 fn who_writes_to_a_peer_that_is_gone_notices() {
