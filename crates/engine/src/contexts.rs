@@ -136,7 +136,8 @@ impl Context {
         KINDS.into_iter().find(|kind| number_of(*kind) == self.origin >> KIND_AT)
     }
 
-    /// Sets the label or network identifier of the tunnel, with the length of Geneve's options above it. Call it after setting the inner addresses.
+    /// Sets the label or network identifier of the tunnel, with the length of Geneve's options above it. Call it after
+    /// setting the inner addresses.
     #[inline(always)]
     pub const fn set_id(&mut self, id: u32) {
         self.macs[1] |= (id as u64) << 32;
