@@ -127,8 +127,8 @@ def test_pingpong(pair, run):
     try:
         meet(*pair, *words, timeout=60)
     except Failed as late:
-        # A known gap (docs/roadmap.md): seldom, programs that sleep are not woken. Twice in a row would be another one.
-        if "-c" not in options or "the program's end" not in str(late):
+        # A known gap (docs/roadmap.md), of several queue pairs of a shared receive queue.
+        if kind != "srq" or "the program's end" not in str(late):
             raise
         warnings.warn(f"{' '.join(words)} hung once", stacklevel=1)
         meet(*pair, *words, timeout=60)
