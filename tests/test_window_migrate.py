@@ -1,8 +1,8 @@
 """A VM with a window migrates, by choice: its programs lose their device, keep their memory, and get a device where the
 VM goes on.
 
-vhost-user-vsock, which takes the place of the kernel's vsock here, can't migrate: it is unplugged before, and plugged in
-at the other end.
+vhost-user-vsock, which takes the place of the kernel's vsock here, can't migrate: it is unplugged before, and plugged
+in at the other end.
 """
 
 import itertools

@@ -146,28 +146,24 @@ class OvsTunnel(Point):
     about = "The wire is a vhost-user port for both; a rule from the guest to the tunnel's port."
     metric = "cycles"
     over = "flows"
+    direction = "out"
+    device = "viaduct-ovs-vxlan"
 
     def cases(self, quick):
         for flows in [1] if quick else [1, 10_000]:
             scenario = Scenario(guests=1, tunnel="vxlan")
-            traffic = wire.traffic("out", "vxlan", 64, flows)
-            yield Case({"direction": "out", "flows": flows}, ["viaduct-ovs-vxlan", "ovs-vxlan"], scenario, traffic)
+            traffic = wire.traffic(self.direction, "vxlan", 64, flows)
+            yield Case({"direction": self.direction, "flows": flows}, [self.device, "ovs-vxlan"], scenario, traffic)
 
 
 @point
-class OvsTunnelIn(Point):
+class OvsTunnelIn(OvsTunnel):
     name = "ovs-vxlan-in"
     section = "ovs"
     title = "Out of VXLAN under Open vSwitch's rules, at 64 bytes"
     about = "The same the other way. With Viaduct the tunnel is a port of its own, otherwise one of OVS."
-    metric = "cycles"
-    over = "flows"
-
-    def cases(self, quick):
-        for flows in [1] if quick else [1, 10_000]:
-            scenario = Scenario(guests=1, tunnel="vxlan")
-            traffic = wire.traffic("in", "vxlan", 64, flows)
-            yield Case({"direction": "in", "flows": flows}, ["viaduct-ovs-tunnel", "ovs-vxlan"], scenario, traffic)
+    direction = "in"
+    device = "viaduct-ovs-tunnel"
 
 
 @point

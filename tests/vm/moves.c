@@ -1,6 +1,6 @@
 /* A program whose machine moves. It has a large region of its heap, some of whose pages are empty, and two ends that
- * write to each other until the device is gone (`busy`), or sleeps (`asleep`). When the file GO is there, it looks whether
- * its heap is as it was, opens the device anew, and writes once more. The exit status is 0 if all is right. */
+ * write to each other until the device is gone (`busy`), or it sleeps (`asleep`). When the file GO is there, it checks
+ * that its heap is as it was, opens the device anew, and writes once more. The exit status is 0 if all is right. */
 #include "ends.h"
 #include <fcntl.h>
 

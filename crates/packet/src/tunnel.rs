@@ -51,7 +51,8 @@ pub struct Tunnel {
     pub id: u32,
     /// The label stack from `id` on, top first; empty for VXLAN and Geneve.
     pub labels: ArrayVec<u32, 4>,
-    /// Whether `id` is the bottom of the label stack; true without one. Only then does `id` alone determine the payload.
+    /// Whether `id` is the bottom of the label stack; true without one. Only then does `id` alone determine the
+    /// payload.
     pub bottom: bool,
     /// TTL of the outermost label; that of the outer IP header where there is none.
     pub mpls_ttl: u8,
@@ -74,7 +75,8 @@ pub struct Tunnel {
 /// payload, so the whole packet must be at hand if there is one.
 ///
 /// # Errors
-/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if `bytes` holds too little.
+/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if `bytes` holds too
+/// little.
 pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel>, ParseError> {
     let Some(ip) = outer.ip().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
     let at = usize::from(outer.l4_at);
