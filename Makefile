@@ -75,6 +75,7 @@ bench-programs:
 	@scripts/setup bench
 	@$(MAKE) --no-print-directory $(if $(filter release,$(PROFILE)),build verbs,test-binaries)
 	cargo build --profile $(PROFILE) --locked --bin replay
+	@$(MAKE) --no-print-directory ovs-pmd
 	@for program in generator memory regions; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
 	@cp target/$(PROFILE)/replay target/bench/
 
