@@ -46,7 +46,9 @@ pub(crate) struct Context {
 }
 
 /// Nobody's context.
-const NOBODY: (Context, u32) = (Context { origin: u64::MAX, macs: [0; 2], outer: [0; 6] }, 0);
+const NOBODY: Context = Context { origin: u64::MAX, macs: [0; 2], outer: [0; 6] };
+/// In place of the number of a context that has none: in no entry's key. Nor is it 0, which is in empty lines.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 /// The kind of a context without a tunnel.
 const PLAIN: u64 = 0;
@@ -183,10 +185,14 @@ pub(crate) struct Contexts {
 impl Contexts {
     /// Empty. `secrets` prevent senders from making contexts collide.
     pub fn new(secrets: [u64; 2]) -> Self {
-        Self { recent: Box::new([NOBODY; RECENT]), numbers: HashMap::with_hasher(Keyed(secrets)), next: 0 }
+        Self {
+            recent: Box::new([(NOBODY, UNKNOWN); RECENT]),
+            numbers: HashMap::with_hasher(Keyed(secrets)),
+            next: 0,
+        }
     }
 
-    /// The number of a known context, otherwise 0. `WIRE`: whether it may have a tunnel.
+    /// The number of a known context, otherwise [`UNKNOWN`]. `WIRE`: whether it may have a tunnel.
     #[inline(always)]
     pub fn number<const WIRE: bool>(&mut self, context: &Context) -> u32 {
         let (recent, number) = &self.recent[context.place()];
@@ -196,8 +202,8 @@ impl Contexts {
     #[cold]
     #[inline(never)]
     fn look_up(&mut self, context: &Context) -> u32 {
-        let number = self.numbers.get(context).copied().unwrap_or(0);
-        if number != 0 {
+        let number = self.numbers.get(context).copied().unwrap_or(UNKNOWN);
+        if number != UNKNOWN {
             self.recent[context.place()] = (*context, number);
         }
         number
@@ -206,9 +212,9 @@ impl Contexts {
     /// The number of a context, which is assigned if it has none. `None` if there are too many: then empty the cache.
     pub fn intern(&mut self, context: &Context) -> Option<u32> {
         match self.number::<true>(context) {
-            0 if self.numbers.len() >= MOST => None,
-            0 => {
-                self.next = self.next.checked_add(1)?;
+            UNKNOWN if self.numbers.len() >= MOST => None,
+            UNKNOWN => {
+                self.next = self.next.checked_add(1).filter(|next| *next != UNKNOWN)?;
                 self.numbers.insert(*context, self.next);
                 Some(self.next)
             }
@@ -218,7 +224,7 @@ impl Contexts {
 
     /// Forgets all contexts. The cache must be empty.
     pub fn clear(&mut self) {
-        self.recent.fill(NOBODY);
+        self.recent.fill((NOBODY, UNKNOWN));
         self.numbers.clear();
     }
 }

@@ -44,7 +44,7 @@ impl Key {
         })
     }
 
-    /// The number of its context; 0 if that isn't known.
+    /// The number of its context; 0 before one is set.
     #[inline(always)]
     pub const fn context(&self) -> u32 {
         self.0[0] as u32

@@ -10,7 +10,7 @@ use crate::actions::{Actions, Copy};
 use crate::cache::{Cache, Entry, OvsFlow, Owner, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
-use crate::contexts::{Context, Looks};
+use crate::contexts::{self, Context, Looks};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
@@ -257,7 +257,6 @@ impl Core {
         ingress: VifId,
     ) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
-        // Context 0 is in no entry's key.
         let Some(slot) = self.cache.find(self.lanes.hash[lane], &fast.key) else { return false };
         self.hit(tables, burst, packet, lane, ingress, slot)
     }
@@ -273,7 +272,7 @@ impl Core {
         from: Ingress,
     ) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
-        if fast.key.context() == 0 {
+        if fast.key.context() == contexts::UNKNOWN {
             let Some(context) = self.context(lane, packet, from) else { return false };
             let number = self.cache.contexts.number::<true>(&context);
             let (_, fast) = self.lanes.parts(lane);
@@ -537,7 +536,7 @@ impl Core {
         tables: Tables<'_>,
     ) -> Option<Key> {
         let mut key = self.lanes.fast.get(lane)?.key;
-        if key.context() == 0 {
+        if key.context() == contexts::UNKNOWN {
             let context = self.context(lane, packet, from)?;
             let number = match self.cache.contexts.intern(&context) {
                 Some(number) => number,

@@ -317,3 +317,19 @@ fn cached_flows_of_a_guest_say_nothing_about_what_it_may_not_send() {
     let drops = [(DropReason::DhcpGuard, 6), (DropReason::RouterGuard, 6), (DropReason::AddressSpoofed, 6)];
     assert_eq!(host.drops(), drops.into());
 }
+
+/// The key of such a packet is zero, as empty lines of the cache are.
+#[test]
+fn a_packet_of_nothing_but_zeros_finds_no_entry() {
+    let mut host = host();
+    let zeros = packet(&format!("{GATEWAY} / ip4 0.0.0.0 > 0.0.0.0 proto 0 / payload 46"));
+    for drops in 1..=3 {
+        assert!(host.run(VifId(1), [zeros.clone()]).is_empty());
+        assert_eq!(host.drops().values().sum::<u64>(), drops);
+    }
+    assert_eq!(host.hits(), 0);
+    // An entry of others, which would be the first one's.
+    host.run(VifId(1), [to("10.1.1.2", 1), to("10.1.1.2", 1)]);
+    host.run(VifId(1), [zeros]);
+    assert_eq!(host.hits(), 1);
+}
