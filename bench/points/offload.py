@@ -29,7 +29,7 @@ RINGS = {
     "split": "mrg_rxbuf=0,in_order=0",
     "split mergeable": "mrg_rxbuf=1,in_order=0",
     "split in-order": "mrg_rxbuf=0,in_order=1",
-    "split in-order vectorised": "mrg_rxbuf=0,in_order=1,vectorized=1",
+    "split vectorised": "mrg_rxbuf=0,in_order=0,vectorized=1",
     "packed": "packed_vq=1,mrg_rxbuf=0,in_order=0",
     "packed mergeable": "packed_vq=1,mrg_rxbuf=1,in_order=0",
     "packed in-order": "packed_vq=1,mrg_rxbuf=0,in_order=1",

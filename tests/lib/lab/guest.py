@@ -1,5 +1,6 @@
 """The base class of guests, and containers: namespaces with a tap device of viaductd in them."""
 
+import math
 import re
 
 from .netns import Namespace
@@ -10,16 +11,22 @@ class Guest:
     """Something with a shell that is attached to a network. Subclasses have `run(words)` and `name`."""
 
     def ping(self, address, count=3, *, size=56, options=(), timeout=2, interval=0.1):
-        """Sends echo requests; returns (received, output)."""
+        """Sends echo requests; returns (received, output).
+
+        Whatever `-W` says, ping waits for the last echoes no longer than an interval, or twice the longest round trip. If
+        the interval is short, that is too short for a busy machine. With a deadline ping waits for them, and sends more
+        meanwhile, which do not count.
+        """
+        waiting = ["-w", 10 + math.ceil(20 * count * interval)] if interval < 0.1 else ["-W", timeout]
         done = self.run(
-            ["ping", "-n", "-c", count, "-i", interval, "-W", timeout, "-s", size, *options, address],
+            ["ping", "-n", "-c", count, "-i", interval, *waiting, "-s", size, *options, address],
             check=False,
             timeout=count * (timeout + interval) + 20,
         )
-        found = re.search(r"(\d+) received", done.stdout)
-        if not found:
+        if not re.search(r"\d+ received", done.stdout):
             raise Failed(f"{self.name}: ping {address}: {done.stdout}{done.stderr}")
-        return int(found[1]), done.stdout
+        answered = {int(number) for number in re.findall(r"icmp_seq=(\d+) ttl=", done.stdout)}
+        return len(answered.intersection(range(1, count + 1))), done.stdout
 
     def reaches(self, address, attempts=5, **options):
         """Whether an echo to the address comes back; the first ones may wait for neighbours."""
