@@ -7,7 +7,7 @@ use super::offloads::{ALL, unfinished};
 use mem::{Accepts, Csum, Offload};
 use model::generate::{self, OVS_PORTS, Rng, UNDERLAY};
 use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
-use model::{DropReason, Effects, PacketView, Tables, Verdict, VifId, decide, rewrite, text};
+use model::{DropReason, Effects, PacketView, Tables, Verdict, VifId, Vrf, decide, rewrite, text};
 use packet::Headers;
 use packet::checksum::{L4Check, verify_l4};
 use std::collections::BTreeMap;
@@ -212,7 +212,11 @@ const UDP: &str =
 
 /// A host with ports of ordinary MTU and these flows of the first one.
 fn host_with(flows: &[(u64, Match, Vec<Action>)]) -> Host {
-    let mut ports = generate::ovs_ports(&mut Rng::new(3));
+    host_of(generate::ovs_ports(&mut Rng::new(3)), flows)
+}
+
+/// The same with other ports.
+fn host_of(mut ports: Vec<model::Change>, flows: &[(u64, Match, Vec<Action>)]) -> Host {
     for port in &mut ports {
         if let model::Change::PutVif(vif) = port {
             vif.mtu = 1500;
@@ -227,6 +231,20 @@ fn host_with(flows: &[(u64, Match, Vec<Action>)]) -> Host {
     let changes: Vec<_> = flows.iter().map(add).collect();
     host.shared.apply_ovs(&changes);
     host
+}
+
+/// Ports of which only `ruled` obeys rules: no others than a network's default.
+fn ports_with_default(ruled: VifId, default: model::Action) -> Vec<model::Change> {
+    let mut ports = generate::ruled_ovs_ports(&mut Rng::new(3));
+    ports.retain(|change| !matches!(change, model::Change::PutRule(_)));
+    for change in &mut ports {
+        match change {
+            model::Change::PutVif(vif) => vif.rules = (vif.id == ruled).then_some(Vrf(1)),
+            model::Change::PutNetwork(network) => network.default_action = default,
+            _ => {}
+        }
+    }
+    ports
 }
 
 fn all() -> Match {
@@ -251,6 +269,29 @@ fn a_new_flow_leaves_the_cached_packets_of_others_alone() {
         assert_eq!(host.drops()[&DropReason::OvsDrop], drops);
     }
     assert_eq!(host.hits(), 4, "drops are cached, too");
+}
+
+#[test]
+fn what_may_belong_to_a_connection_later_is_not_cached() {
+    const ECHO_REPLY: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.0.0.1 > 10.0.0.2 / \
+                              icmp reply 7 1 / payload 60";
+    let [from, ruled, open] = [0, 1, 2].map(|n| OVS_PORTS[n]);
+    let cases = [
+        // The sender's rules allow an answer to nothing that was seen.
+        (from, model::Action::Allow, ECHO_REPLY, vec![ruled]),
+        // One receiver's rules refuse, and the other has none.
+        (ruled, model::Action::Drop, UDP, vec![open]),
+    ];
+    for (obeys, default, packet, reached) in cases {
+        let actions = reached.iter().chain((obeys == ruled).then_some(&ruled)).map(|to| Action::Output(*to));
+        let mut host = host_of(ports_with_default(obeys, default), &[(1, all(), actions.collect())]);
+        let frame = text::parse(packet).unwrap();
+        for _ in 0..3 {
+            let output = host.run(OVS_PORTS[0], [(frame.clone(), Offload::default())]);
+            assert_eq!(output.into_keys().collect::<Vec<_>>(), reached, "{packet}");
+        }
+        assert_eq!(host.hits(), 0, "{packet}");
+    }
 }
 
 #[test]
