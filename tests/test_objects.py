@@ -25,6 +25,7 @@ def host(shared_lab):
     config.add("route", network="blue", prefix="0.0.0.0/0", to={"network": "public"})
     config.add("nat", network="blue", inside=A1.address, outside="203.0.113.7", outside_network="public")
     config.add("default", network="blue", action="drop")
+    config.add("guest", name="o1", mode="ovs", **tap("o1"))
     config.rule("blue", 10, "allow", source={"guest": "a1"}, protocol="icmp")
     config.rule("blue", 20, "police:100", protocol="tcp", ports="80-443")
     host = lab.host(config)
@@ -172,4 +173,6 @@ def test_bash_completes_names_of_this_host(host):
     assert {"blue", "public"} <= completed(host, f"{viaduct} rt --network")
     assert {"a1", "a2", "up0"} <= completed(host, f"{viaduct} explain --in")
     assert {"10.9.0.0/16"} <= completed(host, f"{viaduct} rt show")
+    ports = completed(host, f"{viaduct} ovs flows --port")
+    assert "o1" in ports and not {"a1", "up0"} & ports, "only ports of Open vSwitch"
     assert {"export", "dropstats"} <= completed(host, "viaduct")

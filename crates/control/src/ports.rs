@@ -108,11 +108,6 @@ pub enum Device {
         /// Whether all traffic is ours: networks are attached.
         all: bool,
     },
-    /// A DPDK device. No build has them, and opening one is an error.
-    Dpdk {
-        /// Device arguments.
-        device: String,
-    },
     /// No device: a tunnel, as a port of an Open vSwitch.
     Tunnel(WireTunnel),
     /// A verbs device of our own.
@@ -133,7 +128,7 @@ impl Device {
             Self::Tap { device, .. } => Some(("tap", device.into())),
             Self::AfXdp { device, .. } => Some(("af-xdp", device.into())),
             Self::Ovs { of } => Some(("ovs", of.into())),
-            Self::AfPacket { .. } | Self::Dpdk { .. } | Self::Tunnel(_) => None,
+            Self::AfPacket { .. } | Self::Tunnel(_) => None,
         }
     }
 
@@ -158,7 +153,6 @@ impl std::fmt::Display for Device {
             Self::Tap { device, .. } => write!(f, "tap {device}"),
             Self::AfPacket { device } => write!(f, "af-packet {device}"),
             Self::AfXdp { device, .. } => write!(f, "af-xdp {device}"),
-            Self::Dpdk { device } => write!(f, "dpdk {device}"),
             Self::Tunnel(WireTunnel { remote, vni, .. }) => write!(f, "tunnel to {remote} with vni {vni}"),
             Self::Verbs(spec) => write!(f, "verbs {}", spec.socket.display()),
             Self::Ovs { of } => write!(f, "ovs {of}"),
@@ -270,7 +264,8 @@ fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
         return Device::Tunnel(tunnel);
     }
     match wire.driver {
-        Driver::AfPacket => Device::AfPacket { device },
+        // A tunnel was handled before: `config` reads none without `remote` and `vni`.
+        Driver::AfPacket | Driver::Vxlan | Driver::Geneve => Device::AfPacket { device },
         Driver::AfXdp => {
             Device::AfXdp { device, addresses: wire.addresses.iter().map(|net| net.addr()).collect(), all }
         }
@@ -279,7 +274,5 @@ fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
             let socket = run_dir.join(device);
             Device::Vhost { socket, role: Role::Server, owner: None, mode: SOCKET_MODE, migrates: true }
         }
-        // A tunnel was handled before.
-        Driver::Dpdk | Driver::Vxlan | Driver::Geneve => Device::Dpdk { device },
     }
 }

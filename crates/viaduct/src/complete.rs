@@ -57,6 +57,14 @@ pub fn vifs() -> Candidates {
     })
 }
 
+/// Ports that an Open vSwitch programs.
+pub fn ovs_ports() -> Candidates {
+    ask(async |mut client| {
+        let ports = client.ovs(v1::OvsRequest::default()).await?.into_inner().ports;
+        Ok(ports.into_iter().map(|port| port.name).collect())
+    })
+}
+
 /// Drop reasons.
 pub fn reasons() -> Candidates {
     ask(async |mut client| {

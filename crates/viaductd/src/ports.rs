@@ -104,9 +104,6 @@ impl Ports for ExecutorPorts {
             Device::AfXdp { device, addresses, all } => {
                 wire::open_xdp(&wire::XdpPort { device, addresses, all }, opener)?
             }
-            Device::Dpdk { device } => {
-                return Err(format!("DPDK device \"{device}\": DPDK is not built in").into());
-            }
             Device::Tunnel(_) => Opened { port: Arc::new(TunnelPort), rx: Vec::new(), tx: Vec::new() },
             Device::Verbs(device) => self.verbs.open(&device, &**sockets)?,
             Device::Ovs { of } => self.ovs.open(OvsPort { name: of, mtu })?,

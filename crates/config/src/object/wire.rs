@@ -20,8 +20,6 @@ pub enum Driver {
     Tap,
     /// A vhost-user socket, as between two switches.
     Vhost,
-    /// A DPDK device.
-    Dpdk,
     /// No device: a VXLAN tunnel over the other wires.
     Vxlan,
     /// The same by Geneve.
@@ -33,7 +31,6 @@ names!(Driver {
     AfXdp = "af-xdp",
     Tap = "tap",
     Vhost = "vhost",
-    Dpdk = "dpdk",
     Vxlan = "vxlan",
     Geneve = "geneve",
 });
@@ -45,7 +42,7 @@ impl Driver {
         match self {
             Self::Vxlan => Some(TunnelKind::Vxlan),
             Self::Geneve => Some(TunnelKind::Geneve),
-            Self::AfPacket | Self::AfXdp | Self::Tap | Self::Vhost | Self::Dpdk => None,
+            Self::AfPacket | Self::AfXdp | Self::Tap | Self::Vhost => None,
         }
     }
 }
@@ -79,7 +76,7 @@ pub struct Wire {
     pub mode: Mode,
     /// How the device is driven.
     pub driver: Driver,
-    /// Network device, socket path (vhost) or device arguments (dpdk). A tunnel has none.
+    /// Network device, or socket path (vhost). A tunnel has none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub device: String,
     /// Of a tunnel: the other host.
@@ -132,9 +129,6 @@ impl Wire {
                 Some("mtu"),
                 format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; {net} is IPv6"),
             );
-        }
-        if driver == Some(Driver::Dpdk) {
-            r.problem(Some("driver"), "driver \"dpdk\" is not built in; use \"af-xdp\" or \"af-packet\"");
         }
         for (key, used) in [("remote", remote.is_some()), ("vni", vni.is_some())] {
             if used && has_device {

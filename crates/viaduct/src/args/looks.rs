@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct OvsArgs {
     /// Only this guest or wire
-    #[arg(long, global = true, value_name = "PORT", add = ArgValueCandidates::new(complete::vifs))]
+    #[arg(long, global = true, value_name = "PORT", add = ArgValueCandidates::new(complete::ovs_ports))]
     pub port: Option<String>,
     #[command(subcommand)]
     pub action: Option<OvsAction>,
