@@ -1,11 +1,13 @@
 """The packaged unit under a systemd that boots: started, reloaded, upgraded, crashed and removed, while a container
-pings its gateway."""
+pings its gateway; and the unit of an installation by NFS."""
 
+import re
 import signal
 
 import pytest
 from test_packages import Chroot, next_version, package  # noqa: F401  a fixture
 
+from lab.host import REPOSITORY
 from lab.shell import Background, eventually, run
 
 pytestmark = pytest.mark.timeout(600)
@@ -17,6 +19,9 @@ class Machine:
     """A system with its own processes, network and systemd."""
 
     def __init__(self, lab, root):
+        # systemd-nspawn mounts its own.
+        for directory in ("dev", "proc", "sys", "run"):
+            run(["umount", "--lazy", root / directory], check=False)
         words = ["systemd-nspawn", "-D", root, "--register=no", "--keep-unit", "--private-network"]
         self.nspawn = Background([*words, "--bind=/dev/net/tun", "--boot"], lab.directory / "boot.log")
         lab.cleanup.callback(self.nspawn.stop, signal.SIGKILL)
@@ -56,9 +61,6 @@ def another_program(machine):
 def machine(lab, package):  # noqa: F811
     chroot = Chroot(lab, "bookworm-systemd")
     chroot.install(package)
-    # systemd-nspawn mounts its own.
-    for directory in ("dev", "proc", "sys", "run"):
-        run(["umount", "--lazy", chroot.root / directory])
     machine = Machine(lab, chroot.root)
     assert machine.unit("ActiveState") == "active", machine.log()
     return machine
@@ -124,3 +126,51 @@ def test_an_upgrade_of_the_package_loses_nothing(lab, machine, pings, package): 
     assert "has taken over" in machine.log() and pings() == 0
     machine.run("dpkg", "--remove", "viaduct")
     assert machine.run("pgrep", "-f", "viaductd", check=False).stdout == ""
+
+
+# Instead of a server: what it exports is here. What systemd knows of the mounts is what it reads in fstab.
+MOUNT_NFS = """#!/bin/sh
+exec mount --bind -o ro "${1#SERVER:}" "$2"
+"""
+
+
+def test_one_installation_for_many_nodes(lab):
+    """The commands of docs/operate.md, word for word but for `make` and `exportfs`; the node boots again, and goes over
+    to the next version."""
+    page = (REPOSITORY / "docs/operate.md").read_text()
+    section = re.search(r"^## One installation for many nodes\n(.*?)^## ", page, flags=re.M | re.S)[1]
+    blocks = ["\n".join(re.findall("^    (.*)$", block, flags=re.M)) for block in re.split(r"\n\n(?! )", section)]
+    of_server, of_node = [block for block in blocks if block]
+    chroot = Chroot(lab, "bookworm-systemd")
+    (chroot.root / "etc/hostname").write_text("node1\n")
+    (chroot.root / "sbin/mount.nfs").write_text(MOUNT_NFS)
+    (chroot.root / "sbin/mount.nfs").chmod(0o755)
+
+    def serve(prefix):
+        run(["env", f"PREFIX={prefix}", f"DESTDIR={chroot.root}/export", REPOSITORY / "dist/install"])
+
+    installs, *files, exports = of_server.splitlines()
+    assert installs == "PREFIX=/opt/viaduct-0.1 DESTDIR=/export make install" and "exportfs" in exports
+    serve("/opt/viaduct-0.1")
+    chroot.run("sh", "-e", "-c", "\n".join(files))
+    machine = Machine(lab, chroot.root)
+    machine.run("bash", "-e", "-c", of_node)
+    ready = lambda: "user viaduct, no capabilities" in machine.run(
+        "/opt/viaduct-0.1/bin/viaduct", "status", check=False).stdout
+    eventually(ready, "the daemon", 20)
+
+    # Something of the machine waits for the network, as there is no such program here.
+    machine.run("systemctl", "add-wants", "multi-user.target", "network.target", "network-online.target")
+    machine.off()
+    machine = Machine(lab, chroot.root)
+    assert "ordering cycle" not in machine.nspawn.text()
+    assert machine.unit("ActiveState") == "active", machine.log()
+
+    serve("/opt/viaduct-0.2")
+    before = machine.pid()
+    steps = re.sub("^.*(/etc/viaduct nfs|sysusers.d/viaduct.conf|enable).*$", "", of_node, flags=re.M)
+    steps = steps.replace(" && mount /etc/viaduct", "").replace("viaduct-0.1", "viaduct-0.2")
+    machine.run("bash", "-e", "-c", f"{steps}\nsystemctl daemon-reload && systemctl reload viaductd")
+    assert machine.pid() not in ("0", before) and machine.unit("NRestarts") == "0", machine.log()
+    program = machine.run("readlink", f"/proc/{machine.pid()}/exe").stdout.strip()
+    assert program == "/opt/viaduct-0.2/bin/viaductd"
