@@ -93,9 +93,10 @@ class Generator:
         self.child.process.stdin.flush()
 
     def run(self, seconds, *, share=False):
-        """Generates traffic and returns the generator's counters. `share`: yields the core to the device's threads
-        there."""
-        self.command(f"{'share' if share else 'run'} {seconds}")
+        """Generates traffic and returns the generator's counters. `share`: the device's threads on its core matter.
+        They get a share of it, or, with "turns", those of real-time priority get all of it while there is nothing to
+        send or to receive."""
+        self.command(f"{ {False: 'run', True: 'share'}.get(share, share)} {seconds}")
         return self._read("done")
 
     def stop(self):

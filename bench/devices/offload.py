@@ -32,16 +32,15 @@ class Controller(OvsDpdk):
         self.run_dir = run_dir
 
     def _settings(self, scenario):
-        # An idle PMD thread sleeps.
-        return [*super()._settings(scenario), "other_config:hw-offload=true", "other_config:pmd-maxsleep=100"]
+        # Beside the generator, an idle PMD thread sleeps.
+        sleep = ["other_config:pmd-maxsleep=100"] if self.pmd_cpu == machine.GENERATOR_CPU else []
+        return [*super()._settings(scenario), "other_config:hw-offload=true", *sleep]
 
-    def _memory_settings(self, scenario):
+    def _dpdk_extra(self):
         sys.path.insert(0, str(ROOT / "tests/lib"))
         from lab.ovs import plug_in
 
-        driver = plug_in(ROOT / "target/ovs-pmd/librte_net_viaduct.so")
-        dpdk = f"--no-huge --legacy-mem -m 512 --no-pci --no-shconf --file-prefix={self.name} -d {driver}"
-        return [f'other_config:dpdk-extra="{dpdk}"']
+        return f"{super()._dpdk_extra()} -d {plug_in(ROOT / 'target/ovs-pmd/librte_net_viaduct.so')}"
 
     def _add_ports(self, scenario):
         if self.kind != "tunnel":
@@ -152,12 +151,10 @@ class ViaductConntrack(ViaductOvs):
     def _controller(self):
         controller = super()._controller()
         if self.by_pmd:
-            controller.pmd_cpu, controller.real_time = machine.DEVICE_CPU, True
+            controller.pmd_cpu = machine.DEVICE_CPU
+        # As the generator, with which one of the two takes turns.
+        controller.real_time = True
         return controller
-
-    def _make_real_time(self, daemon):
-        if not self.by_pmd:
-            super()._make_real_time(daemon)
 
     def forget_flows(self):
         self.controller.forget_flows()

@@ -151,13 +151,15 @@ class OvsDpdk(Device):
 
     def _memory_settings(self, scenario):
         memory = 512 if scenario.mtu <= 1500 else 1024
-        dpdk = f"--no-pci --in-memory --single-file-segments --file-prefix=viaduct-{self.name}"
         return [
             # It would take whatever there is, and leave nothing to the next instance.
             f"other_config:dpdk-socket-mem={memory}",
             f"other_config:dpdk-socket-limit={memory}",
-            f'other_config:dpdk-extra="{dpdk}"',
+            f'other_config:dpdk-extra="{self._dpdk_extra()}"',
         ]
+
+    def _dpdk_extra(self):
+        return f"--no-pci --in-memory --single-file-segments --file-prefix=viaduct-{self.name}"
 
     def _add_ports(self, scenario):
         bridges = ["br0"] * scenario.guests + ["br-wire"] * bool(scenario.tunnel)

@@ -62,7 +62,8 @@ static void drain(struct generator *g)
 	}
 }
 
-static void run(struct generator *g, double seconds, int policy)
+/* `turns`: with nothing to do, others of the same priority get the core. */
+static void run(struct generator *g, double seconds, int policy, bool turns)
 {
 	set_priority(policy);
 	announce(g);
@@ -79,6 +80,8 @@ static void run(struct generator *g, double seconds, int policy)
 		uint64_t after = rte_rdtsc();
 		if (work)
 			g->busy_ticks += after - now;
+		else if (turns)
+			sched_yield();
 		now = after;
 	}
 	g->ticks = now - start;
@@ -91,10 +94,13 @@ static void obey(struct generator *g, const char *line)
 	unsigned stream;
 	double number;
 	if (sscanf(line, "run %lf", &number) == 1) {
-		run(g, number, SCHED_FIFO);
+		run(g, number, SCHED_FIFO, false);
 		report_print(g);
 	} else if (sscanf(line, "share %lf", &number) == 1) {
-		run(g, number, SCHED_OTHER);
+		run(g, number, SCHED_OTHER, false);
+		report_print(g);
+	} else if (sscanf(line, "turns %lf", &number) == 1) {
+		run(g, number, SCHED_FIFO, true);
 		report_print(g);
 	} else if (sscanf(line, "rate %u %lf", &stream, &number) == 2 && stream < g->stream_count) {
 		g->streams[stream].rate = number;

@@ -28,8 +28,8 @@ class Case:
     # Before anything counts: tables are learned, caches warm up. Real-time priority is off then.
     warm_up: float = 0.4
     seconds: float = 1.0
-    # The device's threads on the generator's core matter: the generator leaves them their share.
-    share: bool = False
+    # The device's threads on the generator's core matter: as `share` of `Generator.run`.
+    share: bool | str = False
     rounds: int = None
 
     def traffic_for(self, device):

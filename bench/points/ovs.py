@@ -183,7 +183,7 @@ class OvsConntrack(Point):
         devices = ["viaduct-ovs-conntrack", "viaduct-ovs-conntrack-pmd", "ovs-conntrack"]
         for flows in [1] if quick else [1, 10_000]:
             traffic = functools.partial(self.traffic, flows)
-            yield Case({"flows": flows}, devices, Scenario(policy="stateful"), traffic, warm_up=1, share=True)
+            yield Case({"flows": flows}, devices, Scenario(policy="stateful"), traffic, warm_up=1, share="turns")
 
     @staticmethod
     def traffic(flows, device):
