@@ -191,7 +191,8 @@ struct viaduct_packet {
 	uint16_t csum_offset;
 	uint16_t reserved;
 };
-#define VIADUCT_NEEDS_CSUM 1
+#define VIADUCT_NEEDS_CSUM 1 /* only to viaductd */
+#define VIADUCT_VALID_CSUM 2 /* only from viaductd: the checksum of TCP or UDP is right */
 #define VIADUCT_GSO_TCPV4 1
 #define VIADUCT_GSO_TCPV6 4
 

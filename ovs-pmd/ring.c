@@ -99,44 +99,67 @@ static void copy(struct ring *ring, uint32_t slots, uint32_t at, void *bytes, ui
 
 	at %= size;
 	first = RTE_MIN(length, size - at);
-	if (out) {
+	if (out)
 		rte_memcpy(bytes, ring->slots + at, first);
-		memcpy((uint8_t *)bytes + first, ring->slots, length - first);
-	} else {
+	else
 		rte_memcpy(ring->slots + at, bytes, first);
+	if (likely(first == length))
+		return;
+	if (out)
+		memcpy((uint8_t *)bytes + first, ring->slots, length - first);
+	else
 		memcpy(ring->slots, (uint8_t *)bytes + first, length - first);
-	}
 }
 
-/* Takes a packet of `length` bytes from the ring into mbufs; NULL if there are none. */
-static struct rte_mbuf *take(struct queue *queue, struct rings *rings, uint32_t length)
+/* What OVS need not sum of a packet: viaductd has checked the header of each IPv4 packet, and says of which others the
+ * checksum is right. Of what is not plainly IPv4, OVS finds out itself. */
+static uint64_t sums(const struct rte_mbuf *mbuf, uint8_t flags)
+{
+	const struct rte_ether_hdr *ethernet = rte_pktmbuf_mtod(mbuf, const struct rte_ether_hdr *);
+	uint64_t good = flags & VIADUCT_VALID_CSUM ? RTE_MBUF_F_RX_L4_CKSUM_GOOD : 0;
+
+	if (likely(ethernet->ether_type == RTE_BE16(RTE_ETHER_TYPE_IPV4)))
+		good |= RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+	return good;
+}
+
+/* Takes a packet of `length` bytes, which the ring describes with `flags`, into an mbuf and as many more as it needs.
+ * False if there are none. */
+static bool take(struct queue *queue, struct rings *rings, struct rte_mbuf *head, uint32_t length, uint8_t flags)
 {
 	uint32_t at = (rings->rx.next & (rings->slots - 1)) * VIADUCT_SLOT, done = 0;
-	struct rte_mbuf *head = NULL, *last = NULL;
 
-	while (done < length) {
-		struct rte_mbuf *mbuf = rte_pktmbuf_alloc(queue->pool);
+	for (struct rte_mbuf *mbuf = head, *last = head;; last = mbuf, mbuf = rte_pktmbuf_alloc(queue->pool)) {
 		uint32_t part;
 
-		if (mbuf == NULL) {
-			rte_pktmbuf_free(head);
-			return NULL;
+		if (unlikely(mbuf == NULL)) {
+			rte_pktmbuf_free(head->next);
+			rte_pktmbuf_reset(head);
+			return false;
 		}
 		part = RTE_MIN(length - done, (uint32_t)rte_pktmbuf_tailroom(mbuf));
 		copy(&rings->rx, rings->slots, at + done, rte_pktmbuf_mtod(mbuf, void *), part, true);
 		mbuf->data_len = part;
 		done += part;
-		if (head == NULL) {
-			head = mbuf;
-			head->port = DATA(queue->port->dev, port_id, uint16_t);
-		} else {
+		if (unlikely(mbuf != head)) {
 			last->next = mbuf;
 			head->nb_segs++;
 		}
-		last = mbuf;
+		if (likely(done == length))
+			break;
 	}
 	head->pkt_len = length;
-	return head;
+	head->port = DATA(queue->port->dev, port_id, uint16_t);
+	head->ol_flags = sums(head, flags);
+	return true;
+}
+
+/* Gets up to `count` mbufs; returns how many. */
+static uint32_t get(struct queue *queue, struct rte_mbuf **mbufs, uint32_t count)
+{
+	while (count > 0 && unlikely(rte_pktmbuf_alloc_bulk(queue->pool, mbufs, count) != 0))
+		count /= 2;
+	return count;
 }
 
 uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
@@ -150,15 +173,19 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 		uint32_t ready = __atomic_load_n(&ring->shared->tail, __ATOMIC_ACQUIRE) - ring->next;
 		bool scatter = DATA(queue->port->dev, dev_conf, struct rte_eth_conf).rxmode.offloads &
 			       RTE_ETH_RX_OFFLOAD_SCATTER;
+		uint32_t got;
 
 		/* More cannot be there: then this is not the ring that it was. */
 		if (unlikely(ready > rings->slots))
 			ready = 0;
-		while (done < count && ready > 0) {
+		got = get(queue, packets, RTE_MIN(ready, (uint32_t)count));
+		if (unlikely(got == 0 && ready > 0))
+			queue->no_memory++;
+		while (done < got && ready > 0) {
 			uint32_t index = ring->next & (rings->slots - 1);
 			uint32_t length = __atomic_load_n(&ring->packets[index].length, __ATOMIC_RELAXED);
+			uint8_t flags = __atomic_load_n(&ring->packets[index].flags, __ATOMIC_RELAXED);
 			uint32_t slots = slots_of(length);
-			struct rte_mbuf *mbuf;
 
 			if (unlikely(slots == 0 || slots > ready || length > VIADUCT_LONGEST)) {
 				queue->errors++;
@@ -168,8 +195,8 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 			if (unlikely(!scatter && length > (uint32_t)rte_pktmbuf_data_room_size(queue->pool) -
 								   RTE_PKTMBUF_HEADROOM)) {
 				queue->errors++;
-			} else if (likely((mbuf = take(queue, rings, length)) != NULL)) {
-				packets[done++] = mbuf;
+			} else if (likely(take(queue, rings, packets[done], length, flags))) {
+				done++;
 				queue->bytes += length;
 			} else {
 				queue->no_memory++;
@@ -178,6 +205,8 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 			ring->next += slots;
 			ready -= slots;
 		}
+		if (unlikely(done < got))
+			rte_pktmbuf_free_bulk(packets + done, got - done);
 		queue->packets += done;
 		__atomic_store_n(&ring->shared->head, ring->next, __ATOMIC_RELEASE);
 	}
@@ -284,7 +313,6 @@ uint16_t ring_send(void *argument, struct rte_mbuf **packets, uint16_t count)
 		queue->errors += count;
 	}
 	leave(queue);
-	for (uint16_t i = 0; i < done; i++)
-		rte_pktmbuf_free(packets[i]);
+	rte_pktmbuf_free_bulk(packets, done);
 	return done;
 }

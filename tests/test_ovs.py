@@ -167,7 +167,7 @@ def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
     one.expect_ping(address(2))
     ovs.ofctl("add-flow", "priority=10,in_port=o1,tcp,actions=ct(commit),output:o2")
     ovs.ofctl("add-flow", "priority=10,in_port=o2,tcp,actions=ct(table=5)")
-    ovs.ofctl("add-flow", "table=5,ct_state=+trk,actions=output:o1")
+    ovs.ofctl("add-flow", "table=5,ct_state=+trk-inv,actions=output:o1")
     udp_flow(ovs, 1001, "output:n0,output:o2")
     with lab.capture("o2", "tapo2", "udp") as seen:
         send(one, 1001, 20)

@@ -235,6 +235,14 @@ impl Lanes {
         Ok(())
     }
 
+    /// Prepares a packet of `len` bytes for delivery as it is.
+    #[inline(always)]
+    pub fn leave(&mut self, lane: usize, len: usize) {
+        let head_len = usize::from(self.head_len[lane]);
+        let all = (HEADROOM, HEADROOM + head_len, len - head_len);
+        self.out[lane].set(all, Unfinished::default(), None, &Layout::default());
+    }
+
     /// Tracks a lane's TCP segment, which must not be rewritten yet. False if that takes the slow path.
     #[inline(always)]
     pub fn follow(&self, lane: usize, entry: &Found<'_>, tables: Tables<'_>) -> bool {

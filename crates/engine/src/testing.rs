@@ -23,6 +23,8 @@ pub struct Wire {
     /// Buffers free for the engine; `usize::MAX`: unlimited.
     room: AtomicUsize,
     down: AtomicBool,
+    /// Whether it is told of right checksums.
+    tells_valid: AtomicBool,
     /// Longest piece of a packet, bytes.
     piece: usize,
 }
@@ -48,6 +50,7 @@ impl TestPort {
             accepts,
             room: AtomicUsize::new(usize::MAX),
             down: AtomicBool::new(false),
+            tells_valid: AtomicBool::new(false),
             piece,
         }))
     }
@@ -105,6 +108,11 @@ impl TestPort {
     /// Sets how many more packets it accepts.
     pub fn set_room(&self, room: usize) {
         self.0.room.store(room, Ordering::Relaxed);
+    }
+
+    /// It wants to be told of right checksums, as an Open vSwitch does.
+    pub fn tell_valid(&self) {
+        self.0.tells_valid.store(true, Ordering::Relaxed);
     }
 
     /// Disconnects it, or connects it again.
@@ -208,6 +216,10 @@ impl Room for TestRoom<'_> {
         self.segments = pieces(&mut frame, self.wire.piece);
         self.frames.push((frame, *offload));
         Ok(&self.segments)
+    }
+
+    fn tells_valid(&self) -> bool {
+        self.wire.tells_valid.load(Ordering::Relaxed)
     }
 }
 

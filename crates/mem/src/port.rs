@@ -79,11 +79,17 @@ pub enum NoRoom {
 pub trait Room {
     /// Reserves room for one frame of `len` bytes, in order, and writes its metadata. The caller then fills the
     /// returned segments (whose lengths sum up to `len`) before the next call. `offload` holds only what
-    /// [`TxQueue::accepts`] allows.
+    /// [`TxQueue::accepts`] and [`Room::tells_valid`] allow.
     ///
     /// # Errors
     /// [`NoRoom`]; nothing was reserved.
     fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
+
+    /// Whether the other side is told that a checksum is right ([`crate::Csum::Valid`]) though it accepts none that is
+    /// partial.
+    fn tells_valid(&self) -> bool {
+        false
+    }
 
     /// Reserves room for a frame and stores it: first `head`, then the `rest_len` bytes from `rest_at` of the packet
     /// in `rest`.

@@ -2,7 +2,8 @@
 
 use crate::ring::{Incoming, Next, Numbers, Outgoing, Rings};
 use mem::{
-    Accepts, BURST, Burst, Lease, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment, TxQueue,
+    Accepts, BURST, Burst, Csum, Lease, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment,
+    TxQueue,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
@@ -300,10 +301,15 @@ impl TxQueue for Tx {
 }
 
 impl Room for Sender {
-    fn reserve(&mut self, len: usize, _: &Offload) -> Result<&[Segment], NoRoom> {
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom> {
         if len > self.shared.frame.load(Ordering::Relaxed) as usize {
             return Err(NoRoom::TooLong);
         }
-        self.ring.as_mut().ok_or(NoRoom::Down)?.reserve(len).ok_or(NoRoom::Full)
+        self.ring.as_mut().ok_or(NoRoom::Down)?.reserve(len, offload.csum == Csum::Valid).ok_or(NoRoom::Full)
+    }
+
+    /// OVS sums what it tracks, unless it is told that it need not.
+    fn tells_valid(&self) -> bool {
+        true
     }
 }

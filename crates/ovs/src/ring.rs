@@ -22,6 +22,8 @@ const ASLEEP: usize = 4;
 const HEAD: usize = 128;
 /// Bytes of a packet's description: its length, and a `virtio_net_hdr` without `num_buffers`.
 const PACKET: usize = 16;
+/// In a description to the driver, after the length: the L4 checksum is right.
+const VALID_CSUM: u64 = 2;
 /// Bytes of a ring.
 const RING: usize = HEADER + SLOTS as usize * PACKET;
 /// Bytes of a ring's slots.
@@ -147,8 +149,9 @@ impl Outgoing {
         self.free = SLOTS.saturating_sub(self.next.wrapping_sub(head));
     }
 
-    /// Room for a frame; `None` if there is none.
-    pub fn reserve(&mut self, len: usize) -> Option<&[Segment]> {
+    /// Room for a frame, of which the driver is told whether its L4 checksum is known to be right; `None` if there is
+    /// none.
+    pub fn reserve(&mut self, len: usize, valid: bool) -> Option<&[Segment]> {
         let slots = slots_of(len);
         if slots > self.free {
             self.look();
@@ -158,7 +161,8 @@ impl Outgoing {
         }
         let [low, high] = self.rings.description(Way::ToDriver, self.next);
         // Nothing is left unfinished.
-        low.store(len as u64, Ordering::Relaxed);
+        let flags = if valid { VALID_CSUM } else { 0 };
+        low.store(len as u64 | flags << 32, Ordering::Relaxed);
         high.store(0, Ordering::Relaxed);
         self.segments = self.rings.pieces(Way::ToDriver, self.next, len);
         self.next = self.next.wrapping_add(slots);

@@ -13,6 +13,9 @@ use packet::proto;
 /// Bytes summed at a time, so that they are still in the L1 cache when they are stored.
 pub(crate) const CHUNK: usize = 2048;
 
+/// The checksum is right, and nothing is left to do.
+const VALID: Offload = Offload { csum: Csum::Valid, gso: None };
+
 /// Buffer for a chunk of payload.
 pub(crate) type Chunk = [u8; CHUNK];
 
@@ -170,8 +173,8 @@ impl Frame<'_> {
             if matches!(self.tunnel, Some(OuterHeaders { sum: true, .. })) {
                 return self.write_completing(room, chunk);
             }
-            let valid = unfinished.valid && accepts.csum && self.tunnel.is_none();
-            Offload { csum: if valid { Csum::Valid } else { Csum::Unknown }, gso: None }
+            let told = accepts.csum || room.tells_valid();
+            if unfinished.valid && told && self.tunnel.is_none() { VALID } else { Offload::default() }
         };
         match self.rest {
             Rest::Segments(rest) => room.put(self.head, rest, self.rest_at, self.rest_len, &offload)?,
@@ -194,6 +197,12 @@ impl Frame<'_> {
         Csum::Partial { start: self.at.l4, offset: self.csum_offset() }
     }
 
+    /// What the receiver is told of a frame whose L4 checksum was partial and is completed.
+    fn completed(&self, room: &dyn Room) -> Offload {
+        let partial = self.unfinished.partial || self.unfinished.gso.is_some();
+        if partial && self.tunnel.is_none() && room.tells_valid() { VALID } else { Offload::default() }
+    }
+
     /// Writes it with its checksums complete.
     fn write_completing(&mut self, room: &mut dyn Room, chunk: &mut Chunk) -> Result<Delivered, Refused> {
         let len = self.len();
@@ -202,7 +211,7 @@ impl Frame<'_> {
         if self.unfinished.partial && at + usize::from(self.csum_offset()) + 2 > head_len {
             return Err(Refused::Header);
         }
-        let dst = room.reserve(len, &Offload::default())?;
+        let dst = room.reserve(len, &self.completed(room))?;
         // The Ethernet padding of a short packet is stored, but not summed.
         let end =
             if self.unfinished.partial { usize::from(self.at.l3) + usize::from(self.at.ip_len) } else { len };

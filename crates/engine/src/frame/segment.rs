@@ -5,7 +5,7 @@ use crate::rewrite::HEADROOM;
 use crate::sums::{addresses, append, complete_outer};
 use crate::template::OuterHeaders;
 use crate::turn::Turn;
-use mem::{Offload, Room};
+use mem::Room;
 use packet::checksum::{self, Sum, pseudo_header};
 use packet::proto;
 
@@ -32,6 +32,7 @@ pub(super) fn write(
     if !turn.take(count - 1, (count - 1) * headers) {
         return Err(Refused::Turn);
     }
+    let told = frame.completed(room);
     let mut delivered = Delivered::default();
     for index in 0..count {
         let offset = index * size;
@@ -42,7 +43,7 @@ pub(super) fn write(
         let last = index + 1 == count;
         edit(head, frame, index, offset, len, last).ok_or(Refused::Segment)?;
 
-        let dst = room.reserve(headers + len, &Offload::default())?;
+        let dst = room.reserve(headers + len, &told)?;
         let body = store(frame, headers + offset, len, dst, headers, chunk);
         complete(head, frame, len, body).ok_or(Refused::Segment)?;
         mem::scatter(head, dst, 0);

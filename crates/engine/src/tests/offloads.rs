@@ -64,6 +64,28 @@ fn partial_checksum_is_passed_on_where_accepted() {
     assert_eq!(host.hits(), 1);
 }
 
+/// An Open vSwitch takes nothing unfinished, but sums what it tracks.
+#[test]
+fn a_checksum_that_was_completed_is_told_to_those_who_ask() {
+    let tcp = |payload| format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 1000 > 80 A / payload {payload}");
+    for told in [false, true] {
+        let mut host = host(Accepts::default());
+        if told {
+            host.ports[&VifId(2)].tell_valid();
+        }
+        let known = |valid| Offload { csum: if valid { Csum::Valid } else { Csum::Unknown }, gso: None };
+        for (payload, gso, packets) in [(300, None, 1), (3000, Some(1000), 3)] {
+            let output = host.run(VifId(1), [unfinished(&tcp(payload), gso)]);
+            let all: Vec<_> = output.values().flatten().map(|(_, offload)| *offload).collect();
+            assert_eq!(all, vec![known(told); packets]);
+        }
+        // What its sender completed nobody has summed.
+        let whole = model::text::parse(&tcp(300)).unwrap();
+        let output = host.run(VifId(1), [(whole, Offload::default())]);
+        assert_eq!(only(&output).1.1, known(false));
+    }
+}
+
 #[test]
 fn partial_checksum_is_completed_for_those_who_do_not_accept_it_and_in_tunnels() {
     for accepts in [ALL, Accepts::default()] {

@@ -2,7 +2,7 @@
 
 use crate::port::{self, OvsPort};
 use crate::ring::{Next, Outgoing, Rings, SLOT, SLOTS, Way};
-use mem::{Burst, NoRoom, Offload, gather, scatter};
+use mem::{Burst, Csum, NoRoom, Offload, gather, scatter};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -156,6 +156,22 @@ fn what_is_unfinished_is_told() {
     assert!(matches!(ring.take(), Next::Empty));
 }
 
+#[test]
+fn a_right_checksum_is_told() {
+    let (shared, opened) = port::open(OvsPort { name: "p".into(), mtu: 1500 }).unwrap();
+    let rings = Arc::new(Rings::create().unwrap().0);
+    let _bell = shared.give_to(rings.clone()).unwrap();
+    opened.tx[0].burst(&mut |room| {
+        assert!(room.tells_valid());
+        for csum in [Csum::Valid, Csum::Unknown] {
+            assert!(room.reserve(60, &Offload { csum, gso: None }).is_ok());
+        }
+    });
+    // As in protocol.h: the first descriptions, of a length and flags.
+    let described = |index: usize| [0, 4].map(|at| rings.word_at(4096 + 256 + index * 16 + at));
+    assert_eq!([0, 1].map(described), [[60, 2], [60, 0]]);
+}
+
 /// Words anywhere in the memory, between polls and sends: nothing panics or reads outside, and no poll goes on forever.
 #[test]
 fn scribbles() {
@@ -202,7 +218,7 @@ fn the_heads_of_both_rings_are_where_the_driver_looks() {
     let rings = Arc::new(Rings::create().unwrap().0);
     let mut ring = Outgoing::new(rings.clone());
     // As in protocol.h: a page, then two rings of 256 + 512 * 16 bytes.
-    assert_eq!(ring.reserve(100).map(<[_]>::len), Some(1));
+    assert_eq!(ring.reserve(100, false).map(<[_]>::len), Some(1));
     ring.publish();
     rings.poke(4096 + 128, 1);
     assert_eq!(rings.word_at(4096), 1);
