@@ -97,6 +97,10 @@ def _ovs():
         title = f"A rule of OVS out of VXLAN, 64 B, {FLOWS[count]}, against OVS: cycles"
         case = {"direction": "in", "flows": count}
         yield Goal(title, "ovs-vxlan-in", case, "cycles", 0.6, 0.6, ("ovs-vxlan",), device="viaduct-ovs-tunnel")
+    for count in (1, 10_000):
+        title = f"Connections that OVS tracks, 64 B, {FLOWS[count]}, against OVS: cycles of its PMD thread"
+        device = "viaduct-ovs-conntrack-pmd"
+        yield Goal(title, "ovs-ct", {"flows": count}, "cycles", 1.0, 1.0, ("ovs-conntrack",), device=device)
     for length in (1, 4, 7):
         title = f"Chain of {length} under OVS's rules, against OVS: Mpps"
         yield Goal(title, "ovs-chain", {"guests": length}, "mpps", 1.0, 1.0, ("ovs-port",), **port)

@@ -150,7 +150,7 @@ class OvsDpdk(Device):
         ]
 
     def _memory_settings(self, scenario):
-        memory = 512 if scenario.mtu <= 1500 else 1024
+        memory = 768 if scenario.mtu <= 1500 else 1024
         return [
             # It would take whatever there is, and leave nothing to the next instance.
             f"other_config:dpdk-socket-mem={memory}",
