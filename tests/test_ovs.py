@@ -231,6 +231,26 @@ def test_tunnels(lab, kind):
     assert len(flows) >= 60
     if kind != "gre":
         assert len({ports.split(",")[0] for _, ports, _ in flows}) == 3, "a source port for each flow"
+        replace_tunnel(host, ovs, kind)
+        one.expect_ping(address(9))
+        for way in ("in_port.o1.*actions:vx77", "in_port.vx77.*actions:o1"):
+            offloaded(ovs, way, "0x0800")
+        pass_by(ovs, one, address(9))
+
+
+def replace_tunnel(host, ovs, kind):
+    """A tunnel port of OVS's own becomes Viaduct's, as docs/ovs.md says. It keeps its OpenFlow number."""
+    number = ovs.vsctl("get", "Interface", "tunnel", "ofport").stdout.strip()
+    ovs.vsctl("del-br", "br-phy")
+    config = host.config.without("wire", name="up0")
+    config.add("wire", name="up0", driver="af-packet", device="up0", addresses=["10.8.0.1/24"], mtu=1600)
+    config.add("wire", name="vx77", mode="ovs", driver=kind, remote="10.8.0.2", vni=77, mtu=1500)
+    host.apply(config)
+    devargs = f"options:dpdk-devargs=net_viaduct9,port=vx77,socket={host.run_dir}/ovs.sock"
+    ovs.vsctl("del-port", "br0", "tunnel")
+    ovs.vsctl("add-port", "br0", "vx77", "--", "set", "Interface", "vx77", "type=dpdk", devargs,
+              f"ofport_request={number}")
+    assert ovs.vsctl("get", "Interface", "vx77", "ofport").stdout.strip() == number
 
 
 @pytest.mark.parametrize("kind", ["vxlan", "geneve"])
