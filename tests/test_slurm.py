@@ -119,8 +119,12 @@ SLURM_SCRIPT_CONTEXT=prolog_slurmd /etc/slurm/prolog
 viaduct export
 SLURM_SCRIPT_CONTEXT=epilog_slurmd /etc/slurm/prolog
 echo '192.0.2.11 node1' >/etc/hosts
-if SLURM_SCRIPT_CONTEXT=prolog_slurmd /etc/slurm/prolog; then exit 1; fi
+if SLURM_SCRIPT_CONTEXT=prolog_slurmd /etc/slurm/prolog 2>said; then exit 1; fi
+cat said
+# After a prolog that failed, and where the node has started anew, there is nothing to remove.
+SLURM_SCRIPT_CONTEXT=epilog_slurmd /etc/slurm/prolog
 """)
+    assert "node node3 has no IPv4 address" in shown, shown
     for words in ('"10.0.0.1/32"', '"192.0.2.11"', '"10.0.0.2"', '"10.0.0.3/32"', '"192.0.2.13"'):
         assert words in shown, shown
     assert host.viaduct("guest") == [] and host.viaduct("network") == []
