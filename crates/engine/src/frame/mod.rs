@@ -173,8 +173,8 @@ impl Frame<'_> {
             if matches!(self.tunnel, Some(OuterHeaders { sum: true, .. })) {
                 return self.write_completing(room, chunk);
             }
-            let told = accepts.csum || room.tells_valid();
-            if unfinished.valid && told && self.tunnel.is_none() { VALID } else { Offload::default() }
+            let valid = unfinished.valid && self.tunnel.is_none();
+            if valid && (accepts.csum || room.tells_valid()) { VALID } else { Offload::default() }
         };
         match self.rest {
             Rest::Segments(rest) => room.put(self.head, rest, self.rest_at, self.rest_len, &offload)?,
