@@ -143,9 +143,9 @@ impl<'a> Reader<'a> {
             if self.asked.contains(&name) {
                 continue;
             }
-            let message = match nearest(name, self.asked.iter().copied(), 0.0) {
+            let message = match nearest(name, self.asked.iter().copied(), 0.4) {
                 Some(known) => format!("unknown key `{name}`; did you mean `{known}`?"),
-                None => format!("unknown key `{name}`"),
+                None => format!("unknown key `{name}`; there are: {}", self.asked.join(", ")),
             };
             self.record(key.line, &self.at, message);
         }

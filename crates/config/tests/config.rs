@@ -89,6 +89,7 @@ fn each_mistake_is_named() {
             "lerning = true",
             "network \"blue\": unknown key `lerning`; did you mean `learning`?",
         ),
+        ("learning = true", "x = true", "network \"blue\": unknown key `x`; there are: name, vrf, "),
         (
             "executor = \"cpu\"",
             "executor = \"card:0000:3b:00.0\"",
