@@ -19,7 +19,9 @@ use mem::BURST;
 use model::{Lookup, RuleQuery, TunnelKind, VifId, Vrf};
 use stages::callgrind;
 use stages::cycles::Stage;
-use stages::hosts::{Policy, between_guests, into_tunnel, out_of_tunnel, tcp_between_guests};
+use stages::hosts::{
+    Megaflows, Policy, between_guests, into_tunnel, out_of_tunnel, tcp_between_guests, under_ovs,
+};
 use stages::lookups::{self, Asked};
 use stages::worker::{PACKETS, Worker};
 use std::hint::black_box;
@@ -71,6 +73,8 @@ fn parse(mut worker: Worker) -> Worker {
 #[bench::stateful_10k_flows(between_guests(Policy::Stateful, PACKETS))]
 #[bench::tcp_64_flows(tcp_between_guests(64))]
 #[bench::tcp_10k_flows(tcp_between_guests(PACKETS))]
+#[bench::ovs_one_megaflow(under_ovs(Megaflows::One, 64))]
+#[bench::ovs_megaflows_64_flows(under_ovs(Megaflows::Each, 64))]
 fn lookup(worker: Worker) -> Worker {
     count_known(worker, Stage::Lookup)
 }

@@ -12,7 +12,7 @@ use crate::counters::{WorkerCells, there};
 use crate::pinned::Tables;
 use crate::template::Template;
 use arrayvec::ArrayVec;
-use model::{Crossing, DropReason, Learn, MeterId, NexthopId, RuleId, Seconds, ovs};
+use model::{Crossings, DropReason, Learn, MeterId, NexthopId, RuleId, Seconds, ovs};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct Policy {
     /// Nexthop of the route.
     pub nexthop: Option<NexthopId>,
     /// Ports of tunnels that packets pass.
-    pub crossings: Box<[Crossing]>,
+    pub crossings: Option<Box<Crossings>>,
     /// Whether each entry belongs to a flow of Open vSwitch, on which the decision depended, too.
     pub of_flows: bool,
     /// The counter of the flow of Open vSwitch, if entries belong to connections instead.
@@ -141,8 +141,9 @@ impl Action {
             && let Some(policy) = &self.policy
         {
             cells.tables(&policy.rules, policy.nexthop, packets, bytes);
-            cells.cross(&policy.crossings, packets, bytes);
-            let bytes = there(Crossing::came_in(&policy.crossings), packets, bytes);
+            let crossings = policy.crossings.as_deref();
+            crossings.into_iter().for_each(|crossings| cells.cross(crossings, packets, bytes));
+            let bytes = there(Crossings::grown(crossings), packets, bytes);
             policy.ovs_counter.into_iter().for_each(|counter| cells.ovs.add(counter, packets, bytes));
         }
     }

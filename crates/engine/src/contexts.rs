@@ -1,42 +1,52 @@
 //! Numbers for the contexts of flows: with them a flow's key fits a cache line, whatever headers its packets have.
 
 use crate::fold::fold;
-use model::{VifId, ovs};
+use model::{Vif, VifId, ovs};
 use packet::TunnelKind;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::net::Ipv6Addr;
+use tables::Snapshot;
 
 /// Contexts known at once.
 const MOST: usize = 1 << 16;
 /// Contexts that are found without the map: those of the most recent bursts.
 const RECENT: usize = 64;
 
-/// Fields of single packets at which flows of Open vSwitch look, so that they distinguish contexts.
+/// How keys of packets that meet flows of Open vSwitch differ from those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Looks {
+    /// Whether they may meet any.
+    pub at_flows: bool,
+    /// Flows look at these fields of single packets, so that they distinguish contexts.
     ttl: bool,
     tcp_flags: bool,
+    /// Nobody looks at addresses and ports, so that keys do not have them ([`Snapshot::ovs_is_coarse`]).
+    pub coarse: bool,
 }
 
 impl Looks {
     /// Those that a mask has.
-    pub const fn of(mask: &ovs::Key) -> Self {
-        Self { ttl: mask.ip_ttl != 0, tcp_flags: mask.tcp_flags != 0 }
+    const fn of(mask: &ovs::Key) -> Self {
+        Self { at_flows: true, ttl: mask.ip_ttl != 0, tcp_flags: mask.tcp_flags != 0, coarse: false }
     }
 
-    /// Whether there are any.
-    #[inline(always)]
-    pub const fn any(self) -> bool {
-        self.ttl | self.tcp_flags
+    /// Those of a port that an Open vSwitch programs.
+    pub fn of_port(port: &Vif, snapshot: &Snapshot) -> Self {
+        Self { coarse: snapshot.ovs_is_coarse(port), ..Self::of(&snapshot.ovs_mask(port.id)) }
+    }
+
+    /// Those at a wire: of packets in tunnels with ports of their own.
+    pub fn of_wire(snapshot: &Snapshot) -> Self {
+        snapshot.ovs_tunnel_mask().map_or_else(Self::default, |mask| Self::of(&mask))
     }
 }
 
 /// What a flow's packets have in common besides the 5-tuple: their ingress, and all L2 and tunnel headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context {
-    /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide, and the
-    /// kind of tunnel.
+    /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide, whether
+    /// keys are coarse, and the kind of tunnel.
     origin: u64,
     /// Addresses of the innermost Ethernet header, zero if there is none; above them a label or network identifier,
     /// and the length of Geneve's options.
@@ -46,7 +56,7 @@ pub(crate) struct Context {
 }
 
 /// Nobody's context.
-const NOBODY: Context = Context { origin: u64::MAX, macs: [0; 2], outer: [0; 6] };
+pub(crate) const NOBODY: Context = Context { origin: u64::MAX, macs: [0; 2], outer: [0; 6] };
 /// In place of the number of a context that has none: in no entry's key. Nor is it 0, which is in empty lines.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
@@ -55,6 +65,8 @@ const PLAIN: u64 = 0;
 const KIND_AT: u32 = 48;
 const TTL_AT: u32 = 33;
 const FLAGS_AT: u32 = 41;
+/// In contexts of coarse keys, so that none of them is another packet's whose addresses and ports are zero.
+const COARSE_AT: u32 = 46;
 /// The flags below this bit are in no packet that the fast parse accepts: FIN, SYN, RST.
 const FIRST_FLAG: u32 = 3;
 
@@ -112,6 +124,7 @@ impl Context {
         if at.tcp_flags {
             self.origin |= (tcp_flags as u64 >> FIRST_FLAG) << FLAGS_AT;
         }
+        self.origin |= (at.coarse as u64) << COARSE_AT;
     }
 
     /// Turns the Ethernet header into that of a tunnel. Call it before setting the inner addresses.
@@ -145,8 +158,9 @@ impl Context {
         self.macs[1] |= (id as u64) << 32;
     }
 
+    /// Whether it is the same as `other`. `WIRE`: whether it may have a tunnel.
     #[inline(always)]
-    fn is<const WIRE: bool>(&self, other: &Self) -> bool {
+    pub fn is<const WIRE: bool>(&self, other: &Self) -> bool {
         let plain =
             (self.origin ^ other.origin) | (self.macs[0] ^ other.macs[0]) | (self.macs[1] ^ other.macs[1]);
         plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer_differs(other) == 0)

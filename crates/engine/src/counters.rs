@@ -2,7 +2,7 @@
 
 use crate::mutex::lock;
 use executor::{Counters, StageCycles, VifCounters, WorkerCounters};
-use model::{Crossing, DropReason, NeighbourScope, NexthopId, RuleId, VifId, ovs};
+use model::{Crossing, Crossings, DropReason, NeighbourScope, NexthopId, RuleId, VifId, ovs};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -203,12 +203,15 @@ impl WorkerCells {
     }
 
     /// Counts packets to the ports of tunnels that they pass; `bytes` are those of the frames that came in.
-    pub fn cross(&self, crossings: &[Crossing], packets: u64, bytes: u64) {
-        for Crossing { port, sent, grown } in crossings {
-            let Some(cells) = self.vif(*port) else { continue };
-            let pair = if *sent { &cells.sent } else { &cells.received };
-            pair.add(packets, there(*grown, packets, bytes));
-        }
+    pub fn cross(&self, crossings: &Crossings, packets: u64, bytes: u64) {
+        let Crossings { came, sent } = crossings;
+        let add = |Crossing { port, grown }: &Crossing, pair: fn(&VifCells) -> &Pair| {
+            if let Some(cells) = self.vif(*port) {
+                pair(cells).add(packets, there(*grown, packets, bytes));
+            }
+        };
+        came.iter().for_each(|crossing| add(crossing, |cells| &cells.received));
+        sent.iter().for_each(|crossing| add(crossing, |cells| &cells.sent));
     }
 
     /// Records that one more packet waits for a neighbour.

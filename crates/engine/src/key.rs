@@ -15,7 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) const LOW_TTL: u8 = 2;
 
 /// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word),
-/// addresses, and ports (lower half of the last word, whose upper half belongs to the cache).
+/// addresses, and ports (lower half of the last word, whose upper half belongs to the cache). Coarse keys have neither
+/// addresses nor ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key(pub [u64; 6]);
 
@@ -24,6 +25,20 @@ impl Key {
     #[inline(always)]
     pub fn set_context(&mut self, context: u32) {
         self.0[0] = self.0[0] & !0xffff_ffff | u64::from(context);
+    }
+
+    /// Whether it is the same as `other`, whatever their contexts. Most that differ do so in the words compared first.
+    #[inline(always)]
+    pub const fn is(&self, other: &Self) -> bool {
+        let ([about, a, b, c, d, ports], o) = (self.0, &other.0);
+        (a ^ o[1]) | (ports ^ o[5]) == 0 && (about ^ o[0]) >> 32 | (b ^ o[2]) | (c ^ o[3]) | (d ^ o[4]) == 0
+    }
+
+    /// Leaves the addresses and ports out.
+    #[inline(always)]
+    pub const fn make_coarse(&mut self) {
+        let Self([about, ..]) = *self;
+        *self = Self([about, 0, 0, 0, 0, 0]);
     }
 
     /// The connection of a packet that stays within `vrf`, without address translation; only for TCP and UDP.

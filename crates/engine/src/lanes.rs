@@ -82,6 +82,8 @@ pub(crate) struct Parsed {
     lanes: Box<[Fast; BURST]>,
     /// Which lanes it took.
     taken: u64,
+    /// Which of these have the key of the last one before.
+    repeats: u64,
 }
 
 const _: () = assert!(BURST <= u64::BITS as usize);
@@ -90,7 +92,20 @@ impl Parsed {
     /// Records that it accepted none.
     #[inline(always)]
     pub const fn clear(&mut self) {
-        self.taken = 0;
+        (self.taken, self.repeats) = (0, 0);
+    }
+
+    /// Records that it accepted this lane, whose key is that of the last one that it accepted.
+    #[inline(always)]
+    pub const fn mark_repeat(&mut self, lane: usize) {
+        self.mark(lane);
+        self.repeats |= 1 << lane;
+    }
+
+    /// Whether this lane has the key of the last one before that was accepted.
+    #[inline(always)]
+    pub const fn repeats(&self, lane: usize) -> bool {
+        self.repeats >> lane & 1 != 0
     }
 
     /// Records that it accepted this lane.
@@ -135,7 +150,7 @@ impl Lanes {
             heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); LANES]),
             head_len: [0; LANES],
             copies: 0,
-            fast: Parsed { lanes: Box::new([Fast::default(); BURST]), taken: 0 },
+            fast: Parsed { lanes: Box::new([Fast::default(); BURST]), taken: 0, repeats: 0 },
             hash: [0; BURST],
             out: Box::new(std::array::from_fn(|lane| Out { packet: lane as u8, ..Out::default() })),
         }

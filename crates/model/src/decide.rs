@@ -277,7 +277,7 @@ impl Effects {
             self.meters.clear();
             self.mirror_in.clear();
             self.rules.clear();
-            self.crossings.clear();
+            self.crossings = None;
             self.nexthop = None;
         }
         if self.mirror_in.is_empty() && self.mirror_out.is_empty() {

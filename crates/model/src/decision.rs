@@ -238,18 +238,25 @@ pub enum ReplyKind {
 pub struct Crossing {
     /// The port.
     pub port: VifId,
-    /// Whether it is sent into the tunnel; else it came out.
-    pub sent: bool,
     /// By how many bytes the packet is longer there than the frame that came in.
     pub grown: i16,
 }
 
-impl Crossing {
-    /// By how many bytes a packet that took this way is longer than the frame that came in, where flows see it: it may
-    /// have come out of a tunnel.
+/// The ports of tunnels that a packet passes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Crossings {
+    /// The one by which it comes out of a tunnel.
+    pub came: Option<Crossing>,
+    /// Those by which it is sent into tunnels.
+    pub sent: Vec<Crossing>,
+}
+
+impl Crossings {
+    /// By how many bytes a packet with these is longer than the frame that came in, where flows see it: it may have come
+    /// out of a tunnel.
     #[must_use]
-    pub fn came_in(all: &[Self]) -> i16 {
-        all.iter().find(|crossing| !crossing.sent).map_or(0, |crossing| crossing.grown)
+    pub fn grown(all: Option<&Self>) -> i16 {
+        all.and_then(|all| all.came).map_or(0, |crossing| crossing.grown)
     }
 }
 
@@ -280,8 +287,8 @@ pub struct Effects {
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
-    /// Ports of tunnels that the packet passes, for their counters.
-    pub crossings: Vec<Crossing>,
+    /// Ports of tunnels that the packet passes, for their counters. Few packets pass any: elsewhere it takes little room.
+    pub crossings: Option<Box<Crossings>>,
     /// A neighbour to solicit although the packet does not wait for it: the next hop of one of a flood's tunnels, or
     /// of a mirror on another host.
     pub solicit: Option<(NeighbourScope, IpAddr)>,

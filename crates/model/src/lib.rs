@@ -44,8 +44,8 @@ pub use announce::{Announcement, Unasked, announce, report};
 pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
-    Asker, Crossing, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound,
-    PathMtu, Reply, ReplyKind, Verdict,
+    Asker, Crossing, Crossings, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat,
+    NeighbourFound, PathMtu, Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use explain::{Explanation, Names, Numbers, Step, Traced, explain};

@@ -5,8 +5,8 @@
 
 use crate::cells::{Cell, Touched};
 use imbl::{HashMap, OrdMap};
-use model::VifId;
-use model::ovs::{Change, Flow, FlowId, Key};
+use model::ovs::{Action, Change, Flow, FlowId, Key};
+use model::{Vif, VifId};
 use std::sync::Arc;
 
 /// Most flows that [`Ovs::find_of_all`] looks through.
@@ -30,6 +30,10 @@ struct Port {
     last: FlowId,
     /// The bits that some flow looks at.
     mask: Key,
+    /// Where flows send packets, and how many of their outputs go there.
+    outputs: OrdMap<VifId, usize>,
+    /// How many times flows put the headers of a tunnel in front.
+    encaps: usize,
 }
 
 /// The flows of all ports. A clone is cheap.
@@ -65,6 +69,18 @@ impl Ovs {
     /// The bits at which some flow of a port looks.
     pub fn mask(&self, port: VifId) -> Key {
         self.ports.get(&port).map_or_else(Key::default, |port| port.mask)
+    }
+
+    /// Whether what becomes of packets of a port does not depend on their addresses and ports: no flow looks at them, no
+    /// rules see them, and no tunnel takes its source port from them. `vif` finds interfaces.
+    pub fn is_coarse<'a>(&self, port: &Vif, vif: impl Fn(VifId) -> Option<&'a Vif>) -> bool {
+        let reads = |vif: &Vif| vif.rules.is_some() || vif.tunnel().is_some();
+        let flows = |flows: &Arc<Port>| {
+            let Key { ip_src, ip_dst, l4_src, l4_dst, .. } = flows.mask;
+            let looks = (ip_src | ip_dst, l4_src | l4_dst) != (0, 0);
+            !looks && flows.encaps == 0 && !flows.outputs.keys().any(|to| vif(*to).is_some_and(reads))
+        };
+        !reads(port) && self.ports.get(&port.id).is_none_or(flows)
     }
 
     /// Number of flows of a port, and of masks.
@@ -138,12 +154,34 @@ impl Port {
         same.insert(place, flow.clone());
         tuple.flows.insert(*key, same.into());
         self.flows.insert(flow.id, flow.clone());
+        for action in &flow.actions {
+            match action {
+                Action::Output(to) => *self.outputs.entry(*to).or_default() += 1,
+                Action::Encap(_) => self.encaps += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes what a flow does out of the counts.
+    fn discount(&mut self, flow: &Flow) {
+        for action in &flow.actions {
+            match action {
+                Action::Output(to) => match self.outputs.get_mut(to) {
+                    Some(count) if *count > 1 => *count -= 1,
+                    _ => drop(self.outputs.remove(to)),
+                },
+                Action::Encap(_) => self.encaps -= 1,
+                _ => {}
+            }
+        }
     }
 
     /// Removes a flow; returns whether there was one.
     fn remove(&mut self, id: FlowId, touched: &mut Touched) -> bool {
         let Some(flow) = self.flows.remove(&id) else { return false };
         touched.add(Cell::ovs_flow(id));
+        self.discount(&flow);
         let (key, mask) = (flow.matching.key(), flow.matching.mask());
         let Some(at) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return true };
         let tuple = Arc::make_mut(&mut self.tuples[at]);

@@ -107,11 +107,18 @@ impl Snapshot {
         self.ovs.mask(port)
     }
 
-    /// The bits of packets in tunnels at which some flow of these tunnels' ports looks.
+    /// The bits of packets in tunnels at which some flow of these tunnels' ports looks; `None` without such ports.
     #[must_use]
-    pub fn ovs_tunnel_mask(&self) -> ovs::Key {
+    pub fn ovs_tunnel_mask(&self) -> Option<ovs::Key> {
         let ports = self.config.tunnels.iter().map(|(.., port)| self.ovs.mask(*port));
-        ports.fold(ovs::Key::default(), |all, mask| all.united(&mask))
+        ports.reduce(|all, mask| all.united(&mask))
+    }
+
+    /// Whether what becomes of packets of a port that an Open vSwitch programs does not depend on their addresses and
+    /// ports.
+    #[must_use]
+    pub fn ovs_is_coarse(&self, port: &Vif) -> bool {
+        self.ovs.is_coarse(port, |id| self.vif(id))
     }
 
     /// Number of a port's flows of Open vSwitch, and of different masks among them.

@@ -5,7 +5,8 @@ use crate::common::host::{
     GATEWAY, GUEST, WIRE, clients, frames, frames_of, guest, neighbour, net, packet, tables, tunnel,
 };
 use model::{
-    Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, Vrf,
+    Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, VifKind,
+    Vrf, ovs,
 };
 use packet::{Mac, proto};
 
@@ -67,6 +68,38 @@ fn answers_of(flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
         packet(&format!("eth {GUEST} > 02:00:00:00:00:01 / ip4 10.1.0.2 > {near} / {}", upper(port)))
     };
     clients(flows).map(frame).collect()
+}
+
+/// The flows of an Open vSwitch between two guests.
+#[derive(Clone, Copy)]
+pub enum Megaflows {
+    /// One that looks at no field.
+    One,
+    /// One for each source port.
+    Each,
+}
+
+/// UDP flows of small packets between guests that an Open vSwitch programs.
+pub fn under_ovs(megaflows: Megaflows, flows: usize) -> Worker {
+    let vif = |id, ovs, kind| {
+        Change::PutVif(Vif { kind, ovs: Some(VifId(ovs)), vrf: None, policy: false, ..guest(id) })
+    };
+    let ports = [1, 2].map(|id| [vif(id, id + 10, VifKind::Vhost), vif(id + 10, id, VifKind::Ovs)]);
+    let ports = ports.as_flattened();
+    let mut worker = Worker::new(ports, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN));
+    let (mask, count) = match megaflows {
+        Megaflows::One => (ovs::Key::default(), 1),
+        Megaflows::Each => (ovs::Key { l4_src: u16::MAX, ..ovs::Key::default() }, flows),
+    };
+    let flow = |(n, (_, sport)): (usize, (String, usize))| ovs::Flow {
+        id: ovs::FlowId(n as u64 + 1),
+        counter: n as u32,
+        port: VifId(1),
+        matching: ovs::Match::new(&ovs::Key { l4_src: sport as u16, ..ovs::Key::default() }, &mask),
+        actions: vec![ovs::Action::Output(VifId(2))],
+    };
+    worker.program(clients(flows).take(count).enumerate().map(flow));
+    worker
 }
 
 /// UDP flows from a guest into a tunnel.

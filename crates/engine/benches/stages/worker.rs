@@ -9,7 +9,7 @@ use crate::counters::WorkerCells;
 use crate::pinned::Tables;
 use crate::storms::Storms;
 use mem::{BURST, Burst, RxQueue};
-use model::{Change, NeighbourFound, VifId};
+use model::{Change, NeighbourFound, VifId, ovs};
 use std::sync::Arc;
 use tables::{FlowLimits, Reader, Shared, Snapshot};
 
@@ -68,6 +68,14 @@ impl Worker {
     pub fn receives(&mut self, from: Ingress, frames: Vec<Vec<u8>>) {
         self.source.release(&mut self.burst);
         (self.from, self.source) = (from, Source::new(frames));
+    }
+
+    /// Gives the interface from which it receives these flows of Open vSwitch.
+    pub fn program(&mut self, flows: impl Iterator<Item = ovs::Flow>) {
+        let changes: Vec<_> = flows.map(|flow| ovs::Change::Add(Arc::new(flow))).collect();
+        self.core.cells.ovs.make_room(changes.len() as u32);
+        self.shared.apply_ovs(&changes);
+        self.from = self.from.in_tables(&self.shared.snapshot());
     }
 
     /// Polls the next burst.

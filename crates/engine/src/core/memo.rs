@@ -6,7 +6,7 @@ use crate::cache::{Entry, Owner, Slot};
 use crate::counters::{WorkerCells, there};
 use crate::key::Key;
 use crate::pinned::Tables;
-use model::{Connection, Crossing, Decision, FlowChange, FlowState, Seconds};
+use model::{Connection, Crossings, Decision, FlowChange, FlowState, Seconds};
 use packet::proto;
 
 /// Ticks without a packet after which an entry is decided anew. A tick is less than half the shortest timeout of a
@@ -32,9 +32,8 @@ pub(super) fn settle(
         Owner::Nobody => true,
         Owner::Connection(flow, reply) => tables.shared.flows().touch(flow, reply, packets, bytes, now),
         Owner::Ovs(flow) => {
-            let policy = actions.get(entry.action).policy();
-            let grown = policy.map_or(0, |policy| Crossing::came_in(&policy.crossings));
-            let bytes = there(grown, packets, bytes);
+            let crossings = actions.get(entry.action).policy().and_then(|policy| policy.crossings.as_deref());
+            let bytes = there(Crossings::grown(crossings), packets, bytes);
             flow.counter.into_iter().for_each(|counter| cells.ovs.add(counter, packets, bytes));
             true
         }

@@ -2,15 +2,17 @@
 
 mod case;
 mod conclude;
+mod ingress;
 mod memo;
 mod slow;
 
+pub(crate) use self::ingress::Ingress;
 use self::memo::{QUIET, settle};
 use crate::actions::{Actions, Copy};
 use crate::cache::{Cache, Entry, OvsFlow, Owner, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
-use crate::contexts::{self, Context, Looks};
+use crate::contexts::{self, Context};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
@@ -27,51 +29,12 @@ use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use crate::turn::Turn;
 use mem::{Burst, Offload, RxPacket};
-use model::{DropReason, NeighbourScope, Vif, VifId, VifKind};
+use model::{DropReason, NeighbourScope, VifId};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tables::Snapshot;
 
 /// Nanoseconds after which all entries are idle, and the one-byte ticks in them wrap around.
 const ALL_IDLE_NS: u64 = 300_000_000_000;
-
-/// The origin of a burst.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ingress {
-    /// Interface.
-    pub vif: VifId,
-    /// Whether tunnels may end there.
-    pub wire: bool,
-    /// What flows of Open vSwitch look at there, besides what is in every key.
-    pub looks: Looks,
-    /// The port by which everything from there leaves as it is, without being looked up: the interface is its OVS side.
-    pub port: Option<VifId>,
-}
-
-impl Ingress {
-    /// An interface, about which nothing is known yet.
-    pub fn new(vif: VifId) -> Self {
-        Self { vif, wire: false, looks: Looks::default(), port: None }
-    }
-
-    /// The same interface in these tables.
-    pub fn in_tables(self, snapshot: &Snapshot) -> Self {
-        let vif = snapshot.vif(self.vif);
-        let flows = vif.is_some_and(Vif::takes_flows);
-        let wire = !flows && vif.is_some_and(|vif| vif.kind == VifKind::Wire);
-        let looks = match (flows, wire) {
-            (true, _) => Looks::of(&snapshot.ovs_mask(self.vif)),
-            // Packets in tunnels with ports of their own.
-            (false, true) => Looks::of(&snapshot.ovs_tunnel_mask()),
-            (false, false) => Looks::default(),
-        };
-        // Rules and tunnels look at the packet.
-        let side = vif.filter(|vif| vif.kind == VifKind::Ovs);
-        let port = side.and_then(|side| snapshot.vif(side.ovs?));
-        let port = port.filter(|port| port.rules.is_none() && port.tunnel().is_none()).map(|port| port.id);
-        Self { wire, looks, port, ..self }
-    }
-}
 
 /// Limits on what a worker does for others.
 #[derive(Clone, Debug)]
@@ -158,14 +121,14 @@ impl Core {
             && burst.packets().iter().all(|packet| packet.offload == Offload::default())
         {
             self.pass(tables, burst, from, port)
+        } else if from.looks.at_flows {
+            self.by_flows(tables, burst, from)
         } else {
-            match (from.wire, from.looks.any()) {
-                (true, false) => self.keys::<true, false>(burst, from),
-                (true, true) => self.keys_by_looks(burst, from),
-                (false, false) => self.keys::<false, false>(burst, from),
-                (false, true) => self.keys::<false, true>(burst, from),
+            match from.wire {
+                true => self.keys::<true, false>(burst, from),
+                false => self.keys::<false, false>(burst, from),
             }
-            self.lookups(tables, burst, from)
+            self.lookups::<false>(tables, burst, from)
         };
         let looked_up = cycles::now();
         self.flush(burst);
@@ -195,17 +158,24 @@ impl Core {
         }
     }
 
-    /// Of a wire where flows of Open vSwitch look at more. Apart, so that the code of the others stays as it is.
+    /// Keys and look-ups of packets that meet flows of Open vSwitch. Apart, so that the code of the others stays as it
+    /// is.
     #[inline(never)]
-    fn keys_by_looks(&mut self, burst: &Burst, from: Ingress) {
-        self.keys::<true, true>(burst, from);
+    fn by_flows(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
+        match from.wire {
+            true => self.keys::<true, true>(burst, from),
+            false => self.keys::<false, true>(burst, from),
+        }
+        self.lookups::<true>(tables, burst, from)
     }
 
     /// Fast parse, context and hash of every packet; prefetches its cache entry. Skips tunnel packets whose outer
-    /// checksum is wrong. `LOOKS`: whether fields that are in no other key decide, too.
+    /// checksum is wrong. `FLOWS`: whether packets meet flows of Open vSwitch, so that other fields decide than elsewhere,
+    /// and several packets of a burst often have the same key: that is found out first.
     #[inline(always)]
-    fn keys<const WIRE: bool, const LOOKS: bool>(&mut self, burst: &Burst, from: Ingress) {
+    fn keys<const WIRE: bool, const FLOWS: bool>(&mut self, burst: &Burst, from: Ingress) {
         self.lanes.fast.clear();
+        let (mut last, mut last_context) = ((Key::default(), 0), contexts::NOBODY);
         for (lane, packet) in burst.packets().iter().enumerate() {
             let mut context = Context::of(from.vif);
             let (head, fast) = self.lanes.parts(lane);
@@ -223,12 +193,23 @@ impl Core {
                     }
                     self.outers.learn(head, &context);
                 }
-                if LOOKS {
+                if FLOWS {
                     context.look(from.looks, fast.ttl, key::tcp_flags(head, fast));
+                    if from.looks.coarse {
+                        fast.key.make_coarse();
+                    }
+                    if fast.key.is(&last.0) && context.is::<WIRE>(&last_context) {
+                        (fast.key, self.lanes.hash[lane]) = last;
+                        self.lanes.fast.mark_repeat(lane);
+                        continue;
+                    }
                 }
                 fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));
                 let hash = self.cache.hash(&fast.key);
                 self.cache.prefetch(hash);
+                if FLOWS {
+                    (last, last_context) = ((fast.key, hash), context);
+                }
                 self.lanes.hash[lane] = hash;
                 self.lanes.fast.mark(lane);
             }
@@ -237,6 +218,7 @@ impl Core {
 
     /// Queues packets for a port as they are, without a look-up: no table says anything else of those that the fast
     /// parse accepts. Returns the cycles of the slow path, which takes the others.
+    #[inline(never)] // so that the code of others' look-ups stays as it is
     fn pass(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress, port: VifId) -> u64 {
         let (mut hits, mut slow) = (0, 0);
         // The slow path is to remember nothing.
@@ -261,14 +243,20 @@ impl Core {
 
     /// Decides every packet, by the cache or on the slow path, and queues it for its port. Returns the cycles of the
     /// slow path.
-    #[inline]
-    fn lookups(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
+    #[inline(always)]
+    fn lookups<const FLOWS: bool>(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
         let (mut hits, mut slow) = (0, 0);
+        // The entry of the last packet, if it was forwarded by one: then it is still where it was.
+        let mut last = None;
         self.memoised = 0;
         for (lane, packet) in burst.packets().iter().enumerate() {
-            let hit = self.lookup(tables, burst, packet, lane, from.vif)
-                || (self.memoised != 0 && self.lookup_again(tables, burst, packet, lane, from));
-            if hit {
+            let slot = match last {
+                Some(slot) if FLOWS && self.lanes.fast.repeats(lane) => Some(slot),
+                _ => self.find(lane),
+            };
+            last = slot.filter(|slot| self.hit(tables, burst, packet, lane, from.vif, *slot));
+            if last.is_some() || (self.memoised != 0 && self.lookup_again(tables, burst, packet, lane, from))
+            {
                 hits += 1;
             } else {
                 let start = cycles::now();
@@ -282,22 +270,14 @@ impl Core {
         slow
     }
 
-    /// Forwards a packet by its entry; false if it has no valid one.
+    /// The entry of a lane's packet.
     #[inline(always)]
-    fn lookup(
-        &mut self,
-        tables: Tables<'_>,
-        burst: &Burst,
-        packet: &RxPacket,
-        lane: usize,
-        ingress: VifId,
-    ) -> bool {
-        let Some(fast) = self.lanes.fast.get(lane) else { return false };
-        let Some(slot) = self.cache.find(self.lanes.hash[lane], &fast.key) else { return false };
-        self.hit(tables, burst, packet, lane, ingress, slot)
+    fn find(&self, lane: usize) -> Option<Slot> {
+        self.cache.find(self.lanes.hash[lane], &self.lanes.fast.get(lane)?.key)
     }
 
-    /// The same after an earlier packet of the burst created an entry, which may be this packet's.
+    /// Looks a packet up and forwards it after an earlier packet of the burst created an entry, which may be this
+    /// packet's.
     #[cold]
     fn lookup_again(
         &mut self,
@@ -316,7 +296,8 @@ impl Core {
             self.lanes.hash[lane] = self.cache.hash(&fast.key);
         }
         let made = self.memoised & hash_bit(self.lanes.hash[lane]) != 0;
-        made && self.lookup(tables, burst, packet, lane, from.vif)
+        let slot = if made { self.find(lane) } else { None };
+        slot.is_some_and(|slot| self.hit(tables, burst, packet, lane, from.vif, slot))
     }
 
     /// New flows come in bursts: prefetches what the decision about this lane's packet will read of the connection

@@ -13,7 +13,7 @@ use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, place};
 use crate::template::{Rewrite, Template};
 use mem::{Burst, Offload, RxPacket};
-use model::{Crossing, DropReason, Forward, Verdict, VifId, VifKind, ovs};
+use model::{Crossings, DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, Deps, FlowRef, Snapshot};
 
@@ -173,7 +173,8 @@ impl Core {
         let template = longest.map_or_else(unchanged, Template::of_output);
         let entropy = outputs.map(ovs::Output::entropy).find(|entropy| *entropy != 0).unwrap_or(0);
         let rewrite = Rewrite { template: &template, fields: None, entropy };
-        let tunnelled = case.decision.effects.crossings.iter().any(|crossing| !crossing.sent);
+        let crossings = case.decision.effects.crossings.as_deref();
+        let tunnelled = crossings.is_some_and(|crossings| crossings.came.is_some());
         self.remember(tables, lane, packet, from, case, rewrite, flow, tunnelled);
     }
 
@@ -253,9 +254,10 @@ impl Core {
             tables.shared.flows().fragments().insert(key, transport, now);
         }
         self.cells.tables(&effects.rules, effects.nexthop, 1, len as u64);
-        self.cells.cross(&effects.crossings, 1, len as u64);
+        let crossings = effects.crossings.as_deref();
+        crossings.into_iter().for_each(|crossings| self.cells.cross(crossings, 1, len as u64));
         if let Some(counter) = effects.ovs_counter {
-            self.cells.ovs.add(counter, 1, there(Crossing::came_in(&effects.crossings), 1, len as u64));
+            self.cells.ovs.add(counter, 1, there(Crossings::grown(crossings), 1, len as u64));
         }
         let Some(change) = &effects.flow else { return Ok(None) };
         let flow = tables.shared.flows().apply(change, charged(tables.snapshot, case), now)?;
@@ -296,7 +298,7 @@ impl Core {
             meters: effects.meters.clone(),
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
-            crossings: effects.crossings.clone().into(),
+            crossings: effects.crossings.clone(),
             of_flows: matches!(owner, Owner::Ovs(_)),
             ovs_counter,
             fields: rewrite.fields.map(|fields| fields.clone().into()),

@@ -376,10 +376,35 @@ fn copies_leave_in_the_order_of_their_packets() {
     for round in 0..3 {
         let sent = frames.iter().map(|frame| (frame.clone(), Offload::default()));
         assert_eq!(plain(host.run(OVS_PORTS[0], sent)), wanted);
-        assert_eq!(host.hits(), round * 64);
+        assert_eq!(host.hits(), round * 64 + 63, "they share an entry");
     }
     host.settle();
     assert_eq!(host.core.cells.ovs.get(1).packets, 3 * 64);
+}
+
+#[test]
+fn packets_share_an_entry_while_no_flow_looks_at_addresses_and_ports() {
+    let mut host = host_with(&[(1, all(), vec![Action::Output(OVS_PORTS[1])])]);
+    host.core.cells.ovs.make_room(2);
+    let packets = || flows(8).into_iter().map(|frame| (frame, Offload::default()));
+    let first = host.run(OVS_PORTS[0], packets());
+    assert_eq!((first[&OVS_PORTS[1]].len(), host.hits()), (8, 7));
+    // One of them is another flow's from now on, though it comes later.
+    let port = |n| Key { l4_src: n, ..Key::default() };
+    let matching = Match::new(&port(3), &port(u16::MAX));
+    let flow = |id, counter, actions| Flow { id: FlowId(id), counter, port: OVS_PORTS[0], matching, actions };
+    let earlier = flow(0, 2, vec![Action::Output(OVS_PORTS[2])]);
+    host.shared.apply_ovs(&[Change::Add(Arc::new(earlier))]);
+    for hits in [7, 15] {
+        let output = host.run(OVS_PORTS[0], packets());
+        assert_eq!([1, 2].map(|to| output[&OVS_PORTS[to]].len()), [7, 1]);
+        assert_eq!(host.hits(), hits, "each has its own");
+    }
+    host.settle();
+    assert_eq!([1, 2].map(|counter| host.core.cells.ovs.get(counter).packets), [8 + 14, 2]);
+    host.shared.apply_ovs(&[Change::Remove { port: OVS_PORTS[0], id: FlowId(0) }]);
+    assert_eq!(host.run(OVS_PORTS[0], packets())[&OVS_PORTS[1]].len(), 8);
+    assert_eq!(host.hits(), 15 + 7);
 }
 
 #[test]

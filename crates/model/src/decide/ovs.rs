@@ -60,7 +60,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
             came.ecn = (tos != ip.tos).then_some(tos & packet::ecn::ECN_MASK);
             ip.tos = tos;
         }
-        self.effects.crossings.push(Crossing { port: port.id, sent: false, grown: -(came.strip as i16) });
+        let crossing = Crossing { port: port.id, grown: -(came.strip as i16) };
+        self.effects.crossings.get_or_insert_default().came = Some(crossing);
         let inside = PacketView { bytes, len: tunnel.inner_end as u32, gso_size, headers, checked: false };
         let (tables, ingress, now) = (self.tables, self.ingress, self.now);
         let effects = std::mem::take(&mut self.effects);
@@ -197,7 +198,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         output.wrap = Some(Wrap::of(&encap).ok_or(DropReason::NexthopInvalid)?);
         let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
         self.fit_output(&output, path.wire.mtu.min(learned))?;
-        self.effects.crossings.push(Crossing { port, sent: true, grown });
+        self.effects.crossings.get_or_insert_default().sent.push(Crossing { port, grown });
         Ok(output)
     }
 

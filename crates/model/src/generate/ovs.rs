@@ -251,14 +251,21 @@ fn flow(rng: &mut Rng, id: u64, port: VifId) -> Flow {
     for _ in 0..rng.below(6) {
         let next = action(rng);
         let wraps = matches!(next, Action::Encap(_));
+        if wraps && port == COARSE {
+            continue;
+        }
         actions.push(next);
         actions.extend((wraps && rng.percent(80)).then(|| output(rng)));
     }
-    Flow { id: FlowId(id), counter: (id % 64) as u32, port, matching: matching(rng), actions }
+    let matching = matching(rng, port == COARSE);
+    Flow { id: FlowId(id), counter: (id % 64) as u32, port, matching, actions }
 }
 
+/// A port whose flows neither look at addresses and ports nor put the headers of tunnels in front.
+const COARSE: VifId = OVS_PORTS[3];
+
 /// Some fields of a packet, some of them in part.
-fn matching(rng: &mut Rng) -> Match {
+fn matching(rng: &mut Rng, coarse: bool) -> Match {
     let near = text::parse(&inside(rng)).unwrap_or_default();
     let key = PacketView::parse(&near, near.len() as u32, None).ok();
     let key = key.and_then(|view| Key::of(&view)).unwrap_or_default();
@@ -288,6 +295,9 @@ fn matching(rng: &mut Rng) -> Match {
     (mask.ip_ttl, mask.ip_fragment) = (number(ttl, 0x40) as u8, number(fragment, 1) as u8 & 3);
     (mask.l4_src, mask.l4_dst) = (number(sport, 0xfff0) as u16, number(dport, 0x8000) as u16);
     mask.tcp_flags = number(flags, 0x12) as u8;
+    if coarse {
+        (mask.ip_src, mask.ip_dst, mask.l4_src, mask.l4_dst) = (0, 0, 0, 0);
+    }
     Match::new(&key, &mask)
 }
 

@@ -135,3 +135,42 @@ fn ports_that_take_no_flows_get_none_and_lose_theirs() {
     assert_eq!(space.count(PORTS[0]), (0, 0));
     assert!(touched.has(Cell::ovs_flow(FlowId(1))));
 }
+
+#[test]
+fn packets_are_told_apart_by_addresses_and_ports_where_something_reads_them() {
+    let ruled = Vif { rules: Some(model::Vrf(1)), ..Vif::new(VifId(7), "ruled", model::VifKind::Vhost) };
+    let plain = Vif::new(PORTS[0], "plain", model::VifKind::Vhost);
+    let vif = |id| [&plain, &ruled].into_iter().find(|vif| vif.id == id);
+    let mut ovs = Ovs::default();
+    let is_coarse = |ovs: &Ovs| ovs.is_coarse(&plain, vif);
+    let (mut touched, mac) = (Touched::none(), Key { eth_src: Mac([255; 6]), ..Key::default() });
+    let flow = |id, mask: &Key, actions| {
+        let matching = Match::new(&Key::default(), mask);
+        Change::Add(Arc::new(Flow { id: FlowId(id), counter: 0, port: PORTS[0], matching, actions }))
+    };
+    let outer = || {
+        let bytes = model::text::parse(
+            "eth 02:aa:00:00:00:01 > 02:bb:00:00:00:02 / ip4 192.0.2.1 > 192.0.2.2 / udp 0 > 4789 nosum / vxlan 5",
+        );
+        Action::Encap(model::ovs::Outer::new(&bytes.unwrap()).unwrap())
+    };
+    let to = |port| vec![Action::Output(PORTS[1]), Action::Output(port)];
+    assert!(is_coarse(&ovs) && !ovs.is_coarse(&ruled, vif));
+    ovs.apply(&[flow(1, &mac, to(VifId(9)))], |_| true, &mut touched);
+    assert!(is_coarse(&ovs), "of the MAC address alone");
+    let reads = [
+        flow(2, &Key { ip_dst: 1, ..mac }, to(PORTS[1])),
+        flow(2, &Key { ip_src: 1, ..mac }, to(PORTS[1])),
+        flow(2, &Key { l4_src: 1, ..mac }, vec![]),
+        flow(2, &Key { l4_dst: 1, ..mac }, vec![]),
+        flow(2, &mac, to(ruled.id)),
+        flow(2, &mac, vec![outer(), outer(), Action::Output(PORTS[1])]),
+    ];
+    for read in reads {
+        ovs.apply(std::slice::from_ref(&read), |_| true, &mut touched);
+        assert!(!is_coarse(&ovs), "{read:?}");
+        // In its place comes one that does not.
+        ovs.apply(&[flow(2, &mac, to(PORTS[1]))], |_| true, &mut touched);
+        assert!(is_coarse(&ovs), "after {read:?}");
+    }
+}
