@@ -10,6 +10,8 @@ use tables::Snapshot;
 
 /// Contexts known at once.
 const MOST: usize = 1 << 16;
+/// Numbers given away after which they begin anew, before the next burst: packets of a burst may have earlier ones.
+const ENOUGH: u32 = 1 << 31;
 /// Contexts that are found without the map: those of the most recent bursts.
 const RECENT: usize = 64;
 
@@ -228,7 +230,8 @@ impl Contexts {
         match self.number::<true>(context) {
             UNKNOWN if self.numbers.len() >= MOST => None,
             UNKNOWN => {
-                self.next = self.next.checked_add(1).filter(|next| *next != UNKNOWN)?;
+                // No burst has so many that this one is `UNKNOWN`.
+                self.next += 1;
                 self.numbers.insert(*context, self.next);
                 Some(self.next)
             }
@@ -240,6 +243,23 @@ impl Contexts {
     pub fn clear(&mut self) {
         self.recent.fill((NOBODY, UNKNOWN));
         self.numbers.clear();
+    }
+
+    /// Whether so many numbers were given away that they must begin anew.
+    #[inline(always)]
+    pub const fn are_worn(&self) -> bool {
+        self.next >= ENOUGH
+    }
+
+    /// Begins with the first number again. All contexts are forgotten, and no packet has the number of one.
+    pub const fn renew(&mut self) {
+        self.next = 0;
+    }
+
+    /// As if nearly all numbers had been given away.
+    #[cfg(test)]
+    pub const fn wear(&mut self) {
+        self.next = UNKNOWN - 1;
     }
 }
 

@@ -525,11 +525,12 @@ impl Core {
     }
 
     /// Records the epoch of the tables for a burst. Empties the cache when its entries are too old for their age to be
-    /// told.
+    /// told, and when the numbers of contexts run short.
     pub fn follow(&mut self, tables: Tables<'_>) {
         self.epoch = tables.snapshot.epoch();
-        if self.now.ns.saturating_sub(self.last_ns) > ALL_IDLE_NS {
+        if self.now.ns.saturating_sub(self.last_ns) > ALL_IDLE_NS || self.cache.contexts.are_worn() {
             self.clear(tables);
+            self.cache.contexts.renew();
         }
         self.last_ns = self.now.ns;
     }

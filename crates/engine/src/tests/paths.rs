@@ -333,3 +333,18 @@ fn a_packet_of_nothing_but_zeros_finds_no_entry() {
     host.run(VifId(1), [zeros]);
     assert_eq!(host.hits(), 1);
 }
+
+/// A guest that sends from ever new addresses uses them up within hours.
+#[test]
+fn flows_are_cached_when_all_numbers_of_contexts_were_used() {
+    let mut host = host();
+    host.run(VifId(1), [to("10.1.1.2", 1), to("10.1.1.2", 1)]);
+    assert_eq!(host.hits(), 1);
+    host.core.cache.contexts.wear();
+    let new = packet(&format!("{GATEWAY} vlan 0 / ip4 10.1.1.1 > 10.1.1.2 / udp 1000 > 53 / payload 1"));
+    host.run(VifId(1), [new.clone(), new.clone()]);
+    assert_eq!(host.hits(), 2, "they begin anew");
+    // With the number that the first ones had.
+    host.run(VifId(1), [to("10.1.1.2", 1), new]);
+    assert_eq!(host.hits(), 3);
+}
