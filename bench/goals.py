@@ -179,6 +179,8 @@ def _verbs():
         yield Goal(title, windows, case, "latency", 1.1, 1.0, against, device="verbs-common")
         title = f"Verbs, windows of their own, 8 B: {operation}, against shared regions"
         yield Goal(title, windows, case, "latency", 3.0, 2.0, against, device="verbs-own")
+        title = f"Verbs, windows of their own, the daemon polls, 8 B: {operation}, against shared regions"
+        yield Goal(title, f"{windows}-polled", case, "latency", 3.0, 2.0, against, device="verbs-own")
     for size in ("64 KiB", "1 MiB", "4 MiB"):
         title = f"Verbs, window in common, {size}: Gbit/s, against memcpy"
         rates = f"{windows}-bandwidth"

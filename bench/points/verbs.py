@@ -261,6 +261,31 @@ class VerbsWindows(VerbsPoint):
 
 
 @point
+class VerbsWindowsPolled(VerbsPoint):
+    name = "verbs-windows-polled"
+    title = "Verbs by windows of their own, where the daemon has a CPU to poll: latency of 8 bytes"
+    about = (
+        "One thread plays both programs, with a window or a container's device each, so that the daemon has the other "
+        "of two CPUs: half a round trip of sends and writes, all of it of reads. Shared regions, which need no daemon, "
+        "then stay in the caches of one CPU: nothing comes from another one."
+    )
+    metric = "latency"
+
+    def cases(self, quick):
+        for operation in ("send", "write", "read")[: 1 if quick else None]:
+            yield Case({"operation": operation}, ["verbs-regions", "verbs-own"])
+
+    def metrics(self, session, device, key):
+        from lab.perftest import libraries
+
+        both = f"VIADUCT_RDMA={device.client.verbs_device}:{device.server.verbs_device}"
+        milliseconds = round(400 * session.case.seconds)
+        words = [session.programs / "ends", key["operation"], milliseconds, GENERATOR_CPU]
+        command = ["env", f"LD_LIBRARY_PATH={libraries()}", both, *device.environment, *map(str, words)]
+        return json.loads(device.client.run(command).stdout)
+
+
+@point
 class VerbsWindowsBandwidth(VerbsPoint):
     name = "verbs-windows-bandwidth"
     title = "Verbs by windows, as in virtual machines: bandwidth"

@@ -6,16 +6,19 @@ use crate::context::{BEFORE, Context};
 use crate::counters::Counter;
 use crate::endpoint::Endpoint;
 use crate::groups::{self, Multicast};
+use crate::handed::{Handed, SHORT};
 use crate::header::{NetworkHeader, source_port};
 use crate::ids::{Key, PdId, Qpn};
-use crate::inbox::Packet;
+use crate::inbox::{Inbox, Packet};
 use crate::limits::PARTITION;
 use crate::path::Way;
+use crate::question::Question;
 use crate::regions::{Place, right};
 use crate::wire;
 use packet::WriteError;
 use packet::roce::{self, Aeth, Bth, Datagram, Nak, Opcode, Syndrome};
 use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Verbs};
+use std::sync::Arc;
 use std::time::Duration;
 use uverbs::qp::access;
 use uverbs::{Point, Segment, point};
@@ -72,14 +75,12 @@ fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[
 
 impl Callbacks<'_> {
     /// Tells the peer that its packet met congestion, if it did (IBTA annex A17.9).
-    pub fn notify_congestion(&mut self, packet: &Packet, now: Duration) {
-        if let Some(Opcode::CongestionNotification) =
-            packet.bytes.first().and_then(|it| Opcode::from_byte(*it))
-        {
+    pub fn notify_congestion(&mut self, packet: &Datagram<'_>, header: &NetworkHeader, now: Duration) {
+        if packet.bth.opcode == Opcode::CongestionNotification {
             self.context.counters.add(Counter::CnpHandled, 1);
             return;
         }
-        let met = packet.header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        let met = header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
         if !met || !self.endpoint.peer.may_tell_congestion(now) {
             return;
         }
@@ -133,10 +134,7 @@ impl Callbacks<'_> {
 
     /// Writes a packet with its payload into a buffer.
     fn store(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<Vec<u8>, Fault> {
-        let len = match payload {
-            Payload::None => 0,
-            Payload::Message { len, .. } | Payload::Region { len, .. } => len as usize,
-        };
+        let len = bytes_of(payload);
         let place = match payload {
             Payload::Region { rkey, address, len } => {
                 Some(self.region(Key(rkey), address, len.into(), Access::Read)?)
@@ -169,10 +167,62 @@ impl Callbacks<'_> {
         }
     }
 
+    /// The payload of a short packet.
+    fn load(&mut self, payload: Payload<'_>, out: &mut [u8]) -> Result<(), Fault> {
+        match payload {
+            Payload::None => Ok(()),
+            Payload::Message { request, offset, .. } => self.gather(request, offset, out),
+            Payload::Region { rkey, address, len } => {
+                let place = self.region(Key(rkey), address, len.into(), Access::Read)?;
+                self.context.memory().read(place, out)
+            }
+        }
+    }
+
+    /// Hands a short packet to the peer's queue pair, if its thread sleeps and its memory is always there. False, with
+    /// nothing done, if that is not possible now.
+    fn hand_over(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<bool, Fault> {
+        let len = bytes_of(payload);
+        if len > SHORT || !self.context.space.is_none() {
+            return Ok(false);
+        }
+        let (mut bytes, qpn) = ([0; SHORT], self.endpoint.qpn);
+        let wire = packet.bytes(len);
+        if self.context.answers.is_open() {
+            let is_wanted = self.context.answers.wants(packet, qpn);
+            if is_wanted {
+                self.load(payload, &mut bytes[..len])?;
+                self.context.answers.push(packet, &bytes[..len]);
+                self.count_sent(wire);
+            }
+            return Ok(is_wanted);
+        }
+        let peer = &self.endpoint.peer;
+        let (Some((path, _)), Some(inbox)) = (peer.local(), &peer.inbox) else { return Ok(false) };
+        let Some(substitute) = inbox.substitute() else { return Ok(false) };
+        let header = path.header;
+        self.load(payload, &mut bytes[..len])?;
+        let packet = Datagram { payload: &bytes[..len], ..*packet };
+        let handed = Handed { packet: &packet, header: &header, from: qpn, now: self.context.now };
+        if !substitute.handle_now(&handed, &mut self.context.answers) {
+            return Ok(false);
+        }
+        self.count_sent(wire);
+        let Self { endpoint, context } = self;
+        endpoint.peer.inbox.iter().for_each(|inbox| note(&mut context.spoken_to, inbox));
+        Ok(true)
+    }
+
+    fn count_sent(&mut self, bytes: usize) {
+        self.context.counters.add(Counter::SentPackets, 1);
+        self.context.counters.add(Counter::SentBytes, bytes as u64);
+        self.context.adapter.spend((bytes + BEFORE) as u64);
+    }
+
     /// Sends a packet to the connection's peer, or through the address handle `to`.
     fn emit(&mut self, to: Option<u32>, qpn: Qpn, bytes: Vec<u8>) -> Result<(), Fault> {
         let endpoint = &mut *self.endpoint;
-        let Context { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.context;
+        let Context { adapter: ours, ahs, counters, uplink, spare, spoken_to, .. } = &mut *self.context;
         let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == endpoint.pd)) {
             None => endpoint.peer.path.as_ref(),
             Some(ah) => Some(&ah.ok_or(Fault::Protection)?.path),
@@ -200,10 +250,26 @@ impl Callbacks<'_> {
         }
         let inbox = if to.is_some() { &found } else { &endpoint.peer.inbox };
         let packet = Packet { qpn, header: path.header, is_local: true, bytes };
-        if inbox.as_ref().is_some_and(|inbox| !inbox.put_or_handle(packet, spare)) {
+        let Some(inbox) = inbox else { return Ok(()) };
+        if !inbox.put_or_handle(packet, spare) {
             counters.add(Counter::SendError, 1);
         }
+        note(spoken_to, inbox);
         Ok(())
+    }
+}
+
+/// Notes to whom the last packet went.
+fn note(spoken_to: &mut Option<Arc<Inbox<Question>>>, inbox: &Arc<Inbox<Question>>) {
+    if spoken_to.as_ref().is_none_or(|last| !Arc::ptr_eq(last, inbox)) {
+        *spoken_to = Some(inbox.clone());
+    }
+}
+
+const fn bytes_of(payload: Payload<'_>) -> usize {
+    match payload {
+        Payload::None => 0,
+        Payload::Message { len, .. } | Payload::Region { len, .. } => len as usize,
     }
 }
 
@@ -290,6 +356,10 @@ impl Verbs for Callbacks<'_> {
             && nak != Nak::PsnSequenceError
         {
             self.endpoint.peer.nak = Some(nak);
+        }
+        if to.is_none() && self.hand_over(packet, payload)? {
+            point(Point::PacketSent);
+            return Ok(());
         }
         let bytes = self.store(packet, payload)?;
         let emitted = self.emit(to, Qpn(packet.bth.destination), bytes);

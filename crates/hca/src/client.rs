@@ -8,6 +8,7 @@ mod deferred;
 mod destroy;
 mod memory;
 mod multicast;
+mod polled;
 mod query;
 mod seat;
 mod sharing;
@@ -25,7 +26,7 @@ use crate::events::{Event, Notifiers};
 use crate::fabric::Fabric;
 use crate::grant::grant;
 use crate::holders::Process;
-use crate::ids::{Key, Qpn};
+use crate::ids::{ById, Key, Qpn};
 use crate::inbox::{Arrivals, Inbox};
 use crate::kept::{DeviceWindows, Kept, Source};
 use crate::limits::PORT;
@@ -38,11 +39,12 @@ use crate::tickets::TicketHold;
 use crate::unshare::AGAIN;
 use crate::who::Who;
 use deferred::Deferred;
+use polled::PolledQps;
 use ringport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use seat::{Pace, Sleep};
+use seat::{Listener, Pace, Sleep};
 use sharing::PendingAnswer;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,10 +59,6 @@ const ROUNDS: u32 = 64;
 const PACKETS: usize = 256;
 /// How long the thread waits before it retries events for which the application had no room.
 const EVENT_PATIENCE: Duration = Duration::from_millis(10);
-/// How long the thread polls for work before it sleeps, if there are CPUs to spare.
-const SPIN: Duration = Duration::from_micros(30);
-/// Number of CPUs from which on some can be spared.
-const ENOUGH_CPUS: usize = 4;
 
 /// Why an application is refused.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +123,7 @@ struct Greeted {
 pub(crate) struct Client {
     connection: Connection,
     pub(crate) context: Context,
-    pub(crate) qps: HashMap<Qpn, Qp>,
+    pub(crate) qps: ById<Qpn, Qp>,
     /// Which queue pair has which doorbell.
     pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
@@ -133,8 +131,11 @@ pub(crate) struct Client {
     taken: Arrivals<Question>,
     ready: VecDeque<Qpn>,
     timers: BTreeSet<(Duration, Qpn)>,
-    /// Until when its thread sleeps.
+    /// Its thread sleeps, until then.
+    sleeps: bool,
     sleeps_until: Duration,
+    listener: Arc<Listener>,
+    polled: PolledQps,
     /// The request to share memory that a peer has not answered yet.
     pub(crate) awaited: Option<PendingAnswer>,
     /// The request that waits until peers have finished.
@@ -251,13 +252,16 @@ impl NewClient {
         Client {
             connection: self.connection,
             context,
-            qps: HashMap::new(),
+            qps: ById::default(),
             bells: Bells::default(),
             doorbells,
             taken: Arrivals::default(),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
+            sleeps: false,
             sleeps_until: Duration::ZERO,
+            listener: Arc::default(),
+            polled: PolledQps::default(),
             awaited: None,
             deferred: None,
             process: None,
@@ -275,6 +279,8 @@ impl NewClient {
 impl Client {
     /// Works until there is nothing to do, and the thread is to sleep. `None`: the application is gone, or is given up.
     fn work_until_idle(&mut self, pace: &mut Pace) -> Option<Sleep> {
+        // If its memory is always there, others may work for it while its thread polls (`seat`).
+        let polls_here = !self.context.space.is_none();
         loop {
             let now = monotonic();
             let mut busy = self.take_packets(now);
@@ -299,21 +305,17 @@ impl Client {
                 self.context.source.mend();
                 return None;
             }
-            pace.rounds = pace.rounds.wrapping_add(1);
             if busy {
                 pace.busy_at = now;
-                if !pace.rounds.is_multiple_of(ROUNDS) {
-                    continue;
-                }
-            } else if now.saturating_sub(pace.busy_at) < pace.spin {
-                std::hint::spin_loop();
-                if !pace.rounds.is_multiple_of(ROUNDS) {
-                    continue;
-                }
+            }
+            let goes_on = busy || polls_here && pace.polls(now, &self.context.adapter.threads);
+            pace.rounds = pace.rounds.wrapping_add(1);
+            if goes_on && !pace.rounds.is_multiple_of(ROUNDS) {
+                continue;
             }
             self.nice.follow(&self.context.adapter.threads);
             self.context.inbox.settle(&mut self.taken);
-            if !busy && now.saturating_sub(pace.busy_at) >= pace.spin {
+            if !goes_on {
                 return Some(self.fall_asleep());
             }
             self.context.flush_events();
@@ -347,16 +349,28 @@ impl Client {
     }
 
     fn hear_doorbells(&mut self) -> bool {
-        let (qps, ready, bells) = (&mut self.qps, &mut self.ready, &self.bells);
-        self.doorbells.answer(bells.listened_to(), |bell| {
+        let (qps, ready, bells, polled) = (&mut self.qps, &mut self.ready, &self.bells, &mut self.polled);
+        let is_heard = self.listener.is_there();
+        let mut any = polled.look(qps, ready);
+        any |= self.doorbells.answer(bells.listened_to(), |bell| {
             if let Some(qp) = bells.qpn(bell).and_then(|qpn| qps.get_mut(&qpn)) {
                 make_ready(qp, ready);
+                if is_heard {
+                    polled.add(qp);
+                }
             }
-        })
+        });
+        any
+    }
+
+    /// If nobody listens, queue pairs ring their doorbells from now on. Returns whether some have work.
+    fn end_polls(&mut self) -> bool {
+        !self.listener.is_there() && self.polled.end(&mut self.qps, &mut self.ready)
     }
 
     /// Runs each queue pair that is ready. Returns whether there were any.
     fn work(&mut self, now: Duration) -> bool {
+        self.context.now = now;
         while let Some((at, qpn)) = self.timers.first().copied()
             && at <= now
         {
@@ -406,18 +420,20 @@ impl Client {
     /// Prepares for sleep, unless there is work again.
     fn fall_asleep(&mut self) -> Sleep {
         let events_wait = self.context.flush_events();
-        self.doorbells.set_asleep(true);
+        self.sleeps = true;
+        self.doorbells.set_asleep(!self.listener.is_there());
         let has_packets = self.context.inbox.set_asleep(true);
-        let rung = self.hear_doorbells();
+        let rung = self.hear_doorbells() | self.end_polls();
         let now = monotonic();
         let is_idle = !has_packets && !rung;
         self.sleeps_until = if is_idle { self.deadline(now, events_wait) } else { now };
-        let timeout = (self.sleeps_until != Duration::MAX).then(|| self.sleeps_until.saturating_sub(now));
-        Sleep { awaits: self.requests(), timeout, is_idle }
+        let until = (self.sleeps_until != Duration::MAX).then_some(self.sleeps_until);
+        Sleep { awaits: self.requests(), until, is_idle }
     }
 
     /// After sleep.
     fn wake_up(&mut self, sleep: &Sleep) {
+        self.sleeps = false;
         self.doorbells.set_asleep(false);
         self.context.inbox.set_asleep(false);
         if sleep.is_idle {

@@ -3,11 +3,12 @@
 use crate::adapter::Adapter;
 use crate::address_space::AddressSpace;
 use crate::ah::Ah;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::cq::{Channel, Cq};
 use crate::events::{Event, Notifier};
 use crate::fabric::Fabric;
-use crate::ids::{CqId, Qpn, SrqId};
+use crate::handed::HandedAnswers;
+use crate::ids::{ById, CqId, Qpn, SrqId};
 use crate::inbox::Inbox;
 use crate::kept::Source;
 use crate::keys::KeyUsers;
@@ -18,9 +19,10 @@ use crate::regions::{MemoryAccess, Regions};
 use crate::sharing::{ClosedBond, Invalidation};
 use crate::srq::Srq;
 use crate::wire::FRAMES;
+use packet::roce::Datagram;
 use ringport::Uplink;
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use uverbs::{AsyncEvent, Completion, Corrupt, Point, point};
 
 /// Bytes of Ethernet, IPv6 and UDP headers.
@@ -36,10 +38,10 @@ pub(crate) struct Context {
     pub space: AddressSpace,
     pub regions: Regions,
     pub pds: Pds,
-    pub channels: HashMap<u32, Channel>,
-    pub cqs: HashMap<CqId, Cq>,
-    pub srqs: HashMap<SrqId, Srq>,
-    pub ahs: HashMap<u32, Ah>,
+    pub channels: ById<u32, Channel>,
+    pub cqs: ById<CqId, Cq>,
+    pub srqs: ById<SrqId, Srq>,
+    pub ahs: ById<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
     /// Closed bonds whose users may not have stopped yet.
@@ -54,6 +56,13 @@ pub(crate) struct Context {
     pub peers_are_done: bool,
     /// Frames sent since the worker was last notified.
     unannounced: u32,
+    /// The inbox to which the last packet went.
+    pub spoken_to: Option<Arc<Inbox<Question>>>,
+    /// Answers to packets that were handed over, and room for the next ones.
+    pub answers: HandedAnswers,
+    pub heard: HandedAnswers,
+    /// When the current work began.
+    pub now: Duration,
     /// Buffer for the next packet.
     pub spare: Vec<u8>,
     next_handle: u32,
@@ -76,10 +85,10 @@ impl Context {
             space,
             regions,
             pds: Pds::default(),
-            channels: HashMap::new(),
-            cqs: HashMap::new(),
-            srqs: HashMap::new(),
-            ahs: HashMap::new(),
+            channels: ById::default(),
+            cqs: ById::default(),
+            srqs: ById::default(),
+            ahs: ById::default(),
             asynchronous,
             counters: Counters::default(),
             closed_bonds: Vec::new(),
@@ -88,6 +97,10 @@ impl Context {
             pending_invalidation: None,
             peers_are_done: false,
             unannounced: 0,
+            spoken_to: None,
+            answers: HandedAnswers::default(),
+            heard: HandedAnswers::default(),
+            now: Duration::ZERO,
             spare: Vec::new(),
             next_handle: 0,
         }
@@ -102,6 +115,12 @@ impl Context {
     pub fn handle(&mut self) -> u32 {
         self.next_handle = self.next_handle.wrapping_add(1);
         self.next_handle
+    }
+
+    /// Counts a packet that came without an inbox.
+    pub fn count_received(&mut self, packet: &Datagram<'_>) {
+        self.counters.add(Counter::ReceivedPackets, 1);
+        self.counters.add(Counter::ReceivedBytes, packet.bytes(packet.payload.len()) as u64);
     }
 
     /// Counts a frame with this many bytes after its UDP header.

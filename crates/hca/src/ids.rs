@@ -1,4 +1,30 @@
-//! Numbers of an application's objects, each with its own type.
+//! Numbers of an application's objects, each with its own type, and maps by them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Objects by their numbers, which the device chooses: so no application can choose them to collide, and a hash that
+/// takes no time suffices.
+pub(crate) type ById<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+
+/// Spreads a number over all bits of a hash (Knuth's multiplicative hashing).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        let product = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ product >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {

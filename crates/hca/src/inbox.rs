@@ -1,8 +1,10 @@
 //! The inbox of a thread: packets for its queue pairs, and questions from other threads.
 
 use crate::budget::DeviceBudget;
+use crate::handed::{Handed, HandedAnswers};
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
+use crate::question::Question;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
@@ -10,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 /// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost if the device has no room for
 /// more bytes.
@@ -89,6 +92,24 @@ impl Drop for Room {
 pub(crate) trait Substitute: std::fmt::Debug + Send + Sync {
     /// Handles the packets in the inbox. False if the thread itself must do that.
     fn handle_packets(&self) -> bool;
+
+    /// Handles a packet that is in no inbox, and adds what answers it. False, with nothing done, if the thread itself
+    /// works, or if something waits before it.
+    fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool;
+
+    /// Begins to listen to its application's doorbells, by [`Self::listen`], until [`Self::end_watch`]. False if another
+    /// thread does that.
+    fn begin_watch(&self) -> bool;
+
+    /// Handles what its application's doorbells announce. `None` if that is nothing; otherwise the inbox to which the
+    /// last packet went ([`Inbox::id`]), or 0.
+    fn listen(&self, now: Duration) -> Option<u64>;
+
+    /// The inbox to which the last packet went.
+    fn spoken_to(&self) -> Option<Arc<Inbox<Question>>>;
+
+    /// From now on the thread itself listens to its application.
+    fn end_watch(&self);
 }
 
 #[derive(Debug)]
@@ -153,6 +174,8 @@ pub(crate) struct Inbox<Q> {
     waiting: Mutex<Waiting<Q>>,
     any: AtomicBool,
     asleep: AtomicBool,
+    /// It was woken, and has not noticed.
+    woken: AtomicBool,
     /// Through this, the daemon's threads wake the thread.
     wake: OwnedFd,
     /// Readable after either event descriptor was signalled.
@@ -171,6 +194,7 @@ impl<Q: Ask> Inbox<Q> {
             waiting: Mutex::new(Waiting { packets, questions, spares, room, is_open: false }),
             any: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             stream: OnceLock::new(),
@@ -241,15 +265,18 @@ impl<Q: Ask> Inbox<Q> {
         let _ = self.substitute.set(substitute);
     }
 
+    /// Who works for the thread while it sleeps.
+    pub fn substitute(&self) -> Option<Arc<dyn Substitute>> {
+        self.substitute.get().and_then(Weak::upgrade)
+    }
+
     /// The same as [`Self::put`]; if the thread sleeps, its substitute handles the packet at once, on this thread. The
     /// caller must hold nothing for which others wait.
     pub fn put_or_handle(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let taken = self.put_quietly(packet, spare);
-        if taken && self.must_wake() {
-            let substitute = self.substitute.get().and_then(Weak::upgrade);
-            if !substitute.is_some_and(|substitute| substitute.handle_packets()) {
-                self.wake();
-            }
+        let is_handled = || self.substitute().is_some_and(|substitute| substitute.handle_packets());
+        if taken && self.must_wake() && !is_handled() {
+            self.wake();
         }
         taken
     }
@@ -319,7 +346,18 @@ impl<Q: Ask> Inbox<Q> {
 
     /// Wakes the thread, or keeps it from sleeping the next time.
     pub fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether the thread was woken since it last looked for what woke it ([`Self::drain`]).
+    pub fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Acquire)
+    }
+
+    /// Whether something is in the inbox.
+    pub fn has_any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
     }
 
     /// Called by the thread: takes everything out of the inbox, and returns the buffers of earlier packets.
@@ -359,6 +397,7 @@ impl<Q: Ask> Inbox<Q> {
 
     /// Called by the thread after it woke.
     pub fn drain(&self) {
+        self.woken.store(false, Ordering::Relaxed);
         let mut events = [const { MaybeUninit::uninit() }; 3];
         let _ = epoll::wait(&self.events, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         let Some(stream) = self.stream.get() else { return };
@@ -436,6 +475,26 @@ mod tests {
         fn handle_packets(&self) -> bool {
             self.1.fetch_add(1, Ordering::Relaxed);
             self.0
+        }
+
+        fn handle_now(&self, _: &Handed<'_>, _: &mut HandedAnswers) -> bool {
+            unreachable!()
+        }
+
+        fn begin_watch(&self) -> bool {
+            unreachable!()
+        }
+
+        fn listen(&self, _: Duration) -> Option<u64> {
+            unreachable!()
+        }
+
+        fn spoken_to(&self) -> Option<Arc<Inbox<Question>>> {
+            unreachable!()
+        }
+
+        fn end_watch(&self) {
+            unreachable!()
         }
     }
 

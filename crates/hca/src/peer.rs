@@ -1,7 +1,8 @@
 //! The peer of a connected queue pair: the path to it, and what is known about it.
 
 use crate::adapter::Adapter;
-use crate::inbox::{Inbox, Packet};
+use crate::header::NetworkHeader;
+use crate::inbox::Inbox;
 use crate::path::{Path, Way};
 use crate::question::Question;
 use packet::roce::Nak;
@@ -41,12 +42,12 @@ impl Peer {
         }
     }
 
-    /// Whether a packet comes from the peer, by the path that leads there.
-    pub fn sent(&self, packet: &Packet) -> bool {
+    /// Whether a packet with this header comes from the peer, by the path that leads there.
+    pub fn sent(&self, header: &NetworkHeader, is_local: bool) -> bool {
         self.path.as_ref().is_some_and(|path| {
-            packet.header.source == path.header.destination
-                && packet.header.destination == path.header.source
-                && packet.is_local == matches!(path.way, Way::Local(_))
+            header.source == path.header.destination
+                && header.destination == path.header.source
+                && is_local == matches!(path.way, Way::Local(_))
         })
     }
 

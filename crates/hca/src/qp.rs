@@ -5,6 +5,8 @@ use crate::context::Context;
 use crate::counters::{Counter, Counters};
 use crate::endpoint::{BUDGET, Endpoint};
 use crate::events::Event;
+use crate::handed::Handed;
+use crate::header::NetworkHeader;
 use crate::inbox::Packet;
 use crate::local::{Progress, is_local};
 use crate::send_queue::LocalRequest;
@@ -66,21 +68,52 @@ impl Qp {
         match &mut self.transport {
             Transport::None => callbacks.context.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
-                if !callbacks.endpoint.peer.sent(packet) {
+                if callbacks.endpoint.peer.sent(&packet.header, packet.is_local) {
+                    accept(connected, (&datagram, &packet.header), now, &mut callbacks);
+                } else {
                     callbacks.context.counters.add(Counter::NotTaken, 1);
                     return;
-                }
-                callbacks.endpoint.establish(callbacks.context);
-                callbacks.notify_congestion(packet, now);
-                connected.receive(&datagram, now, &mut callbacks);
-                if connected.state() == rdma::State::Error {
-                    // Sends the NAK that tells the peer why, and records the reason.
-                    connected.poll(now, BUDGET, &mut callbacks);
                 }
             }
             Transport::Datagram(pair) => receive_datagram(pair, packet, &datagram, &mut callbacks),
         }
         self.settle(context);
+    }
+
+    /// Handles a packet that its peer hands over. False, with nothing done, if it does not come from the peer.
+    pub fn receive_handed(&mut self, handed: &Handed<'_>, context: &mut Context) -> bool {
+        let Transport::Connected(connected) = &mut self.transport else { return false };
+        let is_peers =
+            self.endpoint.peer_qpn() == handed.from && self.endpoint.peer.sent(handed.header, true);
+        if !is_peers {
+            return false;
+        }
+        context.count_received(handed.packet);
+        let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
+        accept(connected, (handed.packet, handed.header), handed.now, &mut callbacks);
+        self.settle(context);
+        true
+    }
+
+    /// Handles the answers to what it handed over. Returns whether there were any.
+    fn hear_answers(&mut self, now: Duration, context: &mut Context) -> bool {
+        if context.answers.is_open() || context.answers.is_empty() {
+            return false;
+        }
+        let mut heard = std::mem::take(&mut context.heard);
+        std::mem::swap(&mut heard, &mut context.answers);
+        if let Transport::Connected(connected) = &mut self.transport {
+            for answer in heard.to(self.endpoint.qpn) {
+                context.count_received(&answer);
+                let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
+                callbacks.endpoint.establish(callbacks.context);
+                connected.receive(&answer, now, &mut callbacks);
+            }
+        }
+        heard.clear();
+        context.heard = heard;
+        self.settle(context);
+        true
     }
 
     /// Works on requests and timers. Returns by when it must work again.
@@ -128,6 +161,19 @@ impl Qp {
             budget -= 1;
         }
         let more = budget == 0;
+        let mut deadline = self.transmit(now, context);
+        for _ in 0..BUDGET {
+            if !self.hear_answers(now, context) {
+                break;
+            }
+            deadline = self.transmit(now, context);
+        }
+        let more = more || !(context.answers.is_open() || context.answers.is_empty());
+        if more { Some(now) } else { deadline }
+    }
+
+    /// Has the transport send, and look at its timers. Returns by when it must do so again.
+    fn transmit(&mut self, now: Duration, context: &mut Context) -> Option<Duration> {
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
             let room = self.endpoint.frames(now, context);
@@ -148,7 +194,7 @@ impl Qp {
                 }
             }
         }
-        if more { Some(now) } else { deadline }
+        deadline
     }
 
     /// Continues the local request, if there is one. Returns whether later requests may continue.
@@ -295,6 +341,22 @@ impl Qp {
         self.transport = Transport::None;
         self.endpoint.reset();
         self.deadline = None;
+    }
+}
+
+/// Handles a packet of a connection's peer.
+fn accept(
+    connected: &mut QueuePair,
+    (packet, header): (&Datagram<'_>, &NetworkHeader),
+    now: Duration,
+    callbacks: &mut Callbacks<'_>,
+) {
+    callbacks.endpoint.establish(callbacks.context);
+    callbacks.notify_congestion(packet, header, now);
+    connected.receive(packet, now, callbacks);
+    if connected.state() == rdma::State::Error {
+        // Sends the NAK that tells the peer why, and records the reason.
+        connected.poll(now, BUDGET, callbacks);
     }
 }
 

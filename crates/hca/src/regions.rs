@@ -6,7 +6,7 @@
 use crate::address_space::AddressSpace;
 use crate::atomics::Turns;
 use crate::guest_window::Pages;
-use crate::ids::{Key, MwId, PdId, Qpn};
+use crate::ids::{ById, Key, MwId, PdId, Qpn};
 use crate::kept::{Kept, ListBytes, Reach, Source};
 use crate::keys::KeyEntry;
 use crate::limits::Limits;
@@ -14,7 +14,6 @@ use crate::random;
 use crate::registered::{MappedBytes, RegionLimit, Registered, TableMemory};
 use mem::FaultWord;
 use rdma::{Access, Fault};
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,9 +168,9 @@ pub(crate) const fn right(access: Access) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// By the part of the key that stays the same ([`Key::index`]).
-    pub(crate) entries: HashMap<MwId, KeyEntry>,
+    pub(crate) entries: ById<MwId, KeyEntry>,
     /// The pages of regions that peers may map.
-    pages: HashMap<Key, RegionPages>,
+    pages: ById<Key, RegionPages>,
     /// The same regions in a shared table, for the application itself and for peers that share memory.
     pub(crate) table: RegionTable,
     /// Its memory, to share.

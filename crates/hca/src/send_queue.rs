@@ -60,6 +60,10 @@ pub(crate) struct SendQueue {
     all_signaled: bool,
     /// The application need not ring the doorbell.
     spares_doorbell: bool,
+    /// The device looks for requests all the time, so that no doorbell is needed.
+    is_polled: bool,
+    /// Requests were found by that, and none was taken since.
+    is_found: bool,
     /// The application must be told when no request is in progress any more.
     pub tells_drained: bool,
     /// The waiting local request.
@@ -76,6 +80,8 @@ impl SendQueue {
             cq,
             all_signaled,
             spares_doorbell: false,
+            is_polled: false,
+            is_found: false,
             tells_drained: false,
             local: None,
         }
@@ -107,6 +113,7 @@ impl SendQueue {
         work.number = request.number;
         swap(&mut work.segments, &mut self.taken.segments);
         swap(&mut work.inline, &mut self.taken.inline);
+        self.is_found = false;
         Ok(Some((number, request)))
     }
 
@@ -134,8 +141,34 @@ impl SendQueue {
         self.source.release_taken();
     }
 
+    /// Says whether the device looks for requests all the time, by [`Self::has_more`].
+    pub fn set_polled(&mut self, polled: bool) {
+        self.is_polled = polled;
+        self.spare_doorbell(polled);
+    }
+
+    /// Whether there are requests that were not taken. `None`: the device need not look, for it is told of new ones, or
+    /// takes none now.
+    pub fn has_more(&mut self) -> Option<bool> {
+        if !self.is_polled {
+            return None;
+        }
+        let waits = self.waits();
+        if waits && std::mem::replace(&mut self.is_found, true) {
+            self.set_polled(false);
+            return None;
+        }
+        Some(waits)
+    }
+
+    /// Whether there are requests that were not taken, or the queue is corrupt.
+    pub fn waits(&self) -> bool {
+        self.source.waiting() != Ok(0)
+    }
+
     /// Tells the application whether it must ring the doorbell.
     pub fn spare_doorbell(&mut self, spared: bool) {
+        let spared = spared || self.is_polled;
         if std::mem::replace(&mut self.spares_doorbell, spared) != spared {
             self.source.spare_doorbell(spared);
         }
@@ -144,6 +177,7 @@ impl SendQueue {
     /// Forgets all requests.
     pub fn reset(&mut self) {
         self.source.reset();
-        (self.spares_doorbell, self.tells_drained, self.local) = (false, false, None);
+        (self.spares_doorbell, self.is_polled) = (false, false);
+        (self.tells_drained, self.local) = (false, None);
     }
 }

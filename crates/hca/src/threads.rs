@@ -7,6 +7,8 @@
 //! would starve the thread that does their work.
 
 use rustix::process::{getpriority_process, setpriority_process};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,10 +16,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const NICEST: i32 = 19;
 
 /// The devices of a host that have threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HostThreads {
     /// How many devices have threads.
     devices: AtomicU32,
+    /// The kernel's file that says how many threads of the machine want a CPU.
+    load: Option<File>,
+}
+
+impl Default for HostThreads {
+    fn default() -> Self {
+        Self { devices: AtomicU32::new(0), load: File::open("/proc/loadavg").ok() }
+    }
+}
+
+impl HostThreads {
+    /// How many threads of the machine want a CPU now, the calling one included; `None` if the kernel does not say.
+    fn wanting(&self) -> Option<usize> {
+        let mut text = [0; 64];
+        let len = self.load.as_ref()?.read_at(&mut text, 0).ok()?;
+        wanting(std::str::from_utf8(&text[..len]).ok()?)
+    }
+}
+
+/// As `/proc/loadavg` says it (proc(5)): three averages, then those that want a CPU, a slash, and all of them.
+fn wanting(text: &str) -> Option<usize> {
+    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 /// The threads of a device's applications.
@@ -30,6 +54,11 @@ pub(crate) struct DeviceThreads {
 impl DeviceThreads {
     pub const fn new(host: Arc<HostThreads>) -> Self {
         Self { count: AtomicU32::new(0), host }
+    }
+
+    /// Whether more threads of the machine want a CPU than this process may use.
+    pub fn are_crowded(&self, cpus: usize) -> bool {
+        self.host.wanting().is_none_or(|wanting| wanting > cpus)
     }
 
     /// Counts one more thread, until [`Self::leave`].
@@ -85,6 +114,13 @@ impl Nice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_says_how_many_want_a_cpu() {
+        assert_eq!(wanting("6.08 6.97 7.92 3/166 9782\n"), Some(3));
+        assert_eq!([wanting(""), wanting("0.00 0.01 0.05")], [None; 2]);
+        assert!(HostThreads::default().wanting() >= Some(1), "this one does");
+    }
 
     #[test]
     fn all_threads_together_weigh_as_much_as_the_cpus() {

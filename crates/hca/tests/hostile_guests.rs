@@ -213,6 +213,7 @@ fn tickets_are_for_the_machine_that_got_them_and_for_once() {
     refused(&host.streams(1), stolen);
     drop(app);
     ends(&events);
+    until(|| guests[0].device.describe().is_empty());
     refused(&host.streams(1), expired);
     // Its purpose is gone with the program, though the other machine's device knows nothing of it.
     App::join(&guests[1].endpoint).unwrap();

@@ -111,6 +111,7 @@ proptest! {
         let mut out = [0xee; 128];
         let len = roce::write(&datagram, &mut out).unwrap();
         prop_assert!(len.is_multiple_of(4));
+        prop_assert_eq!(datagram.bytes(datagram.payload.len()), len);
         prop_assert_eq!(roce::parse(&out[..len]), Ok(datagram));
         prop_assert_eq!(roce::write(&datagram, &mut out[..len - 1]), Err(WriteError::TooShort));
         for shorter in 0..len {

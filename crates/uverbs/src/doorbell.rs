@@ -2,6 +2,7 @@
 
 use crate::Memory;
 use crate::point::{Point, point};
+use crate::sync::fence_after_exchange;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The header before the bits, which only the device writes.
@@ -65,7 +66,7 @@ impl Doorbells {
         // Release: whoever sees it sees the queue as it is now.
         self.word(doorbell / 64).fetch_or(1 << (doorbell % 64), Ordering::Release);
         // Pairs with `set_asleep`: a device that sleeps without having seen it is seen to sleep.
-        fence(Ordering::SeqCst);
+        fence_after_exchange();
         point(Point::Rung);
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
     }

@@ -5,35 +5,119 @@
 //! handles the packet itself, if the application is in a virtual machine: its memory is in windows, which are there, so
 //! nobody can make the thread wait. Of others a page may never arrive: only their own threads work for them.
 
-use super::{Client, ENOUGH_CPUS, ROUNDS, SPIN};
+use super::{Client, ROUNDS, make_ready};
+use crate::adapter::Adapter;
 use crate::clock::monotonic;
-use crate::inbox::Substitute;
+use crate::handed::{Handed, HandedAnswers};
+use crate::ids::Qpn;
+use crate::inbox::{Inbox, Substitute};
+use crate::question::Question;
+use crate::threads::DeviceThreads;
+use crate::watches::Watches;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+/// How long a thread polls for work before it sleeps, if nobody else wants the CPU.
+const SPIN: Duration = Duration::from_micros(30);
+/// Number of CPUs from which on some can be spared.
+const ENOUGH_CPUS: usize = 4;
+/// With fewer, a thread that polls sees this often whether others want its CPU.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(250);
+/// For how long it does not poll if they do, or if another thread wants to listen to its application.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// How its thread is to sleep.
 pub(super) struct Sleep {
     /// What of the connection wakes it.
     pub awaits: PollFlags,
     /// `None`: until something wakes it.
-    pub timeout: Option<Duration>,
+    pub until: Option<Duration>,
     /// There is no work. Otherwise it only looks at the connection.
     pub is_idle: bool,
 }
 
-/// How long a thread looks for work before it sleeps.
+/// How long a thread polls for work before it sleeps.
 pub(super) struct Pace {
-    pub spin: Duration,
+    /// The CPUs that this process may use.
+    cpus: usize,
     pub rounds: u32,
     /// When it last had work.
     pub busy_at: Duration,
+    /// When it last saw whether others want its CPU.
+    looked_at: Duration,
+    /// Until when it does not poll ([`PAUSE`]).
+    rests_until: Duration,
+}
+
+impl Pace {
+    fn new() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let rests_until = if cpus > 1 { Duration::ZERO } else { Duration::MAX };
+        Self { cpus, rounds: 0, busy_at: monotonic(), looked_at: Duration::ZERO, rests_until }
+    }
+
+    /// Whether a thread without work goes on polling.
+    pub fn polls(&mut self, now: Duration, threads: &DeviceThreads) -> bool {
+        if now < self.rests_until || now.saturating_sub(self.busy_at) >= SPIN {
+            return false;
+        }
+        if self.cpus < ENOUGH_CPUS && now.saturating_sub(self.looked_at) >= BETWEEN_LOOKS {
+            self.looked_at = now;
+            if threads.are_crowded(self.cpus) {
+                self.rests_until = now + PAUSE;
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Who listens to an application's doorbells while its thread has no work.
+#[derive(Debug, Default)]
+pub(super) struct Listener(AtomicU32);
+
+const NOBODY: u32 = 0;
+const OTHER: u32 = 1;
+const OWN: u32 = 2;
+/// Its own thread, but another one wants to.
+const OWN_WANTED: u32 = 3;
+
+impl Listener {
+    /// Whether there is one: the application need not wake anybody.
+    pub fn is_there(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != NOBODY
+    }
+
+    fn begin(&self, by: u32) -> bool {
+        let (order, failed) = (Ordering::SeqCst, Ordering::SeqCst);
+        let begins = self.0.compare_exchange(NOBODY, by, order, failed).is_ok();
+        if !begins && by == OTHER {
+            let _ = self.0.compare_exchange(OWN, OWN_WANTED, order, failed);
+        }
+        begins
+    }
+
+    /// Whether the thread itself is to go on: one thread for several applications is quicker than one for each.
+    fn is_own(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == OWN
+    }
+
+    fn end(&self) {
+        self.0.store(NOBODY, Ordering::SeqCst);
+    }
 }
 
 /// An application, in the hands of one thread at a time.
-struct Seat(Mutex<Option<Client>>);
+struct Seat {
+    client: Mutex<Option<Client>>,
+    listener: Arc<Listener>,
+    inbox: Weak<Inbox<Question>>,
+}
 
 impl std::fmt::Debug for Seat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -43,18 +127,22 @@ impl std::fmt::Debug for Seat {
 
 impl Seat {
     fn take(&self) -> MutexGuard<'_, Option<Client>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `work` with the application, unless another thread works for it or it is gone.
+    fn try_with<T>(&self, work: impl FnOnce(&mut Client) -> T) -> Option<T> {
+        self.client.try_lock().ok()?.as_mut().map(work)
     }
 }
 
 /// Serves an application, whose connection is that socket, until it disconnects.
 pub(super) fn run(client: Client, socket: &Arc<OwnedFd>) {
     tracing::debug!(who = ?client.who, "verbs: an application connected");
-    let spare = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= ENOUGH_CPUS);
-    let spin = if spare { SPIN } else { Duration::ZERO };
-    let mut pace = Pace { spin, rounds: 0, busy_at: monotonic() };
     let (inbox, never_waits) = (client.context.inbox.clone(), client.context.space.is_none());
-    let seat = Arc::new(Seat(Mutex::new(Some(client))));
+    let (mut pace, mut watches) = (Pace::new(), Watches::default());
+    let (listener, adapter) = (client.listener.clone(), client.context.adapter.clone());
+    let seat = Arc::new(Seat { client: Mutex::new(Some(client)), listener, inbox: Arc::downgrade(&inbox) });
     if never_waits {
         let seat: Weak<Seat> = Arc::downgrade(&seat);
         inbox.set_substitute(seat);
@@ -68,9 +156,12 @@ pub(super) fn run(client: Client, socket: &Arc<OwnedFd>) {
             PollFd::from_borrowed_fd(socket.as_fd(), sleep.awaits),
             PollFd::from_borrowed_fd(inbox.event().as_fd(), PollFlags::IN),
         ];
-        let limit = sleep.timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
+        if never_waits && sleep.is_idle {
+            seat.listen_for_long(&sleep, &mut pace, &mut watches, (&mut wanted[..1], &adapter));
+        }
+        let limit = sleep.until.map(|until| {
+            let timeout = until.saturating_sub(monotonic());
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() }
         });
         let polled = poll(&mut wanted, limit.as_ref());
         let mut taken = seat.take();
@@ -97,32 +188,157 @@ impl Substitute for Seat {
             // What a substitute sends is for other threads.
             return false;
         }
-        let is_done = match self.0.try_lock() {
-            Ok(mut taken) => taken.as_mut().is_some_and(Client::work_for_sleeper),
-            Err(_) => false,
-        };
+        let is_done = self.try_with(Client::work_for_sleeper);
         IS_ONE.set(false);
-        is_done
+        is_done.unwrap_or(false)
+    }
+
+    fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
+        self.try_with(|client| client.handle_now(handed, answers)).unwrap_or(false)
+    }
+
+    fn begin_watch(&self) -> bool {
+        self.begin(OTHER)
+    }
+
+    fn listen(&self, now: Duration) -> Option<u64> {
+        self.try_with(|client| {
+            let spoken_to = |client: &Client| client.context.spoken_to.as_ref().map_or(0, |to| to.id());
+            client.work_if_rung(now).then(|| spoken_to(client))
+        })?
+    }
+
+    fn spoken_to(&self) -> Option<Arc<Inbox<Question>>> {
+        self.try_with(|client| client.context.spoken_to.clone())?
+    }
+
+    fn end_watch(&self) {
+        self.listener.end();
+        // Whoever works for it now may believe that it is watched.
+        if self.try_with(Client::hear_of_watch).is_none()
+            && let Some(inbox) = self.inbox.upgrade()
+        {
+            inbox.wake();
+        }
+    }
+}
+
+impl Seat {
+    fn begin(&self, by: u32) -> bool {
+        let begins = self.listener.begin(by);
+        if begins {
+            // If it is awake, it finds out before it sleeps.
+            self.try_with(Client::hear_of_watch);
+        }
+        begins
+    }
+
+    /// Polls for work, its own and that of whom its application speaks to, as long as there is some now and then.
+    /// Others may work for the application meanwhile, as if the thread slept.
+    fn listen_for_long(
+        self: &Arc<Self>,
+        sleep: &Sleep,
+        pace: &mut Pace,
+        watches: &mut Watches,
+        (socket, adapter): (&mut [PollFd<'_>], &Adapter),
+    ) {
+        let mut now = monotonic();
+        let Some(inbox) =
+            self.inbox.upgrade().filter(|_| pace.polls(now, &adapter.threads) && self.begin(OWN))
+        else {
+            return;
+        };
+        watches.begin((inbox.id(), self.clone()), now);
+        while self.listener.is_own() && !inbox.is_woken() && sleep.until.is_none_or(|until| now < until) {
+            if watches.listen(now) {
+                pace.busy_at = now;
+            } else if !pace.polls(now, &adapter.threads) {
+                break;
+            }
+            pace.rounds = pace.rounds.wrapping_add(1);
+            if pace.rounds.is_multiple_of(ROUNDS) && poll(socket, Some(&Timespec::default())) != Ok(0) {
+                break;
+            }
+            std::hint::spin_loop();
+            now = monotonic();
+        }
+        if !self.listener.is_own() {
+            // Until the other one listens.
+            pace.rests_until = now + PAUSE;
+        }
+        watches.end();
     }
 }
 
 impl Client {
-    /// Handles packets while its own thread sleeps. False if that must wake.
+    /// While its own thread sleeps: whether the application must wake anybody if it rings a doorbell.
+    fn hear_of_watch(&mut self) {
+        if !self.sleeps {
+            return;
+        }
+        let is_heard = self.listener.is_there();
+        self.doorbells.set_asleep(!is_heard);
+        if !is_heard && (self.hear_doorbells() | self.end_polls()) {
+            self.context.inbox.wake();
+        }
+    }
+
+    /// Handles what doorbells announce while its own thread sleeps. Returns whether that was anything.
+    fn work_if_rung(&mut self, now: Duration) -> bool {
+        if !self.sleeps || !self.hear_doorbells() {
+            return false;
+        }
+        self.context.inbox.set_asleep(false);
+        if !self.work_for_sleeper_at(now) {
+            self.context.inbox.wake();
+        }
+        true
+    }
+
+    /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must work.
+    fn handle_now(&mut self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
+        if !self.sleeps || !self.taken.packets.is_empty() || self.context.inbox.has_any() {
+            return false;
+        }
+        let qpn = Qpn(handed.packet.bth.destination);
+        let Some(qp) = self.qps.get_mut(&qpn) else { return false };
+        answers.open(qpn);
+        std::mem::swap(&mut self.context.answers, answers);
+        self.context.now = handed.now;
+        let is_handled = qp.receive_handed(handed, &mut self.context);
+        if is_handled {
+            make_ready(qp, &mut self.ready);
+            self.work(handed.now);
+        }
+        std::mem::swap(&mut self.context.answers, answers);
+        answers.close();
+        if is_handled && !self.may_sleep_on(handed.now) {
+            self.context.inbox.wake();
+        }
+        is_handled
+    }
+
+    /// After work for it: whether its own thread may go on sleeping.
+    fn may_sleep_on(&mut self, now: Duration) -> bool {
+        self.context.announce_frames();
+        let is_done = self.taken.packets.is_empty() && self.ready.is_empty();
+        let events_wait = self.context.flush_events();
+        is_done && !self.context.source.is_faulty() && self.deadline(now, events_wait) >= self.sleeps_until
+    }
+
+    /// Handles packets, and what is ready, while its own thread sleeps. False if that must wake.
     fn work_for_sleeper(&mut self) -> bool {
+        self.work_for_sleeper_at(monotonic())
+    }
+
+    fn work_for_sleeper_at(&mut self, mut now: Duration) -> bool {
         for _ in 0..ROUNDS {
             if !self.taken.packets.is_empty() || !self.context.inbox.take_packets(&mut self.taken) {
                 return false;
             }
-            let now = monotonic();
             self.take_packets(now);
             self.work(now);
-            self.context.announce_frames();
-            let is_done = self.taken.packets.is_empty() && self.ready.is_empty();
-            let events_wait = self.context.flush_events();
-            if !is_done
-                || self.context.source.is_faulty()
-                || self.deadline(now, events_wait) < self.sleeps_until
-            {
+            if !self.may_sleep_on(now) {
                 return false;
             }
             self.context.inbox.settle(&mut self.taken);
@@ -131,6 +347,7 @@ impl Client {
             if !inbox.set_asleep(true) || !inbox.must_go_on() {
                 return true;
             }
+            now = monotonic();
         }
         false
     }

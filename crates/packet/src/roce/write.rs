@@ -1,7 +1,7 @@
 //! Writing packets.
 
 use super::headers::CNP_RESERVED;
-use super::{Datagram, ICRC_LEN, Opcode};
+use super::{BTH_LEN, Datagram, ICRC_LEN, Opcode};
 use crate::WriteError;
 
 /// Writes fields front to back.
@@ -55,6 +55,22 @@ pub fn write_with<E: From<WriteError>>(
     rest.put(&[0; 3][..pad])?;
     rest.put(&[0; ICRC_LEN])?;
     Ok(room - rest.0.len())
+}
+
+impl Datagram<'_> {
+    /// Its length in bytes as [`write_with`] writes it with `len` bytes of payload, the ICRC included.
+    #[must_use]
+    pub const fn bytes(&self, len: usize) -> usize {
+        let Self { bth, deth, reth, atomic, aeth, original, immediate, invalidate, .. } = self;
+        let headers = BTH_LEN
+            + 8 * deth.is_some() as usize
+            + 16 * reth.is_some() as usize
+            + 28 * atomic.is_some() as usize
+            + 4 * (aeth.is_some() as usize + immediate.is_some() as usize + invalidate.is_some() as usize)
+            + 8 * original.is_some() as usize
+            + CNP_RESERVED * matches!(bth.opcode, Opcode::CongestionNotification) as usize;
+        headers + len.next_multiple_of(4) + ICRC_LEN
+    }
 }
 
 /// Writes everything before the payload. Returns its length in bytes.
