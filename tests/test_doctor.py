@@ -46,6 +46,13 @@ def test_windows_want_memory(lab):
         if level != "good":
             assert f"remount,size=128M {directory}" in found["windows"][0]["advice"]
         run(["umount", directory])
+    # Others have files there.
+    mount("mode=755", "size=200M")
+    (directory / "others").mkdir()
+    (directory / "others/file").write_bytes(bytes(100 << 20))
+    _, found = doctor(host)
+    assert found["windows"][0]["level"] == "warning", found["windows"]
+    assert f"remount,size=228M {directory}" in found["windows"][0]["advice"], found["windows"]
 
 
 def test_what_is_wrong_with_a_wire(lab):

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from lab import eventually, meet
-from lab.host import REPOSITORY
+from lab.host import REPOSITORY, binary
 from lab.shell import Background, run
 from lab.topology import SEATS, host_config, tap, verbs
 
@@ -91,6 +91,12 @@ def test_names_are_those_of_the_library(lab, host):
             for path in (tree / "class/infiniband").iterdir()
         }
         assert found == written and len(found) == 2
+
+
+def test_the_shell_completes_devices(host):
+    asks = ["env", "COMPLETE=bash", "_CLAP_COMPLETE_INDEX=3", "_CLAP_IFS= ", f"VIADUCT_RUN_DIR={host.run_dir}"]
+    offered = run([*asks, binary("viaduct"), "--", "viaduct", "rdma", "show", ""]).stdout
+    assert {"a1", "a2"} <= set(offered.split()), offered
 
 
 def test_ibstat_shows_the_devices(trees):

@@ -211,6 +211,13 @@ def test_another_version_is_refused_with_a_message(lab):
     eventually(lambda: "version 99" in device.host.daemon.text(), "a line in the log")
 
 
+def test_a_device_that_is_not_there_is_told(lab):
+    device, _ = same_host(lab)
+    program = device.start(["ibv_devinfo"], VIADUCT_RDMA=f"{device.socket}x")
+    eventually(lambda: not program.running(), "ibv_devinfo's end")
+    assert f"libibverbs: {device.socket}x: No such file or directory" in program.text(), program.text()
+
+
 @pytest.mark.parametrize("how", ["null", "pipe", "regular file", "directory", "nothing"])
 def test_wrong_descriptors_are_refused(lab, how):
     device, _ = same_host(lab)

@@ -56,11 +56,12 @@ impl Link {
     /// The device's error if it refuses (it is reported on standard error), or the kernel's.
     pub fn open(device: &Endpoint) -> Outcome<Self> {
         let Joined { connection, windows, dial } = device.connect().map_err(|error| {
+            let errno = error.errno();
             // A socket that nobody serves any more is an everyday matter.
-            if !matches!(device, Endpoint::Socket(_)) {
+            if !matches!(device, Endpoint::Socket(_)) || errno != libc::ECONNREFUSED {
                 tell(device, &error);
             }
-            error.errno()
+            errno
         })?;
         let control = Control::new(connection);
         let is_remote = control.is_remote();

@@ -65,6 +65,15 @@ pub fn ovs_ports() -> Candidates {
     })
 }
 
+/// Verbs devices.
+pub fn rdma_devices() -> Candidates {
+    ask(async |mut client| {
+        let request = v1::RdmaRequest { table: v1::RdmaTable::Device.into(), device: None };
+        let devices = client.rdma(request).await?.into_inner().devices;
+        Ok(devices.into_iter().map(|device| device.name).collect())
+    })
+}
+
 /// Drop reasons.
 pub fn reasons() -> Candidates {
     ask(async |mut client| {

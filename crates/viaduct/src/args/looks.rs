@@ -30,7 +30,7 @@ pub enum OvsAction {
 #[derive(Args)]
 pub struct RdmaArgs {
     /// Show only this device
-    #[arg(long, value_name = "NAME", global = true)]
+    #[arg(long, value_name = "NAME", global = true, add = ArgValueCandidates::new(complete::rdma_devices))]
     pub device: Option<String>,
     #[command(subcommand)]
     pub action: Option<RdmaAction>,
@@ -41,7 +41,10 @@ pub enum RdmaAction {
     /// List the devices (the default)
     List,
     /// Show one device with all its counters
-    Show { name: String },
+    Show {
+        #[arg(add = ArgValueCandidates::new(complete::rdma_devices))]
+        name: String,
+    },
     /// Queue pairs: state, peer and transport
     Qp,
     /// Memory regions
@@ -64,7 +67,7 @@ pub struct TreeArgs {
     /// Write class/infiniband, class/infiniband_verbs and class/infiniband_mad here; other files in these are removed
     pub dir: PathBuf,
     /// Devices, in the order of VIADUCT_RDMA [default: all]
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = ArgValueCandidates::new(complete::rdma_devices))]
     pub devices: Vec<String>,
     /// Keep running, and write changes once a second
     #[arg(long)]

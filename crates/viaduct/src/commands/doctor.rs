@@ -24,6 +24,7 @@ pub fn doctor(file: Option<&Path>, run_dir: &Path, json: bool) -> Result<(), Fai
     let count = |level| found.iter().filter(|one| one.level == level).count();
     match (count(Level::Broken), count(Level::Warning)) {
         (0, _) => Ok(()),
+        (broken, 1) => Err(Failure::Refused(format!("{broken} broken, 1 warning"))),
         (broken, warnings) => Err(Failure::Refused(format!("{broken} broken, {warnings} warnings"))),
     }
 }

@@ -83,9 +83,9 @@ fn windows_want_memory_and_vsock() {
         let found = memory.judge(Path::new("/run/viaduct/rdma/vm"), &sizes);
         (levels(std::slice::from_ref(&found))[0], found.advice.unwrap_or_default())
     };
-    let tmpfs = |size: u64| Memory::Tmpfs { size: Some(size * MB) };
+    let tmpfs = |room: u64| Memory::Tmpfs { room: Some(room * MB), others: 0 };
     assert_eq!(judged(tmpfs(96), &[64, 32]).0, Level::Good);
-    assert_eq!(judged(Memory::Tmpfs { size: None }, &[64]).0, Level::Good);
+    assert_eq!(judged(Memory::Tmpfs { room: None, others: 0 }, &[64]).0, Level::Good);
     let (level, advice) = judged(tmpfs(95), &[64, 32]);
     assert!(level == Level::Warning && advice.contains("remount,size=96M"), "{advice}");
     assert_eq!(judged(tmpfs(63), &[64]).0, Level::Broken);

@@ -5,6 +5,7 @@ use config::{CommonWindows, GuestKind};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Directory of windows, in the run-dir.
@@ -40,8 +41,8 @@ fn sizes(subject: &Subject<'_>) -> Vec<u64> {
 /// On what the files of windows are. All numbers are bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Memory {
-    /// `None`: as much as there is.
-    Tmpfs { size: Option<u64> },
+    /// What is free, with what windows that are there have (`None`: as much as there is); and what other files have.
+    Tmpfs { room: Option<u64>, others: u64 },
     /// Pages of this size; free ones, and those of windows that are there.
     HugePages { page: u64, room: u64 },
     /// No memory.
@@ -54,12 +55,16 @@ impl Memory {
         let at = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
         let of = statfs(at)?;
         let block = u64::try_from(of.block_size()).unwrap_or(0);
+        let files = || std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let files = || files().filter_map(|file| file.metadata().ok());
         Ok(if of.filesystem_type() == TMPFS_MAGIC {
-            Self::Tmpfs { size: Some(of.blocks() * block).filter(|size| *size > 0) }
+            let taken: u64 = files().map(|file| 512 * file.blocks()).sum();
+            let room = of.blocks_available() * block + taken;
+            let others = (of.blocks() * block).saturating_sub(room);
+            Self::Tmpfs { room: (of.blocks() > 0).then_some(room), others }
         } else if of.filesystem_type() == HUGETLBFS_MAGIC {
             let free = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages", block >> 10);
-            let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-            let taken: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+            let taken: u64 = files().map(|file| file.len()).sum();
             Self::HugePages { page: block, room: machine.number(&free).unwrap_or(0) * block + taken }
         } else {
             Self::Disk
@@ -75,17 +80,20 @@ impl Memory {
         let large = format!("mkdir -p {at} && {tmpfs}, before the daemon starts");
         match self {
             Self::Disk => Finding::broken(CHECK, format!("{at} is not in memory"), large),
-            Self::Tmpfs { size: Some(size) } if size < all => Finding {
-                level: if size < largest { Level::Broken } else { Level::Warning },
+            Self::Tmpfs { room: Some(room), others } if room < all => Finding {
+                level: if room < largest { Level::Broken } else { Level::Warning },
                 ..Finding::warning(
                     CHECK,
                     format!(
-                        "{} MB for {at}, and windows of {all_mb} MB, the largest of {} MB: a VM that uses memory \
+                        "{at} has room for {} MB, and windows have {all_mb} MB, the largest {} MB: a VM that uses memory \
                          which is not there ends",
-                        size >> 20,
+                        room >> 20,
                         largest >> 20
                     ),
-                    format!("{large}; or, where one is mounted there: mount -o remount,size={all_mb}M {at}"),
+                    format!(
+                        "{large}; or, where one is mounted there: mount -o remount,size={}M {at}",
+                        (all + others).div_ceil(1 << 20)
+                    ),
                 )
             },
             Self::HugePages { page, .. } if page > LARGEST_PAGE => Finding::broken(
