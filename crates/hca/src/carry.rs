@@ -183,13 +183,15 @@ impl Callbacks<'_> {
     /// nothing done, if that is not possible now.
     fn hand_over(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<bool, Fault> {
         let len = bytes_of(payload);
-        if len > SHORT || !self.context.space.is_none() {
+        if len > SHORT || self.context.has_more || !self.context.space.is_none() {
             return Ok(false);
         }
         let (mut bytes, qpn) = ([0; SHORT], self.endpoint.qpn);
         let wire = packet.bytes(len);
         if self.context.answers.is_open() {
-            let is_wanted = self.context.answers.wants(packet, qpn);
+            // What is in the inbox, which is read later, is not overtaken.
+            let is_first = self.endpoint.peer.inbox.as_ref().is_none_or(|inbox| !inbox.has_any());
+            let is_wanted = is_first && self.context.answers.wants(packet, qpn);
             if is_wanted {
                 self.load(payload, &mut bytes[..len])?;
                 self.context.answers.push(packet, &bytes[..len]);

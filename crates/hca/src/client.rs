@@ -345,6 +345,7 @@ impl Client {
             }
             self.taken.give_back(packet);
         }
+        self.context.has_more = !self.taken.packets.is_empty();
         count > 0
     }
 

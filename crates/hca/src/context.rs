@@ -63,6 +63,8 @@ pub(crate) struct Context {
     pub heard: HandedAnswers,
     /// When the current work began.
     pub now: Duration,
+    /// Packets that were taken from the inbox are still to be handled.
+    pub has_more: bool,
     /// Buffer for the next packet.
     pub spare: Vec<u8>,
     next_handle: u32,
@@ -101,6 +103,7 @@ impl Context {
             answers: HandedAnswers::default(),
             heard: HandedAnswers::default(),
             now: Duration::ZERO,
+            has_more: false,
             spare: Vec::new(),
             next_handle: 0,
         }

@@ -21,6 +21,8 @@ use uverbs::{Corrupt, QpState, WorkRequest};
 
 /// How long after a queue pair entered the error state it checks again for receives that were posted before.
 const LATER: Duration = Duration::from_millis(1);
+/// How many times a queue pair sends more in its turn after it has heard answers to what it handed over.
+const ROUNDS: u32 = 2;
 /// Why a queue pair is in an error state that no peer caused.
 const OWN_REQUEST: &str = "a request of its own failed";
 
@@ -160,15 +162,17 @@ impl Qp {
             self.settle(context);
             budget -= 1;
         }
-        let more = budget == 0;
+        let mut more = budget == 0;
         let mut deadline = self.transmit(now, context);
-        for _ in 0..BUDGET {
-            if !self.hear_answers(now, context) {
+        let mut rounds = ROUNDS;
+        while self.hear_answers(now, context) {
+            if rounds == 0 {
+                more = true;
                 break;
             }
+            rounds -= 1;
             deadline = self.transmit(now, context);
         }
-        let more = more || !(context.answers.is_open() || context.answers.is_empty());
         if more { Some(now) } else { deadline }
     }
 

@@ -504,3 +504,27 @@ fn a_machine_that_makes_its_window_longer_finds_it_cut() {
         until(|| has() == before);
     }
 }
+
+/// Answers come in the order in which they were given, however long they are: otherwise it seems that some were lost.
+#[test]
+fn short_answers_do_not_overtake_long_ones() {
+    let host = Host::new();
+    let guests = [host.guest(1, None), host.guest(2, None)];
+    let [mut a, mut b] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
+    let (mut ca, mut cb) = (a.cq(256, None), b.cq(256, None));
+    let (mut qa, mut qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(2), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
+    let (ba, bb) = (a.buffer_of(&[8192], access::ALL), b.buffer_of(&[8192], access::ALL));
+    for round in 0..50 {
+        b.post_receive(&mut qb, round, &[bb.segment(0, 64)]);
+        // Of several packets, the last of which is short; then what is only acknowledged.
+        let read = WorkRequest { address: bb.address, rkey: bb.key, ..asked(opcode::RDMA_READ, 1) };
+        a.post_send(&mut qa, read, &[ba.segment(0, 1024 + 100)]);
+        a.post_send(&mut qa, asked(opcode::SEND, 2), &[ba.segment(4096, 64)]);
+        assert_eq!((next(&mut ca).status, next(&mut ca).status, next(&mut cb).status), (0, 0, 0));
+    }
+    let device = &guests[0].device;
+    let counters = device.counters(&device.describe());
+    assert!(counters.contains(&("implied_nak_seq_err", 0)), "{counters:?}");
+}

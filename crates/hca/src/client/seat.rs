@@ -28,6 +28,8 @@ const SPIN: Duration = Duration::from_micros(30);
 const ENOUGH_CPUS: usize = 4;
 /// With fewer, a thread that polls sees this often whether others want its CPU.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(250);
+/// Most queue pairs that a thread works for where it listens to doorbells.
+const FEW: usize = 8;
 /// For how long it does not poll if they do, or if another thread wants to listen to its application.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -289,7 +291,8 @@ impl Client {
             return false;
         }
         self.context.inbox.set_asleep(false);
-        if !self.work_for_sleeper_at(now) {
+        // Much work is for its own thread: the one that listens has an application of its own.
+        if self.ready.len() > FEW || !self.work_for_sleeper_at(now) {
             self.context.inbox.wake();
         }
         true
@@ -297,7 +300,8 @@ impl Client {
 
     /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must work.
     fn handle_now(&mut self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
-        if !self.sleeps || !self.taken.packets.is_empty() || self.context.inbox.has_any() {
+        let is_busy = !self.ready.is_empty() || !self.taken.packets.is_empty();
+        if !self.sleeps || is_busy || self.context.inbox.has_any() {
             return false;
         }
         let qpn = Qpn(handed.packet.bth.destination);
