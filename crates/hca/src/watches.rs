@@ -32,17 +32,18 @@ impl Watches {
         self.watched.push((id, own));
     }
 
-    /// Works for those whose doorbells were rung. Returns whether there were any.
+    /// Works for those whose doorbells were rung. Returns whether the thread's own application was one of them: others
+    /// do not keep it from sleep.
     pub fn listen(&mut self, now: Duration) -> bool {
         if now.saturating_sub(self.listened_at) > LONG_ROUND {
             self.watched.drain(1.min(self.watched.len())..).for_each(|(_, other)| other.end_watch());
             self.rests_until = now + REST;
         }
         self.listened_at = now;
-        let (mut any, mut stranger) = (false, None);
+        let (mut is_own, mut stranger) = (false, None);
         for (at, (_, substitute)) in self.watched.iter().enumerate() {
             let Some(to) = substitute.listen(now) else { continue };
-            any = true;
+            is_own |= at == 0;
             if to != 0 && self.watched.iter().all(|(id, _)| *id != to) {
                 stranger = Some(at);
             }
@@ -50,7 +51,7 @@ impl Watches {
         if let Some(at) = stranger {
             self.add(at, now);
         }
-        any
+        is_own
     }
 
     /// Listens to whom one of them spoke: it may answer.
@@ -164,6 +165,9 @@ mod tests {
         let listened = all[0].0.listened.load(Ordering::Relaxed);
         assert!(watches.listen(now));
         assert_eq!(all[0].0.listened.load(Ordering::Relaxed), listened + 1);
+        speak(&all[0], None);
+        speak(&all[2], Some(&all[0]));
+        assert!(!watches.listen(now), "others do not keep it from sleep");
         let mut another = begin(&all[6], now);
         speak(&all[6], Some(&all[0]));
         another.listen(now);
