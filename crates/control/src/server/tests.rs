@@ -131,13 +131,16 @@ async fn readers_see_and_change_nothing() {
             v1::Route { network: "blue".into(), prefix: "10.9.0.0/16".into(), ..v1::Route::default() };
         let object = v1::Object { object: Some(v1::object::Object::Route(route)) };
         let key = v1::Key { kind: Kind::Guest.into(), network: None, name: "vm1".into() };
+        let verbs = |table: RdmaTable| v1::RdmaRequest { table: table.into(), device: None };
         let refused = [
             client.apply(apply).await.unwrap_err(),
             client.add(v1::AddRequest { objects: vec![object] }).await.unwrap_err(),
             client.remove(v1::RemoveRequest { keys: vec![key] }).await.unwrap_err(),
             client.flush_flows(v1::FlushFlowsRequest::default()).await.unwrap_err(),
             client.capture(v1::CaptureRequest::default()).await.unwrap_err(),
+            client.rdma(verbs(RdmaTable::Mr)).await.unwrap_err(),
         ];
+        assert!(client.rdma(verbs(RdmaTable::Qp)).await.is_ok());
         assert!(refused.iter().all(|status| status.code() == tonic::Code::PermissionDenied), "{refused:?}");
         assert_eq!(client.objects(all).await.unwrap().into_inner().objects, before);
     })

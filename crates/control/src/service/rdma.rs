@@ -28,7 +28,9 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
     if let Some(name) = &request.device {
         configured.retain(|device| device.spec.name == *name);
         if configured.is_empty() {
-            return Err(super::missing(format!("there is no verbs device \"{name}\"")));
+            return Err(super::missing(format!(
+                "there is no verbs device \"{name}\"; `viaduct rdma` lists them"
+            )));
         }
     }
     let live = core.ports().rdma();

@@ -5,7 +5,7 @@ use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use tonic::{Request, Status, Streaming};
 
-/// A [`Service`] that refuses what changes the host, and what shows all of tenants' packets.
+/// A [`Service`] that refuses what changes the host, and what shows all of tenants' packets or keys of their memory.
 pub(crate) struct ReadOnly(pub(crate) Service);
 
 fn refused<T>(what: &str) -> Result<T, Status> {
@@ -53,6 +53,10 @@ impl Viaduct for ReadOnly {
     }
 
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
+        // By the key of a memory region, a peer reads and writes it.
+        if request.get_ref().table() == v1::RdmaTable::Mr {
+            return refused("rdma mr");
+        }
         self.0.rdma(request).await
     }
 
