@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Sockets that were closed, and until when they stay at most.
 static ENDING: Mutex<Vec<(Arc<Socket>, Instant)>> = Mutex::new(Vec::new());
-/// How long a closed socket stays for a slow peer.
+/// How long a closed socket stays for a slow peer, and a program that ends waits for it.
 const LINGERING: Duration = Duration::from_secs(10);
 
 static SOCKETS: RwLock<BTreeMap<RawFd, Arc<Socket>>> = RwLock::new(BTreeMap::new());
@@ -43,13 +43,13 @@ pub fn close(number: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The program ends: peers are told, as when it closes its sockets, and get a second to take what was sent.
+/// The program ends: peers are told, as when it closes its sockets, and get time to take what was sent.
 pub fn end_all() {
     let mut sockets: Vec<_> =
         SOCKETS.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
     sockets.extend(lock(&ENDING).iter().map(|(socket, _)| socket.clone()));
     let told = Instant::now();
-    for until in [told, told + Duration::from_secs(1)] {
+    for until in [told, told + LINGERING] {
         let left = || until.saturating_duration_since(Instant::now());
         sockets.iter().for_each(|socket| _ = socket.has_ended(left()));
     }
