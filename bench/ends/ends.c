@@ -5,7 +5,7 @@
  *
  * The devices are the first two of VIADUCT_RDMA. Times are medians of batches.
  */
-#include <errno.h>
+#include <err.h>
 #include <infiniband/verbs.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -41,30 +41,24 @@ struct end {
 	uint64_t posted;
 };
 
-static void fail(const char *what)
-{
-	fprintf(stderr, "ends: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
 static void pin(int cpu)
 {
 	cpu_set_t set;
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof set, &set))
-		fail("sched_setaffinity");
+		err(1, "sched_setaffinity");
 }
 
 static void open_end(struct end *end, struct ibv_device *device)
 {
 	end->context = ibv_open_device(device);
 	if (!end->context || !(end->pd = ibv_alloc_pd(end->context)))
-		fail("ibv_open_device");
+		err(1, "ibv_open_device");
 	end->sends = ibv_create_cq(end->context, SENDS, NULL, NULL, 0);
 	end->receives = ibv_create_cq(end->context, RECEIVES, NULL, NULL, 0);
 	if (!end->sends || !end->receives)
-		fail("ibv_create_cq");
+		err(1, "ibv_create_cq");
 	struct ibv_qp_init_attr wanted = {
 		.send_cq = end->sends,
 		.recv_cq = end->receives,
@@ -72,23 +66,23 @@ static void open_end(struct end *end, struct ibv_device *device)
 		.qp_type = IBV_QPT_RC,
 	};
 	if (!(end->qp = ibv_create_qp(end->pd, &wanted)))
-		fail("ibv_create_qp");
+		err(1, "ibv_create_qp");
 	void *page;
 	if (posix_memalign(&page, PAGE, PAGE))
-		fail("posix_memalign");
+		err(1, "posix_memalign");
 	memset(page, 0, PAGE);
 	end->words = page;
 	if (!(end->region = ibv_reg_mr(end->pd, page, PAGE, ACCESS)))
-		fail("ibv_reg_mr");
+		err(1, "ibv_reg_mr");
 	if (ibv_query_gid(end->context, 1, 1, &end->gid))
-		fail("ibv_query_gid");
+		err(1, "ibv_query_gid");
 }
 
 static void connect_end(struct end *end, const struct end *peer)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS};
 	if (ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-		fail("INIT");
+		err(1, "INIT");
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
@@ -100,13 +94,13 @@ static void connect_end(struct end *end, const struct end *peer)
 	if (ibv_modify_qp(end->qp, &attr,
 			  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-		fail("RTR");
+		err(1, "RTR");
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
 	if (ibv_modify_qp(end->qp, &attr,
 			  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				  IBV_QP_MAX_QP_RD_ATOMIC))
-		fail("RTS");
+		err(1, "RTS");
 }
 
 /* The next completion. */
@@ -127,7 +121,7 @@ static void post_receive(struct end *end)
 	struct ibv_sge list = {(uintptr_t)&end->words[0], BYTES, end->region->lkey};
 	struct ibv_recv_wr wanted = {.sg_list = &list, .num_sge = 1}, *bad;
 	if (ibv_post_recv(end->qp, &wanted, &bad))
-		fail("ibv_post_recv");
+		err(1, "ibv_post_recv");
 }
 
 static void post(struct end *end, const struct end *peer, enum ibv_wr_opcode opcode)
@@ -142,7 +136,7 @@ static void post(struct end *end, const struct end *peer, enum ibv_wr_opcode opc
 		.wr.rdma = {(uintptr_t)&peer->words[is_read ? 64 : 0], peer->region->rkey},
 	}, *bad;
 	if (ibv_post_send(end->qp, &wanted, &bad))
-		fail("ibv_post_send");
+		err(1, "ibv_post_send");
 	if (is_read || is_last)
 		await(end->sends);
 }
@@ -180,7 +174,7 @@ int main(int argc, char **argv)
 	int count;
 	struct ibv_device **devices = ibv_get_device_list(&count);
 	if (!devices || count < 2)
-		fail("two devices in VIADUCT_RDMA");
+		errx(1, "VIADUCT_RDMA does not name two devices");
 	static struct end ends[2];
 	for (int each = 0; each < 2; each++)
 		open_end(&ends[each], devices[each]);
@@ -205,7 +199,7 @@ int main(int argc, char **argv)
 		then = now;
 	}
 	if (!rounds)
-		fail("time for a batch");
+		errx(1, "there is no time for a batch");
 	printf("{\"latency\": %.4f}\n", median(batches, rounds));
 	/* The devices end with the program. */
 	return 0;

@@ -7,6 +7,7 @@
  * The memory is on the heap, and the same two buffers are used again and again. Times are medians of batches.
  */
 #define _GNU_SOURCE
+#include <err.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -29,19 +30,13 @@
 
 static double batches[MOST_BATCHES];
 
-static void fail(const char *what)
-{
-	fprintf(stderr, "memory: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
 static void pin(int cpu)
 {
 	cpu_set_t set;
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof set, &set))
-		fail("sched_setaffinity");
+		err(1, "sched_setaffinity");
 }
 
 /* A process that exists, and ends with this one. */
@@ -49,7 +44,7 @@ static pid_t other(void)
 {
 	pid_t parent = getpid(), pid = fork();
 	if (pid < 0)
-		fail("fork");
+		err(1, "fork");
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
@@ -63,7 +58,7 @@ static void ping_pong(double milliseconds, int cpu, int other_cpu)
 	enum { BATCH = 64 };
 	_Atomic uint64_t *line = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (line == MAP_FAILED)
-		fail("mmap");
+		err(1, "mmap");
 	pid_t pid = other();
 	if (pid == 0) {
 		pin(other_cpu);
@@ -97,7 +92,7 @@ static void copies(const char *how, double milliseconds, int cpu, size_t bytes)
 {
 	char *here, *there;
 	if (posix_memalign((void **)&here, PAGE, bytes) || posix_memalign((void **)&there, PAGE, bytes))
-		fail("posix_memalign");
+		err(1, "posix_memalign");
 	memset(here, 1, bytes);
 	memset(there, 2, bytes);
 	pid_t pid = other();
@@ -111,14 +106,14 @@ static void copies(const char *how, double milliseconds, int cpu, size_t bytes)
 	}
 	int status;
 	if (waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status))
-		fail("the other process");
+		err(1, "the other process");
 	kill(pid, SIGCONT);
 	pin(cpu);
 	char path[64];
 	snprintf(path, sizeof path, "/proc/%d/mem", pid);
 	int memory = open(path, O_RDWR);
 	if (memory < 0)
-		fail(path);
+		err(1, "%s", path);
 	int batch = bytes >= 65536 ? 1 : 16;
 	size_t count = 0;
 	double start = now_us(), then = start, end = start + milliseconds * 1e3;
@@ -139,10 +134,10 @@ static void copies(const char *how, double milliseconds, int cpu, size_t bytes)
 				done = process_vm_readv(pid, &local, 1, &remote, 1, 0);
 			} else {
 				errno = EINVAL;
-				fail(how);
+				err(1, "%s", how);
 			}
 			if (done != (ssize_t)bytes)
-				fail(how);
+				err(1, "%s", how);
 		}
 		double now = now_us();
 		batches[count++] = (now - then) / batch;

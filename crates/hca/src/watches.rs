@@ -1,6 +1,6 @@
-//! Applications to whose doorbells a thread listens while it polls: its own, and those that may answer that one, so that
-//! their threads need not be woken. Messages back and forth take one thread, and what they need stays in the cache of
-//! one CPU. A thread with much work leaves the others to their own threads.
+//! The applications whose doorbells a polling thread listens to: its own, and those that its own one sends to, because
+//! they may answer. Their threads need not be woken then: one thread carries messages in both directions, and their
+//! data stays in the cache of one CPU. A thread with much work leaves the others to their own threads.
 
 use crate::inbox::Substitute;
 use std::sync::Arc;

@@ -252,8 +252,8 @@ pub struct Crossings {
 }
 
 impl Crossings {
-    /// By how many bytes a packet with these is longer than the frame that came in, where flows see it: it may have come
-    /// out of a tunnel.
+    /// By how many bytes the packet that flows see is longer than the frame that came in. It is negative if the packet
+    /// came out of a tunnel.
     #[must_use]
     pub fn grown(all: Option<&Self>) -> i16 {
         all.and_then(|all| all.came).map_or(0, |crossing| crossing.grown)
@@ -287,7 +287,7 @@ pub struct Effects {
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
-    /// Ports of tunnels that the packet passes, for their counters. Few packets pass any: elsewhere it takes little room.
+    /// Ports of tunnels that the packet passes, for their counters. In a box, because few packets pass one.
     pub crossings: Option<Box<Crossings>>,
     /// A neighbour to solicit although the packet does not wait for it: the next hop of one of a flood's tunnels, or
     /// of a mirror on another host.

@@ -75,8 +75,8 @@ pub struct Tunnel {
 /// payload, so the whole packet must be at hand if there is one.
 ///
 /// # Errors
-/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if `bytes` holds too
-/// little.
+/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if `bytes` holds
+/// too little.
 pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel>, ParseError> {
     let Some(ip) = outer.ip().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
     let at = usize::from(outer.l4_at);

@@ -71,8 +71,8 @@ impl Ovs {
         self.ports.get(&port).map_or_else(Key::default, |port| port.mask)
     }
 
-    /// Whether what becomes of packets of a port does not depend on their addresses and ports: no flow looks at them, no
-    /// rules see them, and no tunnel takes its source port from them. `vif` finds interfaces.
+    /// Whether nothing that is done with packets of a port depends on their addresses and ports: no flow looks at them,
+    /// no rules see them, and no tunnel takes its source port from them. `vif` finds interfaces.
     pub fn is_coarse<'a>(&self, port: &Vif, vif: impl Fn(VifId) -> Option<&'a Vif>) -> bool {
         let reads = |vif: &Vif| vif.rules.is_some() || vif.tunnel().is_some();
         let flows = |flows: &Arc<Port>| {

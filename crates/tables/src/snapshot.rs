@@ -114,7 +114,7 @@ impl Snapshot {
         ports.reduce(|all, mask| all.united(&mask))
     }
 
-    /// Whether what becomes of packets of a port that an Open vSwitch programs does not depend on their addresses and
+    /// Whether nothing that is done with packets of a port that an Open vSwitch programs depends on their addresses and
     /// ports.
     #[must_use]
     pub fn ovs_is_coarse(&self, port: &Vif) -> bool {

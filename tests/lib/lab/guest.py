@@ -13,9 +13,9 @@ class Guest:
     def ping(self, address, count=3, *, size=56, options=(), timeout=2, interval=0.1):
         """Sends echo requests; returns (received, output).
 
-        Whatever `-W` says, ping waits for the last echoes no longer than an interval, or twice the longest round trip. If
-        the interval is short, that is too short for a busy machine. With a deadline ping waits for them, and sends more
-        meanwhile, which do not count.
+        Once an echo has come, ping ignores `-W`: it waits for the last ones only an interval, or twice the longest
+        round trip. On a busy machine that is too short if the interval is short. With a deadline, ping waits for all of them,
+        and sends more meanwhile, which are not counted here.
         """
         waiting = ["-w", 10 + math.ceil(20 * count * interval)] if interval < 0.1 else ["-W", timeout]
         done = self.run(

@@ -85,7 +85,7 @@ impl Memory {
                 ..Finding::warning(
                     CHECK,
                     format!(
-                        "{at} has room for {} MB, and windows have {all_mb} MB, the largest {} MB: a VM that uses memory \
+                        "{at} has room for {} MB, windows have {all_mb} MB, the largest {} MB: a VM that uses memory \
                          which is not there ends",
                         room >> 20,
                         largest >> 20
