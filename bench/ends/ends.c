@@ -7,7 +7,6 @@
  */
 #include <err.h>
 #include <infiniband/verbs.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -40,15 +39,6 @@ struct end {
 	_Atomic uint64_t *words;
 	uint64_t posted;
 };
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof set, &set))
-		err(1, "sched_setaffinity");
-}
 
 static void open_end(struct end *end, struct ibv_device *device)
 {

@@ -10,7 +10,6 @@
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -29,15 +28,6 @@
 #define PAGE 4096
 
 static double batches[MOST_BATCHES];
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof set, &set))
-		err(1, "sched_setaffinity");
-}
 
 /* A process that exists, and ends with this one. */
 static pid_t other(void)
