@@ -168,6 +168,7 @@ impl Accepted {
             TunnelKind::MplsUdp => Encapsulation::MplsUdp,
             TunnelKind::MplsGre => Encapsulation::MplsGre,
             TunnelKind::Vxlan => Encapsulation::Vxlan,
+            TunnelKind::Geneve => unreachable!("the card leaves it to the host"),
         };
         self.fields.extend([
             ("outer_mac", mac(eth.dst)),
