@@ -1,7 +1,9 @@
 //! Hostile guests and VMMs: what it costs them, and that it costs nobody else.
 
+use super::requests::{asking, message};
 use super::*;
 use rustix::fs::{OFlags, fcntl_setfl};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};

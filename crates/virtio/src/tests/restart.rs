@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Journals, open_by};
+use std::io::Read;
 use std::sync::Arc;
 
 pub(super) const RINGS: [usize; 2] = [TO_GUEST, FROM_GUEST];

@@ -1,0 +1,58 @@
+//! Memory of the guest that comes and goes.
+
+use super::*;
+
+#[test]
+fn memory_comes_and_goes() {
+    let (_dir, mut port, mut vmm) = connected("hotplug", BASE, 1);
+    assert_eq!(vmm.frontend.get_max_mem_slots().unwrap(), 509);
+    let more = Memory::new(0x1_0000);
+    // The region begins where the guest's memory ends, so that a buffer can span both.
+    let end = GPA + vmm.memory.len as u64;
+    let region = more.region(end, USER + 0x100_0000);
+    let across = |vmm: &mut Vmm| {
+        vmm.memory.ram.write(vmm.memory.len as u64 - 12, &[0; 12]);
+        more.ram.write(0, &frame(100, 7));
+        vmm.drivers[FROM_GUEST].offer(&[(end - 12, 112, false)], false).unwrap();
+    };
+    across(&mut vmm);
+    assert_eq!(receive(&mut port, 0), []);
+    assert_eq!(port.port.status().malformed, 1);
+    vmm.frontend.add_mem_region(&region).unwrap();
+    across(&mut vmm);
+    assert_eq!(receive(&mut port, 0), [(frame(100, 7), Offload::default())]);
+    works_after(&mut port, &mut vmm, 2);
+    vmm.frontend.add_mem_region(&region).expect("the same again, for the next queue pair");
+    vmm.frontend.remove_mem_region(&region).unwrap();
+    across(&mut vmm);
+    assert_eq!(receive(&mut port, 0), []);
+    assert_eq!(port.port.status().malformed, 2);
+    works_after(&mut port, &mut vmm, 1);
+}
+
+#[test]
+fn memory_that_is_truncated_disables_its_guest_alone() {
+    let (dir, mut port, mut vmm) = connected("truncated", BASE, 1);
+    let (_other_dir, mut other, mut other_vmm) = connected("bystander", BASE, 1);
+    vmm.send(0, &frame(200, 1));
+    let mut burst = Burst::new();
+    assert_eq!(port.rx[0].poll(&mut burst, usize::MAX), 1);
+    // All memory disappears: the polled packet, and the rings.
+    vmm.memory.file.set_len(0).unwrap();
+    let mut bytes = [1; 200];
+    gather(burst.segments(&burst.packets()[0]), 0, &mut bytes);
+    assert_eq!(bytes, [0; 200]);
+    port.rx[0].release(&mut burst);
+    let status = port.port.status();
+    assert!(!status.up && status.fault.unwrap().contains("memory went away"));
+    assert_eq!(receive(&mut port, 0), []);
+    assert_eq!(deliver(&port, 0, &frame(60, 0), &Offload::default()), Err(NoRoom::Down));
+    assert!(!port.rx[0].arm());
+    works(&mut other, &mut other_vmm);
+    assert_eq!(other.port.status().fault, None);
+    // A new VMM, whose memory stays, is served.
+    drop(vmm.frontend);
+    until(|| port.port.status().features.is_empty());
+    let mut vmm = Vmm::new(UnixStream::connect(dir.0.join("vm.sock")).unwrap(), BASE, 1);
+    works(&mut port, &mut vmm);
+}

@@ -1,0 +1,160 @@
+//! What a VMM asks for, and what is refused to it.
+
+use super::*;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, IntoRawFd};
+
+/// A message with a 64-bit value.
+pub(super) fn message(code: u32, flags: u32, value: u64) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..12].copy_from_slice([code, flags, 8].map(u32::to_le_bytes).as_flattened());
+    bytes[12..].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+/// Connects and acknowledges REPLY_ACK. The returned function sends messages and returns the status of each answer.
+pub(super) fn asking(config: &GuestPort) -> impl FnMut(u32, u64) -> u8 + use<> {
+    let mut stream = UnixStream::connect(&config.socket).unwrap();
+    let protocol = VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::MTU;
+    stream.write_all(&message(16, 1, protocol.bits())).unwrap();
+    move |code, value| {
+        stream.write_all(&message(code, 1 | 8, value)).unwrap();
+        let mut reply = [0; 20];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..12], message(code, 1 | 4, 0)[..12]);
+        reply[12]
+    }
+}
+
+#[test]
+fn the_mtu_of_the_vmm_is_shown() {
+    let dir = Dir::new("mtu");
+    let config = dir.port(Role::Server, 1);
+    let port = open(&config).unwrap();
+    let mut ask = asking(&config);
+    let mut set_mtu = |mtu| ask(20, mtu);
+    assert_eq!(set_mtu(1400), 0);
+    assert_eq!(port.port.status().mtu, Some(1400));
+    assert_eq!(set_mtu(9000), 0, "more than the network has is only warned of");
+    assert_eq!(port.port.status().mtu, Some(9000));
+    assert_eq!(set_mtu(67), 1);
+    assert_eq!(set_mtu(65536), 1);
+    assert_eq!(port.port.status().mtu, Some(9000));
+}
+
+#[test]
+fn the_device_status_is_kept_and_zero_stops_all_rings_where_they_are() {
+    let dir = Dir::new("status");
+    let config = dir.port(Role::Server, 1);
+    let mut port = open(&config).unwrap();
+    let stream = UnixStream::connect(&config.socket).unwrap();
+    let mut vmm = Vmm::new(stream.try_clone().unwrap(), BASE, 1);
+    works(&mut port, &mut vmm);
+    let set = |status| (&stream).write_all(&message(39, 1, status)).unwrap();
+    set(15);
+    (&stream).write_all([40, 1, 0].map(u32::to_le_bytes).as_flattened()).unwrap();
+    let mut reply = [0; 20];
+    (&stream).read_exact(&mut reply).unwrap();
+    assert_eq!(reply, message(40, 1 | 4, 15));
+    assert!(port.port.is_up());
+    set(0);
+    until(|| !port.port.is_up());
+    for ring in [TO_GUEST, FROM_GUEST] {
+        let base = vmm.frontend.get_vring_base(ring).unwrap();
+        assert!(base > 0);
+        vmm.start_ring(ring, base).unwrap();
+    }
+    works(&mut port, &mut vmm);
+}
+
+#[test]
+fn rings_may_be_enabled_before_anything_is_known_of_them() {
+    let dir = Dir::new("enable");
+    let config = dir.port(Role::Server, 1);
+    let _port = open(&config).unwrap();
+    let mut ask = asking(&config);
+    assert_eq!(ask(18, 1 << 32), 0);
+    assert_eq!(ask(18, 1 << 32 | 1), 0);
+    assert_eq!(ask(18, 1 << 32 | 2), 1, "no such ring");
+    assert_eq!(ask(18, 0), 0);
+}
+
+#[test]
+fn what_can_not_be_used_is_refused() {
+    let dir = Dir::new("refused");
+    let config = dir.port(Role::Server, 1);
+    let port = open(&config).unwrap();
+    let mut vmm = Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 1);
+    // When the VMM receives the refusal, it may not be in the status yet.
+    let refused = |why: &str| port.port.status().fault.is_some_and(|f| f.contains(why));
+    assert!(vmm.frontend.set_features(1 << 14).is_err(), "UFO was not offered");
+    until(|| refused("0x4000"));
+    // Not memory: a file on a disk is not available everywhere, a pipe is.
+    let (read, _write) = std::io::pipe().unwrap();
+    let mut region = vmm.memory.region(GPA + 0x1_0000_0000, USER + 0x1_0000_0000);
+    region.mmap_handle = read.as_raw_fd();
+    assert!(vmm.frontend.add_mem_region(&region).is_err());
+    until(|| refused("neither a memfd"));
+    region.mmap_handle = vmm.memory.file.as_raw_fd();
+    region.memory_size += 1;
+    assert!(vmm.frontend.add_mem_region(&region).is_err());
+    until(|| refused("shorter"));
+    // Nor a descriptor on which a worker could hang. SAFETY: a duplicate of its own.
+    let pipe = unsafe { EventFd::from_raw_fd(rustix::io::dup(&read).unwrap().into_raw_fd()) };
+    assert!(vmm.frontend.set_vring_call(0, &pipe).is_err());
+    until(|| refused("eventfd"));
+}
+
+#[test]
+fn any_vhost_user_messages_are_survived() {
+    #[derive(Debug, bolero::TypeGenerator)]
+    struct Message {
+        code: u8,
+        need_reply: bool,
+        value: u64,
+        small: [u8; 8],
+        more: Option<[u64; 5]>,
+        descriptor: u8,
+    }
+    let dir = Dir::new("messages");
+    let config = dir.port(Role::Server, 2);
+    let port = open(&config).unwrap();
+    let memory = Memory::new(0x10_0000);
+    let eventfd = EventFd::new(EFD_NONBLOCK).unwrap();
+    let up = std::panic::AssertUnwindSafe(|| port.port.status().up);
+    let handshake = [(15, 0), (16, 0xa019), (1, 0), (2, BASE.0 | Features::PROTOCOL_FEATURES.0)];
+    bolero::check!().with_type::<(bool, Vec<Message>)>().for_each(|(polite, messages)| {
+        use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+        let stream = UnixStream::connect(&config.socket).unwrap();
+        let send = |code: u32, flags: u32, body: &[u8], fd: Option<i32>| {
+            let header = [code, flags, body.len() as u32].map(u32::to_le_bytes).concat();
+            let fds: Vec<i32> = fd.into_iter().collect();
+            // The other side may have hung up already.
+            let _ = stream.send_with_fds(&[&header, body], &fds);
+        };
+        if *polite {
+            for (code, value) in handshake {
+                let body = u64::to_le_bytes(value);
+                send(code, 1, if code % 2 == 1 { &[] } else { &body }, None);
+            }
+        }
+        for m in messages.iter().take(32) {
+            let mut body = match m.code % 3 {
+                0 => vec![],
+                1 => m.value.to_le_bytes().to_vec(),
+                _ => m.small.iter().map(|b| b % 4).collect(),
+            };
+            body.extend(m.more.iter().flatten().flat_map(|w| (w % 0x10_0000).to_le_bytes()));
+            let fd = match m.descriptor % 4 {
+                0 => Some(memory.file.as_raw_fd()),
+                1 => Some(eventfd.as_raw_fd()),
+                _ => None,
+            };
+            send(u32::from(m.code % 46), if m.need_reply { 9 } else { 1 }, &body, fd);
+        }
+        drop(stream);
+        // It is still there for the next one, and finally for a well-behaved VMM.
+        until(|| !(*up)());
+    });
+    drop(Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 2));
+}
