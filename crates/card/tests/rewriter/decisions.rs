@@ -90,6 +90,7 @@ fn tunnel(forward: &Forward) -> Option<&'static str> {
         (TunnelKind::Vxlan, false) => "bridged into VXLAN over IPv6",
         (TunnelKind::Vxlan, true) if forward.ethernet.is_some() => "routed into VXLAN",
         (TunnelKind::Vxlan, true) => "bridged into VXLAN",
+        (TunnelKind::Geneve, _) => return None,
     })
 }
 

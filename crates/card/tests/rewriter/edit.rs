@@ -46,7 +46,8 @@ impl Edit {
         let headers = parse(body, 0, body.len()).ok()?;
         let tags = forward.push_vlan.is_some() || forward.pop_tags > 0;
         let gateways = forward.ethernet.is_none_or(|ethernet| ethernet.src == GATEWAY_MAC);
-        let simple = !tags && gateways && forward.strip < 256 && forward.ttl_decrement < 2;
+        let known = forward.encap.is_none_or(|encap| number_of(encap.kind).is_some());
+        let simple = !tags && gateways && known && forward.strip < 256 && forward.ttl_decrement < 2;
         let kept = u16::try_from(range.len()).ok()?;
         (simple && translates(&forward.nat, &headers, body)).then(|| {
             Self::Forward(Box::new(Forwarded {
@@ -70,6 +71,16 @@ impl Edit {
             }
             Self::Forward(forwarded) => forwarded.set(sim),
         }
+    }
+}
+
+/// The card's number of an encapsulation, if it knows it.
+const fn number_of(kind: TunnelKind) -> Option<u8> {
+    match kind {
+        TunnelKind::MplsUdp => Some(0),
+        TunnelKind::MplsGre => Some(1),
+        TunnelKind::Vxlan => Some(2),
+        TunnelKind::Geneve => None,
     }
 }
 
@@ -118,11 +129,7 @@ impl Forwarded {
     fn set_encap(&self, sim: &mut RewriterSim) {
         sim.set_encap(self.forward.encap.is_some());
         let Some(encap) = &self.forward.encap else { return };
-        sim.set_tunnel(match encap.kind {
-            TunnelKind::MplsUdp => 0,
-            TunnelKind::MplsGre => 1,
-            TunnelKind::Vxlan => 2,
-        });
+        sim.set_tunnel(number_of(encap.kind).unwrap_or_default());
         sim.set_outer_v6(encap.dst.is_ipv6());
         sim.set_id(encap.id);
         sim.outer_src_mut().set(0, 128, number(encap.src));
