@@ -10,6 +10,8 @@ use tables::Snapshot;
 
 /// Contexts known at once.
 const MOST: usize = 1 << 16;
+/// How many are forgotten at once where there would be more: so many new ones pay for a look at all.
+const SHED: usize = MOST / 8;
 /// Numbers given away after which they begin anew, before the next burst: packets of a burst may have earlier ones.
 const ENOUGH: u32 = 1 << 31;
 /// Contexts that are found without the map: those of the most recent bursts.
@@ -97,6 +99,11 @@ impl Context {
     #[inline(always)]
     pub const fn of(ingress: VifId) -> Self {
         Self { origin: ingress.0 as u64, macs: [0; 2], outer: [0; 6] }
+    }
+
+    /// The interface that its packets come from.
+    const fn ingress(&self) -> VifId {
+        VifId(self.origin as u16)
     }
 
     /// Sets the addresses of the Ethernet header.
@@ -195,6 +202,8 @@ impl std::hash::Hash for Context {
 pub(crate) struct Contexts {
     recent: Box<[(Context, u32); RECENT]>,
     numbers: HashMap<Context, u32, Keyed>,
+    /// How many of them each interface has.
+    held: HashMap<VifId, usize, Keyed>,
     next: u32,
 }
 
@@ -204,6 +213,7 @@ impl Contexts {
         Self {
             recent: Box::new([(NOBODY, UNKNOWN); RECENT]),
             numbers: HashMap::with_hasher(Keyed(secrets)),
+            held: HashMap::with_hasher(Keyed(secrets)),
             next: 0,
         }
     }
@@ -225,24 +235,44 @@ impl Contexts {
         number
     }
 
-    /// The number of a context, which is assigned if it has none. `None` if there are too many: then empty the cache.
-    pub fn intern(&mut self, context: &Context) -> Option<u32> {
+    /// The number of a context, which is assigned if it has none. Where there are too many, others are forgotten.
+    pub fn intern(&mut self, context: &Context) -> u32 {
         match self.number::<true>(context) {
-            UNKNOWN if self.numbers.len() >= MOST => None,
             UNKNOWN => {
+                if self.numbers.len() >= MOST {
+                    self.shed();
+                }
                 // No burst has so many that this one is `UNKNOWN`.
                 self.next += 1;
                 self.numbers.insert(*context, self.next);
-                Some(self.next)
+                *self.held.entry(context.ingress()).or_default() += 1;
+                self.next
             }
-            number => Some(number),
+            number => number,
         }
+    }
+
+    /// Forgets those of the interfaces that have the most, at least [`SHED`]. Nobody finds their entries any more, whose
+    /// numbers are not given away again: they are removed when they are old.
+    fn shed(&mut self) {
+        // By the power of two below how many an interface has.
+        let mut by_size = [0; usize::BITS as usize];
+        self.held.values().for_each(|count| by_size[count.ilog2() as usize] += count);
+        let (mut gone, mut from) = (0, by_size.len());
+        while gone < SHED && from > 0 {
+            from -= 1;
+            gone += by_size[from];
+        }
+        self.held.retain(|_, count| (count.ilog2() as usize) < from);
+        self.numbers.retain(|context, _| self.held.contains_key(&context.ingress()));
+        self.recent.fill((NOBODY, UNKNOWN));
     }
 
     /// Forgets all contexts. The cache must be empty.
     pub fn clear(&mut self) {
         self.recent.fill((NOBODY, UNKNOWN));
         self.numbers.clear();
+        self.held.clear();
     }
 
     /// Whether so many numbers were given away that they must begin anew.
@@ -293,5 +323,44 @@ impl Hasher for KeyedHasher {
 
     fn finish(&self) -> u64 {
         fold(self.state, self.secret)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The context number `i` of an interface.
+    fn context(vif: u16, i: usize) -> Context {
+        let mut context = Context::of(VifId(vif));
+        context.set_macs([i as u64, 0]);
+        context
+    }
+
+    #[test]
+    fn who_has_most_contexts_makes_room() {
+        let mut contexts = Contexts::new([1, 2]);
+        let few: Vec<_> = (0..100).map(|i| context(2, i)).chain((0..SHED).map(|i| context(3, i))).collect();
+        let numbers: Vec<_> = few.iter().map(|context| contexts.intern(context)).collect();
+        for i in 0..2 * MOST {
+            let number = contexts.intern(&context(1, i));
+            assert_eq!(contexts.number::<false>(&context(1, i)), number);
+            assert!(contexts.numbers.len() <= MOST && number as usize == few.len() + i + 1, "{number}");
+        }
+        let again: Vec<_> = few.iter().map(|context| contexts.number::<false>(context)).collect();
+        assert_eq!(again, numbers);
+        assert_eq!(contexts.number::<false>(&context(1, 0)), UNKNOWN);
+        let held: usize = contexts.held.values().sum();
+        assert_eq!(held, contexts.numbers.len());
+    }
+
+    /// However few each interface has, a look at all contexts makes room for many.
+    #[test]
+    fn interfaces_that_have_as_many_make_room_together() {
+        let mut contexts = Contexts::new([1, 2]);
+        for i in 0..=MOST {
+            contexts.intern(&context((i % 1000) as u16, i));
+        }
+        assert!(contexts.numbers.len() <= MOST - SHED, "{}", contexts.numbers.len());
     }
 }

@@ -546,24 +546,11 @@ impl Core {
     }
 
     /// The key of a packet that the fast parse accepted. Assigns a number to its context if necessary.
-    pub fn key_of(
-        &mut self,
-        lane: usize,
-        packet: &RxPacket,
-        from: Ingress,
-        tables: Tables<'_>,
-    ) -> Option<Key> {
+    pub fn key_of(&mut self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Key> {
         let mut key = self.lanes.fast.get(lane)?.key;
         if key.context() == contexts::UNKNOWN {
             let context = self.context(lane, packet, from)?;
-            let number = match self.cache.contexts.intern(&context) {
-                Some(number) => number,
-                None => {
-                    self.clear(tables);
-                    self.cache.contexts.intern(&context)?
-                }
-            };
-            key.set_context(number);
+            key.set_context(self.cache.contexts.intern(&context));
         }
         Some(key)
     }

@@ -288,7 +288,7 @@ impl Core {
         if !lasting || tunnelled != fast.at.tunnelled {
             return;
         }
-        let Some(key) = self.key_of(lane, packet, from, tables) else { return };
+        let Some(key) = self.key_of(lane, packet, from) else { return };
         let (owner, deps, ovs_counter) = owner(case, flow, self.epoch);
         let policy = Policy {
             template: rewrite.template.clone(),

@@ -3,6 +3,7 @@
 use super::harness::{Host, only};
 use super::world::{MIRROR, WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
+use crate::contexts::Context;
 use executor::CaptureFilter;
 use mem::{Accepts, Csum, Offload};
 use model::{
@@ -347,4 +348,18 @@ fn flows_are_cached_when_all_numbers_of_contexts_were_used() {
     // With the number that the first ones had.
     host.run(VifId(1), [to("10.1.1.2", 1), new]);
     assert_eq!(host.hits(), 3);
+}
+
+#[test]
+fn a_guest_of_ever_new_addresses_leaves_others_their_entries() {
+    let mut host = host();
+    host.run(VifId(1), [to("10.1.1.2", 1), to("10.1.1.2", 1)]);
+    assert_eq!(host.hits(), 1);
+    for address in 0..200_000 {
+        let mut context = Context::of(VifId(2));
+        context.set_macs([address, 0]);
+        host.core.cache.contexts.intern(&context);
+    }
+    host.run(VifId(1), [to("10.1.1.2", 1)]);
+    assert_eq!(host.hits(), 2);
 }
