@@ -41,8 +41,6 @@ pub(crate) struct Policy {
     pub nexthop: Option<NexthopId>,
     /// Ports of tunnels that packets pass.
     pub crossings: Option<Box<Crossings>>,
-    /// Whether each entry belongs to a flow of Open vSwitch, on which the decision depended, too.
-    pub of_flows: bool,
     /// The counter of the flow of Open vSwitch, if entries belong to connections instead.
     pub ovs_counter: Option<u32>,
     /// The fields that it sets.
@@ -83,10 +81,8 @@ pub(crate) struct Action {
     stamp: u64,
     /// How packets are rewritten. It comes first because every packet needs it.
     pub template: Template,
-    /// Whether packets belong to flows of Open vSwitch or to a tracked TCP connection, are policed, copied or dropped.
+    /// Whether packets belong to a tracked TCP connection, are policed, copied or dropped.
     pub looks: bool,
-    /// Whether they belong to flows of Open vSwitch.
-    pub of_flows: bool,
     /// Whether they are policed.
     pub metered: bool,
     /// Whether they belong to such a connection.
@@ -169,16 +165,15 @@ impl Actions {
             self.all[number as usize].users += 1;
             return Some(number);
         }
-        let Policy { of_flows, follows, drops, .. } = policy;
+        let Policy { follows, drops, .. } = policy;
         let metered = !policy.meters.is_empty();
         let copied = !policy.copies.is_empty();
-        let looks = of_flows || follows || metered || copied || drops.is_some();
+        let looks = follows || metered || copied || drops.is_some();
         let policy = Arc::new(policy);
         let action = Action {
             stamp: epoch,
             template: policy.template.clone(),
             looks,
-            of_flows,
             metered,
             follows,
             drops,

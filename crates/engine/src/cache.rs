@@ -200,10 +200,10 @@ impl Found<'_> {
         (self.0[6] >> ENTROPY_AT) as u32
     }
 
-    /// Whether the flow of Open vSwitch to which it belongs was there at this epoch.
+    /// Whether the flow of Open vSwitch to which it belongs was there at this epoch, if it belongs to one.
     #[inline(always)]
-    pub const fn is_of_flow_at(&self, epoch: u64) -> bool {
-        self.0[7] >> STAMP_AT == epoch & STAMP as u64
+    pub const fn holds_at(&self, epoch: u64) -> bool {
+        (self.0[5] >> OVS_AT & 1 == 0) | (self.0[7] >> STAMP_AT == epoch & STAMP as u64)
     }
 
     /// Its connection, if it has one or none, and whether its packets go in the reply direction.
@@ -541,7 +541,7 @@ mod tests {
             let flow = OvsFlow::new(FlowCell::from_bits(1), Some(3), epoch);
             cache.insert(hash, &key, &Entry { owner: Owner::Ovs(flow), ..Entry::default() });
             let slot = cache.find(hash, &key).unwrap();
-            assert!(cache.found(slot).is_of_flow_at(epoch) && !cache.found(slot).is_of_flow_at(epoch + 1));
+            assert!(cache.found(slot).holds_at(epoch) && !cache.found(slot).holds_at(epoch + 1));
             for later in [0, 1, 1000, u64::from(STAMP)] {
                 assert_eq!(flow.since(epoch + later), epoch);
             }

@@ -126,12 +126,12 @@ impl Context {
 
     /// Takes in the fields at which flows look.
     #[inline(always)]
-    pub const fn look(&mut self, at: Looks, ttl: u8, tcp_flags: u8) {
+    pub fn look(&mut self, at: Looks, ttl: u8, tcp_flags: impl FnOnce() -> u8) {
         if at.ttl {
             self.origin |= (ttl as u64) << TTL_AT;
         }
         if at.tcp_flags {
-            self.origin |= (tcp_flags as u64 >> FIRST_FLAG) << FLAGS_AT;
+            self.origin |= u64::from(tcp_flags() >> FIRST_FLAG) << FLAGS_AT;
         }
         self.origin |= (at.coarse as u64) << COARSE_AT;
     }

@@ -27,11 +27,11 @@ impl Key {
         self.0[0] = self.0[0] & !0xffff_ffff | u64::from(context);
     }
 
-    /// Whether it is the same as `other`, whatever their contexts. Most that differ do so in the words compared first.
+    /// Whether it is the same as `other`. Most that differ do so in the words compared first.
     #[inline(always)]
     pub const fn is(&self, other: &Self) -> bool {
         let ([about, a, b, c, d, ports], o) = (self.0, &other.0);
-        (a ^ o[1]) | (ports ^ o[5]) == 0 && (about ^ o[0]) >> 32 | (b ^ o[2]) | (c ^ o[3]) | (d ^ o[4]) == 0
+        (a ^ o[1]) | (ports ^ o[5]) == 0 && (about ^ o[0]) | (b ^ o[2]) | (c ^ o[3]) | (d ^ o[4]) == 0
     }
 
     /// Leaves the addresses and ports out.

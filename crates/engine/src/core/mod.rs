@@ -12,7 +12,7 @@ use crate::actions::{Actions, Copy};
 use crate::cache::{Cache, Entry, OvsFlow, Owner, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
-use crate::contexts::{self, Context};
+use crate::contexts::{self, Context, UNKNOWN};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
@@ -175,7 +175,8 @@ impl Core {
     #[inline(always)]
     fn keys<const WIRE: bool, const FLOWS: bool>(&mut self, burst: &Burst, from: Ingress) {
         self.lanes.fast.clear();
-        let (mut last, mut last_context) = ((Key::default(), 0), contexts::NOBODY);
+        // The last key and its hash; the last context and its number.
+        let (mut last, mut last_context) = ((Key::default(), 0), (contexts::NOBODY, UNKNOWN));
         for (lane, packet) in burst.packets().iter().enumerate() {
             let mut context = Context::of(from.vif);
             let (head, fast) = self.lanes.parts(lane);
@@ -194,22 +195,27 @@ impl Core {
                     self.outers.learn(head, &context);
                 }
                 if FLOWS {
-                    context.look(from.looks, fast.ttl, key::tcp_flags(head, fast));
+                    context.look(from.looks, fast.ttl, || key::tcp_flags(head, fast));
                     if from.looks.coarse {
                         fast.key.make_coarse();
                     }
-                    if fast.key.is(&last.0) && context.is::<WIRE>(&last_context) {
-                        (fast.key, self.lanes.hash[lane]) = last;
+                    if !context.is::<WIRE>(&last_context.0) {
+                        last_context = (context, self.cache.contexts.number::<WIRE>(&context));
+                    }
+                    fast.key.set_context(last_context.1);
+                    if fast.key.is(&last.0) {
+                        self.lanes.hash[lane] = last.1;
                         self.lanes.fast.mark_repeat(lane);
                         continue;
                     }
+                } else {
+                    fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));
                 }
-                fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));
                 let hash = self.cache.hash(&fast.key);
-                self.cache.prefetch(hash);
                 if FLOWS {
-                    (last, last_context) = ((fast.key, hash), context);
+                    last = (fast.key, hash);
                 }
+                self.cache.prefetch(hash);
                 self.lanes.hash[lane] = hash;
                 self.lanes.fast.mark(lane);
             }
@@ -254,7 +260,7 @@ impl Core {
                 Some(slot) if FLOWS && self.lanes.fast.repeats(lane) => Some(slot),
                 _ => self.find(lane),
             };
-            last = slot.filter(|slot| self.hit(tables, burst, packet, lane, from.vif, *slot));
+            last = slot.filter(|slot| self.hit::<FLOWS>(tables, burst, packet, lane, from.vif, *slot));
             if last.is_some() || (self.memoised != 0 && self.lookup_again(tables, burst, packet, lane, from))
             {
                 hits += 1;
@@ -288,7 +294,7 @@ impl Core {
         from: Ingress,
     ) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
-        if fast.key.context() == contexts::UNKNOWN {
+        if fast.key.context() == UNKNOWN {
             let Some(context) = self.context(lane, packet, from) else { return false };
             let number = self.cache.contexts.number::<true>(&context);
             let (_, fast) = self.lanes.parts(lane);
@@ -297,7 +303,7 @@ impl Core {
         }
         let made = self.memoised & hash_bit(self.lanes.hash[lane]) != 0;
         let slot = if made { self.find(lane) } else { None };
-        slot.is_some_and(|slot| self.hit(tables, burst, packet, lane, from.vif, slot))
+        slot.is_some_and(|slot| self.hit::<true>(tables, burst, packet, lane, from.vif, slot))
     }
 
     /// New flows come in bursts: prefetches what the decision about this lane's packet will read of the connection
@@ -318,12 +324,14 @@ impl Core {
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
         let mut fast = Fast::default();
         key::parse(head, len, from.wire, &mut context, &mut fast)?;
-        context.look(from.looks, fast.ttl, key::tcp_flags(head, &fast));
+        context.look(from.looks, fast.ttl, || key::tcp_flags(head, &fast));
         Some(context)
     }
 
+    /// Forwards a packet by an entry, or does else what it says. False if that takes the slow path. `FLOWS`: whether
+    /// the entry may belong to a flow of Open vSwitch.
     #[inline(always)]
-    fn hit(
+    fn hit<const FLOWS: bool>(
         &mut self,
         tables: Tables<'_>,
         burst: &Burst,
@@ -333,7 +341,9 @@ impl Core {
         slot: Slot,
     ) -> bool {
         let mut entry = self.cache.found(slot);
-        let current = entry.is_current(self.now.tick) & self.actions.get(entry.action()).holds(self.epoch);
+        let current = entry.is_current(self.now.tick)
+            & self.actions.get(entry.action()).holds(self.epoch)
+            & (!FLOWS || entry.holds_at(self.epoch));
         if !current {
             if !self.renew(tables, slot, lane) {
                 return false;
@@ -351,15 +361,8 @@ impl Core {
                 return true;
             }
         };
-        let mut action = self.actions.get(entry.action());
+        let action = self.actions.get(entry.action());
         if action.looks {
-            if action.of_flows && !entry.is_of_flow_at(self.epoch) {
-                if !self.renew(tables, slot, lane) {
-                    return false;
-                }
-                entry = self.cache.found(slot);
-                action = self.actions.get(entry.action());
-            }
             if action.metered
                 && let len = metered_len(self.lanes.fast.at(lane), packet, &action.template)
                 && let Some(reason) = self.meters.over(action, self.now.ns, len)
@@ -548,7 +551,7 @@ impl Core {
     /// The key of a packet that the fast parse accepted. Assigns a number to its context if necessary.
     pub fn key_of(&mut self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Key> {
         let mut key = self.lanes.fast.get(lane)?.key;
-        if key.context() == contexts::UNKNOWN {
+        if key.context() == UNKNOWN {
             let context = self.context(lane, packet, from)?;
             key.set_context(self.cache.contexts.intern(&context));
         }

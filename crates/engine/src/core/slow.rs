@@ -299,7 +299,6 @@ impl Core {
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
             crossings: effects.crossings.clone(),
-            of_flows: matches!(owner, Owner::Ovs(_)),
             ovs_counter,
             fields: rewrite.fields.map(|fields| fields.clone().into()),
             drops: case.decision.verdict.reason(),
