@@ -81,6 +81,9 @@ def test_readers_read(host):
         refused = as_nobody(host, *words)
         assert refused.returncode == 1 and "this socket is for reading" in refused.stderr, refused
     assert {"a1", "a2"} <= {guest["name"] for guest in host.viaduct("guest")}
+    refused = as_nobody(host, "diff", host.file)
+    assert refused.returncode == 1 and "this socket is for reading: diff needs" in refused.stderr, refused
+    assert "nothing was changed" not in refused.stderr, refused
 
 
 def test_clients_that_send_garbage_cost_nobody_anything(host):

@@ -115,12 +115,18 @@ def test_they_stay_over_restarts_and_go_with_their_guests(lab):
     assert files(host)["a1"].st_size == files(host)["trust-job7"].st_size == 96 * MIB
     host.apply(host_config("a", {"a2": verbs(**TRUST)}, wire=False))
     assert files(host) == {} and windows(host) == {}
-    # One of a guest that was removed while no daemon was there.
+    # Those of a guest that was removed while no daemon was there, and the sockets that a killed one left.
     host.apply(config())
-    host.stop()
+    sockets = [host.run_dir / name for name in ("a1.sock", "rdma/a1", "rdma/vm/a1.vsock_4791")]
+    host.kill()
+    assert all(path.is_socket() for path in sockets)
+    foreign = host.run_dir / "a3.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(foreign))
     host.write(host_config("a", {"a2": verbs()}, wire=False))
     host.start()
     assert not {"a1", "trust-job7"} & set(files(host))
+    assert not any(path.exists() for path in sockets) and foreign.is_socket()
 
 
 def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):
@@ -139,6 +145,13 @@ def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):
     shown = windows(host)
     assert set(shown) == {"a1", "trust-job7"} and "trust-job7" not in status()
     assert not any(row.get("fault") for row in shown.values()), shown
+    # Its file is removed, and those that have it go on.
+    for name in ("a1", "trust-job7"):
+        (host.run_dir / "rdma/vm" / name).unlink()
+        assert "its file was removed" in windows(host)[name]["fault"] and f'window "{name}"' in status()
+    host.stop()
+    host.start()
+    assert "was removed" not in status() and not any(row.get("fault") for row in windows(host).values())
     # A VM that runs may have a file of another size: it is not cut.
     host.stop()
     host.write(config(size=128))

@@ -38,7 +38,7 @@ use inherited::Inherited;
 use model::{ApplyError, Change, Vrf};
 use open_ports::{OnFailure, Slots, Switch};
 use start::{Beginning, choose};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -165,6 +165,7 @@ impl Core {
             standby: false,
             away: BTreeSet::new(),
         };
+        let before = ports_of(&file.host, &run_dir, &empty.objects);
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
         let (carry, is_leaving, state) = (OnceLock::new(), AtomicBool::new(false), Mutex::new(empty));
@@ -184,7 +185,10 @@ impl Core {
         };
         let (durability, on_failure) = (Durability::DiskOrLater, OnFailure::Retry);
         let start = Switching { durability, on_failure, taken, carryover };
-        core.switch(&mut core.lock(), next, start)?;
+        let mut state = core.lock();
+        core.switch(&mut state, next, start)?;
+        core.ports.remove_sockets(&ports::left_sockets(&before, state.slots.values().map(|slot| &slot.spec)));
+        drop(state);
         core.carry.get().into_iter().for_each(|carry| carry.resume(&core.view()));
         Ok(core)
     }
@@ -474,6 +478,13 @@ impl State {
                 .iter()
                 .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
     }
+}
+
+/// The ports that stored objects ask for.
+fn ports_of(host: &Host, run_dir: &Path, objects: &Objects) -> BTreeMap<String, PortSpec> {
+    let of_kind = |kind| objects.of_kind(kind).map(|owned| &owned.object);
+    let index = Index::new(host, [Kind::Network, Kind::Guest, Kind::Wire].into_iter().flat_map(of_kind));
+    ports::wanted(host, run_dir, &index)
 }
 
 /// The route that an object is, if it is one.

@@ -2,6 +2,7 @@
 
 use crate::compile::{ovs_side, verbs_vif};
 use crate::rdma::{RdmaSpec, RdmaStatus};
+use crate::windows::WindowSpec;
 use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Wire, WireTunnel};
 use model::{VifId, Vrf};
 use packet::Mac;
@@ -36,6 +37,8 @@ pub trait Ports: Send + Sync {
     fn rdma(&self) -> Vec<RdmaStatus>;
     /// These are all windows that there shall be: others are removed.
     fn keep_windows(&self, wanted: &BTreeSet<PathBuf>);
+    /// A daemon before made these sockets, for guests that are gone: removes them, unless somebody listens there.
+    fn remove_sockets(&self, left: &BTreeSet<PathBuf>);
     /// What of them does not work, while all ports are open: objects, and what is wrong.
     fn window_problems(&self) -> Vec<(String, String)>;
     /// Drivers of Open vSwitch, and the ports that they can open.
@@ -132,6 +135,16 @@ impl Device {
         }
     }
 
+    /// The paths of its sockets, whoever listens there.
+    fn sockets(&self) -> impl Iterator<Item = PathBuf> {
+        let (first, second) = match self {
+            Self::Vhost { socket, .. } => (Some(socket.clone()), None),
+            Self::Verbs(spec) => (Some(spec.socket.clone()), spec.window.as_ref().map(WindowSpec::socket)),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
     /// Whether it is a network device of the host's, whose link-layer address is ours.
     pub(crate) const fn is_netdev(&self) -> bool {
         matches!(self, Self::AfPacket { .. } | Self::AfXdp { .. })
@@ -186,6 +199,18 @@ pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet
         _ => [None, None],
     };
     ports.flat_map(windows).flatten().map(|window| window.path.clone()).collect()
+}
+
+/// The sockets that were made for the ports of `before`, and that no port has `now`.
+pub(crate) fn left_sockets<'a>(
+    before: &BTreeMap<String, PortSpec>,
+    now: impl Iterator<Item = &'a PortSpec>,
+) -> BTreeSet<PathBuf> {
+    let is_ours = |port: &&PortSpec| !matches!(port.device, Device::Vhost { role: Role::Client, .. });
+    let mut left: BTreeSet<_> =
+        before.values().filter(is_ours).flat_map(|port| port.device.sockets()).collect();
+    now.flat_map(|port| port.device.sockets()).for_each(|socket| _ = left.remove(&socket));
+    left
 }
 
 /// The directories of vhost-user sockets that a file names.

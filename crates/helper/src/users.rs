@@ -18,15 +18,15 @@ pub fn lookup(owner: &str) -> Result<(u32, u32), String> {
         Some((user, group)) => (user, Some(group)),
         None => (owner, None),
     };
-    let account = User::from_name(user).map_err(|e| format!("owner: user \"{user}\": {e}"))?;
+    let account = User::from_name(user).map_err(|e| format!("user \"{user}\": {e}"))?;
     let uid = account.as_ref().map(|account| account.uid.as_raw()).or_else(|| user.parse().ok());
-    let uid = uid.ok_or_else(|| format!("owner: there is no user \"{user}\""))?;
+    let uid = uid.ok_or_else(|| format!("there is no user \"{user}\""))?;
     let Some(group) = group else {
         return Ok((uid, account.map_or(uid, |account| account.gid.as_raw())));
     };
-    let found = Group::from_name(group).map_err(|e| format!("owner: group \"{group}\": {e}"))?;
+    let found = Group::from_name(group).map_err(|e| format!("group \"{group}\": {e}"))?;
     let gid = found.map(|group| group.gid.as_raw()).or_else(|| group.parse().ok());
-    Ok((uid, gid.ok_or_else(|| format!("owner: there is no group \"{group}\""))?))
+    Ok((uid, gid.ok_or_else(|| format!("there is no group \"{group}\""))?))
 }
 
 #[cfg(test)]

@@ -70,8 +70,8 @@ impl Clients<'_> {
         let (mut files, mut copies) = (vec![file], vec![(API, api.try_clone()?)]);
         let mut reading = None;
         if let Some(group) = readers {
-            let group = self.privileges.owner(&format!("root:{group}"));
-            let (_, group) = group.map_err(|e| anyhow::anyhow!("[host] readers: {e}"))?;
+            let group = self.privileges.owner("[host] readers", &format!("root:{group}"));
+            let (_, group) = group.map_err(anyhow::Error::msg)?;
             let owner = Some((rustix::process::getuid().as_raw(), group));
             let place = Place { path: api::readers_socket(run_dir), owner, mode: 0o660 };
             let (socket, file) =

@@ -9,6 +9,8 @@ use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
 use ovs::OvsPort;
+use rustix::net::SocketType;
+use sockets::Place;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,7 +78,7 @@ impl Ports for ExecutorPorts {
                     config::Role::Server => virtio::Role::Server,
                     config::Role::Client => virtio::Role::Client,
                 };
-                let owner = owner.map(|owner| self.privileges.owner(&owner)).transpose()?;
+                let owner = owner.map(|owner| self.privileges.owner("owner", &owner)).transpose()?;
                 let name = spec.name.clone();
                 let port = virtio::GuestPort {
                     name,
@@ -113,7 +115,7 @@ impl Ports for ExecutorPorts {
 
     fn check(&self, spec: &PortSpec) -> Result<(), PortError> {
         match &spec.device {
-            Device::Vhost { owner: Some(owner), .. } => drop(self.privileges.owner(owner)?),
+            Device::Vhost { owner: Some(owner), .. } => drop(self.privileges.owner("owner", owner)?),
             Device::Verbs(device) => self.verbs.check(device)?,
             _ => {}
         }
@@ -149,6 +151,21 @@ impl Ports for ExecutorPorts {
         // A daemon that may go on has windows, too.
         let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
         self.verbs.keep_windows(wanted, !waits);
+    }
+
+    fn remove_sockets(&self, left: &BTreeSet<PathBuf>) {
+        // Those of a daemon that may go on are its own.
+        if self.inherited.as_ref().is_some_and(Inheritance::waits) {
+            return;
+        }
+        for path in left {
+            let place = Place { path: path.clone(), owner: None, mode: 0o600 };
+            // A new socket takes the place of one where nobody listens, and takes the file away with it.
+            match self.privileges.sockets.listen(&place, SocketType::STREAM, 1) {
+                Ok(_) => tracing::info!("no guest has this socket any more: {}", path.display()),
+                Err(e) => tracing::warn!("a socket that no guest has any more stays: {e}"),
+            }
+        }
     }
 
     fn window_problems(&self) -> Vec<(String, String)> {

@@ -41,12 +41,13 @@ impl Privileges {
         Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
     }
 
-    /// User and group id of `user` or `user:group`.
+    /// User and group id of `user` or `user:group`, which `key` of the file says.
     ///
     /// # Errors
     /// There is no such user or group.
-    pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
-        self.helper.as_ref().map_or_else(|| helper::lookup(names), |helper| helper.owner(names))
+    pub fn owner(&self, key: &str, names: &str) -> Result<(u32, u32), String> {
+        let found = self.helper.as_ref().map_or_else(|| helper::lookup(names), |helper| helper.owner(names));
+        found.map_err(|e| format!("{key}: {e}"))
     }
 
     /// The socket by which programs in virtual machines come; see [`helper::listen_to_machines`].

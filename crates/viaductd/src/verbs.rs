@@ -204,7 +204,20 @@ impl Verbs {
             let message = format!("the guests of this trust share no memory with VMs: {why}");
             (WindowSpec::object(name), message)
         });
-        commons.chain(machines).collect()
+        let removed = self.removed_windows().into_iter().map(|name| {
+            let message = "its file was removed: VMs that have it go on, and one that starts now gets another; stop these \
+                           VMs, restart the daemon, and start them again";
+            (WindowSpec::object(&name), message.to_owned())
+        });
+        commons.chain(removed).chain(machines).collect()
+    }
+
+    /// The names of windows whose files others removed.
+    fn removed_windows(&self) -> BTreeSet<String> {
+        let devices = self.devices();
+        let windows =
+            devices.values().filter_map(|open| open.device.upgrade()).flat_map(|device| device.windows());
+        windows.filter(|window| window.is_removed()).map(|window| window.name()).collect()
     }
 
     /// What the VMM of a guest did.
@@ -264,7 +277,7 @@ impl Verbs {
     }
 
     fn window_owner(&self, spec: &WindowSpec) -> Result<Option<(u32, u32)>, AnyError> {
-        Ok(spec.owner.as_deref().map(|names| self.privileges.owner(names)).transpose()?)
+        Ok(spec.owner.as_deref().map(|names| self.privileges.owner("owner", names)).transpose()?)
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -277,8 +290,8 @@ impl Verbs {
 
     /// User and group that a device is for; `None`: of whoever started the daemon.
     fn owner(&self, spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
-        let owner = spec.owner.as_deref().map(|names| self.privileges.owner(names));
-        Ok(owner.transpose().map_err(|e| format!("rdma_{e}"))?)
+        let owner = |names| self.privileges.owner("rdma_owner", names);
+        Ok(spec.owner.as_deref().map(owner).transpose()?)
     }
 
     fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
@@ -380,6 +393,8 @@ mod tests {
         let nobody = RdmaSpec { owner: Some("no-such-user".to_owned()), ..spec };
         let said = verbs.update(&nobody).unwrap_err().to_string();
         assert!(said.contains("rdma_owner: there is no user"), "{said}");
+        let readers = Privileges::here().owner("[host] readers", "root:no-such-group").unwrap_err();
+        assert_eq!(readers, "[host] readers: there is no group \"no-such-group\"");
         drop(opened);
         assert!(names().is_empty());
     }

@@ -1,6 +1,7 @@
 //! Changes as a whole: owners, ports that can't be opened, executors that refuse, restarts.
 
 pub(crate) mod fake;
+mod left;
 mod routes;
 
 use super::*;
@@ -190,48 +191,6 @@ fn a_verbs_device_stays_open_while_its_guest_is_the_same() {
     let without = |text: &str| text.replace("00:04", "00:05").replace(limits, "");
     assert_eq!(after(&without), ["detach vm3:rdma"]);
     assert!(bench.core.view().ids.vif("vm3:rdma").is_none());
-}
-
-/// A virtual machine with a window, and a container that has one in common with it.
-const WINDOWS: &str = r#"
-[[guest]]
-name = "vm4"
-network = "blue"
-kind = "vhost"
-mac = "02:00:00:00:00:06"
-addresses = ["10.1.1.6"]
-rdma = "vm4"
-rdma_trust = "job7"
-window_mb = 64
-[[guest]]
-name = "hpc2"
-network = "blue"
-kind = "rdma"
-mac = "02:00:00:00:00:07"
-addresses = ["10.1.1.7"]
-rdma_trust = "job7"
-"#;
-
-#[test]
-fn windows_are_there_as_long_as_somebody_has_them() {
-    let file = format!("{FILE}{WINDOWS}");
-    let bench = start(&file);
-    let names = || {
-        let windows = bench.log.windows.lock().unwrap();
-        windows.iter().map(|path| path.file_name().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    assert_eq!(names(), ["trust-job7", "vm4"]);
-    let before = bench.log.take().len();
-    let larger = file.replace("window_mb = 64", "window_mb = 128");
-    let done = bench.core.apply(&larger, true).unwrap();
-    let (object, note) = &done.notes[0];
-    assert!(object == "guest \"vm4\"" && note.contains("has it once it is started again"), "{done:?}");
-    assert_eq!(done.notes.len(), 1, "{done:?}");
-    bench.core.apply(&larger, false).unwrap();
-    let reopened = bench.log.take()[before..].to_vec();
-    assert_eq!(reopened, ["detach vm4:rdma", "open vm4:rdma", "attach vm4:rdma", "update hpc2"]);
-    bench.core.apply(&file.replace("window_mb = 64\n", ""), false).unwrap();
-    assert!(names().is_empty());
 }
 
 #[test]

@@ -126,14 +126,15 @@ async fn readers_see_and_change_nothing() {
         let all = v1::ObjectsRequest { kind: Kind::Unspecified.into(), network: None, users: false };
         let before = client.objects(all.clone()).await.unwrap().into_inner().objects;
         assert!(!before.is_empty());
-        let apply = v1::ApplyRequest { toml: HOST.to_owned(), dry_run: false };
+        let apply = |dry_run| v1::ApplyRequest { toml: HOST.to_owned(), dry_run };
         let route =
             v1::Route { network: "blue".into(), prefix: "10.9.0.0/16".into(), ..v1::Route::default() };
         let object = v1::Object { object: Some(v1::object::Object::Route(route)) };
         let key = v1::Key { kind: Kind::Guest.into(), network: None, name: "vm1".into() };
         let verbs = |table: RdmaTable| v1::RdmaRequest { table: table.into(), device: None };
         let refused = [
-            client.apply(apply).await.unwrap_err(),
+            client.apply(apply(false)).await.unwrap_err(),
+            client.apply(apply(true)).await.unwrap_err(),
             client.add(v1::AddRequest { objects: vec![object] }).await.unwrap_err(),
             client.remove(v1::RemoveRequest { keys: vec![key] }).await.unwrap_err(),
             client.flush_flows(v1::FlushFlowsRequest::default()).await.unwrap_err(),
@@ -142,6 +143,7 @@ async fn readers_see_and_change_nothing() {
         ];
         assert!(client.rdma(verbs(RdmaTable::Qp)).await.is_ok());
         assert!(refused.iter().all(|status| status.code() == tonic::Code::PermissionDenied), "{refused:?}");
+        assert!(refused[0].message().contains("apply needs") && refused[1].message().contains("diff needs"));
         assert_eq!(client.objects(all).await.unwrap().into_inner().objects, before);
     })
     .await;

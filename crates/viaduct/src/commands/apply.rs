@@ -49,16 +49,20 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
 pub async fn apply(on: &mut Context, file: &Path, dry_run: bool) -> Result<(), Failure> {
     let toml = read(file)?;
     let request = v1::ApplyRequest { toml, dry_run };
-    let changes = on.client.apply(request).await.map_err(|status| {
-        let text = status.message().to_owned();
-        match Failure::from(status) {
-            Failure::Refused(_) => {
-                Failure::Refused(format!("{}: nothing was changed\n{text}", file.display()))
-            }
-            other => other,
-        }
-    })?;
+    let changes = on.client.apply(request).await.map_err(|status| refused(file, dry_run, status))?;
     show(&changes.into_inner(), on.json, if dry_run { "would change" } else { "changed" })
+}
+
+/// Why a file is not taken, or would not be.
+fn refused(file: &Path, dry_run: bool, status: tonic::Status) -> Failure {
+    let nobody_may = status.code() == tonic::Code::PermissionDenied;
+    match Failure::from(status) {
+        Failure::Refused(text) if !nobody_may => {
+            let what = if dry_run { "it would not be taken" } else { "nothing was changed" };
+            Failure::Refused(format!("{}: {what}\n{text}", file.display()))
+        }
+        other => other,
+    }
 }
 
 /// Prints the configuration in force.

@@ -92,6 +92,11 @@ impl Device {
         self.lock().clone()
     }
 
+    /// All its windows.
+    pub fn windows(&self) -> Vec<Arc<OpenWindow>> {
+        self.own.iter().map(|own| own.open.clone()).chain(self.common()).collect()
+    }
+
     /// Gives it a window in common with others, or takes it away.
     ///
     /// # Errors

@@ -61,6 +61,16 @@ pub struct OpenWindow {
 }
 
 impl OpenWindow {
+    /// The name of its file.
+    pub fn name(&self) -> String {
+        self.spec.name()
+    }
+
+    /// Whether its file was removed.
+    pub fn is_removed(&self) -> bool {
+        fstat(&self.copy).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Writes again what a guest's kernel and its library look for when they begin: programs may have written anything
     /// there, and the VMM may have made the file longer.
     pub fn renew(&self) {
@@ -345,6 +355,12 @@ mod tests {
         let header = uverbs::WindowHeader::from_bytes(&header).unwrap();
         assert_eq!((header.uuid, header.name.as_str(), header.len), (uuid, "vm1", 14 * MIB));
         assert_eq!(open.file, (meta.dev(), meta.ino()));
+        assert!(!open.is_removed());
+        std::fs::rename(&spec.path, dir.path().join("elsewhere")).unwrap();
+        std::fs::write(&spec.path, "").unwrap();
+        assert!(!open.is_removed(), "it is somewhere");
+        std::fs::remove_file(dir.path().join("elsewhere")).unwrap();
+        assert!(open.is_removed());
     }
 
     #[test]

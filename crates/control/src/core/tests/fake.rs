@@ -320,6 +320,10 @@ impl Ports for FakePorts {
         *self.log.windows.lock().unwrap() = wanted.clone();
     }
 
+    fn remove_sockets(&self, left: &BTreeSet<PathBuf>) {
+        left.iter().for_each(|socket| self.log.note(format!("remove {}", socket.display())));
+    }
+
     fn window_problems(&self) -> Vec<(String, String)> {
         let is_there = !self.log.windows.lock().unwrap().is_empty();
         is_there.then(|| ("vsock".to_owned(), "no such sockets".to_owned())).into_iter().collect()

@@ -8,7 +8,7 @@ use crate::windows::{WindowOf, WindowSpec, WindowStatus};
 use api::v1::{RdmaWindow, RdmaWindowUser};
 use std::collections::BTreeMap;
 
-/// The windows of these devices, the common ones after the others. `problems`: why common ones can't be opened, by
+/// The windows of these devices, the common ones after the others. `problems`: what is wrong with them, by
 /// [`WindowSpec::object`].
 pub(super) fn list(
     view: &View,
@@ -20,6 +20,10 @@ pub(super) fn list(
     let machines = configured.iter().filter(|of| of.spec.window.is_some());
     let machines: Vec<_> =
         machines.map(|of| (of.guest.name.as_str(), view.memory_files(&of.guest.name))).collect();
+    let problem = |name: &str| {
+        let object = WindowSpec::object(name);
+        problems.iter().find(|(of, _)| *of == object).map(|(_, why)| why.clone())
+    };
     let (mut own, mut commons) = (Vec::new(), BTreeMap::new());
     for of in configured {
         let status = live.iter().find(|live| live.name == of.spec.name);
@@ -29,7 +33,8 @@ pub(super) fn list(
             window.device = Some(of.spec.name.clone());
             window.users = users(of, status).collect();
             // Without its own window a device is not opened.
-            window.fault = verbs_vif(of.guest).and_then(|vif| view.port(&vif).fault);
+            let port = verbs_vif(of.guest).and_then(|vif| view.port(&vif).fault);
+            window.fault = port.or_else(|| problem(&window.name));
             own.push(window);
         }
         if let Some(spec) = &of.spec.common {
@@ -45,8 +50,7 @@ pub(super) fn list(
         }
     }
     for common in commons.values_mut() {
-        let object = WindowSpec::object(&common.name);
-        common.fault = problems.iter().find(|(of, _)| *of == object).map(|(_, why)| why.clone());
+        common.fault = problem(&common.name);
     }
     own.into_iter().chain(commons.into_values()).collect()
 }
