@@ -20,9 +20,9 @@ pub use check::{CommonWindow, CommonWindows, Index, check, check_routes};
 pub use host::{Executor, Host};
 pub use machine::{check_machine, cpus};
 pub use object::{
-    Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
-    Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
-    RuleAction, Target, Tunnel, TunnelKind, Vxlan, Wire, WireTunnel,
+    Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry, Mode,
+    Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
+    RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

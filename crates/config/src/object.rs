@@ -19,7 +19,7 @@ pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
 pub use target::{Target, Tunnel, TunnelKind};
 pub use vlan::GuestVlan;
-pub use wire::{Driver, Wire, WireTunnel};
+pub use wire::{Way, Wire, WireTunnel};
 
 use crate::Problem;
 use crate::reader::Reader;

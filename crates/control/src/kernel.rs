@@ -1,6 +1,6 @@
 //! Detects whether the host's kernel also forwards the packets that arrive by a wire.
 
-use config::{Driver, Wire};
+use config::{Way, Wire};
 use std::path::Path;
 
 const SETTINGS: &str = "/proc/sys/net";
@@ -13,19 +13,19 @@ pub fn forwarding(wire: &Wire) -> Option<String> {
 }
 
 fn forwarding_by(settings: &Path, wire: &Wire) -> Option<String> {
+    let Way::AfPacket(device) = &wire.way else { return None };
     // What comes in by an IPv6 device is forwarded if all devices are set to.
-    let keys = [format!("ipv4/conf/{}/forwarding", wire.device), "ipv6/conf/all/forwarding".to_owned()];
+    let keys = [format!("ipv4/conf/{}/forwarding", device), "ipv6/conf/all/forwarding".to_owned()];
     let is_on = |key: &&String| {
         std::fs::read_to_string(settings.join(key)).is_ok_and(|value| !matches!(value.trim(), "" | "0"))
     };
     let on: Vec<_> = keys.iter().filter(is_on).map(|key| format!("{SETTINGS}/{key}")).collect();
-    if wire.driver != Driver::AfPacket || on.is_empty() {
+    if on.is_empty() {
         return None;
     }
     Some(format!(
-        "the kernel forwards what comes in by \"{}\", tunnel packets too, which then arrive twice or are refused; \
+        "the kernel forwards what comes in by \"{device}\", tunnel packets too, which then arrive twice or are refused; \
          write 0 to {}, or use driver \"af-xdp\"",
-        wire.device,
         on.join(" and "),
     ))
 }
@@ -35,10 +35,16 @@ mod tests {
     use super::*;
     use config::Mode;
 
-    fn wire(driver: Driver) -> Wire {
-        let (name, device, addresses) = ("up0".to_owned(), "va".to_owned(), Vec::new());
-        let (mode, remote, vni) = (Mode::Vrouter, None, None);
-        Wire { name, mode, driver, device, remote, vni, addresses, gateway: Vec::new(), mtu: 1500 }
+    fn wire(way: fn(String) -> Way) -> Wire {
+        let (addresses, gateway) = (Vec::new(), Vec::new());
+        Wire {
+            name: "up0".to_owned(),
+            mode: Mode::Vrouter,
+            way: way("va".to_owned()),
+            addresses,
+            gateway,
+            mtu: 1500,
+        }
     }
 
     #[test]
@@ -49,18 +55,18 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, value).unwrap();
         };
-        let told = |driver| forwarding_by(settings.path(), &wire(driver));
-        assert_eq!(told(Driver::AfPacket), None, "there is no such device");
+        let told = |way| forwarding_by(settings.path(), &wire(way));
+        assert_eq!(told(Way::AfPacket), None, "there is no such device");
         set("ipv4/conf/va/forwarding", "0\n");
         set("ipv4/conf/other/forwarding", "1\n");
         set("ipv6/conf/all/forwarding", "0\n");
-        assert_eq!(told(Driver::AfPacket), None);
+        assert_eq!(told(Way::AfPacket), None);
         set("ipv4/conf/va/forwarding", "1\n");
-        let text = told(Driver::AfPacket).unwrap();
+        let text = told(Way::AfPacket).unwrap();
         assert!(text.contains("write 0 to /proc/sys/net/ipv4/conf/va/forwarding, or"), "{text}");
-        assert_eq!(told(Driver::AfXdp), None, "it takes its frames from the kernel");
+        assert_eq!(told(Way::AfXdp), None, "it takes its frames from the kernel");
         set("ipv6/conf/all/forwarding", "1\n");
-        let text = told(Driver::AfPacket).unwrap();
+        let text = told(Way::AfPacket).unwrap();
         assert!(text.contains("/va/forwarding and /proc/sys/net/ipv6/conf/all/forwarding"), "{text}");
     }
 }

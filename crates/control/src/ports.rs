@@ -3,9 +3,9 @@
 use crate::compile::{ovs_side, verbs_vif};
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use crate::windows::WindowSpec;
-use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Wire, WireTunnel};
+use config::{Document, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Way, Wire, WireTunnel};
 use model::{VifId, Vrf};
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -284,20 +284,20 @@ fn is_attached(wire: &Wire, index: &Index) -> bool {
 
 /// What a wire is connected to. `all`: all its traffic is ours.
 fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
-    let device = wire.device.clone();
-    if let Some(tunnel) = wire.tunnel() {
-        return Device::Tunnel(tunnel);
-    }
-    match wire.driver {
-        // A tunnel was handled before: `config` reads none without `remote` and `vni`.
-        Driver::AfPacket | Driver::Vxlan | Driver::Geneve => Device::AfPacket { device },
-        Driver::AfXdp => {
+    match wire.way.clone() {
+        Way::Vxlan { remote, vni } => Device::Tunnel(WireTunnel { kind: TunnelKind::Vxlan, remote, vni }),
+        Way::Geneve { remote, vni } => Device::Tunnel(WireTunnel { kind: TunnelKind::Geneve, remote, vni }),
+        Way::AfPacket(device) => Device::AfPacket { device },
+        Way::AfXdp(device) => {
             Device::AfXdp { device, addresses: wire.addresses.iter().map(|net| net.addr()).collect(), all }
         }
-        Driver::Tap => Device::Tap { device, mac: None },
-        Driver::Vhost => {
-            let socket = run_dir.join(device);
-            Device::Vhost { socket, role: Role::Server, owner: None, mode: SOCKET_MODE, migrates: true }
-        }
+        Way::Tap(device) => Device::Tap { device, mac: None },
+        Way::Vhost(path) => Device::Vhost {
+            socket: run_dir.join(path),
+            role: Role::Server,
+            owner: None,
+            mode: SOCKET_MODE,
+            migrates: true,
+        },
     }
 }

@@ -12,7 +12,7 @@ mod privileges;
 mod windows;
 mod wires;
 
-use config::{Document, Driver, Guest, GuestKind, Index, Network, Object, Wire};
+use config::{Document, Guest, GuestKind, Index, Network, Object, Way, Wire};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -122,16 +122,20 @@ impl Subject<'_> {
     }
 
     /// The wires that are network devices of the kernel.
-    fn nics(&self) -> impl Iterator<Item = &Wire> {
-        self.wires().filter(|wire| matches!(wire.driver, Driver::AfPacket | Driver::AfXdp))
+    fn nics(&self) -> impl Iterator<Item = (&Wire, &str)> {
+        self.wires().filter_map(|wire| match &wire.way {
+            Way::AfPacket(device) | Way::AfXdp(device) => Some((wire, device.as_str())),
+            _ => None,
+        })
     }
 
     fn has_xdp(&self) -> bool {
-        self.wires().any(|wire| wire.driver == Driver::AfXdp)
+        self.wires().any(|wire| matches!(wire.way, Way::AfXdp(_)))
     }
 
     fn has_taps(&self) -> bool {
-        self.guests(GuestKind::Tap).next().is_some() || self.wires().any(|wire| wire.driver == Driver::Tap)
+        self.guests(GuestKind::Tap).next().is_some()
+            || self.wires().any(|wire| matches!(wire.way, Way::Tap(_)))
     }
 
     fn index(&self) -> Index {

@@ -1,7 +1,7 @@
 //! Checks values that no two objects may share.
 
 use super::problem;
-use crate::{Driver, Item, Object, Problem, WireTunnel};
+use crate::{Item, Object, Problem, Way};
 use std::collections::HashMap;
 
 /// What is claimed: in words, and the key it is claimed by.
@@ -33,8 +33,8 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
 /// identifier, but not with a network, which has it whatever the remote.
 fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Problem>) {
     if let Object::Wire(wire) = &item.object
-        && wire.driver == Driver::Vxlan
-        && let Some(owner) = wire.vni.and_then(|vni| claimed.get(&format!("vni {vni}")))
+        && let Way::Vxlan { vni, .. } = wire.way
+        && let Some(owner) = claimed.get(&format!("vni {vni}"))
     {
         let message = format!(
             "packets with this vni, from whatever host, are those of {}; take another",
@@ -62,11 +62,14 @@ fn claims(object: &Object) -> Vec<Claim> {
     match object {
         Object::Wire(wire) => {
             claim(format!("interface name \"{}\"", wire.name), "name");
-            match wire.tunnel() {
-                Some(WireTunnel { remote, vni, .. }) => {
-                    claim(format!("{} tunnel to {remote} with vni {vni}", wire.driver), "vni");
+            match &wire.way {
+                Way::Vxlan { remote, vni } | Way::Geneve { remote, vni } => {
+                    claim(format!("{} tunnel to {remote} with vni {vni}", wire.way.driver()), "vni");
                 }
-                None => claim(device(wire.driver == Driver::Vhost, &wire.device), "device"),
+                Way::Vhost(path) => claim(device(true, path), "device"),
+                Way::AfPacket(name) | Way::AfXdp(name) | Way::Tap(name) => {
+                    claim(device(false, name), "device")
+                }
             }
             wire.addresses
                 .iter()

@@ -74,7 +74,7 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
 /// The same for a wire.
 pub(super) fn check_wire(wire: &Wire, r: &Reader<'_>) {
     if wire.mode != Mode::Ovs {
-        if wire.driver.encapsulation().is_some() {
+        if wire.tunnel().is_some() {
             let message = "a tunnel is a wire only for Open vSwitch (mode = \"ovs\"); networks have their tunnels in \
                            [[flood]], [[mac]] and [[route]]";
             r.problem(Some("driver"), message);

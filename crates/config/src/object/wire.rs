@@ -3,15 +3,16 @@
 use super::mode::{self, Mode};
 use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, check_vni, read_name};
 use crate::reader::Reader;
-use crate::value::{display_some, names};
+use crate::value::names;
 use ipnet::IpNet;
 use packet::{TunnelKind, proto};
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use std::net::IpAddr;
 
-/// How a wire's device is driven.
+/// What a wire leads by, as files name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
+pub(crate) enum Driver {
     /// Packet socket on a network device.
     AfPacket,
     /// AF_XDP socket on a network device.
@@ -37,8 +38,7 @@ names!(Driver {
 
 impl Driver {
     /// The encapsulation, if it is a tunnel.
-    #[must_use]
-    pub const fn encapsulation(self) -> Option<TunnelKind> {
+    const fn encapsulation(self) -> Option<TunnelKind> {
         match self {
             Self::Vxlan => Some(TunnelKind::Vxlan),
             Self::Geneve => Some(TunnelKind::Geneve),
@@ -66,6 +66,65 @@ impl WireTunnel {
     }
 }
 
+/// What a wire leads by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A packet socket on this network device.
+    AfPacket(String),
+    /// An AF_XDP socket on this network device.
+    AfXdp(String),
+    /// A TAP device of this name, which Viaduct creates.
+    Tap(String),
+    /// A vhost-user socket at this path, as between two switches.
+    Vhost(String),
+    /// No device: a VXLAN tunnel over the other wires, to this host.
+    Vxlan {
+        /// The host.
+        remote: IpAddr,
+        /// Network identifier.
+        vni: u32,
+    },
+    /// The same by Geneve.
+    Geneve {
+        /// The host.
+        remote: IpAddr,
+        /// Network identifier.
+        vni: u32,
+    },
+}
+
+impl Way {
+    /// The driver that files name.
+    pub(crate) const fn driver(&self) -> Driver {
+        match self {
+            Self::AfPacket(_) => Driver::AfPacket,
+            Self::AfXdp(_) => Driver::AfXdp,
+            Self::Tap(_) => Driver::Tap,
+            Self::Vhost(_) => Driver::Vhost,
+            Self::Vxlan { .. } => Driver::Vxlan,
+            Self::Geneve { .. } => Driver::Geneve,
+        }
+    }
+}
+
+/// As the keys of a file.
+impl Serialize for Way {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut keys = serializer.serialize_struct("Way", 3)?;
+        keys.serialize_field("driver", &self.driver())?;
+        match self {
+            Self::AfPacket(device) | Self::AfXdp(device) | Self::Tap(device) | Self::Vhost(device) => {
+                keys.serialize_field("device", device)?;
+            }
+            Self::Vxlan { remote, vni } | Self::Geneve { remote, vni } => {
+                keys.serialize_field("remote", &remote.to_string())?;
+                keys.serialize_field("vni", vni)?;
+            }
+        }
+        keys.end()
+    }
+}
+
 /// A way out of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wire {
@@ -74,17 +133,9 @@ pub struct Wire {
     /// Who decides about packets that come by it.
     #[serde(skip_serializing_if = "Mode::is_default")]
     pub mode: Mode,
-    /// How the device is driven.
-    pub driver: Driver,
-    /// Network device, or socket path (vhost). A tunnel has none.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub device: String,
-    /// Of a tunnel: the other host.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "display_some")]
-    pub remote: Option<IpAddr>,
-    /// Of a tunnel: the network identifier.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vni: Option<u32>,
+    /// What it leads by.
+    #[serde(flatten)]
+    pub way: Way,
     /// Underlay addresses with their subnets; Viaduct answers ARP, ND and pings for them.
     pub addresses: Vec<IpNet>,
     /// Next hops for remotes off the subnets, at most one per family.
@@ -100,8 +151,12 @@ impl Wire {
 
     /// The tunnel, if it is one.
     #[must_use]
-    pub fn tunnel(&self) -> Option<WireTunnel> {
-        Some(WireTunnel { kind: self.driver.encapsulation()?, remote: self.remote?, vni: self.vni? })
+    pub const fn tunnel(&self) -> Option<WireTunnel> {
+        match self.way {
+            Way::Vxlan { remote, vni } => Some(WireTunnel { kind: TunnelKind::Vxlan, remote, vni }),
+            Way::Geneve { remote, vni } => Some(WireTunnel { kind: TunnelKind::Geneve, remote, vni }),
+            _ => None,
+        }
     }
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
@@ -156,19 +211,15 @@ impl Wire {
                 r.problem(Some("gateway"), "`gateway` takes one address per family");
             }
         }
-        let read = || {
-            Some(Self {
-                name: name?,
-                mode,
-                driver: driver?,
-                device: device?,
-                remote,
-                vni,
-                addresses,
-                gateway,
-                mtu,
-            })
+        let way = || match driver? {
+            Driver::AfPacket => device.map(Way::AfPacket),
+            Driver::AfXdp => device.map(Way::AfXdp),
+            Driver::Tap => device.map(Way::Tap),
+            Driver::Vhost => device.map(Way::Vhost),
+            Driver::Vxlan => Some(Way::Vxlan { remote: remote?, vni: vni? }),
+            Driver::Geneve => Some(Way::Geneve { remote: remote?, vni: vni? }),
         };
+        let read = || Some(Self { name: name?, mode, way: way()?, addresses, gateway, mtu });
         let wire = read();
         wire.iter().for_each(|wire| mode::check_wire(wire, &r));
         (wire, r.finish())

@@ -1,7 +1,7 @@
 //! Network devices of wires, and the chain of MTUs from device to guest.
 
 use super::{Finding, Machine, Subject};
-use config::{Driver, Object, Target, Wire};
+use config::{Object, Target, Way, Wire};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -17,14 +17,14 @@ const OFFLOADS: &[(&str, &str)] = &[
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let workers = subject.document.host.workers.len().max(1);
     let mut found: Vec<_> =
-        subject.nics().flat_map(|wire| wire_findings(subject.machine, wire, workers)).collect();
+        subject.nics().flat_map(|nic| wire_findings(subject.machine, nic, workers)).collect();
     found.extend(mtu_chain(subject));
     found
 }
 
-fn wire_findings(machine: &Machine, wire: &Wire, workers: usize) -> Vec<Finding> {
+fn wire_findings(machine: &Machine, (wire, device): (&Wire, &str), workers: usize) -> Vec<Finding> {
     const CHECK: &str = "wire";
-    let (name, device) = (&wire.name, &wire.device);
+    let name = &wire.name;
     let sys = format!("/sys/class/net/{device}");
     if !machine.path(&sys).exists() {
         let advice = "see `ip -br link` for the names of devices";
@@ -56,7 +56,7 @@ fn wire_findings(machine: &Machine, wire: &Wire, workers: usize) -> Vec<Finding>
         )),
         _ => {}
     }
-    found.extend(twice(wire));
+    found.extend(twice(wire, device));
     found.extend(queues(machine, wire, workers));
     found.extend(offloads(wire));
     if found.is_empty() {
@@ -66,7 +66,7 @@ fn wire_findings(machine: &Machine, wire: &Wire, workers: usize) -> Vec<Finding>
 }
 
 /// Addresses that kernel and Viaduct both have: both answer.
-fn twice(wire: &Wire) -> Option<Finding> {
+fn twice(wire: &Wire, device: &str) -> Option<Finding> {
     let own = nix::ifaddrs::getifaddrs().ok()?.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|addr| IpAddr::from(addr.ip()));
@@ -78,17 +78,18 @@ fn twice(wire: &Wire) -> Option<Finding> {
     Some(Finding::broken(
         "wire",
         format!("{}: the kernel has the address {} as well, so both answer for it", wire.name, first.addr()),
-        format!("ip addr del {first} dev {}", wire.device),
+        format!("ip addr del {first} dev {device}"),
     ))
 }
 
 fn queues(machine: &Machine, wire: &Wire, workers: usize) -> Option<Finding> {
-    let entries = std::fs::read_dir(machine.path(&format!("/sys/class/net/{}/queues", wire.device))).ok()?;
+    // Packet sockets spread packets over workers by themselves.
+    let Way::AfXdp(device) = &wire.way else { return None };
+    let entries = std::fs::read_dir(machine.path(&format!("/sys/class/net/{device}/queues"))).ok()?;
     let receive =
         entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count();
-    // Packet sockets spread packets over workers by themselves.
-    (wire.driver == Driver::AfXdp && receive < workers).then(|| {
-        let (name, device) = (&wire.name, &wire.device);
+    (receive < workers).then(|| {
+        let name = &wire.name;
         Finding::warning(
             "wire",
             format!("{name}: {device} has {receive} receive queues for {workers} workers: some get none"),
@@ -99,10 +100,8 @@ fn queues(machine: &Machine, wire: &Wire, workers: usize) -> Option<Finding> {
 
 fn offloads(wire: &Wire) -> Option<Finding> {
     // AF_XDP is beneath them.
-    if wire.driver != Driver::AfPacket {
-        return None;
-    }
-    let (name, device) = (&wire.name, &wire.device);
+    let Way::AfPacket(device) = &wire.way else { return None };
+    let name = &wire.name;
     let Ok(done) = std::process::Command::new("ethtool").args(["-k", device]).output() else {
         let message = format!("{name}: the offloads of {device} are not known: there is no ethtool");
         return Some(Finding::warning("wire", message, "install ethtool"));
