@@ -40,6 +40,8 @@ static const struct known {
 	{RTE_FLOW_ACTION_TYPE_OF_SET_VLAN_VID, VIADUCT_ACTION_VLAN_VID, 2},
 	{RTE_FLOW_ACTION_TYPE_OF_SET_VLAN_PCP, VIADUCT_ACTION_VLAN_PCP, 1},
 	{RTE_FLOW_ACTION_TYPE_OF_POP_VLAN, VIADUCT_ACTION_POP_VLAN, 0},
+	{RTE_FLOW_ACTION_TYPE_MARK, VIADUCT_ACTION_MARK, 0},
+	{RTE_FLOW_ACTION_TYPE_RSS, VIADUCT_ACTION_RSS, 0},
 };
 
 /* Headers that VXLAN_ENCAP lists; other items in it only mark what is not there. */
@@ -252,6 +254,7 @@ static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
 	flow->seen = flow->counters->at[flow->counter];
 	flow->live = true;
 	pthread_mutex_unlock(&session->view);
+	mark_put(flow);
 	return 0;
 }
 
@@ -267,6 +270,7 @@ void flow_replay(struct rte_flow *flow)
 static void flow_free(struct rte_flow *flow)
 {
 	LIST_REMOVE(flow, next);
+	mark_withdraw(flow);
 	counters_release(flow->counters);
 	free(flow->request);
 	free(flow);
@@ -287,6 +291,15 @@ static int refused(struct rte_flow_error *error, int code, const char *text)
 	return rte_flow_error_set(error, code, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, last);
 }
 
+/* The mark that a flow's packets are to get; 0: none. */
+static uint32_t mark_in(const struct rte_flow_action *action)
+{
+	for (; action->type != RTE_FLOW_ACTION_TYPE_END; action++)
+		if (action->type == RTE_FLOW_ACTION_TYPE_MARK && action->conf != NULL)
+			return ((const struct rte_flow_action_mark *)action->conf)->id;
+	return 0;
+}
+
 static struct rte_flow *flow_create(struct rte_eth_dev *dev, const struct rte_flow_attr *attr,
 				    const struct rte_flow_item pattern[], const struct rte_flow_action actions[],
 				    struct rte_flow_error *error)
@@ -305,6 +318,13 @@ static struct rte_flow *flow_create(struct rte_eth_dev *dev, const struct rte_fl
 	}
 	flow->port = port;
 	flow->request = request;
+	flow->mark = mark_in(actions);
+	if (flow->mark != 0 && !mark_wait()) {
+		free(request);
+		free(flow);
+		refused(error, EBUSY, "packets with the mark of another flow may be under way");
+		return NULL;
+	}
 	pthread_mutex_lock(&port->session->lock);
 	if (port->open)
 		code = ask_for(flow, &answer);

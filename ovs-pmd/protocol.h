@@ -130,6 +130,9 @@ enum viaduct_action_kind {
 	VIADUCT_ACTION_POP_VLAN = 16,
 	VIADUCT_ACTION_DSCP = 17,
 	VIADUCT_ACTION_ENCAP = 18, /* the headers to put in front */
+	/* Of a flow that OVS carries out itself (VIADUCT_FLOW_INGRESS), without their values. */
+	VIADUCT_ACTION_MARK = 19,
+	VIADUCT_ACTION_RSS = 20,
 };
 #define VIADUCT_FOREIGN 0xffffffffu
 
@@ -190,6 +193,14 @@ struct viaduct_packet {
 	uint16_t csum_start;
 	uint16_t csum_offset;
 	uint16_t reserved;
+};
+/* The same from viaductd, which leaves nothing unfinished. */
+struct viaduct_arrival {
+	uint32_t length;
+	uint8_t flags;
+	uint8_t reserved[3];
+	uint32_t flow; /* counter of the flow whose mark it gets, plus 1; 0: of none */
+	uint32_t reserved2;
 };
 #define VIADUCT_NEEDS_CSUM 1 /* only to viaductd */
 #define VIADUCT_VALID_CSUM 2 /* only from viaductd: the checksum of TCP or UDP is right */

@@ -154,6 +154,21 @@ static bool take(struct queue *queue, struct rings *rings, struct rte_mbuf *head
 	return true;
 }
 
+/* Says whose flow's a packet is, if viaductd does. */
+static void mark(struct rings *rings, const struct viaduct_packet *packet, struct rte_mbuf *mbuf)
+{
+	uint32_t flow = __atomic_load_n(&((const struct viaduct_arrival *)packet)->flow, __ATOMIC_RELAXED), mark;
+	uint64_t taken = atomic_load_explicit(&rings->taken, memory_order_relaxed);
+
+	if (flow == 0)
+		return;
+	mark = mark_of(rings->marks, flow - 1, taken + (rings->rx.next - (uint32_t)taken));
+	if (likely(mark != 0)) {
+		mbuf->ol_flags |= RTE_MBUF_F_RX_FDIR | RTE_MBUF_F_RX_FDIR_ID;
+		mbuf->hash.fdir.hi = mark;
+	}
+}
+
 /* Gets up to `count` mbufs; returns how many. */
 static uint32_t get(struct queue *queue, struct rte_mbuf **mbufs, uint32_t count)
 {
@@ -165,9 +180,11 @@ static uint32_t get(struct queue *queue, struct rte_mbuf **mbufs, uint32_t count
 uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 {
 	struct queue *queue = argument;
-	struct rings *rings = enter(queue);
+	struct rings *rings;
 	uint16_t done = 0;
 
+	mark_burst(queue->port);
+	rings = enter(queue);
 	if (rings != NULL) {
 		struct ring *ring = &rings->rx;
 		uint32_t ready = __atomic_load_n(&ring->shared->tail, __ATOMIC_ACQUIRE) - ring->next;
@@ -196,6 +213,7 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 								   RTE_PKTMBUF_HEADROOM)) {
 				queue->errors++;
 			} else if (likely(take(queue, rings, packets[done], length, flags))) {
+				mark(rings, &ring->packets[index], packets[done]);
 				done++;
 				queue->bytes += length;
 			} else {
@@ -208,6 +226,8 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 		if (unlikely(done < got))
 			rte_pktmbuf_free_bulk(packets + done, got - done);
 		queue->packets += done;
+		atomic_store_explicit(&rings->taken, rings->taken + (ring->next - (uint32_t)rings->taken),
+				      memory_order_relaxed);
 		__atomic_store_n(&ring->shared->head, ring->next, __ATOMIC_RELEASE);
 	}
 	leave(queue);

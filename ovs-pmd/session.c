@@ -122,6 +122,12 @@ static int counters_map(struct session *session, int file, uint32_t count)
 		free(counters);
 		return EPROTO;
 	}
+	session->marks = marks_new(count);
+	if (session->marks == NULL) {
+		munmap(at, (size_t)count * sizeof(struct viaduct_counter));
+		free(counters);
+		return ENOMEM;
+	}
 	*counters = (struct counters){.at = at, .count = count, .users = 1};
 	session->counters = counters;
 	return 0;
@@ -189,6 +195,7 @@ static int open_port(struct session *session, struct port *port)
 		return EPROTO;
 	}
 	close(files[0]);
+	rings->marks = session->marks;
 	memcpy(port->mac.addr_bytes, answer.mac, sizeof(answer.mac));
 	port->refused = false;
 	port->open = true;
@@ -258,6 +265,8 @@ static void end(struct session *session)
 	}
 	counters_release(session->counters);
 	session->counters = NULL;
+	free(session->marks);
+	session->marks = NULL;
 	close(session->socket);
 	session->socket = -1;
 	session->broken = false;
@@ -362,6 +371,7 @@ void session_remove(struct port *port)
 	LIST_REMOVE(port, next);
 	flow_forget_all(port);
 	rings_put(port, NULL);
+	mark_close(port);
 	close.port = port->handle;
 	if (port->open)
 		session_ask(session, &close, sizeof(close), &answer, NULL);

@@ -38,6 +38,8 @@ struct rings {
 	const struct viaduct_page *page;
 	uint32_t slots; /* of each ring, a power of two */
 	struct ring rx, tx;
+	_Atomic uint64_t taken; /* slots of rx that were taken; its last 32 bits are those of `rx.next` */
+	const struct marks *marks; /* the session's */
 	int bell;
 };
 
@@ -78,6 +80,7 @@ struct session {
 	int socket;           /* -1: not connected. Only the thread closes it */
 	bool broken;          /* the thread is about to */
 	struct counters *counters;
+	struct marks *marks;
 	LIST_HEAD(, port) ports;
 	uint32_t buffer[VIADUCT_MESSAGE / 4];
 };
@@ -88,6 +91,7 @@ struct rte_flow {
 	bool live; /* viaductd has it */
 	uint64_t id;
 	uint32_t counter;
+	uint32_t mark; /* by which OVS is to know its packets, which it forwards itself; 0: none */
 	struct counters *counters;
 	struct viaduct_counter sum, seen; /* since it was last asked to reset; and what viaductd's counter was then */
 	struct viaduct_flow_create *request; /* for another session */
@@ -107,6 +111,15 @@ struct rings *rings_map(int file, int bell, uint32_t slots);
 void rings_put(struct port *port, struct rings *rings);
 uint16_t ring_receive(void *queue, struct rte_mbuf **packets, uint16_t count);
 uint16_t ring_send(void *queue, struct rte_mbuf **packets, uint16_t count);
+
+/* mark.c */
+struct marks *marks_new(uint32_t count);
+uint32_t mark_of(const struct marks *marks, uint32_t counter, uint64_t at);
+void mark_put(const struct rte_flow *flow);
+void mark_withdraw(const struct rte_flow *flow);
+void mark_burst(const struct port *port);
+void mark_close(const struct port *port);
+bool mark_wait(void);
 
 /* flow.c */
 const struct rte_flow_ops *flow_ops(void);

@@ -153,16 +153,32 @@ static struct rte_flow_query_count ask_count(struct rte_eth_dev *dev, struct rte
 	return answer;
 }
 
+static struct rte_eth_dev *device_with(struct port *port)
+{
+	static uint64_t device[VIADUCT_SIZE_rte_eth_dev / 8], data[VIADUCT_SIZE_rte_eth_dev_data / 8];
+	struct rte_eth_dev *dev = (void *)device;
+
+	DEV(dev, data, void *) = data;
+	DATA(dev, dev_private, void *) = port;
+	return dev;
+}
+
+static struct rte_flow *create(struct rte_eth_dev *dev, struct rte_flow_attr attr, struct rte_flow_action action,
+			       struct rte_flow_error *error)
+{
+	const struct rte_flow_item items[] = {{.type = RTE_FLOW_ITEM_TYPE_END}};
+	const struct rte_flow_action actions[] = {action, {.type = RTE_FLOW_ACTION_TYPE_END}};
+	struct rte_flow *(*make)(struct rte_eth_dev *, const struct rte_flow_attr *, const struct rte_flow_item *,
+				 const struct rte_flow_action *, struct rte_flow_error *);
+
+	make = MEMBER(rte_flow_ops, flow_ops(), create, void *);
+	return make(dev, &attr, items, actions, error);
+}
+
 /* Counters wrap around, and begin anew: OVS is told of what was counted, and of nothing else. */
 static void wrap(struct session *session, struct port *port)
 {
-	static uint64_t device[VIADUCT_SIZE_rte_eth_dev / 8], data[VIADUCT_SIZE_rte_eth_dev_data / 8];
-	const struct rte_flow_attr attr = {.transfer = 1};
-	const struct rte_flow_item items[] = {{.type = RTE_FLOW_ITEM_TYPE_END}};
-	const struct rte_flow_action actions[] = {{.type = RTE_FLOW_ACTION_TYPE_DROP}, {.type = RTE_FLOW_ACTION_TYPE_END}};
-	struct rte_eth_dev *dev = (void *)device;
-	struct rte_flow *(*create)(struct rte_eth_dev *, const struct rte_flow_attr *, const struct rte_flow_item *,
-				   const struct rte_flow_action *, struct rte_flow_error *);
+	struct rte_eth_dev *dev = device_with(port);
 	struct viaduct_page before = counts(port);
 	struct rte_flow_query_count seen;
 	struct rte_flow *flow;
@@ -176,10 +192,8 @@ static void wrap(struct session *session, struct port *port)
 	page->rx_packets = 2;
 	assert(counts(port).rx_packets == before.rx_packets + 6);
 
-	DEV(dev, data, void *) = data;
-	DATA(dev, dev_private, void *) = port;
-	create = MEMBER(rte_flow_ops, flow_ops(), create, void *);
-	flow = create(dev, &attr, items, actions, NULL);
+	flow = create(dev, (struct rte_flow_attr){.transfer = 1}, (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_DROP, NULL},
+		      NULL);
 	assert(flow != NULL);
 	seen = ask_count(dev, flow, true);
 	assert(seen.hits == 0 && seen.bytes == 0);
@@ -199,6 +213,50 @@ static void wrap(struct session *session, struct port *port)
 	assert(start(session) == 0 && resume(session));
 	seen = ask_count(dev, flow, true);
 	assert(seen.hits == 2 && seen.bytes == 0);
+}
+
+/* Packets have the mark of their flow, and of no other that had its counter before; and a mark goes to another flow once
+ * OVS has looked at all packets that have it. */
+static void marks(struct session *session, struct port *port)
+{
+	const uint32_t counter = COUNTERS - 1;
+	const uint64_t first = (1ull << 32) + 3; /* place of the next packet, past the end of what the ring counts */
+	struct rte_eth_dev *dev = device_with(port);
+	struct rte_flow_action_mark conf = {.id = 7};
+	struct rte_flow_action action = {RTE_FLOW_ACTION_TYPE_MARK, &conf};
+	struct rte_flow_attr attr = {.ingress = 1};
+	struct rte_flow_error error;
+	struct rte_flow *flow;
+	int (*destroy)(struct rte_eth_dev *, struct rte_flow *, struct rte_flow_error *);
+
+	destroy = MEMBER(rte_flow_ops, flow_ops(), destroy, void *);
+	port->rings->taken = first - 5;
+	port->rings->rx.shared->tail = (uint32_t)first;
+	assert(mark_of(session->marks, counter, first) == 0);
+	flow = create(dev, attr, action, &error);
+	assert(flow != NULL);
+	assert(mark_of(session->marks, counter, first) == 7 && mark_of(session->marks, counter, first - 1) == 0);
+	assert(mark_of(session->marks, counter - 1, first) == 0 && mark_of(session->marks, COUNTERS, first) == 0);
+
+	/* The next session has another ring. */
+	end(session);
+	assert(start(session) == 0 && resume(session));
+	assert(mark_of(session->marks, counter, 0) == 7);
+
+	assert(destroy(dev, flow, &error) == 0);
+	assert(mark_of(session->marks, counter, first) == 0);
+	assert(create(dev, attr, action, &error) == NULL && rte_errno == EBUSY);
+	flow = create(dev, (struct rte_flow_attr){.transfer = 1}, (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_DROP, NULL},
+		      &error);
+	assert(flow != NULL && destroy(dev, flow, &error) == 0);
+	mark_burst(port);
+	conf.id = 9;
+	flow = create(dev, attr, action, &error);
+	assert(flow != NULL && mark_of(session->marks, counter, first) == 9);
+	assert(destroy(dev, flow, &error) == 0);
+	mark_close(port);
+	flow = create(dev, attr, action, &error);
+	assert(flow != NULL);
 }
 
 int main(void)
@@ -264,6 +322,7 @@ int main(void)
 	page->rx_packets = 2;
 	assert(counts(port).rx_packets == 9);
 	wrap(session, port);
+	marks(session, port);
 	unlink(address.sun_path);
 	return 0;
 }

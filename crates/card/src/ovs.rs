@@ -30,6 +30,8 @@ pub enum Stays {
     Outputs,
     /// It changes packets, or puts them into a tunnel.
     Changes,
+    /// Open vSwitch carries it out.
+    Mark,
 }
 
 impl Stays {
@@ -44,6 +46,7 @@ impl Stays {
             Self::Drop => "drop",
             Self::Outputs => "outputs",
             Self::Changes => "changes",
+            Self::Mark => "mark",
         }
     }
 }
@@ -104,6 +107,7 @@ pub fn stays<T: Lookup>(tables: &T, flow: &ovs::Flow) -> Option<Stays> {
         return Some(Stays::Match);
     }
     match flow.actions.as_slice() {
+        [Action::Mark] => Some(Stays::Mark),
         [Action::Output(to)] if port(*to).is_none() => Some(Stays::Port),
         [Action::Output(to)] => (*to == flow.port).then_some(Stays::Outputs),
         actions => Some(match actions.iter().filter(|action| matches!(action, Action::Output(_))).count() {

@@ -41,6 +41,8 @@ pub(crate) struct Policy {
     pub nexthop: Option<NexthopId>,
     /// Ports of tunnels that packets pass.
     pub crossings: Option<Box<Crossings>>,
+    /// Whether the packets go to Open vSwitch with the counters of their entries' flows.
+    pub marks: bool,
     /// The counter of the flow of Open vSwitch, if entries belong to connections instead.
     pub ovs_counter: Option<u32>,
     /// The fields that it sets.
@@ -83,6 +85,8 @@ pub(crate) struct Action {
     pub template: Template,
     /// Whether packets belong to a tracked TCP connection, are policed, copied or dropped.
     pub looks: bool,
+    /// Whether they go to Open vSwitch with the counters of their entries' flows.
+    pub marks: bool,
     /// Whether they are policed.
     pub metered: bool,
     /// Whether they belong to such a connection.
@@ -165,7 +169,7 @@ impl Actions {
             self.all[number as usize].users += 1;
             return Some(number);
         }
-        let Policy { follows, drops, .. } = policy;
+        let Policy { marks, follows, drops, .. } = policy;
         let metered = !policy.meters.is_empty();
         let copied = !policy.copies.is_empty();
         let looks = follows || metered || copied || drops.is_some();
@@ -174,6 +178,7 @@ impl Actions {
             stamp: epoch,
             template: policy.template.clone(),
             looks,
+            marks,
             metered,
             follows,
             drops,

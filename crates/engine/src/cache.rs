@@ -209,6 +209,12 @@ impl Found<'_> {
         (self.0[5] >> OVS_AT & 1 == 0) | (self.0[7] >> STAMP_AT == epoch & STAMP as u64)
     }
 
+    /// The counter of the flow of Open vSwitch to which it belongs, for actions that mark packets by it.
+    #[inline(always)]
+    pub const fn ovs_counter(&self) -> u32 {
+        field(self.0[7], COUNTER_AT, COUNTER_BITS)
+    }
+
     /// Its connection, if it has one or none, and whether its packets go in the reply direction.
     #[inline(always)]
     pub const fn flow(&self) -> Option<(FlowRef, bool)> {

@@ -42,6 +42,8 @@ pub(crate) struct Out {
     packet: u8,
     /// What is left to do, if anything is.
     pub work: Option<Work>,
+    /// The counter of the flow of Open vSwitch by which that is to know the packet.
+    pub mark: Option<u32>,
 }
 
 /// What remains to be done to a frame when its receiver is known.
@@ -67,6 +69,7 @@ impl Out {
         at: &Layout,
     ) {
         (self.start, self.end, self.rest_len) = (start as u16, end as u16, rest_len as u32);
+        self.mark = None;
         let summed = matches!(tunnel, Some(OuterHeaders { sum: true, .. }));
         if summed || !unfinished.is_nothing() {
             let at = at.shifted(HEADROOM as isize - start as isize);
@@ -274,9 +277,30 @@ impl Lanes {
         &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
     }
 
-    /// Writes the frame for delivery into `room`.
+    /// Writes the frame for delivery into `room`, which is told of its mark.
     #[inline(always)]
     pub fn write(
+        &mut self,
+        lane: usize,
+        burst: &Burst,
+        room: &mut dyn Room,
+        accepts: Accepts,
+        chunk: &mut Chunk,
+        turn: &mut Turn,
+    ) -> Result<Delivered, Refused> {
+        let mark = self.out[lane].mark;
+        if mark.is_some() {
+            room.mark(mark);
+        }
+        let written = self.write_frame(lane, burst, room, accepts, chunk, turn);
+        if mark.is_some() {
+            room.mark(None);
+        }
+        written
+    }
+
+    #[inline(always)]
+    fn write_frame(
         &mut self,
         lane: usize,
         burst: &Burst,

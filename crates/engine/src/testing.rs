@@ -17,6 +17,8 @@ pub type Packet = (Vec<u8>, Offload);
 pub struct Wire {
     to_engine: Mutex<VecDeque<Packet>>,
     from_engine: Mutex<Vec<Packet>>,
+    /// Of each of these packets, the counter of the flow of Open vSwitch of which it was told.
+    marks: Mutex<Vec<Option<u32>>>,
     arrived: Condvar,
     event: OwnedFd,
     accepts: Accepts,
@@ -45,6 +47,7 @@ impl TestPort {
         Self(Arc::new(Wire {
             to_engine: Mutex::default(),
             from_engine: Mutex::default(),
+            marks: Mutex::default(),
             arrived: Condvar::new(),
             event,
             accepts,
@@ -93,6 +96,12 @@ impl TestPort {
     #[must_use]
     pub fn take(&self) -> Vec<Packet> {
         std::mem::take(&mut *lock(&self.0.from_engine))
+    }
+
+    /// Takes the marks of what the engine sent.
+    #[must_use]
+    pub fn take_marks(&self) -> Vec<Option<u32>> {
+        std::mem::take(&mut *lock(&self.0.marks))
     }
 
     /// Waits until the engine has sent `n` packets, or for `patience`, then takes them.
@@ -187,8 +196,15 @@ impl TxQueue for TestTx {
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
         // Waits for a holder that waits for a CPU.
         let _lease = lock(&self.leased);
-        let mut room = TestRoom { wire: &self.wire, frames: Vec::new(), segments: Vec::new() };
+        let mut room = TestRoom {
+            wire: &self.wire,
+            frames: Vec::new(),
+            marks: Vec::new(),
+            mark: None,
+            segments: Vec::new(),
+        };
         fill(&mut room);
+        lock(&self.wire.marks).append(&mut room.marks);
         lock(&self.wire.from_engine).append(&mut room.frames);
         self.wire.arrived.notify_all();
         true
@@ -198,6 +214,8 @@ impl TxQueue for TestTx {
 struct TestRoom<'a> {
     wire: &'a Wire,
     frames: Vec<Packet>,
+    marks: Vec<Option<u32>>,
+    mark: Option<u32>,
     segments: Vec<Segment>,
 }
 
@@ -215,7 +233,12 @@ impl Room for TestRoom<'_> {
         let mut frame = vec![0xee; len];
         self.segments = pieces(&mut frame, self.wire.piece);
         self.frames.push((frame, *offload));
+        self.marks.push(self.mark);
         Ok(&self.segments)
+    }
+
+    fn mark(&mut self, flow: Option<u32>) {
+        self.mark = flow;
     }
 
     fn tells_valid(&self) -> bool {

@@ -85,6 +85,10 @@ pub trait Room {
     /// [`NoRoom`]; nothing was reserved.
     fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
 
+    /// The frames reserved from here on belong to the flow of Open vSwitch with this counter, which the other side is
+    /// told if it is that switch.
+    fn mark(&mut self, _flow: Option<u32>) {}
+
     /// Whether the other side is told that a checksum is right ([`crate::Csum::Valid`]) though it accepts none that is
     /// partial.
     fn tells_valid(&self) -> bool {

@@ -47,6 +47,14 @@ pub struct Flow {
     pub actions: Vec<Action>,
 }
 
+impl Flow {
+    /// Whether OVS carries it out itself, and is only told which packets are its.
+    #[must_use]
+    pub fn is_mark(&self) -> bool {
+        self.actions == [Action::Mark]
+    }
+}
+
 /// Most flows with counters.
 pub const MAX_COUNTERS: u32 = 1 << 20;
 

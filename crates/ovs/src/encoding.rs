@@ -1,6 +1,6 @@
 //! What a driver's items and actions say: the one place that knows which flows can be carried out.
 
-use crate::kinds::{FOREIGN, TRANSFER, action, item};
+use crate::kinds::{FOREIGN, INGRESS, TRANSFER, action, item};
 use crate::protocol::{Create, Item, item_len, name};
 use crate::refused::Refused;
 use model::VifId;
@@ -19,7 +19,8 @@ pub fn decode(
     create: &Create,
     port_of: impl Fn(u32) -> Option<VifId>,
 ) -> Result<(Match, Vec<Action>), Refused> {
-    if create.attributes != TRANSFER {
+    let is_mark = create.attributes == INGRESS && is_mark(&create.actions);
+    if create.attributes != TRANSFER && !is_mark {
         return Err(Refused::NotTransfer);
     }
     if (create.group, create.priority) != (0, 0) {
@@ -27,6 +28,9 @@ pub fn decode(
     }
     let mut pattern = Pattern::default();
     create.items.iter().try_for_each(|item| pattern.add(item))?;
+    if is_mark {
+        return Ok((Match::new(&pattern.key, &pattern.mask), vec![Action::Mark]));
+    }
     let mut actions = Vec::with_capacity(create.actions.len());
     for (kind, value) in &create.actions {
         actions.extend(decode_action(*kind, value, &port_of)?);
@@ -37,6 +41,12 @@ pub fn decode(
     // What is kept of a flow is what its bytes are counted by.
     actions.shrink_to_fit();
     Ok((Match::new(&pattern.key, &pattern.mask), actions))
+}
+
+/// Whether a flow's packets are to go to OVS with a mark, and nothing else.
+fn is_mark(actions: &[(u16, Vec<u8>)]) -> bool {
+    let kinds: Vec<_> = actions.iter().map(|(kind, _)| *kind).collect();
+    kinds == [action::MARK] || kinds == [action::MARK, action::RSS]
 }
 
 /// Fields of a packet and their masks, as items add them.

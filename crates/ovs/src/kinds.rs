@@ -46,6 +46,10 @@ pub mod action {
     pub const DSCP: u16 = 17;
     /// Headers to put in front.
     pub const ENCAP: u16 = 18;
+    /// OVS is to know the flow's packets by a mark, which the driver keeps.
+    pub const MARK: u16 = 19;
+    /// OVS asks that the queues share the flow's packets: each port has one.
+    pub const RSS: u16 = 20;
 }
 
 /// In place of a port's number: a port of another driver.
@@ -53,3 +57,5 @@ pub const FOREIGN: u32 = u32::MAX;
 
 /// Attribute of a flow: it may send to other ports of the switch (`transfer`).
 pub const TRANSFER: u32 = 4;
+/// The flow is one that OVS carries out itself.
+pub const INGRESS: u32 = 1;

@@ -308,6 +308,12 @@ impl Room for Sender {
         self.ring.as_mut().ok_or(NoRoom::Down)?.reserve(len, offload.csum == Csum::Valid).ok_or(NoRoom::Full)
     }
 
+    fn mark(&mut self, flow: Option<u32>) {
+        if let Some(ring) = &mut self.ring {
+            ring.mark(flow);
+        }
+    }
+
     /// OVS sums what it tracks, unless it is told that it need not.
     fn tells_valid(&self) -> bool {
         true

@@ -31,8 +31,8 @@ macro_rules! reasons {
 reasons! {
     /// The port is not open in this session.
     NoPort = "no_port", "the port is not open";
-    /// Not a `transfer` flow: OVS asks so for a packet's hash or mark alone.
-    NotTransfer = "not_transfer", "only whole flows are carried out (transfer), not marks for packets that OVS receives";
+    /// Neither a `transfer` flow nor a mark.
+    NotTransfer = "not_transfer", "a flow is carried out as a whole (transfer), or its packets get a mark, and nothing else";
     /// A group or a priority other than 0.
     Group = "group", "only group 0 and priority 0 are known";
     /// An item that is not known.

@@ -22,7 +22,8 @@ const ASLEEP: usize = 4;
 const HEAD: usize = 128;
 /// Bytes of a packet's description: its length, and a `virtio_net_hdr` without `num_buffers`.
 const PACKET: usize = 16;
-/// In a description to the driver, after the length: the L4 checksum is right.
+/// In a description to the driver, after the length: the L4 checksum is right. The second word has the counter of the
+/// packet's flow plus one, or 0.
 const VALID_CSUM: u64 = 2;
 /// Bytes of a ring.
 const RING: usize = HEADER + SLOTS as usize * PACKET;
@@ -133,6 +134,8 @@ pub struct Outgoing {
     next: u32,
     /// Slots known to be free.
     free: u32,
+    /// What the descriptions of packets say of their flow.
+    mark: u64,
     segments: [Segment; 2],
 }
 
@@ -140,7 +143,7 @@ impl Outgoing {
     /// The end of a new ring.
     pub fn new(rings: Arc<Rings>) -> Self {
         let segments = rings.pieces(Way::ToDriver, 0, 0);
-        Self { rings, next: 0, free: SLOTS, segments }
+        Self { rings, next: 0, free: SLOTS, mark: 0, segments }
     }
 
     /// Slots that are free. A head that can't be is taken for a full ring.
@@ -163,11 +166,19 @@ impl Outgoing {
         // Nothing is left unfinished.
         let flags = if valid { VALID_CSUM } else { 0 };
         low.store(len as u64 | flags << 32, Ordering::Relaxed);
-        high.store(0, Ordering::Relaxed);
+        high.store(self.mark, Ordering::Relaxed);
         self.segments = self.rings.pieces(Way::ToDriver, self.next, len);
         self.next = self.next.wrapping_add(slots);
         self.free -= slots;
         Some(if self.segments[1].is_empty() { &self.segments[..1] } else { &self.segments })
+    }
+
+    /// The driver is told that packets from here on are of the flow with this counter.
+    pub const fn mark(&mut self, flow: Option<u32>) {
+        self.mark = match flow {
+            Some(counter) => counter as u64 + 1,
+            None => 0,
+        };
     }
 
     /// Shows the driver what was filled.

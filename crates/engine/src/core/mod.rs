@@ -391,7 +391,12 @@ impl Core {
         let template = &action.template;
         let (len, fields) = (packet.len as usize, || action.fields());
         match self.lanes.rewrite(lane, lane, len, template, fields, entry.entropy(), unfinished) {
-            Ok(()) => self.enqueue(template.port, lane, packet, ingress),
+            Ok(()) => {
+                if action.marks {
+                    self.lanes.out[lane].mark = Some(entry.ovs_counter());
+                }
+                self.enqueue(template.port, lane, packet, ingress);
+            }
             Err(reason) => self.drop(lane, packet, ingress, reason),
         }
         true

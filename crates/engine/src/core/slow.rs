@@ -299,6 +299,8 @@ impl Core {
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
             crossings: effects.crossings.clone(),
+            marks: matches!(owner, Owner::Ovs(OvsFlow { counter: Some(_), .. }))
+                && matches!(case.decision.verdict, Verdict::Forward(_)),
             ovs_counter,
             fields: rewrite.fields.map(|fields| fields.clone().into()),
             drops: case.decision.verdict.reason(),

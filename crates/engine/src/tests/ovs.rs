@@ -59,6 +59,25 @@ fn partial(frame: &[u8]) -> Option<(Vec<u8>, Offload)> {
     fit.then(|| unfinished(&text::show(frame), None))
 }
 
+/// How many packets went to Open vSwitch with a mark since the last call; each has that of the flow that the model finds
+/// for this packet.
+fn marked(host: &Host, tables: &Tables, vif: VifId, frame: &[u8]) -> usize {
+    let view = PacketView::parse(frame, frame.len() as u32, None).ok();
+    let decision = view.map(|view| decide(tables, &view, vif, 0));
+    let mut all = 0;
+    for (to, port) in &host.ports {
+        for counter in port.take_marks().into_iter().flatten() {
+            let decision = decision.as_ref().unwrap();
+            let Verdict::Forward(forward) = &decision.verdict else { panic!("{:?}", decision.verdict) };
+            let wanted = (forward.port, decision.effects.ovs_counter);
+            assert_eq!((*to, Some(counter)), wanted, "{}", text::show(frame));
+            assert!(to.0 > 10, "{to} is no port's OVS side");
+            all += 1;
+        }
+    }
+    all
+}
+
 fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool) {
     let expected = expected(tables, vif, frame);
     let before = host.drops();
@@ -78,7 +97,7 @@ fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool)
 }
 
 /// Sends packets while flows and ports change. Returns how many the cache answered, how many of these went to several
-/// ports, and how many packets of each kind there were.
+/// ports, and how many packets of each kind there were; "marked" are those that the cache answered by a mark.
 fn compare(
     ports_of: fn(&mut Rng) -> Vec<model::Change>,
     packet_of: fn(&mut Rng) -> generate::Packet,
@@ -112,6 +131,8 @@ fn compare(
             let before = host.hits();
             for _ in 0..=rng.below(3) {
                 check(&mut host, &tables, packet.ingress, &packet.frame, rng.percent(30));
+                let marked = marked(&host, &tables, packet.ingress, &packet.frame);
+                *kinds.entry("marked").or_default() += marked;
             }
             let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok();
             let kind = view.map(|view| match decide(&tables, &view, packet.ingress, 0).verdict {
@@ -145,14 +166,15 @@ fn has_all(kinds: &BTreeMap<&str, usize>, wanted: &[&str]) {
 #[test]
 fn engine_is_the_model_at_ports_of_open_vswitch() {
     let (hits, copied, kinds) = compare(generate::ovs_ports, generate::ovs_packet);
-    has_all(&kinds, &["tunnelled", "edited", "missed", "forwarded", "several", "dropped"]);
+    has_all(&kinds, &["tunnelled", "edited", "missed", "marked", "forwarded", "several", "dropped"]);
     assert!(hits > WORLDS * 50 && copied > WORLDS * 5, "too few hits to mean anything: {hits}, {copied}");
 }
 
 #[test]
 fn engine_is_the_model_at_ports_of_tunnels() {
     let (hits, _, kinds) = compare(generate::tunnelled_ovs_ports, generate::tunnelled_ovs_packet);
-    has_all(&kinds, &["out of a tunnel", "into a tunnel", "missed, out of a tunnel", "several", "dropped"]);
+    let wanted = ["out of a tunnel", "into a tunnel", "missed, out of a tunnel", "marked", "several", "dropped"];
+    has_all(&kinds, &wanted);
     assert!(hits > WORLDS * 50, "too few hits to mean anything: {hits}");
 }
 
@@ -216,13 +238,22 @@ fn host_with(flows: &[(u64, Match, Vec<Action>)]) -> Host {
 }
 
 /// The same with other ports.
-fn host_of(mut ports: Vec<model::Change>, flows: &[(u64, Match, Vec<Action>)]) -> Host {
+fn host_of(ports: Vec<model::Change>, flows: &[(u64, Match, Vec<Action>)]) -> Host {
+    host_accepting(ports, flows, ALL)
+}
+
+/// The same with receivers that accept other offloads.
+fn host_accepting(
+    mut ports: Vec<model::Change>,
+    flows: &[(u64, Match, Vec<Action>)],
+    accepts: Accepts,
+) -> Host {
     for port in &mut ports {
         if let model::Change::PutVif(vif) = port {
             vif.mtu = 1500;
         }
     }
-    let host = Host::new(&ports, &[], ALL, 200);
+    let host = Host::new(&ports, &[], accepts, 200);
     let add = |(id, matching, actions): &(u64, Match, Vec<Action>)| {
         host.core.cells.ovs.make_room(*id as u32);
         let (id, counter, port) = (FlowId(*id), *id as u32, OVS_PORTS[0]);
@@ -312,6 +343,34 @@ fn packets_and_bytes_are_counted_by_flow() {
     assert_eq!(counted.map(|counters| counters.packets), [100, 100]);
     assert_eq!(counted.map(|counters| counters.bytes), [100 * udp.len() as u64, 100 * tcp.len() as u64]);
     assert_eq!(host.core.cells.ovs.get(7), Default::default());
+}
+
+/// Open vSwitch knows packets by their mark, also the segments of a large send. What no flow marks has none.
+#[test]
+fn packets_of_flows_that_open_vswitch_carries_out_are_marked() {
+    let (port, side) = (OVS_PORTS[0], VifId(OVS_PORTS[0].0 + 10));
+    let tcp = Key { ip_proto: 6, ..Key::default() };
+    let mask = Key { ip_proto: u8::MAX, ..Key::default() };
+    let flow = (1, Match::new(&tcp, &mask), vec![Action::Mark]);
+    let mut host = host_accepting(generate::ovs_ports(&mut Rng::new(3)), &[flow], Accepts::default());
+    let large = unfinished(&UDP.replace("udp 1 > 2", "tcp 1 > 2 A").replace("300", "3000"), Some(1000));
+    let udp = (text::parse(UDP).unwrap(), Offload::default());
+    let send = |host: &mut Host, packet: &(Vec<u8>, Offload)| {
+        let arrived = host.run(port, [packet.clone()])[&side].len();
+        let marks = host.ports[&side].take_marks();
+        assert_eq!(marks.len(), arrived);
+        marks
+    };
+    assert_eq!(send(&mut host, &large), [None; 3], "the first one is decided");
+    assert_eq!(send(&mut host, &large), [Some(1); 3]);
+    assert_eq!(send(&mut host, &udp), [None]);
+    assert_eq!(send(&mut host, &udp), [None]);
+    assert_eq!(send(&mut host, &large), [Some(1); 3]);
+    host.settle();
+    assert_eq!(host.core.cells.ovs.get(1).packets, 3);
+    host.shared.apply_ovs(&[Change::Remove { port, id: FlowId(1) }]);
+    assert_eq!(send(&mut host, &large), [None; 3], "it is gone");
+    assert_eq!(send(&mut host, &large), [None; 3]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! port ── its rules ── flow? ── actions in order ── rules of the outputs' ports ── Outputs, Drop
-//!                        └── none ── the port's OVS side
+//!                        └── none, or a mark ── the port's OVS side
 //! OVS side ── rules of its port ── the port
 //! ```
 //!
@@ -93,7 +93,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
             self.obey(port, vrf)?;
         }
         let flow = Key::of(self.packet).and_then(|key| self.tables.ovs_flow(port.id, &key));
-        if let Some(flow) = flow
+        // The packet goes to OVS with its flow's counter, by which the driver knows the flow.
+        self.effects.ovs_counter = flow.filter(|flow| flow.is_mark()).map(|flow| flow.counter);
+        if let Some(flow) = flow.filter(|flow| !flow.is_mark())
             && let Some(outputs) = self.outputs(flow, came)
             && let Some(outputs) = self.allowed(port, outputs)?
         {
@@ -253,7 +255,7 @@ impl<'a, T: Lookup> Done<'a, T> {
     fn apply(&mut self, action: &Action) -> Option<()> {
         let edits = &mut self.edits;
         match action {
-            Action::Output(_) | Action::Drop => {}
+            Action::Output(_) | Action::Drop | Action::Mark => {}
             Action::SetMacSrc(mac) => edits.mac_src = Some(*mac),
             Action::SetMacDst(mac) => edits.mac_dst = Some(*mac),
             Action::SetIpSrc(addr) => edits.ip_src = Some(self.walk.of_its_family(*addr)?),

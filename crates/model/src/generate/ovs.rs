@@ -247,8 +247,9 @@ pub fn ovs_change(rng: &mut Rng, tables: &Tables, next: &mut u64) -> Change {
 }
 
 fn flow(rng: &mut Rng, id: u64, port: VifId) -> Flow {
-    let mut actions = Vec::new();
-    for _ in 0..rng.below(6) {
+    let is_mark = rng.percent(8);
+    let mut actions = if is_mark { vec![Action::Mark] } else { Vec::new() };
+    for _ in 0..if is_mark { 0 } else { rng.below(6) } {
         let next = action(rng);
         let wraps = matches!(next, Action::Encap(_));
         if wraps && port == COARSE {

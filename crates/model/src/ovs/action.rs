@@ -15,6 +15,9 @@ pub enum Action {
     Output(VifId),
     /// Nothing: the flow is there to drop.
     Drop,
+    /// Send the packet to OVS, which carries the flow out itself, and say whose it is: OVS need not look it up. It is its
+    /// flow's only action.
+    Mark,
     /// Set the source MAC.
     SetMacSrc(Mac),
     /// Set the destination MAC.

@@ -142,6 +142,7 @@ impl Action {
         match self {
             Self::Output(vif) => format!("output {}", names.vif(*vif)),
             Self::Drop => "drop".to_owned(),
+            Self::Mark => "mark for OVS".to_owned(),
             Self::SetMacSrc(mac) => format!("set eth_src {mac}"),
             Self::SetMacDst(mac) => format!("set eth_dst {mac}"),
             Self::SetIpSrc(addr) => format!("set ip_src {addr}"),

@@ -84,6 +84,7 @@ impl Setup {
         Ok(match word {
             "output" => Action::Output(self.output(rest)),
             "drop" => Action::Drop,
+            "mark" => Action::Mark,
             "eth-src" => Action::SetMacSrc(parsed(rest)?),
             "eth-dst" => Action::SetMacDst(parsed(rest)?),
             "src" => Action::SetIpSrc(parsed(rest)?),

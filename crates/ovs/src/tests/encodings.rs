@@ -1,7 +1,7 @@
 //! What Open vSwitch 3.1 sends for flows, as its log shows them in testpmd's syntax.
 
 use crate::encoding::decode;
-use crate::kinds::{TRANSFER, action, item};
+use crate::kinds::{INGRESS, TRANSFER, action, item};
 use crate::protocol::{Create, Item};
 use crate::refused::Refused;
 use model::VifId;
@@ -225,4 +225,23 @@ fn all_actions() {
     }
     assert!(matches!(actions(vec![(action::ENCAP, &[0; 20])]), Err(Refused::Tunnel(_))));
     assert_eq!(actions(vec![(99, &[])]), Err(Refused::Action("number 99".into())));
+}
+
+/// What OVS asks for when it carries a flow out itself: "ingress ... actions mark id 7 / rss".
+#[test]
+fn a_mark() {
+    let asked = |attributes, actions: &[u16]| {
+        let actions = actions.iter().map(|kind| (*kind, Vec::new())).collect();
+        let create = Create { attributes, items: vec![eth(0x0800)], actions, ..Create::default() };
+        decode(&create, |_| None)
+    };
+    let (matching, actions) = asked(INGRESS, &[action::MARK, action::RSS]).unwrap();
+    assert_eq!((matching.key().eth_type, actions), (0x0800, vec![Action::Mark]));
+    assert!(asked(INGRESS, &[action::MARK]).is_ok());
+    // Less, more, or as a whole flow.
+    for others in [&[][..], &[action::RSS], &[action::MARK, action::DROP], &[action::MARK, action::MARK]] {
+        assert_eq!(asked(INGRESS, others), Err(Refused::NotTransfer), "{others:?}");
+    }
+    assert_eq!(asked(INGRESS | TRANSFER, &[action::MARK]), Err(Refused::NotTransfer));
+    assert!(matches!(asked(TRANSFER, &[action::MARK]), Err(Refused::Action(_))));
 }

@@ -172,6 +172,21 @@ fn a_right_checksum_is_told() {
     assert_eq!([0, 1].map(described), [[60, 2], [60, 0]]);
 }
 
+#[test]
+fn the_flow_of_a_packet_is_told() {
+    let (shared, opened) = port::open(OvsPort { name: "p".into(), mtu: 1500 }).unwrap();
+    let rings = Arc::new(Rings::create().unwrap().0);
+    let _bell = shared.give_to(rings.clone()).unwrap();
+    opened.tx[0].burst(&mut |room| {
+        for flow in [None, Some(0), Some(7), None] {
+            room.mark(flow);
+            assert!(room.reserve(60, &Offload::default()).is_ok());
+        }
+    });
+    let described = |index: usize| [8, 12].map(|at| rings.word_at(4096 + 256 + index * 16 + at));
+    assert_eq!([0, 1, 2, 3].map(described), [[0, 0], [1, 0], [8, 0], [0, 0]]);
+}
+
 /// Words anywhere in the memory, between polls and sends: nothing panics or reads outside, and no poll goes on forever.
 #[test]
 fn scribbles() {
