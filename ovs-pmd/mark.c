@@ -17,10 +17,10 @@
 
 struct marks {
 	uint32_t count;
-	/* By counter: the mark, 0 if there is none, and the place in the ring from which on it holds. */
+	/* By counter: the mark, 0 if there is none; the port, and the place in its ring from which on it holds. */
 	struct {
 		_Atomic uint64_t from;
-		_Atomic uint32_t mark;
+		_Atomic uint32_t mark, port;
 	} of[];
 };
 
@@ -28,7 +28,7 @@ struct marks {
 static struct {
 	_Atomic uint32_t bursts;
 	_Atomic uint64_t withdrawn;
-} __rte_cache_aligned ports[RTE_MAX_ETHPORTS];
+} __attribute__((aligned(64))) ports[RTE_MAX_ETHPORTS];
 #define WITHDRAWN (1ull << 32)
 
 /* Marks for so many counters. NULL: there is no memory. */
@@ -41,16 +41,19 @@ struct marks *marks_new(uint32_t count)
 	return marks;
 }
 
-/* The mark of the flow with this counter, for a packet at this place in the ring; 0: none. */
-uint32_t mark_of(const struct marks *marks, uint32_t counter, uint64_t at)
+/* The mark of the flow with this counter, for a packet at this place in a port's ring; 0: none. */
+uint32_t mark_of(const struct marks *marks, uint32_t counter, uint32_t port, uint64_t at)
 {
 	uint32_t mark;
 
 	if (counter >= marks->count)
 		return 0;
-	/* In this order: if another flow has the counter by now, its place is behind the packet's. */
+	/* In this order: if another flow has the counter by now, it has another port, or a place behind the packet's. */
 	mark = atomic_load_explicit(&marks->of[counter].mark, memory_order_acquire);
-	return mark != 0 && at >= atomic_load_explicit(&marks->of[counter].from, memory_order_relaxed) ? mark : 0;
+	if (mark == 0 || atomic_load_explicit(&marks->of[counter].port, memory_order_relaxed) != port ||
+	    atomic_load_explicit(&marks->of[counter].from, memory_order_relaxed) > at)
+		return 0;
+	return mark;
 }
 
 /* Packets of this flow, which viaductd has made, have its mark from now on. */
@@ -65,6 +68,7 @@ void mark_put(const struct rte_flow *flow)
 		return;
 	taken = atomic_load_explicit(&rings->taken, memory_order_relaxed);
 	waiting = __atomic_load_n(&rings->rx.shared->tail, __ATOMIC_ACQUIRE) - (uint32_t)taken;
+	atomic_store_explicit(&marks->of[flow->counter].port, flow->port->handle, memory_order_relaxed);
 	atomic_store_explicit(&marks->of[flow->counter].from, taken + waiting, memory_order_relaxed);
 	atomic_store_explicit(&marks->of[flow->counter].mark, flow->mark, memory_order_release);
 }

@@ -155,14 +155,14 @@ static bool take(struct queue *queue, struct rings *rings, struct rte_mbuf *head
 }
 
 /* Says whose flow's a packet is, if viaductd does. */
-static void mark(struct rings *rings, const struct viaduct_packet *packet, struct rte_mbuf *mbuf)
+static void mark(struct rings *rings, uint32_t port, const struct viaduct_packet *packet, struct rte_mbuf *mbuf)
 {
 	uint32_t flow = __atomic_load_n(&((const struct viaduct_arrival *)packet)->flow, __ATOMIC_RELAXED), mark;
 	uint64_t taken = atomic_load_explicit(&rings->taken, memory_order_relaxed);
 
 	if (flow == 0)
 		return;
-	mark = mark_of(rings->marks, flow - 1, taken + (rings->rx.next - (uint32_t)taken));
+	mark = mark_of(rings->marks, flow - 1, port, taken + (rings->rx.next - (uint32_t)taken));
 	if (likely(mark != 0)) {
 		mbuf->ol_flags |= RTE_MBUF_F_RX_FDIR | RTE_MBUF_F_RX_FDIR_ID;
 		mbuf->hash.fdir.hi = mark;
@@ -213,7 +213,7 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 								   RTE_PKTMBUF_HEADROOM)) {
 				queue->errors++;
 			} else if (likely(take(queue, rings, packets[done], length, flags))) {
-				mark(rings, &ring->packets[index], packets[done]);
+				mark(rings, queue->port->handle, &ring->packets[index], packets[done]);
 				done++;
 				queue->bytes += length;
 			} else {

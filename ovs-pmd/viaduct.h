@@ -114,7 +114,7 @@ uint16_t ring_send(void *queue, struct rte_mbuf **packets, uint16_t count);
 
 /* mark.c */
 struct marks *marks_new(uint32_t count);
-uint32_t mark_of(const struct marks *marks, uint32_t counter, uint64_t at);
+uint32_t mark_of(const struct marks *marks, uint32_t counter, uint32_t port, uint64_t at);
 void mark_put(const struct rte_flow *flow);
 void mark_withdraw(const struct rte_flow *flow);
 void mark_burst(const struct port *port);

@@ -232,19 +232,20 @@ static void marks(struct session *session, struct port *port)
 	destroy = MEMBER(rte_flow_ops, flow_ops(), destroy, void *);
 	port->rings->taken = first - 5;
 	port->rings->rx.shared->tail = (uint32_t)first;
-	assert(mark_of(session->marks, counter, first) == 0);
+	assert(mark_of(session->marks, counter, 0, first) == 0);
 	flow = create(dev, attr, action, &error);
 	assert(flow != NULL);
-	assert(mark_of(session->marks, counter, first) == 7 && mark_of(session->marks, counter, first - 1) == 0);
-	assert(mark_of(session->marks, counter - 1, first) == 0 && mark_of(session->marks, COUNTERS, first) == 0);
+	assert(mark_of(session->marks, counter, 0, first) == 7 && mark_of(session->marks, counter, 0, first - 1) == 0);
+	assert(mark_of(session->marks, counter, 1, first) == 0);
+	assert(mark_of(session->marks, counter - 1, 0, first) == 0 && mark_of(session->marks, COUNTERS, 0, first) == 0);
 
 	/* The next session has another ring. */
 	end(session);
 	assert(start(session) == 0 && resume(session));
-	assert(mark_of(session->marks, counter, 0) == 7);
+	assert(mark_of(session->marks, counter, 0, 0) == 7);
 
 	assert(destroy(dev, flow, &error) == 0);
-	assert(mark_of(session->marks, counter, first) == 0);
+	assert(mark_of(session->marks, counter, 0, first) == 0);
 	assert(create(dev, attr, action, &error) == NULL && rte_errno == EBUSY);
 	flow = create(dev, (struct rte_flow_attr){.transfer = 1}, (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_DROP, NULL},
 		      &error);
@@ -252,7 +253,7 @@ static void marks(struct session *session, struct port *port)
 	mark_burst(port);
 	conf.id = 9;
 	flow = create(dev, attr, action, &error);
-	assert(flow != NULL && mark_of(session->marks, counter, first) == 9);
+	assert(flow != NULL && mark_of(session->marks, counter, 0, first) == 9);
 	assert(destroy(dev, flow, &error) == 0);
 	mark_close(port);
 	flow = create(dev, attr, action, &error);
