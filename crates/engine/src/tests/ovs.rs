@@ -173,7 +173,8 @@ fn engine_is_the_model_at_ports_of_open_vswitch() {
 #[test]
 fn engine_is_the_model_at_ports_of_tunnels() {
     let (hits, _, kinds) = compare(generate::tunnelled_ovs_ports, generate::tunnelled_ovs_packet);
-    let wanted = ["out of a tunnel", "into a tunnel", "missed, out of a tunnel", "marked", "several", "dropped"];
+    let wanted =
+        ["out of a tunnel", "into a tunnel", "missed, out of a tunnel", "marked", "several", "dropped"];
     has_all(&kinds, &wanted);
     assert!(hits > WORLDS * 50, "too few hits to mean anything: {hits}");
 }
