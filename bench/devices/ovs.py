@@ -247,9 +247,16 @@ class OvsDpdk(Device):
         self._ofctl("add-flow", f"priority=10,udp,actions={MULTIPATH},output:{port + 1}")
 
     def purge(self):
-        """Takes all flows away."""
-        self._appctl("revalidator/purge")
-        self.daemon.wait_until(lambda: self.flows_in_use() == 0, "end of all flows", 180)
+        """Takes all flows away. A few may be unknown to the threads that remove them, until these have looked again."""
+
+        def gone():
+            self._appctl("revalidator/purge")
+            if self.flows_in_use() == 0:
+                return True
+            self._appctl("revalidator/wait")
+            return False
+
+        self.daemon.wait_until(gone, "end of all flows", 180)
 
     def raise_limit(self):
         """Of flows: OVS lowers it by itself, because it takes the time while it was paused for overload, and because
