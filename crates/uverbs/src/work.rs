@@ -25,12 +25,16 @@ pub struct Shape {
     pub list: u32,
 }
 
+/// Fewest slots of a send queue. How many are done is in the device's cache: the library looks there only when it has
+/// filled all of them.
+const FEWEST: u32 = 16;
+
 impl Shape {
     /// Room for at least `requests` of at most `segments` segments or `inline` bytes each.
     #[must_use]
     pub fn new(offset: u32, requests: u32, segments: u32, inline: u32) -> Self {
         let bytes = (segments * size_of::<Segment>() as u32).max(inline);
-        Self::with(offset, requests, size_of::<WorkRequest>() as u32, bytes)
+        Self::with(offset, requests.max(FEWEST), size_of::<WorkRequest>() as u32, bytes)
     }
 
     /// Room for at least twice as many receives of at most `segments` segments each, so the slot that is filled next
@@ -42,7 +46,7 @@ impl Shape {
 
     fn with(offset: u32, requests: u32, list: u32, bytes: u32) -> Self {
         let stride = (list + bytes).max(size_of::<WorkRequest>() as u32).next_multiple_of(64);
-        Self { offset, slots: requests.max(1).next_power_of_two(), stride, list }
+        Self { offset, slots: requests.next_power_of_two(), stride, list }
     }
 
     /// Bytes of a list, or an inline message.

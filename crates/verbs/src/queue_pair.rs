@@ -206,7 +206,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         events_completed: 0,
     };
     let retired = Arc::new(AtomicU32::new(0));
-    let send = (queue(send, capacity.max_send_wr)?, retired.clone());
+    // As many as there are slots: `SendQueue` counts those that may be posted.
+    let send = (queue(send, send.slots)?, retired.clone());
     let send = SendQueue::new(send, &capacity, attr.qp_type, ours.link.info().is_trusting);
     let made = Box::into_raw(Box::new(Qp {
         c: UnsafeCell::new(operations(base)),
