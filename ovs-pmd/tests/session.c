@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include "../ethdev.c"
+#include "../ring.c"
 #include "../session.c"
 
 #define SLOTS 16
@@ -260,6 +261,59 @@ static void marks(struct session *session, struct port *port)
 	assert(flow != NULL);
 }
 
+/* The hash of the first bytes of a frame; 0: it gets none. */
+static uint32_t hash_of(uint8_t *frame, uint16_t length)
+{
+	struct rte_mbuf mbuf = {.buf_addr = frame, .data_len = length};
+
+	hash(&mbuf);
+	return mbuf.ol_flags & RTE_MBUF_F_RX_RSS_HASH ? mbuf.hash.rss : 0;
+}
+
+/* Packets of a connection have one hash, whatever else they have; other connections have others; and what has no whole
+ * header of TCP or UDP has none. */
+static void hashes(void)
+{
+	const uint8_t v4[24] = {0x45, [8] = 64, 17, [12] = 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9};
+	const uint8_t v6[44] = {0x60, [6] = 6, 64, [23] = 1, [39] = 2, 0, 7, 0, 9};
+	const struct {
+		const uint8_t *packet;
+		uint32_t length, protocol;
+		uint8_t type[2];
+	} kinds[] = {{v4, sizeof(v4), 9, {0x08, 0x00}}, {v6, sizeof(v6), 6, {0x86, 0xdd}}};
+
+	for (int i = 0; i < 2; i++) {
+		uint32_t at = sizeof(struct rte_ether_hdr), length = at + kinds[i].length, first;
+		uint8_t frame[64] = {0}, tagged[64] = {0};
+
+		memcpy(frame + 12, kinds[i].type, 2);
+		memcpy(frame + at, kinds[i].packet, kinds[i].length);
+		first = hash_of(frame, length);
+		assert(first != 0);
+		for (uint32_t cut = at; cut < length; cut++)
+			assert(hash_of(frame, cut) == 0);
+		memcpy(tagged + 12, (uint8_t[]){0x81, 0x00, 0x20, 0x05}, 4);
+		memcpy(tagged + 16, frame + 12, length - 12);
+		assert(hash_of(tagged, length + 4) == first);
+		frame[0] = frame[at + (i == 0 ? 8 : 7)] = 9; /* another MAC and TTL */
+		assert(hash_of(frame, length) == first);
+		for (int reads = 1; reads <= (i == 0 ? 12 : 36); reads++) {
+			frame[length - reads]++;
+			assert(hash_of(frame, length) != first);
+			frame[length - reads]--;
+		}
+		frame[at + kinds[i].protocol] = 132; /* SCTP */
+		assert(hash_of(frame, length) == 0);
+		frame[at + kinds[i].protocol] = kinds[i].packet[kinds[i].protocol];
+		if (i == 0) {
+			frame[at + 6] = 0x20; /* a fragment */
+			assert(hash_of(frame, length) == 0);
+			frame[at + 6] = 0x40;
+			assert(hash_of(frame, length) == first);
+		}
+	}
+}
+
 int main(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -275,6 +329,8 @@ int main(void)
 	sem_init(&go_on, 0, 0);
 	sem_init(&asked, 0, 0);
 	pthread_create(&thread, NULL, serve_all, &listener);
+
+	hashes();
 
 	/* Files that could become shorter, or are: reading them would end the program. */
 	for (uint32_t kind = VIADUCT_HELLO; kind <= VIADUCT_PORT_OPEN; kind++) {
