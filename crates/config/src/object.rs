@@ -252,6 +252,38 @@ fn check_vni(r: &Reader<'_>, vni: u32) {
     }
 }
 
+/// Files of the daemon's own in its run-dir.
+const OWN_FILES: [&str; 11] = [
+    "carryover.0",
+    "carryover.1",
+    "ovs.sock",
+    "rdma",
+    "replace.sock",
+    "rings",
+    "taps-next.sock",
+    "taps.sock",
+    "viaduct-read.sock",
+    "viaduct.sock",
+    "viaductd.lock",
+];
+
+/// Checks the path of a vhost-user socket, relative to the run-dir.
+fn check_socket(r: &Reader<'_>, key: &str, path: &str) {
+    if path.is_empty() {
+        r.problem(Some(key), format!("`{key}` is empty"));
+    }
+    // The path goes to the log, where a line of its own would be believed.
+    if path.contains(char::is_control) {
+        r.problem(Some(key), format!("`{key}` has control characters in it"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        r.problem(Some(key), format!("\"{path}\" leads upwards; write a path without `..`"));
+    }
+    if OWN_FILES.contains(&path) {
+        r.problem(Some(key), format!("\"{path}\" is the daemon's own in the run-dir; take another name"));
+    }
+}
+
 /// Checks a guest's MAC.
 fn check_mac(r: &Reader<'_>, key: &str, mac: packet::Mac) {
     if mac.is_group() || mac.is_zero() {

@@ -47,6 +47,11 @@ impl<'a> Reader<'a> {
         self.problems.borrow().len()
     }
 
+    /// Whether the key is there, whatever its value.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.get(key).is_some()
+    }
+
     fn key_line(&self, key: &str) -> Option<usize> {
         self.table.entry(key).and_then(|(key, _)| key.line)
     }

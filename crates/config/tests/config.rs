@@ -110,6 +110,9 @@ fn each_mistake_is_named() {
             "socket = \"a\\n<0>b.sock\"",
             "guest \"vm1\": `socket` has control characters in it",
         ),
+        ("socket = \"vm1.sock\"", "socket = \"../vm1.sock\"", "\"../vm1.sock\" leads upwards"),
+        ("socket = \"vm1.sock\"", "socket = \"viaduct.sock\"", "is the daemon's own in the run-dir"),
+        ("gateway = \"192.0.2.254\"", "gateway = \"192.0.2.1\"", "192.0.2.1 is the wire's own address"),
         ("device = \"tapmon0\"", "device = \"a\\n<0>b\"", "`device` takes the name of a network device"),
         ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
         ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
@@ -569,6 +572,24 @@ fn what_follows_from_a_mistake_is_not_told() {
     let problems = parse(&VALID.replacen("vrf = 1", "vfr = 1", 1)).unwrap_err().to_string();
     assert!(problems.contains("unknown key `vfr`; did you mean `vrf`?"), "{problems}");
     assert!(!problems.contains("there is no network"), "{problems}");
+    let problems = parse(&VALID.replacen("mac = \"02:", "mac = \"0g:", 1)).unwrap_err().to_string();
+    assert!(problems.contains("is not a MAC address"), "{problems}");
+    assert!(!problems.contains("missing"), "{problems}");
+}
+
+#[test]
+fn the_loopback_device_is_no_wire() {
+    let text = "[host]\nname = \"a\"\n[[wire]]\nname = \"w\"\ndriver = \"af-packet\"\ndevice = \"lo\"\n";
+    assert!(parse(text).unwrap_err().to_string().contains("loopback"));
+}
+
+#[test]
+fn what_an_object_has_twice_is_told() {
+    let text = "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\n[[guest]]\nname = \"c1\"\n\
+                network = \"blue\"\nkind = \"tap\"\ndevice = \"c1\"\nmac = \"02:00:00:00:00:01\"\n\
+                addresses = [\"10.1.1.1\", \"10.1.1.1\"]\n";
+    let problems = parse(text).unwrap_err().to_string();
+    assert!(problems.contains("address 10.1.1.1 of network \"blue\" is there twice"), "{problems}");
 }
 
 #[test]

@@ -60,6 +60,8 @@ struct State {
     foreign: Vec<String>,
     /// What was lost, in words.
     damaged: Vec<String>,
+    /// Why the damaged files could not be copied.
+    uncopied: Option<String>,
     /// Why the last write failed.
     failed: Option<String>,
     /// As of the store.
@@ -172,6 +174,7 @@ impl Store {
             kept: BTreeMap::new(),
             foreign: Vec::new(),
             damaged: contents.damaged,
+            uncopied: None,
             is_anothers: Arc::default(),
         };
         let mut entries = BTreeMap::new();
@@ -194,7 +197,10 @@ impl Store {
         }
         if !state.damaged.is_empty() {
             for name in FILES {
-                let _ = std::fs::copy(self.dir.join(name), self.dir.join(format!("{name}.damaged")));
+                if let Err(e) = put_beside(&self.dir, name) {
+                    tracing::error!(dir = %self.dir.display(), "the store: no copy of {name} could be made: {e}");
+                    state.uncopied = Some(e.to_string());
+                }
             }
         }
         let is_old = legacy::path(&self.dir).exists();
@@ -296,9 +302,11 @@ impl Store {
         let state = self.lock();
         let failed =
             state.failed.iter().map(|why| format!("changes are refused, it can't be written: {why}"));
-        let lost = state.damaged.iter().map(|what| {
-            format!("{what}: what was stored there is lost; a copy of the file is beside it (*.damaged)")
-        });
+        let copy = state.uncopied.as_ref().map_or_else(
+            || "a copy of the file is beside it (*.damaged)".to_owned(),
+            |why| format!("no copy of the file could be made: {why}"),
+        );
+        let lost = state.damaged.iter().map(|what| format!("{what}: what was stored there is lost; {copy}"));
         let kept = state.kept.keys().map(|key| {
             format!("{key} is kept, but not in force: this version of Viaduct can't read it, or it does not fit the rest")
         });
@@ -464,6 +472,19 @@ fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Lock
             Ok(lock.map(|lock| Locked { files, lock, by_other: true }))
         }
         Err(e) => Err(e.into()),
+    }
+}
+
+/// Puts a copy of a file of the store beside it.
+fn put_beside(dir: &Path, name: &str) -> std::io::Result<()> {
+    let copy = dir.join(format!("{name}.damaged"));
+    match std::fs::copy(dir.join(name), &copy) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => {
+            let _ = std::fs::remove_file(&copy);
+            Err(e)
+        }
     }
 }
 

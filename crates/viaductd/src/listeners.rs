@@ -4,7 +4,7 @@ use crate::privileges::Privileges;
 use crate::replace;
 use anyhow::Context;
 use control::Process;
-use rustix::net::SocketType;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use sockets::{ListeningFile, Place};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -15,6 +15,8 @@ use std::sync::atomic::AtomicBool;
 
 /// Connections to the control socket that may wait.
 const BACKLOG: i32 = 4096;
+/// Connections to the socket of metrics that may wait.
+const SCRAPERS: i32 = 128;
 
 /// Names of the sockets between daemons.
 const API: &str = "api";
@@ -40,7 +42,8 @@ pub struct Open {
     pub files: Vec<Box<dyn ListeningFile>>,
 }
 
-/// The socket of metrics, while the process may bind one.
+/// The socket of metrics, while the process may bind one. `None` as well if it can't be had: guests' packets do not
+/// wait for metrics.
 pub fn metrics(
     address: Option<SocketAddr>,
     shared: &mut BTreeMap<String, OwnedFd>,
@@ -48,10 +51,27 @@ pub fn metrics(
     let Some(address) = address else { return Ok(None) };
     let same = shared.remove(METRICS).map(TcpListener::from);
     let same = same.filter(|socket| socket.local_addr().is_ok_and(|own| own == address));
-    let socket = same
-        .map_or_else(|| TcpListener::bind(address), Ok)
-        .with_context(|| format!("metrics on {address}"))?;
-    Ok(Some((socket, Process::open().context("the daemon's own files in /proc")?)))
+    match same.map_or_else(|| bind(address), Ok) {
+        Ok(socket) => Ok(Some((socket, Process::open().context("the daemon's own files in /proc")?))),
+        Err(e) => {
+            tracing::error!(%address, "metrics are not served before the next start: {e}");
+            Ok(None)
+        }
+    }
+}
+
+/// Listens at an address, which the host may get later: the daemon starts before the network is up.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    match address {
+        SocketAddr::V4(_) => sockopt::set_ip_freebind(&socket, true)?,
+        SocketAddr::V6(_) => sockopt::set_ipv6_freebind(&socket, true)?,
+    }
+    net::bind(&socket, &address)?;
+    net::listen(&socket, SCRAPERS)?;
+    Ok(socket.into())
 }
 
 impl Clients<'_> {

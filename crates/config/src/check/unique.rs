@@ -16,6 +16,10 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
                 claimed.insert(what, item);
                 continue;
             };
+            if std::ptr::eq(*first, item) {
+                problem(problems, item, key, format!("{what} is there twice"));
+                continue;
+            }
             let line = first.place.line(key).map(|line| format!(" (line {line})")).unwrap_or_default();
             if first.object.key() == item.object.key() {
                 problem(problems, item, key, format!("is there already{line}"));

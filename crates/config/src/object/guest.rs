@@ -3,7 +3,7 @@
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
 use super::vlan::{self, GuestVlan};
-use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
+use super::{Kind, Place, check_label, check_mac, check_mtu, check_socket, read_name};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Prefix, Value, describe, display_all, display_some, names};
@@ -311,7 +311,7 @@ impl Guest {
     }
 
     fn check_macs(&self, r: &Reader<'_>) {
-        if self.mac.is_none() && !self.macs.is_empty() {
+        if self.mac.is_none() && !r.has("mac") && !self.macs.is_empty() {
             r.problem(
                 Some("macs"),
                 "`macs` are more than `mac`, which is missing; a guest without it may use any",
@@ -330,6 +330,7 @@ impl Guest {
         if let Some(mac) = self.mac {
             check_mac(r, "mac", mac);
         } else if self.mode == Mode::Vrouter
+            && !r.has("mac")
             && (self.all_addresses().next().is_some() || self.label.is_some() || self.rdma.is_some())
         {
             r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
@@ -347,13 +348,7 @@ impl Guest {
         if self.device.as_ref().is_some_and(|d| d.is_empty() || d.len() > 15 || d.contains(unfit)) {
             r.problem(Some("device"), "`device` takes the name of a network device, 1 to 15 characters");
         }
-        if self.socket.as_deref() == Some("") {
-            r.problem(Some("socket"), "`socket` is empty");
-        }
-        // The path goes to the log, where a line of its own would be believed.
-        if self.socket.as_ref().is_some_and(|socket| socket.contains(char::is_control)) {
-            r.problem(Some("socket"), "`socket` has control characters in it");
-        }
+        self.socket.iter().for_each(|socket| check_socket(r, "socket", socket));
         let is_mode = |mode: &String| u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o777);
         if self.socket_mode.as_ref().is_some_and(|mode| !is_mode(mode)) {
             r.problem(Some("socket_mode"), "`socket_mode` is octal, as in \"0660\"");

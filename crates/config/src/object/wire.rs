@@ -1,7 +1,7 @@
 //! `[[wire]]`: a way out of the host.
 
 use super::mode::{self, Mode};
-use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, check_vni, read_name};
+use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, check_socket, check_vni, read_name};
 use crate::reader::Reader;
 use crate::value::names;
 use ipnet::IpNet;
@@ -197,14 +197,25 @@ impl Wire {
                 "a tunnel has no `device`: its packets leave by the wire that leads to `remote`",
             );
         }
-        if has_device && device.as_deref() == Some("") {
-            r.problem(Some("device"), "`device` is empty");
+        match (driver, device.as_deref()) {
+            (Some(Driver::Vhost), Some(path)) => check_socket(&r, "device", path),
+            (Some(_), Some("")) if has_device => r.problem(Some("device"), "`device` is empty"),
+            (Some(Driver::AfPacket | Driver::AfXdp), Some("lo")) => {
+                r.problem(Some("device"), "the loopback device leads to no other host; name a NIC");
+            }
+            _ => {}
         }
         for addr in &gateway {
             if !addresses.iter().any(|net| net.contains(addr)) {
                 r.problem(
                     Some("gateway"),
                     format!("gateway {addr} is in none of the wire's subnets (`addresses`)"),
+                );
+            }
+            if addresses.iter().any(|net| net.addr() == *addr) {
+                r.problem(
+                    Some("gateway"),
+                    format!("gateway {addr} is the wire's own address; name the router there"),
                 );
             }
             if gateway.iter().filter(|other| other.is_ipv4() == addr.is_ipv4()).count() > 1 {

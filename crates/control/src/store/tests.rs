@@ -138,6 +138,16 @@ fn what_is_no_store_at_all_is_told() {
     let store = reopened(dir.path());
     assert!(store.load().unwrap().is_damaged && store.stored().is_empty());
     assert!(store.problems()[0].contains("10000 bytes from 0 on of store.0"), "{:?}", store.problems());
+    assert!(store.problems()[0].ends_with("a copy of the file is beside it (*.damaged)"));
+}
+
+#[test]
+fn a_copy_that_can_not_be_made_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(FILES[0]), vec![0xa5; 100]).unwrap();
+    std::fs::create_dir_all(dir.path().join("store.0.damaged")).unwrap();
+    let store = reopened(dir.path());
+    assert!(store.problems()[0].contains("no copy of the file could be made: "), "{:?}", store.problems());
 }
 
 #[test]

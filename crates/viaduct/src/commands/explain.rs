@@ -35,7 +35,12 @@ pub async fn explain(
 /// A file's packets, a frame in hexadecimal digits, or what the daemon shall make of a text.
 fn packets(words: &[String]) -> Result<Vec<Packet>, Failure> {
     let text = words.join(" ");
-    if let Ok(file) = std::fs::read(&text) {
+    let is_path = text.starts_with(['/', '.']) || text.ends_with(".pcap") || text.ends_with(".pcapng");
+    let file = std::fs::read(&text);
+    if let (Err(e), true) = (&file, is_path) {
+        return Err(Failure::Refused(format!("{text}: {e}")));
+    }
+    if let Ok(file) = file {
         let frames = pcap::frames(&file).filter(|frames| !frames.is_empty());
         let frames = frames.ok_or_else(|| {
             Failure::Refused(format!("{text}: no packets in it; it must be pcap or pcapng"))

@@ -9,6 +9,7 @@ use carryover::Opened;
 use control::{Core, Learned};
 use mem::Frozen;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
@@ -50,8 +51,12 @@ impl New {
     pub fn ask(run_dir: &Path) -> anyhow::Result<(Self, Shared)> {
         let path = socket(run_dir);
         let peer = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        connect(&peer, &SocketAddrUnix::new(&path)?).with_context(|| {
-            format!("{}: no daemon runs there that can be replaced; start without --replace", path.display())
+        connect(&peer, &SocketAddrUnix::new(&path)?).map_err(|e| {
+            let what = match e {
+                Errno::ACCESS | Errno::PERM => "only root and the user who started the daemon may replace it",
+                _ => "no daemon runs there that can be replaced; start without --replace",
+            };
+            anyhow::Error::new(e).context(format!("{}: {what}", path.display()))
         })?;
         // Its helper made the socket, as its own user.
         let by = socket_peercred(&peer)?.uid;
