@@ -84,6 +84,7 @@ impl Ovs {
     }
 
     /// Number of flows of a port, and of masks.
+    #[cfg(test)]
     pub fn count(&self, port: VifId) -> (usize, usize) {
         self.ports.get(&port).map_or((0, 0), |port| (port.flows.len(), port.tuples.len()))
     }

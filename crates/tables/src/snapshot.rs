@@ -121,12 +121,6 @@ impl Snapshot {
         self.ovs.is_coarse(port, |id| self.vif(id))
     }
 
-    /// Number of a port's flows of Open vSwitch, and of different masks among them.
-    #[must_use]
-    pub fn ovs_count(&self, port: VifId) -> (usize, usize) {
-        self.ovs.count(port)
-    }
-
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
