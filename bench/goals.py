@@ -108,83 +108,70 @@ def _ovs():
     yield Goal(title, "ovs-chain-latency", {"guests": 7}, "one_way_p50", 0.5, 0.5, ("ovs-port",), **port)
 
 
-def _verbs():
-    """Goals of verbs devices."""
-    latency, shared = "verbs-latency", {"device": "verbs-shared"}
-    send, bare = {"operation": "send", "cpus": 2}, ("proc-mem", "process-vm", "cache-line")
-    yield Goal("Verbs, shared, 8 B: send, in ways of a cache line", latency, send, "lines", 2.2, 1.6, **shared)
+# Verbs devices, by what carries a message of two processes: memory that they share, files of regions, packets.
+SHARED, REGIONS = {"device": "verbs-shared"}, {"device": "verbs-regions"}
+# Bare limits of memory and kernel.
+COPIES, LINE = ("proc-mem", "process-vm"), "cache-line"
+SIZES = ("64 KiB", "1 MiB", "4 MiB")
+
+
+def _verbs_latency():
+    """Goals of verbs between two processes of a host: 8 bytes."""
+
+    def goal(title, operation, metric, least, aim, peers=(), cpus=2, **more):
+        case = {"operation": operation, "cpus": cpus}
+        return Goal(title, "verbs-latency", case, metric, least, aim, peers, **more)
+
+    yield goal("Verbs, shared, 8 B: send, in ways of a cache line", "send", "lines", 2.2, 1.6, **SHARED)
     for operation in ("write", "read"):
         title = f"Verbs, shared, 8 B: {operation}, against the better copying system call and 1.5 ways of a cache line"
-        case, limit = {"operation": operation, "cpus": 2}, lambda mem, vm, line: min(mem, vm) + 1.5 * line
-        yield Goal(title, latency, case, "latency", 1.0, 1.0, bare, together=limit, **shared)
+        limit, bare = lambda mem, vm, line: min(mem, vm) + 1.5 * line, (*COPIES, LINE)
+        yield goal(title, operation, "latency", 1.0, 1.0, bare, together=limit, **SHARED)
     for operation in ("write", "read"):
-        title, case = f"Verbs, shared regions, 8 B: {operation}, in ways of a cache line", {
-            "operation": operation,
-            "cpus": 2,
-        }
-        yield Goal(title, latency, case, "lines", 2.0, 2.0, device="verbs-regions")
-    yield Goal(
-        "Verbs, shared, 8 B: send, against UCX's shared memory",
-        latency,
-        send,
-        "latency",
-        1.3,
-        1.0,
-        ("ucx-posix",),
-        **shared,
-    )
-    yield Goal(
-        "MPI, verbs, 8 B: against Open MPI's shared memory",
-        latency,
-        send,
-        "latency",
-        2.0,
-        1.3,
-        ("mpi-vader",),
-        device="mpi-verbs",
-    )
-    yield Goal(
-        "Verbs, shared, 8 B: send, against TCP loopback",
-        latency,
-        send,
-        "latency",
-        0.2,
-        0.2,
-        ("tcp-loopback",),
-        **shared,
-    )
-    one = {"operation": "send", "cpus": 1}
-    yield Goal(
-        "Verbs, shared, 8 B, one CPU: send, against TCP loopback",
-        latency,
-        one,
-        "latency",
-        1.0,
-        1.0,
-        ("tcp-loopback",),
-        **shared,
-    )
-    for size in ("64 KiB", "1 MiB", "4 MiB"):
+        title = f"Verbs, shared regions, 8 B: {operation}, in ways of a cache line"
+        yield goal(title, operation, "lines", 2.0, 2.0, **REGIONS)
+    title = "Verbs, shared, 8 B: send, against UCX's shared memory"
+    yield goal(title, "send", "latency", 1.3, 1.0, ("ucx-posix",), **SHARED)
+    title = "MPI, verbs, 8 B: against Open MPI's shared memory"
+    yield goal(title, "send", "latency", 2.0, 1.3, ("mpi-vader",), device="mpi-verbs")
+    title = "Verbs, shared, 8 B: send, against TCP loopback"
+    yield goal(title, "send", "latency", 0.2, 0.2, ("tcp-loopback",), **SHARED)
+    title = "Verbs, shared, 8 B, one CPU: send, against TCP loopback"
+    yield goal(title, "send", "latency", 1.0, 1.0, ("tcp-loopback",), cpus=1, **SHARED)
+
+
+def _verbs_bandwidth():
+    """Goals of verbs between two processes: long messages, of one host and of two."""
+    point = "verbs-bandwidth"
+    for size in SIZES:
         title = f"Verbs, shared, {size}: Gbit/s, against the better copying system call"
-        yield Goal(title, "verbs-bandwidth", {"size": size}, "gbps", 0.9, 0.95, bare[:2], **shared)
+        yield Goal(title, point, {"size": size}, "gbps", 0.9, 0.95, COPIES, **SHARED)
         title = f"Verbs, shared regions, {size}: Gbit/s, against memcpy"
-        yield Goal(title, "verbs-bandwidth", {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), device="verbs-regions")
+        yield Goal(title, point, {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), **REGIONS)
     for device, what in (("verbs-roce", ""), ("verbs-roce-regions", ", shared regions")):
         title = f"Verbs, two hosts{what}, 64 KiB: Gbit/s, against TCP without TSO and GRO"
-        yield Goal(title, "verbs-bandwidth", {"size": "64 KiB"}, "gbps", 1.0, 2.0, ("tcp-overlay",), device=device)
-    windows, against = "verbs-windows", ("verbs-regions",)
+        yield Goal(title, point, {"size": "64 KiB"}, "gbps", 1.0, 2.0, ("tcp-overlay",), device=device)
+
+
+def _windows():
+    """Goals of verbs between processes that have windows as programs in VMs do."""
+    against = ("verbs-regions",)
     for operation in ("send", "write", "read"):
         case = {"operation": operation}
         title = f"Verbs, window in common, 8 B: {operation}, against shared regions"
-        yield Goal(title, windows, case, "latency", 1.1, 1.0, against, device="verbs-common")
+        yield Goal(title, "verbs-windows", case, "latency", 1.1, 1.0, against, device="verbs-common")
         title = f"Verbs, windows of their own, 8 B: {operation}, against shared regions"
-        yield Goal(title, windows, case, "latency", 3.0, 2.0, against, device="verbs-own")
+        yield Goal(title, "verbs-windows", case, "latency", 3.0, 2.0, against, device="verbs-own")
         title = f"Verbs, windows of their own, the daemon polls, 8 B: {operation}, against shared regions"
-        yield Goal(title, f"{windows}-polled", case, "latency", 3.0, 2.0, against, device="verbs-own")
-    for size in ("64 KiB", "1 MiB", "4 MiB"):
+        yield Goal(title, "verbs-windows-polled", case, "latency", 3.0, 2.0, against, device="verbs-own")
+    for size in SIZES:
         title = f"Verbs, window in common, {size}: Gbit/s, against memcpy"
-        rates = f"{windows}-bandwidth"
-        yield Goal(title, rates, {"size": size}, "gbps", 0.8, 0.95, ("memcpy",), device="verbs-common")
+        case, peers = {"size": size}, ("memcpy",)
+        yield Goal(title, "verbs-windows-bandwidth", case, "gbps", 0.8, 0.95, peers, device="verbs-common")
+
+
+def _virtual_machines():
+    """Goals of verbs between two VMs."""
     for device, peer, what in (
         ("vm-common", "vm-rxe", "window in common"),
         ("vm-own", "vm-rxe", "windows of their own"),
@@ -197,70 +184,61 @@ def _verbs():
             title = f"Verbs in VMs, {what}, {size}: Gbit/s, against Soft-RoCE"
             case = {"operation": "write", "size": size}
             yield Goal(title, "vm-verbs-bandwidth", case, "gbps", 5.0, 10.0, (peer,), device=device)
+
+
+def _verbs():
+    """Goals of verbs devices."""
+    yield from _verbs_latency()
+    yield from _verbs_bandwidth()
+    yield from _windows()
+    yield from _virtual_machines()
     title, peers = "Verbs, shared regions, eight peers: deregistration", {"peers": 8}
-    yield Goal(title, "verbs-deregister", peers, "deregister", 20.0, 20.0, unit=" us", device="verbs-regions")
+    yield Goal(title, "verbs-deregister", peers, "deregister", 20.0, 20.0, unit=" us", **REGIONS)
     title = "Verbs, two hosts, 64 KiB, one packet in a thousand lost: Gbit/s, against none lost"
     yield Goal(title, "verbs-loss", {"size": "64 KiB"}, "gbps", 0.7, 0.7, ("verbs-roce",), device="verbs-lossy")
 
 
+def _flows():
+    """Goals of forwarding between two guests, by rules and number of flows."""
+    for count in (1, 10_000):
+        title = f"No rules, 64 B, {FLOWS[count]}, against OVS"
+        yield _cycles(title, "flows", {"flows": count}, 0.7, 0.5, OVS)
+    for count in (1, 10_000):
+        title, case = f"No rules, 64 B, {FLOWS[count]}, replayer, against testpmd: Mpps", {"size": 64, "flows": count}
+        yield Goal(title, "replay", case, "mpps", 1.0, 1.3, ("testpmd",))
+    for count in FLOWS:
+        title = f"Stateful rules, 64 B, {FLOWS[count]}, against OVS conntrack"
+        yield _cycles(title, "stateful", {"flows": count}, 0.35, 0.2, ("ovs-conntrack",))
+    title, case = "Flows one by one, 10 k, against OVS", {"flows": 10_000}
+    yield _cycles(title, "one-by-one", case, 0.2, 0.12, ("ovs-per-flow",))
+    title, case = "Flows one by one, 100 k, against OVS", {"flows": 100_000}
+    yield _cycles(title, "one-by-one", case, 0.15, 0.1, ("ovs-per-flow", "ovs-per-flow-smc"))
+
+
+def _neighbour():
+    """The goal of a guest beside a hostile one."""
+    title = "Round trip beside a hostile guest, against undisturbed: p99"
+    hostile, undisturbed = {"neighbour": "hostile"}, {"neighbour": "undisturbed"}
+    return Goal(title, "neighbour", hostile, "p99", 3.0, 1.5, against=undisturbed)
+
+
+def _churn():
+    """The goal of a host whose tables change."""
+    title = "Table changes, 10 k a second at 80 % load: sent per delivered"
+    return Goal(title, "churn", {"changes": 10_000}, "sent_per_delivered", 1.0, 1.0)
+
+
 GOALS = [
-    *(_cycles(f"No rules, 64 B, {FLOWS[n]}, against OVS", "flows", {"flows": n}, 0.7, 0.5, OVS) for n in (1, 10_000)),
-    *(
-        Goal(
-            f"No rules, 64 B, {FLOWS[n]}, replayer, against testpmd: Mpps",
-            "replay",
-            case,
-            "mpps",
-            1.0,
-            1.3,
-            ("testpmd",),
-        )
-        for n, case in ((n, {"size": 64, "flows": n}) for n in (1, 10_000))
-    ),
-    *(
-        _cycles(
-            f"Stateful rules, 64 B, {FLOWS[n]}, against OVS conntrack",
-            "stateful",
-            {"flows": n},
-            0.35,
-            0.2,
-            ("ovs-conntrack",),
-        )
-        for n in FLOWS
-    ),
-    _cycles("Flows one by one, 10 k, against OVS", "one-by-one", {"flows": 10_000}, 0.2, 0.12, ("ovs-per-flow",)),
-    _cycles(
-        "Flows one by one, 100 k, against OVS",
-        "one-by-one",
-        {"flows": 100_000},
-        0.15,
-        0.1,
-        ("ovs-per-flow", "ovs-per-flow-smc"),
-    ),
+    *_flows(),
     Goal("1518 B, against testpmd and OVS: Mpps", "throughput", {"size": 1518}, "mpps", 1.4, 1.8, ("testpmd", *OVS)),
     *_wire("out", "Guest to wire", 0.5, 0.3),
     *_wire("in", "Wire to guest", 0.4, 0.25),
     Goal("New flows, stateful rules: million a second", "new-flows", {}, "mpps", 0.5, 1.0, unit=" M/s"),
     Goal("Round trip idle, 64 B, against testpmd: p50", "ping-pong", BACK_TO_BACK, "p50", 1.0, 0.8, ("testpmd",)),
     Goal("Round trip under load, 64 B, against OVS: p99", "ping-pong-loaded", {"size": 64}, "p99", 0.5, 0.3, OVS),
-    Goal(
-        "Round trip beside a hostile guest, against undisturbed: p99",
-        "neighbour",
-        {"neighbour": "hostile"},
-        "p99",
-        3.0,
-        1.5,
-        against={"neighbour": "undisturbed"},
-    ),
+    _neighbour(),
     Goal("TCP frames of 64 KB, against OVS: Gbit/s", "segmentation", {}, "gbps", 1.5, 1.5, ("ovs-normal",)),
-    Goal(
-        "Table changes, 10 k a second at 80 % load: sent per delivered",
-        "churn",
-        {"changes": 10_000},
-        "sent_per_delivered",
-        1.0,
-        1.0,
-    ),
+    _churn(),
     Goal("Memory of a flow, 1 M flows", "memory", {"of": "flow", "count": 1_000_000}, "bytes", 128, 96, unit=" B"),
     Goal("Idle host, 16 guests: share of a core", "idle", {}, "percent", 1.0, 0.1, unit=" %"),
     *_ovs(),
