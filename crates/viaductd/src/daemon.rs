@@ -1,0 +1,280 @@
+//! The daemon from its start to its end.
+//!
+//! While it has privileges and one thread, it opens what needs them ([`Start`]), and starts a helper that keeps them.
+//! Then it gives them up, starts the executor, opens the ports, takes over from the running daemon if it is to replace
+//! that, and serves clients until it is stopped.
+
+use crate::forwarder::Forwarder;
+use crate::inherit::Inheritance;
+use crate::listeners::{self, Clients, Open};
+use crate::machines::{self, Machines};
+use crate::notify::{self, Notifier};
+use crate::ovs_tables::OvsTables;
+use crate::ports::{self, ExecutorPorts};
+use crate::privileges::Privileges;
+use crate::replace::{New, Old, Shared};
+use crate::{Options, limits, signals, verbs};
+use anyhow::Context;
+use control::{Core, Process, RunDir, Sandbox, Store};
+use helper::Directories;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tables::FlowLimits;
+use tokio::runtime::{Builder, Runtime};
+use virtio::Journals;
+
+/// Runs the daemon until a signal stops it, another daemon replaces it, or its helper ends.
+///
+/// # Errors
+/// It can't start, or its helper has ended.
+pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
+    limits::raise();
+    let mut start = Start::open(options, file)?;
+    let privileges = start.privileges.clone();
+    let sandbox = privileges.give_up();
+
+    let forwarder = start.forwarder(&file.host)?;
+    let ovs = ovs::Service::new(Arc::new(OvsTables::new(&forwarder)), ovs::Times::default());
+    let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
+    let machines = Arc::new(Machines::new(start.shared.listeners.remove(machines::NAME)));
+    let inherited =
+        start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.is_ours.clone()));
+    let ports = Arc::new(ExecutorPorts::new(
+        forwarder.clone(),
+        ovs.clone(),
+        privileges.clone(),
+        start.journals,
+        inherited,
+        (start.windows, machines.clone()),
+    ));
+    // A daemon that is replaced still writes what it leaves.
+    let (left, left_later) = match &start.predecessor {
+        None => (start.carryover, None),
+        Some(_) => (None, start.carryover),
+    };
+    let config = privileges.config(&start.config);
+    let core =
+        Core::start(file, config, start.run_dir.clone(), start.store, forwarder.executor(), ports, left)?;
+    let core = Arc::new(core);
+    if start.predecessor.is_none() {
+        forwarder.resume();
+    }
+
+    let clients =
+        Clients { privileges: &privileges, shared: &mut start.shared.listeners, is_ours: start.is_ours };
+    let Open { listeners, copies, replace, drivers, files: _files } =
+        clients.open(&start.run_dir, file.host.readers.as_deref(), start.metrics)?;
+    privileges.settle();
+    let runtime = runtime()?;
+    if let Some(new) = start.predecessor {
+        new.take_over((&core, left_later), &forwarder, &privileges);
+    }
+    ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;
+    let _links = watch_links(core.clone())?;
+    let old = Arc::new(Old {
+        core: core.clone(),
+        forwarder,
+        privileges: privileges.clone(),
+        notifier: start.notifier.clone(),
+        locks: start.locks,
+        listeners: copies,
+        machines,
+        user: start.user,
+    });
+    old.serve(replace).context("daemons that take over can't be served")?;
+    serve(runtime, core, (listeners, sandbox), &privileges, start.helper_ended, &start.notifier)?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// What the daemon opens while it has privileges, and one thread.
+struct Start {
+    run_dir: PathBuf,
+    /// The configuration file.
+    config: PathBuf,
+    /// The user who started the daemon.
+    user: u32,
+    /// The daemon that this one is to replace, and what it shares.
+    predecessor: Option<New>,
+    shared: Shared,
+    /// Whether what the predecessor shares is this daemon's.
+    is_ours: Arc<AtomicBool>,
+    /// Files of windows that are there.
+    windows: Vec<PathBuf>,
+    /// Held until the daemon ends.
+    _run_dir_lock: RunDir,
+    privileges: Privileges,
+    journals: Option<Arc<Journals>>,
+    carryover: Option<carryover::Opened>,
+    store: Store,
+    /// Copies of the locks of run-dir and store.
+    locks: (OwnedFd, Option<OwnedFd>),
+    metrics: Option<(TcpListener, Process)>,
+    notifier: Arc<Notifier>,
+    /// Polls readable when the helper has ended.
+    helper_ended: Option<OwnedFd>,
+}
+
+impl Start {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// A part of them is missing, in use, or not for this user.
+    fn open(options: &Options, file: &config::Document) -> anyhow::Result<Self> {
+        // The sandbox forbids asking for the working directory.
+        let run_dir = std::path::absolute(&options.run_dir).context("run-dir")?;
+        let config = std::path::absolute(&options.config).context("configuration file")?;
+        let (predecessor, mut shared) = predecessor(options, &run_dir)?;
+        let user = rustix::process::getuid().as_raw();
+        // Before the helper, which may write there.
+        let windows =
+            verbs::make_directories(&run_dir).with_context(|| format!("run-dir {}", run_dir.display()))?;
+        let privileges = privileges(options, file, &config, &run_dir)?;
+        let run_dir_lock = RunDir::take_from(&run_dir, shared.run_dir.take())?;
+        let journals = ports::journals(&run_dir);
+        let carryover = carry_over(&run_dir);
+        let store = Store::open_from(&options.state_dir, shared.store.take())?;
+        Ok(Self {
+            user,
+            is_ours: predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default(),
+            predecessor,
+            windows,
+            journals,
+            carryover,
+            locks: (run_dir_lock.share()?, store.share()?),
+            store,
+            metrics: listeners::metrics(file.host.metrics, &mut shared.listeners)?,
+            shared,
+            notifier: Arc::new(notify::connect()),
+            helper_ended: privileges.ended()?,
+            privileges,
+            run_dir,
+            config,
+            _run_dir_lock: run_dir_lock,
+        })
+    }
+
+    /// Starts the executor, which leaves packets in their queues for now.
+    ///
+    /// # Errors
+    /// The system lacks memory or threads, or a predecessor can't be replaced with this executor.
+    fn forwarder(&self, host: &config::Host) -> anyhow::Result<Forwarder> {
+        let flows = match &self.carryover {
+            Some(opened) => opened.own.table().context("memory for connections")?,
+            None => None,
+        };
+        let forwarder = Forwarder::start(host, flows)?;
+        if self.predecessor.is_some() {
+            forwarder.pause()?;
+        } else if let Err(e) = forwarder.hold() {
+            tracing::warn!("packets flow before all ports are open: {e:#}");
+        }
+        Ok(forwarder)
+    }
+}
+
+/// Asks the running daemon of the run-dir to share what it has, if it is to be replaced.
+fn predecessor(options: &Options, run_dir: &Path) -> anyhow::Result<(Option<New>, Shared)> {
+    if !options.replace {
+        return Ok(Default::default());
+    }
+    let (new, shared) = New::ask(run_dir)?;
+    Ok((Some(new), shared))
+}
+
+/// The privileges of the daemon of this file, which still has one thread.
+fn privileges(
+    options: &Options,
+    file: &config::Document,
+    config: &Path,
+    run_dir: &Path,
+) -> anyhow::Result<Privileges> {
+    if options.no_sandbox {
+        return Ok(Privileges::here());
+    }
+    let listed = file.host.socket_dirs.iter().map(PathBuf::from);
+    let others = listed.chain(control::socket_directories(file, run_dir));
+    Ok(Privileges::of_helper(&Directories::new(run_dir, others), config, &options.log().to_string())?)
+}
+
+/// What the daemon before left in the run-dir, and what this one leaves there. Without it the daemon works as well.
+fn carry_over(run_dir: &Path) -> Option<carryover::Opened> {
+    let format = control::FORMAT << 16 | tables::FORMAT;
+    let opened = carryover::open(run_dir, FlowLimits::default().table_bytes(), format);
+    let warn = |error: &std::io::Error| {
+        let dir = run_dir.display();
+        tracing::warn!(%error, "{dir}/carryover.0, carryover.1: connections will not be known after a restart");
+    };
+    opened.inspect_err(warn).ok()
+}
+
+/// Opens ports again when their devices come back, until the result is dropped.
+fn watch_links(core: Arc<Core>) -> anyhow::Result<wire::Links> {
+    let retry = move || {
+        if let Err(e) = core.retry(true) {
+            tracing::warn!("a port that can be opened again is not in use: {e}");
+        }
+    };
+    wire::Links::watch(retry).context("network devices can't be watched")
+}
+
+/// The runtime of the control plane. It has one thread of its own.
+fn runtime() -> anyhow::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(1).thread_name("control").enable_all();
+    builder.build().context("the control plane can't be started")
+}
+
+/// Serves clients until a signal stops the daemon.
+///
+/// # Errors
+/// The helper has ended, or clients can't be served.
+fn serve(
+    runtime: Runtime,
+    core: Arc<Core>,
+    (listeners, sandbox): (control::Listeners, Sandbox),
+    privileges: &Privileges,
+    helper_ended: Option<OwnedFd>,
+    notifier: &Notifier,
+) -> anyhow::Result<()> {
+    let served = runtime.block_on(async {
+        let stopped = signals::stop()?;
+        signals::take_reloads(core.clone())?;
+        let stop = async {
+            stopped.await;
+            privileges.stop();
+        };
+        let served = control::serve(core, listeners, sandbox, || ready(notifier), stop);
+        tokio::select! {
+            served = served => Ok(served?),
+            ended = ended(helper_ended) => ended,
+        }
+    });
+    // Ports and workers are held by requests still running, if any; the process ends soon enough for them.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+/// Waits for the helper's end, which is the daemon's: without it no device comes back.
+async fn ended(helper: Option<OwnedFd>) -> anyhow::Result<()> {
+    let Some(helper) = helper else { return std::future::pending().await };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new().name("helper-watch".into()).spawn(move || {
+        let mut gone = [PollFd::new(&helper, PollFlags::IN)];
+        while poll(&mut gone, None) == Err(rustix::io::Errno::INTR) {}
+        tell.send(())
+    })?;
+    let _ = told.await;
+    anyhow::bail!("the helper process has ended, without which no device or socket can be opened")
+}
+
+fn ready(notifier: &Notifier) {
+    // Whoever started the daemon may have closed its output; that is no reason to stop.
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), b"ready\n");
+    notifier.ready();
+}
