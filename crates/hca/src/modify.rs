@@ -22,37 +22,10 @@ pub(crate) fn modify(
     asked: &QpAttributes,
     context: &mut Context,
 ) -> Result<(), Refusal> {
-    let endpoint = &qp.endpoint;
-    let from = endpoint.state;
-    if set & mask::CUR_STATE != 0 && asked.cur_qp_state != from as u32 {
-        return refuse(
-            Errno::INVAL,
-            format!("the queue pair is in state {from:?}, not in the given current state"),
-        );
-    }
-    let to = if set & mask::STATE == 0 { Some(from) } else { QpState::from_number(asked.qp_state) };
-    let way = to.and_then(|to| Some((to, transition(endpoint.kind, from, to)?)));
-    let Some((to, way)) = way else {
-        return refuse(
-            Errno::INVAL,
-            format!("there is no transition from state {from:?} to {}", asked.qp_state),
-        );
-    };
-    if !way.takes(set) {
-        let text =
-            format!("attributes {set:#x} on the way from {from:?} to {to:?}; needed are {:#x}", way.required);
-        return refuse(Errno::INVAL, text);
-    }
+    let from = qp.endpoint.state;
+    let to = new_state(&qp.endpoint, set, asked)?;
     check(set, asked, &context.adapter.spec())?;
-    let path = if set & mask::AV == 0 {
-        None
-    } else {
-        Some(
-            Path::to_peer(&asked.ah, &context.adapter, &context.fabric)
-                .or_else(|e| refuse(Errno::INVAL, e.to_string()))?,
-        )
-    };
-    let is_new = from != to;
+    let path = new_path(set, asked, context)?;
     match to {
         QpState::Reset => {
             qp.reset(context);
@@ -74,17 +47,7 @@ pub(crate) fn modify(
     endpoint.queue_key.store(endpoint.attributes.qkey, Ordering::Relaxed);
     endpoint.peer.path = path.or(endpoint.peer.path.take());
     endpoint.state = to;
-    // A datagram is one packet, on every path.
-    let longest = mtu(context.adapter.spec().active_mtu());
-    match to {
-        QpState::ReadyToReceive if is_new => qp.transport = begin(endpoint, longest),
-        QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp, longest),
-        QpState::ReadyToSend if from == QpState::SendQueueError => qp.resume(context),
-        QpState::SendQueueDrained if is_new => {
-            endpoint.send.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0
-        }
-        _ => {}
-    }
+    enter(qp, from, set, context);
     if set & mask::MIN_RNR_TIMER != 0
         && let Transport::Connected(connected) = &mut qp.transport
     {
@@ -94,6 +57,57 @@ pub(crate) fn modify(
         pair.set_queue_key(qp.endpoint.attributes.qkey);
     }
     Ok(())
+}
+
+/// The state that a program asks for, if these attributes may be set on the way to it.
+fn new_state(endpoint: &Endpoint, set: u32, asked: &QpAttributes) -> Result<QpState, Refusal> {
+    let from = endpoint.state;
+    if set & mask::CUR_STATE != 0 && asked.cur_qp_state != from as u32 {
+        return refuse(
+            Errno::INVAL,
+            format!("the queue pair is in state {from:?}, not in the given current state"),
+        );
+    }
+    let to = if set & mask::STATE == 0 { Some(from) } else { QpState::from_number(asked.qp_state) };
+    let way = to.and_then(|to| Some((to, transition(endpoint.kind, from, to)?)));
+    let Some((to, way)) = way else {
+        return refuse(
+            Errno::INVAL,
+            format!("there is no transition from state {from:?} to {}", asked.qp_state),
+        );
+    };
+    if !way.takes(set) {
+        let text =
+            format!("attributes {set:#x} on the way from {from:?} to {to:?}; needed are {:#x}", way.required);
+        return refuse(Errno::INVAL, text);
+    }
+    Ok(to)
+}
+
+/// The path to the peer that a program names, if it names one.
+fn new_path(set: u32, asked: &QpAttributes, context: &Context) -> Result<Option<Path>, Refusal> {
+    if set & mask::AV == 0 {
+        return Ok(None);
+    }
+    let path = Path::to_peer(&asked.ah, &context.adapter, &context.fabric);
+    path.map(Some).or_else(|e| refuse(Errno::INVAL, e.to_string()))
+}
+
+/// What a queue pair does when it comes into its state from the state `from`.
+fn enter(qp: &mut Qp, from: QpState, set: u32, context: &mut Context) {
+    // A datagram is one packet, on every path.
+    let longest = mtu(context.adapter.spec().active_mtu());
+    let endpoint = &mut qp.endpoint;
+    let is_new = endpoint.state != from;
+    match endpoint.state {
+        QpState::ReadyToReceive if is_new => qp.transport = begin(endpoint, longest),
+        QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp, longest),
+        QpState::ReadyToSend if from == QpState::SendQueueError => qp.resume(context),
+        QpState::SendQueueDrained if is_new => {
+            endpoint.send.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0
+        }
+        _ => {}
+    }
 }
 
 /// Checks that the values are valid.

@@ -248,58 +248,77 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         set(libc::EINVAL);
         return IBV_REREG_MR_ERR_INPUT;
     }
+    let change = Change {
+        pd: to_other_pd.then_some(pd),
+        range: moves.then_some((addr, length)),
+        access: changes_access.then_some(access as u32),
+    };
     // SAFETY: a region and, where it is meant, a domain of ours.
-    unsafe {
-        let new_access = if changes_access { access as u32 } else { (*mr.cast::<Mr>()).access };
-        let (addr, length) = if moves { (addr, length) } else { ((*mr).addr, (*mr).length) };
-        let is_whole = addr.is_null() && length == usize::MAX;
-        if let Some(errno) = check_pages(addr, length, new_access).err().filter(|_| !is_whole) {
+    match unsafe { reregister(mr.cast(), &change) } {
+        Ok(()) => 0,
+        Err(errno) => {
             set(errno);
-            return IBV_REREG_MR_ERR_CMD;
-        }
-        if moves && Context::of((*mr).context).link.is_remote() {
-            let pd = if to_other_pd { pd } else { (*mr).pd };
-            if let Err(errno) = replace(mr.cast(), pd, addr, length, new_access) {
-                set(errno);
-                return IBV_REREG_MR_ERR_CMD;
-            }
-            return 0;
-        }
-        let request = Request::ReregMr {
-            mr: (*mr).handle,
-            pd: to_other_pd.then(|| (*pd).handle),
-            range: moves.then_some((addr as u64, length as u64)),
-            access: changes_access.then_some(access as u32),
-        };
-        match Context::of((*mr).context).link.ask(&request) {
-            Ok(Reply::Mr { mr: handle, lkey, rkey }) => {
-                let mut regions = Context::of((*mr).context).regions();
-                if let Some(old) = regions.remove(&(*mr).lkey) {
-                    let pd = if to_other_pd { (*pd).handle } else { old.pd };
-                    let (address, len, iova) = match moves {
-                        true => (addr as u64, length as u64, addr as u64),
-                        false => (old.address, old.len, old.iova),
-                    };
-                    regions.insert(lkey, Region { pd, address, len, iova, access: new_access, ..old });
-                }
-                ((*mr).handle, (*mr).lkey, (*mr).rkey) = (handle, lkey, rkey);
-                Context::of((*mr).context).settle();
-            }
-            other => {
-                set(other.err().unwrap_or(libc::EIO));
-                return IBV_REREG_MR_ERR_CMD;
-            }
-        }
-        (*mr.cast::<Mr>()).access = new_access;
-        if to_other_pd {
-            (*mr).pd = pd;
-        }
-        if moves {
-            ((*mr).addr, (*mr).length) = (addr, length);
-            (*mr.cast::<Mr>()).pages = None;
+            IBV_REREG_MR_ERR_CMD
         }
     }
-    0
+}
+
+/// What `ibv_rereg_mr` changes of a region.
+struct Change {
+    pd: Option<*mut ibv_pd>,
+    range: Option<(*mut c_void, usize)>,
+    access: Option<u32>,
+}
+
+/// Changes a region, which gets other keys.
+///
+/// # Safety
+/// A region and a domain of ours.
+unsafe fn reregister(mr: *mut Mr, change: &Change) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let context = Context::of((*mr).c.context);
+        let access = change.access.unwrap_or((*mr).access);
+        let (addr, length) = change.range.unwrap_or(((*mr).c.addr, (*mr).c.length));
+        let is_whole = addr.is_null() && length == usize::MAX;
+        if let Some(errno) = check_pages(addr, length, access).err().filter(|_| !is_whole) {
+            return Err(errno);
+        }
+        if change.range.is_some() && context.link.is_remote() {
+            return replace(mr, change.pd.unwrap_or((*mr).c.pd), addr, length, access);
+        }
+        let request = Request::ReregMr {
+            mr: (*mr).c.handle,
+            pd: change.pd.map(|pd| (*pd).handle),
+            range: change.range.map(|(addr, length)| (addr as u64, length as u64)),
+            access: change.access,
+        };
+        let Reply::Mr { mr: handle, lkey, rkey } = context.link.ask(&request)? else {
+            return Err(libc::EIO);
+        };
+        {
+            let mut regions = context.regions();
+            if let Some(old) = regions.remove(&(*mr).c.lkey) {
+                let pd = change.pd.map_or(old.pd, |pd| (*pd).handle);
+                let (address, len, iova) = match change.range {
+                    Some(_) => (addr as u64, length as u64, addr as u64),
+                    None => (old.address, old.len, old.iova),
+                };
+                regions.insert(lkey, Region { pd, address, len, iova, access, ..old });
+            }
+            ((*mr).c.handle, (*mr).c.lkey, (*mr).c.rkey) = (handle, lkey, rkey);
+            context.settle();
+        }
+        (*mr).access = access;
+        if let Some(pd) = change.pd {
+            (*mr).c.pd = pd;
+        }
+        if change.range.is_some() {
+            ((*mr).c.addr, (*mr).c.length) = (addr, length);
+            (*mr).pages = None;
+        }
+        Ok(())
+    }
 }
 
 /// Gives a region back to the device.

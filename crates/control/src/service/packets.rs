@@ -47,30 +47,13 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     // The tables know no ports' state. An answer goes back to where the packet came from, which therefore is up.
     let is_answer = matches!(verdict, Verdict::Reply(_));
     let is_lost = !is_answer && !exits.is_empty() && exits.iter().all(|port| !port.up);
-    let lost = match verdict {
+    let lost = is_lost.then(|| match verdict {
         Verdict::Flood(_) => DropReason::NoMember,
         _ if by_ovs.is_some() => DropReason::OvsAbsent,
         _ => DropReason::TxDown,
-    };
-    let reason = if is_lost { Some(lost) } else { verdict.reason() };
-    let mut lines = Vec::new();
-    if is_lost {
-        lines.push(format!("drop {lost}"));
-    }
-    match by_ovs {
-        Some(port) if is_lost => {
-            lines.push(format!("once an Open vSwitch has {port} open: it gets the packet and decides"));
-        }
-        Some(port) => {
-            lines.push(format!("the Open vSwitch that has {port} open gets the packet and decides"))
-        }
-        None => {
-            let otherwise = if is_lost { "otherwise: " } else { "" };
-            lines.extend(verdict.lines(view).into_iter().map(|line| format!("{otherwise}{line}")));
-            let down = exits.iter().filter(|port| !is_answer && !port.up);
-            lines.extend(down.map(not_connected));
-        }
-    }
+    });
+    let reason = lost.or_else(|| verdict.reason());
+    let mut lines = verdict_lines(view, &verdict, &exits, by_ovs, lost);
     lines.extend(explanation.decision.effects.lines(view));
     if !entry.up {
         let why = of_side(view, ingress).map(|port| format!("no Open vSwitch has {port} open"));
@@ -90,6 +73,34 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         ingress: Some(entry),
         egress: exits,
     })
+}
+
+/// What becomes of the packet. `lost`: no port that it goes to is up, so that it is dropped for this reason. `by_ovs`: the
+/// port whose Open vSwitch gets it.
+fn verdict_lines(
+    view: &View,
+    verdict: &Verdict,
+    exits: &[v1::ExplainedPort],
+    by_ovs: Option<String>,
+    lost: Option<DropReason>,
+) -> Vec<String> {
+    let mut lines: Vec<_> = lost.iter().map(|reason| format!("drop {reason}")).collect();
+    match (by_ovs, lost) {
+        (Some(port), Some(_)) => {
+            lines.push(format!("once an Open vSwitch has {port} open: it gets the packet and decides"));
+        }
+        (Some(port), None) => {
+            lines.push(format!("the Open vSwitch that has {port} open gets the packet and decides"));
+        }
+        (None, _) => {
+            let otherwise = if lost.is_some() { "otherwise: " } else { "" };
+            lines.extend(verdict.lines(view).into_iter().map(|line| format!("{otherwise}{line}")));
+            // An answer goes back to where the packet came from.
+            let is_answer = matches!(verdict, Verdict::Reply(_));
+            lines.extend(exits.iter().filter(|port| !is_answer && !port.up).map(not_connected));
+        }
+    }
+    lines
 }
 
 /// The port by whose OVS side this interface is.

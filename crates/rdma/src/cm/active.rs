@@ -1,13 +1,13 @@
 //! The active side: it requests a connection.
 
-use super::endpoint::{End, State};
+use super::endpoint::{End, Endpoint, State};
 use super::header::{self, IpHeader};
 use super::{
     Client, ConnectionDetails, EventKind, Manager, Parameters, RESPONSE_TIMEOUT, RETRIES, Refused, Transport,
     gid,
 };
 use packet::roce::cm::{Mad, Message, Rep, Req};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 /// Packet rate over Ethernet, as Linux encodes it: 10 Gbit/s.
@@ -55,37 +55,9 @@ impl Manager {
         endpoint.retries = parameters.retries & 7;
         endpoint.rnr_retries = parameters.rnr_retries & 7;
         endpoint.timeout = endpoint.ack_timeout.unwrap_or(config.ack_timeout);
-        let req = Req {
-            local: endpoint.name,
-            service: endpoint.space.service(peer.port()),
-            guid: config.guid,
-            queue_key: 0,
-            queue_pair: parameters.queue_pair,
-            responder_resources: parameters.responder_resources,
-            initiator_depth: parameters.initiator_depth,
-            remote_timeout: RESPONSE_TIMEOUT,
-            transport: endpoint.transport.code(),
-            flow_control: parameters.flow_control,
-            psn: endpoint.psn,
-            local_timeout: RESPONSE_TIMEOUT,
-            retries: endpoint.retries,
-            partition: 0xffff,
-            mtu: endpoint.mtu as u8,
-            rdc: false,
-            rnr_retries: endpoint.rnr_retries,
-            cm_retries: RETRIES,
-            shared_receives: parameters.shared_receives,
-            lids: [0xffff; 2],
-            gids: [gid(source), gid(destination)],
-            flow_label: 0,
-            rate: RATE,
-            traffic_class: endpoint.type_of_service,
-            hop_limit: HOP_LIMIT,
-            service_level: 0,
-            subnet_local: false,
-            ack_timeout: endpoint.timeout,
-            private,
-        };
+        let service = endpoint.space.service(peer.port());
+        let req =
+            request(endpoint, config.guid, service, [source, destination].map(gid), parameters, private);
         self.set_state(id, State::ReqSent);
         self.send_until_answered(now, id, &Message::Req(req));
         Ok(())
@@ -157,6 +129,48 @@ impl Manager {
             });
             event.private = rep.private.to_vec();
         });
+    }
+}
+
+/// The request for an endpoint's connection: over RoCE it has no LIDs, and the default partition.
+fn request(
+    endpoint: &Endpoint,
+    guid: u64,
+    service: u64,
+    gids: [Ipv6Addr; 2],
+    parameters: &Parameters,
+    private: [u8; 92],
+) -> Req {
+    Req {
+        local: endpoint.name,
+        service,
+        guid,
+        queue_key: 0,
+        queue_pair: parameters.queue_pair,
+        responder_resources: parameters.responder_resources,
+        initiator_depth: parameters.initiator_depth,
+        remote_timeout: RESPONSE_TIMEOUT,
+        transport: endpoint.transport.code(),
+        flow_control: parameters.flow_control,
+        psn: endpoint.psn,
+        local_timeout: RESPONSE_TIMEOUT,
+        retries: endpoint.retries,
+        partition: 0xffff,
+        mtu: endpoint.mtu as u8,
+        rdc: false,
+        rnr_retries: endpoint.rnr_retries,
+        cm_retries: RETRIES,
+        shared_receives: parameters.shared_receives,
+        lids: [0xffff; 2],
+        gids,
+        flow_label: 0,
+        rate: RATE,
+        traffic_class: endpoint.type_of_service,
+        hop_limit: HOP_LIMIT,
+        service_level: 0,
+        subnet_local: false,
+        ack_timeout: endpoint.timeout,
+        private,
     }
 }
 
