@@ -61,7 +61,7 @@ pub enum Command {
     Diff { file: PathBuf },
     /// Report errors in FILE; needs no daemon
     Check { file: PathBuf },
-    /// Look whether this machine has what the daemon needs; needs no daemon
+    /// Check whether this machine has what the daemon needs; needs no daemon
     #[command(after_help = help::DOCTOR)]
     Doctor {
         /// The daemon's file [default: /etc/viaduct/host.toml]
@@ -175,7 +175,7 @@ pub enum Command {
         /// Also show the last N dropped packets
         #[arg(long, value_name = "N", default_value_t = 0)]
         log: u32,
-        /// Only packets of this guest or wire, counted among the last packets that were dropped
+        /// Count only packets of this guest or wire, among the last packets that were dropped
         #[arg(short = 'i', long, value_name = "VIF", add = ArgValueCandidates::new(complete::vifs))]
         interface: Option<String>,
         /// Only this reason; may be repeated

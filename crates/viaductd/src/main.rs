@@ -37,7 +37,7 @@ struct Options {
     /// Directory for applied state, kept over restarts
     #[arg(long, value_name = "DIR", default_value = "/var/lib/viaduct")]
     state_dir: PathBuf,
-    /// What is logged on stderr: this and what is more important
+    /// The least important messages that are logged on stderr
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log::levels())]
     log: LevelFilter,
     /// Format of the log

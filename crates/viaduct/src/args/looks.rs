@@ -76,10 +76,10 @@ pub struct TreeArgs {
 
 #[derive(Args)]
 pub struct CaptureArgs {
-    /// Capture only at this guest or wire; any: at all
+    /// Capture only at this guest or wire; any: at all of them
     #[arg(short = 'i', long, visible_alias = "interface", value_name = "VIF", add = ArgValueCandidates::new(complete::vifs))]
     pub guest: Option<String>,
-    /// Capture only matching packets; the same as FILTER in one word
+    /// Capture only matching packets: FILTER as one argument
     #[arg(long = "filter", value_name = "FILTER", default_value = "", conflicts_with = "words")]
     pub filter: String,
     /// Write pcapng to FILE; - is standard output
@@ -91,10 +91,10 @@ pub struct CaptureArgs {
     /// Stop after N packets
     #[arg(short, long, value_name = "N")]
     pub count: Option<u64>,
-    /// Do not look up names: taken for tcpdump's sake, names are never looked up
+    /// Do nothing: names are never looked up. For command lines written for tcpdump
     #[arg(short = 'n', action = clap::ArgAction::Count)]
     pub numeric: u8,
-    /// Capture only packets that match these words: tcpdump's, see --help
+    /// Capture only packets that match this expression of tcpdump's words, see --help
     #[arg(value_name = "FILTER")]
     pub words: Vec<String>,
 }

@@ -48,12 +48,12 @@ pub enum GuestAction {
     Export {
         #[arg(add = ArgValueCandidates::new(complete::guests))]
         name: String,
-        /// As soon as its VMM has stopped it or is gone, as at the end of a migration. The first line, `viaduct guest
-        /// state`, comes at once, unless something is wrong
+        /// Wait until its VMM has stopped it or is gone, as at the end of a migration. The first line, `viaduct guest
+        /// state`, is written at once, if the guest can be exported
         #[arg(long)]
         when_stopped: bool,
     },
-    /// Remember what another host exported, for the guest that moves here: all of it is right, or none is taken
+    /// Take over what another host exported for a guest that moves here: all of it, or nothing if a part is wrong
     Import {
         /// The guest's name on this host
         #[arg(add = ArgValueCandidates::new(complete::guests))]
@@ -91,7 +91,7 @@ pub struct Keys {
 /// The actions on one kind of object that belongs to a network.
 #[derive(Args)]
 pub struct NetworkNoun<A: Args> {
-    /// The network; may be left out where there is only one
+    /// The network; may be left out if there is only one
     #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     #[command(subcommand)]
@@ -100,7 +100,7 @@ pub struct NetworkNoun<A: Args> {
 
 #[derive(Args)]
 pub struct RuleNoun {
-    /// The network; may be left out where there is only one
+    /// The network; may be left out if there is only one
     #[arg(long, global = true, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     #[command(subcommand)]

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct GuestArgs {
-    /// Its name: a new one among guests and wires
+    /// Its name, which no other guest or wire has
     pub name: String,
-    /// Its network; may be left out where there is only one
+    /// Its network; may be left out if there is only one
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch; then it is in no network)
@@ -30,7 +30,7 @@ pub struct GuestArgs {
     /// Number of queue pairs
     #[arg(long)]
     pub queues: Option<u32>,
-    /// The only MAC that it may use, but for those of --macs [default: any, and it is learned]
+    /// The only MAC that it may use, besides those of --macs [default: any; Viaduct learns it]
     #[arg(long)]
     pub mac: Option<String>,
     /// Another MAC that it may use; may be repeated
@@ -39,16 +39,16 @@ pub struct GuestArgs {
     /// One of its addresses; may be repeated
     #[arg(long = "address", value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// MPLS label of packets for the guest
+    /// MPLS label by which other hosts reach the guest
     #[arg(long)]
     pub label: Option<u32>,
-    /// Rate limit of what it sends, Mbit/s
+    /// Rate limit of its sent packets, Mbit/s
     #[arg(long, value_name = "MBPS")]
     pub rate: Option<u32>,
     /// Burst of the rate limit, kilobytes
     #[arg(long, value_name = "KB", requires = "rate")]
     pub burst: Option<u32>,
-    /// What gets copies of its packets: a guest, or vxlan:ADDRESS:VNI
+    /// Mirror its packets to a guest, or to vxlan:ADDRESS:VNI
     #[arg(long, value_name = "MIRROR")]
     pub mirror: Option<String>,
     /// Do not run rules or track flows
@@ -63,10 +63,10 @@ pub struct GuestArgs {
     /// Let it send DHCP server messages
     #[arg(long)]
     pub dhcp_server: bool,
-    /// While its VMM is not connected, the guest is on another host, or on its way
+    /// Treat the guest as absent while its VMM is not connected: it is on another host, or on its way
     #[arg(long)]
     pub standby: bool,
-    /// The wire with whose link its own goes
+    /// The wire whose link its own link follows, down and up
     #[arg(long, value_name = "WIRE")]
     pub link_follows: Option<String>,
     /// vhost: owner of the socket, user or user:group
@@ -105,14 +105,14 @@ pub struct GuestArgs {
     /// vhost: size of the window by which programs in the VM use the verbs device, megabytes
     #[arg(long, value_name = "MB")]
     pub window: Option<u32>,
-    /// vhost: let the VM migrate although it has a window; its programs lose their verbs device then
+    /// vhost: let the VM migrate although it has a window; its programs then lose their verbs device
     #[arg(long)]
     pub window_migrates: bool,
 }
 
 #[derive(Args)]
 pub struct WireArgs {
-    /// Its name: a new one among guests and wires
+    /// Its name, which no other guest or wire has
     pub name: String,
     /// af-packet, af-xdp, tap or vhost; vxlan or geneve: a tunnel, as a port of Open vSwitch
     #[arg(long, add = ArgValueCandidates::new(complete::drivers))]
@@ -120,10 +120,10 @@ pub struct WireArgs {
     /// Network device, or socket (vhost)
     #[arg(long)]
     pub device: Option<String>,
-    /// Of a tunnel: the other host
+    /// vxlan, geneve: the other host
     #[arg(long, value_name = "ADDRESS")]
     pub remote: Option<String>,
-    /// Of a tunnel: the network identifier
+    /// vxlan, geneve: the network identifier
     #[arg(long)]
     pub vni: Option<u32>,
     /// An underlay address with prefix length; may be repeated
@@ -165,7 +165,7 @@ pub struct NetworkArgs {
     /// The host that bridges between the wire and VXLAN tunnels
     #[arg(long, requires = "wire", value_name = "HOST")]
     pub l2_gateway: Option<String>,
-    /// MTU of its guests [default: what fits its wire, or the tunnels by the host's wires]
+    /// MTU of its guests [default: the largest that fits its wire, or tunnels over the host's wires]
     #[arg(long)]
     pub mtu: Option<u32>,
     /// Don't accept TCP connections whose SYN was not seen
@@ -220,7 +220,7 @@ const TO: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpl
 #[derive(Args)]
 pub struct VxlanArgs {
     pub vni: u32,
-    /// The network; may be left out where there is only one
+    /// The network; may be left out if there is only one
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
 }
@@ -229,10 +229,10 @@ pub struct VxlanArgs {
 pub struct NatArgs {
     /// The guest's own address
     pub inside: String,
-    /// The address by which others know it
+    /// The floating address, by which others reach it
     #[arg(long, value_name = "ADDRESS")]
     pub outside: String,
-    /// The network in which they do
+    /// The network of the floating address
     #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::networks))]
     pub outside_network: String,
 }
