@@ -135,7 +135,7 @@ fn each_mistake_is_named() {
         (
             "mtu = 8950",
             "mtu = 8951",
-            "packets of 8951 bytes and 50 of the tunnel's headers are more than any other wire takes; use mtu = 8950",
+            "packets of 8951 bytes with 50 bytes of tunnel headers fit no other wire; use mtu = 8950",
         ),
         ("wire = \"up0\"\n", "", "`vlan` needs the `wire` it is on"),
         ("wire = \"up0\"", "wire = \"up1\"", "there is no wire \"up1\"; did you mean \"up0\"?"),

@@ -106,7 +106,7 @@ impl<'a> Checker<'a, '_> {
             && to.iter().any(|target| target.tunnel().is_some())
         {
             let message = format!(
-                "network \"{}\" is on a wire, which its tunnels lead to, too, so that broadcasts would go round; name the host that bridges between them (`l2_gateway`)",
+                "network \"{}\" has a wire and VXLAN tunnels, between which broadcasts would loop; name the host that bridges between them (`l2_gateway`)",
                 network.name
             );
             self.problem("to", message);
@@ -120,7 +120,7 @@ impl<'a> Checker<'a, '_> {
         let overhead = tunnel.overhead();
         if usize::from(wire.mtu) + overhead > most.into() {
             let message = format!(
-                "packets of {} bytes and {overhead} of the tunnel's headers are more than any other wire takes; use mtu = {}",
+                "packets of {} bytes with {overhead} bytes of tunnel headers fit no other wire; use mtu = {}",
                 wire.mtu,
                 usize::from(most).saturating_sub(overhead)
             );
@@ -317,7 +317,10 @@ impl<'a> Checker<'a, '_> {
         if let Some(owner) =
             self.index.owner(&route.network, route.prefix.addr()).filter(|owner| !standby(owner))
         {
-            let message = format!("{} is an address of {owner}, which has its route by itself", route.prefix);
+            let message = format!(
+                "{} is an address of {owner}, whose route exists already; remove this one",
+                route.prefix
+            );
             self.problem("prefix", message);
         }
     }
