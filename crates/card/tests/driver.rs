@@ -22,43 +22,16 @@ fn mac(number: u16) -> Mac {
 
 fn guest(id: VifId, policy: bool) -> Change {
     Change::PutVif(Vif {
-        id,
-        name: "guest".into(),
-        kind: VifKind::Vhost,
         vrf: Some(VRF),
         mac: Some(mac(id.0)),
         addresses: vec![[10, 0, 0, id.0 as u8].into()],
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
-        mtu: 1500,
         policy,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(id, "guest", VifKind::Vhost)
     })
 }
 
 fn network(default_action: Action) -> Change {
-    Change::PutNetwork(Network {
-        vrf: VRF,
-        name: "net".into(),
-        gateways: Vec::new(),
-        vni: None,
-        learning: false,
-        mtu: 1500,
-        default_action,
-        tcp: Default::default(),
-        members: vec![ONE, OTHER],
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
-    })
+    Change::PutNetwork(Network { default_action, members: vec![ONE, OTHER], ..Network::new(VRF, "net") })
 }
 
 /// The network, with or without lowering the MSS of SYNs.

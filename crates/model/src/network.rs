@@ -69,6 +69,26 @@ pub struct Overlay {
 }
 
 impl Network {
+    /// A network without gateways, members, tunnels or a wire, with an MTU of 1500 bytes. It learns no MACs, and allows
+    /// what no rule matches.
+    #[must_use]
+    pub fn new(vrf: Vrf, name: &str) -> Self {
+        Self {
+            vrf,
+            name: name.into(),
+            gateways: Vec::new(),
+            vni: None,
+            learning: false,
+            mtu: 1500,
+            default_action: Action::Allow,
+            members: Vec::new(),
+            flood: Vec::new(),
+            wire: None,
+            overlay: Overlay::default(),
+            tcp: TcpPaths::default(),
+        }
+    }
+
     /// Whether an address is a gateway's.
     #[must_use]
     pub fn is_gateway(&self, addr: IpAddr) -> bool {

@@ -44,20 +44,7 @@ fn time(what: &str, times: u64, mut operation: impl FnMut(u64)) {
 
 fn shared() -> Shared {
     let shared = Shared::new(FlowLimits::default());
-    let network = |vrf| Network {
-        vrf: Vrf(vrf),
-        name: "n".into(),
-        gateways: vec![],
-        vni: None,
-        learning: true,
-        mtu: 1450,
-        default_action: Action::Allow,
-        tcp: Default::default(),
-        members: vec![],
-        flood: vec![],
-        overlay: Default::default(),
-        wire: None,
-    };
+    let network = |vrf| Network { learning: true, mtu: 1450, ..Network::new(Vrf(vrf), "n") };
     let nexthops = (0..256).map(|id| Change::PutNexthop(NexthopId(id), Nexthop::Discard));
     let changes: Vec<_> = (1..3).map(|vrf| Change::PutNetwork(network(vrf))).chain(nexthops).collect();
     apply(&shared, &changes);

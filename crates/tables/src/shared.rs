@@ -411,27 +411,7 @@ mod tests {
     const SCOPE: NeighbourScope = NeighbourScope::Wire(WIRE);
 
     fn shared() -> Shared {
-        let wire = Vif {
-            id: WIRE,
-            name: "up0".into(),
-            kind: VifKind::Wire,
-            vrf: None,
-            mac: None,
-            addresses: vec![],
-            allowed: vec![],
-            macs: vec![],
-            vlans: Vec::new(),
-            trunk: None,
-            ovs: None,
-            rules: None,
-            mtu: 1500,
-            policy: false,
-            meter: None,
-            mirror: None,
-            roles: Default::default(),
-            rdma: None,
-            wire: Some(Default::default()),
-        };
+        let wire = Vif { wire: Some(Default::default()), ..Vif::new(WIRE, "up0", VifKind::Wire) };
         let shared = Shared::new(FlowLimits { connections: 64, ..FlowLimits::default() });
         shared.apply(&[Change::PutVif(wire)]).unwrap();
         shared

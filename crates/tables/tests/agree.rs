@@ -87,26 +87,15 @@ fn any_vif() -> impl Strategy<Value = Vif> {
         (any::<bool>(), prop::option::of((0..2u32).prop_map(MeterId)), prop::option::of(vif()), attached),
     )
         .prop_map(|((id, way, vrf, mac), addresses, (policy, meter, mirror, attached))| Vif {
-            id,
-            name: format!("v{id}").into(),
-            kind: way.unwrap_or(VifKind::Tap),
             vrf: vrf.filter(|_| way.is_none()),
             mac,
             addresses,
-            allowed: vec![],
-            macs: vec![],
-            vlans: Vec::new(),
-            trunk: None,
-            ovs: None,
-            rules: None,
-            mtu: 1500,
             policy,
             meter,
             mirror,
-            roles: Default::default(),
-            rdma: None,
             wire: (way == Some(VifKind::Wire))
                 .then(|| WireAttributes { networks: attached.into_iter().collect(), ..Default::default() }),
+            ..Vif::new(id, &format!("v{id}"), way.unwrap_or(VifKind::Tap))
         })
 }
 
@@ -118,18 +107,13 @@ fn network() -> impl Strategy<Value = Network> {
     let wire = prop::option::of((vif(), prop::option::of(1..9u16)));
     let lists = (prop::collection::vec(vif(), 0..3), prop::collection::vec(nexthop_id(), 0..2));
     (vrf(), action(), lists, wire).prop_map(|(vrf, default_action, (members, flood), wire)| Network {
-        vrf,
-        name: format!("n{vrf}").into(),
-        gateways: vec![],
-        vni: None,
         learning: true,
         mtu: 1450,
         default_action,
-        tcp: Default::default(),
         members,
         flood,
-        overlay: Default::default(),
         wire: wire.map(|(vif, vlan)| WireAttachment { vif, vlan }),
+        ..Network::new(vrf, &format!("n{vrf}"))
     })
 }
 
@@ -254,22 +238,8 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// A batch of objects to which a random batch can refer.
 fn foundation() -> Vec<Change> {
-    let networks = (0..VRFS).map(|vrf| {
-        Change::PutNetwork(Network {
-            vrf: Vrf(vrf),
-            name: "".into(),
-            gateways: vec![],
-            vni: None,
-            learning: true,
-            mtu: 1450,
-            default_action: Action::Allow,
-            tcp: Default::default(),
-            members: vec![],
-            flood: vec![],
-            overlay: Default::default(),
-            wire: None,
-        })
-    });
+    let networks = (0..VRFS)
+        .map(|vrf| Change::PutNetwork(Network { learning: true, mtu: 1450, ..Network::new(Vrf(vrf), "") }));
     let meters =
         (0..2).map(|id| Change::PutMeter(MeterId(id), MeterConfig { bits_per_second: 1, burst_bytes: 1 }));
     let nexthops = (0..NEXTHOPS).map(|id| Change::PutNexthop(NexthopId(id), Nexthop::Discard));

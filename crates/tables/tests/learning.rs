@@ -1,8 +1,8 @@
 //! What the tables learn from packets: MACs and neighbours, with their limits and timers.
 
 use model::{
-    Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, PathMtu, Question,
-    Seconds, Vif, VifId, VifKind, Vrf,
+    BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, PathMtu, Question, Seconds,
+    Vif, VifId, VifKind, Vrf,
 };
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,43 +16,16 @@ const SCOPE: NeighbourScope = NeighbourScope::Network(BLUE);
 const ASKER: VifId = VifId(1);
 
 fn network(learning: bool) -> Change {
-    Change::PutNetwork(Network {
-        vrf: BLUE,
-        name: "blue".into(),
-        gateways: vec![],
-        vni: None,
-        learning,
-        mtu: 1450,
-        default_action: Action::Allow,
-        tcp: Default::default(),
-        members: vec![],
-        flood: vec![],
-        overlay: Default::default(),
-        wire: None,
-    })
+    Change::PutNetwork(Network { learning, mtu: 1450, ..Network::new(BLUE, "blue") })
 }
 
 fn guest(id: u16, mac: Option<Mac>) -> Change {
     Change::PutVif(Vif {
-        id: VifId(id),
-        name: "guest".into(),
-        kind: VifKind::Tap,
         vrf: Some(BLUE),
         mac,
-        addresses: vec![],
-        allowed: vec![],
-        macs: vec![],
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
         mtu: 1450,
         policy: true,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(VifId(id), "guest", VifKind::Tap)
     })
 }
 

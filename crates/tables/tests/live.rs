@@ -1,8 +1,7 @@
 //! Tables that change while they are read.
 
 use model::{
-    Action, Change, FlowChange, FlowKey, Host, Learn, Lookup, Network, Nexthop, NexthopId, RuleQuery, VifId,
-    Vrf,
+    Change, FlowChange, FlowKey, Host, Learn, Lookup, Network, Nexthop, NexthopId, RuleQuery, VifId, Vrf,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,20 +12,7 @@ const BLUE: Vrf = Vrf(1);
 const TO: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
 
 fn network() -> Change {
-    Change::PutNetwork(Network {
-        vrf: BLUE,
-        name: "blue".into(),
-        gateways: vec![],
-        vni: None,
-        learning: true,
-        mtu: 1450,
-        default_action: Action::Allow,
-        tcp: Default::default(),
-        members: vec![],
-        flood: vec![],
-        overlay: Default::default(),
-        wire: None,
-    })
+    Change::PutNetwork(Network { learning: true, mtu: 1450, ..Network::new(BLUE, "blue") })
 }
 
 fn route(nexthop: u32) -> Change {

@@ -13,7 +13,7 @@ use card::registers::Punt;
 use card::sim::{Sent, SimCard};
 use card::{Budgets, Commands};
 use host::pair::Pair;
-use model::{Action, Change, DropReason, Network, Tables, Vif, VifId, VifKind, Vrf, text};
+use model::{Change, DropReason, Network, Tables, Vif, VifId, VifKind, Vrf, text};
 use packet::Mac;
 
 /// The simulated card, and one in memory.
@@ -29,25 +29,11 @@ const DROPS: u8 = 5;
 
 fn guest(id: u16, policy: bool) -> Change {
     Change::PutVif(Vif {
-        id: VifId(id),
-        name: "guest".into(),
-        kind: VifKind::Vhost,
         vrf: Some(VRF),
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
         addresses: vec![[10, 0, 0, id as u8].into()],
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
-        mtu: 1500,
         policy,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(VifId(id), "guest", VifKind::Vhost)
     })
 }
 
@@ -55,20 +41,8 @@ fn guest(id: u16, policy: bool) -> Change {
 fn host(policy: bool) -> (Tables, Driver<Both>) {
     let cards = Both::of(SimCard::new(hbm::Timing::hbm2()));
     let mut driver = Driver::new(Commands::open(cards).unwrap().with_blank_memory(), SECRET).unwrap();
-    let network = Change::PutNetwork(Network {
-        vrf: VRF,
-        name: "net".into(),
-        gateways: Vec::new(),
-        vni: None,
-        learning: false,
-        mtu: 1500,
-        default_action: Action::Allow,
-        tcp: Default::default(),
-        members: vec![VifId(1), VifId(2)],
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
-    });
+    let network =
+        Change::PutNetwork(Network { members: vec![VifId(1), VifId(2)], ..Network::new(VRF, "net") });
     let changes = [network, guest(1, policy), guest(2, policy)];
     let mut tables = Tables::new();
     tables.apply(&changes).unwrap();

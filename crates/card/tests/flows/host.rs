@@ -10,7 +10,7 @@ use card::frame::{Frame, Key};
 use card::hash::choices;
 use card::hold::Hold;
 use card::registers::Path;
-use model::{Action, Change, Network, PacketView, Tables, Vif, VifId, VifKind, Vrf, decide, text};
+use model::{Change, Network, PacketView, Tables, Vif, VifId, VifKind, Vrf, decide, text};
 use packet::Mac;
 
 pub const VRF: Vrf = Vrf(5);
@@ -29,25 +29,11 @@ pub struct Host {
 
 fn guest(id: u16) -> Change {
     Change::PutVif(Vif {
-        id: VifId(id),
-        name: "guest".into(),
-        kind: VifKind::Vhost,
         vrf: Some(VRF),
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
         addresses: vec![[10, 0, 0, id as u8].into(), [0xfd00, 0, 0, 0, 0, 0, 0, id].into()],
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
-        mtu: 1500,
         policy: true,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(VifId(id), "guest", VifKind::Vhost)
     })
 }
 
@@ -62,18 +48,8 @@ impl Host {
         let driver = Driver::new(Commands::open(memory).unwrap(), SECRET).unwrap();
         let mut host = Self { tables: Tables::new(), driver };
         let network = Change::PutNetwork(Network {
-            vrf: VRF,
-            name: "net".into(),
-            gateways: Vec::new(),
-            vni: None,
-            learning: false,
-            mtu: 1500,
-            default_action: Action::Allow,
-            tcp: Default::default(),
             members: guests().map(VifId).collect(),
-            flood: Vec::new(),
-            overlay: Default::default(),
-            wire: None,
+            ..Network::new(VRF, "net")
         });
         let changes: Vec<_> = std::iter::once(network).chain(guests().map(guest)).collect();
         host.tables.apply(&changes).unwrap();

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 use model::{
-    Action, Change, GATEWAY_MAC, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Tunnel,
-    Vif, VifId, VifKind, Vrf, WireAttributes, text,
+    Change, GATEWAY_MAC, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Tunnel, Vif,
+    VifId, VifKind, Vrf, WireAttributes, text,
 };
 use packet::{Mac, TunnelKind};
 
@@ -115,43 +115,22 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
     let addresses = [format!("10.1.1.{id}"), format!("fd00:1::{id}")];
     let underlay = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
     Vif {
-        id,
-        name: format!("vif{id}").into(),
-        kind,
         vrf: guest.then_some(Vrf(1)),
         mac: Some(mac(id)),
         addresses: if guest { addresses.map(|addr| addr.parse().unwrap()).into() } else { Vec::new() },
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
         mtu: 1600,
         policy: guest,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
         wire: (!guest).then_some(underlay),
+        ..Vif::new(id, &format!("vif{id}"), kind)
     }
 }
 
 /// The tables, and the other host's MAC.
 pub fn tables() -> (Vec<Change>, NeighbourFound) {
     let network = Network {
-        vrf: Vrf(1),
-        name: "net".into(),
         gateways: vec![net("10.1.1.254/24"), net("fd00:1::fe/64")],
-        vni: None,
-        learning: false,
-        mtu: 1500,
-        default_action: Action::Allow,
-        tcp: Default::default(),
         members: vec![ONE, TWO],
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
+        ..Network::new(Vrf(1), "net")
     };
     let tunnel =
         Tunnel { kind: TunnelKind::MplsUdp, remote: "192.0.2.9".parse().unwrap(), id: 77, mac: None };

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 use model::{
-    Action, Change, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Tunnel, TunnelKind,
-    Vif, VifId, VifKind, Vrf, WireAttributes,
+    Change, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Tunnel, TunnelKind, Vif,
+    VifId, VifKind, Vrf, WireAttributes,
 };
 use packet::Mac;
 use std::net::IpAddr;
@@ -26,25 +26,10 @@ pub fn net(text: &str) -> IpNet {
 /// A guest of the network, whose connections are tracked.
 pub fn guest(id: u16) -> Vif {
     Vif {
-        id: VifId(id),
-        name: format!("vm{id}").into(),
-        kind: VifKind::Vhost,
         vrf: Some(Vrf(1)),
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
-        addresses: Vec::new(),
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
-        mtu: 1500,
         policy: true,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(VifId(id), &format!("vm{id}"), VifKind::Vhost)
     }
 }
 
@@ -57,18 +42,9 @@ pub fn tunnel(kind: TunnelKind) -> Change {
 pub fn tables() -> Vec<Change> {
     let wire = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
     let network = Network {
-        vrf: Vrf(1),
-        name: "blue".into(),
         gateways: vec![net("10.1.0.1/16")],
-        vni: None,
-        learning: false,
-        mtu: 1500,
-        default_action: Action::Allow,
-        tcp: Default::default(),
         members: vec![VifId(1), VifId(2)],
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
+        ..Network::new(Vrf(1), "blue")
     };
     vec![
         Change::SetHost(Host { name: "a".into(), tunnel_source: vec![addr("192.0.2.1")], ..Host::default() }),

@@ -29,25 +29,11 @@ pub fn mac(text: &str) -> Mac {
 
 fn guest(id: u16, vrf: u16, addresses: &[&str]) -> Vif {
     Vif {
-        id: VifId(id),
-        name: format!("vm{id}").into(),
-        kind: VifKind::Vhost,
         vrf: Some(Vrf(vrf)),
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
         addresses: addresses.iter().map(|a| ip(a)).collect(),
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
-        mtu: 1500,
         policy: true,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(VifId(id), &format!("vm{id}"), VifKind::Vhost)
     }
 }
 
@@ -61,42 +47,20 @@ fn small() -> Vif {
 
 fn wire(id: VifId, mac: &str, wire: WireAttributes) -> Vif {
     Vif {
-        id,
-        name: format!("up{id}").into(),
-        kind: VifKind::Wire,
-        vrf: None,
         mac: Some(self::mac(mac)),
-        addresses: Vec::new(),
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
         mtu: 1600,
-        policy: false,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
         wire: Some(wire),
+        ..Vif::new(id, &format!("up{id}"), VifKind::Wire)
     }
 }
 
 fn network(vrf: u16, gateways: &[&str], vni: u32, members: &[u16]) -> Network {
     Network {
-        vrf: Vrf(vrf),
-        name: format!("net{vrf}").into(),
         gateways: gateways.iter().map(|g| net(g)).collect(),
         vni: Some(vni),
         learning: true,
-        mtu: 1500,
-        default_action: Action::Allow,
-        tcp: Default::default(),
         members: members.iter().map(|m| VifId(*m)).collect(),
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
+        ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }
 }
 

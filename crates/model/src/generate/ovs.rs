@@ -98,18 +98,9 @@ const RULED: [Vrf; 2] = [Vrf(1), Vrf(2)];
 
 fn network(rng: &mut Rng, vrf: Vrf) -> Network {
     Network {
-        vrf,
-        name: format!("net{vrf}").into(),
-        gateways: Vec::new(),
-        vni: None,
-        learning: false,
-        mtu: 1500,
         default_action: rng.one(&[crate::Action::Allow, crate::Action::Drop]),
         tcp: TcpPaths { midstream: rng.percent(50), ..TcpPaths::default() },
-        members: Vec::new(),
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
+        ..Network::new(vrf, &format!("net{vrf}"))
     }
 }
 

@@ -225,18 +225,13 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
     let gateways = gateways.filter_map(|(addr, len)| IpNet::new(addr, len).ok()).collect();
     let members = guests.iter().filter(|vif| vif.vrf == Some(Vrf(vrf))).map(|vif| vif.id).collect();
     Network {
-        vrf: Vrf(vrf),
-        name: format!("net{vrf}").into(),
         gateways,
         vni: rng.percent(70).then_some(5000 + u32::from(vrf)),
         learning: rng.percent(70),
         mtu: rng.one(&[9000, 1500, 1450, 650]),
         default_action: action(rng),
-        tcp: Default::default(),
         members,
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
+        ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }
 }
 

@@ -4,8 +4,8 @@ use super::Step;
 use super::ovs::Flows;
 use crate::{
     Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Learn, MeterConfig,
-    MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Overlay, PathMtu,
-    PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PathMtu, PortRange, Rule,
+    RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -264,20 +264,7 @@ impl Setup {
         let vrf = Vrf(value(words)?);
         self.network_names.retain(|(known, _)| *known != name);
         self.network_names.push((name.clone(), vrf));
-        let mut network = Network {
-            vrf,
-            name: name.into(),
-            gateways: Vec::new(),
-            vni: None,
-            learning: false,
-            mtu: 9000,
-            default_action: Action::Allow,
-            tcp: Default::default(),
-            members: Vec::new(),
-            flood: Vec::new(),
-            wire: None,
-            overlay: Overlay::default(),
-        };
+        let mut network = Network { mtu: 9000, ..Network::new(vrf, &name) };
         let (mut wire, mut vlan) = (None, None);
         while let Some(word) = words.next() {
             match word {

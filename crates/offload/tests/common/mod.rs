@@ -13,8 +13,8 @@ use executor::Executor;
 use ipnet::IpNet;
 use mem::{Accepts, Offload};
 use model::{
-    Action, Change, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PacketView, Tunnel,
-    Vif, VifId, VifKind, Vrf, WireAttributes,
+    Change, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PacketView, Tunnel, Vif,
+    VifId, VifKind, Vrf, WireAttributes,
 };
 use offload::{CardExecutor, Carry, Incoming, Outgoing};
 use packet::{Mac, TunnelKind};
@@ -341,25 +341,11 @@ fn net(text: &str) -> IpNet {
 fn vif(id: VifId, kind: VifKind) -> Vif {
     let guest = kind != VifKind::Wire;
     Vif {
-        id,
-        name: format!("vif{id}").into(),
-        kind,
         vrf: guest.then_some(Vrf(1)),
         mac: Some(Mac([2, 0, 0, 0, 0, id.0 as u8])),
         addresses: if guest { vec![format!("10.1.1.{id}").parse().unwrap()] } else { Vec::new() },
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        ovs: None,
-        rules: None,
-        mtu: 1500,
         policy: guest,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
+        ..Vif::new(id, &format!("vif{id}"), kind)
     }
 }
 
@@ -368,18 +354,10 @@ pub fn tables() -> Vec<Change> {
     let underlay = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
     let wire = Vif { mtu: 1600, wire: Some(underlay), ..vif(WIRE, VifKind::Wire) };
     let network = Network {
-        vrf: Vrf(1),
-        name: "blue".into(),
         gateways: vec![net("10.1.1.254/24")],
         vni: Some(100),
-        learning: false,
-        mtu: 1500,
-        default_action: Action::Allow,
-        tcp: Default::default(),
         members: vec![ONE, TWO],
-        flood: Vec::new(),
-        overlay: Default::default(),
-        wire: None,
+        ..Network::new(Vrf(1), "blue")
     };
     let tunnel =
         Tunnel { kind: TunnelKind::MplsUdp, remote: "192.0.2.9".parse().unwrap(), id: 77, mac: None };
