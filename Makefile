@@ -1,5 +1,4 @@
-# What one does with this repository. Every target installs what it lacks (scripts/setup) and needs nothing by hand but
-# a Rust tool chain; ovs-pmd not even that.
+# The tasks of this repository. Each target installs what it needs (scripts/setup), except the Rust tool chain.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
