@@ -1,4 +1,4 @@
-//! The committed code and reference are what the protocol file says.
+//! The committed code and reference are what the protocol file says, and the reference describes each method and field.
 
 #[path = "common/generate.rs"]
 mod generate;
@@ -17,4 +17,13 @@ fn generated_code_is_up_to_date() {
     let wanted = "run `cargo run -p api --example generate` and commit the result";
     assert!(fresh == committed, "{wanted}");
     assert!(reference == include_str!("../../../docs/api-reference.md"), "{wanted}");
+}
+
+#[test]
+fn each_method_and_field_is_described() {
+    let page = include_str!("../../../docs/api-reference.md");
+    let (described, _) = page.split_once("## Enumerations").unwrap();
+    let bare = |line: &&str| line.starts_with("| `") && line.ends_with("  |");
+    let bare: Vec<_> = described.lines().filter(bare).collect();
+    assert!(bare.is_empty(), "add comments to viaduct.proto: {bare:#?}");
 }

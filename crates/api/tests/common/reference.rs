@@ -74,10 +74,11 @@ impl Page {
         let _ = write!(text, "\n## Service {}\n\n{}", service.name(), self.paragraph(path));
         let _ = writeln!(text, "| method | request | reply | |\n|---|---|---|---|");
         for (i, method) in (0..).zip(&service.method) {
-            let stream = if method.server_streaming() { "stream of " } else { "" };
+            let stream = |is| if is { "stream of " } else { "" };
+            let (asked, told) = (stream(method.client_streaming()), stream(method.server_streaming()));
             let note = self.comment(&[path, &[MEMBERS, i]].concat());
             let (input, output) = (link(method.input_type()), link(method.output_type()));
-            let _ = writeln!(text, "| `{}` | {input} | {stream}{output} | {note} |", method.name());
+            let _ = writeln!(text, "| `{}` | {asked}{input} | {told}{output} | {note} |", method.name());
         }
     }
 
@@ -97,8 +98,18 @@ impl Page {
                 _ => String::new(),
             };
             let (name, number) = (field.name(), field.number());
-            let _ = writeln!(text, "| `{name}` | {} | {number} | {of}{note} |", kind(field));
+            let _ = writeln!(text, "| `{name}` | {} | {number} | {of}{note} |", kind_in(message, field));
         }
+    }
+}
+
+/// The type of a message's field in the words of the protocol file. A map is a list of entries, which have a type inside
+/// of the message.
+fn kind_in(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
+    let name = field.type_name().rsplit('.').next();
+    match message.nested_type.iter().find(|entry| entry.name.as_deref() == name).map(|entry| &*entry.field) {
+        Some([key, value]) => format!("map of {} to {}", kind(key), kind(value)),
+        _ => kind(field),
     }
 }
 
