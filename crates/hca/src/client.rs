@@ -8,6 +8,7 @@ mod deferred;
 mod destroy;
 mod memory;
 mod multicast;
+mod pace;
 mod polled;
 mod query;
 mod seat;
@@ -39,10 +40,11 @@ use crate::tickets::TicketHold;
 use crate::unshare::AGAIN;
 use crate::who::Who;
 use deferred::Deferred;
+use pace::Pace;
 use polled::PolledQps;
 use ringport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use seat::{Listener, Pace, Sleep};
+use seat::{Listener, Sleep};
 use sharing::PendingAnswer;
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -281,6 +283,7 @@ impl Client {
     fn work_until_idle(&mut self, pace: &mut Pace) -> Option<Sleep> {
         // If its memory is always there, others may work for it while its thread polls (`seat`).
         let polls_here = !self.context.space.is_none();
+        let mut rounds = 0_u32;
         loop {
             let now = monotonic();
             let mut busy = self.take_packets(now);
@@ -306,11 +309,11 @@ impl Client {
                 return None;
             }
             if busy {
-                pace.busy_at = now;
+                pace.work(now);
             }
-            let goes_on = busy || polls_here && pace.polls(now, &self.context.adapter.threads);
-            pace.rounds = pace.rounds.wrapping_add(1);
-            if goes_on && !pace.rounds.is_multiple_of(ROUNDS) {
+            let goes_on = busy || polls_here && pace.polls(now);
+            rounds = rounds.wrapping_add(1);
+            if goes_on && !rounds.is_multiple_of(ROUNDS) {
                 continue;
             }
             self.nice.follow(&self.context.adapter.threads);

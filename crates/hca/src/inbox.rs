@@ -7,6 +7,7 @@ use crate::ids::Qpn;
 use crate::question::Question;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{RecvFlags, recv};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -89,13 +90,16 @@ impl Drop for Room {
 }
 
 /// Works for a thread that sleeps, in place of it.
-pub(crate) trait Substitute: std::fmt::Debug + Send + Sync {
+pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
     /// Handles the packets in the inbox. False if the thread itself must do that.
     fn handle_packets(&self) -> bool;
 
     /// Handles a packet that is in no inbox, and adds what answers it. False, with nothing done, if the thread itself
     /// works, or if something waits before it.
     fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool;
+
+    /// By how much the nice value of its thread is higher than the daemon's.
+    fn niceness(&self) -> i32;
 
     /// Begins to listen to its application's doorbells, by [`Self::listen`], until [`Self::end_watch`]. False if another
     /// thread does that.
@@ -478,6 +482,10 @@ mod tests {
         }
 
         fn handle_now(&self, _: &Handed<'_>, _: &mut HandedAnswers) -> bool {
+            unreachable!()
+        }
+
+        fn niceness(&self) -> i32 {
             unreachable!()
         }
 

@@ -103,3 +103,10 @@ pub use holders::{Given, HolderDescription};
 pub use limits::Limits;
 pub use shaper::Rate;
 pub use spec::DeviceSpec;
+
+#[cfg(test)]
+extern crate self as hca;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[path = "../tests/common/mod.rs"]
+mod common;

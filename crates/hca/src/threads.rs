@@ -7,8 +7,6 @@
 //! would starve the thread that does their work.
 
 use rustix::process::{getpriority_process, setpriority_process};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,28 +18,14 @@ const NICEST: i32 = 19;
 pub(crate) struct HostThreads {
     /// How many devices have threads.
     devices: AtomicU32,
-    /// The kernel's file that says how many threads of the machine want a CPU.
-    load: Option<File>,
+    cpus: u32,
 }
 
 impl Default for HostThreads {
     fn default() -> Self {
-        Self { devices: AtomicU32::new(0), load: File::open("/proc/loadavg").ok() }
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        Self { devices: AtomicU32::new(0), cpus }
     }
-}
-
-impl HostThreads {
-    /// How many threads of the machine want a CPU now, the calling one included; `None` if the kernel does not say.
-    fn wanting(&self) -> Option<usize> {
-        let mut text = [0; 64];
-        let len = self.load.as_ref()?.read_at(&mut text, 0).ok()?;
-        wanting(std::str::from_utf8(&text[..len]).ok()?)
-    }
-}
-
-/// As `/proc/loadavg` says it (proc(5)): three averages, then those that want a CPU, a slash, and all of them.
-fn wanting(text: &str) -> Option<usize> {
-    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 /// The threads of a device's applications.
@@ -56,11 +40,6 @@ impl DeviceThreads {
         Self { count: AtomicU32::new(0), host }
     }
 
-    /// Whether more threads of the machine want a CPU than this process may use.
-    pub fn are_crowded(&self, cpus: usize) -> bool {
-        self.host.wanting().is_none_or(|wanting| wanting > cpus)
-    }
-
     /// Counts one more thread, until [`Self::leave`].
     pub fn join(&self) {
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -73,6 +52,12 @@ impl DeviceThreads {
             self.host.devices.fetch_sub(1, Ordering::Relaxed);
         }
     }
+
+    /// By how much the nice value of each thread is to be higher than that of the daemon.
+    pub fn niceness(&self) -> i32 {
+        let devices = self.host.devices.load(Ordering::Relaxed);
+        niceness(self.count.load(Ordering::Relaxed), devices, self.host.cpus)
+    }
 }
 
 /// The nice value of a thread, for this number of threads of its device and this number of devices.
@@ -84,7 +69,6 @@ fn niceness(threads: u32, devices: u32, cpus: u32) -> i32 {
 /// The nice value of a thread, which follows the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nice {
-    cpus: u32,
     /// The daemon's own nice value.
     base: i32,
     seen: (u32, u32),
@@ -93,34 +77,26 @@ pub(crate) struct Nice {
 impl Nice {
     /// The nice value of the calling thread.
     pub fn of_thread() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
-        Self { cpus, base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
+        Self { base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
     }
 
-    /// Adapts the nice value to the number of threads. Lowering it again requires RLIMIT_NICE or CAP_SYS_NICE; without
-    /// them it stays.
-    pub fn follow(&mut self, device: &DeviceThreads) {
-        let threads = device.count.load(Ordering::Relaxed);
-        let devices = device.host.devices.load(Ordering::Relaxed);
-        if self.seen != (threads, devices) {
-            self.seen = (threads, devices);
-            let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
+    /// Adapts the nice value to the number of threads, and returns whether that has changed. Lowering it again requires
+    /// RLIMIT_NICE or CAP_SYS_NICE; without them it stays.
+    pub fn follow(&mut self, device: &DeviceThreads) -> bool {
+        let seen = (device.count.load(Ordering::Relaxed), device.host.devices.load(Ordering::Relaxed));
+        let has_changed = std::mem::replace(&mut self.seen, seen) != seen;
+        if has_changed {
+            let nice = (self.base + device.niceness()).min(NICEST.max(self.base));
             // Sets it only for the calling thread: in Linux each thread has its own.
             let _ = setpriority_process(None, nice);
         }
+        has_changed
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernel_says_how_many_want_a_cpu() {
-        assert_eq!(wanting("6.08 6.97 7.92 3/166 9782\n"), Some(3));
-        assert_eq!([wanting(""), wanting("0.00 0.01 0.05")], [None; 2]);
-        assert!(HostThreads::default().wanting() >= Some(1), "this one does");
-    }
 
     #[test]
     fn all_threads_together_weigh_as_much_as_the_cpus() {

@@ -2,14 +2,15 @@
 //! they may answer. Their threads need not be woken then: one thread carries messages in both directions, and their
 //! data stays in the cache of one CPU. A thread with much work leaves the others to their own threads.
 
-use crate::inbox::Substitute;
+use crate::inbox::{Inbox, Substitute};
+use crate::question::Question;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Most applications that a thread listens to.
 const MOST: usize = 5;
 /// A round of work that takes so long is much work.
-const LONG_ROUND: Duration = Duration::from_micros(20);
+const LONG_ROUND: Duration = Duration::from_micros(50);
 /// For how long a thread listens to nobody else after that.
 const REST: Duration = Duration::from_millis(1);
 /// When it tries again to listen to an application to which another thread listens.
@@ -26,10 +27,11 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Begins with the thread's own application, which it watches already.
+    /// Begins with the thread's own application, which it watches already, and whom that spoke to last.
     pub fn begin(&mut self, (id, own): (u64, Arc<dyn Substitute>), now: Duration) {
         self.listened_at = now;
         self.watched.push((id, own));
+        self.add(0, now);
     }
 
     /// Works for those whose doorbells were rung. Returns whether the thread's own application was one of them: others
@@ -60,8 +62,12 @@ impl Watches {
         if now < self.rests_until {
             return;
         }
-        let Some(inbox) = self.watched.get(at).and_then(|(_, speaker)| speaker.spoken_to()) else { return };
-        let Some(substitute) = inbox.substitute().filter(|other| other.begin_watch()) else {
+        let [Some((_, own)), Some((_, speaker))] = [0, at].map(|at| self.watched.get(at)) else { return };
+        let is_new = |to: &Arc<Inbox<Question>>| self.watched.iter().all(|(id, _)| *id != to.id());
+        let Some(inbox) = speaker.spoken_to().filter(is_new) else { return };
+        // Its own thread may have more weight.
+        let may = |other: &Arc<dyn Substitute>| own.niceness() <= other.niceness() && other.begin_watch();
+        let Some(substitute) = inbox.substitute().filter(may) else {
             self.rests_until = now + AGAIN;
             return;
         };
@@ -83,9 +89,7 @@ mod tests {
     use super::*;
     use crate::budget::{DeviceBudget, HostBudget};
     use crate::handed::{Handed, HandedAnswers};
-    use crate::inbox::Inbox;
-    use crate::question::Question;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
     use std::sync::{Mutex, Weak};
 
     /// Speaks to the same inbox each time.
@@ -93,6 +97,7 @@ mod tests {
     struct Sleeper {
         is_watched: AtomicBool,
         listened: AtomicU32,
+        niceness: AtomicI32,
         spoken_to: Mutex<Option<Arc<Inbox<Question>>>>,
     }
 
@@ -103,6 +108,10 @@ mod tests {
 
         fn handle_now(&self, _: &Handed<'_>, _: &mut HandedAnswers) -> bool {
             unreachable!()
+        }
+
+        fn niceness(&self) -> i32 {
+            self.niceness.load(Ordering::Relaxed)
         }
 
         fn begin_watch(&self) -> bool {
@@ -175,6 +184,31 @@ mod tests {
         watches.end();
         another.end();
         assert_eq!(watched(&all), [false; MOST + 2]);
+    }
+
+    #[test]
+    fn a_thread_begins_with_whom_its_application_spoke_to_last() {
+        let (all, now) = (sleepers(2), Duration::from_secs(1));
+        speak(&all[0], Some(&all[0]));
+        begin(&all[0], now).end();
+        assert_eq!(watched(&all), [false; 2], "it does not listen to itself twice");
+        speak(&all[0], Some(&all[1]));
+        let mut watches = begin(&all[0], now);
+        assert_eq!(watched(&all), [true; 2]);
+        watches.end();
+    }
+
+    #[test]
+    fn a_thread_listens_to_nobody_whose_thread_has_more_weight() {
+        let (all, now) = (sleepers(2), Duration::from_secs(1));
+        speak(&all[0], Some(&all[1]));
+        for (own, other, listens) in [(1, 0, false), (1, 1, true), (0, 1, true)] {
+            all[0].0.niceness.store(own, Ordering::Relaxed);
+            all[1].0.niceness.store(other, Ordering::Relaxed);
+            let mut watches = begin(&all[0], now);
+            assert_eq!(watched(&all), [true, listens]);
+            watches.end();
+        }
     }
 
     #[test]

@@ -109,15 +109,14 @@ impl Privileges {
     }
 
     /// Gives up all that the helper has. The daemon still has one thread. Later it opens only `/dev/null`, by
-    /// which eventfds are signalled, its own program, by which a panic names functions, settings of the kernel's
-    /// network, to warn of them, and how many threads want a CPU, by which threads know whether they may poll.
+    /// which eventfds are signalled, its own program, by which a panic names functions, and settings of the kernel's
+    /// network, to warn of them.
     pub fn give_up(&self) -> Sandbox {
         let Some(helper) = &self.helper else {
             return Sandbox { report: sandbox::now(), helper: None };
         };
         let program = std::env::current_exe().unwrap_or_default();
-        let [null, network, load] = ["/dev/null", "/proc/sys/net", "/proc/loadavg"].map(Path::new);
-        let files = [null, &program, network, load].map(sandbox::readable);
+        let files = [Path::new("/dev/null"), &program, Path::new("/proc/sys/net")].map(sandbox::readable);
         let keep = Keep {
             capabilities: CapabilitySet::empty(),
             calls: Calls::Daemon,

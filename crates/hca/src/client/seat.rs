@@ -5,6 +5,7 @@
 //! handles the packet itself, if the application is in a virtual machine: its memory is in windows, which are there, so
 //! nobody can make the thread wait. Of others a page may never arrive: only their own threads work for them.
 
+use super::pace::Pace;
 use super::{Client, ROUNDS, make_ready};
 use crate::adapter::Adapter;
 use crate::clock::monotonic;
@@ -12,25 +13,17 @@ use crate::handed::{Handed, HandedAnswers};
 use crate::ids::Qpn;
 use crate::inbox::{Inbox, Substitute};
 use crate::question::Question;
-use crate::threads::DeviceThreads;
 use crate::watches::Watches;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;
-use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a thread polls for work before it sleeps, if nobody else wants the CPU.
-const SPIN: Duration = Duration::from_micros(30);
-/// Number of CPUs from which on some can be spared.
-const ENOUGH_CPUS: usize = 4;
-/// With fewer, a thread that polls sees this often whether others want its CPU.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(250);
 /// Most queue pairs that a thread works for where it listens to doorbells.
 const FEW: usize = 8;
-/// For how long it does not poll if they do, or if another thread wants to listen to its application.
+/// For how long it does not poll if another thread wants to listen to its application.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How its thread is to sleep.
@@ -41,42 +34,6 @@ pub(super) struct Sleep {
     pub until: Option<Duration>,
     /// There is no work. Otherwise it only looks at the connection.
     pub is_idle: bool,
-}
-
-/// How long a thread polls for work before it sleeps.
-pub(super) struct Pace {
-    /// The CPUs that this process may use.
-    cpus: usize,
-    pub rounds: u32,
-    /// When it last had work.
-    pub busy_at: Duration,
-    /// When it last saw whether others want its CPU.
-    looked_at: Duration,
-    /// Until when it does not poll ([`PAUSE`]).
-    rests_until: Duration,
-}
-
-impl Pace {
-    fn new() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let rests_until = if cpus > 1 { Duration::ZERO } else { Duration::MAX };
-        Self { cpus, rounds: 0, busy_at: monotonic(), looked_at: Duration::ZERO, rests_until }
-    }
-
-    /// Whether a thread without work goes on polling.
-    pub fn polls(&mut self, now: Duration, threads: &DeviceThreads) -> bool {
-        if now < self.rests_until || now.saturating_sub(self.busy_at) >= SPIN {
-            return false;
-        }
-        if self.cpus < ENOUGH_CPUS && now.saturating_sub(self.looked_at) >= BETWEEN_LOOKS {
-            self.looked_at = now;
-            if threads.are_crowded(self.cpus) {
-                self.rests_until = now + PAUSE;
-                return false;
-            }
-        }
-        true
-    }
 }
 
 /// Who listens to an application's doorbells while its thread has no work.
@@ -118,6 +75,7 @@ impl Listener {
 struct Seat {
     client: Mutex<Option<Client>>,
     listener: Arc<Listener>,
+    adapter: Arc<Adapter>,
     inbox: Weak<Inbox<Question>>,
 }
 
@@ -144,7 +102,8 @@ pub(super) fn run(client: Client, socket: &Arc<OwnedFd>) {
     let (inbox, never_waits) = (client.context.inbox.clone(), client.context.space.is_none());
     let (mut pace, mut watches) = (Pace::new(), Watches::default());
     let (listener, adapter) = (client.listener.clone(), client.context.adapter.clone());
-    let seat = Arc::new(Seat { client: Mutex::new(Some(client)), listener, inbox: Arc::downgrade(&inbox) });
+    let seat =
+        Arc::new(Seat { client: Mutex::new(Some(client)), listener, adapter, inbox: Arc::downgrade(&inbox) });
     if never_waits {
         let seat: Weak<Seat> = Arc::downgrade(&seat);
         inbox.set_substitute(seat);
@@ -159,7 +118,7 @@ pub(super) fn run(client: Client, socket: &Arc<OwnedFd>) {
             PollFd::from_borrowed_fd(inbox.event().as_fd(), PollFlags::IN),
         ];
         if never_waits && sleep.is_idle {
-            seat.listen_for_long(&sleep, &mut pace, &mut watches, (&mut wanted[..1], &adapter));
+            seat.listen_for_long(&sleep, &mut pace, &mut watches, &mut wanted[..1]);
         }
         let limit = sleep.until.map(|until| {
             let timeout = until.saturating_sub(monotonic());
@@ -197,6 +156,10 @@ impl Substitute for Seat {
 
     fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
         self.try_with(|client| client.handle_now(handed, answers)).unwrap_or(false)
+    }
+
+    fn niceness(&self) -> i32 {
+        self.adapter.threads.niceness()
     }
 
     fn begin_watch(&self) -> bool {
@@ -242,23 +205,23 @@ impl Seat {
         sleep: &Sleep,
         pace: &mut Pace,
         watches: &mut Watches,
-        (socket, adapter): (&mut [PollFd<'_>], &Adapter),
+        socket: &mut [PollFd<'_>],
     ) {
-        let mut now = monotonic();
-        let Some(inbox) =
-            self.inbox.upgrade().filter(|_| pace.polls(now, &adapter.threads) && self.begin(OWN))
-        else {
-            return;
-        };
+        let (mut now, mut rounds) = (monotonic(), 0_u32);
+        let Some(inbox) = self.inbox.upgrade().filter(|_| pace.polls(now) && self.begin(OWN)) else { return };
         watches.begin((inbox.id(), self.clone()), now);
         while self.listener.is_own() && !inbox.is_woken() && sleep.until.is_none_or(|until| now < until) {
             if watches.listen(now) {
-                pace.busy_at = now;
-            } else if !pace.polls(now, &adapter.threads) {
+                pace.work(now);
+            } else if !pace.polls(now) {
                 break;
             }
-            pace.rounds = pace.rounds.wrapping_add(1);
-            if pace.rounds.is_multiple_of(ROUNDS) && poll(socket, Some(&Timespec::default())) != Ok(0) {
+            rounds = rounds.wrapping_add(1);
+            let looks = rounds.is_multiple_of(ROUNDS);
+            if looks
+                && (self.try_with(Client::has_new_weight) == Some(true)
+                    || poll(socket, Some(&Timespec::default())) != Ok(0))
+            {
                 break;
             }
             std::hint::spin_loop();
@@ -266,13 +229,18 @@ impl Seat {
         }
         if !self.listener.is_own() {
             // Until the other one listens.
-            pace.rests_until = now + PAUSE;
+            pace.rest(now, PAUSE);
         }
         watches.end();
     }
 }
 
 impl Client {
+    /// Has the calling thread, its own one, follow the number of threads. Returns whether its weight may have changed.
+    fn has_new_weight(&mut self) -> bool {
+        self.nice.follow(&self.context.adapter.threads)
+    }
+
     /// While its own thread sleeps: whether the application must wake anybody if it rings a doorbell.
     fn hear_of_watch(&mut self) {
         if !self.sleeps {
@@ -356,3 +324,8 @@ impl Client {
         false
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[path = "seat_tests.rs"]
+mod tests;

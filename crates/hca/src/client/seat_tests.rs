@@ -1,0 +1,125 @@
+//! What a thread does for an application that is not its own, and what it leaves to that one's thread.
+
+use super::*;
+use crate::common::guests::Buffer;
+use crate::common::{App, Cq, Host, Qp, SIGNALED, gid, next, until};
+use std::any::Any;
+use uverbs::qp::access;
+use uverbs::{QpType, WorkRequest, work::opcode};
+
+/// Reads of which so many are under way at a time, as `App::connect` says.
+const READS: usize = 4;
+
+/// A program with queue pairs to another one's, whose thread sleeps and is kept from polling.
+struct Speaker {
+    _host: Host,
+    app: App,
+    cq: Cq,
+    qps: Vec<Qp>,
+    buffer: Buffer,
+    /// What is written to, and read.
+    remote: (u64, u32),
+    seat: Arc<Seat>,
+    _kept: Box<dyn Any>,
+}
+
+fn seat(host: &Host, number: u8, qp: &Qp) -> Arc<Seat> {
+    let adapter = host.fabric.find(1, gid(number)).unwrap();
+    let substitute: Arc<dyn Any + Send + Sync> = adapter.owner(Qpn(qp.qpn)).unwrap().substitute().unwrap();
+    substitute.downcast().unwrap()
+}
+
+/// Calls `with` with the application while its thread sleeps; that can't wake meanwhile.
+fn while_asleep<T>(seat: &Seat, mut with: impl FnMut(&mut Client) -> T) -> T {
+    let mut done = None;
+    until(|| {
+        done = seat.take().as_mut().filter(|client| client.sleeps).map(&mut with);
+        done.is_some()
+    });
+    done.unwrap()
+}
+
+impl Speaker {
+    fn new(count: usize) -> Self {
+        let host = Host::new();
+        let guests = [host.guest(1, None), host.guest(2, None)];
+        let [mut app, mut other] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
+        let (cq, others) = (app.cq(64, None), other.cq(64, None));
+        let mut pairs = Vec::new();
+        for _ in 0..count {
+            let (one, two) = (app.qp(QpType::Rc, &cq, None), other.qp(QpType::Rc, &others, None));
+            app.connect(&one, QpType::Rc, gid(2), two.qpn);
+            other.connect(&two, QpType::Rc, gid(1), one.qpn);
+            pairs.push((one, two));
+        }
+        let (buffer, theirs) = (app.buffer(4096, access::ALL), other.buffer(4096, access::ALL));
+        let seats = [(1, &pairs[0].0), (2, &pairs[0].1)].map(|(number, qp)| seat(&host, number, qp));
+        let [seat, peer] = seats;
+        until(|| peer.begin_watch());
+        while_asleep(&peer, |_| ());
+        let (qps, kept): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let remote = (theirs.address, theirs.key);
+        let mut speaker = Self {
+            _host: host,
+            app,
+            cq,
+            qps,
+            buffer,
+            remote,
+            seat,
+            _kept: Box::new((guests, other, others, kept, theirs, peer)),
+        };
+        // Until then, it does not know whose its queue pairs' peers are.
+        while_asleep(&speaker.seat.clone(), |client| speaker.speak(client, opcode::RDMA_WRITE, (count, 1)));
+        (0..count).for_each(|_| assert_eq!(next(&mut speaker.cq).status, 0));
+        speaker
+    }
+
+    /// Posts the same request on the first `count` queue pairs, `times` times, and has this thread hear that. Returns how
+    /// many queue pairs are left to its own thread, which is woken then.
+    fn speak(&mut self, client: &mut Client, opcode: u8, (count, times): (usize, usize)) -> usize {
+        let (address, rkey) = self.remote;
+        for qp in &mut self.qps[..count] {
+            for _ in 0..times {
+                let asked = WorkRequest { opcode, address, rkey, flags: SIGNALED, ..WorkRequest::default() };
+                self.app.post_send(qp, asked, &[self.buffer.segment(0, 8)]);
+            }
+        }
+        assert!(client.work_if_rung(monotonic()));
+        assert!(client.ready.is_empty() || client.context.inbox.is_woken());
+        client.ready.len()
+    }
+
+    /// How many requests are done.
+    fn done(&mut self) -> usize {
+        std::iter::from_fn(|| self.cq.queue.poll()).inspect(|done| assert_eq!(done.status, 0)).count()
+    }
+}
+
+#[test]
+fn who_hears_many_doorbells_leaves_the_work_to_their_thread() {
+    let mut speaker = Speaker::new(FEW + 1);
+    let (few, many) = ((FEW, 1), (FEW + 1, 1));
+    while_asleep(&speaker.seat.clone(), |client| {
+        assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, few), speaker.done()), (0, FEW));
+        assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, many), speaker.done()), (FEW + 1, 0));
+    });
+    until(|| speaker.done() > 0);
+}
+
+#[test]
+fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
+    let mut speaker = Speaker::new(1);
+    while_asleep(&speaker.seat.clone(), |client| {
+        // A turn goes on after answers, but not as long as there are any.
+        assert_eq!(
+            (speaker.speak(client, opcode::RDMA_READ, (1, 2 * READS)), speaker.done()),
+            (0, 2 * READS)
+        );
+        assert_eq!(
+            (speaker.speak(client, opcode::RDMA_READ, (1, 5 * READS)), speaker.done()),
+            (1, 3 * READS)
+        );
+    });
+    until(|| speaker.done() > 0);
+}
