@@ -1688,7 +1688,7 @@ pub struct OvsPort {
     /// Flows that an earlier driver made, and none since. They are removed some time later.
     #[prost(uint64, tag = "5")]
     pub stale: u64,
-    /// Packets that no flow matched, and that went to Open vSwitch.
+    /// Packets that went to Open vSwitch: no flow matched, or they have a mark.
     #[prost(uint64, tag = "6")]
     pub to_ovs_packets: u64,
     /// Bytes of these packets.
