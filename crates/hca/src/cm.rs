@@ -7,6 +7,7 @@ use crate::clock::monotonic;
 use crate::events::Notifiers;
 use crate::fabric::Fabric;
 use crate::header::source_port;
+use crate::icmp::Undelivered;
 use crate::inbox::{Inbox, Packet};
 use crate::limits::{MAX_READS, PARTITION, PORT};
 use crate::path::{Path, Way};
@@ -195,6 +196,11 @@ impl ConnectionManager {
         } else if !manager.receive(monotonic(), from.into(), to.into(), payload) {
             count(&errors.malformed);
         }
+    }
+
+    /// The network can't deliver one of its messages.
+    pub fn undelivered(&self, Undelivered { source, destination, head }: &Undelivered) {
+        self.lock().manager.undelivered(*source, *destination, head);
     }
 
     /// Sends datagrams and events that are due. Returns by when it must be called again.

@@ -25,6 +25,7 @@ counters! {
     MulticastPace = "rcvd_pkts_multicast_limit", "Datagrams received for multicast groups beyond the copies that are made in a second.";
     Forged = "rcvd_pkts_forged", "Requests to the connection manager from elsewhere under the guest's own address.";
     NotTaken = "rcvd_pkts_not_taken", "Packets received for a queue pair that is not ready, or that are not of its service or peer.";
+    Icmp = "rcvd_pkts_icmp", "ICMP messages received: mostly that packets of the device can't be delivered.";
     Malformed = "rcvd_pkts_malformed", "Packets received that are no RoCEv2.";
     Icrc = "rx_icrc_encapsulated", "Packets received with a wrong ICRC.";
     OutOfSequence = "out_of_sequence", "Packets received out of sequence.";

@@ -458,6 +458,7 @@ impl Shared {
         let mut cuts = Duration::ZERO;
         loop {
             delivery.turn(&mut downlink);
+            delivery.undelivered.drain(..).for_each(|message| cm.undelivered(&message));
             inbox.take(&mut taken);
             while let Some(packet) = taken.packets.pop_front() {
                 cm.receive(&packet);

@@ -52,6 +52,7 @@ mod guest_window;
 mod handed;
 mod header;
 mod holders;
+mod icmp;
 mod ids;
 mod inbox;
 mod kept;

@@ -5,6 +5,7 @@ use crate::clock::monotonic;
 use crate::frame::{self, datagram};
 use crate::groups::{self, CopyRate, Member, Multicast, Unfit};
 use crate::header::{NetworkHeader, is_group};
+use crate::icmp::{self, Undelivered};
 use crate::ids::Qpn;
 use crate::inbox::{Inbox, Packet};
 use crate::path::Path;
@@ -23,6 +24,8 @@ const PACKETS: usize = 1024;
 const BYTES: usize = 1 << 20;
 /// The most inboxes that are announced together.
 const TOGETHER: usize = 128;
+/// The most messages of the connection manager of which a turn learns that they can't be delivered.
+const UNDELIVERED: usize = 64;
 
 /// Sends the payload of a UDP datagram, with room for its ICRC at its end. False if it is lost.
 pub(crate) fn send(uplink: &Uplink, path: &Path, source_port: u16, payload: &[u8]) -> bool {
@@ -41,12 +44,15 @@ pub(crate) struct Delivery<'a> {
     untold: Vec<Arc<Inbox<Question>>>,
     frames: u32,
     copy_rate: CopyRate,
+    /// What the connection manager has to know.
+    pub undelivered: Vec<Undelivered>,
 }
 
 impl<'a> Delivery<'a> {
     pub fn new(adapter: &'a Adapter) -> Self {
         let untold = Vec::with_capacity(TOGETHER);
-        Self { adapter, spare: Vec::new(), untold, frames: 0, copy_rate: CopyRate::default() }
+        let undelivered = Vec::with_capacity(UNDELIVERED);
+        Self { adapter, spare: Vec::new(), untold, frames: 0, copy_rate: CopyRate::default(), undelivered }
     }
 
     /// Delivers at most one turn's packets: the thread has other work as well.
@@ -70,7 +76,7 @@ impl<'a> Delivery<'a> {
     fn deliver(&mut self, frame: &[u8], now: Duration) -> usize {
         let errors = &self.adapter.errors;
         let Some((header, ip_at, udp_at, end)) = datagram(frame) else {
-            count(&errors.malformed);
+            self.other(frame);
             return 0;
         };
         let is_multicast = is_group(header.destination);
@@ -94,6 +100,14 @@ impl<'a> Delivery<'a> {
             }
         }
         0
+    }
+
+    /// A packet that is no RoCEv2.
+    fn other(&mut self, frame: &[u8]) {
+        let errors = &self.adapter.errors;
+        let Some(undelivered) = icmp::read(frame) else { return count(&errors.malformed) };
+        count(&errors.icmp);
+        self.undelivered.extend(undelivered.filter(|_| self.undelivered.len() < UNDELIVERED));
     }
 
     /// Puts a packet into the inbox of the thread that owns its queue pair.
@@ -290,6 +304,21 @@ mod tests {
         }
         delivery.deliver(&frame, Duration::ZERO);
         assert!(inboxes.iter().all(|inbox| inbox.set_asleep(true) && taken(inbox) == FRAMES as usize));
+    }
+
+    #[test]
+    fn icmp_is_not_malformed_and_what_it_tells_the_manager_is_bounded() {
+        let (adapter, _) = device(1);
+        let mut delivery = Delivery::new(&adapter);
+        let addresses = ["10.0.0.2", "10.0.0.77", "10.0.0.254"];
+        let frame = icmp::tests::answered(addresses, &[0; 300], packet::IcmpError::HostUnreachable);
+        for _ in 0..100 {
+            delivery.deliver(&frame, Duration::ZERO);
+        }
+        delivery.deliver(&frame[..frame.len() - 1], Duration::ZERO);
+        assert_eq!(delivery.undelivered.len(), UNDELIVERED);
+        let errors = [&adapter.errors.icmp, &adapter.errors.malformed];
+        assert_eq!(errors.map(|count| count.load(Ordering::Relaxed)), [100, 1]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct WireErrors {
     pub icrc: AtomicU64,
     pub malformed: AtomicU64,
+    pub icmp: AtomicU64,
     pub unknown_qp: AtomicU64,
     /// No queue pair is attached to the group.
     pub unknown_group: AtomicU64,
@@ -30,6 +31,7 @@ impl WireErrors {
         let errors = [
             (Counter::Icrc, &self.icrc),
             (Counter::Malformed, &self.malformed),
+            (Counter::Icmp, &self.icmp),
             (Counter::UnknownQp, &self.unknown_qp),
             (Counter::UnknownGroup, &self.unknown_group),
             (Counter::NoRoom, &self.no_room),

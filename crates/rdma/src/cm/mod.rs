@@ -3,8 +3,8 @@
 //!
 //! A [`Manager`] has the identifiers (`rdma_cm_id`) of all programs of a guest. What they ask for are its methods;
 //! what comes of it are [`Event`]s, of a client's channel. Messages to other managers are datagrams of queue pair 1,
-//! which the host carries: [`Manager::receive`], [`Manager::next_datagram`]. The host has the clock too:
-//! [`Manager::poll`].
+//! which the host carries: [`Manager::receive`], [`Manager::next_datagram`], [`Manager::undelivered`]. The host has
+//! the clock too: [`Manager::poll`].
 //!
 //! A connection's way: `connect` sends a REQ (`active`); there it becomes a new identifier of a listener (`passive`),
 //! which `accept` answers with a REP; that is told here, and `establish` sends the RTU. `disconnect` sends a DREQ
@@ -39,6 +39,7 @@ pub use event::{
 };
 pub use header::{IpHeader, MalformedHeader};
 pub use multicast::QUEUE_PAIR as MULTICAST_QUEUE_PAIR;
+pub use timers::QUOTED;
 
 use crate::Mtu;
 use early::Early;

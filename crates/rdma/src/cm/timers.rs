@@ -1,10 +1,15 @@
-//! What happens without an answer: messages are sent again, and finally given up.
+//! What happens without an answer: messages are sent again, and finally given up, or at once where the network says
+//! that they can't arrive.
 
 use super::endpoint::{Retried, State};
 use super::receive::TIMEOUT;
 use super::{EventKind, Manager, RESPONSE_TIMEOUT, RETRIES, duration, status};
 use packet::roce::cm::Message;
+use std::net::IpAddr;
 use std::time::Duration;
+
+/// As much of a message as tells to which conversation it belongs, bytes: up to its sender's name for it.
+pub const QUOTED: usize = 28;
 
 impl Manager {
     /// Checks the clock: `now` is the time since a fixed moment. Returns by when it must be called again.
@@ -36,9 +41,9 @@ impl Manager {
         match endpoint.state {
             State::ReqSent | State::RepSent => {
                 self.give_up(id, TIMEOUT);
-                self.unreachable(id);
+                self.unreachable(id, status::TIMED_OUT);
             }
-            State::SidrReqSent => self.unreachable(id),
+            State::SidrReqSent => self.unreachable(id, status::TIMED_OUT),
             State::DreqSent => self.disconnected(now, id, status::TIMED_OUT),
             State::TimeWait => {
                 self.set_state(id, State::Closed);
@@ -48,9 +53,25 @@ impl Manager {
         }
     }
 
-    fn unreachable(&mut self, id: u32) {
+    /// The network can't deliver a message of ours, of which it quotes the head. A request for a connection or a queue
+    /// pair ends; whoever has an answer goes on.
+    pub fn undelivered(&mut self, from: IpAddr, to: IpAddr, head: &[u8; QUOTED]) {
+        let mut transaction = [0; 8];
+        transaction.copy_from_slice(&head[8..16]);
+        let [.., a, b, c, d] = *head;
+        let Some(id) = self.by_name.get(&u32::from_be_bytes([a, b, c, d])).copied() else { return };
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        let waits = matches!(endpoint.state, State::ReqSent | State::SidrReqSent)
+            && endpoint.is_between(to.to_canonical(), from.to_canonical())
+            && endpoint.transaction == u64::from_be_bytes(transaction);
+        if waits {
+            self.unreachable(id, status::UNREACHABLE);
+        }
+    }
+
+    fn unreachable(&mut self, id: u32, status: i32) {
         self.set_state(id, State::Closed);
-        self.tell(id, EventKind::Unreachable, |event| event.status = status::TIMED_OUT);
+        self.tell(id, EventKind::Unreachable, |event| event.status = status);
     }
 
     /// Sends a message of an endpoint's conversation until it is answered.

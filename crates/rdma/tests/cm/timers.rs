@@ -1,7 +1,7 @@
 //! What happens without an answer: how often and when a message is sent again, and the event in the end.
 
-use crate::hosts::{CLIENT, parameters};
-use crate::peer::{Kind, Stage, Talk};
+use crate::hosts::{CLIENT, ip, parameters};
+use crate::peer::{Kind, STAGES, Stage, Talk};
 use packet::roce::cm::{Ids, Message};
 use std::time::Duration;
 
@@ -122,5 +122,37 @@ fn who_is_asked_for_patience_waits() {
             let rest = waited(&mut talk);
             assert_eq!((rest.len(), rest[0].0, rest[1].0), (15, first, first + time(20)));
         }
+    }
+}
+
+/// The events that a quoted message of the identifier causes.
+fn undelivered(
+    talk: &mut Talk,
+    from: std::net::IpAddr,
+    to: std::net::IpAddr,
+    head: &[u8; 28],
+) -> Vec<String> {
+    talk.host.manager.undelivered(from, to, head);
+    talk.host.take_events();
+    talk.host.events.drain(..).map(|event| format!("{:?}:{}", event.kind, event.status)).collect()
+}
+
+#[test]
+fn a_request_that_can_not_be_delivered_ends_at_once() {
+    for stage in STAGES {
+        let mut talk = Talk::at(stage);
+        let mut head = [0; 28];
+        head[8..16].copy_from_slice(&talk.transaction.to_be_bytes());
+        head[24..].copy_from_slice(&talk.name.to_be_bytes());
+        let (us, peer) = (talk.to, talk.from);
+        let (mut other, mut elsewhere) = (head, head);
+        (other[15], elsewhere[27]) = (other[15] ^ 1, elsewhere[27] ^ 1);
+        for (to, head) in [(peer, other), (peer, elsewhere), (ip("10.0.0.66"), head)] {
+            assert_eq!(undelivered(&mut talk, us, to, &head), [""; 0], "{stage:?}");
+        }
+        let waits = matches!(stage, Stage::ReqSent | Stage::SidrReqSent);
+        let told = if waits { vec!["Unreachable:-113".to_owned()] } else { Vec::new() };
+        assert_eq!(undelivered(&mut talk, us, peer, &head), told, "{stage:?}");
+        assert!(!waits || talk.host.manager.poll(talk.now).is_none(), "nothing is sent again");
     }
 }
