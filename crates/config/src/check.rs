@@ -2,10 +2,12 @@
 
 mod index;
 mod refers;
+mod subnets;
 mod unique;
 mod windows;
 
 pub use index::{CommonWindow, CommonWindows, Index};
+pub use subnets::warnings;
 
 use crate::{Item, Object, Problem};
 

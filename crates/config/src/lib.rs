@@ -16,7 +16,7 @@ mod reader;
 mod tree;
 mod value;
 
-pub use check::{CommonWindow, CommonWindows, Index, check, check_routes};
+pub use check::{CommonWindow, CommonWindows, Index, check, check_routes, warnings};
 pub use host::{Executor, Host};
 pub use machine::{check_machine, cpus};
 pub use object::{

@@ -23,7 +23,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     };
     match config::parse(&read(file)?).and_then(fits) {
         Ok(document) => {
-            let warnings: Vec<_> = document.objects.iter().filter_map(config::Item::warning).collect();
+            let warnings = config::warnings(&document.objects);
             if json {
                 let entry = |problem: &config::Problem| entry(&problem.at, &problem.message);
                 return print_json(&warnings.iter().map(entry).collect());

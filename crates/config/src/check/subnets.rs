@@ -1,0 +1,69 @@
+//! Addresses that may be meant, as some networks have them, but more often are a slip: those that no host of their
+//! subnet can have, and those outside of all subnets.
+
+use crate::{Item, Object, Problem};
+use ipnet::IpNet;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Warnings about what is allowed, but risky or unusual.
+#[must_use]
+pub fn warnings(objects: &[Item]) -> Vec<Problem> {
+    let networks: HashMap<&str, &[IpNet]> = objects
+        .iter()
+        .filter_map(|item| match &item.object {
+            Object::Network(network) => Some((&*network.name, &*network.gateways)),
+            _ => None,
+        })
+        .collect();
+    objects.iter().flat_map(|item| item.warning().into_iter().chain(of_addresses(item, &networks))).collect()
+}
+
+fn of_addresses(item: &Item, networks: &HashMap<&str, &[IpNet]>) -> Vec<Problem> {
+    let hosts = |nets: &[IpNet]| nets.iter().map(IpNet::addr).collect::<Vec<_>>();
+    let (key, addresses, subnets, network) = match &item.object {
+        Object::Network(network) => ("gateways", hosts(&network.gateways), &*network.gateways, None),
+        Object::Wire(wire) => {
+            let gateways = wire.gateway.iter().copied();
+            (
+                "addresses",
+                hosts(&wire.addresses).into_iter().chain(gateways).collect(),
+                &*wire.addresses,
+                None,
+            )
+        }
+        Object::Guest(guest) => {
+            let subnets = networks.get(&*guest.network).copied().unwrap_or_default();
+            ("addresses", guest.addresses.clone(), subnets, Some(&guest.network))
+        }
+        _ => return Vec::new(),
+    };
+    let message = |address: &IpAddr| match network {
+        _ if subnets.iter().any(|subnet| is_reserved(subnet, *address)) => Some(format!(
+            "{address} is the network or broadcast address of its subnet, which no host answers to: is it meant?"
+        )),
+        Some(network) if is_outside(subnets, *address) => Some(format!(
+            "{address} is in none of the subnets of network \"{network}\" (its `gateways`): is it meant?"
+        )),
+        _ => None,
+    };
+    let problem = |message| Problem::new(item.place.line(key), item.object.key().to_string(), message);
+    addresses.iter().filter_map(message).map(problem).collect()
+}
+
+/// Whether it stands for the subnet, or for all of its hosts. The two addresses of a /31 are hosts (RFC 3021).
+fn is_reserved(subnet: &IpNet, address: IpAddr) -> bool {
+    match subnet {
+        IpNet::V4(net) => {
+            net.prefix_len() < 31 && [net.network(), net.broadcast()].map(IpAddr::from).contains(&address)
+        }
+        IpNet::V6(_) => false,
+    }
+}
+
+/// Whether there are subnets of its family, and none has it.
+fn is_outside(subnets: &[IpNet], address: IpAddr) -> bool {
+    let mut of_family =
+        subnets.iter().filter(|subnet| subnet.addr().is_ipv4() == address.is_ipv4()).peekable();
+    of_family.peek().is_some() && !of_family.any(|subnet| subnet.contains(&address))
+}

@@ -1,0 +1,36 @@
+//! What a configuration may say, and is warned of.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use config::parse;
+
+#[test]
+fn addresses_that_are_hardly_meant_are_warned_of() {
+    let warned = |gateways: &str, addresses: &str, wire: &str| {
+        let text = format!(
+            "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\ngateways = [{gateways}]\n\
+             [[guest]]\nname = \"c1\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"c1\"\n\
+             mac = \"02:00:00:00:00:02\"\naddresses = [{addresses}]\n\
+             [[wire]]\nname = \"up0\"\ndriver = \"af-packet\"\ndevice = \"eth1\"\naddresses = [{wire}]\n"
+        );
+        let told = config::warnings(&parse(&text).unwrap().objects);
+        told.iter().map(|problem| (problem.line.unwrap(), problem.message.clone())).collect::<Vec<_>>()
+    };
+    let good = ["\"10.1.1.254/24\", \"fd00::fe/64\"", "\"10.1.1.1\", \"fd00::1\"", "\"192.0.2.1/24\""];
+    let [gateways, addresses, wire] = good;
+    assert_eq!(warned(gateways, addresses, wire), []);
+    // Links between two, and hosts by themselves (RFC 3021).
+    assert_eq!(warned("\"10.1.1.0/31\", \"10.2.1.7/32\"", "\"10.1.1.1\"", "\"192.0.2.0/31\""), []);
+    assert_eq!(warned("\"fd00::1/64\"", "\"10.1.1.1\"", wire), [], "there are no subnets of IPv4");
+    let reserved = "network or broadcast";
+    for (gateways, addresses, wire, line, part) in [
+        ("\"10.1.1.0/24\"", addresses, wire, 6, reserved),
+        ("\"10.1.1.255/24\"", addresses, wire, 6, reserved),
+        (gateways, "\"10.1.1.255\"", wire, 13, reserved),
+        (gateways, "\"10.2.1.1\"", wire, 13, "none of the subnets of network \"blue\""),
+        (gateways, addresses, "\"192.0.2.255/24\"", 18, reserved),
+    ] {
+        let told = warned(gateways, addresses, wire);
+        assert_eq!((told.len(), told[0].0), (1, line), "{told:?}");
+        assert!(told[0].1.contains(part), "{told:?}");
+    }
+}
