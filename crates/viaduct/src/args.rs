@@ -197,7 +197,7 @@ pub enum Command {
         /// Exit with 4 if a packet would be dropped, with 5 if it would wait for a neighbour
         #[arg(long)]
         exit_code: bool,
-        /// Text (see --help), hexadecimal digits, or a pcap or pcapng file
+        /// Text (see --help), hexadecimal digits, or a pcap or pcapng file (without what left by its interface)
         #[arg(required = true)]
         packet: Vec<String>,
     },

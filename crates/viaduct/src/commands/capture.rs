@@ -25,7 +25,7 @@ pub async fn capture(
     let mut packets = on.client.capture(request).await?.into_inner();
     // The daemon captures from here on: who waits for the file to appear misses nothing.
     let mut sink = match &write {
-        Some(path) => Sink::File(Writer::new(open(path)?)?),
+        Some(path) => Sink::to(path)?,
         None if on.json => Sink::Json,
         None => Sink::Text,
     };
@@ -57,25 +57,41 @@ fn open(path: &Path) -> Result<BufWriter<Box<dyn Write>>, Failure> {
     Ok(BufWriter::new(Box::new(file)))
 }
 
+/// Says which file it is; whoever reads standard output may have seen enough.
+fn cannot_write(path: &Path, e: std::io::Error) -> Failure {
+    match Failure::from(e) {
+        Failure::Refused(why) => Failure::Refused(format!("{}: {why}", path.display())),
+        other => other,
+    }
+}
+
 /// Where captured packets go.
 enum Sink {
-    File(Writer<BufWriter<Box<dyn Write>>>),
+    File(Writer<BufWriter<Box<dyn Write>>>, PathBuf),
     /// A JSON object to a line.
     Json,
     Text,
 }
 
 impl Sink {
+    fn to(path: &Path) -> Result<Self, Failure> {
+        let writer = Writer::new(open(path)?).map_err(|e| cannot_write(path, e))?;
+        Ok(Self::File(writer, path.to_owned()))
+    }
+
     fn take(&mut self, packet: &CapturedPacket) -> Result<(), Failure> {
         match self {
-            Self::File(writer) => Ok(writer.write(&Packet {
-                interface: &packet.interface,
-                time_ns: packet.time_ns,
-                outbound: packet.outbound,
-                comment: packet.dropped.as_deref(),
-                length: packet.length,
-                data: &packet.data,
-            })?),
+            Self::File(writer, path) => {
+                let written = writer.write(&Packet {
+                    interface: &packet.interface,
+                    time_ns: packet.time_ns,
+                    outbound: packet.outbound,
+                    comment: packet.dropped.as_deref(),
+                    length: packet.length,
+                    data: &packet.data,
+                });
+                written.map_err(|e| cannot_write(path, e))
+            }
             Self::Json => print(&format!("{}\n", value(packet))),
             Self::Text => {
                 let direction = if packet.outbound { ">" } else { "<" };
@@ -88,7 +104,7 @@ impl Sink {
 
     fn flush(&mut self) -> Result<(), Failure> {
         match self {
-            Self::File(writer) => Ok(writer.flush()?),
+            Self::File(writer, path) => writer.flush().map_err(|e| cannot_write(path, e)),
             Self::Json | Self::Text => Ok(()),
         }
     }
@@ -102,8 +118,17 @@ pub fn time_of_day(time_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_the_name_of_the_file() {
+        let said =
+            Sink::to(Path::new("/dev/full")).and_then(|mut sink| sink.flush()).unwrap_err().to_string();
+        assert!(said.starts_with("/dev/full: "), "{said}");
+    }
+
     #[test]
     fn times_are_utc() {
-        assert_eq!(super::time_of_day(1_700_000_000_123_456_789), "22:13:20.123456");
+        assert_eq!(time_of_day(1_700_000_000_123_456_789), "22:13:20.123456");
     }
 }

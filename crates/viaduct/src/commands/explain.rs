@@ -3,7 +3,7 @@
 use super::{Context, value};
 use crate::client::Failure;
 use crate::output::{bold, print, print_json};
-use crate::pcap;
+use crate::pcap::{self, Frames};
 use api::v1::explain_request::Packet;
 use api::v1::{self, Explanation};
 use std::fmt::Write;
@@ -41,11 +41,16 @@ fn packets(words: &[String]) -> Result<Vec<Packet>, Failure> {
         return Err(Failure::Refused(format!("{text}: {e}")));
     }
     if let Ok(file) = file {
-        let frames = pcap::frames(&file).filter(|frames| !frames.is_empty());
-        let frames = frames.ok_or_else(|| {
-            Failure::Refused(format!("{text}: no packets in it; it must be pcap or pcapng"))
-        })?;
-        return Ok(frames.into_iter().map(Packet::Frame).collect());
+        let Frames { inbound, outbound } = pcap::frames(&file).unwrap_or_default();
+        return match (inbound.len(), outbound) {
+            (0, 0) => Err(Failure::Refused(format!("{text}: no packets in it; it must be pcap or pcapng"))),
+            (0, _) => Err(Failure::Refused(format!("{text}: only packets that left by their interface"))),
+            (_, 0) => Ok(inbound.into_iter().map(Packet::Frame).collect()),
+            (_, left) => {
+                eprintln!("viaduct: {text}: packets that left by their interface are left out: {left}");
+                Ok(inbound.into_iter().map(Packet::Frame).collect())
+            }
+        };
     }
     match api::hex::decode(&text) {
         Some(frame) if !frame.is_empty() => Ok(vec![Packet::Frame(frame)]),
