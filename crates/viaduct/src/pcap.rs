@@ -57,7 +57,7 @@ fn pcapng(file: &[u8], read: Read32) -> Option<Frames> {
                 }
             }
             3 => {
-                let end = (12 + number(block, 8, read)?).min(length - 4);
+                let end = (12 + number(block, 8, read)?).min(length.saturating_sub(4));
                 frames.inbound.push(block.get(12..end)?.to_vec());
             }
             _ => {}
@@ -101,6 +101,15 @@ mod tests {
         assert_eq!(frames(&little.concat()), inbound(&[&[7, 8]]));
         let big = [header([0xa1, 0xb2, 0xc3, 0xd4]), [&[0; 8][..], &[0, 0, 0, 1, 0, 0, 0, 9, 7]].concat()];
         assert_eq!(frames(&big.concat()), inbound(&[&[7]]));
+    }
+
+    #[test]
+    fn a_block_shorter_than_its_own_header_is_damage() {
+        for length in 0..16_u32 {
+            let file = [&[0x0a, 0x0d, 0x0d, 0x0a, 12, 0, 0, 0, 0x4d, 0x3c, 0x2b, 0x1a, 3, 0, 0, 0][..]];
+            let file = [&file.concat(), &length.to_le_bytes()[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+            assert_eq!(frames(&file), None, "{length}");
+        }
     }
 
     #[test]
