@@ -60,8 +60,6 @@ struct State {
     foreign: Vec<String>,
     /// What was lost, in words.
     damaged: Vec<String>,
-    /// Why the damaged files could not be copied.
-    uncopied: Option<String>,
     /// Why the last write failed.
     failed: Option<String>,
     /// As of the store.
@@ -174,7 +172,6 @@ impl Store {
             kept: BTreeMap::new(),
             foreign: Vec::new(),
             damaged: contents.damaged,
-            uncopied: None,
             is_anothers: Arc::default(),
         };
         let mut entries = BTreeMap::new();
@@ -195,13 +192,13 @@ impl Store {
         for damage in &state.damaged {
             tracing::error!(dir = %self.dir.display(), "the store: {damage}; what was stored there is lost");
         }
-        if !state.damaged.is_empty() {
-            for name in FILES {
-                if let Err(e) = put_beside(&self.dir, name) {
-                    tracing::error!(dir = %self.dir.display(), "the store: no copy of {name} could be made: {e}");
-                    state.uncopied = Some(e.to_string());
-                }
-            }
+        if !state.damaged.is_empty()
+            && let Err(e) = copy_files(&self.dir)
+        {
+            let why = format!("no copy can be made of what is damaged in {}: {e}", self.dir.display());
+            tracing::error!("the store is left as it is, and changes are refused: {why}");
+            let why = format!("{why}; make room there and restart the daemon");
+            (state.failed, state.log) = (Some(why.clone()), Err(why));
         }
         let is_old = legacy::path(&self.dir).exists();
         if is_old && !state.is_migrating {
@@ -302,11 +299,8 @@ impl Store {
         let state = self.lock();
         let failed =
             state.failed.iter().map(|why| format!("changes are refused, it can't be written: {why}"));
-        let copy = state.uncopied.as_ref().map_or_else(
-            || "a copy of the file is beside it (*.damaged)".to_owned(),
-            |why| format!("no copy of the file could be made: {why}"),
-        );
-        let lost = state.damaged.iter().map(|what| format!("{what}: what was stored there is lost; {copy}"));
+        let copy = if state.log.is_ok() { "; a copy of the file is beside it (*.damaged)" } else { "" };
+        let lost = state.damaged.iter().map(|what| format!("{what}: what was stored there is lost{copy}"));
         let kept = state.kept.keys().map(|key| {
             format!("{key} is kept, but not in force: this version of Viaduct can't read it, or it does not fit the rest")
         });
@@ -475,17 +469,21 @@ fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Lock
     }
 }
 
-/// Puts a copy of a file of the store beside it.
-fn put_beside(dir: &Path, name: &str) -> std::io::Result<()> {
-    let copy = dir.join(format!("{name}.damaged"));
-    match std::fs::copy(dir.join(name), &copy) {
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(e) => {
-            let _ = std::fs::remove_file(&copy);
-            Err(e)
+/// Copies the files in which something is stored to `*.damaged`. What is damaged is in one of them.
+fn copy_files(dir: &Path) -> std::io::Result<()> {
+    let is_filled = |name: &&&str| dir.join(name).metadata().is_ok_and(|file| file.len() > 0);
+    for name in FILES.iter().filter(is_filled) {
+        // A copy of earlier damage stays until this one is whole.
+        let (new, copy) = (dir.join(format!("{name}.damaged.new")), dir.join(format!("{name}.damaged")));
+        let copied = std::fs::copy(dir.join(name), &new)
+            .and_then(|_| File::open(&new)?.sync_all())
+            .and_then(|()| std::fs::rename(&new, copy));
+        if copied.is_err() {
+            let _ = std::fs::remove_file(&new);
         }
+        copied?;
     }
+    Ok(())
 }
 
 /// A change as it is written.
