@@ -10,7 +10,7 @@ use mem::Opened;
 use model::VifId;
 use ovs::OvsPort;
 use rustix::net::SocketType;
-use sockets::Place;
+use sockets::{Place, Sockets};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -158,14 +158,7 @@ impl Ports for ExecutorPorts {
         if self.inherited.as_ref().is_some_and(Inheritance::waits) {
             return;
         }
-        for path in left {
-            let place = Place { path: path.clone(), owner: None, mode: 0o600 };
-            // A new socket takes the place of one where nobody listens, and takes the file away with it.
-            match self.privileges.sockets.listen(&place, SocketType::STREAM, 1) {
-                Ok(_) => tracing::info!("no guest has this socket any more: {}", path.display()),
-                Err(e) => tracing::warn!("a socket that no guest has any more stays: {e}"),
-            }
-        }
+        remove_left(left, &*self.privileges.sockets);
     }
 
     fn window_problems(&self) -> Vec<(String, String)> {
@@ -182,5 +175,52 @@ impl Ports for ExecutorPorts {
 
     fn ovs_flows(&self) -> Vec<ovs::FlowStatus> {
         self.ovs.flows()
+    }
+}
+
+/// Removes the files of sockets on which nobody listens any more.
+fn remove_left(left: &BTreeSet<PathBuf>, sockets: &dyn Sockets) {
+    // A daemon that was stopped left none.
+    let is_gone = |path: &PathBuf| {
+        std::fs::symlink_metadata(path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    };
+    for path in left.iter().filter(|path| !is_gone(path)) {
+        let place = Place { path: path.clone(), owner: None, mode: 0o600 };
+        // A new socket takes the place of one where nobody listens, and takes the file away with it.
+        match sockets.listen(&place, SocketType::STREAM, 1) {
+            Ok(_) => tracing::info!("no guest has this socket any more: {}", path.display()),
+            Err(e) => tracing::warn!("a socket that no guest has any more stays: {e}"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::time::SystemTime;
+
+    #[test]
+    fn only_sockets_where_nobody_listens_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        drop(UnixListener::bind(path("stale")).unwrap());
+        let _listening = UnixListener::bind(path("used")).unwrap();
+        std::fs::write(path("precious"), "").unwrap();
+        drop(UnixListener::bind(path("target")).unwrap());
+        symlink(path("target"), path("link")).unwrap();
+        let left = ["stale", "used", "precious", "link", "gone", "no-such-dir/gone"].map(path).into();
+        remove_left(&left, &sockets::Here);
+        let is_there = |name: &str| path(name).symlink_metadata().is_ok();
+        assert!(["used", "precious", "target", "link"].into_iter().all(is_there) && !is_there("stale"));
+
+        // What is gone is not made for a moment.
+        let opened = File::open(dir.path()).unwrap();
+        opened.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        remove_left(&[path("gone")].into(), &sockets::Here);
+        assert_eq!(opened.metadata().unwrap().modified().unwrap(), SystemTime::UNIX_EPOCH);
     }
 }
