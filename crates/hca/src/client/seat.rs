@@ -208,7 +208,9 @@ impl Seat {
         socket: &mut [PollFd<'_>],
     ) {
         let (mut now, mut rounds) = (monotonic(), 0_u32);
-        let Some(inbox) = self.inbox.upgrade().filter(|_| pace.polls(now) && self.begin(OWN)) else { return };
+        let inbox = self.inbox.upgrade().filter(|_| pace.polls(now) && self.begin(OWN));
+        // The sleep that follows is no time lost by polling.
+        let Some(inbox) = inbox else { return pace.rest(now, Duration::ZERO) };
         watches.begin((inbox.id(), self.clone()), now);
         while self.listener.is_own() && !inbox.is_woken() && sleep.until.is_none_or(|until| now < until) {
             if watches.listen(now) {
@@ -227,10 +229,8 @@ impl Seat {
             std::hint::spin_loop();
             now = monotonic();
         }
-        if !self.listener.is_own() {
-            // Until the other one listens.
-            pace.rest(now, PAUSE);
-        }
+        // If another one wants to listen, until it does.
+        pace.rest(now, if self.listener.is_own() { Duration::ZERO } else { PAUSE });
         watches.end();
     }
 }
