@@ -56,12 +56,8 @@ impl Link {
     /// The device's error if it refuses (it is reported on standard error), or the kernel's.
     pub fn open(device: &Endpoint) -> Outcome<Self> {
         let Joined { connection, windows, dial } = device.connect().map_err(|error| {
-            let errno = error.errno();
-            // A socket that nobody serves any more is an everyday matter.
-            if !matches!(device, Endpoint::Socket(_)) || errno != libc::ECONNREFUSED {
-                tell(device, &error);
-            }
-            errno
+            tell(device, &why(device, &error));
+            error.errno()
         })?;
         let control = Control::new(connection);
         let is_remote = control.is_remote();
@@ -333,6 +329,16 @@ fn own_memory(device: &Endpoint) -> Outcome<OwnedFd> {
     })
 }
 
+/// Why a device can't be reached, and what may help.
+fn why(device: &Endpoint, error: &JoinError) -> String {
+    match device {
+        Endpoint::Socket(_) if error.errno() == libc::ECONNREFUSED => {
+            format!("{error}: is viaductd running?")
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// Reports once why there is no device.
 fn tell(device: &Endpoint, refusal: &impl std::fmt::Display) {
     static TOLD: AtomicBool = AtomicBool::new(false);
@@ -358,4 +364,23 @@ fn tell_once(refusal: &Refusal) {
 /// `EIO` if there is any other number of them.
 pub fn only(given: Vec<Given>) -> Outcome<Given> {
     <[Given; 1]>::try_from(given).map(|[only]| only).map_err(|_| libc::EIO)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_nobody_serves_is_told_with_what_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c1");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let said = |path| {
+            let device = Endpoint::Socket(path);
+            why(&device, &device.connect().err().unwrap())
+        };
+        assert!(said(path).ends_with(": is viaductd running?"));
+        assert!(!said(dir.path().join("c2")).contains("viaductd"));
+    }
 }
