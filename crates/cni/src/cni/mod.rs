@@ -28,6 +28,10 @@ pub fn main() -> ExitCode {
     let mut arguments = crate::arguments();
     match (arguments.next().as_deref(), arguments.next(), arguments.next()) {
         (None, ..) => {}
+        (Some("--version" | "-V"), None, _) => {
+            println!("viaduct-cni {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
         (Some("restore"), data_dir, None) if !data_dir.as_ref().is_some_and(|word| word.starts_with('-')) => {
             return restore(data_dir);
         }
