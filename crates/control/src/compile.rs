@@ -391,14 +391,7 @@ impl Compiler<'_> {
     fn guest(&mut self, guest: &Guest) {
         let id = self.vif_id(&guest.name);
         if self.links.away.contains(&guest.name) {
-            // In no network: should packets come from it, they are dropped until the tables have followed.
-            self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
-            if let Some(name) = verbs_vif(guest) {
-                let device = self.vif_id(&name);
-                let mtu = self.index.guest_mtu(guest);
-                self.out.vifs.insert(device, Vif { mtu, ..Vif::new(device, &name, VifKind::Rdma) });
-            }
-            return;
+            return self.absent_guest(guest, id);
         }
         let ovs = self.ovs_side(guest.mode, id, &guest.name, self.index.guest_mtu(guest));
         let vrf = self.vrf(&guest.network);
@@ -448,6 +441,17 @@ impl Compiler<'_> {
             None => vif,
         };
         self.out.vifs.insert(id, vif);
+    }
+
+    /// The interfaces of a guest on standby that is not here: in no network, so packets from them are dropped until the
+    /// tables have followed.
+    fn absent_guest(&mut self, guest: &Guest, id: VifId) {
+        self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
+        if let Some(name) = verbs_vif(guest) {
+            let device = self.vif_id(&name);
+            let mtu = self.index.guest_mtu(guest);
+            self.out.vifs.insert(device, Vif { mtu, ..Vif::new(device, &name, VifKind::Rdma) });
+        }
     }
 
     /// The interfaces of a guest's VLANs are the guest's own in all but network and addresses.

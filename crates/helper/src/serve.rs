@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpSocket};
+use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpProgram, XdpSocket};
 
 /// Most requests that are handled at a time.
 const MOST_AT_ONCE: usize = 256;
@@ -208,106 +208,84 @@ impl Server {
     ) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
         check(request, descriptors)?;
         let here = wire::Here;
-        let done = |descriptors| Ok((Reply::Done, descriptors));
+        let given = |descriptors| Ok((Reply::Done, descriptors));
         match request {
-            Request::Tap(port) => done(self.tap(port)?),
-            Request::TapState => Ok((Reply::TapState(here.tap_state(descriptors[0].as_fd())?), Vec::new())),
-            Request::ForgetTap { device } => {
-                self.taps.forget(device);
-                done(Vec::new())
+            Request::Tap(port) => return given(self.tap(port)?),
+            Request::TapState => {
+                return Ok((Reply::TapState(here.tap_state(descriptors[0].as_fd())?), Vec::new()));
             }
-            Request::Settle => {
-                self.taps.settle();
-                done(Vec::new())
-            }
-            Request::InheritTap { device } => {
-                self.check_not_settled()?;
-                self.taps.inherit_one(device, descriptors)?;
-                done(Vec::new())
-            }
-            Request::Retire(retires) => {
-                self.taps.set_anothers(*retires);
-                done(Vec::new())
-            }
-            Request::Succeed => {
-                self.taps.set_anothers(false);
-                // Nobody else's: another daemon that starts may have been faster to listen.
-                let no_heir = |why| Refusal::new(format!("{why}; replace the daemon again"));
-                move_in(self.heir.as_ref().map_err(no_heir)?, self.directories.run_dir())?;
-                done(Vec::new())
-            }
-            Request::Stop => {
-                self.taps.stop();
-                done(Vec::new())
-            }
-            Request::ConfigureTap { mtu, mac } => {
-                here.configure_tap(descriptors[0].as_fd(), *mtu, *mac)?;
-                done(Vec::new())
-            }
-            Request::TapCarrier { up } => {
-                here.tap_carrier(descriptors[0].as_fd(), *up)?;
-                done(Vec::new())
-            }
-            Request::Config => done(vec![crate::config_file(&self.config)?.into()]),
-            Request::Packet { index, sockets } => done(here.packet(*index, *sockets)?),
+            Request::Config => return given(vec![crate::config_file(&self.config)?.into()]),
+            Request::Packet { index, sockets } => return given(here.packet(*index, *sockets)?),
             Request::XdpSocket => {
                 let XdpSocket { socket, frames } = here.xdp_socket()?;
-                done(vec![socket, frames])
+                return given(vec![socket, frames]);
             }
-            Request::AttachXdp(program) => {
-                let sockets: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                let Attachment { map, link, mode, promiscuous } = here.attach_xdp(program, &sockets)?;
-                Ok((Reply::Attached { mode }, [map, link].into_iter().chain(promiscuous).collect()))
-            }
-            Request::ReplaceXdp(program) => {
-                let [map, link] = [&descriptors[0], &descriptors[1]].map(OwnedFd::try_clone);
-                // The place where it runs does not matter here.
-                let attachment =
-                    Attachment { map: map?, link: link?, mode: Mode::Generic, promiscuous: None };
-                here.replace_xdp(program, &attachment)?;
-                done(Vec::new())
-            }
+            Request::AttachXdp(program) => return attach_xdp(program, descriptors),
             Request::Listen { path, messages, owner, mode, backlog } => {
-                let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
                 let kind = if *messages { SocketType::SEQPACKET } else { SocketType::STREAM };
-                let (socket, file) = self.listen(&place, kind, *backlog)?;
-                Ok((Reply::Listening { file }, vec![socket]))
+                let (socket, file) = self.listen(&self.place(path, *owner, *mode), kind, *backlog)?;
+                return Ok((Reply::Listening { file }, vec![socket]));
             }
             Request::AdoptSocket { path, owner, mode } => {
                 self.check_not_settled()?;
-                let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
-                Ok((Reply::Listening { file: self.adopt(&place)? }, Vec::new()))
-            }
-            Request::Give { file, owner, mode } => {
-                let (path, file) = self.files.get(*file).ok_or_else(no_socket)?;
-                let _work = self.begin(&path)?;
-                file.give_to(Some(self.owner(*owner)), *mode)?;
-                done(Vec::new())
-            }
-            Request::Remove { file: number } => {
-                let (path, _) = self.files.get(*number).ok_or_else(no_socket)?;
-                let _work = self.begin(&path)?;
-                self.files.forget(*number);
-                done(Vec::new())
+                let file = self.adopt(&self.place(path, *owner, *mode))?;
+                return Ok((Reply::Listening { file }, Vec::new()));
             }
             Request::Memory { path, owner, mode } => {
-                let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
                 let _work = self.begin_window(path)?;
-                done(vec![sockets::Here.memory(&place)?])
+                return given(vec![sockets::Here.memory(&self.place(path, *owner, *mode))?]);
             }
+            Request::Machines => return given(vec![crate::listen_to_machines()?]),
+            Request::Connect { path } => return given(vec![self.connect(path)?]),
+            Request::Owner { names } => {
+                let (user, group) = users::lookup(names).map_err(Refusal::new)?;
+                return Ok((Reply::Owner(user, group), Vec::new()));
+            }
+            Request::Bar { address, number } => return given(vec![bar::open_bar(address, *number)?.into()]),
+            // The others have nothing to answer but that they are done.
+            Request::ForgetTap { device } => self.taps.forget(device),
+            Request::Settle => self.taps.settle(),
+            Request::InheritTap { device } => {
+                self.check_not_settled()?;
+                self.taps.inherit_one(device, descriptors)?;
+            }
+            Request::Retire(retires) => self.taps.set_anothers(*retires),
+            Request::Succeed => self.succeed()?,
+            Request::Stop => self.taps.stop(),
+            Request::ConfigureTap { mtu, mac } => here.configure_tap(descriptors[0].as_fd(), *mtu, *mac)?,
+            Request::TapCarrier { up } => here.tap_carrier(descriptors[0].as_fd(), *up)?,
+            Request::ReplaceXdp(program) => replace_xdp(program, descriptors)?,
+            Request::Give { file, owner, mode } => self.give(*file, *owner, *mode)?,
+            Request::Remove { file } => self.remove(*file)?,
             Request::RemoveMemory { path } => {
                 let _work = self.begin_window(path)?;
                 sockets::Here.remove_memory(path)?;
-                done(Vec::new())
             }
-            Request::Machines => done(vec![crate::listen_to_machines()?]),
-            Request::Connect { path } => done(vec![self.connect(path)?]),
-            Request::Owner { names } => {
-                let (user, group) = users::lookup(names).map_err(Refusal::new)?;
-                Ok((Reply::Owner(user, group), Vec::new()))
-            }
-            Request::Bar { address, number } => done(vec![bar::open_bar(address, *number)?.into()]),
         }
+        Ok((Reply::Done, Vec::new()))
+    }
+
+    /// The daemon has taken over from another one: its taps are kept for the next daemon.
+    fn succeed(&self) -> Result<(), Refusal> {
+        self.taps.set_anothers(false);
+        // Nobody else's: another daemon that starts may have been faster to listen.
+        let no_heir = |why| Refusal::new(format!("{why}; replace the daemon again"));
+        Ok(move_in(self.heir.as_ref().map_err(no_heir)?, self.directories.run_dir())?)
+    }
+
+    /// Gives the file of a socket to another owner.
+    fn give(&self, file: u64, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Refusal> {
+        let (path, file) = self.files.get(file).ok_or_else(no_socket)?;
+        let _work = self.begin(&path)?;
+        Ok(file.give_to(Some(self.owner(owner)), mode)?)
+    }
+
+    /// Removes the file of a socket.
+    fn remove(&self, file: u64) -> Result<(), Refusal> {
+        let (path, _) = self.files.get(file).ok_or_else(no_socket)?;
+        let _work = self.begin(&path)?;
+        self.files.forget(file);
+        Ok(())
     }
 
     /// A tap: that of the daemon before, or a new one.
@@ -318,6 +296,11 @@ impl Server {
         let queues = wire::Here.tap(port)?;
         self.taps.keep(&port.device, &queues)?;
         Ok(queues)
+    }
+
+    /// The place of a socket or a file of memory.
+    fn place(&self, path: &Path, owner: Option<(u32, u32)>, mode: u32) -> Place {
+        Place { path: path.to_owned(), owner: Some(self.owner(owner)), mode }
     }
 
     fn owner(&self, owner: Option<(u32, u32)>) -> (u32, u32) {
@@ -376,6 +359,21 @@ impl Server {
         }
         Ok(socket)
     }
+}
+
+/// Attaches a program for the sockets that came with the request.
+fn attach_xdp(program: &XdpProgram, sockets: &[OwnedFd]) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
+    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    let Attachment { map, link, mode, promiscuous } = wire::Here.attach_xdp(program, &sockets)?;
+    Ok((Reply::Attached { mode }, [map, link].into_iter().chain(promiscuous).collect()))
+}
+
+/// Replaces the program whose map and link came with the request.
+fn replace_xdp(program: &XdpProgram, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
+    let [map, link] = [&descriptors[0], &descriptors[1]].map(OwnedFd::try_clone);
+    // The place where it runs does not matter here.
+    let attachment = Attachment { map: map?, link: link?, mode: Mode::Generic, promiscuous: None };
+    Ok(wire::Here.replace_xdp(program, &attachment)?)
 }
 
 fn no_socket() -> Refusal {
