@@ -574,11 +574,14 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
         ("readers", running.readers != wanted.readers),
         ("socket_dirs", running.socket_dirs != wanted.socket_dirs),
     ];
-    match fixed.iter().find(|(_, changed)| *changed) {
-        Some((key, _)) => Err(Error::Conflict(format!(
-            "[host] {key} changes only with a restart: put it in the file the daemon is started with and restart it"
+    let changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
+    match &changed[..] {
+        [] => Ok(()),
+        keys => Err(Error::Conflict(format!(
+            "[host] {} {} only with a restart: put it in the file the daemon is started with and restart it",
+            keys.join(", "),
+            if keys.len() == 1 { "changes" } else { "change" }
         ))),
-        None => Ok(()),
     }
 }
 

@@ -45,6 +45,14 @@ pub enum ServeError {
     /// Another daemon does.
     #[error("another viaductd runs in {}: stop it first, or give this one its own --run-dir", .0.display())]
     Running(PathBuf),
+    /// The daemon's user may not write there.
+    #[error("run-dir {}: {source}; start viaductd as root, or give it a --run-dir where it may write", path.display())]
+    Denied {
+        /// The run-dir.
+        path: PathBuf,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
     /// A socket or file can't be had.
     #[error("{what}: {source}")]
     Io {
@@ -57,6 +65,15 @@ pub enum ServeError {
 
 fn at<T>(what: impl Into<String>, result: std::io::Result<T>) -> Result<T, ServeError> {
     result.map_err(|source| ServeError::Io { what: what.into(), source })
+}
+
+fn in_run_dir<T>(path: &Path, result: std::io::Result<T>) -> Result<T, ServeError> {
+    match result {
+        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(ServeError::Denied { path: path.to_owned(), source })
+        }
+        other => at(format!("run-dir {}", path.display()), other),
+    }
 }
 
 /// The run-dir, taken by this daemon alone.
@@ -78,12 +95,12 @@ impl RunDir {
     /// # Errors
     /// As for [`Self::take`].
     pub fn take_from(path: &Path, other: Option<OwnedFd>) -> Result<Self, ServeError> {
-        at(format!("run-dir {}", path.display()), std::fs::create_dir_all(path))?;
+        in_run_dir(path, std::fs::create_dir_all(path))?;
         let taken = match other {
             None => Lock::take(path),
             other => Lock::take_from(path, other),
         };
-        match at(format!("lock in {}", path.display()), taken)? {
+        match in_run_dir(path, taken)? {
             Some(lock) => Ok(Self { lock }),
             None => Err(ServeError::Running(path.to_owned())),
         }

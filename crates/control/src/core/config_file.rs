@@ -1,6 +1,6 @@
 //! The file that the daemon was started with: read again for a reload, and to tell whether it is in force.
 
-use super::View;
+use super::{View, check_host};
 use crate::owner::Owner;
 use config::{Item, Object};
 use std::collections::BTreeSet;
@@ -132,8 +132,9 @@ fn compare(text: &str, view: &View) -> Option<String> {
         }
     };
     let differ = if more == 1 { "differs" } else { "differ" };
-    Some(format!(
-        "the running configuration is another: {} {differ}; `viaduct diff` shows how",
-        names.join(", ")
-    ))
+    let what = match check_host(&view.host, &file.host) {
+        Ok(()) => "`viaduct diff` shows how",
+        Err(_) => "`[host]` changes with a restart",
+    };
+    Some(format!("the running configuration is another: {} {differ}; {what}", names.join(", ")))
 }

@@ -76,6 +76,18 @@ async fn with_server_of<F: Future<Output = ()>>(
     server.await.unwrap().unwrap();
 }
 
+#[test]
+fn a_run_dir_where_the_daemon_may_not_write_is_told_with_the_way_out() {
+    let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+    let said = super::in_run_dir(std::path::Path::new("/run/viaduct"), Err::<(), _>(denied))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.starts_with("run-dir /run/viaduct: ") && said.contains("as root, or give it a --run-dir"),
+        "{said}"
+    );
+}
+
 #[tokio::test]
 async fn one_daemon_to_a_run_dir() {
     with_server(|dir| async move {
