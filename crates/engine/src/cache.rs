@@ -480,7 +480,7 @@ mod tests {
             slot.is_some_and(|slot| cache.get(slot).action == i as u32)
         });
         assert_eq!(found.count(), 20_000 - lost);
-        assert!(lost < 5, "{lost} lost");
+        assert!(lost < 60, "{lost} lost");
         assert_eq!(cache.walk(cache.lines()).filter(|slot| cache.is_used(*slot)).count(), 20_000 - lost);
     }
 
