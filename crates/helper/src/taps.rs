@@ -44,6 +44,8 @@ struct State {
     is_settled: bool,
     /// The taps are another daemon's: that from which this one takes over, or the one that takes over from this one.
     are_anothers: bool,
+    /// The helper of a daemon that had ended gave its taps to this one at the start: nobody else has them.
+    is_heir: bool,
     /// The daemon is stopping: the taps that it drops now are kept.
     is_stopping: bool,
 }
@@ -58,8 +60,8 @@ impl Taps {
                 BTreeMap::new()
             })
         });
-        let inherited = inherited.collect();
-        Self(Mutex::new(State { inherited, ..State::default() }))
+        let inherited: BTreeMap<_, _> = inherited.collect();
+        Self(Mutex::new(State { is_heir: !inherited.is_empty(), inherited, ..State::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,7 +132,8 @@ impl Taps {
         let mut state = self.lock();
         let mut taps = std::mem::take(&mut state.inherited);
         taps.append(&mut state.kept);
-        if state.are_anothers {
+        // A daemon from which this one was to take over may have died before this helper started.
+        if state.are_anothers && (state.is_settled || !state.is_heir) {
             return BTreeMap::new();
         }
         drop(state);
@@ -311,5 +314,25 @@ mod tests {
         // Both have made room.
         Heir::listen(dir.path(), user).unwrap();
         Heir::listen_beside(dir.path(), user).unwrap();
+    }
+
+    #[test]
+    fn taps_of_a_daemon_that_died_are_passed_on_by_one_that_was_to_take_over_from_it() {
+        let somewhere = Some((0, 0));
+        let received = || {
+            let null = std::fs::File::open("/dev/null").unwrap().into();
+            let inherited = BTreeMap::from([("a".to_owned(), vec![null])]);
+            Taps(Mutex::new(State { inherited, is_heir: true, ..State::default() }))
+        };
+        let gives_up = received();
+        gives_up.set_anothers(true);
+        assert_eq!(gives_up.for_heir(somewhere).len(), 1);
+        // Later it is replaced itself.
+        let replaced = received();
+        let queues = replaced.lock().inherited.remove("a").unwrap();
+        replaced.keep("a", &queues).unwrap();
+        replaced.settle();
+        replaced.set_anothers(true);
+        assert_eq!(replaced.for_heir(somewhere).len(), 0);
     }
 }
