@@ -1,8 +1,8 @@
 /* Marks, by which OVS knows the flow of a packet that it forwards itself.
  *
- * viaductd says of a packet only which counter its flow has; what OVS calls the flow, this driver alone knows. So no
- * packet gets a mark of an OVS that has ended. One that waited in the ring while its flow went, and another came that
- * has the counter now, gets none either. OVS looks up what has no mark.
+ * viaductd says only which counter a packet's flow has. The mark of that flow is known to this driver alone, so no packet
+ * gets the mark of an OVS that has ended. If a flow goes while its packets wait in the ring, and another flow gets its
+ * counter, those packets get no mark. OVS looks up packets without a mark.
  *
  * OVS gives the mark of a removed flow to the next one, at once, while a thread of its may be about to look at packets
  * that have it. So a new mark waits until each thread has asked for packets again. */
@@ -11,7 +11,7 @@
 
 #include "viaduct.h"
 
-/* How often it is looked whether threads have asked for packets again, and microseconds between two looks. */
+/* How often `mark_wait` looks whether threads have asked for packets again, and the microseconds between. */
 #define LOOKS 200
 #define PAUSE 50
 

@@ -138,8 +138,8 @@ static uint64_t fold(uint64_t a, uint64_t b)
 	return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Gives a packet of TCP or UDP the hash of its addresses and ports, which OVS would otherwise take itself, for longer. The
- * same packets always have one: OVS also chooses by it among the members of a group. */
+/* Gives a packet of TCP or UDP the hash of its addresses and ports. OVS would compute one itself, which takes longer. It
+ * also chooses a member of a group by the hash, so each packet of a connection must get the same one. */
 static void hash(struct rte_mbuf *mbuf)
 {
 	const uint8_t *frame = rte_pktmbuf_mtod(mbuf, const uint8_t *);

@@ -216,8 +216,8 @@ static void wrap(struct session *session, struct port *port)
 	assert(seen.hits == 2 && seen.bytes == 0);
 }
 
-/* Packets have the mark of their flow, and of no other that had its counter before; and a mark goes to another flow once
- * OVS has looked at all packets that have it. */
+/* Packets have the mark of their flow, and not of another one that had its counter before. A mark goes to another flow
+ * only after OVS has looked at all packets that have it. */
 static void marks(struct session *session, struct port *port)
 {
 	const uint32_t counter = COUNTERS - 1;

@@ -25,6 +25,7 @@ use crate::Problem;
 use crate::reader::Reader;
 use crate::value::names;
 use std::fmt;
+use std::path::{Component, Path};
 
 /// An object as it was read.
 #[derive(Clone, Debug)]
@@ -252,7 +253,7 @@ fn check_vni(r: &Reader<'_>, vni: u32) {
     }
 }
 
-/// Files of the daemon's own in its run-dir.
+/// Files and directories of the daemon's own in its run-dir.
 const OWN_FILES: [&str; 11] = [
     "carryover.0",
     "carryover.1",
@@ -279,7 +280,10 @@ fn check_socket(r: &Reader<'_>, key: &str, path: &str) {
     if path.split('/').any(|part| part == "..") {
         r.problem(Some(key), format!("\"{path}\" leads upwards; write a path without `..`"));
     }
-    if OWN_FILES.contains(&path) {
+    let first = Path::new(path).components().find(|part| *part != Component::CurDir);
+    if let Some(Component::Normal(first)) = first
+        && OWN_FILES.iter().any(|own| first == *own)
+    {
         r.problem(Some(key), format!("\"{path}\" is the daemon's own in the run-dir; take another name"));
     }
 }

@@ -112,6 +112,7 @@ fn each_mistake_is_named() {
         ),
         ("socket = \"vm1.sock\"", "socket = \"../vm1.sock\"", "\"../vm1.sock\" leads upwards"),
         ("socket = \"vm1.sock\"", "socket = \"viaduct.sock\"", "is the daemon's own in the run-dir"),
+        ("socket = \"vm1.sock\"", "socket = \".//rdma/c1\"", "is the daemon's own in the run-dir"),
         ("gateway = \"192.0.2.254\"", "gateway = \"192.0.2.1\"", "192.0.2.1 is the wire's own address"),
         ("device = \"tapmon0\"", "device = \"a\\n<0>b\"", "`device` takes the name of a network device"),
         ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),

@@ -277,7 +277,7 @@ impl Lanes {
         &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
     }
 
-    /// Writes the frame for delivery into `room`, which is told of its mark.
+    /// Writes the frame for delivery into `room`, with the mark of its flow if it has one.
     #[inline(always)]
     pub fn write(
         &mut self,

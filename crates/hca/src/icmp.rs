@@ -18,7 +18,7 @@ pub(crate) struct Undelivered {
     pub head: [u8; QUOTED],
 }
 
-/// What there is to know of an ICMP message; `None`: the frame is none. Senders of errors need not tell the truth.
+/// What an ICMP message says; `None`: the frame is no ICMP message. The sender may lie.
 pub(crate) fn read(frame: &[u8]) -> Option<Option<Undelivered>> {
     let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
     let L4::Icmp { kind, code, .. } = headers.l4 else { return None };

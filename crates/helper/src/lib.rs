@@ -1,8 +1,9 @@
-//! The helper: a small process that keeps the daemon's privileges, and does a few things with them when the daemon asks.
+//! The helper: a small process that keeps the daemon's privileges, and does a few things with them when the daemon
+//! asks.
 //!
-//! The daemon touches guests' memory and reads what guests, programs and peers send, so one of them may take it over. An
-//! attacker who has the daemon gets only what can be asked here: a tap that does not exist yet, or that the last daemon
-//! had; sockets on a network device; a unix socket where no stranger can put one, or a connection to a VMM's, both in
+//! The daemon touches guests' memory and reads what guests, programs and peers send, so one of them may take it over.
+//! An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet, or that the last
+//! daemon had; sockets on a network device; a unix socket where no stranger can put one, or a connection to a VMM's, both in
 //! directories that the helper was told at its start; files of memory for virtual machines; and the daemon's own
 //! configuration file. The helper never sees guests' memory, and nothing but the daemon speaks to it.
 //!

@@ -32,7 +32,8 @@ reasons! {
     /// The port is not open in this session.
     NoPort = "no_port", "the port is not open";
     /// Neither a `transfer` flow nor a mark.
-    NotTransfer = "not_transfer", "a flow is carried out as a whole (transfer), or its packets get a mark, and nothing else";
+    NotTransfer = "not_transfer",
+        "a flow is carried out as a whole (transfer), or its packets get a mark, and nothing else";
     /// A group or a priority other than 0.
     Group = "group", "only group 0 and priority 0 are known";
     /// An item that is not known.

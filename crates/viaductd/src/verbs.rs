@@ -205,8 +205,8 @@ impl Verbs {
             (WindowSpec::object(name), message)
         });
         let removed = self.removed_windows().into_iter().map(|name| {
-            let message = "its file was removed: VMs that have it go on, and one that starts now gets another; stop these \
-                           VMs, restart the daemon, and start them again";
+            let message = "its file was removed: VMs that have it go on, and one that starts now gets another; stop \
+                           these VMs, restart the daemon, and start them again";
             (WindowSpec::object(&name), message.to_owned())
         });
         commons.chain(removed).chain(machines).collect()

@@ -14,8 +14,8 @@ class Guest:
         """Sends echo requests; returns (received, output).
 
         Once an echo has come, ping ignores `-W`: it waits for the last ones only an interval, or twice the longest
-        round trip. On a busy machine that is too short if the interval is short. With a deadline, ping waits for all of them,
-        and sends more meanwhile, which are not counted here.
+        round trip. On a busy machine that is too short if the interval is short. With a deadline, ping waits for all of
+        them, and sends more meanwhile, which are not counted here.
         """
         waiting = ["-w", 10 + math.ceil(20 * count * interval)] if interval < 0.1 else ["-W", timeout]
         done = self.run(

@@ -1,9 +1,9 @@
 //! How long a thread that has no work polls before it sleeps.
 //!
-//! With few CPUs, a thread that polls may take one from others, be it from the very program that is to give it work. It
-//! notices by what it gets: it polls in vain, or others have its CPU meanwhile. For a time several times as long as the
-//! one that it lost so, it then sleeps as soon as it has no work. So a thread that finds work by polling goes on, and
-//! one that does not loses a ninth of its time at most.
+//! With few CPUs, a thread that polls may take one from others, even from the program that is to give it work. It
+//! measures the time that it lost: it polled in vain, or others had its CPU meanwhile. Then it does not poll for several
+//! times as long, and sleeps as soon as it has no work. So a thread that finds work by polling goes on, and one that
+//! finds none loses at most a ninth of its time.
 
 use crate::clock::monotonic;
 use std::num::NonZero;
@@ -13,9 +13,9 @@ use std::time::Duration;
 const SPIN: Duration = Duration::from_micros(30);
 /// Number of CPUs from which on some can be spared.
 const ENOUGH_CPUS: usize = 4;
-/// With fewer: for how many times the time that it lost a thread does not poll,
+/// With fewer CPUs, a thread does not poll for this many times the time that it lost.
 const RESTS: u32 = 8;
-/// and for how long at most.
+/// The longest time for which a thread does not poll.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 pub(super) struct Pace {
