@@ -46,8 +46,10 @@ struct State {
     are_anothers: bool,
     /// The helper of a daemon that had ended gave its taps to this one at the start: nobody else has them.
     is_heir: bool,
-    /// The daemon is stopping: the taps that it drops now are kept.
+    /// The daemon is stopping: the taps that it drops now are kept, if somebody moved them.
     is_stopping: bool,
+    /// The daemon's namespace, if it is known. The sandbox does not let the helper ask for it later.
+    here: Option<Namespace>,
 }
 
 impl Taps {
@@ -61,7 +63,8 @@ impl Taps {
             })
         });
         let inherited: BTreeMap<_, _> = inherited.collect();
-        Self(Mutex::new(State { is_heir: !inherited.is_empty(), inherited, ..State::default() }))
+        let is_heir = !inherited.is_empty();
+        Self(Mutex::new(State { is_heir, inherited, here: namespace(), ..State::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -89,11 +92,13 @@ impl Taps {
         Ok(())
     }
 
-    /// Lets go of a tap that the daemon drops, unless it drops everything.
+    /// Lets go of a tap that the daemon drops, unless it drops everything and somebody moved the tap. One that nobody
+    /// moved is gone before the daemon is, so that a daemon without a helper can make it again at once.
     pub(crate) fn forget(&self, device: &str) {
         let mut state = self.lock();
-        if !state.is_stopping {
-            state.kept.remove(device);
+        let State { kept, is_stopping, here, .. } = &mut *state;
+        if !(*is_stopping && kept.get(device).is_some_and(|queues| is_elsewhere(queues, *here))) {
+            kept.remove(device);
         }
     }
 
@@ -127,8 +132,8 @@ impl Taps {
     }
 
     /// After the daemon's end: what is for the next one, with what this one did not come to ask for. Taps that nobody
-    /// moved out of the namespace `here` end.
-    fn for_heir(&self, here: Option<Namespace>) -> BTreeMap<String, Vec<OwnedFd>> {
+    /// moved out of the daemon's namespace end.
+    fn for_heir(&self) -> BTreeMap<String, Vec<OwnedFd>> {
         let mut state = self.lock();
         let mut taps = std::mem::take(&mut state.inherited);
         taps.append(&mut state.kept);
@@ -136,10 +141,16 @@ impl Taps {
         if state.are_anothers && (state.is_settled || !state.is_heir) {
             return BTreeMap::new();
         }
+        let here = state.here;
         drop(state);
-        taps.retain(|_, queues| queues.first().and_then(namespace_of) != here);
+        taps.retain(|_, queues| is_elsewhere(queues, here));
         taps
     }
+}
+
+/// Whether somebody moved a tap out of the namespace `here`.
+fn is_elsewhere(queues: &[OwnedFd], here: Option<Namespace>) -> bool {
+    queues.first().and_then(namespace_of) != here
 }
 
 fn exists(queue: &OwnedFd) -> bool {
@@ -210,8 +221,6 @@ pub(crate) struct Heir {
     _file: Box<dyn ListeningFile>,
     /// The user that starts daemons here, besides root.
     user: u32,
-    /// The daemon's namespace, if it is known. The sandbox does not let the helper ask for it later.
-    here: Option<Namespace>,
 }
 
 impl Heir {
@@ -234,7 +243,7 @@ impl Heir {
     fn listen_at(path: PathBuf, user: u32) -> Result<Self, sockets::Error> {
         let place = Place { path: path.clone(), owner: None, mode: 0o600 };
         let (socket, _file) = sockets::Here.listen(&place, SocketType::SEQPACKET, 1)?;
-        Ok(Self { path, socket, _file, user, here: namespace() })
+        Ok(Self { path, socket, _file, user })
     }
 
     /// Waits for the daemon's end, calls `ended`, and gives the taps to the next daemon's helper. Returns when that is
@@ -247,7 +256,7 @@ impl Heir {
             drop(accept_with(&self.socket, SocketFlags::CLOEXEC));
         }
         ended();
-        let mut taps = taps.for_heir(self.here);
+        let mut taps = taps.for_heir();
         loop {
             taps.retain(|_, queues| queues.iter().all(exists));
             if taps.is_empty() {
@@ -318,21 +327,32 @@ mod tests {
 
     #[test]
     fn taps_of_a_daemon_that_died_are_passed_on_by_one_that_was_to_take_over_from_it() {
-        let somewhere = Some((0, 0));
         let received = || {
             let null = std::fs::File::open("/dev/null").unwrap().into();
             let inherited = BTreeMap::from([("a".to_owned(), vec![null])]);
-            Taps(Mutex::new(State { inherited, is_heir: true, ..State::default() }))
+            Taps(Mutex::new(State { inherited, is_heir: true, here: Some((0, 0)), ..State::default() }))
         };
         let gives_up = received();
         gives_up.set_anothers(true);
-        assert_eq!(gives_up.for_heir(somewhere).len(), 1);
+        assert_eq!(gives_up.for_heir().len(), 1);
         // Later it is replaced itself.
         let replaced = received();
         let queues = replaced.lock().inherited.remove("a").unwrap();
         replaced.keep("a", &queues).unwrap();
         replaced.settle();
         replaced.set_anothers(true);
-        assert_eq!(replaced.for_heir(somewhere).len(), 0);
+        assert_eq!(replaced.for_heir().len(), 0);
+    }
+
+    #[test]
+    fn a_daemon_that_stops_leaves_the_taps_that_somebody_moved() {
+        // What is no tap is in no namespace: here for a daemon that does not know its own, else elsewhere.
+        for (here, are_kept) in [(Some((0, 0)), true), (None, false)] {
+            let taps = Taps(Mutex::new(State { here, ..State::default() }));
+            taps.keep("a", &[std::fs::File::open("/dev/null").unwrap().into()]).unwrap();
+            taps.stop();
+            taps.forget("a");
+            assert_eq!(taps.lock().kept.contains_key("a"), are_kept);
+        }
     }
 }
