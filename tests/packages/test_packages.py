@@ -81,7 +81,7 @@ class Chroot:
 
     def start(self, log):
         """The daemon as the unit starts it; returns it when it is ready."""
-        self.run(*self.unit("ExecStartPre"))
+        self.run(*self.unit("ExecStart"), "--check")
         for directory in (self.root / "run/viaduct", self.root / "var/lib/viaduct"):
             directory.mkdir(exist_ok=True)
         self.run("chown", "viaduct:viaduct", "/run/viaduct", "/var/lib/viaduct")

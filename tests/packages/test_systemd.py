@@ -117,6 +117,22 @@ def test_reload_takes_the_file_and_another_program_takes_over(lab, machine, ping
     assert "c1" in machine.run("ip", "-n", "c1", "link").stdout
 
 
+def test_what_fails_is_tried_again_at_a_pace_and_a_wrong_file_is_not(machine):
+    def crash(times):
+        machine.run("kill", "-KILL", machine.pid())
+        if times > 1:
+            # Within ten seconds of its start.
+            eventually(lambda: machine.unit("SubState") == "stop-post", "a pause")
+        restarted = lambda: (machine.unit("NRestarts"), machine.unit("ActiveState")) == (str(times), "active")
+        eventually(restarted, "a restart", 20)
+
+    crash(1)
+    crash(2)
+    machine.run("sh", "-c", "echo nonsense >> /etc/viaduct/host.toml")
+    assert machine.run("systemctl", "restart", "viaductd", check=False).returncode != 0
+    assert (machine.unit("ActiveState"), machine.unit("NRestarts")) == ("failed", "0"), machine.log()
+
+
 def test_an_upgrade_of_the_package_loses_nothing(lab, machine, pings, package):  # noqa: F811
     before = machine.pid()
     later = next_version(package, lab.directory)
