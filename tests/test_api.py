@@ -86,6 +86,22 @@ def test_readers_read(host):
     assert "nothing was changed" not in refused.stderr, refused
 
 
+def test_sockets_that_cannot_be_had_stop_nobody(lab):
+    """A group that nobody made, and a port that another program has."""
+    lab.plug("a")
+    keys = {"readers": "no-such-group", "metrics": "127.0.0.1:9101"}
+    host = lab.host(host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, **keys), start=False)
+    with host.namespace.entered(), socket.create_server(("127.0.0.1", 9101)):
+        host.start()
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
+    a1.expect_ping(SEATS["a2"].address)
+    warnings = [warning["message"] for warning in host.viaduct("status")["warnings"]]
+    assert any(text.startswith('readers: there is no group "no-such-group"') for text in warnings), warnings
+    assert any(text.startswith("metrics: 127.0.0.1:") for text in warnings), warnings
+    assert "nobody is served there" in host.daemon.text() and not (host.run_dir / "viaduct-read.sock").exists()
+    assert 'no group "no-such-group"' in host.call("check", host.file).stdout
+
+
 def test_clients_that_send_garbage_cost_nobody_anything(host):
     path = str(host.run_dir / "viaduct.sock")
     clients = []

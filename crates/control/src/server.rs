@@ -132,6 +132,8 @@ pub struct Listeners {
     pub readers: Option<OwnedFd>,
     /// Of metrics, if they are wanted, with the process that they tell of.
     pub metrics: Option<(std::net::TcpListener, Process)>,
+    /// What is wrong with others that `[host]` wants.
+    pub missing: Vec<String>,
 }
 
 fn unix(socket: OwnedFd) -> std::io::Result<UnixListener> {
@@ -169,7 +171,7 @@ pub async fn serve(
         (at(what, unix(listeners.api))?, at(what, listeners.readers.map(unix).transpose())?);
     let scrapes = at(what, listeners.metrics.map(tcp).transpose())?
         .map(|(listener, process)| metrics::serve(core.clone(), process, listener));
-    let service = Service { core: core.clone(), sandbox };
+    let service = Service { core: core.clone(), sandbox, missing: listeners.missing.into() };
     let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone()), READING));
     ready();
     let started = core.clone();

@@ -38,6 +38,8 @@ pub(crate) struct Service {
     pub(crate) core: Arc<Core>,
     /// What the daemon may still do.
     pub(crate) sandbox: Sandbox,
+    /// What is wrong with sockets of `[host]` that are not served.
+    pub(crate) missing: Arc<[String]>,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -221,7 +223,9 @@ impl Viaduct for Service {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
-        let status = self.blocking(|core| Ok(state::status(core))).await?;
+        let mut status = self.blocking(|core| Ok(state::status(core))).await?;
+        let warning = |message: &String| v1::Warning { object: "[host]".into(), message: message.clone() };
+        status.warnings.extend(self.missing.iter().map(warning));
         Ok(Response::new(v1::StatusReply { sandbox: Some(state::sandbox(&self.sandbox)), ..status }))
     }
 

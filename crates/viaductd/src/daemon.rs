@@ -65,8 +65,12 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         forwarder.resume();
     }
 
-    let clients =
-        Clients { privileges: &privileges, shared: &mut start.shared.listeners, is_ours: start.is_ours };
+    let clients = Clients {
+        privileges: &privileges,
+        shared: &mut start.shared.listeners,
+        is_ours: start.is_ours,
+        missing: start.missing,
+    };
     let Open { listeners, copies, replace, drivers, files: _files } =
         clients.open(&start.run_dir, file.host.readers.as_deref(), start.metrics)?;
     privileges.settle();
@@ -115,6 +119,8 @@ struct Start {
     /// Copies of the locks of run-dir and store.
     locks: (OwnedFd, Option<OwnedFd>),
     metrics: Option<(TcpListener, Process)>,
+    /// Sockets of clients that can't be had.
+    missing: Vec<String>,
     notifier: Arc<Notifier>,
     /// Polls readable when the helper has ended.
     helper_ended: Option<OwnedFd>,
@@ -139,6 +145,7 @@ impl Start {
         let journals = ports::journals(&run_dir);
         let carryover = carry_over(&run_dir);
         let store = Store::open_from(&options.state_dir, shared.store.take())?;
+        let mut missing = Vec::new();
         Ok(Self {
             user,
             is_ours: predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default(),
@@ -148,7 +155,8 @@ impl Start {
             carryover,
             locks: (run_dir_lock.share()?, store.share()?),
             store,
-            metrics: listeners::metrics(file.host.metrics, &mut shared.listeners)?,
+            metrics: listeners::metrics(file.host.metrics, &mut shared.listeners, &mut missing)?,
+            missing,
             shared,
             notifier: Arc::new(notify::connect()),
             helper_ended: privileges.ended()?,

@@ -7,6 +7,7 @@ use control::Process;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use sockets::{ListeningFile, Place};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -29,6 +30,8 @@ pub struct Clients<'a> {
     pub privileges: &'a Privileges,
     pub shared: &'a mut BTreeMap<String, OwnedFd>,
     pub is_ours: Arc<AtomicBool>,
+    /// Those that can't be had so far.
+    pub missing: Vec<String>,
 }
 
 /// Sockets, and the files that are removed with them.
@@ -42,11 +45,18 @@ pub struct Open {
     pub files: Vec<Box<dyn ListeningFile>>,
 }
 
-/// The socket of metrics, while the process may bind one. `None` as well if it can't be had: guests' packets do not
-/// wait for metrics.
+/// Takes down why some clients have no socket: packets do not wait for these.
+fn lacks(missing: &mut Vec<String>, why: impl Display) {
+    let message = format!("{why}; nobody is served there before the next start");
+    tracing::error!("[host] {message}");
+    missing.push(message);
+}
+
+/// The socket of metrics, while the process may bind one. `None` as well if it can't be had.
 pub fn metrics(
     address: Option<SocketAddr>,
     shared: &mut BTreeMap<String, OwnedFd>,
+    missing: &mut Vec<String>,
 ) -> anyhow::Result<Option<(TcpListener, Process)>> {
     let Some(address) = address else { return Ok(None) };
     let same = shared.remove(METRICS).map(TcpListener::from);
@@ -54,7 +64,7 @@ pub fn metrics(
     match same.map_or_else(|| bind(address), Ok) {
         Ok(socket) => Ok(Some((socket, Process::open().context("the daemon's own files in /proc")?))),
         Err(e) => {
-            tracing::error!(%address, "metrics are not served before the next start: {e}");
+            lacks(missing, format_args!("metrics: {address}: {e}"));
             Ok(None)
         }
     }
@@ -88,18 +98,18 @@ impl Clients<'_> {
         let place = Place { path: api::socket(run_dir), owner: None, mode: 0o660 };
         let (api, file) = self.listen(API, &place, SocketType::STREAM).context("control socket")?;
         let (mut files, mut copies) = (vec![file], vec![(API, api.try_clone()?)]);
-        let mut reading = None;
-        if let Some(group) = readers {
-            let group = self.privileges.owner("[host] readers", &format!("root:{group}"));
-            let (_, group) = group.map_err(anyhow::Error::msg)?;
-            let owner = Some((rustix::process::getuid().as_raw(), group));
-            let place = Place { path: api::readers_socket(run_dir), owner, mode: 0o660 };
-            let (socket, file) =
-                self.listen(READERS, &place, SocketType::STREAM).context("socket of readers")?;
-            copies.push((READERS, socket.try_clone()?));
-            files.push(file);
-            reading = Some(socket);
-        }
+        let readers = readers.and_then(|group| {
+            let opened = self.readers(run_dir, group);
+            opened.map_err(|why| lacks(&mut self.missing, why)).ok()
+        });
+        let readers = match readers {
+            Some((socket, file)) => {
+                copies.push((READERS, socket.try_clone()?));
+                files.push(file);
+                Some(socket)
+            }
+            None => None,
+        };
         if let Some((metrics, _)) = &metrics {
             copies.push((METRICS, metrics.as_fd().try_clone_to_owned()?));
         }
@@ -113,8 +123,16 @@ impl Clients<'_> {
             self.listen(OVS, &place, SocketType::SEQPACKET).context("socket for drivers of Open vSwitch")?;
         copies.push((OVS, drivers.try_clone()?));
         files.push(file);
-        let listeners = control::Listeners { api, readers: reading, metrics };
+        let listeners = control::Listeners { api, readers, metrics, missing: self.missing };
         Ok(Open { listeners, copies, replace: replace.0, drivers, files })
+    }
+
+    /// The socket for this group.
+    fn readers(&mut self, run_dir: &Path, group: &str) -> Result<sockets::Listening, String> {
+        let (_, group) = self.privileges.owner("readers", &format!("root:{group}"))?;
+        let owner = Some((rustix::process::getuid().as_raw(), group));
+        let place = Place { path: api::readers_socket(run_dir), owner, mode: 0o660 };
+        self.listen(READERS, &place, SocketType::STREAM).map_err(|e| format!("readers: {e}"))
     }
 
     fn listen(

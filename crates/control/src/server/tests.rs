@@ -68,7 +68,7 @@ async fn with_server_of<F: Future<Output = ()>>(
         let told = || ready.send(()).unwrap();
         let stopped = async { stopped.await.unwrap_or_default() };
         let _run_dir = run_dir;
-        serve(core, Listeners { api, readers, metrics }, sandbox, told, stopped).await
+        serve(core, Listeners { api, readers, metrics, missing: vec![] }, sandbox, told, stopped).await
     });
     is_ready.await.unwrap();
     test(dir).await;
@@ -373,7 +373,11 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
     let bounds = Bounds { connections: 4, silence: Duration::from_millis(200) };
     let server = tokio::spawn(
         tonic::transport::Server::builder()
-            .add_service(ViaductServer::new(Service { core, sandbox: Sandbox::default() }))
+            .add_service(ViaductServer::new(Service {
+                core,
+                sandbox: Sandbox::default(),
+                missing: [].into(),
+            }))
             .serve_with_incoming(Clients::new(listener, bounds)),
     );
     test(dir).await;

@@ -1,6 +1,8 @@
 //! Whether the daemon may do what it has to, and can give up the rest.
 
 use super::{Finding, Subject};
+use config::Host;
+use nix::unistd::Group;
 use rustix::thread::CapabilitySet;
 
 /// What the helper needs, and what each is for.
@@ -17,9 +19,20 @@ const NEEDED: &[(CapabilitySet, &str)] = &[
 /// The first number past those of users.
 const ALL_USERS: u64 = 1 << 32;
 
-/// Checks capabilities, the daemon's user and the sandbox.
+/// Checks capabilities, the daemon's user, the sandbox and the group of readers.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
-    vec![capabilities(), user(subject), sandbox()]
+    let group = unknown_readers(&subject.document.host);
+    let readers = group.map(|message| {
+        Finding::warning("readers", message, "groupadd --system GROUP, or name another in [host] readers")
+    });
+    [capabilities(), user(subject), sandbox()].into_iter().chain(readers).collect()
+}
+
+/// A warning about `readers` of a file, where this machine has no such group.
+pub fn unknown_readers(host: &Host) -> Option<String> {
+    let group = host.readers.as_deref().filter(|group| group.parse::<u32>().is_err())?;
+    let is_unknown = matches!(Group::from_name(group), Ok(None));
+    is_unknown.then(|| format!("this machine has no group \"{group}\": the socket for readers is not made"))
 }
 
 fn capabilities() -> Finding {

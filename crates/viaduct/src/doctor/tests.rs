@@ -192,5 +192,8 @@ fn users_the_sandbox_and_the_kernel_are_looked_at() {
     assert_eq!(privileges[1].level, Level::Good);
     assert_eq!(found(privileges::check, "", &[])[1].level, Level::Warning);
     levels(&privileges);
+    let readers = |group| found(privileges::check, &format!("readers = \"{group}\""), &[]);
+    assert_eq!([readers("root").len(), readers("4711").len()], [3, 3]);
+    assert_eq!(levels(&readers("no-such-group")[3..]), [Level::Warning]);
     levels(&found(kernel::check, WIRE, &[]));
 }
