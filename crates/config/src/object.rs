@@ -23,7 +23,7 @@ pub use wire::{Way, Wire, WireTunnel};
 
 use crate::Problem;
 use crate::reader::Reader;
-use crate::value::names;
+use crate::value::{Within, names};
 use std::fmt;
 use std::path::{Component, Path};
 
@@ -229,29 +229,20 @@ fn read_network(r: &mut Reader<'_>, kind: Kind, name: Option<&dyn fmt::Display>)
     Some(network)
 }
 
-/// Checks an MTU.
-fn check_mtu(r: &Reader<'_>, mtu: u16) {
-    if !(576..=9216).contains(&mtu) {
-        r.problem(Some("mtu"), format!("mtu {mtu} is out of range; use 576 to 9216"));
-    }
-}
+/// An MTU.
+type Mtu = Within<576, 9216>;
+
+/// An MPLS label (below 16: reserved, RFC 7274).
+type Label = Within<16, 0xf_ffff>;
+
+/// A VXLAN network identifier.
+type Vni = Within<1, 0xff_ffff>;
+
+/// A VLAN identifier.
+type VlanId = Within<1, 4094>;
 
 /// The least MTU of a link with IPv6, bytes (RFC 8200, 5).
 pub(crate) const MIN_IPV6_MTU: u16 = 1280;
-
-/// Checks an MPLS label (below 16: reserved, RFC 7274).
-fn check_label(r: &Reader<'_>, label: u32) {
-    if !(16..1 << 20).contains(&label) {
-        r.problem(Some("label"), format!("label {label} is out of range; use 16 to 1048575"));
-    }
-}
-
-/// Checks a VXLAN network identifier.
-fn check_vni(r: &Reader<'_>, vni: u32) {
-    if !(1..1 << 24).contains(&vni) {
-        r.problem(Some("vni"), format!("vni {vni} is out of range; use 1 to 16777215"));
-    }
-}
 
 /// Files and directories of the daemon's own in its run-dir.
 const OWN_FILES: [&str; 11] = [

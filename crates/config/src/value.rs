@@ -57,22 +57,49 @@ impl Value for bool {
     }
 }
 
-fn integer<T: TryFrom<i128> + Display>(value: &Node<'_>, max: T) -> Result<T, String> {
-    let Node::Integer(number) = value else {
-        return Err(format!("expected a number, found {}", describe(value)));
-    };
-    T::try_from(*number).map_err(|_| format!("{number} is out of range; use 0 to {max}"))
+/// Any whole number.
+impl Value for i128 {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        match value {
+            Node::Integer(number) => Ok(*number),
+            other => Err(format!("expected a number, found {}", describe(other))),
+        }
+    }
+}
+
+/// A number from `MIN` to `MAX`.
+pub(crate) struct Within<const MIN: u32, const MAX: u32>(u32);
+
+impl<const MIN: u32, const MAX: u32> Value for Within<MIN, MAX> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        let number = i128::read(value)?;
+        let fits = u32::try_from(number).ok().filter(|number| (MIN..=MAX).contains(number));
+        fits.map(Self).ok_or_else(|| format!("{number} is out of range; use {MIN} to {MAX}"))
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Within<MIN, MAX> {
+    /// The number.
+    pub(crate) const fn wide(self) -> u32 {
+        self.0
+    }
+
+    /// The number, where it has 16 bits.
+    pub(crate) const fn short(self) -> u16 {
+        const { assert!(MAX <= u16::MAX as u32) };
+        self.0 as u16
+    }
 }
 
 impl Value for u16 {
     fn read(value: &Node<'_>) -> Result<Self, String> {
-        integer(value, Self::MAX)
+        Within::<0, { Self::MAX as u32 }>::read(value).map(Within::short)
     }
 }
 
 impl Value for u32 {
     fn read(value: &Node<'_>) -> Result<Self, String> {
-        integer(value, Self::MAX)
+        Within::<0, { Self::MAX }>::read(value).map(Within::wide)
     }
 }
 

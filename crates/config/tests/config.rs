@@ -115,9 +115,11 @@ fn each_mistake_is_named() {
         ("socket = \"vm1.sock\"", "socket = \".//rdma/c1\"", "is the daemon's own in the run-dir"),
         ("gateway = \"192.0.2.254\"", "gateway = \"192.0.2.1\"", "192.0.2.1 is the wire's own address"),
         ("device = \"tapmon0\"", "device = \"a\\n<0>b\"", "`device` takes the name of a network device"),
-        ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
+        ("mtu = 9000", "mtu = 90000", "wire \"up0\": mtu: 90000 is out of range; use 576 to 9216"),
+        ("vrf = 2", "vrf = 0", "network \"public\": vrf: 0 is out of range; use 1 to 65535"),
+        ("vrf = 2", "vrf = 65536", "vrf: 65536 is out of range; use 1 to 65535"),
         ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
-        ("vlan = 7", "vlan = 4095", "vlan 4095 is out of range; use 1 to 4094"),
+        ("vlan = 7", "vlan = 4095", "vlan: 4095 is out of range; use 1 to 4094"),
         (
             "vni = 77",
             "vni = 5001",
@@ -145,15 +147,15 @@ fn each_mistake_is_named() {
             "network = \"bleu\"\nkind = \"vhost\"",
             "guest \"vm1\": there is no network \"bleu\"; did you mean \"blue\"?",
         ),
-        ("label = 100\nrate", "label = 15\nrate", "label 15 is out of range; use 16 to 1048575"),
+        ("label = 100\nrate", "label = 15\nrate", "label: 15 is out of range; use 16 to 1048575"),
         (
             "vni = 5001\nlearning",
             "vni = 16777216\nlearning",
-            "vni 16777216 is out of range; use 1 to 16777215",
+            "vni: 16777216 is out of range; use 1 to 16777215",
         ),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"03:00:00:00:00:01\"", "can't be one host's MAC"),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"00:00:5e:00:01:00\"", "the gateways' MAC"),
-        ("{ tag = 10,", "{ tag = 4095,", "guest \"vm1\": vlans: tag 4095 is out of range; use 1 to 4094"),
+        ("{ tag = 10,", "{ tag = 4095,", "guest \"vm1\": vlans: tag: 4095 is out of range; use 1 to 4094"),
         ("{ tag = 10,", "{ tag = 10, network = \"x\" }, { tag = 10,", "guest \"vm1\": tag 10 is there twice"),
         (
             "{ tag = 10, network = \"public\"",
@@ -248,6 +250,7 @@ fn each_mistake_is_named() {
             "`rdma_owner` is \"user\" or \"user:group\"",
         ),
         ("rdma_trust = \"job7\"", "rdma_trust = \"job 7\"", "\"job 7\" can't be a name"),
+        ("{ qps = 64,", "{ qps = 5000000000,", "qps 5000000000 is out of range; use 1 to 262144"),
         ("{ qps = 64,", "{ qps = 0,", "guest \"vm1\": rdma_limits: qps 0 is out of range; use 1 to 262144"),
         (
             "{ qps = 64,",
@@ -393,7 +396,7 @@ fn each_mistake_is_named() {
         assert!(said.contains(expected), "{to}\nsaid:     {said}\nexpected: {expected}");
     }
     let said = complaint("label = 100\nrate", "label = 15\nrate");
-    assert!(said.contains(&format!("line {}: guest \"vm1\": label 15", line("label = 100"))), "{said}");
+    assert!(said.contains(&format!("line {}: guest \"vm1\": label: 15", line("label = 100"))), "{said}");
 }
 
 #[test]

@@ -245,6 +245,8 @@ pub(crate) struct Cache {
     secrets: [u64; 7],
     used: usize,
     cursor: usize,
+    /// Lines that were looked at since contexts were forgotten.
+    looked_at: usize,
     /// The contexts of the keys.
     pub contexts: Contexts,
 }
@@ -267,6 +269,7 @@ impl Cache {
             secrets,
             used: 0,
             cursor: 0,
+            looked_at: 0,
             contexts: Contexts::new([secrets[0], secrets[1]]),
         }
     }
@@ -348,6 +351,7 @@ impl Cache {
     pub fn insert(&mut self, hash: u64, key: &Key, entry: &Entry) -> Option<Entry> {
         let slot = self.find(hash, key).unwrap_or_else(|| self.victim(hash, entry.tick));
         let removed = self.is_used(slot).then(|| self.get(slot));
+        self.contexts.keep(key.context());
         let Slot(at) = slot;
         let line = &mut self.lines[at as usize];
         line[..6].copy_from_slice(&key.0);
@@ -438,6 +442,21 @@ impl Cache {
         let start = self.cursor;
         self.cursor = (start + lines) % total;
         (0..lines.min(total)).map(move |i| Slot(((start + i) % total) as u32))
+    }
+
+    /// Notes that the context of the entry at a slot is in use.
+    pub fn keep_context(&mut self, Slot(slot): Slot) {
+        let [about, a, b, c, d, ports, ..] = self.lines[slot as usize];
+        self.contexts.keep(Key([about, a, b, c, d, ports]).context());
+    }
+
+    /// Forgets contexts without entries, if all lines were looked at with the next `lines`.
+    pub fn forget_contexts(&mut self, lines: usize) {
+        self.looked_at += lines;
+        if self.looked_at >= self.lines() {
+            self.looked_at = 0;
+            self.contexts.age();
+        }
     }
 
     /// Whether there is an entry at a slot.

@@ -10,8 +10,10 @@ use tables::Snapshot;
 
 /// Contexts known at once.
 const MOST: usize = 1 << 16;
-/// How many are forgotten at once where there would be more: so many new ones pay for a look at all.
+/// About how many are forgotten at once where there would be more: so many new ones pay for a look at all.
 const SHED: usize = MOST / 8;
+/// Bits that tell which numbers are in use. Numbers that share one are kept together.
+const MARKS: usize = 2 * MOST;
 /// Numbers given away after which they begin anew, before the next burst: packets of a burst may have earlier ones.
 const ENOUGH: u32 = 1 << 31;
 /// Contexts that are found without the map: those of the most recent bursts.
@@ -204,7 +206,15 @@ pub(crate) struct Contexts {
     numbers: HashMap<Context, u32, Keyed>,
     /// How many of them each interface has.
     held: HashMap<VifId, usize, Keyed>,
+    /// Whether entries with these numbers were seen in the look at the cache that goes on.
+    marks: Box<[u64; MARKS / 64]>,
     next: u32,
+}
+
+/// The word of a number's mark, and its bit there.
+#[inline(always)]
+const fn mark(number: u32) -> (usize, u64) {
+    (number as usize % MARKS / 64, 1 << (number % 64))
 }
 
 impl Contexts {
@@ -214,6 +224,7 @@ impl Contexts {
             recent: Box::new([(NOBODY, UNKNOWN); RECENT]),
             numbers: HashMap::with_hasher(Keyed(secrets)),
             held: HashMap::with_hasher(Keyed(secrets)),
+            marks: Box::new([0; MARKS / 64]),
             next: 0,
         }
     }
@@ -252,24 +263,54 @@ impl Contexts {
         }
     }
 
-    /// Forgets those of the interfaces that have the most, at least [`SHED`]. Nobody finds their entries any more, whose
-    /// numbers are not given away again: they are removed when they are old.
+    /// Makes room: each interface keeps as many as every other may, and those that have more keep so many of theirs, at
+    /// random. Nobody finds entries of the others any more, whose numbers are not given away again: they are removed
+    /// when they are old.
     fn shed(&mut self) {
-        // By the power of two below how many an interface has.
-        let mut by_size = [0; usize::BITS as usize];
-        self.held.values().for_each(|count| by_size[count.ilog2() as usize] += count);
-        let (mut gone, mut from) = (0, by_size.len());
-        while gone < SHED && from > 0 {
-            from -= 1;
-            gone += by_size[from];
-        }
-        self.held.retain(|_, count| (count.ilog2() as usize) < from);
-        self.numbers.retain(|context, _| self.held.contains_key(&context.ingress()));
+        let (held, random) = (&self.held, Keyed([self.next.into(), 0x9e37_79b9_7f4a_7c15]));
+        let share = share(|most| held.values().map(|count| (*count).min(most)).sum());
+        self.numbers.retain(|context, number| {
+            let count = held.get(&context.ingress()).copied().unwrap_or(1);
+            random.hash_one(u64::from(*number)) % (count as u64) < share as u64
+        });
         self.recent.fill((NOBODY, UNKNOWN));
+        self.count();
+    }
+
+    /// Counts how many each interface has.
+    fn count(&mut self) {
+        self.held.clear();
+        for context in self.numbers.keys() {
+            *self.held.entry(context.ingress()).or_default() += 1;
+        }
+    }
+
+    /// Notes that an entry has this number.
+    #[inline(always)]
+    pub fn keep(&mut self, number: u32) {
+        let (word, bit) = mark(number);
+        self.marks[word] |= bit;
+    }
+
+    /// Forgets those whose numbers no entry was found to have since the last time.
+    pub fn age(&mut self) {
+        let (marks, before) = (&self.marks, self.numbers.len());
+        self.numbers.retain(|_, number| {
+            let (word, bit) = mark(*number);
+            marks[word] & bit != 0
+        });
+        self.marks.fill(0);
+        if self.numbers.len() < before {
+            self.recent.fill((NOBODY, UNKNOWN));
+            self.count();
+        }
     }
 
     /// Forgets all contexts. The cache must be empty.
     pub fn clear(&mut self) {
+        if self.numbers.is_empty() {
+            return;
+        }
         self.recent.fill((NOBODY, UNKNOWN));
         self.numbers.clear();
         self.held.clear();
@@ -291,6 +332,16 @@ impl Contexts {
     pub const fn wear(&mut self) {
         self.next = UNKNOWN - 1;
     }
+}
+
+/// The most that each interface may have for [`SHED`] to be free. `kept`: how many there are with so many each at most.
+fn share(kept: impl Fn(usize) -> usize) -> usize {
+    let (mut fits, mut too_many) = (0, MOST);
+    while too_many - fits > 1 {
+        let most = fits.midpoint(too_many);
+        if kept(most) <= MOST - SHED { fits = most } else { too_many = most }
+    }
+    fits
 }
 
 /// Builds the map's hashers, which are fast and keyed.
@@ -337,6 +388,13 @@ mod tests {
         context
     }
 
+    impl Contexts {
+        /// How many an interface has.
+        fn of(&self, vif: u16) -> usize {
+            self.held.get(&VifId(vif)).copied().unwrap_or_default()
+        }
+    }
+
     #[test]
     fn who_has_most_contexts_makes_room() {
         let mut contexts = Contexts::new([1, 2]);
@@ -347,11 +405,48 @@ mod tests {
             assert_eq!(contexts.number::<false>(&context(1, i)), number);
             assert!(contexts.numbers.len() <= MOST && number as usize == few.len() + i + 1, "{number}");
         }
+        assert!(contexts.of(1) > MOST / 2, "{}", contexts.of(1));
+        assert_eq!(contexts.held.values().sum::<usize>(), contexts.numbers.len());
         let again: Vec<_> = few.iter().map(|context| contexts.number::<false>(context)).collect();
         assert_eq!(again, numbers);
-        assert_eq!(contexts.number::<false>(&context(1, 0)), UNKNOWN);
-        let held: usize = contexts.held.values().sum();
-        assert_eq!(held, contexts.numbers.len());
+    }
+
+    /// A wire of many networks, beside guests that together leave it no room.
+    #[test]
+    fn nobody_makes_room_alone_or_again_and_again_with_the_same() {
+        let mut contexts = Contexts::new([1, 2]);
+        let (wire, guests, each) = (0, 1..=14, 4095);
+        let mut kept_always: Vec<_> = (0..10_000).collect();
+        for round in 0..4 {
+            let of_wire = (0..10_000).map(|i| context(wire, i));
+            let own = |guest| (0..each).map(move |i| context(guest, round * each + i));
+            for context in of_wire.chain(guests.clone().flat_map(own)) {
+                contexts.intern(&context);
+            }
+            let fair = (MOST - SHED) / 15;
+            assert!(contexts.of(wire) > fair * 9 / 10, "{}", contexts.of(wire));
+            kept_always.retain(|i| contexts.number::<false>(&context(wire, *i)) != UNKNOWN);
+        }
+        assert!(kept_always.len() < 2000, "{}", kept_always.len());
+    }
+
+    #[test]
+    fn contexts_without_entries_are_forgotten() {
+        let mut contexts = Contexts::new([1, 2]);
+        let all: Vec<_> = (0..1000).map(|i| context((i % 3) as u16, i)).collect();
+        let numbers: Vec<_> = all.iter().map(|context| contexts.intern(context)).collect();
+        for even in numbers.iter().step_by(2) {
+            contexts.keep(*even);
+        }
+        contexts.age();
+        for (context, number) in all.iter().zip(&numbers) {
+            let is_kept = number % 2 == numbers[0] % 2;
+            assert_eq!(contexts.number::<false>(context), if is_kept { *number } else { UNKNOWN });
+        }
+        assert_eq!(contexts.held.values().sum::<usize>(), 500);
+        contexts.age();
+        assert!(contexts.numbers.is_empty() && contexts.held.is_empty());
+        assert_eq!(contexts.intern(&all[0]), 1001, "no number again");
     }
 
     /// However few each interface has, a look at all contexts makes room for many.
@@ -361,6 +456,6 @@ mod tests {
         for i in 0..=MOST {
             contexts.intern(&context((i % 1000) as u16, i));
         }
-        assert!(contexts.numbers.len() <= MOST - SHED, "{}", contexts.numbers.len());
+        assert!(contexts.numbers.len() <= MOST - SHED / 2, "{}", contexts.numbers.len());
     }
 }

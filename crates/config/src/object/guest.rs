@@ -3,10 +3,10 @@
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
 use super::vlan::{self, GuestVlan};
-use super::{Kind, Place, check_label, check_mac, check_mtu, check_socket, read_name};
+use super::{Kind, Label, Mtu, Place, check_mac, check_socket, read_name};
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Prefix, Value, describe, display_all, display_some, names};
+use crate::value::{Prefix, Value, Within, describe, display_all, display_some, names};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
@@ -157,7 +157,7 @@ pub struct Guest {
 /// Source MACs of a guest at most, beside its own.
 const MAX_MACS: usize = 64;
 /// Queue pairs of a guest at most.
-const MAX_QUEUES: u16 = 64;
+const MAX_QUEUES: u32 = 64;
 
 impl Guest {
     /// What the guest may do to its neighbours because keys are missing, and which keys. `None`: what it sends is
@@ -208,12 +208,12 @@ impl Guest {
             socket: r.get("socket"),
             device: r.get("device"),
             role: r.get("role").unwrap_or_default(),
-            queues: r.get("queues").unwrap_or(1),
+            queues: r.get("queues").map_or(1, Within::<1, MAX_QUEUES>::short),
             mac: r.get("mac"),
             macs: r.list("macs"),
             addresses: r.list("addresses"),
             vlans: r.list("vlans"),
-            label: r.get("label"),
+            label: r.get("label").map(Label::wide),
             rate: r.get("rate"),
             mirror: r.get("mirror"),
             policy: r.get("policy").unwrap_or(mode == Mode::Vrouter),
@@ -224,7 +224,7 @@ impl Guest {
             link_follows: r.get("link_follows"),
             owner: r.get("owner"),
             socket_mode: r.get("socket_mode"),
-            mtu: r.get("mtu"),
+            mtu: r.get("mtu").map(Mtu::short),
             rdma: r.get("rdma"),
             rdma_owner: r.get("rdma_owner"),
             rdma_trust: r.get("rdma_trust"),
@@ -334,15 +334,6 @@ impl Guest {
             && (self.all_addresses().next().is_some() || self.label.is_some() || self.rdma.is_some())
         {
             r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
-        }
-        if let Some(label) = self.label {
-            check_label(r, label);
-        }
-        if let Some(mtu) = self.mtu {
-            check_mtu(r, mtu);
-        }
-        if !(1..=MAX_QUEUES).contains(&self.queues) {
-            r.problem(Some("queues"), format!("{} queue pairs; use 1 to {MAX_QUEUES}", self.queues));
         }
         let unfit = |c: char| c == '/' || c.is_whitespace() || c.is_control();
         if self.device.as_ref().is_some_and(|d| d.is_empty() || d.len() > 15 || d.contains(unfit)) {

@@ -1,9 +1,9 @@
 //! `[[network]]` and what hangs off it: static MACs, floods, floating addresses, default action, labels and VNIs.
 
-use super::{DefaultAction, Kind, Place, Target, check_label, check_mac, check_mtu, check_vni};
+use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
 use super::{read_name, read_network};
 use crate::reader::Reader;
-use crate::value::display;
+use crate::value::{Within, display};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
@@ -50,33 +50,19 @@ impl Network {
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let name = read_name(&mut r, Kind::Network);
-        let vrf = r.require("vrf");
+        let vrf = r.require("vrf").map(Within::<1, 0xffff>::short);
         let gateways = r.list("gateways");
-        let vni = r.get("vni");
+        let vni = r.get("vni").map(Vni::wide);
         let learning = r.get("learning").unwrap_or(true);
         let wire: Option<String> = r.get("wire");
-        let vlan = r.get("vlan");
+        let vlan = r.get("vlan").map(VlanId::short);
         let l2_gateway: Option<String> = r.get("l2_gateway");
-        let mtu = r.get("mtu");
+        let mtu = r.get("mtu").map(Mtu::short);
         let tcp_midstream = r.get("tcp_midstream").unwrap_or(true);
         let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
-        if vrf == Some(0) {
-            r.problem(Some("vrf"), "vrf 0 is reserved; use 1 to 65535");
-        }
-        if let Some(vni) = vni {
-            check_vni(&r, vni);
-        }
-        if let Some(mtu) = mtu {
-            check_mtu(&r, mtu);
-        }
-        if let Some(vlan) = vlan {
-            if !(1..=4094).contains(&vlan) {
-                r.problem(Some("vlan"), format!("vlan {vlan} is out of range; use 1 to 4094"));
-            }
-            if wire.is_none() {
-                r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
-            }
+        if vlan.is_some() && wire.is_none() {
+            r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
         if l2_gateway.is_some() && wire.is_none() {
             r.problem(Some("l2_gateway"), "`l2_gateway` needs the `wire` that it bridges to");
@@ -238,10 +224,9 @@ impl Mpls {
     }
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
-        let label = r.require("label");
+        let label = r.require("label").map(Label::wide);
         if let Some(label) = label {
             r.call(format!("mpls \"{label}\""));
-            check_label(&r, label);
         }
         let to: Option<Target> = r.require("to");
         if to.as_ref().is_some_and(|to| to.guest().is_none() && to.network().is_none()) {
@@ -267,10 +252,9 @@ impl Vxlan {
     }
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
-        let vni = r.require("vni");
+        let vni = r.require("vni").map(Vni::wide);
         if let Some(vni) = vni {
             r.call(format!("vxlan \"{vni}\""));
-            check_vni(&r, vni);
         }
         let network = r.require("network");
         let read = || Some(Self { vni: vni?, network: network? });

@@ -45,11 +45,12 @@ impl Value for RdmaLimits {
     const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
         let (default, most) = (Self::default(), Self::MOST);
         let mut limit = |key, default, most| {
-            let value = r.get(key).unwrap_or(default);
-            if !(1..=most).contains(&value) {
+            let Some(value) = r.get::<i128>(key) else { return default };
+            let fits = u32::try_from(value).ok().filter(|value| (1..=most).contains(value));
+            fits.unwrap_or_else(|| {
                 r.problem(Some(key), format!("{key} {value} is out of range; use 1 to {most}"));
-            }
-            value
+                default
+            })
         };
         let limits = Self {
             qps: limit("qps", default.qps, most.qps),

@@ -1,6 +1,6 @@
 //! VLANs of a guest: a trunk.
 
-use super::Guest;
+use super::{Guest, VlanId};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Prefix, Value, describe};
@@ -26,12 +26,9 @@ pub struct GuestVlan {
 
 impl Value for GuestVlan {
     const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
-        let (tag, network) = (r.require("tag"), r.require("network"));
+        let (tag, network) = (r.require("tag").map(VlanId::short), r.require("network"));
         let addresses = r.list("addresses");
         let allowed = r.list::<Prefix>("allowed").into_iter().map(|prefix| prefix.0).collect();
-        if let Some(tag) = tag.filter(|tag: &u16| !(1..=4094).contains(tag)) {
-            r.problem(Some("tag"), format!("tag {tag} is out of range; use 1 to 4094"));
-        }
         r.finish();
         Some(Self { tag: tag?, network: network?, addresses, allowed })
     });

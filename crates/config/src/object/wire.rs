@@ -1,7 +1,7 @@
 //! `[[wire]]`: a way out of the host.
 
 use super::mode::{self, Mode};
-use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, check_socket, check_vni, read_name};
+use super::{Kind, MIN_IPV6_MTU, Mtu, Place, Vni, check_socket, read_name};
 use crate::reader::Reader;
 use crate::value::names;
 use ipnet::IpNet;
@@ -168,15 +168,14 @@ impl Wire {
         let has_device = driver.is_some_and(|driver| driver.encapsulation().is_none());
         let device = if has_device { r.require("device") } else { r.get("device").or(Some(String::new())) };
         let remote = if tunnels { r.require("remote") } else { r.get("remote") };
-        let vni = if tunnels { r.require("vni") } else { r.get("vni") };
+        let vni = if tunnels { r.require("vni") } else { r.get("vni") }.map(Vni::wide);
         let addresses: Vec<IpNet> = r.list("addresses");
         let gateway: Vec<IpAddr> = r.one_or_many("gateway");
         let overhead = driver.zip(remote).and_then(|(driver, remote): (Driver, IpAddr)| {
             let kind = driver.encapsulation()?;
             Some(WireTunnel { kind, remote, vni: 0 }.overhead() as u16)
         });
-        let mtu = r.get("mtu").unwrap_or(1500 - overhead.unwrap_or(0));
-        check_mtu(&r, mtu);
+        let mtu = r.get("mtu").map_or(1500 - overhead.unwrap_or(0), Mtu::short);
         if mtu < MIN_IPV6_MTU
             && let Some(net) = addresses.iter().find(|net| net.addr().is_ipv6())
         {
@@ -190,7 +189,6 @@ impl Wire {
                 r.problem(Some(key), format!("`{key}` is for the drivers \"vxlan\" and \"geneve\""));
             }
         }
-        vni.iter().for_each(|vni| check_vni(&r, *vni));
         if tunnels && device.as_deref() != Some("") {
             r.problem(
                 Some("device"),

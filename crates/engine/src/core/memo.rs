@@ -66,26 +66,32 @@ pub(super) fn is_lasting(decision: &Decision) -> bool {
 
 impl Core {
     /// Visits the next `lines` lines of the cache: passes on the counts of their entries, and removes those idle for
-    /// long.
+    /// long. Contexts that no entry has any more are forgotten with each round.
     pub fn tidy(&mut self, tables: Tables<'_>, lines: usize) {
         if self.cache.is_empty() {
+            self.cache.contexts.clear();
             return;
         }
         for slot in self.cache.walk(lines) {
-            if self.cache.is_used(slot) {
-                self.tidy_entry(tables, slot);
-            }
+            // Another may move into the line of one that is removed.
+            while self.cache.is_used(slot) && !self.stays(tables, slot) {}
         }
+        self.cache.forget_contexts(lines);
     }
 
-    fn tidy_entry(&mut self, tables: Tables<'_>, slot: Slot) {
+    /// Passes on the counts of an entry. Returns whether it stays.
+    fn stays(&mut self, tables: Tables<'_>, slot: Slot) -> bool {
         let mut entry = self.cache.get(slot);
         if self.now.tick.wrapping_sub(entry.tick) >= IDLE {
             self.forget(tables, slot);
-        } else if entry.packets > 0 {
+            return false;
+        }
+        if entry.packets > 0 {
             settle(&mut entry, &mut self.actions, &self.cells, tables, self.now.seconds);
             self.cache.set(slot, &entry);
         }
+        self.cache.keep_context(slot);
+        true
     }
 
     /// Removes an entry that does not hold.

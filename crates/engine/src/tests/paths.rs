@@ -3,7 +3,7 @@
 use super::harness::{Host, only};
 use super::world::{MIRROR, WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
-use crate::contexts::Context;
+use crate::contexts::{Context, UNKNOWN};
 use executor::CaptureFilter;
 use mem::{Accepts, Csum, Offload};
 use model::{
@@ -348,6 +348,31 @@ fn flows_are_cached_when_all_numbers_of_contexts_were_used() {
     // With the number that the first ones had.
     host.run(VifId(1), [to("10.1.1.2", 1), new]);
     assert_eq!(host.hits(), 3);
+}
+
+#[test]
+fn contexts_stay_as_long_as_their_entries() {
+    let mut host = host();
+    let known = |host: &mut Host| {
+        let mut contexts = (0..1000).map(|address| {
+            let mut context = Context::of(VifId(2));
+            context.set_macs([address, 0]);
+            context
+        });
+        contexts.any(|context| host.core.cache.contexts.number::<false>(&context) != UNKNOWN)
+    };
+    for address in 0..1000 {
+        let mut context = Context::of(VifId(2));
+        context.set_macs([address, 0]);
+        host.core.cache.contexts.intern(&context);
+    }
+    host.run(VifId(1), [to("10.1.1.2", 1), to("10.1.1.2", 1)]);
+    assert!(known(&mut host));
+    for round in 2..5 {
+        host.settle();
+        host.run(VifId(1), [to("10.1.1.2", 1)]);
+        assert_eq!((host.hits(), known(&mut host)), (round, false));
+    }
 }
 
 #[test]
