@@ -208,6 +208,7 @@ def test_errors_have_their_codes_and_leave_nothing(runtime):
     refused(100, "no network \"green\"", call, changes={"network": "green"})
     refused(50, "no network \"green\"", call, "STATUS", {"network": "green"})
     assert runtime.leftovers() == [] and interfaces(runtime, "c1") == set()
+    assert not list((runtime.directory / "records").iterdir())
 
 
 def test_addresses_that_are_used_up(runtime):

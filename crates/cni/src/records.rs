@@ -38,8 +38,14 @@ impl Records {
     pub(crate) fn begin(&self, it: &Attachment) -> Result<(), Error> {
         let path = self.path(it);
         let directory = self.0.join(&it.network);
-        fs::create_dir_all(&directory).context(|| format!("creating {}", directory.display()))?;
-        fs::write(&path, "").context(|| format!("writing {}", path.display()))
+        loop {
+            fs::create_dir_all(&directory).context(|| format!("creating {}", directory.display()))?;
+            match fs::write(&path, "") {
+                // Another call removed the network's last record meanwhile, and the directory with it.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                written => return written.context(|| format!("writing {}", path.display())),
+            }
+        }
     }
 
     /// Records what was plugged in.
@@ -60,7 +66,7 @@ impl Records {
         serde_json::from_slice(&fs::read(self.path(it)).ok()?).ok()
     }
 
-    /// Forgets an attachment.
+    /// Forgets an attachment, and its network's directory with the last one.
     pub(crate) fn remove(&self, it: &Attachment) -> Result<(), Error> {
         for path in [self.draft(it), self.path(it)] {
             match fs::remove_file(&path) {
@@ -70,6 +76,8 @@ impl Records {
                 _ => {}
             }
         }
+        // It has others' records, or is gone.
+        let _ = fs::remove_dir(self.0.join(&it.network));
         Ok(())
     }
 
@@ -132,5 +140,21 @@ mod tests {
         records.remove(&a).unwrap();
         records.remove(&a).unwrap();
         assert!(!records.has(&a) && records.has(&b));
+        assert_eq!(names(&dir.path().join("deep")).unwrap(), ["red"]);
+    }
+
+    #[test]
+    fn a_directory_that_goes_meanwhile_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let calls = |container: usize| {
+            let records = Records::new(dir.path().to_owned());
+            let it = Attachment::new("blue", &format!("c{container}"), "eth0").unwrap();
+            for _ in 0..2000 {
+                records.begin(&it).unwrap();
+                records.remove(&it).unwrap();
+            }
+        };
+        std::thread::scope(|scope| (0..2).for_each(|i| drop(scope.spawn(move || calls(i)))));
+        assert_eq!(names(dir.path()).unwrap(), [""; 0]);
     }
 }
