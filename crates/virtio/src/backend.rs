@@ -155,6 +155,12 @@ impl Backend {
         self.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK)
     }
 
+    /// Whether a driver is to run, as VMMs that enable its rings say, without the memory for that.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        let enables = self.features.has(Features::PROTOCOL_FEATURES);
+        enables && self.files.is_empty() && self.rings.iter().any(|ring| ring.enabled)
+    }
+
     /// GET_STATUS.
     pub(crate) const fn status(&self) -> u8 {
         self.status

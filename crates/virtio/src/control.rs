@@ -24,12 +24,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::debug;
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 /// Pause between two attempts to connect: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// How long a VMM may take to share the guest's memory, after it enabled rings for a driver.
+const SHARES_WITHIN: Duration = Duration::from_secs(2);
+/// What is wrong with one that takes longer. It says nothing itself.
+const UNSHARED: &str = "the VMM shares no memory: QEMU needs share=on in its memory backend, libvirt <access mode=\"shared\"/> \
+     in <memoryBacking>";
+
+/// A VMM that does not share the guest's memory (yet).
+#[derive(Default)]
+struct Unshared {
+    since: Option<Instant>,
+    is_told: bool,
+}
 
 /// What the control thread and the port that owns it share.
 pub(crate) struct Control {
@@ -210,9 +223,11 @@ impl Control {
                 handler?
             }
         };
+        let mut unshared = Unshared::default();
         loop {
             lock(&backend).tell_use();
-            if !self.wait(Some(stream.as_fd()), None) {
+            let patience = self.tell_unshared(lock(&backend).lacks_memory(), &mut unshared);
+            if !self.wait(Some(stream.as_fd()), patience) {
                 if self.is_closing() {
                     return Ok(());
                 }
@@ -241,6 +256,25 @@ impl Control {
                 }
             }
         }
+    }
+}
+
+impl Control {
+    /// Tells if a VMM has not shared the guest's memory for too long. Returns how long it still may take.
+    fn tell_unshared(&self, lacks_memory: bool, unshared: &mut Unshared) -> Option<Duration> {
+        if !lacks_memory {
+            if std::mem::take(unshared).is_told {
+                *lock(&self.refused) = None;
+            }
+            return None;
+        }
+        let since = *unshared.since.get_or_insert_with(Instant::now);
+        let left = SHARES_WITHIN.checked_sub(since.elapsed());
+        if left.is_none() && !std::mem::replace(&mut unshared.is_told, true) {
+            self.log.warn(format_args!("{UNSHARED}"));
+            *lock(&self.refused) = Some(UNSHARED.to_owned());
+        }
+        left
     }
 }
 

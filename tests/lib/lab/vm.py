@@ -89,6 +89,8 @@ class Vm(Guest):
 
     # What QEMU's -m says after the size.
     slots = ""
+    # How it has its memory.
+    backend = "memory-backend-memfd,share=on"
 
     def __init__(
         self, directory: Path, host, guest, *, options="", memory="192M", images=IMAGES, seat=None, qemu=QEMU
@@ -124,7 +126,7 @@ class Vm(Guest):
         if self.options:
             device += "," + self.options
         words = qemu_words(self.name, accel, self.memory + self.slots, self.images, self.qemu_program) + [
-            *("-object", f"memory-backend-memfd,id=memory,size={self.memory},share=on"),
+            *("-object", f"{self.backend},id=memory,size={self.memory}"),
             *("-machine", "memory-backend=memory"),
             *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
             *("-netdev", f"vhost-user,id=net0,chardev=vhost,queues={queues}"),

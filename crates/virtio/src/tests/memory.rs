@@ -30,6 +30,25 @@ fn memory_comes_and_goes() {
     works_after(&mut port, &mut vmm, 1);
 }
 
+/// As QEMU does without share=on.
+#[test]
+fn a_vmm_that_shares_no_memory_is_told_of() {
+    let dir = Dir::new("unshared");
+    let port = open(&dir.port(Role::Server, 1)).unwrap();
+    let stream = UnixStream::connect(dir.0.join("vm.sock")).unwrap();
+    let mut frontend = Frontend::from_stream(stream, 2);
+    let offered = frontend.get_features().unwrap();
+    let protocol = frontend.get_protocol_features().unwrap();
+    frontend.set_protocol_features(protocol).unwrap();
+    frontend.set_features(offered).unwrap();
+    frontend.set_vring_enable(0, true).unwrap();
+    let fault = || port.port.status().fault.unwrap_or_default();
+    until(|| fault().contains("shares no memory"));
+    let memory = Memory::new(0x1_0000);
+    frontend.set_mem_table(&[memory.region(GPA, USER)]).unwrap();
+    until(|| fault().is_empty());
+}
+
 #[test]
 fn memory_that_is_truncated_disables_its_guest_alone() {
     let (dir, mut port, mut vmm) = connected("truncated", BASE, 1);
