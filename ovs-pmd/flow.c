@@ -198,6 +198,40 @@ static struct viaduct_flow_create *encode(const struct rte_flow_attr *attr, cons
 	return copy;
 }
 
+/* FNV-1a. */
+static uint64_t mix(uint64_t hash, const void *bytes, size_t length)
+{
+	const uint8_t *at = bytes;
+
+	for (; length > 0; at++, length--)
+		hash = (hash ^ *at) * 0x100000001b3;
+	return hash;
+}
+
+/* What a flow has in common with those of its port that differ from it in the values of items alone; not 0. */
+static uint64_t form_of(const struct port *port, const struct viaduct_flow_create *create)
+{
+	const uint32_t head[] = {port->handle, create->attributes, create->group, create->priority, create->items};
+	const uint8_t *at = (const void *)(create + 1), *end = (const uint8_t *)create + create->header.length;
+	uint64_t form = mix(0xcbf29ce484222325, head, sizeof(head));
+
+	for (int i = 0; i < create->items; i++) {
+		struct viaduct_item item;
+
+		memcpy(&item, at, sizeof(item));
+		form = mix(form, at, sizeof(item));
+		at += sizeof(item);
+		for (int part = VIADUCT_SPEC; part <= VIADUCT_LAST; part <<= 1) {
+			if (!(item.parts & part))
+				continue;
+			if (part != VIADUCT_SPEC)
+				form = mix(form, at, item.length);
+			at += item.length;
+		}
+	}
+	return mix(form, at, end - at) | 1;
+}
+
 static struct port *of(struct rte_eth_dev *dev)
 {
 	return DATA(dev, dev_private, struct port *);
@@ -222,24 +256,31 @@ void flow_lost(struct rte_flow *flow)
 
 	pthread_mutex_lock(&flow->port->session->view);
 	count(flow);
-	flow->live = false;
+	flow->live = flow->waits = false;
 	flow->counters = NULL;
 	pthread_mutex_unlock(&flow->port->session->view);
 	counters_release(counters);
 }
 
-/* Asks for a flow. Returns 0, or an errno with the reason in `answer`. */
-static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
+/* Where the session keeps that viaductd vouches for flows of this form. */
+static uint64_t *vouch(const struct rte_flow *flow)
 {
 	struct session *session = flow->port->session;
-	int error;
 
-	flow->request->port = flow->port->handle;
-	error = session_ask(session, flow->request, flow->request->header.length, answer, NULL);
-	if (error != 0) {
-		snprintf(answer->text, sizeof(answer->text), "viaductd: %s", strerror(error));
-		return error;
-	}
+	return &session->vouched[flow->form / 2 % RTE_DIM(session->vouched)];
+}
+
+/* viaductd has answered. Returns 0, or an errno with the reason in `answer`. */
+static int take_over(struct rte_flow *flow, struct viaduct_answer *answer)
+{
+	struct session *session = flow->port->session;
+	bool waits = flow->waits;
+
+	if (answer->status == 0 ? answer->ahead == 0 : waits)
+		memset(session->vouched, 0, sizeof(session->vouched));
+	pthread_mutex_lock(&session->view);
+	flow->waits = false;
+	pthread_mutex_unlock(&session->view);
 	if (answer->status != 0)
 		return answer->status;
 	if (answer->counter >= session->counters->count) {
@@ -251,11 +292,43 @@ static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
 	flow->counter = answer->counter;
 	flow->counters = session->counters;
 	flow->counters->users++;
-	flow->seen = flow->counters->at[flow->counter];
+	/* Some packets may have been counted since then. */
+	flow->seen = waits ? answer->seen : flow->counters->at[flow->counter];
 	flow->live = true;
 	pthread_mutex_unlock(&session->view);
+	if (answer->ahead != 0)
+		*vouch(flow) = flow->form;
 	mark_put(flow);
 	return 0;
+}
+
+/* The answer to a request that was not waited for. */
+void flow_answered(struct rte_flow *flow, struct viaduct_answer *answer)
+{
+	if (take_over(flow, answer) != 0)
+		LOG(WARNING, "port %s: a flow is not taken after all: %s\n", flow->port->name, answer->text);
+}
+
+/* Asks for a flow. Returns 0, or an errno with the reason in `answer`. */
+static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
+{
+	struct session *session = flow->port->session;
+	size_t length = flow->request->header.length;
+	bool ahead = flow->mark == 0 && *vouch(flow) == flow->form;
+	int error;
+
+	flow->request->port = flow->port->handle;
+	flow->request->ahead = ahead;
+	pthread_mutex_lock(&session->view);
+	flow->waits = ahead;
+	pthread_mutex_unlock(&session->view);
+	error = ahead ? session_send(session, flow->request, length, flow) :
+			session_ask(session, flow->request, length, answer, NULL);
+	if (error != 0) {
+		snprintf(answer->text, sizeof(answer->text), "viaductd: %s", strerror(error));
+		return error;
+	}
+	return ahead ? 0 : take_over(flow, answer);
 }
 
 /* Creates a flow again, in another session. If viaductd refuses it now, OVS forwards its packets. */
@@ -269,6 +342,11 @@ void flow_replay(struct rte_flow *flow)
 
 static void flow_free(struct rte_flow *flow)
 {
+	struct session *session = flow->port->session;
+
+	for (uint32_t i = 0; flow->waits && i < VIADUCT_AHEAD; i++)
+		if (session->under_way[i] == flow)
+			session->under_way[i] = NULL;
 	LIST_REMOVE(flow, next);
 	mark_withdraw(flow);
 	counters_release(flow->counters);
@@ -318,6 +396,7 @@ static struct rte_flow *flow_create(struct rte_eth_dev *dev, const struct rte_fl
 	}
 	flow->port = port;
 	flow->request = request;
+	flow->form = form_of(port, request);
 	flow->mark = mark_in(actions);
 	if (flow->mark != 0 && !mark_wait()) {
 		free(request);
@@ -349,9 +428,14 @@ static int flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct r
 
 	(void)error;
 	pthread_mutex_lock(&session->lock);
+	if (flow->waits)
+		session_collect(session, true);
 	request.flow = flow->id;
-	if (flow->live)
+	/* Not until then does the next flow get the mark of this one. */
+	if (flow->live && flow->mark != 0)
 		session_ask(session, &request, sizeof(request), &answer, NULL);
+	else if (flow->live)
+		session_send(session, &request, sizeof(request), NULL);
 	flow_free(flow);
 	pthread_mutex_unlock(&session->lock);
 	return 0;
@@ -377,6 +461,7 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 {
 	struct session *session = of(dev)->session;
 	struct rte_flow_query_count *answer = data;
+	bool waits = false;
 
 	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++) {
 		if (actions->type == RTE_FLOW_ACTION_TYPE_VOID)
@@ -389,9 +474,15 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 		answer->bytes = flow->sum.bytes;
 		if (answer->reset)
 			flow->sum = (struct viaduct_counter){0};
+		waits = flow->waits;
 		pthread_mutex_unlock(&session->view);
 		answer->hits_set = 1;
 		answer->bytes_set = 1;
+	}
+	/* The next time there is something to count. */
+	if (waits && pthread_mutex_trylock(&session->lock) == 0) {
+		session_collect(session, false);
+		pthread_mutex_unlock(&session->lock);
 	}
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* What the driver and viaductd say to each other, and the memory that they share.
  *
- * Messages go over a SOCK_SEQPACKET socket, one answer for each request, in order. Numbers are little-endian, header
- * bytes and addresses in network order. crates/ovs/src/protocol.rs is the other side: change both.
+ * Messages go over a SOCK_SEQPACKET socket, one answer for each request, in order. The driver waits for each, except
+ * for those about flows that viaductd has vouched for (`ahead`). Numbers are little-endian, header bytes and addresses
+ * in network order. crates/ovs/src/protocol.rs is the other side: change both.
  */
 #ifndef VIADUCT_PROTOCOL_H
 #define VIADUCT_PROTOCOL_H
@@ -16,6 +17,7 @@
 #define VIADUCT_COUNTERS (1u << 20) /* most counters */
 #define VIADUCT_SLOTS (1u << 16)    /* most slots of a ring */
 #define VIADUCT_LONGEST 65557       /* longest packet, bytes */
+#define VIADUCT_AHEAD 64            /* most requests whose answers the driver does not wait for */
 
 enum viaduct_request {
 	VIADUCT_HELLO = 1,
@@ -75,7 +77,7 @@ struct viaduct_flow_create {
 	uint32_t priority;
 	uint16_t items;
 	uint16_t actions;
-	uint32_t reserved;
+	uint32_t ahead; /* 1: the driver does not wait for the answer */
 };
 
 /* One of VIADUCT_ITEM_*, then `length` bytes of the spec, of the mask and of `last`, those of them that are there. */
@@ -136,6 +138,12 @@ enum viaduct_action_kind {
 };
 #define VIADUCT_FOREIGN 0xffffffffu
 
+/* The file of counters: one of these for each. Only viaductd writes it. */
+struct viaduct_counter {
+	uint64_t packets;
+	uint64_t bytes;
+};
+
 /* The answer to every request. Its fields are those of the request's kind; the rest is zero. */
 struct viaduct_answer {
 	uint32_t status; /* 0, or an errno */
@@ -149,15 +157,13 @@ struct viaduct_answer {
 	uint8_t reserved[2];
 	/* A flow. */
 	uint32_t counter; /* its index */
-	uint32_t reserved2;
+	/* So many more flows that differ from it in the values of items alone will be taken, until the next answer with 0. */
+	uint32_t ahead;
 	uint64_t flow;
-	char text[VIADUCT_TEXT]; /* what went wrong, in words */
-};
-
-/* The file of counters: one of these for each. Only viaductd writes it. */
-struct viaduct_counter {
-	uint64_t packets;
-	uint64_t bytes;
+	union {
+		char text[VIADUCT_TEXT];     /* what went wrong, in words */
+		struct viaduct_counter seen; /* what the flow's counter has counted already */
+	};
 };
 
 /* The file of a port: this page, then two rings, from and to viaductd, then their slots. */

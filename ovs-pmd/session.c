@@ -34,7 +34,7 @@ static void close_files(int *files)
 }
 
 /* Receives an answer, with up to two files. Returns 0 or an errno. */
-static int receive(int from, struct viaduct_answer *answer, int *files)
+static int receive(int from, struct viaduct_answer *answer, int *files, int flags)
 {
 	union {
 		char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -46,7 +46,7 @@ static int receive(int from, struct viaduct_answer *answer, int *files)
 	ssize_t got;
 
 	do
-		got = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+		got = recvmsg(from, &message, MSG_CMSG_CLOEXEC | flags);
 	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return errno;
@@ -58,6 +58,68 @@ static int receive(int from, struct viaduct_answer *answer, int *files)
 	}
 	answer->text[sizeof(answer->text) - 1] = 0;
 	return got == sizeof(*answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ? 0 : EPROTO;
+}
+
+/* Reads the answer to the oldest request under way. Returns 0 or an errno. */
+static int read_oldest(struct session *session, int flags)
+{
+	struct viaduct_answer answer;
+	int files[2] = {-1, -1}, error = receive(session->socket, &answer, files, flags);
+	struct rte_flow *flow;
+
+	close_files(files);
+	if (error != 0)
+		return error;
+	flow = session->under_way[session->oldest++ % VIADUCT_AHEAD];
+	session->waiting--;
+	if (flow != NULL)
+		flow_answered(flow, &answer);
+	return 0;
+}
+
+/* The session is over. */
+static void lose(struct session *session, int error)
+{
+	LOG(WARNING, "%s: the session is over: %s\n", session->path, strerror(error));
+	session->broken = true;
+	shutdown(session->socket, SHUT_RDWR); /* the thread sees that */
+}
+
+/* Reads the answers to requests under way: all of them, or those that are there. Under the lock, as all below. */
+void session_collect(struct session *session, bool all)
+{
+	int error = 0;
+
+	if (session->socket < 0 || session->broken)
+		return;
+	while (session->waiting > 0 && error == 0)
+		error = read_oldest(session, all ? 0 : MSG_DONTWAIT);
+	if (error != 0 && (all || error != EAGAIN))
+		lose(session, error);
+}
+
+/* Sends a request without waiting for its answer. `flow`: the one that it creates, or NULL. Returns 0 or an errno, and
+ * the session is over. */
+int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow)
+{
+	struct viaduct_header *header = request;
+	int error = 0;
+
+	header->length = length;
+	if (session->socket < 0 || session->broken)
+		return ENOTCONN;
+	/* Several at once: the answers are there by then, or viaductd wakes this thread once for many. */
+	if (session->waiting == VIADUCT_AHEAD)
+		while (session->waiting > VIADUCT_AHEAD / 2 && error == 0)
+			error = read_oldest(session, 0);
+	if (error == 0 && send(session->socket, request, length, MSG_NOSIGNAL) < 0)
+		error = errno;
+	if (error != 0) {
+		lose(session, error);
+		return error;
+	}
+	session->under_way[(session->oldest + session->waiting++) % VIADUCT_AHEAD] = flow;
+	return 0;
 }
 
 /* Sends a request and waits for its answer, under the lock. `files` gets two descriptors, or -1; without it they are
@@ -72,13 +134,12 @@ int session_ask(struct session *session, void *request, size_t length, struct vi
 		return ENOTCONN;
 	if (send(session->socket, request, length, MSG_NOSIGNAL) < 0)
 		error = errno;
-	else
-		error = receive(session->socket, answer, got);
-	if (error != 0) {
-		LOG(WARNING, "%s: the session is over: %s\n", session->path, strerror(error));
-		session->broken = true;
-		shutdown(session->socket, SHUT_RDWR); /* the thread sees that */
-	}
+	while (error == 0 && session->waiting > 0)
+		error = read_oldest(session, 0);
+	if (error == 0)
+		error = receive(session->socket, answer, got, 0);
+	if (error != 0)
+		lose(session, error);
 	if (error == 0 && files != NULL)
 		memcpy(files, got, sizeof(got));
 	else
@@ -246,7 +307,7 @@ static bool resume(struct session *session)
 	/* After all ports: flows name others. */
 	LIST_FOREACH (port, &session->ports, next)
 		LIST_FOREACH (flow, &port->flows, next)
-			if (port->open && !flow->live)
+			if (port->open && !flow->live && !flow->waits)
 				flow_replay(flow);
 	return all;
 }
@@ -263,6 +324,8 @@ static void end(struct session *session)
 		rings_put(port, NULL);
 		port->open = false;
 	}
+	session->waiting = 0;
+	memset(session->vouched, 0, sizeof(session->vouched));
 	counters_release(session->counters);
 	session->counters = NULL;
 	free(session->marks);

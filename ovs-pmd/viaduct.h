@@ -82,19 +82,24 @@ struct session {
 	struct counters *counters;
 	struct marks *marks;
 	LIST_HEAD(, port) ports;
-	uint32_t buffer[VIADUCT_MESSAGE / 4];
+	/* Requests whose answers have not been read, the oldest first: the flows that they create, or NULL. */
+	struct rte_flow *under_way[VIADUCT_AHEAD];
+	uint32_t oldest, waiting; /* place of the oldest, and how many there are */
+	uint64_t vouched[64]; /* forms of flows that viaductd will take; 0: none */
 };
 
 struct rte_flow {
 	LIST_ENTRY(rte_flow) next;
 	struct port *port;
 	bool live; /* viaductd has it */
+	bool waits; /* its answer has not been read */
 	uint64_t id;
 	uint32_t counter;
 	uint32_t mark; /* by which OVS is to know its packets, which it forwards itself; 0: none */
 	struct counters *counters;
 	struct viaduct_counter sum, seen; /* since it was last asked to reset; and what viaductd's counter was then */
 	struct viaduct_flow_create *request; /* for another session */
+	uint64_t form; /* the same of flows that differ in values alone */
 };
 
 /* session.c */
@@ -103,6 +108,8 @@ int session_add(struct session *session, struct port *port);
 void session_remove(struct port *port);
 int session_mtu(struct port *port, uint16_t mtu);
 int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files);
+int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow);
+void session_collect(struct session *session, bool all);
 void counters_release(struct counters *counters);
 void *map_file(int file, uint64_t length, int access);
 
@@ -124,6 +131,7 @@ bool mark_wait(void);
 /* flow.c */
 const struct rte_flow_ops *flow_ops(void);
 void flow_replay(struct rte_flow *flow);
+void flow_answered(struct rte_flow *flow, struct viaduct_answer *answer);
 void flow_lost(struct rte_flow *flow);
 void flow_forget_all(struct port *port);
 

@@ -17,7 +17,12 @@ static struct {
 	uint32_t unsealed, too_short; /* the file for this kind of request */
 	uint32_t counters, slots;
 	bool silent; /* it answers a request for an MTU only when `go_on` is posted */
+	bool mute;   /* it answers no request for a flow */
 } wrong;
+/* What it says of flows: for how many more it vouches, and whether it refuses them. */
+static uint32_t vouches, refuses;
+/* How many it was asked for, and of those, for how many the driver does not wait; how many were destroyed. */
+static _Atomic uint32_t creates, aheads, destroys;
 static sem_t go_on, asked;
 static struct viaduct_port last_mtu;
 static struct viaduct_page *page;
@@ -82,9 +87,21 @@ static void serve(int socket)
 			page->rx_packets = counted;
 			files[count++] = memfd_create("bell", MFD_CLOEXEC);
 		} else if (request->kind == VIADUCT_FLOW_CREATE) {
+			creates++;
+			aheads += ((struct viaduct_flow_create *)buffer)->ahead;
+			said.status = refuses;
 			said.flow = 1;
 			said.counter = COUNTERS - 1;
+			said.ahead = vouches;
 			counters[said.counter] = of_flow;
+			if (refuses)
+				strcpy(said.text, "full");
+			else
+				said.seen = of_flow;
+			if (wrong.mute)
+				continue;
+		} else if (request->kind == VIADUCT_FLOW_DESTROY) {
+			destroys++;
 		} else if (request->kind == VIADUCT_PORT_MTU) {
 			memcpy(&last_mtu, buffer, sizeof(last_mtu));
 			sem_post(&asked);
@@ -261,6 +278,87 @@ static void marks(struct session *session, struct port *port)
 	assert(flow != NULL);
 }
 
+/* The driver waits for no answer about flows for which viaductd vouches, as long as it does. What is counted, refused
+ * or lost meanwhile is as if it had waited. */
+static void ahead(struct session *session, struct port *port)
+{
+	const struct rte_flow_attr attr = {.transfer = 1};
+	const struct rte_flow_action drop = {RTE_FLOW_ACTION_TYPE_DROP, NULL};
+	struct rte_eth_dev *dev = device_with(port);
+	struct rte_flow *flows[3 * VIADUCT_AHEAD], *flow;
+	int (*destroy)(struct rte_eth_dev *, struct rte_flow *, struct rte_flow_error *);
+	struct rte_flow_error error;
+
+	destroy = MEMBER(rte_flow_ops, flow_ops(), destroy, void *);
+	vouches = VIADUCT_AHEAD;
+	creates = aheads = destroys = 0;
+	of_flow = (struct viaduct_counter){100, 10000};
+	for (unsigned i = 0; i < RTE_DIM(flows); i++) {
+		flows[i] = create(dev, attr, drop, &error);
+		assert(flows[i] != NULL && flows[i]->waits == (i > 0) && session->waiting <= VIADUCT_AHEAD);
+	}
+	flow = flows[RTE_DIM(flows) - 1];
+	session_collect(session, true);
+	assert(creates == RTE_DIM(flows) && aheads == creates - 1 && session->waiting == 0 && flow->live);
+	/* Another form, and a flow that gets a mark: waited for. */
+	assert(create(dev, attr, (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_OF_POP_VLAN, NULL}, &error) != NULL);
+	assert(creates == RTE_DIM(flows) + 1 && aheads == creates - 2);
+	/* Packets that were counted before the answer was read. */
+	counters[COUNTERS - 1].packets = 103;
+	assert(ask_count(dev, flow, true).hits == 3);
+
+	/* A flow that is destroyed before its answer is read; another goes with its port's others. */
+	flow = create(dev, attr, drop, &error);
+	assert(flow != NULL && flow->waits && destroy(dev, flow, &error) == 0);
+	flow = create(dev, attr, drop, &error);
+	assert(flow != NULL && flow->waits);
+	pthread_mutex_lock(&session->lock);
+	flow_forget_all(port);
+	session_collect(session, true);
+	pthread_mutex_unlock(&session->lock);
+	assert(destroys == 1 && session->waiting == 0 && !session->broken);
+
+	/* One that is refused after all: OVS forwards its packets, and the next is refused to OVS. */
+	refuses = ENOSPC;
+	flow = create(dev, attr, drop, &error);
+	assert(flow != NULL && flow->waits);
+	session_collect(session, true);
+	assert(!flow->live && !flow->waits && ask_count(dev, flow, false).hits == 0);
+	assert(create(dev, attr, drop, &error) == NULL && rte_errno == ENOSPC);
+	assert(destroy(dev, flow, &error) == 0 && destroys == 1);
+
+	/* viaductd says that there may be no more room. */
+	refuses = vouches = 0;
+	for (int i = 0; i < 2; i++) {
+		flow = create(dev, attr, drop, &error);
+		assert(flow != NULL && !flow->waits);
+	}
+
+	/* The session ends while answers are under way: the next viaductd is asked again. */
+	vouches = VIADUCT_AHEAD;
+	assert(create(dev, attr, drop, &error) != NULL);
+	wrong.mute = true;
+	flow = create(dev, attr, drop, &error);
+	assert(flow != NULL && flow->waits);
+	end(session);
+	assert(!flow->waits && !flow->live && session->waiting == 0);
+	wrong.mute = false;
+	creates = 0;
+	assert(start(session) == 0 && resume(session) && resume(session));
+	session_collect(session, true);
+	assert(flow->live && creates == 4);
+	/* It says nothing any more: no flow is created without end. */
+	wrong.mute = true;
+	shutdown(session->socket, SHUT_RD);
+	for (int i = 0; i < VIADUCT_AHEAD; i++)
+		assert(create(dev, attr, drop, &error) != NULL);
+	assert(create(dev, attr, drop, &error) == NULL && session->broken);
+	wrong.mute = false;
+	vouches = 0;
+	end(session);
+	assert(start(session) == 0 && resume(session));
+}
+
 /* The hash of the first bytes of a frame; 0: it gets none. */
 static uint32_t hash_of(uint8_t *frame, uint16_t length)
 {
@@ -379,6 +477,7 @@ int main(void)
 	page->rx_packets = 2;
 	assert(counts(port).rx_packets == 9);
 	wrap(session, port);
+	ahead(session, port);
 	marks(session, port);
 	unlink(address.sun_path);
 	return 0;

@@ -55,25 +55,52 @@ pub struct Indexes {
     next: u32,
     /// Those of removed flows, the oldest first.
     resting: VecDeque<(Instant, u32)>,
+    /// A bit for each: whether a flow has it.
+    taken: Vec<u64>,
 }
 
 impl Indexes {
     /// An index for a new flow; `None` if all are in use.
     pub fn take(&mut self, now: Instant) -> Option<u32> {
         let rested = self.resting.front().filter(|(since, _)| now.saturating_duration_since(*since) >= REST);
-        if let Some(&(_, index)) = rested {
+        let index = if let Some(&(_, index)) = rested {
             self.resting.pop_front();
-            return Some(index);
-        }
-        let index = self.next;
-        (index < MAX_COUNTERS).then(|| {
-            self.next += 1;
             index
-        })
+        } else if self.next < MAX_COUNTERS {
+            self.next += 1;
+            self.next - 1
+        } else {
+            return None;
+        };
+        let word = index as usize / 64;
+        self.taken.resize(self.taken.len().max(word + 1), 0);
+        self.taken[word] |= 1 << (index % 64);
+        Some(index)
+    }
+
+    /// Those that flows have, in order: so their counters are read in the order of memory.
+    pub fn taken(&self) -> impl Iterator<Item = u32> {
+        let bits = |(word, bits): (usize, &u64)| {
+            let mut left = *bits;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(word as u32 * 64 + bit)
+            })
+        };
+        self.taken.iter().enumerate().flat_map(bits)
+    }
+
+    /// How many were never used.
+    pub fn left(&self) -> usize {
+        (MAX_COUNTERS - self.next) as usize
     }
 
     /// The flow with this index is removed.
     pub fn give_back(&mut self, index: u32, now: Instant) {
+        if let Some(word) = self.taken.get_mut(index as usize / 64) {
+            *word &= !(1 << (index % 64));
+        }
         self.resting.push_back((now, index));
     }
 }
@@ -85,10 +112,14 @@ mod tests {
     #[test]
     fn an_index_rests_before_it_is_used_again() {
         let (mut indexes, start) = (Indexes::default(), Instant::now());
+        let taken = |indexes: &Indexes| indexes.taken().collect::<Vec<_>>();
         assert_eq!([indexes.take(start), indexes.take(start)], [Some(0), Some(1)]);
         indexes.give_back(0, start);
+        assert_eq!(taken(&indexes), [1]);
         assert_eq!(indexes.take(start + REST / 2), Some(2));
         assert_eq!(indexes.take(start + REST), Some(0));
+        (3..=64).for_each(|next| assert_eq!(indexes.take(start), Some(next)));
+        assert_eq!(taken(&indexes), (0..=64).collect::<Vec<_>>());
         indexes.next = MAX_COUNTERS;
         indexes.give_back(1, start + REST);
         assert_eq!(indexes.take(start + REST), None);

@@ -1,6 +1,7 @@
 //! The flows that drivers made, and whose they are.
 
 use crate::counters::Indexes;
+use crate::protocol::{AHEAD, LONGEST};
 use crate::refused::Refused;
 use executor::Counters;
 use model::VifId;
@@ -13,6 +14,10 @@ use std::time::Instant;
 const MASKS: usize = 512;
 /// Most bytes of matches and actions of all flows together. A million flows of OVS with some actions take less.
 const BYTES: usize = 512 << 20;
+
+/// Flows, each with a message of actions, for which there is always room where flows are taken ahead: as many as all
+/// sessions together may ask for.
+const SPARE: usize = 16 * AHEAD as usize;
 
 /// Whose a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +112,17 @@ impl Flows {
         self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base });
     }
 
+    /// Indexes of the counters of all flows.
+    pub fn counters(&self) -> Vec<u32> {
+        self.indexes.taken().collect()
+    }
+
+    /// How many more flows with the mask of one that is there will be taken: the driver does not wait for the answers.
+    pub fn ahead(&self) -> u32 {
+        let has_room = self.indexes.left() >= SPARE && self.bytes + SPARE * 2 * LONGEST <= BYTES;
+        if has_room { AHEAD } else { 0 }
+    }
+
     /// A flow belongs to this session from now on.
     pub fn adopt(&mut self, id: u64, session: u64) -> Option<&Arc<Flow>> {
         let held = self.all.get_mut(&id)?;
@@ -188,6 +204,11 @@ mod tests {
         let others = BYTES - size(&drops());
         flows.bytes += others;
         assert!(matches!(plan(&mut flows, 2), Err(Err(Refused::Full("bytes of flows")))));
+        // Nobody is told that there is room for more, long before.
+        assert_eq!(flows.ahead(), 0);
+        flows.bytes = BYTES - SPARE * 2 * LONGEST;
+        assert_eq!(flows.ahead(), AHEAD);
+        flows.bytes = size(&drops()) + others;
         flows.remove(one.id.0, now);
         let other = plan(&mut flows, 2).unwrap();
         flows.insert(other, 1, Counters::default());

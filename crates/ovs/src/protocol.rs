@@ -1,6 +1,7 @@
 //! Messages of drivers, and answers to them: the other side of `ovs-pmd/protocol.h`. All numbers are little-endian.
 
 use crate::kinds::{item, part};
+use executor::Counters;
 use std::fmt;
 
 /// "VOVS", the start of a hello.
@@ -15,6 +16,8 @@ const NAME: usize = 64;
 const TEXT: usize = 192;
 /// Most items, and most actions, of a flow.
 const MOST_PARTS: usize = 64;
+/// Most requests whose answers a driver does not wait for.
+pub const AHEAD: u32 = 64;
 
 const HELLO: u32 = 1;
 const PORT_OPEN: u32 = 2;
@@ -100,6 +103,8 @@ pub struct Create {
     pub group: u32,
     /// Priority.
     pub priority: u32,
+    /// The driver does not wait for the answer.
+    pub ahead: bool,
     /// What it matches.
     pub items: Vec<Item>,
     /// What it does, as kind and bytes.
@@ -180,13 +185,14 @@ impl<'a> Reader<'a> {
 
     fn create(&mut self) -> Result<Create, BadMessage> {
         let [port, attributes, group, priority] = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
-        let (items, actions, _) = (usize::from(self.u16()?), usize::from(self.u16()?), self.u32()?);
+        let (items, actions) = (usize::from(self.u16()?), usize::from(self.u16()?));
+        let ahead = self.u32()? != 0;
         if items.max(actions) > MOST_PARTS {
             return Err(BadMessage::TooMany);
         }
         let items = (0..items).map(|_| self.item()).collect::<Result<_, _>>()?;
         let actions = (0..actions).map(|_| self.action()).collect::<Result<_, _>>()?;
-        Ok(Create { port, attributes, group, priority, items, actions })
+        Ok(Create { port, attributes, group, priority, ahead, items, actions })
     }
 
     fn hello(&mut self) -> Result<Request, BadMessage> {
@@ -248,8 +254,12 @@ pub struct Answer {
     pub mac: [u8; 6],
     /// Index of a flow's counter.
     pub counter: u32,
+    /// How many more flows that differ from it in the values of items alone will be taken.
+    pub ahead: u32,
     /// Number of a flow.
     pub flow: u64,
+    /// What a flow's counter has counted already. Not beside a text.
+    pub seen: Counters,
     /// What went wrong.
     pub text: String,
 }
@@ -273,7 +283,13 @@ impl Answer {
         }
         put(20, &self.mac);
         put(28, &self.counter.to_le_bytes());
+        put(32, &self.ahead.to_le_bytes());
         put(40, &self.flow.to_le_bytes());
+        put(48, &self.seen.packets.to_le_bytes());
+        put(56, &self.seen.bytes.to_le_bytes());
+        if self.text.is_empty() {
+            return out;
+        }
         let mut end = self.text.len().min(TEXT - 1);
         while !self.text.is_char_boundary(end) {
             end -= 1;

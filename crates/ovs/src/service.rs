@@ -1,7 +1,7 @@
 //! The socket that drivers connect to, and the thread that serves them.
 
 use crate::port::{self, OvsPort, Shared};
-use crate::protocol::{LONGEST, Request};
+use crate::protocol::{AHEAD, Create, LONGEST, Request};
 use crate::state::{Reply, State, Tables, Times};
 use crate::status::{FlowStatus, Status};
 use mem::{Opened, Port, PortStatus};
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(250);
 /// Most drivers at a time.
 const MOST: usize = 16;
+/// How long requests gather while a driver does not wait for their answers: waking for each would take longer than
+/// what they ask for.
+const GATHER: Duration = Duration::from_micros(100);
 /// How long nobody is accepted after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -189,13 +192,16 @@ impl Thread {
             if comes {
                 self.accept();
             }
+            let mut gathers = false;
             for id in ready {
-                self.serve(id, &mut buffer);
+                gathers |= self.serve(id, &mut buffer);
             }
             let now = Instant::now();
             if now >= due {
                 self.common.state().tick(now);
                 due = now + TICK;
+            } else if gathers {
+                std::thread::sleep(GATHER);
             }
         }
     }
@@ -259,29 +265,42 @@ impl Thread {
         self.sockets.insert(self.last, socket);
     }
 
-    /// Takes one message of a session, so that others get their turn.
-    fn serve(&mut self, id: u64, buffer: &mut [u8]) {
-        let Some(socket) = self.sockets.get(&id) else { return };
-        // Files that come with it are closed by the kernel: there is no room for them.
-        let len = match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
-            Ok((_, len @ 1..)) => len,
-            Err(Errno::INTR | Errno::AGAIN) => return,
-            Ok(_) | Err(_) => {
-                tracing::info!(session = id, "a driver of Open vSwitch is gone; its flows go on without it");
-                return self.end(id);
+    /// Takes the messages of a session, but no more than a driver may send ahead, so that others get their turn. Returns
+    /// whether the driver waits for none of the answers.
+    fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
+        let mut ahead = false;
+        for _ in 0..AHEAD {
+            let Some(socket) = self.sockets.get(&id) else { return false };
+            // Files that come with it are closed by the kernel: there is no room for them.
+            let len = match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((_, len @ 1..)) => len,
+                Err(Errno::INTR | Errno::AGAIN) => return ahead,
+                Ok(_) | Err(_) => {
+                    tracing::info!(
+                        session = id,
+                        "a driver of Open vSwitch is gone; its flows go on without it"
+                    );
+                    self.end(id);
+                    return false;
+                }
+            };
+            let reply = match Request::decode(&buffer[..len]) {
+                Ok(request) => {
+                    ahead = matches!(&request, Request::FlowCreate(Create { ahead: true, .. }));
+                    self.common.state().handle(id, request, Instant::now())
+                }
+                Err(error) => {
+                    tracing::warn!(session = id, "a driver of Open vSwitch is disconnected: {error}");
+                    self.end(id);
+                    return false;
+                }
+            };
+            if let Err(error) = answer(socket, &reply) {
+                tracing::warn!(session = id, %error, "a driver of Open vSwitch does not take answers");
+                self.end(id);
             }
-        };
-        let reply = match Request::decode(&buffer[..len]) {
-            Ok(request) => self.common.state().handle(id, request, Instant::now()),
-            Err(error) => {
-                tracing::warn!(session = id, "a driver of Open vSwitch is disconnected: {error}");
-                return self.end(id);
-            }
-        };
-        if let Err(error) = answer(socket, &reply) {
-            tracing::warn!(session = id, %error, "a driver of Open vSwitch does not take answers");
-            self.end(id);
         }
+        ahead
     }
 
     fn end(&mut self, id: u64) {

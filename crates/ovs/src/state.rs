@@ -55,6 +55,8 @@ impl Default for Times {
     }
 }
 
+/// Counters that are read and written at a time, so that they fit the cache.
+const PUBLISHED: usize = 1024;
 /// How long the log is silent after a warning of a port that is not there.
 const WARNS: Duration = Duration::from_secs(5);
 
@@ -337,8 +339,12 @@ impl State {
             }
         };
         // The driver counts from here on.
-        self.publish(&[flow.counter]);
-        Ok(Answer { flow: flow.id.0, counter: flow.counter, ..Answer::default() })
+        let seen = self.tables.counts(&[flow.counter]).and_then(|all| all.first().copied());
+        if let Some(seen) = seen {
+            self.page.set(flow.counter, seen);
+        }
+        let (ahead, seen) = (self.flows.ahead(), seen.unwrap_or_default());
+        Ok(Answer { flow: flow.id.0, counter: flow.counter, ahead, seen, ..Answer::default() })
     }
 
     /// Writes counters into the page.
@@ -380,8 +386,7 @@ impl State {
         let names: Vec<_> = self.ports.keys().cloned().collect();
         names.iter().for_each(|name| self.tell(name));
         if !self.sessions.is_empty() {
-            let counters: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
-            self.publish(&counters);
+            self.flows.counters().chunks(PUBLISHED).for_each(|some| self.publish(some));
         }
         self.sweep(now);
     }

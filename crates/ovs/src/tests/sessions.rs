@@ -1,7 +1,7 @@
 //! The life of flows: sessions that end and come again.
 
 use super::fake::{World, to_mac};
-use crate::protocol::{Answer, Create, Item, Request};
+use crate::protocol::{AHEAD, Answer, Create, Item, Request};
 use crate::refused::Refused;
 use crate::ring::Rings;
 use crate::state::Times;
@@ -106,6 +106,12 @@ fn counters_are_there_when_the_answer_is() {
     world.tables.counts.lock().unwrap().insert(0, there);
     let answer = world.state.handle(1, Request::FlowCreate(to_mac(0, 1, None)), world.now).answer;
     assert_eq!((answer.status, answer.counter), (0, 0));
+    // A driver that does not wait for the answer looks at the page later, and may send more like it.
+    assert_eq!((answer.seen, answer.ahead), (there, AHEAD));
+    let bytes = answer.encode();
+    let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    assert_eq!([word(48), word(56)], [5, 500]);
+    assert_eq!(word(32) as u32, AHEAD);
     let more = Counters { packets: 8, bytes: 900 };
     world.tables.counts.lock().unwrap().insert(0, more);
     assert_eq!(world.state.flows(world.now)[0].counters, Counters { packets: 3, bytes: 400 });
