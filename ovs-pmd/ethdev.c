@@ -1,6 +1,7 @@
 /* The driver `net_viaduct`: a DPDK port for each port of viaductd's whose mode is `ovs`. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +14,11 @@
 #include "viaduct.h"
 
 #define DRIVER "net_viaduct"
-#define DEFAULT_SOCKET "/run/viaduct/ovs.sock"
+#define DEFAULT_RUN_DIR "/run/viaduct"
 #define MAX_MTU 9216
 #define ARG_PORT "port"
 #define ARG_SOCKET "socket"
+#define ARG_RUN_DIR "run-dir"
 
 int viaduct_log;
 static uint16_t switch_domain = RTE_ETH_DEV_SWITCH_DOMAIN_ID_INVALID;
@@ -260,7 +262,8 @@ static int copy_argument(const char *key, const char *value, void *to)
 /* Makes the port of a device with these arguments. */
 static int probe_with(const char *name, struct rte_device *device, struct rte_kvargs *args)
 {
-	const char *of_viaduct = NULL, *socket = DEFAULT_SOCKET;
+	const char *of_viaduct = NULL, *socket = NULL, *run_dir = DEFAULT_RUN_DIR;
+	char in_run_dir[PATH_MAX];
 	struct session *session;
 	struct rte_eth_dev *dev;
 	struct port *port;
@@ -268,11 +271,13 @@ static int probe_with(const char *name, struct rte_device *device, struct rte_kv
 
 	rte_kvargs_process(args, ARG_PORT, copy_argument, &of_viaduct);
 	rte_kvargs_process(args, ARG_SOCKET, copy_argument, &socket);
+	rte_kvargs_process(args, ARG_RUN_DIR, copy_argument, &run_dir);
 	if (of_viaduct == NULL || *of_viaduct == 0 || strlen(of_viaduct) >= VIADUCT_NAME) {
 		LOG(ERR, "%s: say which port of viaductd's it is: %s,port=NAME\n", name, name);
 		return -EINVAL;
 	}
-	session = session_find(socket);
+	snprintf(in_run_dir, sizeof(in_run_dir), "%s/ovs.sock", run_dir);
+	session = session_find(socket != NULL ? socket : in_run_dir);
 	port = calloc(1, sizeof(*port));
 	dev = session == NULL || port == NULL ? NULL : rte_eth_dev_allocate(name);
 	if (dev == NULL) {
@@ -303,14 +308,14 @@ static struct rte_device *device_of(struct rte_vdev_device *vdev)
 
 static int probe(struct rte_vdev_device *vdev)
 {
-	static const char *const keys[] = {ARG_PORT, ARG_SOCKET, NULL};
+	static const char *const keys[] = {ARG_PORT, ARG_RUN_DIR, ARG_SOCKET, NULL};
 	struct rte_device *device = device_of(vdev);
 	const struct rte_devargs *devargs = rte_dev_devargs(device);
 	struct rte_kvargs *args = rte_kvargs_parse(devargs == NULL || devargs->args == NULL ? "" : devargs->args, keys);
 	int error;
 
 	if (args == NULL) {
-		LOG(ERR, "%s: the arguments are port=NAME and socket=PATH\n", rte_dev_name(device));
+		LOG(ERR, "%s: the arguments are port=NAME, and run-dir=DIR or socket=PATH\n", rte_dev_name(device));
 		return -EINVAL;
 	}
 	if (switch_domain == RTE_ETH_DEV_SWITCH_DOMAIN_ID_INVALID)

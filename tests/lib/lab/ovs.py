@@ -206,7 +206,7 @@ class OvsController(Ovs):
     def add_port(self, name, bridge="br0", *, port=None):
         """Adds a port of viaductd's, by default of the same name, to a bridge."""
         number = self.numbers.setdefault(name, len(self.numbers) + 1)
-        devargs = f"net_viaduct{number},port={port or name},socket={self.host.run_dir}/ovs.sock"
+        devargs = f"net_viaduct{number},port={port or name},run-dir={self.host.run_dir}"
         interface = ["--", "set", "Interface", name, "type=dpdk", f"options:dpdk-devargs={devargs}"]
         self.vsctl("add-port", bridge, name, *interface)
         wrong = self.vsctl("--bare", "--columns=error", "list", "Interface", name).stdout.strip()
