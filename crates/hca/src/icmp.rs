@@ -84,4 +84,23 @@ pub(crate) mod tests {
             }
         }
     }
+
+    /// An error with some bytes changed, cut off somewhere: what it tells of lies in it.
+    #[test]
+    fn any_icmp_message_is_read_or_left() {
+        let payload: Vec<u8> = (0..=255).cycle().take(20 + MAD_LEN + 4).collect();
+        let family = |addresses| answered(addresses, &payload, IcmpError::HostUnreachable);
+        let frames = [["10.0.0.1", "10.0.0.2", "10.0.0.254"], ["fd00::1", "fd00::2", "fd00::fe"]].map(family);
+        bolero::check!().with_type::<(bool, Vec<(u8, u8)>, u8)>().for_each(|(v6, changes, cut)| {
+            let mut frame = frames[usize::from(*v6)].clone();
+            for (at, value) in changes {
+                frame[usize::from(*at)] = *value;
+            }
+            frame.truncate(frame.len() - usize::from(cut.saturating_sub(128)));
+            if let Some(Some(told)) = read(&frame) {
+                assert!(frame.windows(QUOTED).any(|part| part == told.head));
+                assert_eq!(told.source.is_ipv4(), told.destination.is_ipv4());
+            }
+        });
+    }
 }
