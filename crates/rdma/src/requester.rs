@@ -224,36 +224,9 @@ impl Requester {
         let (is_first, is_last) = (number == posted.first, number == posted.last);
         let left = request.len - offset.min(request.len);
         let mut packet = Datagram::new(attributes.bth(Operation::Acknowledge, psn), &[]);
-        let mut after = number + 1;
-        let operation = match request.operation {
-            SendOperation::Send(with) => {
-                match with {
-                    With::Immediate(immediate) if is_last => packet.immediate = Some(immediate),
-                    With::Invalidate(rkey) if is_last => packet.invalidate = Some(rkey),
-                    _ => {}
-                }
-                send_operation(is_first, is_last, with)
-            }
-            SendOperation::Write { address, rkey, immediate } => {
-                packet.immediate = immediate.filter(|_| is_last);
-                packet.reth = is_first.then_some(Reth { address, rkey, len: request.len });
-                write_operation(is_first, is_last, immediate.is_some())
-            }
-            SendOperation::Read { address, rkey } => {
-                let address = address.wrapping_add(offset.into());
-                packet.reth = Some(Reth { address, rkey, len: left });
-                after = posted.last + 1;
-                Operation::ReadRequest
-            }
-            SendOperation::Atomic { address, rkey, operation } => {
-                let (swap_add, compare, operation) = match operation {
-                    AtomicOperation::CompareSwap { compare, swap } => (swap, compare, Operation::CompareSwap),
-                    AtomicOperation::FetchAdd(add) => (add, 0, Operation::FetchAdd),
-                };
-                packet.atomic = Some(Atomic { address, rkey, swap_add, compare });
-                operation
-            }
-        };
+        let operation = describe(&mut packet, &request, offset, (is_first, is_last));
+        // A read asks for all that is left at once.
+        let after = if operation == Operation::ReadRequest { posted.last + 1 } else { number + 1 };
         packet.bth = attributes.bth(operation, psn);
         packet.bth.solicited = request.solicited && is_last && operation.has_payload();
         let asks = is_last
@@ -465,6 +438,43 @@ impl Requester {
         }
         (self.end, self.unanswered) = (self.next, self.next);
         (self.timeout, self.pause) = (None, None);
+    }
+}
+
+/// Gives a packet the headers of its request. `offset`: how much of the request is before it. Returns what it is.
+fn describe(
+    packet: &mut Datagram<'_>,
+    request: &SendRequest,
+    offset: u32,
+    (is_first, is_last): (bool, bool),
+) -> Operation {
+    match request.operation {
+        SendOperation::Send(with) => {
+            match with {
+                With::Immediate(immediate) if is_last => packet.immediate = Some(immediate),
+                With::Invalidate(rkey) if is_last => packet.invalidate = Some(rkey),
+                _ => {}
+            }
+            send_operation(is_first, is_last, with)
+        }
+        SendOperation::Write { address, rkey, immediate } => {
+            packet.immediate = immediate.filter(|_| is_last);
+            packet.reth = is_first.then_some(Reth { address, rkey, len: request.len });
+            write_operation(is_first, is_last, immediate.is_some())
+        }
+        SendOperation::Read { address, rkey } => {
+            let address = address.wrapping_add(offset.into());
+            packet.reth = Some(Reth { address, rkey, len: request.len - offset.min(request.len) });
+            Operation::ReadRequest
+        }
+        SendOperation::Atomic { address, rkey, operation } => {
+            let (swap_add, compare, operation) = match operation {
+                AtomicOperation::CompareSwap { compare, swap } => (swap, compare, Operation::CompareSwap),
+                AtomicOperation::FetchAdd(add) => (add, 0, Operation::FetchAdd),
+            };
+            packet.atomic = Some(Atomic { address, rkey, swap_add, compare });
+            operation
+        }
     }
 }
 

@@ -282,22 +282,7 @@ impl Responder {
         let len = before.checked_add(packet.payload.len() as u32).ok_or(Nak::InvalidRequest)?;
         match what {
             What::Send(id) if is_send => {
-                if let Err(fault) = verbs.fill(before, packet.payload) {
-                    self.arriving = None;
-                    return Err(Refusal::Receive(id, fault));
-                }
-                if let Some(rkey) = packet.invalidate
-                    && verbs.invalidate(rkey).is_err()
-                {
-                    self.arriving = None;
-                    verbs.complete(Completion {
-                        id,
-                        status: Status::LocalProtection,
-                        len: 0,
-                        received: None,
-                    });
-                    return Err(Nak::RemoteAccessError.into());
-                }
+                self.fill(packet, id, before, verbs)?;
                 if ends {
                     deliver(id, len, Arrival::Send, packet, verbs);
                 }
@@ -307,18 +292,7 @@ impl Responder {
                 if !fits {
                     return Err(Nak::InvalidRequest.into());
                 }
-                // Before its last packet writes anything: takes a receive if one is needed.
-                let receive = match packet.immediate {
-                    Some(_) => Some(self.take_receive(verbs)?),
-                    None => None,
-                };
-                let address = reth.address.wrapping_add(before.into());
-                let (rkey, bytes) = (reth.rkey, packet.payload);
-                if !bytes.is_empty() && verbs.write(rkey, address, bytes, ends).is_err() {
-                    self.spare = receive.or(self.spare);
-                    return Err(Nak::RemoteAccessError.into());
-                }
-                if let Some(id) = receive {
+                if let Some(id) = self.write(packet, reth, before, ends, verbs)? {
                     deliver(id, len, Arrival::WriteWithImmediate, packet, verbs);
                 }
             }
@@ -330,6 +304,51 @@ impl Responder {
             self.finish_message();
         }
         Ok(())
+    }
+
+    /// Stores a packet of a send in the receive `id`, after `before` bytes of other packets.
+    fn fill(
+        &mut self,
+        packet: &Datagram<'_>,
+        id: u64,
+        before: u32,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Refusal> {
+        if let Err(fault) = verbs.fill(before, packet.payload) {
+            self.arriving = None;
+            return Err(Refusal::Receive(id, fault));
+        }
+        if let Some(rkey) = packet.invalidate
+            && verbs.invalidate(rkey).is_err()
+        {
+            self.arriving = None;
+            verbs.complete(Completion { id, status: Status::LocalProtection, len: 0, received: None });
+            return Err(Nak::RemoteAccessError.into());
+        }
+        Ok(())
+    }
+
+    /// Stores a packet of a write, after `before` bytes of other packets. Returns the receive that it takes, if any.
+    fn write(
+        &mut self,
+        packet: &Datagram<'_>,
+        reth: Reth,
+        before: u32,
+        ends: bool,
+        verbs: &mut impl Verbs,
+    ) -> Result<Option<u64>, Refusal> {
+        // Before its last packet writes anything: takes a receive if one is needed.
+        let receive = match packet.immediate {
+            Some(_) => Some(self.take_receive(verbs)?),
+            None => None,
+        };
+        let address = reth.address.wrapping_add(before.into());
+        let bytes = packet.payload;
+        if !bytes.is_empty() && verbs.write(reth.rkey, address, bytes, ends).is_err() {
+            self.spare = receive.or(self.spare);
+            return Err(Nak::RemoteAccessError.into());
+        }
+        Ok(receive)
     }
 
     fn finish_message(&mut self) {

@@ -28,20 +28,28 @@ pub struct Context {
     run_dir: PathBuf,
 }
 
+/// Runs a command that needs no daemon, if it is one.
+fn run_alone(options: &Options) -> Option<Result<(), Failure>> {
+    let json = options.is_json();
+    let man = |dir| -> Result<(), Failure> {
+        std::fs::create_dir_all(dir)?;
+        Ok(clap_mangen::generate_to(Options::command(), dir)?)
+    };
+    Some(match &options.command {
+        Command::Check { file } => apply::check(file, json),
+        Command::Doctor { file } => doctor::doctor(file.as_deref(), &options.run_dir, json),
+        Command::Completion { shell } => {
+            complete::script(*shell).and_then(|text| crate::output::print(&text))
+        }
+        Command::Man { dir } => man(dir),
+        _ => return None,
+    })
+}
+
 /// Runs the command.
 pub async fn run(options: Options) -> Result<(), Failure> {
-    // These need no daemon.
-    match &options.command {
-        Command::Check { file } => return apply::check(file, options.is_json()),
-        Command::Doctor { file } => {
-            return doctor::doctor(file.as_deref(), &options.run_dir, options.is_json());
-        }
-        Command::Completion { shell } => return crate::output::print(&complete::script(*shell)?),
-        Command::Man { dir } => {
-            std::fs::create_dir_all(dir)?;
-            return Ok(clap_mangen::generate_to(Options::command(), dir)?);
-        }
-        _ => {}
+    if let Some(done) = run_alone(&options) {
+        return done;
     }
     let client = connect(&options.run_dir).await?;
     let mut on = Context { client, json: options.is_json(), run_dir: options.run_dir };
