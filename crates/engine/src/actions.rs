@@ -83,7 +83,7 @@ pub(crate) struct Action {
     stamp: u64,
     /// How packets are rewritten. It comes first because every packet needs it.
     pub template: Template,
-    /// Whether packets belong to a tracked TCP connection, are policed, copied or dropped.
+    /// Whether packets belong to a tracked TCP connection, are policed, copied, dropped or have a mark.
     pub looks: bool,
     /// Whether they go to Open vSwitch with the counters of their entries' flows.
     pub marks: bool,
@@ -172,7 +172,7 @@ impl Actions {
         let Policy { marks, follows, drops, .. } = policy;
         let metered = !policy.meters.is_empty();
         let copied = !policy.copies.is_empty();
-        let looks = follows || metered || copied || drops.is_some();
+        let looks = follows || metered || copied || marks || drops.is_some();
         let policy = Arc::new(policy);
         let action = Action {
             stamp: epoch,

@@ -95,11 +95,16 @@ impl Ports {
         }
     }
 
+    /// Whether it is one.
+    pub fn is_ovs_side(&self, vif: VifId) -> bool {
+        let word = self.ovs_sides.get(usize::from(vif.0 / 64)).copied().unwrap_or(0);
+        word >> (vif.0 % 64) & 1 != 0
+    }
+
     /// Why packets for an interface that is not connected are dropped.
     #[cold]
     pub fn absent(&self, vif: VifId) -> DropReason {
-        let word = self.ovs_sides.get(usize::from(vif.0 / 64)).copied().unwrap_or(0);
-        if word >> (vif.0 % 64) & 1 != 0 { DropReason::OvsAbsent } else { DropReason::TxDown }
+        if self.is_ovs_side(vif) { DropReason::OvsAbsent } else { DropReason::TxDown }
     }
 
     /// Sends to `vif` by these queues from now on.

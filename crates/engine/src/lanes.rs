@@ -42,8 +42,6 @@ pub(crate) struct Out {
     packet: u8,
     /// What is left to do, if anything is.
     pub work: Option<Work>,
-    /// The counter of the flow of Open vSwitch by which that is to know the packet.
-    pub mark: Option<u32>,
 }
 
 /// What remains to be done to a frame when its receiver is known.
@@ -69,7 +67,6 @@ impl Out {
         at: &Layout,
     ) {
         (self.start, self.end, self.rest_len) = (start as u16, end as u16, rest_len as u32);
-        self.mark = None;
         let summed = matches!(tunnel, Some(OuterHeaders { sum: true, .. }));
         if summed || !unfinished.is_nothing() {
             let at = at.shifted(HEADROOM as isize - start as isize);
@@ -144,6 +141,9 @@ pub(crate) struct Lanes {
     pub hash: [u64; BURST],
     /// What is to be delivered.
     pub out: Box<[Out; LANES]>,
+    /// Which packets Open vSwitch is to know by a flow, and the counters of their flows.
+    marked: u64,
+    marks: [u32; BURST],
 }
 
 impl Lanes {
@@ -156,6 +156,8 @@ impl Lanes {
             fast: Parsed { lanes: Box::new([Fast::default(); BURST]), taken: 0, repeats: 0 },
             hash: [0; BURST],
             out: Box::new(std::array::from_fn(|lane| Out { packet: lane as u8, ..Out::default() })),
+            marked: 0,
+            marks: [0; BURST],
         }
     }
 
@@ -197,9 +199,22 @@ impl Lanes {
         copies <= LANES - BURST - self.copies
     }
 
-    /// All lanes are delivered: those of copies are free.
+    /// All lanes are delivered: those of copies are free, and packets to come have no marks.
     pub const fn delivered(&mut self) {
-        self.copies = 0;
+        (self.copies, self.marked) = (0, 0);
+    }
+
+    /// Open vSwitch is to know a lane's packet by the flow with this counter.
+    #[inline(always)]
+    pub const fn mark(&mut self, lane: usize, counter: u32) {
+        self.marked |= 1 << lane;
+        self.marks[lane] = counter;
+    }
+
+    /// The counter of the flow by which Open vSwitch is to know a lane's packet.
+    #[inline(always)]
+    pub fn mark_of(&self, lane: usize) -> Option<u32> {
+        self.marks.get(lane).copied().filter(|_| self.marked >> lane & 1 != 0)
     }
 
     /// Copies a packet that is not rewritten yet into a lane of its own, whose number is returned.
@@ -277,30 +292,9 @@ impl Lanes {
         &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
     }
 
-    /// Writes the frame for delivery into `room`, with the mark of its flow if it has one.
+    /// Writes the frame for delivery into `room`.
     #[inline(always)]
     pub fn write(
-        &mut self,
-        lane: usize,
-        burst: &Burst,
-        room: &mut dyn Room,
-        accepts: Accepts,
-        chunk: &mut Chunk,
-        turn: &mut Turn,
-    ) -> Result<Delivered, Refused> {
-        let mark = self.out[lane].mark;
-        if mark.is_some() {
-            room.mark(mark);
-        }
-        let written = self.write_frame(lane, burst, room, accepts, chunk, turn);
-        if mark.is_some() {
-            room.mark(None);
-        }
-        written
-    }
-
-    #[inline(always)]
-    fn write_frame(
         &mut self,
         lane: usize,
         burst: &Burst,

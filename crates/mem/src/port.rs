@@ -85,8 +85,8 @@ pub trait Room {
     /// [`NoRoom`]; nothing was reserved.
     fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
 
-    /// The frames reserved from here on belong to the flow of Open vSwitch with this counter, which the other side is
-    /// told if it is that switch.
+    /// The frames reserved from here on in this burst belong to the flow of Open vSwitch with this counter, or to none.
+    /// The other side is told if it is that switch.
     fn mark(&mut self, _flow: Option<u32>) {}
 
     /// Whether the other side is told that a checksum is right ([`crate::Csum::Valid`]) though it accepts none that is

@@ -1,9 +1,9 @@
 //! The OVS side of a port, as workers see it: rings that come and go with drivers.
 
-use crate::ring::{Incoming, Next, Numbers, Outgoing, Rings};
+use crate::ring::{Incoming, Next, Numbers, Outgoing, Rings, SLOT};
 use mem::{
     Accepts, BURST, Burst, Csum, Lease, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment,
-    TxQueue,
+    TxQueue, copy, scatter,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
@@ -221,11 +221,15 @@ impl RxQueue for Rx {
         while burst.len() < BURST && wrong < BURST && (bytes < byte_budget || burst.is_empty()) {
             match ring.take() {
                 Next::Empty => break,
+                Next::Finished(slot) => {
+                    bytes += slot.len();
+                    // There is room: a burst has room for many more segments than packets.
+                    let _ = burst.push_one(slot, Offload::default());
+                }
                 Next::Malformed => wrong += 1,
                 Next::Packet(pieces, len, offload) => {
                     bytes += len as usize;
                     let count = if pieces[1].is_empty() { 1 } else { 2 };
-                    // There is room: a burst has room for many more segments than packets.
                     let _ = burst.push(&pieces[..count], len, offload);
                 }
             }
@@ -270,6 +274,13 @@ impl RxQueue for Rx {
     }
 }
 
+/// Stores a frame that needs several slots.
+#[cold]
+fn put_in_pieces(dst: &[Segment], head: &[u8], rest: &[Segment], rest_at: usize, rest_len: usize) {
+    scatter(head, dst, 0);
+    copy(rest, rest_at, dst, head.len(), rest_len);
+}
+
 /// The workers' sending half.
 struct Tx {
     lease: Lease<Sender>,
@@ -292,20 +303,54 @@ impl TxQueue for Tx {
                 sender.ring = driver.map(|driver| Outgoing::new(driver.rings.clone()));
             }
             fill(sender);
-            if let Some(ring) = &sender.ring {
+            if let Some(ring) = &mut sender.ring {
                 ring.publish();
+                // Other workers may send without marks.
+                ring.mark(None);
             }
         };
         self.lease.with(run).is_some()
     }
 }
 
-impl Room for Sender {
-    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom> {
+impl Sender {
+    /// The ring for a frame of `len` bytes.
+    #[inline(always)]
+    fn ring(&mut self, len: usize) -> Result<&mut Outgoing, NoRoom> {
         if len > self.shared.frame.load(Ordering::Relaxed) as usize {
             return Err(NoRoom::TooLong);
         }
-        self.ring.as_mut().ok_or(NoRoom::Down)?.reserve(len, offload.csum == Csum::Valid).ok_or(NoRoom::Full)
+        self.ring.as_mut().ok_or(NoRoom::Down)
+    }
+}
+
+impl Room for Sender {
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom> {
+        self.ring(len)?.reserve(len, offload.csum == Csum::Valid).ok_or(NoRoom::Full)
+    }
+
+    /// As [`mem::Room::put`], with a short path for frames that fit into a slot.
+    fn put(
+        &mut self,
+        head: &[u8],
+        rest: &[Segment],
+        rest_at: usize,
+        rest_len: usize,
+        offload: &Offload,
+    ) -> Result<(), NoRoom> {
+        let (len, valid) = (head.len() + rest_len, offload.csum == Csum::Valid);
+        let ring = self.ring(len)?;
+        if len <= SLOT {
+            let slot = ring.reserve_one(len, valid).ok_or(NoRoom::Full)?;
+            let stored = slot.store(0, head);
+            debug_assert!(stored, "the length was compared");
+            if rest_len > 0 {
+                copy(rest, rest_at, &[slot], head.len(), rest_len);
+            }
+            return Ok(());
+        }
+        put_in_pieces(ring.reserve(len, valid).ok_or(NoRoom::Full)?, head, rest, rest_at, rest_len);
+        Ok(())
     }
 
     fn mark(&mut self, flow: Option<u32>) {

@@ -25,6 +25,8 @@ const PACKET: usize = 16;
 /// In a description to the driver, after the length: the L4 checksum is right. The second word has the counter of the
 /// packet's flow plus one, or 0.
 const VALID_CSUM: u64 = 2;
+/// Of the first word of a description: flags and type of segmentation, which say what is unfinished.
+const UNFINISHED_PART: u64 = 0xffff << 32;
 /// Bytes of a ring.
 const RING: usize = HEADER + SLOTS as usize * PACKET;
 /// Bytes of a ring's slots.
@@ -114,10 +116,18 @@ impl Rings {
         })
     }
 
+    /// `len` bytes of the slot with this index.
+    fn slot(&self, way: Way, index: u32, len: usize) -> Segment {
+        let (at, len) = ((index & (SLOTS - 1)) as usize * SLOT, len.min(SLOT));
+        // SAFETY: as above.
+        unsafe { Segment::new(self.at(way.data() + at, len).as_ptr(), len as u32) }
+    }
+
     /// Where the description of the packet with this index is, as two words.
     fn description(&self, way: Way, index: u32) -> [&AtomicU64; 2] {
-        let at = way.ring() + HEADER + (index & (SLOTS - 1)) as usize * PACKET;
-        [self.long(at), self.long(at + 8)]
+        let first = self.at(way.ring() + HEADER + (index & (SLOTS - 1)) as usize * PACKET, PACKET);
+        // SAFETY: as in `word`; both are inside of `PACKET` bytes.
+        [0, 8].map(|at| unsafe { first.add(at).cast().as_ref() })
     }
 }
 
@@ -152,25 +162,40 @@ impl Outgoing {
         self.free = SLOTS.saturating_sub(self.next.wrapping_sub(head));
     }
 
-    /// Room for a frame, of which the driver is told whether its L4 checksum is known to be right; `None` if there is
-    /// none.
-    pub fn reserve(&mut self, len: usize, valid: bool) -> Option<&[Segment]> {
-        let slots = slots_of(len);
+    /// Takes the slots of a frame of `len` bytes, and describes it. Returns the index of the first one; `None` if so
+    /// many are not free.
+    #[inline(always)]
+    fn take(&mut self, len: usize, valid: bool) -> Option<u32> {
+        let (first, slots) = (self.next, slots_of(len));
         if slots > self.free {
             self.look();
         }
         if slots > self.free || slots == 0 {
             return None;
         }
-        let [low, high] = self.rings.description(Way::ToDriver, self.next);
+        let [low, high] = self.rings.description(Way::ToDriver, first);
         // Nothing is left unfinished.
         let flags = if valid { VALID_CSUM } else { 0 };
         low.store(len as u64 | flags << 32, Ordering::Relaxed);
         high.store(self.mark, Ordering::Relaxed);
-        self.segments = self.rings.pieces(Way::ToDriver, self.next, len);
-        self.next = self.next.wrapping_add(slots);
+        self.next = first.wrapping_add(slots);
         self.free -= slots;
+        Some(first)
+    }
+
+    /// Room for a frame, of which the driver is told whether its L4 checksum is known to be right; `None` if there is
+    /// none.
+    pub fn reserve(&mut self, len: usize, valid: bool) -> Option<&[Segment]> {
+        let first = self.take(len, valid)?;
+        self.segments = self.rings.pieces(Way::ToDriver, first, len);
         Some(if self.segments[1].is_empty() { &self.segments[..1] } else { &self.segments })
+    }
+
+    /// The same for a frame that fits into a slot.
+    #[inline(always)]
+    pub fn reserve_one(&mut self, len: usize, valid: bool) -> Option<Segment> {
+        let first = self.take(len.min(SLOT), valid)?;
+        Some(self.rings.slot(Way::ToDriver, first, len))
     }
 
     /// The driver is told that packets from here on are of the flow with this counter.
@@ -192,7 +217,9 @@ impl Outgoing {
 pub enum Next {
     /// Nothing.
     Empty,
-    /// A packet: its pieces, its length, and what is unfinished.
+    /// A packet in one slot, of which nothing is unfinished.
+    Finished(Segment),
+    /// Any other: its pieces, its length, and what is unfinished.
     Packet([Segment; 2], u32, Offload),
     /// One that can't be a packet. It is passed over.
     Malformed,
@@ -233,9 +260,21 @@ impl Incoming {
             }
         }
         let [low, high] = self.rings.description(Way::FromDriver, self.next);
-        let words = [low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)].map(u64::to_le_bytes);
-        let described = words.concat();
-        let len = words[0].first_chunk().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
+        let low = low.load(Ordering::Relaxed);
+        let len = low as u32 as usize;
+        if (SHORTEST..=SLOT).contains(&len) && low & UNFINISHED_PART == 0 {
+            let slot = self.rings.slot(Way::FromDriver, self.next, len);
+            self.next = self.next.wrapping_add(1);
+            self.ready -= 1;
+            return Next::Finished(slot);
+        }
+        self.take_any(low, high.load(Ordering::Relaxed))
+    }
+
+    /// The same for a packet with this description, whatever it says.
+    #[cold]
+    fn take_any(&mut self, low: u64, high: u64) -> Next {
+        let len = low as u32 as usize;
         let slots = slots_of(len);
         if slots == 0 || slots > self.ready || len > LONGEST {
             // Where the next packet begins nobody knows.
@@ -247,7 +286,8 @@ impl Incoming {
         self.next = at.wrapping_add(slots);
         self.ready -= slots;
         let mut header = [0; vnet::VNET_HEADER_SHORT];
-        header.copy_from_slice(&described[4..4 + vnet::VNET_HEADER_SHORT]);
+        header[..4].copy_from_slice(&low.to_le_bytes()[4..]);
+        header[4..].copy_from_slice(&high.to_le_bytes()[..6]);
         match vnet::parse(&header, len, UNFINISHED, vnet::DataValid::Ignore) {
             Ok(offload) if len >= SHORTEST => {
                 Next::Packet(self.rings.pieces(Way::FromDriver, at, len), len as u32, offload)

@@ -15,7 +15,7 @@ use crate::clock::Now;
 use crate::contexts::{self, Context, UNKNOWN};
 use crate::counters::WorkerCells;
 use crate::cycles;
-use crate::deliver::Ports;
+use crate::deliver::{Delivery, Ports};
 use crate::frame::{CHUNK, Chunk, Unfinished};
 use crate::hold::Hold;
 use crate::key::{self, Fast, Key};
@@ -361,45 +361,65 @@ impl Core {
                 return true;
             }
         };
-        let action = self.actions.get(entry.action());
-        if action.looks {
-            if action.metered
-                && let len = metered_len(self.lanes.fast.at(lane), packet, &action.template)
-                && let Some(reason) = self.meters.over(action, self.now.ns, len)
-            {
-                self.drop(lane, packet, ingress, reason);
-                return true;
-            }
-            if let Some(reason) = action.drops {
-                entry.count(packet.len);
-                self.drop(lane, packet, ingress, reason);
-                return true;
-            }
-            // A segment outside the stream takes the slow path.
-            if action.follows && !self.lanes.follow(lane, &entry, tables) {
-                return false;
-            }
-            if action.copied {
-                entry.count(packet.len);
-                let (action, entropy) = (entry.action(), entry.entropy());
-                self.copy_out(burst, lane, action, entropy, unfinished);
-                return true;
-            }
+        if self.actions.get(entry.action()).looks
+            && let Some(done) = self.look_closer(tables, burst, lane, ingress, slot, unfinished)
+        {
+            return done;
         }
+        let mut entry = self.cache.found(slot);
         entry.count(packet.len);
+        let action = self.actions.get(entry.action());
 
         let template = &action.template;
         let (len, fields) = (packet.len as usize, || action.fields());
         match self.lanes.rewrite(lane, lane, len, template, fields, entry.entropy(), unfinished) {
-            Ok(()) => {
-                if action.marks {
-                    self.lanes.out[lane].mark = Some(entry.ovs_counter());
-                }
-                self.enqueue(template.port, lane, packet, ingress);
-            }
+            Ok(()) => self.enqueue(template.port, lane, packet, ingress),
             Err(reason) => self.drop(lane, packet, ingress, reason),
         }
         true
+    }
+
+    /// Does what the action of a packet's entry says beside forwarding. `Some` if that was all, or if the packet takes
+    /// the slow path (false).
+    #[inline(always)]
+    fn look_closer(
+        &mut self,
+        tables: Tables<'_>,
+        burst: &Burst,
+        lane: usize,
+        ingress: VifId,
+        slot: Slot,
+        unfinished: Unfinished,
+    ) -> Option<bool> {
+        let packet = &burst.packets()[lane];
+        let mut entry = self.cache.found(slot);
+        let action = self.actions.get(entry.action());
+        if action.metered
+            && let len = metered_len(self.lanes.fast.at(lane), packet, &action.template)
+            && let Some(reason) = self.meters.over(action, self.now.ns, len)
+        {
+            self.drop(lane, packet, ingress, reason);
+            return Some(true);
+        }
+        if let Some(reason) = action.drops {
+            entry.count(packet.len);
+            self.drop(lane, packet, ingress, reason);
+            return Some(true);
+        }
+        // A segment outside the stream takes the slow path.
+        if action.follows && !self.lanes.follow(lane, &entry, tables) {
+            return Some(false);
+        }
+        if action.copied {
+            entry.count(packet.len);
+            let (action, entropy) = (entry.action(), entry.entropy());
+            self.copy_out(burst, lane, action, entropy, unfinished);
+            return Some(true);
+        }
+        if action.marks {
+            self.lanes.mark(lane, entry.ovs_counter());
+        }
+        None
     }
 
     /// Sends a packet to several ports. The copies but the first count against the turn's budget.
@@ -495,10 +515,7 @@ impl Core {
                     show(&self.taps, self.now, port, true, None, frame.len(), bytes);
                 }
             }
-            let (chunk, turn) = (&mut self.chunk, &mut self.turn);
-            let delivery = self.ports.deliver(port, &order, self.now.ns, &mut |lane, room, accepts| {
-                lanes.write(usize::from(lane), burst, room, accepts, chunk, turn)
-            });
+            let delivery = self.deliver_to(port, &order, burst);
             self.cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
             if let Some(cells) = self.cells.vif(port) {
                 cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
@@ -519,6 +536,21 @@ impl Core {
                 );
             }
         }
+    }
+
+    /// Delivers these lanes.
+    #[inline(always)]
+    fn deliver_to(&mut self, port: VifId, order: &[u8], burst: &Burst) -> Delivery {
+        let Self { lanes, ports, chunk, turn, now, .. } = self;
+        if ports.is_ovs_side(port) {
+            return ports.deliver(port, order, now.ns, &mut |lane, room, accepts| {
+                room.mark(lanes.mark_of(lane.into()));
+                lanes.write(lane.into(), burst, room, accepts, chunk, turn)
+            });
+        }
+        ports.deliver(port, order, now.ns, &mut |lane, room, accepts| {
+            lanes.write(lane.into(), burst, room, accepts, chunk, turn)
+        })
     }
 
     /// Drops an incoming packet.

@@ -8,7 +8,7 @@ use crate::pinned::Tables;
 use crate::storms::Storms;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
-use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId};
+use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId, VifKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tables::{FlowLimits, Reader, Shared, Snapshot};
@@ -62,6 +62,11 @@ impl Host {
             ports.insert(vif, port);
         }
         shared.apply(changes).unwrap();
+        for change in changes {
+            if let Change::PutVif(vif) = change {
+                core.ports.set_ovs_side(vif.id, vif.kind == VifKind::Ovs);
+            }
+        }
         for neighbour in neighbours {
             shared.neighbour(&shared.snapshot(), neighbour, VifId(0), 90);
         }

@@ -541,7 +541,6 @@ fn a_large_send_is_segmented_behind_a_tunnels_headers() {
 fn what_nobody_takes_is_dropped_by_name() {
     let mut host = Host::new(&generate::ovs_ports(&mut Rng::new(3)), &[], ALL, 200);
     let side = VifId(OVS_PORTS[0].0 + 10);
-    host.core.ports.set_ovs_side(side, true);
     host.core.ports.detach(side);
     for _ in 0..2 {
         assert!(host.run(OVS_PORTS[0], [(text::parse(UDP).unwrap(), Offload::default())]).is_empty());
