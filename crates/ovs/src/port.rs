@@ -222,6 +222,7 @@ impl RxQueue for Rx {
             match ring.take() {
                 Next::Empty => break,
                 Next::Finished(slot) => {
+                    mem::prefetch(slot.as_ptr());
                     bytes += slot.len();
                     // There is room: a burst has room for many more segments than packets.
                     let _ = burst.push_one(slot, Offload::default());
