@@ -20,7 +20,7 @@ use model::{Lookup, RuleQuery, TunnelKind, VifId, Vrf};
 use stages::callgrind;
 use stages::cycles::Stage;
 use stages::hosts::{
-    Megaflows, Policy, between_guests, into_tunnel, out_of_tunnel, tcp_between_guests, under_ovs,
+    Megaflows, Policy, between_guests, from_ovs, into_tunnel, out_of_tunnel, tcp_between_guests, under_ovs,
 };
 use stages::lookups::{self, Asked};
 use stages::worker::{PACKETS, Worker};
@@ -75,6 +75,7 @@ fn parse(mut worker: Worker) -> Worker {
 #[bench::tcp_10k_flows(tcp_between_guests(PACKETS))]
 #[bench::ovs_one_megaflow(under_ovs(Megaflows::One, 64))]
 #[bench::ovs_megaflows_64_flows(under_ovs(Megaflows::Each, 64))]
+#[bench::from_ovs(from_ovs(64))]
 fn lookup(worker: Worker) -> Worker {
     count_known(worker, Stage::Lookup)
 }

@@ -102,6 +102,14 @@ pub fn under_ovs(megaflows: Megaflows, flows: usize) -> Worker {
     worker
 }
 
+/// UDP flows of small packets that an Open vSwitch sends to a guest.
+pub fn from_ovs(flows: usize) -> Worker {
+    let mut worker = under_ovs(Megaflows::One, flows);
+    worker.receives(ingress(VifId(12), false), frames(GUEST, flows, LEN));
+    worker.program(std::iter::empty());
+    worker
+}
+
 /// UDP flows from a guest into a tunnel.
 pub fn into_tunnel(kind: TunnelKind, flows: usize) -> Worker {
     let mut changes = tables();

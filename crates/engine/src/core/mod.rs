@@ -230,9 +230,10 @@ impl Core {
         // The slow path is to remember nothing.
         self.lanes.fast.clear();
         for (lane, packet) in burst.packets().iter().enumerate() {
-            let (head, fast) = self.lanes.parts(lane);
             let len = packet.len as usize;
-            if key::parse(head, len, false, &mut Context::of(from.vif), fast).is_some() {
+            // Only whether it accepts the packet is of interest, so that most of the work falls away.
+            let (mut context, mut fast) = (Context::of(from.vif), Fast::default());
+            if key::parse(self.lanes.head(lane), len, false, &mut context, &mut fast).is_some() {
                 self.lanes.leave(lane, len);
                 self.enqueue(port, lane, packet, from.vif);
                 hits += 1;
@@ -361,14 +362,35 @@ impl Core {
                 return true;
             }
         };
-        if self.actions.get(entry.action()).looks
-            && let Some(done) = self.look_closer(tables, burst, lane, ingress, slot, unfinished)
-        {
-            return done;
-        }
-        let mut entry = self.cache.found(slot);
-        entry.count(packet.len);
         let action = self.actions.get(entry.action());
+        if action.looks {
+            if action.metered
+                && let len = metered_len(self.lanes.fast.at(lane), packet, &action.template)
+                && let Some(reason) = self.meters.over(action, self.now.ns, len)
+            {
+                self.drop(lane, packet, ingress, reason);
+                return true;
+            }
+            if let Some(reason) = action.drops {
+                entry.count(packet.len);
+                self.drop(lane, packet, ingress, reason);
+                return true;
+            }
+            // A segment outside the stream takes the slow path.
+            if action.follows && !self.lanes.follow(lane, &entry, tables) {
+                return false;
+            }
+            if action.copied {
+                entry.count(packet.len);
+                let (action, entropy) = (entry.action(), entry.entropy());
+                self.copy_out(burst, lane, action, entropy, unfinished);
+                return true;
+            }
+            if action.marks {
+                self.lanes.mark(lane, entry.ovs_counter());
+            }
+        }
+        entry.count(packet.len);
 
         let template = &action.template;
         let (len, fields) = (packet.len as usize, || action.fields());
@@ -377,49 +399,6 @@ impl Core {
             Err(reason) => self.drop(lane, packet, ingress, reason),
         }
         true
-    }
-
-    /// Does what the action of a packet's entry says beside forwarding. `Some` if that was all, or if the packet takes
-    /// the slow path (false).
-    #[inline(always)]
-    fn look_closer(
-        &mut self,
-        tables: Tables<'_>,
-        burst: &Burst,
-        lane: usize,
-        ingress: VifId,
-        slot: Slot,
-        unfinished: Unfinished,
-    ) -> Option<bool> {
-        let packet = &burst.packets()[lane];
-        let mut entry = self.cache.found(slot);
-        let action = self.actions.get(entry.action());
-        if action.metered
-            && let len = metered_len(self.lanes.fast.at(lane), packet, &action.template)
-            && let Some(reason) = self.meters.over(action, self.now.ns, len)
-        {
-            self.drop(lane, packet, ingress, reason);
-            return Some(true);
-        }
-        if let Some(reason) = action.drops {
-            entry.count(packet.len);
-            self.drop(lane, packet, ingress, reason);
-            return Some(true);
-        }
-        // A segment outside the stream takes the slow path.
-        if action.follows && !self.lanes.follow(lane, &entry, tables) {
-            return Some(false);
-        }
-        if action.copied {
-            entry.count(packet.len);
-            let (action, entropy) = (entry.action(), entry.entropy());
-            self.copy_out(burst, lane, action, entropy, unfinished);
-            return Some(true);
-        }
-        if action.marks {
-            self.lanes.mark(lane, entry.ovs_counter());
-        }
-        None
     }
 
     /// Sends a packet to several ports. The copies but the first count against the turn's budget.
