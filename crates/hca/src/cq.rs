@@ -9,6 +9,10 @@ use crate::refusal::{refuse, within};
 use rustix::io::Errno;
 use uverbs::{CompletionSink, Given, Refusal, completion};
 
+/// Fewest completions that a queue has room for. How many were taken is in the program's cache: the device looks there
+/// only when it has filled all places that it knows to be free.
+const FEWEST: u32 = 16;
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -28,13 +32,13 @@ pub(crate) struct Cq {
 pub(crate) struct Entries(u32);
 
 impl Entries {
-    /// Room for as many as an application requests, within the limit.
+    /// Room for at least as many as an application requests, within the limit.
     pub fn new(asked: u32) -> Result<Self, Refusal> {
         within("entries of a completion queue", asked, MAX_COMPLETIONS)?;
         if asked == 0 {
             return refuse(Errno::INVAL, "a completion queue needs at least one entry");
         }
-        Ok(Self(asked.next_power_of_two()))
+        Ok(Self(asked.max(FEWEST).next_power_of_two()))
     }
 }
 

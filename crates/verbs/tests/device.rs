@@ -202,7 +202,7 @@ fn extended_polling_reads_field_by_field() {
         let ops = cq.read();
         let mut none = ibv_poll_cq_attr::default();
         assert_eq!(ops.start_poll.unwrap()(cq, &mut none), libc::ENOENT);
-        assert_eq!(ops.base.cqe, 8);
+        assert_eq!(ops.base.cqe, FEWEST.cast_signed());
         assert_eq!(post_receive(pair.qps[1], &mut receive(21, &mut [sge])).0, 0);
         let mut wr = send(22, &mut []);
         wr.send_flags = 0;
@@ -461,16 +461,19 @@ fn what_there_is_not_is_refused() {
         assert_eq!((queue_pair::ibv_destroy_qp(user), shared_receive::ibv_destroy_srq(srq)), (0, 0));
         assert_eq!(completion::ibv_destroy_cq(pair.cq), libc::EBUSY);
         // A queue can't become smaller than its contents. Memory of no bytes can be registered.
-        for id in 0..2 {
-            assert_eq!(post_receive(pair.qps[0], &mut receive(id, &mut [])).0, 0);
+        assert_eq!((completion::ibv_resize_cq(pair.cq, 17), (*pair.cq).cqe), (0, 32));
+        let full = create_of(FEWEST + 1, pair.context, pair.pd, [pair.cq; 2], null_mut(), IBV_QPT_RC);
+        connect(full, pair.index, (*full).qp_num);
+        for id in 0..=FEWEST {
+            assert_eq!(post_receive(full, &mut receive(id.into(), &mut [])).0, 0);
         }
-        assert_eq!(modify_to(pair.qps[0], IBV_QPS_ERR), 0);
+        assert_eq!(modify_to(full, IBV_QPS_ERR), 0);
         assert_eq!(completion::ibv_resize_cq(pair.cq, 1), libc::EINVAL);
         assert_eq!(completion::ibv_resize_cq(pair.cq, limits.max_cqe + 1), libc::EINVAL);
-        assert_eq!(
-            (completion::ibv_resize_cq(pair.cq, 2), (*pair.cq).cqe, pair.completions(2).len()),
-            (0, 2, 2)
-        );
+        assert_eq!(((*pair.cq).cqe, pair.poll().len()), (32, 8));
+        assert_eq!((completion::ibv_resize_cq(pair.cq, 2), (*pair.cq).cqe), (0, FEWEST.cast_signed()));
+        assert_eq!(pair.completions(9).len(), 9);
+        assert_eq!(queue_pair::ibv_destroy_qp(full), 0);
         let mut nothing = Buffer::new(pair.pd, &[]);
         nothing.forget();
     }

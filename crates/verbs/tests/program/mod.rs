@@ -394,6 +394,8 @@ pub struct Pair {
 }
 
 pub const DEPTH: u32 = 4;
+/// Places of the smallest completion queue.
+pub const FEWEST: u32 = 16;
 
 impl Pair {
     pub fn new(index: usize, qp_type: u32) -> Self {

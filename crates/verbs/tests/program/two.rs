@@ -16,6 +16,11 @@ pub struct End {
 
 impl End {
     pub fn new(index: usize) -> Self {
+        Self::deep(index, DEPTH)
+    }
+
+    /// With room for this many requests of each kind.
+    pub fn deep(index: usize, depth: u32) -> Self {
         let context = open(index);
         // SAFETY: the context was just opened, and so were the others where they are used.
         unsafe {
@@ -24,7 +29,7 @@ impl End {
             libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
             let cqs =
                 [channel; 2].map(|channel| completion::ibv_create_cq(context, 8, null_mut(), channel, 0));
-            let qp = create(context, pd, cqs, null_mut(), IBV_QPT_RC);
+            let qp = create_of(depth, context, pd, cqs, null_mut(), IBV_QPT_RC);
             Self { index, context, pd, channel, cqs, qp }
         }
     }
@@ -97,7 +102,12 @@ pub struct Two {
 
 impl Two {
     pub fn of(shares: bool, first: usize) -> Self {
-        let (a, b) = (End::new(first), End::new(first + 1));
+        Self::deep(shares, first, DEPTH)
+    }
+
+    /// With room for this many requests of each kind.
+    fn deep(shares: bool, first: usize, depth: u32) -> Self {
+        let (a, b) = (End::deep(first, depth), End::deep(first + 1, depth));
         b.connect(&a);
         a.connect(&b);
         Self { a, b, shares }
@@ -105,6 +115,11 @@ impl Two {
 
     pub fn on(way: Way) -> Self {
         Self::of(way.shares(), way.first())
+    }
+
+    /// The same, with room for this many requests of each kind.
+    pub fn deep_on(way: Way, depth: u32) -> Self {
+        Self::deep(way.shares(), way.first(), depth)
     }
 
     /// Sends a message and takes its completions.
