@@ -426,7 +426,7 @@ impl Client {
         let events_wait = self.context.flush_events();
         self.sleeps = true;
         self.doorbells.set_asleep(!self.listener.is_there());
-        let has_packets = self.context.inbox.set_asleep(true);
+        let has_packets = self.context.inbox.set_asleep();
         let rung = self.hear_doorbells() | self.end_polls();
         let now = monotonic();
         let is_idle = !has_packets && !rung;
@@ -439,7 +439,7 @@ impl Client {
     fn wake_up(&mut self, sleep: &Sleep) {
         self.sleeps = false;
         self.doorbells.set_asleep(false);
-        self.context.inbox.set_asleep(false);
+        self.context.inbox.set_awake();
         if sleep.is_idle {
             self.context.inbox.drain();
         }

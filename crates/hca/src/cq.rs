@@ -2,12 +2,12 @@
 
 use crate::budget::{Kind, Reservation};
 use crate::events::Notifier;
-use crate::kept::Kept;
+use crate::kept::{Kept, Reach};
 use crate::limits::MAX_COMPLETIONS;
 use crate::quota::Quota;
 use crate::refusal::{refuse, within};
 use rustix::io::Errno;
-use uverbs::{CompletionSink, Given, Refusal, completion};
+use uverbs::{Completion, CompletionSink, Given, Overrun, Refusal, completion};
 
 /// Fewest completions that a queue has room for. How many were taken is in the program's cache: the device looks there
 /// only when it has filled all places that it knows to be free.
@@ -19,10 +19,12 @@ pub(crate) struct Cq {
     pub sink: CompletionSink,
     pub entries: u32,
     pub channel: Option<u32>,
-    /// Its memory, to share.
+    /// Its memory, for the application.
     pub kept: Kept,
     /// It overran, and accepts no more.
     pub overrun: bool,
+    /// Others may add completions, too.
+    is_shared: bool,
     /// Its share of the device's limits.
     held: Reservation,
 }
@@ -58,7 +60,22 @@ impl Cq {
         let held = quota.take(Kind::CompletionQueue, bytes, limit)?;
         let (memory, kept) = quota.memory("completion queue", bytes)?;
         let sink = CompletionSink::new(memory, entries);
-        Ok(Self { sink, entries, channel, kept, overrun: false, held })
+        Ok(Self { sink, entries, channel, kept, overrun: false, is_shared: false, held })
+    }
+
+    /// Shares its memory with whoever has this reach, who may add completions from now on.
+    pub fn share(&mut self, reach: &Reach) -> Option<Given> {
+        self.is_shared = true;
+        self.kept.give(reach)
+    }
+
+    /// Adds a completion. Returns whether the channel must be notified.
+    pub fn push(&mut self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
+        if self.is_shared {
+            self.sink.push(completion, solicited)
+        } else {
+            self.sink.push_alone(completion, solicited, self.channel.is_some())
+        }
     }
 
     /// Resizes the queue. Returns its new memory for the application.

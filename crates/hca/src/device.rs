@@ -467,7 +467,7 @@ impl Shared {
             inbox.settle(&mut taken);
             pause = pause.filter(|end| monotonic() < *end);
             let deadline = cm.work().into_iter().chain(pause).chain(self.cut_windows(&mut cuts)).min();
-            let waits = downlink.arm() | inbox.set_asleep(true);
+            let waits = downlink.arm() | inbox.set_asleep();
             let limit = timeout(deadline, waits);
             let event = downlink.event_fd();
             let mut wanted = [listener.as_fd(), self.stop.as_fd(), event, inbox.event().as_fd()]
@@ -478,7 +478,7 @@ impl Shared {
             let polled = poll(&mut wanted, limit.as_ref());
             let [comes, stops, _, _] = wanted.map(|descriptor| !descriptor.revents().is_empty());
             downlink.disarm();
-            inbox.set_asleep(false);
+            inbox.set_awake();
             inbox.drain();
             if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;

@@ -80,7 +80,8 @@ fn share(
         has_channel: cq.channel.is_some(),
         has_socket: channel.is_some(),
     };
-    let first = vec![endpoint.kept.give(reach)?, cq.kept.give(reach)?, context.regions.kept.give(reach)?];
+    let cq = context.cqs.get_mut(&endpoint.receive.cq)?;
+    let first = vec![endpoint.kept.give(reach)?, cq.share(reach)?, context.regions.kept.give(reach)?];
     let last = channel.map(Given::Descriptor).into_iter().chain(shared).collect();
     // The peer asks again, so it no longer uses an older bond.
     if endpoint.sharing.inbound.is_some() {

@@ -11,9 +11,10 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use uverbs::fence;
 
 /// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost if the device has no room for
 /// more bytes.
@@ -89,6 +90,15 @@ impl Drop for Room {
     }
 }
 
+/// Which of two threads listens to the applications of both: the lesser one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// By how much the thread's nice value is higher than the daemon's.
+    pub niceness: i32,
+    /// Of its inbox.
+    pub id: u64,
+}
+
 /// Works for a thread that sleeps, in place of it.
 pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
     /// Handles the packets in the inbox. False if the thread itself must do that.
@@ -98,12 +108,12 @@ pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
     /// works, or if something waits before it.
     fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool;
 
-    /// By how much the nice value of its thread is higher than the daemon's.
-    fn niceness(&self) -> i32;
+    /// Its thread's.
+    fn rank(&self) -> Rank;
 
-    /// Begins to listen to its application's doorbells, by [`Self::listen`], until [`Self::end_watch`]. False if another
-    /// thread does that.
-    fn begin_watch(&self) -> bool;
+    /// Has a thread of this rank begin to listen to its application's doorbells, by [`Self::listen`], until
+    /// [`Self::end_watch`]. False if another thread does that. If that is its own thread, of a lower rank, it stops soon.
+    fn begin_watch(&self, by: Rank) -> bool;
 
     /// Handles what its application's doorbells announce. `None` if that is nothing; otherwise the inbox to which the
     /// last packet went ([`Inbox::id`]), or 0.
@@ -338,7 +348,7 @@ impl<Q: Ask> Inbox<Q> {
     /// Notes that something is in the inbox. Returns whether the thread sleeps; the caller then wakes it.
     fn must_wake(&self) -> bool {
         self.any.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence();
         self.asleep.swap(false, Ordering::Relaxed)
     }
 
@@ -366,7 +376,7 @@ impl<Q: Ask> Inbox<Q> {
 
     /// Called by the thread: takes everything out of the inbox, and returns the buffers of earlier packets.
     pub fn take(&self, taken: &mut Arrivals<Q>) {
-        if self.any.swap(false, Ordering::Acquire) {
+        if self.has_any() && self.any.swap(false, Ordering::Acquire) {
             self.lock().exchange(taken);
         }
     }
@@ -374,6 +384,10 @@ impl<Q: Ask> Inbox<Q> {
     /// Called by a substitute: takes packets out of the inbox. False if there are questions, which only the thread itself
     /// answers; then everything stays.
     pub fn take_packets(&self, taken: &mut Arrivals<Q>) -> bool {
+        // Whoever puts something there says so afterwards.
+        if !self.has_any() {
+            return true;
+        }
         let mut waiting = self.lock();
         if !waiting.questions.is_empty() {
             return false;
@@ -391,11 +405,17 @@ impl<Q: Ask> Inbox<Q> {
         }
     }
 
-    /// Called by the thread before and after it sleeps. Returns whether something is in the inbox, so that it must not
+    /// Called by the thread after it slept, and by a substitute before it works.
+    pub fn set_awake(&self) {
+        // Whoever does not see that wakes the thread in vain.
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Called by the thread before it sleeps. Returns whether something is in the inbox, so that it must not
     /// sleep.
-    pub fn set_asleep(&self, asleep: bool) -> bool {
-        self.asleep.store(asleep, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+    pub fn set_asleep(&self) -> bool {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence();
         self.any.load(Ordering::Relaxed)
     }
 
@@ -485,11 +505,11 @@ mod tests {
             unreachable!()
         }
 
-        fn niceness(&self) -> i32 {
+        fn rank(&self) -> Rank {
             unreachable!()
         }
 
-        fn begin_watch(&self) -> bool {
+        fn begin_watch(&self, _: Rank) -> bool {
             unreachable!()
         }
 
@@ -524,18 +544,18 @@ mod tests {
             // While the thread is awake, nobody is asked, and nobody woken.
             put();
             assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (0, false));
-            assert!(inbox.set_asleep(true));
+            assert!(inbox.set_asleep());
             put();
             assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (1, !does_it));
             // Once is enough until it sleeps again.
             put();
             assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (1, false));
             // What came while somebody else was at it, who saw it: that one must not go on.
-            inbox.set_asleep(true);
+            inbox.set_asleep();
             assert!(inbox.must_go_on() && !inbox.must_go_on());
             // A substitute that is gone wakes it, too.
             drop(answers);
-            inbox.set_asleep(true);
+            inbox.set_asleep();
             put();
             assert!(is_woken());
         }

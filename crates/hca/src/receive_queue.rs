@@ -85,7 +85,7 @@ impl ReceiveQueue {
 /// Takes a receive from its own queue. Returns whether there was one.
 pub(crate) fn take_receive(source: &mut WorkSource, into: &mut Receive) -> Result<bool, Corrupt> {
     into.segments.clear();
-    let Some((_, WorkRequest { id, .. })) = source.take(&mut into.segments, &mut Vec::new())? else {
+    let Some((_, WorkRequest { id, .. })) = source.take_known(&mut into.segments, |_, _| ())? else {
         return Ok(false);
     };
     into.id = id;

@@ -154,9 +154,12 @@ impl SendQueue {
             return None;
         }
         let waits = self.waits();
-        if waits && std::mem::replace(&mut self.is_found, true) {
-            self.set_polled(false);
-            return None;
+        if waits {
+            self.source.prefetch();
+            if std::mem::replace(&mut self.is_found, true) {
+                self.set_polled(false);
+                return None;
+            }
         }
         Some(waits)
     }

@@ -66,7 +66,9 @@ impl Watches {
         let is_new = |to: &Arc<Inbox<Question>>| self.watched.iter().all(|(id, _)| *id != to.id());
         let Some(inbox) = speaker.spoken_to().filter(is_new) else { return };
         // Its own thread may have more weight.
-        let may = |other: &Arc<dyn Substitute>| own.niceness() <= other.niceness() && other.begin_watch();
+        let rank = own.rank();
+        let may =
+            |other: &Arc<dyn Substitute>| rank.niceness <= other.rank().niceness && other.begin_watch(rank);
         let Some(substitute) = inbox.substitute().filter(may) else {
             self.rests_until = now + AGAIN;
             return;
@@ -89,6 +91,7 @@ mod tests {
     use super::*;
     use crate::budget::{DeviceBudget, HostBudget};
     use crate::handed::{Handed, HandedAnswers};
+    use crate::inbox::Rank;
     use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
     use std::sync::{Mutex, Weak};
 
@@ -110,11 +113,11 @@ mod tests {
             unreachable!()
         }
 
-        fn niceness(&self) -> i32 {
-            self.niceness.load(Ordering::Relaxed)
+        fn rank(&self) -> Rank {
+            Rank { niceness: self.niceness.load(Ordering::Relaxed), id: 0 }
         }
 
-        fn begin_watch(&self) -> bool {
+        fn begin_watch(&self, _: Rank) -> bool {
             !self.is_watched.swap(true, Ordering::Relaxed)
         }
 
@@ -152,7 +155,7 @@ mod tests {
 
     fn begin(one: &One, now: Duration) -> Watches {
         let mut watches = Watches::default();
-        assert!(one.0.begin_watch());
+        assert!(one.0.begin_watch(one.0.rank()));
         watches.begin((one.1.id(), one.0.clone()), now);
         watches
     }

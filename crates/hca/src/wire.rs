@@ -300,10 +300,10 @@ mod tests {
         let frame = multicast(KEY, 0xffff, 4);
         for _ in 1..FRAMES {
             assert_eq!(delivery.deliver(&frame, Duration::ZERO), 128);
-            assert!(inboxes.iter().all(|inbox| !inbox.set_asleep(true)), "not yet");
+            assert!(inboxes.iter().all(|inbox| !inbox.set_asleep()), "not yet");
         }
         delivery.deliver(&frame, Duration::ZERO);
-        assert!(inboxes.iter().all(|inbox| inbox.set_asleep(true) && taken(inbox) == FRAMES as usize));
+        assert!(inboxes.iter().all(|inbox| inbox.set_asleep() && taken(inbox) == FRAMES as usize));
     }
 
     #[test]

@@ -355,7 +355,30 @@ impl CompletionSink {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same for a process that may die in the middle: `note` is called before each attempt to reserve a place, and
+    /// The same, if nobody else adds completions, and memory of the queue is shared with nobody but the program. Without a
+    /// channel, nothing here waits for the cache lines that were written before.
+    ///
+    /// # Errors
+    /// If there is no room.
+    #[inline]
+    pub fn push_alone(
+        &mut self,
+        completion: &Completion,
+        solicited: bool,
+        has_channel: bool,
+    ) -> Result<bool, Overrun> {
+        let tail = &self.ring.header().tail;
+        let at = tail.load(Ordering::Relaxed);
+        if !self.has_room(at) {
+            return Err(Overrun);
+        }
+        tail.store(at.wrapping_add(1), Ordering::Release);
+        point(Point::PlaceReserved);
+        self.write(at, completion, solicited);
+        Ok(has_channel && self.tells(at, solicited))
+    }
+
+    /// The same as [`Self::push`] for a process that may die in the middle: `note` is called before each attempt to reserve a place, and
     /// before the reserved one is filled.
     ///
     /// # Errors
@@ -377,6 +400,12 @@ impl CompletionSink {
     /// notified.
     #[inline]
     pub fn fill(&self, at: u32, completion: &Completion, solicited: bool) -> bool {
+        self.write(at, completion, solicited);
+        self.tells(at, solicited)
+    }
+
+    #[inline]
+    fn write(&self, at: u32, completion: &Completion, solicited: bool) {
         let entry = self.ring.entry(at);
         let written = Entry::of(completion);
         let flags = if solicited { written.flags | SOLICITED } else { written.flags };
@@ -398,6 +427,11 @@ impl CompletionSink {
         // Release: whoever sees the number sees the rest, and what was copied to the program's memory before. Not by
         // an exchange, which would release the cache line to pollers too early.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
+    }
+
+    /// After a place was filled: whether the completion channel must be notified. It is disarmed then.
+    #[inline]
+    fn tells(&self, at: u32, solicited: bool) -> bool {
         // Pairs with `CompletionQueue::arm`.
         fence();
         point(Point::EntryPublished);

@@ -63,5 +63,6 @@ pub use seqpacket::SocketError;
 pub use shared_pages::SharedPages;
 pub use shared_source::{DEVICE, SharedSource, TAKERS};
 pub use stream::Stream;
+pub use sync::fence;
 pub use window::{Uuid, WindowHeader};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

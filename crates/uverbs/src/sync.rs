@@ -23,7 +23,7 @@ pub(crate) const fn writes(_: &AtomicU32) {}
 /// sides, where at least one must see the other's store: between a library that arms a completion channel and whoever
 /// completes, and between whoever announces work and whoever requests announcements.
 #[inline]
-pub(crate) fn fence() {
+pub fn fence() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
     // SAFETY: no memory is changed, and the flags may be.
     unsafe {

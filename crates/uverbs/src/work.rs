@@ -29,6 +29,9 @@ pub struct Shape {
 /// filled all of them.
 const FEWEST: u32 = 16;
 
+/// Most bytes of a slot that are prefetched: a request, and the beginning of its list or inline message.
+const PREFETCHED: u32 = 128;
+
 impl Shape {
     /// Room for at least `requests` of at most `segments` segments or `inline` bytes each.
     #[must_use]
@@ -211,7 +214,10 @@ impl WorkQueue {
     /// Prefetches the slot that is filled next from the cache of its last reader.
     #[inline]
     pub fn prefetch(&self) {
-        self.memory.prefetch_to_write(self.shape.slot(self.filled));
+        let slot = self.shape.slot(self.filled);
+        for line in (0..self.shape.stride.min(PREFETCHED) as usize).step_by(64) {
+            self.memory.prefetch_to_write(slot + line);
+        }
     }
 
     /// Publishes the filled slots to the device.
@@ -346,7 +352,7 @@ pub struct WorkSource {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     shape: Shape,
-    /// For a peer: the tail when it was last read.
+    /// The tail when [`Self::take_known`] last read it.
     seen: u32,
 }
 
@@ -416,8 +422,8 @@ impl WorkSource {
         Ok(Some((number, request)))
     }
 
-    /// As [`Self::take`], for a peer that shares memory: it reads what the library writes only if no more requests are
-    /// known. `note` is called with number and identifier before it is taken.
+    /// As [`Self::take`], for receives: it reads what the library writes only if no more requests are known. `note` is
+    /// called with number and identifier before it is taken.
     ///
     /// # Errors
     /// As of that.
@@ -453,7 +459,17 @@ impl WorkSource {
 
     /// Prefetches the request after this one.
     pub(crate) fn prefetch_after(&self, number: u32) {
-        self.memory.prefetch(self.shape.slot(number.wrapping_add(1)), self.shape.stride.min(128) as usize);
+        self.prefetch_slot(number.wrapping_add(1));
+    }
+
+    /// Prefetches the next request, which was published.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.prefetch_slot(self.header().taken.load(Ordering::Relaxed));
+    }
+
+    fn prefetch_slot(&self, number: u32) {
+        self.memory.prefetch(self.shape.slot(number), self.shape.stride.min(PREFETCHED) as usize);
     }
 
     /// Reads the request of a slot; lists are appended as for [`Self::take`].
@@ -526,6 +542,7 @@ impl WorkSource {
         header.taken.store(0, Ordering::Relaxed);
         header.set_head(0);
         self.want_doorbell(false);
+        self.seen = 0;
     }
 }
 

@@ -104,6 +104,7 @@ pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
         if !send.queue.is_spared_doorbell() {
             qp.context().link.ring(qp.doorbell);
         }
+        send.queue.prefetch();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::adapter::Adapter;
 use crate::clock::monotonic;
 use crate::handed::{Handed, HandedAnswers};
 use crate::ids::Qpn;
-use crate::inbox::{Inbox, Substitute};
+use crate::inbox::{Inbox, Rank, Substitute};
 use crate::question::Question;
 use crate::watches::Watches;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -53,12 +53,12 @@ impl Listener {
     }
 
     fn begin(&self, by: u32) -> bool {
-        let (order, failed) = (Ordering::SeqCst, Ordering::SeqCst);
-        let begins = self.0.compare_exchange(NOBODY, by, order, failed).is_ok();
-        if !begins && by == OTHER {
-            let _ = self.0.compare_exchange(OWN, OWN_WANTED, order, failed);
-        }
-        begins
+        self.0.compare_exchange(NOBODY, by, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Another thread wants to listen: its own one is to stop.
+    fn want(&self) {
+        let _ = self.0.compare_exchange(OWN, OWN_WANTED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
     /// Whether the thread itself is to go on: one thread for several applications is quicker than one for each.
@@ -158,12 +158,17 @@ impl Substitute for Seat {
         self.try_with(|client| client.handle_now(handed, answers)).unwrap_or(false)
     }
 
-    fn niceness(&self) -> i32 {
-        self.adapter.threads.niceness()
+    fn rank(&self) -> Rank {
+        Rank { niceness: self.adapter.threads.niceness(), id: self.inbox.as_ptr().addr() as u64 }
     }
 
-    fn begin_watch(&self) -> bool {
-        self.begin(OTHER)
+    fn begin_watch(&self, by: Rank) -> bool {
+        let begins = self.begin(OTHER);
+        // Of two threads that listen to their own applications and want each other's, only one stops.
+        if !begins && by < self.rank() {
+            self.listener.want();
+        }
+        begins
     }
 
     fn listen(&self, now: Duration) -> Option<u64> {
@@ -258,7 +263,7 @@ impl Client {
         if !self.sleeps || !self.hear_doorbells() {
             return false;
         }
-        self.context.inbox.set_asleep(false);
+        self.context.inbox.set_awake();
         // Much work is for its own thread: the one that listens has an application of its own.
         if self.ready.len() > FEW || !self.work_for_sleeper_at(now) {
             self.context.inbox.wake();
@@ -316,7 +321,7 @@ impl Client {
             self.context.inbox.settle(&mut self.taken);
             let inbox = &self.context.inbox;
             // Whoever puts something there from now on sees that the thread sleeps, and wakes it if this is in the way.
-            if !inbox.set_asleep(true) || !inbox.must_go_on() {
+            if !inbox.set_asleep() || !inbox.must_go_on() {
                 return true;
             }
             now = monotonic();

@@ -20,6 +20,8 @@ struct Speaker {
     /// What is written to, and read.
     remote: (u64, u32),
     seat: Arc<Seat>,
+    /// The other program's.
+    peer: Arc<Seat>,
     _kept: Box<dyn Any>,
 }
 
@@ -55,7 +57,7 @@ impl Speaker {
         let (buffer, theirs) = (app.buffer(4096, access::ALL), other.buffer(4096, access::ALL));
         let seats = [(1, &pairs[0].0), (2, &pairs[0].1)].map(|(number, qp)| seat(&host, number, qp));
         let [seat, peer] = seats;
-        until(|| peer.begin_watch());
+        until(|| peer.begin(OTHER));
         while_asleep(&peer, |_| ());
         let (qps, kept): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let remote = (theirs.address, theirs.key);
@@ -67,7 +69,8 @@ impl Speaker {
             buffer,
             remote,
             seat,
-            _kept: Box::new((guests, other, others, kept, theirs, peer)),
+            peer,
+            _kept: Box::new((guests, other, others, kept, theirs)),
         };
         // Until then, it does not know whose its queue pairs' peers are.
         while_asleep(&speaker.seat.clone(), |client| speaker.speak(client, opcode::RDMA_WRITE, (count, 1)));
@@ -122,4 +125,23 @@ fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
         );
     });
     until(|| speaker.done() > 0);
+}
+
+#[test]
+fn of_two_threads_that_want_each_others_applications_one_leaves_both_to_the_other() {
+    let speaker = Speaker::new(1);
+    let (one, other) = (&speaker.seat, &speaker.peer);
+    other.listener.end();
+    for seat in [one, other] {
+        until(|| seat.begin(OWN));
+    }
+    for _ in 0..2 {
+        assert!(!one.begin_watch(other.rank()) && !other.begin_watch(one.rank()), "their own threads listen");
+    }
+    let (first, second) = if one.rank() < other.rank() { (one, other) } else { (other, one) };
+    assert_eq!([first, second].map(|seat| seat.listener.is_own()), [true, false]);
+    second.listener.end();
+    assert!(second.begin_watch(first.rank()));
+    // Who listens to several applications leaves none of them to a thread that comes later.
+    assert!(!second.begin(OWN) && !first.begin_watch(second.rank()) && first.listener.is_own());
 }

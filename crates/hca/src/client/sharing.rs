@@ -95,9 +95,11 @@ impl Client {
         };
         let source = &self.context.source;
         let Ok(bond) = grant.bond.open(Bond::BYTES, &source.fault) else { return refused() };
-        let Some(cq) = self.context.cqs.get(&endpoint.send.cq) else { return refused() };
-        let own = [&grant.bond, &self.context.regions.kept, &cq.kept].map(|kept| kept.give(&source.reach));
-        let [Some(theirs), Some(regions), Some(own_cq)] = own else { return refused() };
+        let Some(cq) = self.context.cqs.get_mut(&endpoint.send.cq) else { return refused() };
+        let own = [&grant.bond, &self.context.regions.kept].map(|kept| kept.give(&source.reach));
+        let ([Some(theirs), Some(regions)], Some(own_cq)) = (own, cq.share(&source.reach)) else {
+            return refused();
+        };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.context.regions.limit, cq.entries);
         endpoint.sharing.trust = self.context.adapter.spec().trust.clone();
         endpoint.sharing.set_outbound(Bond::new(bond), grant.bond);

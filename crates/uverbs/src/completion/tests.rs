@@ -54,6 +54,23 @@ fn a_channel_is_told_once_and_of_what_was_asked() {
 }
 
 #[test]
+fn who_adds_completions_alone_may_be_joined_by_others_later() {
+    let (mut sink, mut queue) = ends(4);
+    queue.arm(Arm::Any);
+    assert_eq!(sink.push_alone(&completion(0), true, false), Ok(false), "there is no channel");
+    assert_eq!(sink.push_alone(&completion(1), false, true), Ok(true));
+    assert_eq!(sink.push(&completion(2), false), Ok(false));
+    assert_eq!(sink.push_alone(&completion(3), false, true), Ok(false), "it was told");
+    assert_eq!(sink.push_alone(&completion(9), false, true), Err(Overrun));
+    let polled: Vec<_> = std::iter::from_fn(|| queue.poll()).map(|one| one.id).collect();
+    assert_eq!(polled, [0, 1, 2, 3]);
+    assert_eq!(
+        (sink.push_alone(&completion(4), false, true), queue.poll()),
+        (Ok(false), Some(completion(4)))
+    );
+}
+
+#[test]
 fn a_solicited_completion_that_comes_before_its_turn_is_told_of() {
     let (sink, mut queue) = ends(8);
     queue.arm(Arm::Solicited);

@@ -173,6 +173,23 @@ fn receives_are_posted_while_others_are_taken() {
 }
 
 #[test]
+fn known_receives_are_forgotten_when_the_queue_begins_anew() {
+    let (mut queue, mut source, _) = ends_of(Shape::of_receives(0, 4, 1), 4);
+    let take = |source: &mut WorkSource| {
+        source.take_known(&mut Vec::new(), |_, _| ()).unwrap().map(|(_, taken)| taken.id)
+    };
+    (1..=3).for_each(|id| assert!(queue.fill(&request(id, 0), &[])));
+    queue.publish();
+    assert_eq!(take(&mut source), Some(1));
+    queue.reset();
+    source.reset();
+    assert_eq!(take(&mut source), None);
+    assert!(queue.fill(&request(4, 0), &[]));
+    queue.publish();
+    assert_eq!((take(&mut source), take(&mut source)), (Some(4), None));
+}
+
+#[test]
 fn shapes_that_leave_the_memory_are_refused() {
     let (memory, _) = Memory::create("test", 4096).unwrap();
     let memory = Arc::new(memory);
