@@ -86,6 +86,13 @@ def test_readers_read(host):
     assert "nothing was changed" not in refused.stderr, refused
 
 
+def test_no_guest_can_have_a_socket_named_as_what_is_in_the_run_dir(host):
+    """The list that the configuration is checked by has all that a daemon makes there; one only while it is replaced."""
+    source = (REPOSITORY / "crates/config/src/object.rs").read_text()
+    listed = re.findall('"(.*)"', re.search(r"const OWN_FILES.*?;\n", source.replace("; ", " "), re.S)[0])
+    assert {path.name for path in host.run_dir.iterdir()} == {*listed} - {"taps-next.sock"}
+
+
 def test_sockets_that_cannot_be_had_stop_nobody(lab):
     """A group that nobody made, and a port that another program has."""
     lab.plug("a")
