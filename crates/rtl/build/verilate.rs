@@ -52,14 +52,22 @@ struct Places {
     /// Verilator's version.
     version: String,
     trace: bool,
+    /// Nothing is to run: C++ is not compiled.
+    only_checks: bool,
 }
 
 pub fn run() -> Result<(), Error> {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    let trace = env::var_os("VIADUCT_RTL_TRACE").is_some();
+    let [trace, only_checks] =
+        ["VIADUCT_RTL_TRACE", "VIADUCT_RTL_CHECK"].map(|name| env::var_os(name).is_some());
+    let kind = match (trace, only_checks) {
+        (_, true) => "rtl/check",
+        (true, _) => "rtl/trace",
+        _ => "rtl/plain",
+    };
     // From target/PROFILE/build/rtl-HASH/out.
-    let build = out.ancestors().nth(4).unwrap_or(&out).join(if trace { "rtl/trace" } else { "rtl/plain" });
+    let build = out.ancestors().nth(4).unwrap_or(&out).join(kind);
     let places = Places {
         build,
         root: here.ancestors().nth(2).unwrap_or(&here).to_owned(),
@@ -68,12 +76,14 @@ pub fn run() -> Result<(), Error> {
         out,
         version: ask_verilator(&["--version"])?,
         trace,
+        only_checks,
     };
     let rtl = places.root.join("rtl");
     for changed in [&rtl, &here.join("build"), &places.shim] {
         println!("cargo::rerun-if-changed={}", changed.display());
     }
     println!("cargo::rerun-if-env-changed=VIADUCT_RTL_TRACE");
+    println!("cargo::rerun-if-env-changed=VIADUCT_RTL_CHECK");
     make_directory(&places.build)?;
     let lock = places.build.join("lock");
     let lock_error = |error| Error::File { path: lock.clone(), error };
@@ -168,6 +178,9 @@ fn compile(
     once: &[PathBuf],
     often: &[PathBuf],
 ) -> Result<(), Error> {
+    if places.only_checks {
+        return Ok(());
+    }
     let build = |level, sources: &[PathBuf]| {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").opt_level(level).debug(false).warnings(false).cargo_metadata(false);
@@ -209,6 +222,9 @@ fn units(directory: &Path, prefix: &str, matches: impl Fn(&str) -> bool) -> Resu
 
 /// Has a library linked: a copy, which builds of other profiles leave alone.
 fn link(places: &Places, directory: &Path, name: &str) -> Result<(), Error> {
+    if places.only_checks {
+        return Ok(());
+    }
     let file = format!("librtl_{name}.a");
     let copied = fs::copy(directory.join(&file), places.out.join(&file));
     copied.map_err(|error| Error::File { path: places.out.join(&file), error })?;
