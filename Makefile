@@ -118,9 +118,10 @@ card-synthesis: ## what the FPGA card's engine takes of an FPGA, by Yosys, block
 	@scripts/setup rtl
 	@rtl/synth/run
 
-rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints
+rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints; whether its tests (card-test) compile
 	@scripts/setup rtl
 	@scripts/lint-rtl
+	VIADUCT_RTL_CHECK=1 cargo check --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload --tests
 
 fmt: ## format the code
 	cargo fmt --all
@@ -128,8 +129,9 @@ fmt: ## format the code
 fmt-check:
 	cargo fmt --all --check
 
-lint: ## clippy, warnings denied
+lint: ## clippy, warnings denied; ruff for Python
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/lint-python
 
 dependencies: ## licences, sources and versions of all crates
 	@scripts/check-dependencies

@@ -22,7 +22,7 @@ from lab.driver import (
     WRITE,
     Driver,
     spoil,
-)  # noqa: E402
+)
 
 TURNS = 200
 SIZE = 1024

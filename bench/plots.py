@@ -15,9 +15,9 @@ import matplotlib
 
 matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "viaduct", "font.size": 9})
-from matplotlib import pyplot, ticker  # noqa: E402  # the back end comes first
+from matplotlib import pyplot, ticker  # the back end comes first
 
-from .results import HIGHER_IS_BETTER, METRICS  # noqa: E402
+from .results import HIGHER_IS_BETTER, METRICS
 
 COLOURS = {"viaduct": "#0b6e4f", "testpmd": "#888888", "bridge": "#c98b2b"}
 OTHERS = ["#2f5d9b", "#9b2f5d", "#7a5195", "#0b6e4f", "#c98b2b", "#888888", "#3aa6a6", "#d1495b", "#5b8c2a", "#444444"]

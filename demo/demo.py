@@ -30,10 +30,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests/lib"))
 
-from lab import Config, Failed, Lab, Lines, Meeting, Verbs, binary, eventually, meet, run, vm  # noqa: E402
-from lab.traffic import round_trip, tcp_rate  # noqa: E402
-from lab.perftest import perftest, rows  # noqa: E402
-from lab.verbs_vm import VerbsVm  # noqa: E402
+from lab import Config, Failed, Lab, Lines, Meeting, Verbs, binary, eventually, meet, run, vm
+from lab.traffic import round_trip, tcp_rate
+from lab.perftest import perftest, rows
+from lab.verbs_vm import VerbsVm
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
 SIM1, SIM2, SIM3, RIGHT = "10.1.1.3", "10.1.1.4", "10.1.1.13", "10.3.3.2"
@@ -213,7 +213,7 @@ class Demo:
         patient = ("-u", 18)  # a long timeout: nothing is lost, but others may use the CPU for a while
         echoes = round_trip(client.expect_ping(address, 10, interval=0.02))
         latency = perftest("ib_send_lat", client, server, address, "-s", 8, "-n", 300, *patient)[0].latency
-        show = lambda: self.queue_pair(transport)  # noqa: E731
+        show = lambda: self.queue_pair(transport)
         rate = perftest("ib_write_bw", client, server, address, "-s", 1 << 16, "-D", 1, *patient, meanwhile=show)[
             0
         ].gbps
@@ -271,7 +271,7 @@ class Demo:
     def restart(self):
         with self.step("iperf3 goes on while viaductd of host a is killed, then upgraded: web -> sim1, both on host a"):
             web, server, port = self.guests["web"], self.guests["sim1"], 5202
-            number = lambda: web.run(["cat", f"/sys/class/net/{web.device}/ifindex"]).stdout.strip()  # noqa: E731
+            number = lambda: web.run(["cat", f"/sys/class/net/{web.device}/ifindex"]).stdout.strip()
             before = number()
             listener = server.background(["iperf3", "-s", "-1", "-p", port, "--forceflush"])
             listener.wait_for("listening")
@@ -297,7 +297,7 @@ class Demo:
         shown = []
 
         def show(count):
-            seconds = lambda: re.findall(r"sec .* (\S+ \wbits/sec) +(\d+) ", client.text())  # noqa: E731
+            seconds = lambda: re.findall(r"sec .* (\S+ \wbits/sec) +(\d+) ", client.text())
             goal = len(seconds()) + count
             while len(shown) < goal:
                 eventually(lambda: len(seconds()) > len(shown) or not client.running(), "iperf3's next second", 20)
@@ -332,7 +332,7 @@ class Demo:
             sent, received = re.search(r"(\d+) packets transmitted, (\d+) received", echoes.text()).groups()
             self.say(f"a TCP stream from web goes on: {lines.received():,} numbered lines arrived, none lost or twice")
             self.say(f"pings from web, 50 a second: {received} of {sent} echoes")
-            is_db = lambda vif: vif["name"] == "db" and vif["up"]  # noqa: E731
+            is_db = lambda vif: vif["name"] == "db" and vif["up"]
             places = [host.name for host in (self.a, self.b) if any(map(is_db, host.viaduct("vif")))]
             if places != ["b"]:
                 raise Failed(f"db is connected to hosts {places}")

@@ -181,7 +181,7 @@ def test_counters_go_on(lab, how):
     config = host_config("a", {guest: tap(guest) for guest in ("a1", "a2")}, wire=False, metrics="127.0.0.1:9101")
     config.rule("blue", 10, "drop", protocol="udp").rule("blue", 20, "allow", protocol="icmp")
     host = lab.host(config)
-    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     a1.expect_ping(A2.address)
     a1.run(["bash", "-c", f"echo x > /dev/udp/{A2.address}/9"])
     eventually(lambda: host.drops().get("rule_drop"), "a drop")

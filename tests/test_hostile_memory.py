@@ -86,7 +86,7 @@ def test_trust_is_taken_away(monkeypatch, host, memory, first):
 def taken_away(host, owner, writer, memory):
     """Two programs share memory; then one of the guests loses its `rdma_trust`."""
     held = [owner.process.pid, "b1", writer.process.pid, memory]
-    holders = lambda: [[row[key] for key in ("pid", "holder", "holder_pid", "memory", "trusted")]  # noqa: E731
+    holders = lambda: [[row[key] for key in ("pid", "holder", "holder_pid", "memory", "trusted")]
                        for row in host.viaduct("rdma", "holders")]
     eventually(lambda: holders() == [[*held, True]], "memory that is shared", 30)
     assert listed(host, "distrusted") == {"b1": 0, "b2": 0}

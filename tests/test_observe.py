@@ -159,7 +159,7 @@ def test_every_reason_has_advice(host):
 def test_a_broadcast_to_who_is_not_there_is_no_drop(lab):
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "b1": {"kind": "vhost", "socket": "b1.sock"}},
                                 wire=False))
-    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     assert host.viaduct("vif", "show", "b1")["state"] == "down"
     before = host.viaduct("vif", "show", "a2")["tx_packets"]
     a1.ping("10.1.1.99", 1, timeout=1)  # nobody has it: ARP asks all

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab import Vm, eventually
+from lab import eventually
 from lab.config import Config
 from lab.switched import WENT_PAST, address, mac, offloaded, pass_by, send, send_past, switched
 from lab.topology import tap, vhost

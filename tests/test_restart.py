@@ -146,7 +146,7 @@ def test_user_space_driver_reconnects(lab):
 def test_last_applied_state_comes_back_even_if_the_unchanged_file_says_otherwise(lab):
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
     host = lab.host(config)
-    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     other = lab.directory / "other.toml"
     other.write_text(config.copy().rule("blue", 10, "drop", protocol="icmp").text())
     host.call("apply", other)

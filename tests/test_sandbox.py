@@ -80,7 +80,7 @@ def test_its_files_are_those_of_its_start(host):
 
 
 def test_guests_of_every_kind_come_at_any_time(lab, host):
-    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     a1.expect_ping(A2.address)
     # A VMM listens, in a directory that only its user may enter.
     lab.testpmd(host, "b1")
@@ -101,7 +101,7 @@ def test_guests_of_every_kind_come_at_any_time(lab, host):
 
 
 def test_a_tap_that_was_deleted_comes_back(lab, host):
-    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     a1.expect_ping(A2.address)
     for _ in range(2):
         a1.namespace.ip("link del", a1.device)

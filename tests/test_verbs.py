@@ -122,7 +122,7 @@ def test_pingpong_with_regions_in_files(regions_in_files, pair, run):
 def test_regions_in_files_are_shown(regions_in_files, pair):
     server, client = pair
     with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "100"]):
-        regions = lambda: server.host.viaduct("rdma", "mr", "--device", server.device)  # noqa: E731
+        regions = lambda: server.host.viaduct("rdma", "mr", "--device", server.device)
         eventually(lambda: [region["memory"] for region in regions()] == ["shared"], "a region in a file", 20)
 
 

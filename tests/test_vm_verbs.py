@@ -13,7 +13,7 @@ from test_mpi import MPIRUN, UCX, device_file  # noqa: F401
 
 from lab import Config, Failed, Meeting, Verbs, eventually, meet, nfs
 from lab.host import REPOSITORY, binaries
-from lab.topology import SEATS, UNDERLAY, host_config, verbs, vhost
+from lab.topology import UNDERLAY, host_config, verbs, vhost
 from lab.verbs_vm import Inside, VerbsVm
 
 # A translated processor polls in each machine.
@@ -247,7 +247,7 @@ def test_the_daemon_ends(world, way):
 def test_a_machine_ends(world, way):
     """What its programs had is free, and those of others see an error; it can boot again."""
     vm = world.vms["a2"]
-    with Busy(world, "a1", "a2") as meeting, Busy(world, "a2", "own") as other:
+    with Busy(world, "a1", "a2"), Busy(world, "a2", "own"):
         if way == "reboot":
             vm.reboot()
         else:
@@ -315,7 +315,7 @@ def test_a_hostile_machine(world):
 def test_users_in_a_machine_need_only_the_package(world):
     """Rule, libraries and a group: what `make package` packs, installed into the machine's own files."""
     vm = world.vms["b1"]
-    inside = lambda *words: vm.run(["chroot", "/system", *words])  # noqa: E731
+    inside = lambda *words: vm.run(["chroot", "/system", *words])
     inside("env", f"VIADUCT_BIN={binaries()}", REPOSITORY / "dist/install-guest")
     inside("sh", "-c", "systemd-sysusers && /sbin/ldconfig")
     udev = "/lib/systemd/systemd-udevd --daemon && udevadm trigger --action=add --settle --subsystem-match=dax"
@@ -323,7 +323,7 @@ def test_users_in_a_machine_need_only_the_package(world):
     assert inside("stat", "-c", "%G %a", "/dev/dax0.0").stdout == "rdma 660\n"
     user = ["setpriv", "--reuid=1000", "--regid=1000"]
     own = Inside(vm, {})
-    told = lambda words: own.start([*user, *words, "ibv_devices"])  # noqa: E731
+    told = lambda words: own.start([*user, *words, "ibv_devices"])
     member, other = told(["--groups=rdma"]), told(["--clear-groups"])
     assert (member.wait(), "viaduct0" in member.text()) == (0, True), member.describe()
     other.wait()

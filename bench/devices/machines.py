@@ -73,9 +73,9 @@ class Machines(Way):
         from lab.verbs import DEVICE
 
         host, guest = self.machines[0].host, self.machines[0].name
-        rows = lambda: host.viaduct("rdma", "qp", "--device", guest)  # noqa: E731
+        rows = lambda: host.viaduct("rdma", "qp", "--device", guest)
         with Meeting(self.server, self.client, ["ib_write_bw", "-d", DEVICE, "-x", "1", "-F", "-D", "5"]):
-            going = lambda: [row["transport"] for row in rows() if row["state"] == "RTS"]  # noqa: E731
+            going = lambda: [row["transport"] for row in rows() if row["state"] == "RTS"]
             eventually(lambda: self.transport in going(), f"a queue pair with transport {self.transport}", 60)
 
     @property

@@ -157,7 +157,7 @@ class Verbs(Overlay):
         """Fails unless a queue pair goes the way that is to be measured."""
         from lab import eventually
 
-        words = lambda: self.client.host.call("rdma", "qp").stdout.split()  # noqa: E731
+        words = lambda: self.client.host.call("rdma", "qp").stdout.split()
         eventually(lambda: self.transport in words(), f"a queue pair with transport {self.transport}")
 
 

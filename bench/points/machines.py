@@ -27,7 +27,7 @@ def together(server, client, program, *options, timeout=120):
     """Runs a program in both machines, and asks neither anything meanwhile; returns what the client printed."""
     from lab import eventually
 
-    words = lambda side: [program, "-d", side.device_name, "-x", 1, "-F", "-p", PORT, *options]  # noqa: E731
+    words = lambda side: [program, "-d", side.device_name, "-x", 1, "-F", "-p", PORT, *options]
     serving = server.start(words(server))
     try:
         eventually(lambda: server.listens(PORT) or not serving.running(), f"a listener: {serving.describe()}", 60)

@@ -47,7 +47,7 @@ def containers(device, hosts):
             _, (client, server) = topology.one_host(lab, "a1", "a2")
             address = topology.SEATS["a2"].address
         elif device.name == "viaduct":
-            connect = lambda config, *remotes: topology.tunnel_routes(config, "mpls-over-udp", *remotes)  # noqa: E731
+            connect = lambda config, *remotes: topology.tunnel_routes(config, "mpls-over-udp", *remotes)
             _, guests = topology.two_hosts(lab, connect)
             client, server, address = guests["a1"], guests["b1"], PEER
         else:

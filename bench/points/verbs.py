@@ -144,8 +144,8 @@ def rsockets(device, least, most, repeats):
     sizes = ["-l", str(least), "-u", str(most), "-n", str(repeats), "-p", "0"]
     sides, preload = (device.client, device.server), f"LD_PRELOAD={RSOCKETS}"
     prefixes = [with_device(side, [preload, *cpu]) for side, cpu in zip(sides, pinned())]
-    listens = lambda: "listen" in device.server.host.call("rdma", "cm").stdout.split()  # noqa: E731
-    wait = lambda: eventually(listens, "a listener")  # noqa: E731
+    listens = lambda: "listen" in device.server.host.call("rdma", "cm").stdout.split()
+    wait = lambda: eventually(listens, "a listener")
     return netpipe(*sides, device.address, sizes, prefixes, wait)["curve"]
 
 
@@ -199,7 +199,7 @@ class VerbsLatency(VerbsPoint):
         options += ["-e"] if "events" in key["operation"] else []
         measure = lambda: perftest(device, f"ib_{operation}_lat", *options, cores=key["cpus"])[
             LEAST
-        ].latency  # noqa: E731
+        ].latency
         if name in ("verbs-shared", "verbs-regions") and key["cpus"] == 2 and "events" not in key["operation"]:
             return beside_cache_line(session, measure)
         return {"latency": measure()}
@@ -256,7 +256,7 @@ class VerbsWindows(VerbsPoint):
         is_copied = device.name in ("verbs-own", "verbs-copy")
         messages = COPIED if is_copied else 10 * COPIED
         options = ["-s", LEAST, "-n", int(messages * session.case.seconds)]
-        measure = lambda: perftest(device, f"ib_{key['operation']}_lat", *options)[LEAST].latency  # noqa: E731
+        measure = lambda: perftest(device, f"ib_{key['operation']}_lat", *options)[LEAST].latency
         return {"latency": measure()} if is_copied else beside_cache_line(session, measure)
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from .host import REPOSITORY, binary
 from .netns import Namespace
-from .shell import Background, Failed, eventually, run
-from .topology import SEATS
+from .shell import Failed, eventually
 from .vm import IMAGES, Vm, accelerator, build_images
 
 PAGE = (REPOSITORY / "docs/libvirt.md").read_text()
