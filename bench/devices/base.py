@@ -1,9 +1,12 @@
 """What all devices under test have in common."""
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from .. import machine
 
 
 @dataclass
@@ -86,6 +89,16 @@ class Device:
     def resume(self):
         for child in self.children:
             child.resume()
+
+    def spread(self):
+        """For points that measure control rather than forwarding: no thread has real-time priority, and those that do
+        not poll use the generator's CPU and the device's, as the kernel sees fit."""
+        for pid in self.pids:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                name, number = (task / "comm").read_text(), int(task.name)
+                os.sched_setscheduler(number, os.SCHED_OTHER, os.sched_param(0))
+                if not name.startswith(("worker", "pmd")):
+                    os.sched_setaffinity(number, {machine.GENERATOR_CPU, machine.DEVICE_CPU})
 
     def last_words(self):
         """The end of its logs."""

@@ -55,6 +55,8 @@ pub struct Flows {
     by_match: HashMap<(VifId, Match), u64>,
     indexes: Indexes,
     last: u64,
+    /// How many are nobody's.
+    stale: usize,
     /// How many flows of a port have each mask.
     masks: HashMap<VifId, HashMap<Key, usize>>,
     /// What the flows take together ([`size`]).
@@ -126,13 +128,15 @@ impl Flows {
     /// A flow belongs to this session from now on.
     pub fn adopt(&mut self, id: u64, session: u64) -> Option<&Arc<Flow>> {
         let held = self.all.get_mut(&id)?;
+        self.stale -= usize::from(matches!(held.owner, Owner::Stale(_)));
         held.owner = Owner::Session(session);
         Some(&held.flow)
     }
 
     /// The executor no longer has the flow.
     pub fn remove(&mut self, id: u64, now: Instant) {
-        let Some(Held { flow, .. }) = self.all.remove(&id) else { return };
+        let Some(Held { flow, owner, .. }) = self.all.remove(&id) else { return };
+        self.stale -= usize::from(matches!(owner, Owner::Stale(_)));
         let key = (flow.port, flow.matching);
         if self.by_match.get(&key) == Some(&id) {
             self.by_match.remove(&key);
@@ -171,7 +175,13 @@ impl Flows {
     pub fn leave(&mut self, session: u64, now: Instant) {
         for held in self.all.values_mut().filter(|held| held.owner == Owner::Session(session)) {
             held.owner = Owner::Stale(now);
+            self.stale += 1;
         }
+    }
+
+    /// Whether any are nobody's.
+    pub fn has_stale(&self) -> bool {
+        self.stale > 0
     }
 
     /// The change that removes a flow.

@@ -402,6 +402,9 @@ impl State {
             entry.sweep = None;
             swept.extend(entry.vif);
         }
+        if !self.flows.has_stale() {
+            return;
+        }
         let limit = self.times.stale;
         let is_old = |held: &Held| match held.owner {
             Owner::Session(_) => false,
