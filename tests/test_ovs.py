@@ -161,8 +161,8 @@ else:
 
 
 def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
-    """Connection tracking, and a port of another driver: OVS forwards those packets, whole. It knows them by marks, of
-    which a new OVS gets none of the old one's."""
+    """Connection tracking, and a port of another driver: OVS forwards those packets, whole, or as short as it cut them.
+    It knows them by marks, of which a new OVS gets none of the old one's."""
     host, ovs, (one, two) = switched(lab)
     other = "options:dpdk-devargs=net_null0,no-rx=1"
     ovs.vsctl("add-port", "br0", "n0", "--", "set", "Interface", "n0", "type=dpdk", other)
@@ -171,9 +171,12 @@ def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
     ovs.ofctl("add-flow", "priority=10,in_port=o2,tcp,actions=ct(table=5)")
     ovs.ofctl("add-flow", "table=5,ct_state=+trk-inv,actions=output:o1")
     udp_flow(ovs, 1001, "output:n0,output:o2")
+    udp_flow(ovs, 1002, "output(port=o2,max_len=60)")
     with lab.capture("o2", "tapo2", "udp") as seen:
-        send(one, 1001, 20)
+        for port in (1001, 1002):
+            send(one, port, 20)
         seen.wait_for("udp.dstport == 1001", 20)
+        seen.wait_for("udp.dstport == 1002 && frame.len == 60", 20)
     assert ovs.flows("dst=1001") and not ovs.offloaded("dst=1001")
     ovs.switch.wait_for("an output goes to a port that is not one of Viaduct's")
     known = lambda: int(re.search(r"phwol hits: (\d+)", ovs.appctl("dpif-netdev/pmd-stats-show"))[1])

@@ -533,12 +533,10 @@ impl Executor for Engine {
     fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
         let snapshot = self.common.shared.snapshot();
         let now = self.common.clock.now().seconds;
-        match PacketView::parse(frame, frame.len() as u32, None) {
-            Ok(packet) => {
-                let unreachable = |scope, addr| self.common.shared.is_unreachable(scope, addr);
-                let view = snapshot.view(self.common.shared.flows(), now).without(&unreachable);
-                model::explain(&view, &packet, ingress, now)
-            }
+        let unreachable = |scope, addr| self.common.shared.is_unreachable(scope, addr);
+        let view = snapshot.view(self.common.shared.flows(), now).without(&unreachable);
+        match PacketView::arrived(&view, ingress, frame, frame.len() as u32, None) {
+            Ok(packet) => model::explain(&view, &packet, ingress, now),
             Err(error) => Explanation {
                 steps: Vec::new(),
                 decision: Decision { verdict: Verdict::Drop(error.into()), effects: Effects::default() },

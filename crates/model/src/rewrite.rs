@@ -78,6 +78,10 @@ fn is_network(forward: &Forward) -> bool {
 /// One delivery. `None` if the decision does not fit this packet.
 #[must_use]
 pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
+    // It may be one that does not parse (`PacketView::arrived`).
+    if *forward == Forward::unchanged(forward.port) {
+        return Some(packet.bytes.to_vec());
+    }
     let mut body = packet.bytes.get(kept(forward, packet))?.to_vec();
     let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
     let mut headers = parse(&body, 0, body.len()).ok()?;

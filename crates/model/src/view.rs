@@ -1,5 +1,6 @@
 //! A parsed packet as `decide` sees it.
 
+use crate::{Lookup, VifId, VifKind};
 use packet::{Headers, ParseError};
 
 /// The head of a packet, parsed.
@@ -27,4 +28,34 @@ impl<'a> PacketView<'a> {
         let headers = Headers::ethernet(bytes, 0, len as usize)?;
         Ok(Self { bytes, len, gso_size, headers, checked: false })
     }
+
+    /// The same for a frame that arrives on an interface. Open vSwitch may have cut the end of what it sends by a port
+    /// (a mirror's `snaplen`, `max_len` of an output): where nothing but OVS decides about the frame, its IP header may
+    /// be incomplete, or speak of more bytes than there are.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn arrived<T: Lookup>(
+        tables: &T,
+        ingress: VifId,
+        bytes: &'a [u8],
+        len: u32,
+        gso_size: Option<u16>,
+    ) -> Result<Self, ParseError> {
+        match Self::parse(bytes, len, gso_size) {
+            Err(ParseError::IpLength | ParseError::IpTruncated) if leaves_as_it_is(tables, ingress) => {
+                let headers = Headers::ethernet_alone(bytes, len as usize)?;
+                Ok(Self { bytes, len, gso_size, headers, checked: false })
+            }
+            parsed => parsed,
+        }
+    }
+}
+
+/// Whether an interface is the OVS side of a port that has neither rules nor a tunnel, which look at packets.
+#[cold]
+fn leaves_as_it_is<T: Lookup>(tables: &T, ingress: VifId) -> bool {
+    let side = tables.vif(ingress).filter(|vif| vif.kind == VifKind::Ovs);
+    let port = side.and_then(|side| tables.vif(side.ovs?));
+    port.is_some_and(|port| port.rules.is_none() && port.tunnel().is_none())
 }

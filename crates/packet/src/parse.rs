@@ -18,6 +18,25 @@ pub(crate) use window::{Window, be16, be32};
 use crate::{Ethernet, Headers, L3, L4, Mac, Nd, ParseError, Tag, proto};
 use arrayvec::ArrayVec;
 
+/// The Ethernet header and the tags of a frame, and where they end.
+#[inline(always)]
+fn link(window: Window<'_>, at: usize) -> Result<(Ethernet, usize), ParseError> {
+    let head: &[u8; 14] = window.read(at, ParseError::EthernetTruncated)?;
+    let mut tags = ArrayVec::new();
+    let mut ethertype = be16(head, 12);
+    let mut l3_at = at + proto::ETHERNET_LEN;
+    while ethertype == proto::ETHERTYPE_VLAN || ethertype == proto::ETHERTYPE_QINQ {
+        let tag: &[u8; 4] = window.read(l3_at, ParseError::EthernetTruncated)?;
+        let service = ethertype == proto::ETHERTYPE_QINQ;
+        tags.try_push(Tag { service, tci: be16(tag, 0) }).map_err(|_| ParseError::TooManyTags)?;
+        ethertype = be16(tag, 2);
+        l3_at += proto::VLAN_LEN;
+    }
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
+    let (dst, src) = (Mac([d0, d1, d2, d3, d4, d5]), Mac([s0, s1, s2, s3, s4, s5]));
+    Ok((Ethernet { dst, src, ethertype, tags }, l3_at))
+}
+
 impl Headers {
     /// Parses a frame whose Ethernet header starts at `at`.
     ///
@@ -25,34 +44,31 @@ impl Headers {
     /// What is malformed, or [`ParseError::HeaderTooLong`] if `bytes` holds too little of the `len` bytes.
     pub fn ethernet(bytes: &[u8], at: usize, len: usize) -> Result<Self, ParseError> {
         let window = Window::new(bytes, len);
-        let head: &[u8; 14] = window.read(at, ParseError::EthernetTruncated)?;
-        let mut tags = ArrayVec::new();
-        let mut ethertype = be16(head, 12);
-        let mut l3_at = at + proto::ETHERNET_LEN;
-        while ethertype == proto::ETHERTYPE_VLAN || ethertype == proto::ETHERTYPE_QINQ {
-            let tag: &[u8; 4] = window.read(l3_at, ParseError::EthernetTruncated)?;
-            let service = ethertype == proto::ETHERTYPE_QINQ;
-            tags.try_push(Tag { service, tci: be16(tag, 0) }).map_err(|_| ParseError::TooManyTags)?;
-            ethertype = be16(tag, 2);
-            l3_at += proto::VLAN_LEN;
-        }
-        let Parsed { l3, upper } = match ethertype {
+        let (eth, l3_at) = link(window, at)?;
+        let Parsed { l3, upper } = match eth.ethertype {
             proto::ETHERTYPE_IPV4 => ipv4::parse(window, l3_at)?,
             proto::ETHERTYPE_IPV6 => ipv6::parse(window, l3_at)?,
             proto::ETHERTYPE_ARP => arp::parse(window, l3_at)?,
             _ => Parsed::default(),
         };
-        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
-        let (dst, src) = (Mac([d0, d1, d2, d3, d4, d5]), Mac([s0, s1, s2, s3, s4, s5]));
         Ok(Self {
             at: offset(at)?,
-            eth: Some(Ethernet { dst, src, ethertype, tags }),
+            eth: Some(eth),
             l3_at: offset(l3_at)?,
             l3,
             l4: upper.l4,
             l4_at: upper.at,
             nd: upper.nd,
         })
+    }
+
+    /// Parses the Ethernet header and the tags of a frame, and leaves open what they carry.
+    ///
+    /// # Errors
+    /// As for [`Headers::ethernet`].
+    pub fn ethernet_alone(bytes: &[u8], len: usize) -> Result<Self, ParseError> {
+        let (eth, l3_at) = link(Window::new(bytes, len), 0)?;
+        Ok(Self { eth: Some(eth), l3_at: offset(l3_at)?, ..Self::default() })
     }
 
     /// Parses an IPv4 or IPv6 packet that starts at `at`, without an Ethernet header (it came out of an MPLS

@@ -32,7 +32,7 @@ pub(super) fn decide(
     offload: Offload,
     checked: bool,
 ) -> Result<Case, DropReason> {
-    let mut packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
+    let mut packet = PacketView::arrived(view, ingress, bytes, len as u32, offload.gso.map(|gso| gso.size))?;
     packet.checked = checked || offload.csum != Csum::Unknown;
     let decision = model::decide(view, &packet, ingress, view.now());
     let too_long = DropReason::HeaderTooLong;

@@ -22,7 +22,7 @@ struct Expected {
 }
 
 fn expected(host: &Host, vif: VifId, frame: &[u8]) -> Expected {
-    let packet = match PacketView::parse(frame, frame.len() as u32, None) {
+    let packet = match host.arrived(vif, frame) {
         Ok(packet) => packet,
         Err(error) => {
             return Expected { frames: BTreeMap::new(), dropped: Some(error.into()), decision: None };

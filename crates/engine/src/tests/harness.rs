@@ -86,6 +86,15 @@ impl Host {
         model::decide(&snapshot.view(self.shared.flows(), now), packet, vif, now)
     }
 
+    /// What a frame is that arrives right now.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn arrived<'a>(&self, vif: VifId, frame: &'a [u8]) -> Result<PacketView<'a>, packet::ParseError> {
+        let (snapshot, now) = (self.shared.snapshot(), self.core.now.seconds);
+        PacketView::arrived(&snapshot.view(self.shared.flows(), now), vif, frame, frame.len() as u32, None)
+    }
+
     /// What leaves because of a decision made right now.
     pub fn emit(&self, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
         let (snapshot, now) = (self.shared.snapshot(), self.core.now.seconds);

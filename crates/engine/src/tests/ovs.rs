@@ -29,7 +29,7 @@ fn learn_neighbours(tables: &mut Tables) {
 /// What leaves by the model, and why the packet is dropped; `None` if a neighbour is asked for, too.
 fn expected(tables: &Tables, vif: VifId, frame: &[u8]) -> Option<(Frames, Option<DropReason>)> {
     let mut frames = Frames::new();
-    let packet = match PacketView::parse(frame, frame.len() as u32, None) {
+    let packet = match PacketView::arrived(tables, vif, frame, frame.len() as u32, None) {
         Ok(packet) => packet,
         Err(error) => return Some((frames, Some(error.into()))),
     };
@@ -62,7 +62,7 @@ fn partial(frame: &[u8]) -> Option<(Vec<u8>, Offload)> {
 /// How many packets went to Open vSwitch with a mark since the last call; each has that of the flow that the model finds
 /// for this packet.
 fn marked(host: &Host, tables: &Tables, vif: VifId, frame: &[u8]) -> usize {
-    let view = PacketView::parse(frame, frame.len() as u32, None).ok();
+    let view = PacketView::arrived(tables, vif, frame, frame.len() as u32, None).ok();
     let decision = view.map(|view| decide(tables, &view, vif, 0));
     let mut all = 0;
     for (to, port) in &host.ports {

@@ -130,7 +130,10 @@ pub fn ovs_packet(rng: &mut Rng) -> Packet {
     let mut ports = OVS_PORTS.to_vec();
     ports.push(VifId(11));
     let text = inside(rng);
-    let frame = text::parse(&text).unwrap_or_default();
+    let mut frame = text::parse(&text).unwrap_or_default();
+    if rng.percent(5) {
+        frame.truncate(proto::ETHERNET_LEN + rng.below(60));
+    }
     Packet { ingress: rng.one(&ports), frame, gso_size: None }
 }
 
