@@ -226,7 +226,8 @@ impl Control {
         let mut unshared = Unshared::default();
         loop {
             lock(&backend).tell_use();
-            let patience = self.tell_unshared(lock(&backend).lacks_memory(), &mut unshared);
+            let lacks_memory = lock(&backend).lacks_memory();
+            let patience = unshared.tell(lacks_memory, &mut lock(&self.refused), &self.log);
             if !self.wait(Some(stream.as_fd()), patience) {
                 if self.is_closing() {
                     return Ok(());
@@ -259,20 +260,22 @@ impl Control {
     }
 }
 
-impl Control {
-    /// Tells if a VMM has not shared the guest's memory for too long. Returns how long it still may take.
-    fn tell_unshared(&self, lacks_memory: bool, unshared: &mut Unshared) -> Option<Duration> {
+impl Unshared {
+    /// Tells as `fault` if a VMM has not shared the guest's memory for too long, unless another one is told already.
+    /// Returns how long it still may take.
+    fn tell(&mut self, lacks_memory: bool, fault: &mut Option<String>, log: &Log) -> Option<Duration> {
         if !lacks_memory {
-            if std::mem::take(unshared).is_told {
-                *lock(&self.refused) = None;
+            if std::mem::take(self).is_told {
+                fault.take_if(|why| why == UNSHARED);
             }
             return None;
         }
-        let since = *unshared.since.get_or_insert_with(Instant::now);
+        let since = *self.since.get_or_insert_with(Instant::now);
         let left = SHARES_WITHIN.checked_sub(since.elapsed());
-        if left.is_none() && !std::mem::replace(&mut unshared.is_told, true) {
-            self.log.warn(format_args!("{UNSHARED}"));
-            *lock(&self.refused) = Some(UNSHARED.to_owned());
+        // Why memory that it did share was refused is what its user needs to know.
+        if left.is_none() && !std::mem::replace(&mut self.is_told, true) && fault.is_none() {
+            log.warn(format_args!("{UNSHARED}"));
+            *fault = Some(UNSHARED.to_owned());
         }
         left
     }
@@ -281,4 +284,22 @@ impl Control {
 /// Locks a value that is only ever replaced as a whole, so a panic elsewhere leaves nothing half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vmm_whose_memory_was_refused_is_not_told_that_it_shares_none() {
+        let log = Log::new("vm".to_owned());
+        for before in [Some("the file is shorter".to_owned()), None] {
+            let mut fault = before.clone();
+            let mut unshared = Unshared { since: Instant::now().checked_sub(SHARES_WITHIN), is_told: false };
+            assert_eq!(unshared.tell(true, &mut fault, &log), None);
+            assert_eq!(fault, before.clone().or_else(|| Some(UNSHARED.to_owned())));
+            assert_eq!(unshared.tell(false, &mut fault, &log), None);
+            assert_eq!(fault, before);
+        }
+    }
 }
