@@ -112,7 +112,7 @@ pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
     fn rank(&self) -> Rank;
 
     /// Has a thread of this rank begin to listen to its application's doorbells, by [`Self::listen`], until
-    /// [`Self::end_watch`]. False if another thread does that. If that is its own thread, of a lower rank, it stops soon.
+    /// [`Self::end_watch`]. False if another thread does that. Its own thread stops soon then if its rank is higher.
     fn begin_watch(&self, by: Rank) -> bool;
 
     /// Handles what its application's doorbells announce. `None` if that is nothing; otherwise the inbox to which the

@@ -355,8 +355,8 @@ impl CompletionSink {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same, if nobody else adds completions, and memory of the queue is shared with nobody but the program. Without a
-    /// channel, nothing here waits for the cache lines that were written before.
+    /// The same, if nobody else adds completions, and the queue is shared with nobody but the program. Without a channel,
+    /// nothing here waits for the cache lines that were written before.
     ///
     /// # Errors
     /// If there is no room.
@@ -378,8 +378,8 @@ impl CompletionSink {
         Ok(has_channel && self.tells(at, solicited))
     }
 
-    /// The same as [`Self::push`] for a process that may die in the middle: `note` is called before each attempt to reserve a place, and
-    /// before the reserved one is filled.
+    /// As [`Self::push`] for a process that may die in the middle: `note` is called before each attempt to reserve a
+    /// place, and before the reserved one is filled.
     ///
     /// # Errors
     /// As of that.
