@@ -11,7 +11,7 @@ use tables::Snapshot;
 /// Contexts known at once.
 const MOST: usize = 1 << 16;
 /// About how many are forgotten at once where there would be more: so many new ones pay for a look at all.
-const SHED: usize = MOST / 8;
+const SHED: usize = MOST / 4;
 /// Bits that tell which numbers are in use. Numbers that share one are kept together.
 const MARKS: usize = 2 * MOST;
 /// Numbers given away after which they begin anew, before the next burst: packets of a burst may have earlier ones.
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn who_has_most_contexts_makes_room() {
         let mut contexts = Contexts::new([1, 2]);
-        let few: Vec<_> = (0..100).map(|i| context(2, i)).chain((0..SHED).map(|i| context(3, i))).collect();
+        let few: Vec<_> = (0..100).map(|i| context(2, i)).chain((0..MOST / 8).map(|i| context(3, i))).collect();
         let numbers: Vec<_> = few.iter().map(|context| contexts.intern(context)).collect();
         for i in 0..2 * MOST {
             let number = contexts.intern(&context(1, i));
