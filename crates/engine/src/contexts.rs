@@ -398,7 +398,8 @@ mod tests {
     #[test]
     fn who_has_most_contexts_makes_room() {
         let mut contexts = Contexts::new([1, 2]);
-        let few: Vec<_> = (0..100).map(|i| context(2, i)).chain((0..MOST / 8).map(|i| context(3, i))).collect();
+        let few: Vec<_> =
+            (0..100).map(|i| context(2, i)).chain((0..MOST / 8).map(|i| context(3, i))).collect();
         let numbers: Vec<_> = few.iter().map(|context| contexts.intern(context)).collect();
         for i in 0..2 * MOST {
             let number = contexts.intern(&context(1, i));
