@@ -86,7 +86,7 @@ static int link_update(struct rte_eth_dev *dev, int wait)
 	static_assert(sizeof(link) == sizeof(after), "the link is a word");
 	pthread_mutex_lock(&port->session->view);
 	rings = atomic_load(&port->rings);
-	if (rings != NULL && __atomic_load_n(&rings->page->link, __ATOMIC_RELAXED) == 1)
+	if (rings != NULL && !port->down && __atomic_load_n(&rings->page->link, __ATOMIC_RELAXED) == 1)
 		link.link_status = RTE_ETH_LINK_UP;
 	pthread_mutex_unlock(&port->session->view);
 	memcpy(&after, &link, sizeof(after));
@@ -122,6 +122,36 @@ static int mtu_set(struct rte_eth_dev *dev, uint16_t mtu)
 		port->mtu = mtu;
 	pthread_mutex_unlock(&port->session->lock);
 	return -error;
+}
+
+static int set_down(struct rte_eth_dev *dev, bool down)
+{
+	struct port *port = of(dev);
+	bool before;
+	int error = 0;
+
+	pthread_mutex_lock(&port->session->lock);
+	before = atomic_exchange(&port->down, down);
+	if (port->open && before != down)
+		error = session_link(port);
+	/* Where viaductd is gone, the next one hears of it. */
+	if (port->session->broken)
+		error = 0;
+	if (error != 0)
+		port->down = before;
+	pthread_mutex_unlock(&port->session->lock);
+	link_update(dev, 0);
+	return -error;
+}
+
+static int set_link_up(struct rte_eth_dev *dev)
+{
+	return set_down(dev, false);
+}
+
+static int set_link_down(struct rte_eth_dev *dev)
+{
+	return set_down(dev, true);
 }
 
 /* Of the port: all its packets, by whomever they were forwarded. Of its queues: those that went through OVS. */
@@ -226,6 +256,8 @@ static void *device_ops(void)
 	OP(dev_start) = dev_start;
 	OP(dev_close) = dev_close;
 	OP(link_update) = link_update;
+	OP(dev_set_link_up) = set_link_up;
+	OP(dev_set_link_down) = set_link_down;
 	OP(mac_addr_set) = mac_addr_set;
 	OP(mtu_set) = mtu_set;
 	OP(stats_get) = stats_get;

@@ -27,6 +27,7 @@ enum viaduct_request {
 	VIADUCT_FLOW_CREATE = 5,
 	VIADUCT_FLOW_DESTROY = 6,
 	VIADUCT_FLOW_FLUSH = 7,
+	VIADUCT_PORT_LINK = 8,
 };
 
 /* At the start of each request. */
@@ -48,13 +49,16 @@ struct viaduct_hello {
 struct viaduct_port {
 	struct viaduct_header header;
 	uint32_t port; /* the number that the driver gave it */
-	uint32_t mtu;  /* of VIADUCT_PORT_MTU */
+	union {
+		uint32_t mtu;  /* of VIADUCT_PORT_MTU */
+		uint32_t down; /* of VIADUCT_PORT_LINK: 1, OVS has the port down; 0, up */
+	};
 };
 
 struct viaduct_port_open {
 	struct viaduct_header header;
 	uint32_t port; /* the driver's number for it, which other requests name it by */
-	uint32_t reserved;
+	uint32_t down; /* 1: OVS has it down */
 	char name[VIADUCT_NAME];
 };
 

@@ -356,14 +356,14 @@ static void publish(struct rings *rings)
 	}
 }
 
-/* Without viaductd, packets are dropped here: OVS counts them as sent, as by a link that has just gone down. */
+/* Without viaductd, or while the port is down, packets are dropped here: OVS counts them as sent, as by a link that has just gone down. */
 uint16_t ring_send(void *argument, struct rte_mbuf **packets, uint16_t count)
 {
 	struct queue *queue = argument;
 	struct rings *rings = enter(queue);
 	uint16_t done = 0;
 
-	if (rings != NULL) {
+	if (rings != NULL && likely(!queue->port->down)) {
 		struct ring *ring = &rings->tx;
 		uint32_t used = ring->next - __atomic_load_n(&ring->shared->head, __ATOMIC_ACQUIRE);
 		uint32_t room = used > rings->slots ? 0 : rings->slots - used, before = ring->next;

@@ -231,10 +231,24 @@ int session_mtu(struct port *port, uint16_t mtu)
 	return error;
 }
 
+/* Tells viaductd whether OVS has a port down that is open. Returns 0 or an errno. */
+int session_link(struct port *port)
+{
+	struct viaduct_port request = {.header.kind = VIADUCT_PORT_LINK, .port = port->handle, .down = port->down};
+	struct viaduct_answer answer;
+	int error = session_ask(port->session, &request, sizeof(request), &answer, NULL);
+
+	if (error == 0 && answer.status != 0) {
+		LOG(ERR, "port %s: %s\n", port->name, answer.text);
+		error = answer.status;
+	}
+	return error;
+}
+
 /* Opens a port in the session. Returns 0 or an errno; viaductd's reason is logged once. */
 static int open_port(struct session *session, struct port *port)
 {
-	struct viaduct_port_open open = {.header.kind = VIADUCT_PORT_OPEN, .port = port->handle};
+	struct viaduct_port_open open = {.header.kind = VIADUCT_PORT_OPEN, .port = port->handle, .down = port->down};
 	struct viaduct_answer answer;
 	struct rings *rings;
 	int files[2] = {-1, -1}, error;

@@ -64,6 +64,7 @@ struct port {
 	struct queue rx, tx;
 	struct rte_ether_addr mac;
 	uint16_t mtu; /* that was set; 0: none */
+	atomic_bool down; /* OVS set it down */
 	LIST_HEAD(, rte_flow) flows;
 	/* What it counted in all sessions; what viaductd's counts were then; and what the sum was at the last reset. */
 	struct viaduct_page sum, seen, base;
@@ -107,6 +108,7 @@ struct session *session_find(const char *path);
 int session_add(struct session *session, struct port *port);
 void session_remove(struct port *port);
 int session_mtu(struct port *port, uint16_t mtu);
+int session_link(struct port *port);
 int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files);
 int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow);
 void session_collect(struct session *session, bool all);

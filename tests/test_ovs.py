@@ -30,7 +30,7 @@ pytestmark = pytest.mark.alone
 
 def test_packets_go_by_open_vswitch_and_then_past_it(lab):
     """A learning switch (NORMAL): the first packets by OVS, then flows that the daemon carries out."""
-    _, ovs, (one, _) = switched(lab)
+    host, ovs, (one, two) = switched(lab)
     one.expect_ping(address(2))
     offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)")
     pass_by(ovs, one, address(2))
@@ -42,7 +42,25 @@ def test_packets_go_by_open_vswitch_and_then_past_it(lab):
     eventually(lambda: flow() >= 50, "the flow's packets in OVS")
     counted = lambda: int(ovs.vsctl("get", "Interface", "o1", "statistics:rx_packets").stdout)
     eventually(lambda: counted() >= 100, "the port's packets in OVS")
-    assert ovs.vsctl("get", "Interface", "o1", "link_state").stdout.strip() == "up"
+    link = lambda name: ovs.vsctl("get", "Interface", name, "link_state").stdout.strip()
+    assert link("o1") == "up"
+    # Nothing goes to a port that OVS has down, nor comes from it, also past OVS.
+    reasons = lambda: host.viaduct("dropstats")["reasons"]
+    dropped = lambda: sum(entry["packets"] for entry in reasons() if entry["reason"] == "ovs_drop")
+    for name in ("o2", "o1"):
+        ovs.ofctl("mod-port", name, "down")
+        before = dropped()
+        received, output = one.ping(address(2), 10, timeout=1)
+        assert received == 0, output
+        assert dropped() >= before + 10
+        ovs.ofctl("mod-port", name, "up")
+        one.expect_ping(address(2))
+        offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)")
+        pass_by(ovs, one, address(2))
+    # A container that sets its device down.
+    for state in ("down", "up"):
+        two.namespace.ip(f"link set tapo2 {state}")
+        eventually(lambda: link("o2") == state, f"the link that is {state} in OVS")
 
 
 def test_tables_drops_and_several_outputs(lab):

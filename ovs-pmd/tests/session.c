@@ -25,7 +25,8 @@ static uint32_t vouches, refuses;
 /* How many it was asked for, and of those, for how many the driver does not wait; how many were destroyed. */
 static _Atomic uint32_t creates, aheads, destroys;
 static sem_t go_on, asked;
-static struct viaduct_port last_mtu;
+static struct viaduct_port last_mtu, last_link;
+static struct viaduct_port_open last_open;
 static struct viaduct_page *page;
 static uint64_t counted = 5; /* of the port by viaductd, before OVS */
 static struct viaduct_counter *counters;
@@ -82,6 +83,7 @@ static void serve(int socket)
 			counters = mmap(NULL, COUNTERS * sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
 			assert(counters != MAP_FAILED);
 		} else if (request->kind == VIADUCT_PORT_OPEN) {
+			memcpy(&last_open, buffer, sizeof(last_open));
 			said.slots = wrong.slots ? wrong.slots : SLOTS;
 			files[count++] = file_of(VIADUCT_PORT_OPEN, VIADUCT_FILE(SLOTS));
 			page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
@@ -104,6 +106,8 @@ static void serve(int socket)
 				continue;
 		} else if (request->kind == VIADUCT_FLOW_DESTROY) {
 			destroys++;
+		} else if (request->kind == VIADUCT_PORT_LINK) {
+			memcpy(&last_link, buffer, sizeof(last_link));
 		} else if (request->kind == VIADUCT_PORT_MTU) {
 			memcpy(&last_mtu, buffer, sizeof(last_mtu));
 			sem_post(&asked);
@@ -368,6 +372,30 @@ static void ahead(struct session *session, struct port *port)
 	assert(resume(session));
 }
 
+/* viaductd hears that OVS sets a port down or up, and so does the next one. The link is down meanwhile. */
+static void links(struct session *session, struct port *port)
+{
+	struct rte_eth_dev *dev = device_with(port);
+	struct rte_eth_link link;
+
+	for (int down = 1; down >= 0; down--) {
+		memset(&last_link, 0xff, sizeof(last_link));
+		assert((down ? set_link_down(dev) : set_link_up(dev)) == 0);
+		assert(last_link.port == port->handle && last_link.down == (uint32_t)down);
+		end(session);
+		assert((down ? set_link_down(dev) : set_link_up(dev)) == 0);
+		assert(start(session) == 0 && resume(session) && last_open.down == (uint32_t)down);
+		page->link = 1;
+		link_update(dev, 0);
+		memcpy(&link, &DATA(dev, dev_link, uint64_t), sizeof(link));
+		assert(link.link_status == (down ? RTE_ETH_LINK_DOWN : RTE_ETH_LINK_UP));
+	}
+	/* While there is no viaductd. */
+	end(session);
+	assert(set_link_down(dev) == 0 && start(session) == 0 && resume(session) && last_open.down == 1);
+	assert(set_link_up(dev) == 0 && last_link.down == 0);
+}
+
 /* The hash of the first bytes of a frame; 0: it gets none. */
 static uint32_t hash_of(uint8_t *frame, uint16_t length)
 {
@@ -485,6 +513,7 @@ int main(void)
 	assert(start(session) == 0 && resume(session));
 	page->rx_packets = 2;
 	assert(counts(port).rx_packets == 9);
+	links(session, port);
 	wrap(session, port);
 	ahead(session, port);
 	marks(session, port);

@@ -195,10 +195,64 @@ pub fn sends_to(flow: &Flow, port: VifId) -> bool {
     flow.actions.contains(&Action::Output(port))
 }
 
+/// A flow as the executor is to have it while OVS has these ports down: nothing comes from them, and nothing goes there.
+pub fn without(flow: &Arc<Flow>, down: &[VifId]) -> Arc<Flow> {
+    let is_down = |action: &Action| matches!(action, Action::Output(to) if down.contains(to));
+    let from = down.contains(&flow.port);
+    if !from && !flow.actions.iter().any(is_down) {
+        return flow.clone();
+    }
+    let mut actions = Vec::new();
+    for action in flow.actions.iter().filter(|_| !from) {
+        if !is_down(action) {
+            actions.push(action.clone());
+            continue;
+        }
+        // The headers of a tunnel are for that output alone.
+        let mut kept = actions.iter().rposition(is_output).map_or(0, |last| last + 1);
+        actions.retain(|action| {
+            let earlier = kept > 0;
+            kept = kept.saturating_sub(1);
+            earlier || !matches!(action, Action::Encap(_))
+        });
+    }
+    if !actions.iter().any(is_output) {
+        actions = vec![Action::Drop];
+    }
+    Arc::new(Flow { actions, ..(**flow).clone() })
+}
+
+const fn is_output(action: &Action) -> bool {
+    matches!(action, Action::Output(_))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use model::ovs::Outer;
+
+    /// The headers of a tunnel go with the output that they are for.
+    #[test]
+    fn an_output_that_is_left_out_takes_its_headers_along() {
+        let outer = || {
+            let mut bytes = [0; 42];
+            (bytes[12], bytes[14], bytes[23]) = (0x08, 0x45, 17);
+            Action::Encap(Outer::new(&bytes).unwrap())
+        };
+        let (ttl, one, two) = (Action::SetTtl(9), Action::Output(VifId(1)), Action::Output(VifId(2)));
+        let actions = vec![outer(), one.clone(), outer(), ttl.clone(), two.clone(), one.clone()];
+        let flow = Flow { id: FlowId(1), counter: 2, port: VifId(3), matching: Match::default(), actions };
+        let flow = Arc::new(flow);
+        let left = |down: &[u16]| {
+            let down: Vec<_> = down.iter().copied().map(VifId).collect();
+            without(&flow, &down).actions.clone()
+        };
+        assert_eq!(left(&[4]), flow.actions);
+        assert_eq!(left(&[1]), [outer(), ttl.clone(), two]);
+        assert_eq!(left(&[2]), [outer(), one.clone(), ttl, one]);
+        assert_eq!((left(&[1, 2]), left(&[3])), (vec![Action::Drop], vec![Action::Drop]));
+    }
 
     /// Flows are counted by their bytes, and what is gone is not.
     #[test]

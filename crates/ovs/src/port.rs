@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ethernet header and two VLAN tags, bytes.
@@ -38,6 +38,8 @@ pub struct Shared {
     version: AtomicU32,
     /// Longest frame for OVS.
     frame: AtomicU32,
+    /// OVS has it down: it gets no frames.
+    down: AtomicBool,
     /// Messages that were not packets.
     malformed: AtomicU64,
     /// Written when another driver has the port. No driver has this descriptor.
@@ -63,6 +65,7 @@ impl Shared {
             driver: Mutex::default(),
             version: AtomicU32::new(0),
             frame: AtomicU32::new(DEFAULT_MTU + LINK_HEADERS as u32),
+            down: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             event: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -112,9 +115,19 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Whether a driver has it.
+    /// Whether a driver has it, and has it up.
     pub fn is_up(&self) -> bool {
-        self.driver().is_some()
+        self.driver().is_some() && !self.is_down()
+    }
+
+    /// OVS has the port down, or up, from now on.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    /// Whether OVS has the port down.
+    pub fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
     }
 
     /// OVS takes packets of this length, bytes.
@@ -320,6 +333,9 @@ impl Sender {
     fn ring(&mut self, len: usize) -> Result<&mut Outgoing, NoRoom> {
         if len > self.shared.frame.load(Ordering::Relaxed) as usize {
             return Err(NoRoom::TooLong);
+        }
+        if self.shared.is_down() {
+            return Err(NoRoom::Down);
         }
         self.ring.as_mut().ok_or(NoRoom::Down)
     }

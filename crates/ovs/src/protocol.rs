@@ -26,6 +26,7 @@ const PORT_MTU: u32 = 4;
 const FLOW_CREATE: u32 = 5;
 const FLOW_DESTROY: u32 = 6;
 const FLOW_FLUSH: u32 = 7;
+const PORT_LINK: u32 = 8;
 
 /// Why a message ends its session: no driver of ours sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +66,8 @@ pub enum Request {
         port: u32,
         /// Name of a guest or wire.
         name: String,
+        /// OVS has it down.
+        down: bool,
     },
     /// A port is closed, with its flows.
     PortClose {
@@ -77,6 +80,13 @@ pub enum Request {
         port: u32,
         /// Bytes of an IP packet.
         mtu: u32,
+    },
+    /// OVS sets a port up or down.
+    PortLink {
+        /// Number.
+        port: u32,
+        /// Whether it is down.
+        down: bool,
     },
     /// A new flow.
     FlowCreate(Create),
@@ -218,14 +228,15 @@ impl Request {
         let request = match kind {
             HELLO => r.hello()?,
             PORT_OPEN => {
-                let (port, _) = (r.u32()?, r.u32()?);
-                Self::PortOpen { port, name: r.text(NAME)? }
+                let (port, down) = (r.u32()?, r.u32()? != 0);
+                Self::PortOpen { port, name: r.text(NAME)?, down }
             }
-            PORT_CLOSE | PORT_MTU | FLOW_FLUSH => {
-                let (port, mtu) = (r.u32()?, r.u32()?);
+            PORT_CLOSE | PORT_MTU | PORT_LINK | FLOW_FLUSH => {
+                let (port, value) = (r.u32()?, r.u32()?);
                 match kind {
                     PORT_CLOSE => Self::PortClose { port },
-                    PORT_MTU => Self::PortMtu { port, mtu },
+                    PORT_MTU => Self::PortMtu { port, mtu: value },
+                    PORT_LINK => Self::PortLink { port, down: value != 0 },
                     _ => Self::FlowFlush { port },
                 }
             }

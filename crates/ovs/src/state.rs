@@ -2,7 +2,7 @@
 
 use crate::counters::Page;
 use crate::encoding;
-use crate::flows::{Flows, Held, Owner, Plan, sends_to};
+use crate::flows::{Flows, Held, Owner, Plan, sends_to, without};
 use crate::port::Shared;
 use crate::protocol::{Answer, Create, Request, VERSION};
 use crate::refused::Refused;
@@ -232,16 +232,17 @@ impl State {
         }
         match request {
             Request::Hello { .. } => gone().into(),
-            Request::PortOpen { port, name } => self.open(id, port, name, now),
+            Request::PortOpen { port, name, down } => self.open(id, port, name, down, now),
             Request::PortClose { port } => self.close_port(id, port, now).into(),
             Request::PortMtu { port, mtu } => self.set_mtu(id, port, mtu).into(),
+            Request::PortLink { port, down } => self.set_link(id, port, down).into(),
             Request::FlowCreate(create) => self.create(id, &create, now).into(),
             Request::FlowDestroy { flow } => self.destroy(id, flow, now).into(),
             Request::FlowFlush { port } => self.flush(id, port, now).into(),
         }
     }
 
-    fn open(&mut self, id: u64, number: u32, name: String, now: Instant) -> Reply {
+    fn open(&mut self, id: u64, number: u32, name: String, down: bool, now: Instant) -> Reply {
         let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
         if session.ports.contains_key(&number) {
             return Answer::refuse(Errno::EXIST, format!("port {number} is open")).into();
@@ -269,6 +270,7 @@ impl State {
         };
         (entry.session, entry.sweep) = (Some(id), Some(now + self.times.sweep));
         session.ports.insert(number, name.clone());
+        self.set_down(&name, down);
         self.tell(&name);
         Reply { answer, files: vec![file, bell] }
     }
@@ -302,6 +304,34 @@ impl State {
         Answer::default()
     }
 
+    fn set_link(&mut self, id: u64, number: u32, down: bool) -> Answer {
+        let Some(name) = self.name(id, number).cloned() else { return gone() };
+        self.set_down(&name, down);
+        Answer::default()
+    }
+
+    /// OVS has a port down, or up, from now on. Flows from there and to there change, and keep numbers and counters.
+    fn set_down(&mut self, name: &str, down: bool) {
+        let Some(entry) = self.ports.get(name).filter(|entry| entry.shared.is_down() != down) else { return };
+        entry.shared.set_down(down);
+        let Some(vif) = entry.vif else { return };
+        let all = self.down();
+        let flows = self.flows.iter().map(|held| &held.flow);
+        let concerned = flows.filter(|flow| flow.port == vif || sends_to(flow, vif));
+        let changes: Vec<_> = concerned.map(|flow| Change::Add(without(flow, &all))).collect();
+        if changes.is_empty() {
+            return;
+        }
+        if let Err(e) = self.tables.apply(&changes) {
+            tracing::error!(port = name, down, "flows of Open vSwitch do not follow its port: {e}");
+        }
+    }
+
+    /// The ports that OVS has down.
+    fn down(&self) -> Vec<VifId> {
+        self.ports.values().filter(|entry| entry.shared.is_down()).filter_map(|entry| entry.vif).collect()
+    }
+
     fn create(&mut self, id: u64, create: &Create, now: Instant) -> Answer {
         match self.try_create(id, create, now) {
             Ok(answer) => answer,
@@ -324,7 +354,8 @@ impl State {
             Plan::Adopt(flow) => self.flows.adopt(flow, id).cloned().ok_or(Refused::Exists)?,
             Plan::Add(flow, old) => {
                 let removal = old.and_then(|old| self.flows.removal(old));
-                let changes: Vec<_> = removal.into_iter().chain([Change::Add(flow.clone())]).collect();
+                let add = Change::Add(without(&flow, &self.down()));
+                let changes: Vec<_> = removal.into_iter().chain([add]).collect();
                 if let Err(reason) = self.tables.apply(&changes) {
                     self.flows.cancel(&flow, now);
                     return Err(Refused::Executor(reason));
@@ -472,7 +503,8 @@ impl State {
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
         let indexes: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
         let counts = self.tables.counts(&indexes).unwrap_or_default();
-        let flows: Vec<_> = self.flows.iter().map(|held| held.flow.clone()).collect();
+        let down = self.down();
+        let flows: Vec<_> = self.flows.iter().map(|held| without(&held.flow, &down)).collect();
         let places = self.tables.places(&flows).unwrap_or_default();
         let places = places.into_iter().map(Some).chain(std::iter::repeat(None));
         let state = |owner| match owner {

@@ -50,6 +50,7 @@ fn a_tap_takes_another_mac_mtu_and_link_where_it_is() {
     let Opened { port, mut rx, .. } = open("ta", 1);
     let shown = || {
         let status = port.status();
+        assert_eq!(status.up, port.is_up());
         (status.mac.unwrap(), status.mtu.unwrap(), status.up)
     };
     let other = [2, 0, 0, 0, 0, 0x12];
@@ -61,6 +62,10 @@ fn a_tap_takes_another_mac_mtu_and_link_where_it_is() {
     let refused = port.configure(1300, Some(MAC)).unwrap_err().to_string();
     assert!(refused.contains("ip link set eth0 mtu 1300"), "{refused}");
     assert_eq!(shown(), (MAC, 1400, true), "the MAC goes everywhere");
+    for up in [false, true] {
+        container.exec(&format!("ip link set eth0 {}", if up { "up" } else { "down" }));
+        assert_eq!(shown(), (MAC, 1400, up));
+    }
     port.set_link(false).unwrap();
     assert!(!port.status().up);
     // One that is deleted comes back as it shall be.

@@ -22,6 +22,8 @@
 #define VIADUCT_AT_eth_dev_ops_dev_configure 0
 #define VIADUCT_AT_eth_dev_ops_dev_start 8
 #define VIADUCT_AT_eth_dev_ops_dev_stop 16
+#define VIADUCT_AT_eth_dev_ops_dev_set_link_up 24
+#define VIADUCT_AT_eth_dev_ops_dev_set_link_down 32
 #define VIADUCT_AT_eth_dev_ops_dev_close 40
 #define VIADUCT_AT_eth_dev_ops_link_update 56
 #define VIADUCT_AT_eth_dev_ops_promiscuous_enable 72

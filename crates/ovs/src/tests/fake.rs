@@ -87,7 +87,7 @@ impl World {
         let hello = Request::Hello { version: 1, pid: 1, dpdk: "DPDK 22.11.11".into() };
         assert_eq!(self.ask(session, hello), 0);
         for port in ports {
-            assert_eq!(self.ask(session, Request::PortOpen { port: *port, name: format!("p{port}") }), 0);
+            assert_eq!(self.ask(session, open(*port, &format!("p{port}"))), 0);
         }
     }
 
@@ -106,6 +106,11 @@ impl World {
     pub fn flows(&self) -> usize {
         self.tables.flows.lock().unwrap().len()
     }
+}
+
+/// Opens a port that is up.
+pub fn open(port: u32, name: &str) -> Request {
+    Request::PortOpen { port, name: name.into(), down: false }
 }
 
 /// A flow of a port for a destination MAC, to a port; without one, it drops.

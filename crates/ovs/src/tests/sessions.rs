@@ -1,12 +1,14 @@
 //! The life of flows: sessions that end and come again.
 
-use super::fake::{World, to_mac};
+use super::fake::{World, open, to_mac};
 use crate::protocol::{AHEAD, Answer, Create, Item, Request};
 use crate::refused::Refused;
 use crate::ring::Rings;
 use crate::state::Times;
 use executor::{Counters, VifCounters};
+use mem::{NoRoom, Offload};
 use model::VifId;
+use model::ovs::Action;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -49,7 +51,7 @@ fn a_session_that_comes_again_adopts_what_is_equal_and_the_rest_is_swept() {
     // Ports have other numbers now.
     world.driver(2, &[]);
     for (port, name) in [(7, "p0"), (0, "p1")] {
-        assert_eq!(world.ask(2, Request::PortOpen { port, name: name.into() }), 0);
+        assert_eq!(world.ask(2, open(port, name)), 0);
     }
     assert_eq!(world.create(2, &to_mac(7, 1, Some(0))), Ok(equal));
     let changed = world.create(2, &to_mac(7, 2, None)).unwrap();
@@ -98,6 +100,51 @@ fn a_port_that_goes_takes_what_sends_to_it_along() {
     assert_eq!(world.state.status(world.now).ports.len(), 3);
 }
 
+/// Nothing comes from a port that OVS has down, and nothing goes there. OVS's flows stay what they are.
+#[test]
+fn what_is_of_a_port_that_is_down_is_dropped() {
+    let mut world = World::new(3);
+    world.driver(1, &[0, 1, 2]);
+    let mut both = to_mac(1, 2, Some(0));
+    both.actions.push((crate::kinds::action::OUTPUT, 2_u32.to_le_bytes().to_vec()));
+    world.create(1, &to_mac(0, 1, Some(1))).unwrap();
+    world.create(1, &both).unwrap();
+    world.create(1, &to_mac(2, 3, Some(1))).unwrap();
+    // Ports to which the flows of the tables send.
+    let outputs = |world: &World| -> Vec<Vec<u16>> {
+        let to = |action: &Action| if let Action::Output(to) = action { Some(to.0) } else { None };
+        let flows = world.tables.flows.lock().unwrap();
+        flows.values().map(|flow| flow.actions.iter().filter_map(to).collect()).collect()
+    };
+    let all = vec![vec![1], vec![0, 2], vec![1]];
+    assert_eq!(outputs(&world), all);
+    assert_eq!(world.ask(1, Request::PortLink { port: 0, down: true }), 0);
+    let without = vec![vec![], vec![2], vec![1]];
+    assert_eq!(outputs(&world), without);
+    assert!(!world.ports[0].1.port.is_up() && world.ports[1].1.port.is_up());
+    let put = |world: &World| {
+        let mut put = Ok(());
+        world.ports[0].1.tx[0].burst(&mut |room| put = room.put(&[0; 14], &[], 0, 0, &Offload::default()));
+        put
+    };
+    assert_eq!(put(&world), Err(NoRoom::Down));
+    let new = world.create(1, &to_mac(2, 4, Some(0))).unwrap();
+    assert_eq!(outputs(&world), [&without[..], &[vec![]]].concat());
+    let told = world.state.flows(world.now);
+    assert_eq!(told.last().unwrap().flow.actions, [Action::Output(VifId(0))]);
+    assert_eq!(world.ask(1, Request::PortLink { port: 0, down: false }), 0);
+    assert_eq!(outputs(&world), [&all[..], &[vec![0]]].concat());
+    assert_eq!((put(&world), world.ask(1, Request::FlowDestroy { flow: new })), (Ok(()), 0));
+    // The flows outlive the session, as the port was; the next one says how it is.
+    for (session, down, expected) in [(2, true, &without), (3, false, &all)] {
+        world.state.end(session - 1, world.now);
+        world.driver(session, &[]);
+        assert_eq!(world.ask(session, Request::PortOpen { port: 0, name: "p0".into(), down }), 0);
+        assert_eq!(&outputs(&world), expected);
+    }
+    assert!(world.ask(3, Request::PortLink { port: 1, down: true }) != 0, "it is not open");
+}
+
 #[test]
 fn counters_are_there_when_the_answer_is() {
     let mut world = World::new(1);
@@ -125,8 +172,7 @@ fn a_driver_that_breaks_its_bell_harms_no_later_one() {
     let mut world = World::new(1);
     let bell = |world: &mut World, session: u64| {
         world.driver(session, &[]);
-        let open = Request::PortOpen { port: 0, name: "p0".into() };
-        world.state.handle(session, open, world.now).files.pop().unwrap()
+        world.state.handle(session, open(0, "p0"), world.now).files.pop().unwrap()
     };
     let ring = |bell: &OwnedFd| send(bell, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     // Whether the worker is woken. It sleeps again then.
@@ -224,7 +270,7 @@ fn counters_of_flows_wrap_around_and_never_go_back() {
     world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
     let hello = Request::Hello { version: 1, pid: 1, dpdk: "DPDK 22.11.11".into() };
     let page = File::from(world.state.handle(1, hello, world.now).files.pop().unwrap());
-    assert_eq!(world.ask(1, Request::PortOpen { port: 0, name: "p0".into() }), 0);
+    assert_eq!(world.ask(1, open(0, "p0")), 0);
     let in_page = || {
         let mut bytes = [0; 16];
         page.read_exact_at(&mut bytes, 0).unwrap();
@@ -309,16 +355,16 @@ fn a_port_has_few_masks() {
 fn nothing_is_answered_before_a_hello() {
     let mut world = World::new(1);
     world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
-    assert!(world.ask(1, Request::PortOpen { port: 0, name: "p0".into() }) != 0);
+    assert!(world.ask(1, open(0, "p0")) != 0);
     assert!(world.ask(1, Request::Hello { version: 2, pid: 1, dpdk: String::new() }) != 0);
     assert!(world.state.status(world.now).sessions.is_empty());
     assert!(world.ask(5, Request::FlowFlush { port: 0 }) != 0);
     world.driver(2, &[0]);
     // One session has a port at a time.
     world.driver(3, &[]);
-    let answer = world.state.handle(3, Request::PortOpen { port: 0, name: "p0".into() }, world.now).answer;
+    let answer = world.state.handle(3, open(0, "p0"), world.now).answer;
     assert_eq!(answer.text, "\"p0\" is open already, in session 2");
-    let answer = world.state.handle(3, Request::PortOpen { port: 0, name: "p9".into() }, world.now).answer;
+    let answer = world.state.handle(3, open(0, "p9"), world.now).answer;
     assert_eq!(answer.text, "there is no guest or wire \"p9\" with mode = \"ovs\"");
     assert!(world.ask(2, Request::PortMtu { port: 0, mtu: 20 }) != 0);
     assert_eq!(world.ask(2, Request::PortMtu { port: 0, mtu: 9000 }), 0);
@@ -368,7 +414,7 @@ fn hostile_drivers() {
                     &[&0x5356_4f56_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0; 8], &[0; 32]].concat(),
                 ),
                 3 => message(2, &[&word[..], &[0; 4], &text(64)].concat()),
-                4 => message(3 + u32::from(what / 12 % 2), &[word, 1500_u32.to_le_bytes()].concat()),
+                4 => message([3, 4, 8][usize::from(what / 12 % 3)], &[word, 1500_u32.to_le_bytes()].concat()),
                 5 => message(7, &[word; 2].concat()),
                 6 => message(6, &u64::from(bytes.first().copied().unwrap_or(0)).to_le_bytes()),
                 7 => {

@@ -181,6 +181,12 @@ impl Shared {
         }
     }
 
+    /// Whether the device is set up, whatever its current namespace: only then does it take frames, as poll says.
+    fn is_set_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.queues[0].tap, PollFlags::OUT)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::OUT)
+    }
+
     /// The device's state, whatever its current namespace and name.
     fn link(&self) -> io::Result<TapState> {
         self.opener.tap_state(self.queues[0].tap.as_fd())
@@ -189,7 +195,7 @@ impl Shared {
 
 impl Port for Tap {
     fn is_up(&self) -> bool {
-        self.shared.state.up()
+        self.shared.state.up() && self.shared.link.load(Relaxed) && self.shared.is_set_up()
     }
 
     fn status(&self) -> PortStatus {
