@@ -287,7 +287,7 @@ static void fill(struct rte_eth_dev *dev, struct rte_device *device, struct port
 static int copy_argument(const char *key, const char *value, void *to)
 {
 	(void)key;
-	*(const char **)to = value;
+	*(const char **)to = value == NULL ? "" : value;
 	return 0;
 }
 
@@ -309,7 +309,12 @@ static int probe_with(const char *name, struct rte_device *device, struct rte_kv
 		return -EINVAL;
 	}
 	snprintf(in_run_dir, sizeof(in_run_dir), "%s/ovs.sock", run_dir);
-	session = session_find(socket != NULL ? socket : in_run_dir);
+	socket = socket == NULL ? in_run_dir : socket;
+	if (*run_dir != '/' || *socket != '/' || strlen(socket) >= sizeof(session->path)) {
+		LOG(ERR, "%s: run-dir= or socket= is no absolute path, or too long for a socket: %s\n", name, socket);
+		return -EINVAL;
+	}
+	session = session_find(socket);
 	port = calloc(1, sizeof(*port));
 	dev = session == NULL || port == NULL ? NULL : rte_eth_dev_allocate(name);
 	if (dev == NULL) {

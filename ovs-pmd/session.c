@@ -382,7 +382,7 @@ static void *run(void *argument)
 	return NULL;
 }
 
-/* The session by this socket, which is made if there is none. NULL: no memory, or the path is too long. */
+/* The session by this socket, whose path fits, which is made if there is none. NULL: no memory. */
 struct session *session_find(const char *path)
 {
 	struct session *session;
@@ -393,7 +393,8 @@ struct session *session_find(const char *path)
 	LIST_FOREACH (session, &sessions, next)
 		if (strcmp(session->path, path) == 0)
 			goto out;
-	if (strlen(path) >= sizeof(session->path) || (session = calloc(1, sizeof(*session))) == NULL)
+	session = calloc(1, sizeof(*session));
+	if (session == NULL)
 		goto out;
 	strcpy(session->path, path);
 	pthread_mutex_init(&session->lock, NULL);
