@@ -39,9 +39,15 @@ impl Records {
         let path = self.path(it);
         let directory = self.0.join(&it.network);
         loop {
-            fs::create_dir_all(&directory).context(|| format!("creating {}", directory.display()))?;
+            // Another call may remove the network's last record meanwhile, and the directory with it: also after mkdir(2)
+            // has said that it exists, and before it is seen that it is one.
+            match fs::create_dir_all(&directory) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && is_gone_or_directory(&directory) => {
+                    continue;
+                }
+                made => made.context(|| format!("creating {}", directory.display()))?,
+            }
             match fs::write(&path, "") {
-                // Another call removed the network's last record meanwhile, and the directory with it.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 written => return written.context(|| format!("writing {}", path.display())),
             }
@@ -110,6 +116,14 @@ impl Records {
     }
 }
 
+/// Whether nothing is there any more, or a directory again.
+fn is_gone_or_directory(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(found) => found.is_dir(),
+        Err(e) => e.kind() == ErrorKind::NotFound,
+    }
+}
+
 /// The names in a directory; none where there is no directory.
 fn names(directory: &Path) -> Result<Vec<String>, Error> {
     let entries = match fs::read_dir(directory) {
@@ -156,5 +170,13 @@ mod tests {
         };
         std::thread::scope(|scope| (0..2).for_each(|i| drop(scope.spawn(move || calls(i)))));
         assert_eq!(names(dir.path()).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_no_directory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("blue")).unwrap();
+        let it = Attachment::new("blue", "c1", "eth0").unwrap();
+        assert!(matches!(Records::new(dir.path().to_owned()).begin(&it), Err(Error::Io(..))));
     }
 }
