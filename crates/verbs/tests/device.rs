@@ -471,8 +471,10 @@ fn what_there_is_not_is_refused() {
         assert_eq!(completion::ibv_resize_cq(pair.cq, 1), libc::EINVAL);
         assert_eq!(completion::ibv_resize_cq(pair.cq, limits.max_cqe + 1), libc::EINVAL);
         assert_eq!(((*pair.cq).cqe, pair.poll().len()), (32, 8));
-        assert_eq!((completion::ibv_resize_cq(pair.cq, 2), (*pair.cq).cqe), (0, FEWEST.cast_signed()));
+        assert_eq!(completion::ibv_resize_cq(pair.cq, 8), libc::EINVAL);
+        assert_eq!((completion::ibv_resize_cq(pair.cq, 9), (*pair.cq).cqe), (0, 16));
         assert_eq!(pair.completions(9).len(), 9);
+        assert_eq!((completion::ibv_resize_cq(pair.cq, 2), (*pair.cq).cqe), (0, 2));
         assert_eq!(queue_pair::ibv_destroy_qp(full), 0);
         let mut nothing = Buffer::new(pair.pd, &[]);
         nothing.forget();

@@ -36,7 +36,7 @@ impl Client {
             found(self.context.channels.get(&channel), "completion channel")?;
         }
         let quota = self.quota();
-        let made = Cq::create(Entries::new(entries)?, channel, &quota)?;
+        let made = Cq::create(Entries::of_new(entries)?, channel, &quota)?;
         let theirs = quota.give(&made.kept)?;
         let (cq, entries) = (CqId(self.context.handle()), made.entries);
         self.context.cqs.insert(cq, made);

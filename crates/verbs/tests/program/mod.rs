@@ -394,7 +394,7 @@ pub struct Pair {
 }
 
 pub const DEPTH: u32 = 4;
-/// Places of the smallest completion queue.
+/// Places of the smallest completion queue, unless it is resized.
 pub const FEWEST: u32 = 16;
 
 impl Pair {
