@@ -276,6 +276,7 @@ static int take_over(struct rte_flow *flow, struct viaduct_answer *answer)
 	struct session *session = flow->port->session;
 	bool waits = flow->waits;
 
+	/* viaductd vouches for no more flows, or refused one for which it had vouched. */
 	if (answer->status == 0 ? answer->ahead == 0 : waits)
 		memset(session->vouched, 0, sizeof(session->vouched));
 	pthread_mutex_lock(&session->view);
@@ -431,7 +432,7 @@ static int flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct r
 	if (flow->waits)
 		session_collect(session, true);
 	request.flow = flow->id;
-	/* Not until then does the next flow get the mark of this one. */
+	/* The next flow may get the mark of this one only after the answer. */
 	if (flow->live && flow->mark != 0)
 		session_ask(session, &request, sizeof(request), &answer, NULL);
 	else if (flow->live)
@@ -479,7 +480,7 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 		answer->hits_set = 1;
 		answer->bytes_set = 1;
 	}
-	/* The next time there is something to count. */
+	/* The next query then has what the flow counted. */
 	if (waits && pthread_mutex_trylock(&session->lock) == 0) {
 		session_collect(session, false);
 		pthread_mutex_unlock(&session->lock);

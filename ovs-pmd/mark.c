@@ -1,7 +1,7 @@
 /* Marks, by which OVS knows the flow of a packet that it forwards itself.
  *
- * viaductd says only which counter a packet's flow has. The mark of that flow is known to this driver alone, so no packet
- * gets the mark of an OVS that has ended. If a flow goes while its packets wait in the ring, and another flow gets its
+ * viaductd says only which counter a packet's flow has. Only this driver knows the mark of that flow, so no packet gets
+ * the mark of an OVS that has ended. If a flow goes while its packets wait in the ring, and another flow gets its
  * counter, those packets get no mark. OVS looks up packets without a mark.
  *
  * OVS gives the mark of a removed flow to the next one, at once, while a thread of its may be about to look at packets

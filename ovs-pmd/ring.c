@@ -138,8 +138,8 @@ static uint64_t fold(uint64_t a, uint64_t b)
 	return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Gives a packet of TCP or UDP the hash of its addresses and ports. OVS would compute one itself, which takes longer. It
- * also chooses a member of a group by the hash, so each packet of a connection must get the same one. */
+/* Gives a packet of TCP or UDP the hash of its addresses and ports. OVS would compute one itself, which takes longer.
+ * OVS also chooses a member of a group by the hash, so each packet of a connection must get the same one. */
 static void hash(struct rte_mbuf *mbuf)
 {
 	const uint8_t *frame = rte_pktmbuf_mtod(mbuf, const uint8_t *);
@@ -356,7 +356,8 @@ static void publish(struct rings *rings)
 	}
 }
 
-/* Without viaductd, or while the port is down, packets are dropped here: OVS counts them as sent, as by a link that has just gone down. */
+/* Without viaductd, or while the port is down, packets are dropped here: OVS counts them as sent, as by a link that has
+ * just gone down. */
 uint16_t ring_send(void *argument, struct rte_mbuf **packets, uint16_t count)
 {
 	struct queue *queue = argument;

@@ -87,7 +87,7 @@ def test_readers_read(host):
 
 
 def test_no_guest_can_have_a_socket_named_as_what_is_in_the_run_dir(host):
-    """The list that the configuration is checked by has all that a daemon makes there; one only while it is replaced."""
+    """The list by which configurations are checked has all that a daemon makes. One is there only during --replace."""
     source = (REPOSITORY / "crates/config/src/object.rs").read_text()
     listed = re.findall('"(.*)"', re.search(r"const OWN_FILES.*?;\n", source.replace("; ", " "), re.S)[0])
     assert {path.name for path in host.run_dir.iterdir()} == {*listed} - {"taps-next.sock"}

@@ -39,8 +39,8 @@ impl Records {
         let path = self.path(it);
         let directory = self.0.join(&it.network);
         loop {
-            // Another call may remove the network's last record meanwhile, and the directory with it: also after mkdir(2)
-            // has said that it exists, and before it is seen that it is one.
+            // Another call may remove the network's last record meanwhile, and the directory with it. It may do so
+            // after mkdir(2) said that the directory exists, and before the check that it is one.
             match fs::create_dir_all(&directory) {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists && is_gone_or_directory(&directory) => {
                     continue;

@@ -105,8 +105,8 @@ reasons! {
     OuterChecksumMissing = "outer_checksum_missing", "A tunnel packet over IPv6 without a UDP checksum, on a host without `udp6_zero_checksum = true`.";
     OuterChecksumWrong = "outer_checksum_wrong", "A tunnel packet whose outer UDP checksum is wrong.";
     TunnelRefused = "tunnel_refused", "A Geneve packet with a critical option (Viaduct knows none), a control packet, or one without an Ethernet frame.";
-    OvsDrop = "ovs_drop", "A flow of Open vSwitch drops it, or Open vSwitch has its port, or the one where it goes, down.";
-    OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch takes it: none has opened the port, or it has the port down.";
+    OvsDrop = "ovs_drop", "A flow of Open vSwitch drops it, or Open vSwitch has set its port or its destination down.";
+    OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch has the port open and up.";
 }
 
 impl From<ParseError> for DropReason {

@@ -195,7 +195,8 @@ pub fn sends_to(flow: &Flow, port: VifId) -> bool {
     flow.actions.contains(&Action::Output(port))
 }
 
-/// A flow as the executor is to have it while OVS has these ports down: nothing comes from them, and nothing goes there.
+/// A flow as the executor is to have it while OVS has these ports down: nothing comes from them, and nothing goes to
+/// them.
 pub fn without(flow: &Arc<Flow>, down: &[VifId]) -> Arc<Flow> {
     let is_down = |action: &Action| matches!(action, Action::Output(to) if down.contains(to));
     let from = down.contains(&flow.port);

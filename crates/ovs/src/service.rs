@@ -265,8 +265,8 @@ impl Thread {
         self.sockets.insert(self.last, socket);
     }
 
-    /// Takes the messages of a session, but no more than a driver may send ahead, so that others get their turn. Returns
-    /// whether the driver waits for none of the answers.
+    /// Takes the messages of a session, but no more than a driver may send ahead, so that others get their turn.
+    /// Returns whether the driver waits for none of the answers.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let mut ahead = false;
         for _ in 0..AHEAD {

@@ -355,8 +355,8 @@ impl CompletionSink {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same, if nobody else adds completions, and the queue is shared with nobody but the program. Without a channel,
-    /// nothing here waits for the cache lines that were written before.
+    /// The same, if nobody else adds completions, and only the program shares the queue. Without a channel, nothing
+    /// here waits for the cache lines that were written before.
     ///
     /// # Errors
     /// If there is no room.

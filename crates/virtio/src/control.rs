@@ -34,8 +34,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// How long a VMM may take to share the guest's memory, after it enabled rings for a driver.
 const SHARES_WITHIN: Duration = Duration::from_secs(2);
 /// What is wrong with one that takes longer. It says nothing itself.
-const UNSHARED: &str = "the VMM shares no memory: QEMU needs share=on in its memory backend, libvirt <access mode=\"shared\"/> \
-     in <memoryBacking>";
+const UNSHARED: &str = "the VMM shares no memory: QEMU needs share=on in its memory backend, libvirt \
+     <access mode=\"shared\"/> in <memoryBacking>";
 
 /// A VMM that does not share the guest's memory (yet).
 #[derive(Default)]
@@ -261,8 +261,8 @@ impl Control {
 }
 
 impl Unshared {
-    /// Tells as `fault` if a VMM has not shared the guest's memory for too long, unless another one is told already.
-    /// Returns how long it still may take.
+    /// Sets `fault` if a VMM has not shared the guest's memory for too long, unless there is another fault. Returns how
+    /// long it still may take.
     fn tell(&mut self, lacks_memory: bool, fault: &mut Option<String>, log: &Log) -> Option<Duration> {
         if !lacks_memory {
             if std::mem::take(self).is_told {
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vmm_whose_memory_was_refused_is_not_told_that_it_shares_none() {
+    fn memory_that_is_not_shared_hides_no_other_fault() {
         let log = Log::new("vm".to_owned());
         for before in [Some("the file is shorter".to_owned()), None] {
             let mut fault = before.clone();

@@ -32,7 +32,7 @@ fn memory_comes_and_goes() {
 
 /// As QEMU does without share=on.
 #[test]
-fn a_vmm_that_shares_no_memory_is_told_of() {
+fn a_vmm_that_shares_no_memory_is_a_fault() {
     let dir = Dir::new("unshared");
     let port = open(&dir.port(Role::Server, 1)).unwrap();
     let stream = UnixStream::connect(dir.0.join("vm.sock")).unwrap();
