@@ -94,8 +94,8 @@ class Generator:
 
     def run(self, seconds, *, share=False):
         """Generates traffic and returns the generator's counters. `share`: the device's threads on its core matter.
-        They get a share of it, or, with "turns", those of real-time priority get all of it while there is nothing to
-        send or to receive."""
+        They get a share of it, or all of it while there is nothing to send or to receive: with "turns" those of
+        real-time priority, with "naps" any."""
         self.command(f"{ {False: 'run', True: 'share'}.get(share, share)} {seconds}")
         return self._read("done")
 

@@ -20,6 +20,10 @@
 /* Pauses between attempts to connect, milliseconds: the first and the longest. */
 #define PAUSE_FIRST 50
 #define PAUSE_LONGEST 2000
+/* How often it looks at most for answers to requests that were sent ahead before it waits for each, and microseconds
+ * between: each answer that it waits for wakes it. */
+#define LOOKS 20
+#define GATHER 100
 
 static LIST_HEAD(, session) sessions = LIST_HEAD_INITIALIZER(sessions);
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -98,6 +102,22 @@ void session_collect(struct session *session, bool all)
 		lose(session, error);
 }
 
+/* Reads the answers to the older half of the requests under way, several at a time. Returns 0 or an errno. */
+static int read_half(struct session *session)
+{
+	int error = 0, looks = 0;
+
+	while (session->waiting > VIADUCT_AHEAD / 2 && error == 0) {
+		error = read_oldest(session, looks < LOOKS ? MSG_DONTWAIT : 0);
+		if (error == EAGAIN && looks < LOOKS) {
+			looks++;
+			usleep(GATHER);
+			error = 0;
+		}
+	}
+	return error;
+}
+
 /* Sends a request without waiting for its answer. `flow`: the one that it creates, or NULL. Returns 0 or an errno, and
  * the session is over. */
 int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow)
@@ -108,10 +128,8 @@ int session_send(struct session *session, void *request, size_t length, struct r
 	header->length = length;
 	if (session->socket < 0 || session->broken)
 		return ENOTCONN;
-	/* Several at once: the answers are there by then, or viaductd wakes this thread once for many. */
 	if (session->waiting == VIADUCT_AHEAD)
-		while (session->waiting > VIADUCT_AHEAD / 2 && error == 0)
-			error = read_oldest(session, 0);
+		error = read_half(session);
 	if (error == 0 && send(session->socket, request, length, MSG_NOSIGNAL) < 0)
 		error = errno;
 	if (error != 0) {

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,10 +96,11 @@ class Device:
         not poll use the generator's CPU and the device's, as the kernel sees fit."""
         for pid in self.pids:
             for task in Path(f"/proc/{pid}/task").iterdir():
-                name, number = (task / "comm").read_text(), int(task.name)
-                os.sched_setscheduler(number, os.SCHED_OTHER, os.sched_param(0))
-                if not name.startswith(("worker", "pmd")):
-                    os.sched_setaffinity(number, {machine.GENERATOR_CPU, machine.DEVICE_CPU})
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                    name, number = (task / "comm").read_text(), int(task.name)
+                    os.sched_setscheduler(number, os.SCHED_OTHER, os.sched_param(0))
+                    if not name.startswith(("worker", "pmd")):
+                        os.sched_setaffinity(number, {machine.GENERATOR_CPU, machine.DEVICE_CPU})
 
     def last_words(self):
         """The end of its logs."""

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct generator generator;
 static volatile sig_atomic_t interrupted;
@@ -62,8 +63,13 @@ static void drain(struct generator *g)
 	}
 }
 
-/* `turns`: with nothing to do, others of the same priority get the core. */
-static void run(struct generator *g, double seconds, int policy, bool turns)
+/* Microseconds. */
+#define NAP 50
+
+/* What it does with nothing to do: it polls, lets others of the same priority have the core, or sleeps a little. */
+enum pause { POLLS, YIELDS, NAPS };
+
+static void run(struct generator *g, double seconds, int policy, enum pause pause)
 {
 	set_priority(policy);
 	announce(g);
@@ -80,8 +86,10 @@ static void run(struct generator *g, double seconds, int policy, bool turns)
 		uint64_t after = rte_rdtsc();
 		if (work)
 			g->busy_ticks += after - now;
-		else if (turns)
+		else if (pause == YIELDS)
 			sched_yield();
+		else if (pause == NAPS)
+			usleep(NAP);
 		now = after;
 	}
 	g->ticks = now - start;
@@ -94,13 +102,16 @@ static void obey(struct generator *g, const char *line)
 	unsigned stream;
 	double number;
 	if (sscanf(line, "run %lf", &number) == 1) {
-		run(g, number, SCHED_FIFO, false);
+		run(g, number, SCHED_FIFO, POLLS);
 		report_print(g);
 	} else if (sscanf(line, "share %lf", &number) == 1) {
-		run(g, number, SCHED_OTHER, false);
+		run(g, number, SCHED_OTHER, POLLS);
+		report_print(g);
+	} else if (sscanf(line, "naps %lf", &number) == 1) {
+		run(g, number, SCHED_OTHER, NAPS);
 		report_print(g);
 	} else if (sscanf(line, "turns %lf", &number) == 1) {
-		run(g, number, SCHED_FIFO, true);
+		run(g, number, SCHED_FIFO, YIELDS);
 		report_print(g);
 	} else if (sscanf(line, "rate %u %lf", &stream, &number) == 2 && stream < g->stream_count) {
 		g->streams[stream].rate = number;

@@ -28,6 +28,10 @@ const LONGEST_SPIN: Duration = Duration::from_millis(2);
 const ROUNDS_PER_LOOK: u32 = 16;
 /// If a yield takes this long, another thread used the CPU.
 const CROWDED: Duration = Duration::from_micros(5);
+/// If there is as much time between two looks at the clock, another thread had the CPU although we did not yield: the
+/// kernel gives each its share. Then we do not use ours for polling in vain, for a while.
+const PREEMPTED: Duration = Duration::from_micros(500);
+const CROWDED_FOR: Duration = Duration::from_millis(10);
 /// Nanoseconds within which all lines of the cache are visited while there is work, as a power of two: two seconds.
 const WALK_NS_BITS: u32 = 31;
 /// Most lines visited in a round.
@@ -65,8 +69,11 @@ pub(crate) struct Worker {
     settling: (Vec<Receipt>, usize),
     /// How long it polls in vain before it sleeps.
     spin: Duration,
-    /// Whether other threads want its CPU.
+    /// Whether other threads want its CPU, and until when they do at least.
     is_crowded: bool,
+    crowded_until: Instant,
+    /// When it looked at the clock last.
+    looked: Instant,
     /// When held packets are looked at next, and the epoch of the last time.
     held: (u64, u64),
     /// How many of the packets held then are still to be looked at.
@@ -98,6 +105,8 @@ impl Worker {
             settling: (Vec::new(), 0),
             spin: SHORTEST_SPIN,
             is_crowded: false,
+            crowded_until: Instant::now(),
+            looked: Instant::now(),
             held: (0, 0),
             held_left: 0,
             tidied: (0, 0),
@@ -131,8 +140,9 @@ impl Worker {
             }
             idle_rounds += 1;
             if self.is_crowded || idle_rounds % ROUNDS_PER_LOOK == 0 {
-                let since: Instant = *idle_since.get_or_insert_with(Instant::now);
-                let idle = since.elapsed();
+                self.look(idle_since.is_some());
+                let since: Instant = *idle_since.get_or_insert(self.looked);
+                let idle = self.looked - since;
                 // If other threads want our CPU, they get it: we yield once, and sleep if that brought nothing.
                 if idle >= self.spin || self.is_crowded && idle_rounds > 1 {
                     self.sleep();
@@ -149,11 +159,21 @@ impl Worker {
         }
     }
 
+    /// Looks at the clock; `again`: nothing has come since the last time.
+    fn look(&mut self, again: bool) {
+        let last = std::mem::replace(&mut self.looked, Instant::now());
+        if again && self.looked - last >= PREEMPTED {
+            self.crowded_until = self.looked + CROWDED_FOR;
+            self.is_crowded = true;
+        }
+    }
+
     /// Lets other threads use our CPU: the packets we poll for may have to come from them.
     fn give_way(&mut self) {
         let began = Instant::now();
         rustix::thread::sched_yield();
-        self.is_crowded = began.elapsed() >= CROWDED;
+        self.looked = Instant::now();
+        self.is_crowded = self.looked - began >= CROWDED || self.looked < self.crowded_until;
     }
 
     fn pin_to_cpu(&self) {

@@ -101,12 +101,7 @@ impl Flows {
         Ok(Plan::Add(Arc::new(flow), old))
     }
 
-    /// The executor did not take the flow of a plan.
-    pub fn cancel(&mut self, flow: &Flow, now: Instant) {
-        self.indexes.give_back(flow.counter, now);
-    }
-
-    /// The executor has the flow, whose counter begins with `base`.
+    /// The flow of a plan is there from now on; its counter begins with `base`.
     pub fn insert(&mut self, flow: Arc<Flow>, session: u64, base: Counters) {
         self.by_match.insert((flow.port, flow.matching), flow.id.0);
         *self.masks.entry(flow.port).or_default().entry(*flow.matching.mask()).or_default() += 1;
@@ -133,7 +128,7 @@ impl Flows {
         Some(&held.flow)
     }
 
-    /// The executor no longer has the flow.
+    /// The flow is not there any more.
     pub fn remove(&mut self, id: u64, now: Instant) {
         let Some(Held { flow, owner, .. }) = self.all.remove(&id) else { return };
         self.stale -= usize::from(matches!(owner, Owner::Stale(_)));

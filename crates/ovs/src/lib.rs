@@ -30,6 +30,7 @@ mod state;
 mod status;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub use port::OvsPort;
 pub use refused::Refused;

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 /// Bytes of a slot.
 pub const SLOT: usize = 2048;
 /// Slots of each ring.
-pub const SLOTS: u32 = 512;
+pub const SLOTS: u32 = 2048;
 /// Bytes of a ring's header, of which the tail is at 0, the request to be woken at 4 and the head at 128.
 const HEADER: usize = 256;
 const ASLEEP: usize = 4;

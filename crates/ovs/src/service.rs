@@ -1,7 +1,7 @@
 //! The socket that drivers connect to, and the thread that serves them.
 
 use crate::port::{self, OvsPort, Shared};
-use crate::protocol::{AHEAD, Create, LONGEST, Request};
+use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request};
 use crate::state::{Reply, State, Tables, Times};
 use crate::status::{FlowStatus, Status};
 use mem::{Opened, Port, PortStatus};
@@ -268,44 +268,58 @@ impl Thread {
     /// Takes the messages of a session, but no more than a driver may send ahead, so that others get their turn.
     /// Returns whether the driver waits for none of the answers.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
-        let mut ahead = false;
-        for _ in 0..AHEAD {
-            let Some(socket) = self.sockets.get(&id) else { return false };
-            // Files that come with it are closed by the kernel: there is no room for them.
-            let len = match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
-                Ok((_, len @ 1..)) => len,
-                Err(Errno::INTR | Errno::AGAIN) => return ahead,
-                Ok(_) | Err(_) => {
-                    tracing::info!(
-                        session = id,
-                        "a driver of Open vSwitch is gone; its flows go on without it"
-                    );
-                    self.end(id);
-                    return false;
-                }
-            };
-            let reply = match Request::decode(&buffer[..len]) {
-                Ok(request) => {
-                    ahead = matches!(&request, Request::FlowCreate(Create { ahead: true, .. }));
-                    self.common.state().handle(id, request, Instant::now())
-                }
-                Err(error) => {
-                    tracing::warn!(session = id, "a driver of Open vSwitch is disconnected: {error}");
-                    self.end(id);
-                    return false;
-                }
-            };
-            if let Err(error) = answer(socket, &reply) {
+        let Some(socket) = self.sockets.get(&id) else { return false };
+        let mut requests = Vec::new();
+        let end = loop {
+            match receive(socket, buffer) {
+                Ok(Some(request)) => requests.push(request),
+                Ok(None) => break None,
+                Err(end) => break Some(end),
+            }
+            if requests.len() == AHEAD as usize {
+                break None;
+            }
+        };
+        let ahead = matches!(requests.last(), Some(Request::FlowCreate(Create { ahead: true, .. })));
+        let replies = self.common.state().handle_all(id, requests, Instant::now());
+        let answered = replies.iter().try_for_each(|reply| answer(socket, reply));
+        match (end, answered) {
+            (None, Ok(())) => return ahead,
+            (Some(End::Gone), _) => {
+                tracing::info!(session = id, "a driver of Open vSwitch is gone; its flows go on without it");
+            }
+            (Some(End::Bad(error)), _) => {
+                tracing::warn!(session = id, "a driver of Open vSwitch is disconnected: {error}");
+            }
+            (None, Err(error)) => {
                 tracing::warn!(session = id, %error, "a driver of Open vSwitch does not take answers");
-                self.end(id);
             }
         }
-        ahead
+        self.end(id);
+        false
     }
 
     fn end(&mut self, id: u64) {
         self.common.state().end(id, Instant::now());
         self.sockets.remove(&id);
+    }
+}
+
+/// Why a session ends.
+enum End {
+    /// Its driver closed it.
+    Gone,
+    /// By this message.
+    Bad(BadMessage),
+}
+
+/// The next message of a driver; `None` if there is none yet.
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Request>, End> {
+    // Files that come with it are closed by the kernel: there is no room for them.
+    match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
+        Ok((_, len @ 1..)) => Request::decode(&buffer[..len]).map(Some).map_err(End::Bad),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+        Ok(_) | Err(_) => Err(End::Gone),
     }
 }
 

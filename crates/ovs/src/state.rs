@@ -1,11 +1,9 @@
 //! Sessions, ports and flows, and what requests do to them. Knows no sockets.
 
 use crate::counters::Page;
-use crate::encoding;
-use crate::flows::{Flows, Held, Owner, Plan, sends_to, without};
+use crate::flows::{Flows, Held, Owner, sends_to, without};
 use crate::port::Shared;
-use crate::protocol::{Answer, Create, Request, VERSION};
-use crate::refused::Refused;
+use crate::protocol::{Answer, Request, VERSION};
 use crate::ring::{Numbers, Rings, SLOTS};
 use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
 use executor::{Counters, OvsPlace, VifCounters};
@@ -61,10 +59,10 @@ const PUBLISHED: usize = 1024;
 const WARNS: Duration = Duration::from_secs(5);
 
 /// A port.
-struct Entry {
+pub(crate) struct Entry {
     shared: Arc<Shared>,
     /// The guest or wire, and its OVS side, once the executor has that.
-    vif: Option<VifId>,
+    pub(crate) vif: Option<VifId>,
     side: Option<VifId>,
     /// What both had counted then, as other interfaces that had their numbers.
     base: [u64; 6],
@@ -98,17 +96,17 @@ impl From<Answer> for Reply {
 
 /// See above.
 pub struct State {
-    tables: Arc<dyn Tables>,
+    pub(crate) tables: Arc<dyn Tables>,
     times: Times,
     page: Page,
-    ports: BTreeMap<String, Entry>,
+    pub(crate) ports: BTreeMap<String, Entry>,
     /// The ports of all interfaces, for their links.
     devices: HashMap<VifId, Weak<dyn Port>>,
     sessions: BTreeMap<u64, Session>,
-    flows: Flows,
+    pub(crate) flows: Flows,
     /// Sessions that must end, because a port of theirs is gone: their drivers then open all ports again.
     ended: Vec<u64>,
-    refused: BTreeMap<(String, &'static str), (u64, String)>,
+    pub(crate) refused: BTreeMap<(String, &'static str), (u64, String)>,
     /// When the log said last that a driver asked for a port that is not there.
     warned: Option<Instant>,
 }
@@ -210,8 +208,13 @@ impl State {
         }
     }
 
-    /// Does what a driver asks for.
-    pub fn handle(&mut self, id: u64, request: Request, now: Instant) -> Reply {
+    /// Whether a session may ask for anything.
+    pub(crate) fn has_said_hello(&self, id: u64) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.has_said_hello)
+    }
+
+    /// Does what a driver asks for, other than to make or destroy a flow.
+    pub(crate) fn handle_other(&mut self, id: u64, request: Request, now: Instant) -> Reply {
         let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
         if let Request::Hello { version, dpdk, .. } = request {
             if version != VERSION {
@@ -231,14 +234,12 @@ impl State {
             return Answer::refuse(Errno::PROTO, "the first message is a hello").into();
         }
         match request {
-            Request::Hello { .. } => gone().into(),
             Request::PortOpen { port, name, down } => self.open(id, port, name, down, now),
             Request::PortClose { port } => self.close_port(id, port, now).into(),
             Request::PortMtu { port, mtu } => self.set_mtu(id, port, mtu).into(),
             Request::PortLink { port, down } => self.set_link(id, port, down).into(),
-            Request::FlowCreate(create) => self.create(id, &create, now).into(),
-            Request::FlowDestroy { flow } => self.destroy(id, flow, now).into(),
             Request::FlowFlush { port } => self.flush(id, port, now).into(),
+            Request::Hello { .. } | Request::FlowCreate(_) | Request::FlowDestroy { .. } => gone().into(),
         }
     }
 
@@ -276,12 +277,12 @@ impl State {
     }
 
     /// Name of a session's port.
-    fn name(&self, id: u64, number: u32) -> Option<&String> {
+    pub(crate) fn name(&self, id: u64, number: u32) -> Option<&String> {
         self.sessions.get(&id)?.ports.get(&number)
     }
 
     /// The interface behind a session's number of a port.
-    fn vif(&self, id: u64, number: u32) -> Option<VifId> {
+    pub(crate) fn vif(&self, id: u64, number: u32) -> Option<VifId> {
         self.ports.get(self.name(id, number)?)?.vif
     }
 
@@ -328,54 +329,17 @@ impl State {
     }
 
     /// The ports that OVS has down.
-    fn down(&self) -> Vec<VifId> {
+    pub(crate) fn down(&self) -> Vec<VifId> {
         self.ports.values().filter(|entry| entry.shared.is_down()).filter_map(|entry| entry.vif).collect()
     }
 
-    fn create(&mut self, id: u64, create: &Create, now: Instant) -> Answer {
-        match self.try_create(id, create, now) {
-            Ok(answer) => answer,
-            Err(refused) => {
-                let text = refused.to_string();
-                if let Some(name) = self.name(id, create.port).cloned() {
-                    let (count, last) = self.refused.entry((name, refused.name())).or_default();
-                    *count += 1;
-                    last.clone_from(&text);
-                }
-                Answer { reason: refused.number(), ..Answer::refuse(Errno::NOTSUP, text) }
-            }
-        }
-    }
-
-    fn try_create(&mut self, id: u64, create: &Create, now: Instant) -> Result<Answer, Refused> {
-        let port = self.vif(id, create.port).ok_or(Refused::NoPort)?;
-        let (matching, actions) = encoding::decode(create, |number| self.vif(id, number))?;
-        let flow = match self.flows.plan(port, matching, actions, now)? {
-            Plan::Adopt(flow) => self.flows.adopt(flow, id).cloned().ok_or(Refused::Exists)?,
-            Plan::Add(flow, old) => {
-                let removal = old.and_then(|old| self.flows.removal(old));
-                let add = Change::Add(without(&flow, &self.down()));
-                let changes: Vec<_> = removal.into_iter().chain([add]).collect();
-                if let Err(reason) = self.tables.apply(&changes) {
-                    self.flows.cancel(&flow, now);
-                    return Err(Refused::Executor(reason));
-                }
-                if let Some(old) = old {
-                    self.flows.remove(old, now);
-                }
-                let base = self.tables.counts(&[flow.counter]);
-                let base = base.and_then(|all| all.first().copied()).unwrap_or_default();
-                self.flows.insert(flow.clone(), id, base);
-                flow
-            }
-        };
-        // The driver counts from here on.
-        let seen = self.tables.counts(&[flow.counter]).and_then(|all| all.first().copied());
+    /// What a flow's counter has counted so far. The driver counts from there.
+    pub(crate) fn begin_to_count(&self, counter: u32) -> Counters {
+        let seen = self.tables.counts(&[counter]).and_then(|all| all.first().copied());
         if let Some(seen) = seen {
-            self.page.set(flow.counter, seen);
+            self.page.set(counter, seen);
         }
-        let (ahead, seen) = (self.flows.ahead(), seen.unwrap_or_default());
-        Ok(Answer { flow: flow.id.0, counter: flow.counter, ahead, seen, ..Answer::default() })
+        seen.unwrap_or_default()
     }
 
     /// Writes counters into the page.
@@ -383,14 +347,6 @@ impl State {
         // Zeros would look as if all had gone backwards.
         let Some(counts) = self.tables.counts(counters) else { return };
         counters.iter().zip(counts).for_each(|(index, counts)| self.page.set(*index, counts));
-    }
-
-    fn destroy(&mut self, id: u64, flow: u64, now: Instant) -> Answer {
-        // One that is not there any more is as well gone as it can be.
-        if self.flows.get(flow).is_some_and(|held| held.owner == Owner::Session(id)) {
-            self.remove(&[flow], now);
-        }
-        Answer::default()
     }
 
     fn flush(&mut self, id: u64, number: u32, now: Instant) -> Answer {

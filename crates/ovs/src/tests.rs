@@ -5,3 +5,4 @@ mod encodings;
 mod fake;
 mod rings;
 mod sessions;
+mod turns;

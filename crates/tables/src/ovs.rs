@@ -7,18 +7,44 @@ use crate::cells::{Cell, Touched};
 use imbl::{HashMap, OrdMap};
 use model::ovs::{Action, Change, Flow, FlowId, Key};
 use model::{Vif, VifId};
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Most flows that [`Ovs::find_of_all`] looks through.
 const SCANNED: usize = 4096;
 
+/// The flow with the lowest number of those with its key, which is found by that.
+#[derive(Clone)]
+struct First(Arc<Flow>);
+
+impl Borrow<Key> for First {
+    fn borrow(&self) -> &Key {
+        self.0.matching.key()
+    }
+}
+
+impl PartialEq for First {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.matching.key() == other.0.matching.key()
+    }
+}
+
+impl Eq for First {}
+
+impl Hash for First {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.matching.key().hash(state);
+    }
+}
+
 /// The flows with one mask.
 #[derive(Clone)]
 struct Tuple {
     mask: Key,
-    /// By masked key; those with the same key by their numbers. Keys are hashed by a secret, because guests choose
-    /// them.
-    flows: HashMap<Key, Arc<[Arc<Flow>]>>,
+    /// By masked key, with the others of the same key in the order of their numbers. Keys are hashed by a secret,
+    /// because guests choose them. They stay in the flows: a change copies nodes of this tree, which so are small.
+    flows: HashMap<First, Option<Arc<Vec<Arc<Flow>>>>>,
 }
 
 /// The flows of one port.
@@ -46,8 +72,7 @@ impl Ovs {
     /// The flow of a port with the lowest number that matches.
     pub fn find(&self, port: VifId, key: &Key) -> Option<&Flow> {
         let tuples = self.ports.get(&port)?.tuples.iter();
-        let found = tuples.filter_map(|tuple| tuple.flows.get(&key.masked(&tuple.mask))?.first());
-        found.min_by_key(|flow| flow.id).map(|flow| &**flow)
+        tuples.filter_map(|tuple| tuple.find(key)).min_by_key(|flow| flow.id)
     }
 
     /// The flow of a port that decides about all packets with these fields, whatever they have in the bits `free`.
@@ -56,14 +81,14 @@ impl Ovs {
         let tuples = &self.ports.get(&port)?.tuples;
         let (others, own): (Vec<_>, Vec<_>) =
             tuples.iter().partition(|tuple| tuple.mask.masked(free) != Key::default());
-        let found = own.into_iter().filter_map(|tuple| tuple.flows.get(&key.masked(&tuple.mask))?.first());
-        let found = found.min_by_key(|flow| flow.id)?;
+        let found = own.into_iter().filter_map(|tuple| tuple.find(key)).min_by_key(|flow| flow.id)?;
         if others.iter().map(|tuple| tuple.flows.len()).sum::<usize>() > SCANNED {
             return None;
         }
-        let mut others = others.into_iter().flat_map(|tuple| tuple.flows.values()).flat_map(|flows| &**flows);
-        let older = others.any(|flow| flow.id < found.id && flow.matching.may_match(key, free));
-        (!older).then_some(&**found)
+        // Of those with the same key, the first.
+        let mut others = others.into_iter().flat_map(|tuple| tuple.flows.keys());
+        let older = others.any(|First(flow)| flow.id < found.id && flow.matching.may_match(key, free));
+        (!older).then_some(found)
     }
 
     /// The bits at which some flow of a port looks.
@@ -115,7 +140,11 @@ impl Ovs {
 
     fn add(&mut self, flow: &Arc<Flow>, touched: &mut Touched) -> bool {
         let port = Arc::make_mut(self.ports.entry(flow.port).or_default());
-        let replaced = port.remove(flow.id, touched);
+        if port.replace(flow) {
+            touched.add(Cell::ovs_flow(flow.id));
+            return true;
+        }
+        let replaced = flow.id <= port.last && port.remove(flow.id, touched);
         port.insert(flow);
         touched.add(Cell::ovs_misses(flow.port));
         if flow.id < port.last {
@@ -141,20 +170,67 @@ impl Ovs {
     }
 }
 
+impl Tuple {
+    /// The flow with the lowest number that matches.
+    fn find(&self, key: &Key) -> Option<&Flow> {
+        let (First(flow), _) = self.flows.get_key_value(&key.masked(&self.mask))?;
+        Some(flow)
+    }
+
+    fn insert(&mut self, flow: &Arc<Flow>) {
+        let mut same = self.take(flow.matching.key());
+        let place = same.partition_point(|other| other.id < flow.id);
+        same.insert(place, flow.clone());
+        self.put(same);
+    }
+
+    fn remove(&mut self, flow: &Flow) {
+        let mut same = self.take(flow.matching.key());
+        same.retain(|other| other.id != flow.id);
+        self.put(same);
+    }
+
+    /// Puts a flow in the place of the one with its number.
+    fn replace(&mut self, flow: &Arc<Flow>) {
+        let mut same = self.take(flow.matching.key());
+        same.iter_mut().filter(|other| other.id == flow.id).for_each(|other| other.clone_from(flow));
+        self.put(same);
+    }
+
+    /// Takes out the flows with a key, in the order of their numbers.
+    fn take(&mut self, key: &Key) -> Vec<Arc<Flow>> {
+        if !self.flows.contains_key(key) {
+            return Vec::new();
+        }
+        let taken = self.flows.remove_with_key(key);
+        let others = |others: Option<Arc<Vec<_>>>| others.map(Arc::unwrap_or_clone).unwrap_or_default();
+        taken.map(|(First(first), rest)| [vec![first], others(rest)].concat()).unwrap_or_default()
+    }
+
+    /// Puts in flows with one key, in the order of their numbers.
+    fn put(&mut self, same: Vec<Arc<Flow>>) {
+        let mut same = same.into_iter();
+        let Some(first) = same.next() else { return };
+        let rest = (same.len() > 0).then(|| Arc::new(same.collect()));
+        self.flows.insert(First(first), rest);
+    }
+}
+
 impl Port {
     fn insert(&mut self, flow: &Arc<Flow>) {
-        let (key, mask) = (flow.matching.key(), flow.matching.mask());
+        let mask = flow.matching.mask();
         let at = self.tuples.iter().position(|tuple| tuple.mask == *mask).unwrap_or_else(|| {
             self.tuples.push(Arc::new(Tuple { mask: *mask, flows: HashMap::new() }));
             self.mask = self.mask.united(mask);
             self.tuples.len() - 1
         });
-        let tuple = Arc::make_mut(&mut self.tuples[at]);
-        let mut same: Vec<_> = tuple.flows.get(key).map_or_else(Vec::new, |flows| flows.to_vec());
-        let place = same.partition_point(|other| other.id < flow.id);
-        same.insert(place, flow.clone());
-        tuple.flows.insert(*key, same.into());
+        Arc::make_mut(&mut self.tuples[at]).insert(flow);
         self.flows.insert(flow.id, flow.clone());
+        self.count(flow);
+    }
+
+    /// Takes what a flow does into the counts.
+    fn count(&mut self, flow: &Flow) {
         for action in &flow.actions {
             match action {
                 Action::Output(to) => *self.outputs.entry(*to).or_default() += 1,
@@ -162,6 +238,24 @@ impl Port {
                 _ => {}
             }
         }
+    }
+
+    /// Puts a flow in the place of one with its number and match. False if there is none.
+    fn replace(&mut self, flow: &Arc<Flow>) -> bool {
+        if flow.id > self.last {
+            return false;
+        }
+        let Some(old) = self.flows.get(&flow.id).filter(|old| old.matching == flow.matching).cloned() else {
+            return false;
+        };
+        self.flows.insert(flow.id, flow.clone());
+        self.discount(&old);
+        self.count(flow);
+        let mask = flow.matching.mask();
+        if let Some(tuple) = self.tuples.iter_mut().find(|tuple| tuple.mask == *mask) {
+            Arc::make_mut(tuple).replace(flow);
+        }
+        true
     }
 
     /// Takes what a flow does out of the counts.
@@ -183,22 +277,10 @@ impl Port {
         let Some(flow) = self.flows.remove(&id) else { return false };
         touched.add(Cell::ovs_flow(id));
         self.discount(&flow);
-        let (key, mask) = (flow.matching.key(), flow.matching.mask());
+        let mask = flow.matching.mask();
         let Some(at) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return true };
         let tuple = Arc::make_mut(&mut self.tuples[at]);
-        let left: Vec<_> = tuple
-            .flows
-            .get(key)
-            .iter()
-            .flat_map(|flows| flows.iter())
-            .filter(|flow| flow.id != id)
-            .cloned()
-            .collect();
-        if left.is_empty() {
-            tuple.flows.remove(key);
-        } else {
-            tuple.flows.insert(*key, left.into());
-        }
+        tuple.remove(&flow);
         if tuple.flows.is_empty() {
             self.tuples.remove(at);
             self.mask = self.tuples.iter().fold(Key::default(), |all, tuple| all.united(&tuple.mask));

@@ -2,13 +2,13 @@
 
 use crate::port::{self, OvsPort, Shared};
 use crate::protocol::{Create, Item, Request};
-use crate::state::{State, Tables, Times};
+use crate::state::{Reply, State, Tables, Times};
 use executor::{Counters, VifCounters};
 use mem::Opened;
 use model::VifId;
 use model::ovs::{Change, Flow, FlowId};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -22,6 +22,10 @@ pub struct Fake {
     pub ends: AtomicBool,
     /// Why changes are refused.
     pub refuses: Mutex<Option<String>>,
+    /// The last byte of a MAC: changes with a new flow that matches it are refused.
+    pub refuses_mac: Mutex<Option<u8>>,
+    /// How many times something was changed.
+    pub applied: AtomicUsize,
 }
 
 impl Tables for Fake {
@@ -29,6 +33,12 @@ impl Tables for Fake {
         if let Some(reason) = &*self.refuses.lock().unwrap() {
             return Err(reason.clone());
         }
+        let refused = *self.refuses_mac.lock().unwrap();
+        let is_refused = |change: &Change| matches!(change, Change::Add(flow) if Some(flow.matching.key().eth_dst.0[5]) == refused);
+        if changes.iter().any(is_refused) {
+            return Err("not this".into());
+        }
+        self.applied.fetch_add(1, Ordering::Relaxed);
         let mut flows = self.flows.lock().unwrap();
         for change in changes {
             match change {
@@ -54,6 +64,13 @@ impl Tables for Fake {
     fn vif_counters(&self, vif: VifId) -> Option<VifCounters> {
         let counters = self.vifs.lock().unwrap().get(&vif).cloned().unwrap_or_default();
         (!self.ends.load(Ordering::Relaxed)).then_some(counters)
+    }
+}
+
+impl State {
+    /// Does one thing that a driver asks for.
+    pub fn handle(&mut self, id: u64, request: Request, now: Instant) -> Reply {
+        self.handle_all(id, [request], now).remove(0)
     }
 }
 

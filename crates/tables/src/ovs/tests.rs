@@ -123,6 +123,32 @@ fn a_new_flow_leaves_alone_what_has_one() {
 }
 
 #[test]
+fn a_flow_that_does_something_else_from_now_on_leaves_others_alone() {
+    let mut space = Ovs::default();
+    let [one, two] = [1, 2].map(|ip_dst| Key { ip_dst, ..Key::default() });
+    let mask = Key { ip_dst: u128::MAX, ..Key::default() };
+    // Two have the same key.
+    let flows = [(1, &one), (2, &one), (3, &two)].map(|(id, key)| flow(id, PORTS[0], key, &mask));
+    space.apply(&flows.clone().map(Change::Add), |_| true, &mut Touched::none());
+    for (at, seen) in [(0, 1), (1, 1), (2, 3)] {
+        let to = VifId(7 + at as u16);
+        let changed = Arc::new(Flow { actions: vec![Action::Output(to)], ..(*flows[at]).clone() });
+        let mut touched = Touched::none();
+        assert!(space.apply(&[Change::Add(changed.clone())], |_| true, &mut touched));
+        let others = flows.iter().filter(|flow| flow.id != changed.id);
+        assert!(touched.has(Cell::ovs_flow(changed.id)) && !touched.has(Cell::ovs_misses(PORTS[0])));
+        assert!(others.into_iter().all(|flow| !touched.has(Cell::ovs_flow(flow.id))));
+        let found = space.find(PORTS[0], changed.matching.key()).unwrap();
+        assert_eq!((found.id, found.id == changed.id), (FlowId(seen), *found == *changed));
+        assert_eq!(space.count(PORTS[0]), (3, 1));
+        assert!(space.ports[&PORTS[0]].outputs.contains_key(&to));
+    }
+    // The second of two is found once the first is gone.
+    space.apply(&[Change::Remove { port: PORTS[0], id: FlowId(1) }], |_| true, &mut Touched::none());
+    assert_eq!(space.find(PORTS[0], &one).unwrap().actions, [Action::Output(VifId(8))]);
+}
+
+#[test]
 fn ports_that_take_no_flows_get_none_and_lose_theirs() {
     let mut space = Ovs::default();
     let add = || Change::Add(flow(1, PORTS[0], &Key::default(), &Key::default()));

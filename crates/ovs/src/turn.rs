@@ -1,0 +1,139 @@
+//! What a driver asks for in one turn. Flows that it makes and destroys one after the other become one version of the
+//! tables, because each version costs copies of what it shares with the one before.
+
+use crate::encoding;
+use crate::flows::{Owner, Plan, without};
+use crate::protocol::{Answer, Create, Request};
+use crate::refused::Refused;
+use crate::state::{Reply, State};
+use executor::Counters;
+use model::VifId;
+use model::ovs::{Change, Flow};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A turn under way.
+struct Turn {
+    /// The answers. They go once the tables have all changes.
+    replies: Vec<Reply>,
+    /// What the tables do not have yet, in order.
+    changes: Vec<Change>,
+    /// The ports that OVS has down.
+    down: Vec<VifId>,
+}
+
+impl State {
+    /// Does what a driver asks for, in order.
+    pub fn handle_all(
+        &mut self,
+        id: u64,
+        requests: impl IntoIterator<Item = Request>,
+        now: Instant,
+    ) -> Vec<Reply> {
+        let mut turn = Turn { replies: Vec::new(), changes: Vec::new(), down: self.down() };
+        for request in requests {
+            let reply = match request {
+                Request::FlowCreate(create) if self.has_said_hello(id) => {
+                    self.create(&mut turn, id, &create, now).into()
+                }
+                Request::FlowDestroy { flow } if self.has_said_hello(id) => {
+                    self.destroy(&mut turn, id, flow, now).into()
+                }
+                other => {
+                    self.commit(&mut turn, now);
+                    let reply = self.handle_other(id, other, now);
+                    turn.down = self.down();
+                    reply
+                }
+            };
+            turn.replies.push(reply);
+        }
+        self.commit(&mut turn, now);
+        turn.replies
+    }
+
+    fn create(&mut self, turn: &mut Turn, id: u64, create: &Create, now: Instant) -> Answer {
+        match self.plan(turn, id, create, now) {
+            Ok((flow, seen)) => {
+                let (ahead, counter) = (self.flows.ahead(), flow.counter);
+                Answer { flow: flow.id.0, counter, ahead, seen, ..Answer::default() }
+            }
+            Err(refused) => {
+                let name = self.name(id, create.port).cloned();
+                self.refuse(name, &refused)
+            }
+        }
+    }
+
+    /// Enters a flow, and what the tables need for it. Returns what its counter has counted so far.
+    fn plan(
+        &mut self,
+        turn: &mut Turn,
+        id: u64,
+        create: &Create,
+        now: Instant,
+    ) -> Result<(Arc<Flow>, Counters), Refused> {
+        let port = self.vif(id, create.port).ok_or(Refused::NoPort)?;
+        let (matching, actions) = encoding::decode(create, |number| self.vif(id, number))?;
+        match self.flows.plan(port, matching, actions, now)? {
+            Plan::Adopt(flow) => {
+                let flow = self.flows.adopt(flow, id).cloned().ok_or(Refused::Exists)?;
+                let seen = self.begin_to_count(flow.counter);
+                Ok((flow, seen))
+            }
+            Plan::Add(flow, old) => {
+                if let Some(old) = old {
+                    turn.changes.extend(self.flows.removal(old));
+                    self.flows.remove(old, now);
+                }
+                turn.changes.push(Change::Add(without(&flow, &turn.down)));
+                let seen = self.begin_to_count(flow.counter);
+                self.flows.insert(flow.clone(), id, seen);
+                Ok((flow, seen))
+            }
+        }
+    }
+
+    fn destroy(&mut self, turn: &mut Turn, id: u64, flow: u64, now: Instant) -> Answer {
+        // One that is not there any more is as well gone as it can be.
+        if self.flows.get(flow).is_some_and(|held| held.owner == Owner::Session(id)) {
+            turn.changes.extend(self.flows.removal(flow));
+            self.flows.remove(flow, now);
+        }
+        Answer::default()
+    }
+
+    /// Gives the tables what they do not have yet.
+    fn commit(&mut self, turn: &mut Turn, now: Instant) {
+        let changes = std::mem::take(&mut turn.changes);
+        if changes.is_empty() || self.tables.apply(&changes).is_ok() {
+            return;
+        }
+        // One by one, so that what is refused takes nothing else along.
+        for change in changes {
+            let Err(reason) = self.tables.apply(std::slice::from_ref(&change)) else { continue };
+            let Change::Add(flow) = change else {
+                tracing::error!("a flow of Open vSwitch is not removed: {reason}");
+                continue;
+            };
+            self.flows.remove(flow.id.0, now);
+            let name = self.ports.iter().find(|(_, port)| port.vif == Some(flow.port));
+            let answer = self.refuse(name.map(|(name, _)| name.clone()), &Refused::Executor(reason));
+            if let Some(reply) = turn.replies.iter_mut().find(|reply| reply.answer.flow == flow.id.0) {
+                reply.answer = answer;
+            }
+        }
+    }
+
+    /// The answer to a request for a flow of this port, which is left to OVS.
+    fn refuse(&mut self, port: Option<String>, refused: &Refused) -> Answer {
+        let text = refused.to_string();
+        if let Some(name) = port {
+            let (count, last) = self.refused.entry((name, refused.name())).or_default();
+            *count += 1;
+            last.clone_from(&text);
+        }
+        Answer { reason: refused.number(), ..Answer::refuse(Errno::NOTSUP, text) }
+    }
+}
