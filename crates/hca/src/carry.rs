@@ -199,19 +199,23 @@ impl Callbacks<'_> {
             }
             return Ok(is_wanted);
         }
-        let peer = &self.endpoint.peer;
-        let (Some((path, _)), Some(inbox)) = (peer.local(), &peer.inbox) else { return Ok(false) };
-        let Some(substitute) = inbox.substitute() else { return Ok(false) };
-        let header = path.header;
-        self.load(payload, &mut bytes[..len])?;
-        let packet = Datagram { payload: &bytes[..len], ..*packet };
-        let handed = Handed { packet: &packet, header: &header, from: qpn, now: self.context.now };
-        if !substitute.handle_now(&handed, &mut self.context.answers) {
+        if self.endpoint.peer.substitute.is_none() || self.endpoint.peer.local().is_none() {
             return Ok(false);
         }
-        self.count_sent(wire);
+        self.load(payload, &mut bytes[..len])?;
         let Self { endpoint, context } = self;
-        endpoint.peer.inbox.iter().for_each(|inbox| note(&mut context.spoken_to, inbox));
+        let peer = &endpoint.peer;
+        let (Some((path, _)), Some(inbox), Some(substitute)) = (peer.local(), &peer.inbox, &peer.substitute)
+        else {
+            return Ok(false);
+        };
+        let packet = Datagram { payload: &bytes[..len], ..*packet };
+        let handed = Handed { packet: &packet, header: &path.header, from: qpn, now: context.now };
+        if !substitute.handle_now(&handed, &mut context.answers) {
+            return Ok(false);
+        }
+        note(&mut context.spoken_to, inbox);
+        self.count_sent(wire);
         Ok(true)
     }
 
@@ -248,6 +252,7 @@ impl Callbacks<'_> {
         ours.spend((bytes.len() + BEFORE) as u64);
         let found = if to.is_some() || endpoint.peer.inbox.is_none() { adapter.owner(qpn) } else { None };
         if to.is_none() && found.is_some() {
+            endpoint.peer.substitute = found.as_ref().and_then(|inbox| inbox.substitute());
             endpoint.peer.inbox.clone_from(&found);
         }
         let inbox = if to.is_some() { &found } else { &endpoint.peer.inbox };
@@ -325,7 +330,12 @@ impl Verbs for Callbacks<'_> {
     }
 
     fn check(&mut self, rkey: u32, address: u64, len: u32, wanted: Access) -> Result<(), Fault> {
-        self.region(Key(rkey), address, len.into(), wanted).map(|_| ())
+        let place = self.region(Key(rkey), address, len.into(), wanted)?;
+        if wanted == Access::Read && len as usize <= SHORT {
+            // It is on its way from the program's CPU while the answer is made.
+            self.context.memory().prefetch(place, len as usize);
+        }
+        Ok(())
     }
 
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault> {

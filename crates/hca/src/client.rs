@@ -398,17 +398,16 @@ impl Client {
             if let Some(invalidation) = self.context.pending_invalidation.take() {
                 self.await_peers(invalidation);
             }
+            let Some(at) = deadline else { continue };
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
-            match deadline {
-                Some(at) if at <= now => make_ready(qp, &mut self.ready),
-                // An earlier timer stays; the queue pair will then report its deadline again.
-                Some(at) if qp.deadline.is_none_or(|earlier| at < earlier) => {
-                    if let Some(later) = qp.deadline.replace(at) {
-                        self.timers.remove(&(later, qpn));
-                    }
-                    self.timers.insert((at, qpn));
+            if at <= now {
+                make_ready(qp, &mut self.ready);
+            // An earlier timer stays; the queue pair will then report its deadline again.
+            } else if qp.deadline.is_none_or(|earlier| at < earlier) {
+                if let Some(later) = qp.deadline.replace(at) {
+                    self.timers.remove(&(later, qpn));
                 }
-                _ => {}
+                self.timers.insert((at, qpn));
             }
         }
         count > 0
@@ -492,11 +491,9 @@ impl Client {
     /// Handles the work that was posted before a request. An application that shrinks or destroys a completion queue
     /// expects the completions of that work in it.
     fn catch_up(&mut self) {
-        let rounds = if self.hear_doorbells() { ROUNDS } else { 0 };
-        for _ in 0..rounds {
-            if !self.work(monotonic()) {
-                break;
-            }
+        let mut rounds = 0..ROUNDS;
+        if self.hear_doorbells() {
+            while rounds.next().is_some() && (self.work(monotonic()) || self.hear_doorbells()) {}
         }
     }
 

@@ -150,7 +150,7 @@ impl Context {
     /// queue is full.
     pub fn complete(&mut self, cq: CqId, completion: &Completion, solicited: bool) -> bool {
         let Some(queue) = self.cqs.get_mut(&cq).filter(|cq| !cq.overrun) else { return false };
-        let pushed = queue.push(completion, solicited);
+        let pushed = queue.push(*completion, solicited);
         point(Point::Completed);
         match pushed {
             Ok(tells) => {

@@ -1,6 +1,7 @@
 //! Completion queues, and the channels on which applications wait for completions.
 
 use crate::budget::{Kind, Reservation};
+use crate::clock::monotonic_nanoseconds;
 use crate::events::Notifier;
 use crate::kept::{Kept, Reach};
 use crate::limits::MAX_COMPLETIONS;
@@ -20,6 +21,8 @@ pub(crate) struct Cq {
     pub sink: CompletionSink,
     pub entries: u32,
     pub channel: Option<u32>,
+    /// Its completions say when they were added: a clock takes longer to read than all else that a completion needs.
+    timestamps: bool,
     /// Its memory, for the application.
     pub kept: Kept,
     /// It overran, and accepts no more.
@@ -52,8 +55,13 @@ impl Entries {
 
 impl Cq {
     /// Creates a queue.
-    pub fn create(entries: Entries, channel: Option<u32>, quota: &Quota) -> Result<Self, Refusal> {
-        Self::with_limit(entries, channel, quota, quota.limits.cqs())
+    pub fn create(
+        entries: Entries,
+        channel: Option<u32>,
+        timestamps: bool,
+        quota: &Quota,
+    ) -> Result<Self, Refusal> {
+        Ok(Self { timestamps, ..Self::with_limit(entries, channel, quota, quota.limits.cqs())? })
     }
 
     fn with_limit(
@@ -66,7 +74,7 @@ impl Cq {
         let held = quota.take(Kind::CompletionQueue, bytes, limit)?;
         let (memory, kept) = quota.memory("completion queue", bytes)?;
         let sink = CompletionSink::new(memory, entries);
-        Ok(Self { sink, entries, channel, kept, overrun: false, is_shared: false, held })
+        Ok(Self { sink, entries, channel, timestamps: false, kept, overrun: false, is_shared: false, held })
     }
 
     /// Shares its memory with whoever has this reach, who may add completions from now on.
@@ -76,11 +84,14 @@ impl Cq {
     }
 
     /// Adds a completion. Returns whether the channel must be notified.
-    pub fn push(&mut self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
+    pub fn push(&mut self, mut completion: Completion, solicited: bool) -> Result<bool, Overrun> {
+        if self.timestamps {
+            completion.timestamp = monotonic_nanoseconds();
+        }
         if self.is_shared {
-            self.sink.push(completion, solicited)
+            self.sink.push(&completion, solicited)
         } else {
-            self.sink.push_alone(completion, solicited, self.channel.is_some())
+            self.sink.push_alone(&completion, solicited, self.channel.is_some())
         }
     }
 

@@ -13,7 +13,7 @@ use crate::send_queue::{SendQueue, Work};
 use crate::sharing::Sharing;
 use std::sync::Arc;
 use uverbs::{
-    Capacity, CreateQp, Parcels, QpAttributes, QpState, Refusal, Reply, Segment, Shape, WorkSource,
+    Capacity, CreateQp, Parcels, QpAttributes, QpState, Refusal, Reply, Segment, SendSource, Shape,
 };
 
 fn checked(asked: &CreateQp) -> Result<Capacity, Refusal> {
@@ -81,7 +81,7 @@ pub(crate) fn create(
     let memory = Arc::new(memory);
     let parcels =
         shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
-    let sends = WorkSource::new(memory.clone(), send).map_err(no_memory)?;
+    let sends = SendSource::new(memory.clone(), send).map_err(no_memory)?;
     let receives = Receives::new(&memory, receive, asked.srq.map(SrqId)).map_err(no_memory)?;
     let endpoint = Endpoint {
         qpn,

@@ -1,7 +1,6 @@
 //! A queue pair without its transport: the part on which the transport works.
 
 use crate::budget::Reservation;
-use crate::clock::monotonic_nanoseconds;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::events::Event;
@@ -125,7 +124,6 @@ impl Endpoint {
         let failed = done.status != Status::Success;
         let mut completion =
             Completion { qpn: self.qpn.0, status, byte_len: done.len, ..Completion::default() };
-        completion.timestamp = monotonic_nanoseconds();
         let is_receive = done.id & IS_RECEIVE != 0;
         let (cq, solicited) = if is_receive {
             completion.placement = self.placement();

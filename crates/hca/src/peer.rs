@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::header::NetworkHeader;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Substitute};
 use crate::path::{Path, Way};
 use crate::question::Question;
 use packet::roce::Nak;
@@ -18,6 +18,8 @@ pub(crate) struct Peer {
     pub path: Option<Path>,
     /// The inbox of the peer's thread, if the peer is on this host and a packet was sent there.
     pub inbox: Option<Arc<Inbox<Question>>>,
+    /// Who works for that thread while it sleeps, if anybody may.
+    pub substitute: Option<Arc<dyn Substitute>>,
     /// The NAK to the peer's last wrong request.
     pub nak: Option<Nak>,
     /// How many wrong keys it used.

@@ -142,6 +142,7 @@ impl Qp {
         // Requests posted without a doorbell from here on are found below.
         self.endpoint.send.spare_doorbell(false);
         let mut budget = BUDGET;
+        let is_one_enough = self.endpoint.send.begin_turn();
         // A datagram is sent when its request is taken.
         let is_datagram = matches!(self.transport, Transport::Datagram(_));
         let is_at_work = matches!(self.endpoint.state, QpState::ReadyToSend | QpState::SendQueueDrained);
@@ -161,6 +162,9 @@ impl Qp {
             }
             self.settle(context);
             budget -= 1;
+            if is_one_enough {
+                break;
+            }
         }
         let mut more = budget == 0;
         let mut deadline = self.transmit(now, context);

@@ -402,6 +402,13 @@ pub(crate) struct MemoryAccess<'a> {
 }
 
 impl MemoryAccess<'_> {
+    /// Prefetches what is read soon, if it is mapped.
+    pub fn prefetch(self, place: Place, len: usize) {
+        if let Some(extent) = self.regions.pages(place).and_then(|pages| pages.extent(place.address)) {
+            extent.prefetch(place.address, len);
+        }
+    }
+
     /// Copies from the application.
     pub fn read(self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         let is_read = self.regions.pages(place).is_some_and(|pages| pages.read(place.address, out));

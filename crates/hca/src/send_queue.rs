@@ -4,7 +4,7 @@ use crate::ids::CqId;
 use crate::sharing::Invalidation;
 use std::mem::swap;
 use uverbs::work::send_flags;
-use uverbs::{Completion, Corrupt, Segment, WorkRequest, WorkSource, completion};
+use uverbs::{Completion, Corrupt, Segment, SendSource, WorkRequest, completion};
 
 /// Longest message (IBTA 9.7.1.1).
 const LONGEST_MESSAGE: u64 = 1 << 31;
@@ -49,7 +49,7 @@ impl LocalRequest {
 /// A send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    source: WorkSource,
+    source: SendSource,
     /// Requests in progress, by their slot.
     works: Vec<Work>,
     /// Buffers for the next request that is taken.
@@ -64,6 +64,8 @@ pub(crate) struct SendQueue {
     is_polled: bool,
     /// Requests were found by that, and none was taken since.
     is_found: bool,
+    /// Since the last turn, that found nothing once: the application does not post faster than the device looks.
+    is_empty: bool,
     /// The application must be told when no request is in progress any more.
     pub tells_drained: bool,
     /// The waiting local request.
@@ -72,7 +74,7 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     /// A queue of this many slots, a power of two.
-    pub fn new(source: WorkSource, slots: u32, cq: CqId, all_signaled: bool) -> Self {
+    pub fn new(source: SendSource, slots: u32, cq: CqId, all_signaled: bool) -> Self {
         Self {
             source,
             works: vec![Work::default(); slots as usize],
@@ -82,6 +84,7 @@ impl SendQueue {
             spares_doorbell: false,
             is_polled: false,
             is_found: false,
+            is_empty: false,
             tells_drained: false,
             local: None,
         }
@@ -96,7 +99,17 @@ impl SendQueue {
         &self.works[self.slot(number)]
     }
 
+    /// Begins a turn. Returns whether one request is enough for it: then the next one, if there is one, is found soon by
+    /// looking. To look for it before the first one is on its way means to wait for a slot which the application has in
+    /// its cache.
+    pub const fn begin_turn(&mut self) -> bool {
+        let was_empty = self.is_empty;
+        self.is_empty = false;
+        self.is_polled && was_empty
+    }
+
     /// Takes the next request: the number of its slot, and the request.
+    #[inline]
     pub fn take(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
         let Taken { segments, inline } = &mut self.taken;
         segments.clear();
@@ -154,19 +167,17 @@ impl SendQueue {
             return None;
         }
         let waits = self.waits();
-        if waits {
-            self.source.prefetch();
-            if std::mem::replace(&mut self.is_found, true) {
-                self.set_polled(false);
-                return None;
-            }
+        self.is_empty |= !waits;
+        if waits && std::mem::replace(&mut self.is_found, true) {
+            self.set_polled(false);
+            return None;
         }
         Some(waits)
     }
 
-    /// Whether there are requests that were not taken, or the queue is corrupt.
+    /// Whether there are requests that were not taken.
     pub fn waits(&self) -> bool {
-        self.source.waiting() != Ok(0)
+        self.source.has_next()
     }
 
     /// Tells the application whether it must ring the doorbell.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use uverbs::cm::{CmOption, CmParameters, CmRequest};
 use uverbs::qp::mask;
+use uverbs::work::opcode;
 use uverbs::{
     Backing, Capacity, Connection, CreateQp, Extent, Lent, Memory, QpAttributes, QpState, QpType, Refusal,
     Reply, Request, Segment, Shape, Uuid, VERSION, WorkQueue, WorkRequest,
@@ -122,6 +123,7 @@ impl Program<'_> {
             8 => Request::CreateCq {
                 entries: 1 << (a % 24) >> 1,
                 channel: (b % 2 == 0).then(|| self.handle(b)),
+                timestamps: b % 3 == 0,
             },
             9 => Request::ResizeCq { cq: self.handle(a), entries: b % 300 },
             10 => Request::TellChannel { cq: self.handle(a) },
@@ -256,18 +258,18 @@ impl Program<'_> {
         let (ah, remote_qpn) = (self.handle(a), if to_group { 0xff_ffff } else { self.qpn(b & !1) });
         let at = a as usize % self.qps.len().max(1);
         let Some(qp) = self.qps.get_mut(at) else { return };
-        let request = WorkRequest {
+        let basic = WorkRequest {
             id: c,
             opcode: (b % 12) as u8,
             flags: which,
             segments: 1,
-            address: place,
             compare_add: c,
-            rkey,
             immediate: rkey,
-            ah,
-            remote_qpn,
             ..WorkRequest::default()
+        };
+        let request = match basic.opcode {
+            opcode::SEND | opcode::SEND_WITH_IMM => WorkRequest { ah, remote_qpn, ..basic },
+            _ => WorkRequest { address: place, rkey, ..basic },
         };
         let list = [Segment { address: place, len: b % 5000, lkey }];
         let queue = if which % 3 == 0 { qp.receives.as_mut() } else { Some(&mut qp.sends) };

@@ -118,7 +118,7 @@ impl World {
             10 => Request::DeregMr { mr: handle },
             11 => Request::ReregMr { mr: handle, pd: None, range: Some((c, a.into())), access: None },
             12 => Request::CreateChannel,
-            13 => Request::CreateCq { entries: u32::from(a) + 1, channel: None },
+            13 => Request::CreateCq { entries: u32::from(a) + 1, channel: None, timestamps: false },
             14 => Request::CreateQp(CreateQp {
                 pd: handle,
                 qp_type: QpType::Rc,

@@ -413,7 +413,10 @@ fn an_exhausted_window_is_no_memory_and_everything_comes_back() {
     assert_eq!(used(&guest) - base, taken);
     assert_eq!(errno(a.pages(1 << 20)), Errno::NOMEM);
     assert_eq!(errno(a.pages(u64::MAX)), Errno::NOMEM);
-    assert_eq!(errno(a.ask(&Request::CreateCq { entries: 1 << 20, channel: None })), Errno::NOMEM);
+    assert_eq!(
+        errno(a.ask(&Request::CreateCq { entries: 1 << 20, channel: None, timestamps: false })),
+        Errno::NOMEM
+    );
     drop(a);
     until(|| used(&guest) == 0);
     // A program of the host gets no pages where there are none.

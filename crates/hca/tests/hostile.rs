@@ -37,7 +37,7 @@ fn limits_are_for_all_programs_of_a_device_together() {
     let mut apps = [(); 3].map(|()| App::attach(&host.socket(1)));
     // Of 64 queue pairs; each program already has a protection domain.
     let limits = [
-        (Request::CreateCq { entries: 1, channel: None }, 128),
+        (Request::CreateCq { entries: 1, channel: None, timestamps: false }, 128),
         (Request::CreateChannel, 128),
         (Request::AllocPd, 1024 - 3),
     ];
@@ -80,7 +80,7 @@ fn connections_and_memory_are_as_many_as_the_device_is_told() {
     let mut apps = [(); 2].map(|()| App::attach(&host.socket(1)));
     // The daemon hangs up before it is greeted.
     assert!(open(&host.socket(1)).receive::<Result<Reply, Refusal>>().is_err());
-    let create = Request::CreateCq { entries: 32 << 10, channel: None };
+    let create = Request::CreateCq { entries: 32 << 10, channel: None, timestamps: false };
     assert_eq!(errno(apps[0].ask(&create)), Errno::NOMEM);
     (spec.limits.connections, spec.limits.queues) = (3, 16 << 20);
     device.update(spec);
@@ -93,7 +93,7 @@ fn memory_of_queues_is_limited_together() {
     let host = Host::new();
     let _device = host.device(1);
     let mut apps = [(); 2].map(|()| App::attach(&host.socket(1)));
-    let large = Request::CreateCq { entries: 1 << 20, channel: None };
+    let large = Request::CreateCq { entries: 1 << 20, channel: None, timestamps: false };
     let mut queues = Vec::new();
     let refused = loop {
         match apps[queues.len() % 2].ask(&large) {
@@ -118,7 +118,7 @@ fn a_queue_that_is_gone_has_no_memory_though_its_file_is_kept() {
         rustix::io::pwrite(file, &vec![1; len as usize], 0).unwrap();
         assert!(blocks(file) > 0);
     };
-    let (pd, create) = (app.pd, Request::CreateCq { entries: 1024, channel: None });
+    let (pd, create) = (app.pd, Request::CreateCq { entries: 1024, channel: None, timestamps: false });
     let (Reply::Cq { cq, .. }, files) = app.ask(&create).unwrap() else { panic!() };
     fill(&files[0]);
     let (_, larger) = app.ask(&Request::ResizeCq { cq, entries: 4096 }).unwrap();

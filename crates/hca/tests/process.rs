@@ -72,7 +72,7 @@ fn hostile(host: &Host, seed: &mut u64, steps: usize) {
         let capacity = Capacity { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, ..Capacity::default() };
         let cq: u32 = cqs.last().copied().unwrap_or_default();
         let request = match step % 6 {
-            0 => Request::CreateCq { entries: 64, channel: None },
+            0 => Request::CreateCq { entries: 64, channel: None, timestamps: false },
             1 => Request::CreateChannel,
             2 => Request::CreateSrq { pd, max_wr: 8, max_sge: 1 },
             3 | 4 => Request::CreateQp(CreateQp {

@@ -211,6 +211,11 @@ impl Requester {
 
     /// The index of the request with the packet of this number.
     fn at(&self, number: Number) -> Option<usize> {
+        if let Some(front) = self.posted.front()
+            && (front.first..=front.last).contains(&number)
+        {
+            return Some(0);
+        }
         let at = self.posted.partition_point(|posted| posted.last < number);
         self.posted.get(at).filter(|posted| posted.first <= number).map(|_| at)
     }

@@ -7,8 +7,8 @@ use crate::model::{explore, mortal};
 use crate::sync::Ordering;
 use crate::work::Shape;
 use crate::{
-    Arm, Bond, Completion, CompletionQueue, CompletionSink, DEVICE, Left, Memory, Placement, SharedSource,
-    WorkQueue, WorkRequest, WorkSource, left,
+    Arm, Bond, Completion, CompletionQueue, CompletionSink, DEVICE, Left, Memory, Placement, SendSource,
+    SharedSource, WorkQueue, WorkRequest, WorkSource, left,
 };
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -120,7 +120,7 @@ impl Device {
 
     /// Receives that were taken.
     fn taken(&self, receives: u32) -> Vec<u64> {
-        let left = self.source.waiting().unwrap();
+        let left = self.source.waiting();
         (0..receives - left).map(|number| u64::from(self.qpn * 10 + number)).collect()
     }
 }
@@ -285,7 +285,7 @@ fn sends_complete_in_their_order() {
         let mut sends = WorkQueue::new(memory.clone(), shape, 2).unwrap();
         assert!(sends.fill(&WorkRequest { id: 1, ..WorkRequest::default() }, &[]));
         sends.publish();
-        let (mut source, device) = (WorkSource::new(memory, shape).unwrap(), sink(&file, 2));
+        let (mut source, device) = (SendSource::new(memory, shape).unwrap(), sink(&file, 2));
         let device = thread::spawn(move || {
             let (number, request) = source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap();
             device.push(&Completion { id: request.id, ..Completion::default() }, false).unwrap();

@@ -1,8 +1,8 @@
 //! What the verbs library in an application and the RDMA device in the daemon share: the interface between them.
 //!
 //! Owns: the control messages on a guest's socket ([`Request`], [`Reply`]), those of the connection manager ([`cm`]),
-//! and the layout of the memory that both map: work queues ([`WorkQueue`], [`WorkSource`]), completion queues
-//! ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). Memory is made by the device
+//! and the layout of the memory that both map: work queues ([`WorkQueue`], [`SendSource`], [`WorkSource`]), completion
+//! queues ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). Memory is made by the device
 //! and sealed, so that it can't be taken away under it; what the application writes there is read once, and checked.
 //!
 //! Between processes of one kernel, memory and sockets travel as descriptors. Between a virtual machine and its host,
@@ -33,8 +33,10 @@ pub mod point;
 pub mod qp;
 mod regions;
 mod request;
+mod send_source;
 mod shared_pages;
 mod shared_source;
+mod slots;
 mod stream;
 mod sync;
 pub mod window;
@@ -59,6 +61,7 @@ pub use peer::{Peer, machine, peer};
 pub use point::{Point, point};
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};
+pub use send_source::SendSource;
 pub use seqpacket::SocketError;
 pub use shared_pages::SharedPages;
 pub use shared_source::{DEVICE, SharedSource, TAKERS};

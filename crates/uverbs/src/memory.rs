@@ -331,7 +331,7 @@ impl Memory {
     /// Prefetches these bytes for reading.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) {
-        for line in (offset..self.len.min(offset + len)).step_by(64) {
+        for line in (offset..self.len.min(offset.saturating_add(len))).step_by(64) {
             prefetch_line(self.start.as_ptr().wrapping_add(line));
         }
     }

@@ -20,7 +20,7 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// A request of the library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +104,8 @@ pub enum Request {
     CreateCq {
         entries: u32,
         channel: Option<u32>,
+        /// Its completions say when they were added.
+        timestamps: bool,
     },
     /// The answer is [`Reply::Cq`] with its new memory.
     ResizeCq {

@@ -1,6 +1,4 @@
-//! Work requests, as stored in a slot of a work queue.
-
-use std::mem::offset_of;
+//! Work requests.
 
 /// The operation (`ibv_wr_opcode`).
 pub mod opcode {
@@ -27,7 +25,6 @@ pub mod send_flags {
 
 /// A work request. Meaning and numbers of `opcode` are those of `ibv_wr_opcode`, those of `flags` are of
 /// `ibv_send_flags`.
-#[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkRequest {
     /// The application's identifier for it.
@@ -50,7 +47,7 @@ pub struct WorkRequest {
     pub rkey: u32,
     /// Immediate data in wire order; the key to invalidate; or the key of the region to which a window is bound.
     pub immediate: u32,
-    /// Address handle of a datagram.
+    /// Address handle of a datagram, which has neither address nor key at the peer.
     pub ah: u32,
     /// Destination queue pair of a datagram.
     pub remote_qpn: u32,
@@ -59,12 +56,6 @@ pub struct WorkRequest {
     /// Its number among the queue pair's sends, which its completion repeats.
     pub number: u32,
 }
-
-/// Number of its bytes that a receive needs.
-pub(crate) const RECEIVE: usize = offset_of!(WorkRequest, address);
-
-const _: () =
-    assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, number) == 60 && RECEIVE == 16);
 
 /// A part of the application's memory (`ibv_sge`).
 #[repr(C)]

@@ -81,6 +81,12 @@ impl SharedPages {
         self.find(address, len).is_some()
     }
 
+    /// Prefetches bytes of the application that are read soon.
+    #[inline]
+    pub fn prefetch(&self, address: u64, len: usize) {
+        self.memory.prefetch(address.wrapping_sub(self.address) as usize, len);
+    }
+
     /// Copies from the application. False, with nothing done, if not all of it is in these pages.
     ///
     /// # Safety

@@ -114,7 +114,7 @@ impl SharedSource {
         let begin = segments.len();
         for _ in 0..ATTEMPTS {
             let Some(number) = self.oldest()? else { return Ok(None) };
-            match self.source.read(number, segments, &mut Vec::new()) {
+            match self.source.read(number, segments) {
                 Ok(request) => return Ok(Some((number, request.id))),
                 Err(Corrupt) if self.source.header().head(Ordering::Acquire) == number => {
                     return Err(Corrupt);
@@ -184,7 +184,7 @@ impl SharedSource {
         let mut segments = Vec::new();
         for index in 0..self.waiting().min(self.source.slots()) {
             segments.clear();
-            let request = self.source.read(first.wrapping_add(index), &mut segments, &mut Vec::new())?;
+            let request = self.source.read(first.wrapping_add(index), &mut segments)?;
             if !other.fill(&request, &segments) {
                 return Ok(false);
             }

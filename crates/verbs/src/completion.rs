@@ -344,6 +344,7 @@ pub(crate) unsafe fn create(
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
     vector: u32,
+    timestamps: bool,
 ) -> Outcome<*mut ibv_cq> {
     // SAFETY: a context of ours, and, where there is one, a channel of it.
     let (ours, handle) =
@@ -351,7 +352,7 @@ pub(crate) unsafe fn create(
     if cqe == 0 || vector >= ours.completion_vectors() {
         return Err(libc::EINVAL);
     }
-    let request = Request::CreateCq { entries: cqe, channel: handle };
+    let request = Request::CreateCq { entries: cqe, channel: handle, timestamps };
     let (Reply::Cq { cq, entries }, given) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
@@ -414,7 +415,7 @@ pub unsafe extern "C" fn ibv_create_cq(
         return pointer(Err(libc::EINVAL));
     };
     // SAFETY: a context of ours, and, where there is one, a channel of it.
-    pointer(unsafe { create(context, cqe, cq_context, channel, vector) })
+    pointer(unsafe { create(context, cqe, cq_context, channel, vector, false) })
 }
 
 #[unsafe(no_mangle)]

@@ -48,8 +48,10 @@ pub unsafe extern "C" fn create_cq_ex(
     if attr.wc_flags & !offered != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return pointer(Err(libc::EOPNOTSUPP));
     }
+    let timestamps = attr.wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0;
     // SAFETY: a context of ours, and, where there is one, a channel of it.
-    let made = unsafe { create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) };
+    let made =
+        unsafe { create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector, timestamps) };
     pointer(made.map(|cq| cq.cast()))
 }
 
@@ -142,7 +144,8 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     packet_type(unsafe { current(cq) }.flags)
 }
 
-/// Peers that share memory do not read the clock: their completions get the time at which they are seen.
+/// Peers that share memory do not read the clock: their completions get the time at which they are seen, as those of a
+/// queue that was made without timestamps.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: programs ask between `start_poll` and `end_poll`.
     let completion = unsafe { &mut Cq::of(cq.cast()).state.held().current };

@@ -35,7 +35,9 @@ impl Client {
             Request::DeallocMw { mw } => self.context.regions.dealloc_window(MwId(mw)),
             Request::CreateChannel => self.create_channel(),
             Request::DestroyChannel { channel } => self.destroy_channel(channel),
-            Request::CreateCq { entries, channel } => self.create_cq(entries, channel),
+            Request::CreateCq { entries, channel, timestamps } => {
+                self.create_cq(entries, channel, timestamps)
+            }
             Request::ResizeCq { cq, entries } => self.resize_cq(CqId(cq), entries),
             Request::TellChannel { cq } => self.tell_channel(CqId(cq)),
             Request::TellPeer { qpn } => self.tell_peer(Qpn(qpn)),

@@ -31,12 +31,12 @@ impl Client {
         Ok((Reply::Handle(handle), vec![theirs]))
     }
 
-    pub(super) fn create_cq(&mut self, entries: u32, channel: Option<u32>) -> Answer {
+    pub(super) fn create_cq(&mut self, entries: u32, channel: Option<u32>, timestamps: bool) -> Answer {
         if let Some(channel) = channel {
             found(self.context.channels.get(&channel), "completion channel")?;
         }
         let quota = self.quota();
-        let made = Cq::create(Entries::of_new(entries)?, channel, &quota)?;
+        let made = Cq::create(Entries::of_new(entries)?, channel, timestamps, &quota)?;
         let theirs = quota.give(&made.kept)?;
         let (cq, entries) = (CqId(self.context.handle()), made.entries);
         self.context.cqs.insert(cq, made);

@@ -221,7 +221,7 @@ impl App {
     }
 
     pub fn cq(&mut self, entries: u32, channel: Option<u32>) -> Cq {
-        let (reply, given) = self.ask_all(&Request::CreateCq { entries, channel }).unwrap();
+        let (reply, given) = self.ask_all(&Request::CreateCq { entries, channel, timestamps: true }).unwrap();
         let Reply::Cq { cq, entries } = reply else { panic!("{reply:?}") };
         let memory = self.map(given, completion::bytes(entries));
         Cq { handle: cq, queue: CompletionQueue::new(memory, entries) }

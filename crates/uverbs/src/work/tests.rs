@@ -1,56 +1,119 @@
 use super::*;
+use crate::SendSource;
+use std::sync::atomic::AtomicU32;
 
-fn ends(requests: u32, segments: u32, inline: u32) -> (WorkQueue, WorkSource, Arc<Memory>) {
-    ends_of(Shape::new(64, requests, segments, inline), requests)
+/// Both ends of a send queue, and its memory.
+fn ends(requests: u32, segments: u32, inline: u32) -> (WorkQueue, SendSource, Arc<Memory>) {
+    let (queue, memory, shape) = library(Shape::new(64, requests, segments, inline), requests);
+    (queue, SendSource::new(memory.clone(), shape).unwrap(), memory)
 }
 
-fn ends_of(shape: Shape, requests: u32) -> (WorkQueue, WorkSource, Arc<Memory>) {
+/// Both ends of a receive queue.
+fn receives(receives: u32, segments: u32) -> (WorkQueue, WorkSource) {
+    let (queue, memory, shape) = library(Shape::of_receives(64, receives, segments), receives);
+    (queue, WorkSource::new(memory, shape).unwrap())
+}
+
+fn library(shape: Shape, requests: u32) -> (WorkQueue, Arc<Memory>, Shape) {
     let (memory, _) = Memory::create("test", shape.end()).unwrap();
     let memory = Arc::new(memory);
-    let queue = WorkQueue::new(memory.clone(), shape, requests).unwrap();
-    (queue, WorkSource::new(memory.clone(), shape).unwrap(), memory)
+    (WorkQueue::new(memory.clone(), shape, requests).unwrap(), memory, shape)
 }
 
 fn request(id: u64, segments: u16) -> WorkRequest {
     WorkRequest { id, segments, ..WorkRequest::default() }
 }
 
+fn list() -> [Segment; 2] {
+    [Segment { address: 1, len: 2, lkey: 3 }, Segment { address: 4, len: 5, lkey: 6 }]
+}
+
 #[test]
 fn what_is_posted_is_taken_in_order() {
-    posted_and_taken(Shape::new(64, 3, 2, 0));
-}
-
-#[test]
-fn receives_of_few_segments_are_a_cache_line() {
-    let shape = Shape::of_receives(64, 3, 2);
-    assert_eq!(
-        (shape.stride, Shape::of_receives(0, 1, 3).stride, Shape::of_receives(0, 1, 4).stride),
-        (64, 64, 128)
-    );
-    posted_and_taken(shape);
-}
-
-fn posted_and_taken(shape: Shape) {
-    let (mut queue, mut source, _) = ends_of(shape, 3);
-    let list = [Segment { address: 1, len: 2, lkey: 3 }, Segment { address: 4, len: 5, lkey: 6 }];
+    let (mut queue, mut source, _) = ends(3, 2, 0);
     let (mut segments, mut inline) = (Vec::new(), Vec::new());
-    for round in 0..10 {
+    for round in 0..20 {
         for id in 0..3 {
-            assert!(queue.fill(&request(round * 3 + id, 2), &list));
+            assert!(queue.fill(&request(round * 3 + id, 2), &list()));
         }
         assert!(!queue.fill(&request(0, 0), &[]), "only three were asked for");
-        assert_eq!(source.waiting(), Ok(0), "not published");
+        assert!(!source.has_next(), "not published");
         queue.publish();
         for id in 0..3 {
             segments.clear();
+            assert!(source.has_next());
             let (number, taken) = source.take(&mut segments, &mut inline).unwrap().unwrap();
-            assert_eq!((u64::from(number), taken.id), (round * 3 + id, round * 3 + id));
-            assert_eq!(segments, list);
+            assert_eq!((u64::from(number), taken), (round * 3 + id, request(round * 3 + id, 2)));
+            assert_eq!(segments, list());
         }
         assert_eq!(source.take(&mut segments, &mut inline), Ok(None));
         assert!(!queue.has_room());
         source.release_taken();
     }
+}
+
+#[test]
+fn receives_are_taken_in_order() {
+    let (mut queue, mut source) = receives(3, 2);
+    let mut segments = Vec::new();
+    for round in 0..10 {
+        for id in 0..3 {
+            assert!(queue.fill(&request(round * 3 + id, 2), &list()));
+        }
+        assert!(!queue.fill(&request(0, 0), &[]), "only three were asked for");
+        queue.publish();
+        for id in 0..3 {
+            segments.clear();
+            let (number, taken) = source.take_known(&mut segments, |_, _| ()).unwrap().unwrap();
+            assert_eq!((u64::from(number), taken.id), (round * 3 + id, round * 3 + id));
+            assert_eq!(segments, list());
+            queue.give_back();
+        }
+        assert_eq!(source.take_known(&mut segments, |_, _| ()), Ok(None));
+    }
+}
+
+#[test]
+fn short_slots_are_few_cache_lines() {
+    let receives = |segments| Shape::of_receives(0, 1, segments).stride;
+    assert_eq!([receives(2), receives(3), receives(4)], [64, 64, 128]);
+    let sends = |segments, inline| Shape::new(0, 1, segments, inline).stride;
+    assert_eq!([sends(0, 0), sends(5, 88), sends(6, 0), sends(0, 89)], [128, 128, 192, 192]);
+}
+
+/// All of a request that its operation needs.
+#[test]
+fn requests_arrive_whole() {
+    let (mut queue, mut source, _) = ends(16, 3, 0);
+    let basic = WorkRequest { flags: 7, immediate: 8, number: 9, ..request(1, 1) };
+    let to_peer = WorkRequest { address: 1 << 40 | 2, rkey: 3, ..basic };
+    let to_anybody = WorkRequest { ah: 1, remote_qpn: 2, remote_qkey: 3, opcode: opcode::SEND, ..basic };
+    let operands = |opcode| WorkRequest { opcode, compare_add: u64::MAX - 4, swap: u64::MAX - 5, ..to_peer };
+    let asked = [
+        WorkRequest { opcode: opcode::RDMA_WRITE, ..to_peer },
+        WorkRequest { opcode: opcode::RDMA_READ, ..to_peer },
+        operands(opcode::ATOMIC_CMP_AND_SWP),
+        operands(opcode::ATOMIC_FETCH_AND_ADD),
+        WorkRequest { segments: 0, ..operands(opcode::BIND_MW) },
+        to_anybody,
+    ];
+    for request in &asked {
+        assert!(queue.fill(request, &list()[..request.segments.into()]));
+    }
+    queue.publish();
+    let mut segments = Vec::new();
+    for mut request in asked {
+        // Of a datagram there is no place at the peer, of others no address handle.
+        let taken = source.take(&mut segments, &mut Vec::new()).unwrap().unwrap().1;
+        if request.opcode == opcode::SEND {
+            (request.address, request.rkey) = (taken.address, taken.rkey);
+        } else {
+            (request.ah, request.remote_qpn, request.remote_qkey) =
+                (taken.ah, taken.remote_qpn, taken.remote_qkey);
+        }
+        assert_eq!(taken, request);
+    }
+    assert_eq!(segments, [list()[0]; 5]);
 }
 
 #[test]
@@ -81,8 +144,20 @@ fn what_is_done_before_it_is_published_is_taken_back() {
     segments.clear();
     let (number, taken) = source.take(&mut segments, &mut Vec::new()).unwrap().unwrap();
     assert_eq!((taken.id, segments[0].address, queue.is_idle()), (4, 4, false));
+    source.release_before(number + 1);
+    assert!(queue.is_idle());
+}
+
+#[test]
+fn receives_are_put_back_and_given_back() {
+    let (mut queue, mut source) = receives(4, 1);
+    assert!(queue.fill(&request(4, 1), &[Segment { address: 4, len: 1, lkey: 1 }]));
+    queue.publish();
+    let mut segments = Vec::new();
+    let (number, _) = source.take_known(&mut segments, |_, _| ()).unwrap().unwrap();
     source.put_back(number);
-    assert!(source.take(&mut segments, &mut Vec::new()).unwrap().is_some());
+    assert_eq!(source.take_known(&mut segments, |_, _| ()).unwrap().unwrap().1.id, 4);
+    assert!(source.was_taken_last(number));
     segments.clear();
     assert_eq!((queue.oldest(&mut segments), segments[0].address), (4, 4));
     queue.give_back();
@@ -92,10 +167,9 @@ fn what_is_done_before_it_is_published_is_taken_back() {
 #[test]
 fn what_is_taken_back_may_be_where_numbers_begin_again() {
     let (mut queue, mut source, _) = ends(4, 1, 0);
-    (queue.published, queue.filled) = (u32::MAX, u32::MAX);
-    source.header().tail.store(u32::MAX, Ordering::Relaxed);
-    source.header().taken.store(u32::MAX, Ordering::Relaxed);
-    source.release_before(u32::MAX);
+    (queue.published, queue.filled, queue.done) = (u32::MAX, u32::MAX, u32::MAX);
+    queue.header().tail.store(u32::MAX, Ordering::Relaxed);
+    source.reset();
     for id in 1..=3 {
         assert!(queue.fill(&request(id, 0), &[]));
     }
@@ -105,7 +179,7 @@ fn what_is_taken_back_may_be_where_numbers_begin_again() {
     for id in 2..=3 {
         assert_eq!(source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap().1.id, id);
     }
-    assert_eq!(source.waiting(), Ok(0));
+    assert!(!source.has_next());
 }
 
 #[test]
@@ -116,7 +190,7 @@ fn what_was_aborted_is_not_seen() {
     assert!(queue.fill(&request(2, 0), &[]));
     queue.publish();
     let (_, taken) = source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap();
-    assert_eq!((taken.id, source.waiting()), (2, Ok(0)));
+    assert_eq!((taken.id, source.has_next()), (2, false));
 }
 
 #[test]
@@ -146,7 +220,7 @@ fn receives_are_posted_while_others_are_taken() {
     } else {
         20_000
     };
-    let (mut queue, mut source, _) = ends(4, 0, 0);
+    let (mut queue, mut source) = receives(4, 0);
     let (taken, mut is_whole) = (AtomicU32::new(0), true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -162,7 +236,7 @@ fn receives_are_posted_while_others_are_taken() {
         });
         let mut all = 0;
         while all < count {
-            match source.take(&mut Vec::new(), &mut Vec::new()) {
+            match source.take_known(&mut Vec::new(), |_, _| ()) {
                 Ok(found) => all += u32::from(found.is_some()),
                 Err(Corrupt) => (all, is_whole) = (count, false),
             }
@@ -174,7 +248,7 @@ fn receives_are_posted_while_others_are_taken() {
 
 #[test]
 fn known_receives_are_forgotten_when_the_queue_begins_anew() {
-    let (mut queue, mut source, _) = ends_of(Shape::of_receives(0, 4, 1), 4);
+    let (mut queue, mut source) = receives(4, 1);
     let take = |source: &mut WorkSource| {
         source.take_known(&mut Vec::new(), |_, _| ()).unwrap().map(|(_, taken)| taken.id)
     };
@@ -187,6 +261,61 @@ fn known_receives_are_forgotten_when_the_queue_begins_anew() {
     assert!(queue.fill(&request(4, 0), &[]));
     queue.publish();
     assert_eq!((take(&mut source), take(&mut source)), (Some(4), None));
+}
+
+/// What slots held before is not taken for new, though none of them is cleared.
+#[test]
+fn requests_are_forgotten_when_the_queue_begins_anew() {
+    let (mut queue, mut source, _) = ends(4, 1, 0);
+    for round in 0..40 {
+        for id in 0..1 + round % 4 {
+            assert!(queue.fill(&request(id, 0), &[]));
+        }
+        queue.publish();
+        if round % 3 == 0 {
+            assert!(source.take(&mut Vec::new(), &mut Vec::new()).unwrap().is_some());
+        }
+        assert!(queue.fill(&request(5, 0), &[]) || round % 4 == 3);
+        source.reset();
+        queue.reset();
+        assert!(!source.has_next() && queue.is_idle() && queue.has_room());
+    }
+    assert!(queue.fill(&request(7, 0), &[]));
+    queue.publish();
+    assert_eq!(source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap().1.id, 7);
+    assert!(!source.has_next());
+}
+
+/// A request is seen at once, and then it is whole.
+#[test]
+fn requests_are_taken_while_others_are_posted() {
+    let count = if cfg!(miri) { 50 } else { 20_000 };
+    let (mut queue, mut source, _) = ends(4, 1, 64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in 0..count {
+                while !queue.has_room() {
+                    std::thread::yield_now();
+                }
+                let bytes = [id as u8; 64];
+                let asked = WorkRequest { inline_len: 64, address: id, ..request(id, 0) };
+                // SAFETY: the bytes are there.
+                assert!(unsafe { queue.fill_inline(&asked, &[(bytes.as_ptr(), 64)]) });
+                queue.publish();
+            }
+        });
+        for id in 0..count {
+            let mut inline = Vec::new();
+            let (number, taken) = loop {
+                match source.take(&mut Vec::new(), &mut inline).unwrap() {
+                    Some(taken) => break taken,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!((taken.id, taken.address, &inline[..]), (id, id, &[id as u8; 64][..]));
+            source.release_before(number.wrapping_add(1));
+        }
+    });
 }
 
 #[test]
@@ -216,11 +345,15 @@ fn shapes_that_leave_the_memory_are_refused() {
 fn a_hostile_application_is_found_out() {
     bolero::check!().with_type::<Vec<(u8, u32)>>().for_each(|writes| {
         let (mut queue, mut source, memory) = ends(4, 2, 0);
+        let mut under_way = 0;
         for (what, value) in writes {
             match what % 4 {
-                0 => queue.header().tail.store(*value, Ordering::Relaxed),
+                // As if it had published any slot.
+                0 => queue.slots.publish(*value),
                 1 => {
-                    let at = 64 + size_of::<Header>() + *value as usize % 95 * 4;
+                    // Sixteen slots of two lines, the first of which is where a program writes most.
+                    let (slot, word) = (*value as usize % 16, *value as usize / 16 % 16);
+                    let at = 64 + size_of::<Header>() + slot * 128 + word * 4;
                     // SAFETY: aligned, and within the slots.
                     unsafe { memory.at::<u32>(at).write_volatile(value.rotate_left(16)) };
                 }
@@ -228,15 +361,20 @@ fn a_hostile_application_is_found_out() {
                     let _ = queue.fill(&request((*value).into(), 0), &[]);
                     queue.publish();
                 }
-                _ => source.release_taken(),
+                _ => {
+                    source.release_taken();
+                    under_way = 0;
+                }
             }
             let (mut segments, mut inline) = (Vec::new(), Vec::new());
             for _ in 0..8 {
                 if !matches!(source.take(&mut segments, &mut inline), Ok(Some(_))) {
                     break;
                 }
+                under_way += 1;
             }
-            assert!(segments.len() <= 8 * 2 && inline.len() <= 8 * 64);
+            assert!(under_way <= 16);
+            assert!(segments.len() <= 8 * 5 && inline.len() <= 8 * 88);
         }
     });
 }
