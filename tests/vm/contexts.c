@@ -1,6 +1,6 @@
 /* A program that opens its device twice and has regions of both contexts in one page. They exchange messages while
- * regions come and go in turns, and while a child has its own copy and its own contexts. The exit status is 0 if all
- * is right. */
+ * regions come and go in turns, and while a child has its own copy and its own contexts. A child has its own heap, too.
+ * The exit status is 0 if all is right. */
 #include "ends.h"
 #include <sys/wait.h>
 
@@ -67,8 +67,33 @@ static void both(int number, int forks)
 	closed(&other), closed(&one);
 }
 
+/* The heap's own records are in the page of a region. */
+static void heap(void)
+{
+	struct end one;
+	int status = 1;
+	pid_t child;
+
+	CHECK(memory = malloc(100));
+	one = opened(0, 100);
+	child = fork();
+	if (!child)
+		_exit(0);
+	for (int i = 0; i < 2000; i++) {
+		char *some = malloc(24 + i % 500);
+
+		memset(some, i, 24);
+		if (i % 3)
+			free(some);
+	}
+	CHECK(waitpid(child, &status, 0) == child && !status);
+	closed(&one);
+	free(memory);
+}
+
 int main(void)
 {
+	heap();
 	CHECK(!posix_memalign((void **)&memory, PAGE, 3 * PAGE));
 	memset(memory, 1, 3 * PAGE);
 	both(1, 1);

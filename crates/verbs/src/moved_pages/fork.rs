@@ -1,15 +1,26 @@
 //! A child of a fork gets its own copy of moved pages, as of all others.
+//!
+//! The heap's own records may lie in moved pages. Until these are the child's, it allocates and frees nothing, because its
+//! parent would have half of what changes; and until then the parent waits.
 
+use super::place::Piece;
 use super::{TABLE, Table};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, Once, PoisonError};
 
-/// Through this the child reports that it has its copy, for which the parent waits; it ends if the child does.
-static COPIED: Mutex<Option<(OwnedFd, OwnedFd)>> = Mutex::new(None);
+/// A fork that is under way.
+struct Fork {
+    /// Through this the child reports that it has its copy, for which the parent waits; it ends if the child does.
+    copied: Option<(OwnedFd, OwnedFd)>,
+    /// What the child has to copy, each with the number of its place.
+    pieces: Vec<(u64, Piece)>,
+}
 
-fn copied() -> Option<(OwnedFd, OwnedFd)> {
-    COPIED.lock().unwrap_or_else(PoisonError::into_inner).take()
+static FORK: Mutex<Option<Fork>> = Mutex::new(None);
+
+fn under_way() -> Option<Fork> {
+    FORK.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Has it done at each later fork.
@@ -24,16 +35,25 @@ pub fn prepare_for_it() {
 extern "C" fn before() {
     TABLE.acquire();
     // SAFETY: the table is locked.
-    if !unsafe { TABLE.held() }.places.is_empty() {
-        *COPIED.lock().unwrap_or_else(PoisonError::into_inner) = pipe_with(PipeFlags::CLOEXEC).ok();
+    let places = unsafe { &TABLE.held().places };
+    if !places.is_empty() {
+        let of = |(number, moved): (&u64, &super::Moved)| {
+            let number = *number;
+            moved.place.pieces(&(0..moved.place.len)).into_iter().map(move |piece| (number, piece))
+        };
+        let pieces = places.iter().flat_map(of).collect();
+        let fork = Fork { copied: pipe_with(PipeFlags::CLOEXEC).ok(), pieces };
+        *FORK.lock().unwrap_or_else(PoisonError::into_inner) = Some(fork);
     }
 }
 
 extern "C" fn in_parent() {
-    if let Some((ends, writer)) = copied() {
+    let mut fork = under_way();
+    if let Some((ends, writer)) = fork.as_mut().and_then(|fork| fork.copied.take()) {
         drop(writer);
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(&ends, &mut [0; 1]));
     }
+    drop(fork);
     // SAFETY: it was locked before the fork.
     unsafe { TABLE.release() };
 }
@@ -41,23 +61,30 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     // SAFETY: it was locked before the fork, by the thread that the child has.
     unsafe {
-        TABLE.held().become_private();
-        if let Some((_, writer)) = copied() {
-            let _ = rustix::io::write(writer, &[0]);
+        if let Some(fork) = under_way() {
+            TABLE.held().become_private(&fork.pieces);
+            if let Some((_, writer)) = &fork.copied {
+                let _ = rustix::io::write(writer, &[0]);
+            }
         }
+        TABLE.held().disown();
         TABLE.release();
     }
 }
 
 impl Table {
-    /// Gives this process its own copy of everything. The pages stay the parent's.
-    fn become_private(&mut self) {
-        self.uses.clear();
-        for (_, moved) in std::mem::take(&mut self.places) {
+    /// Gives this process its own copy of these.
+    fn become_private(&self, pieces: &[(u64, Piece)]) {
+        for (number, piece) in pieces {
             // Without room for a copy, it shares them with its parent.
-            let _ = moved.place.make_private(&(0..moved.place.len), false);
-            moved.place.disown();
+            let _ = self.places.get(number).is_none_or(|moved| moved.place.take_back(piece, false));
         }
+    }
+
+    /// Forgets everything: it stays the parent's.
+    fn disown(&mut self) {
+        self.uses.clear();
+        std::mem::take(&mut self.places).into_values().for_each(|moved| moved.place.disown());
         std::mem::take(&mut self.spare).into_iter().for_each(|(source, _)| source.disown());
         (self.lenders, self.secret) = Default::default();
     }

@@ -79,6 +79,12 @@ impl Drop for Source {
     }
 }
 
+/// Bytes of a place that the program has, and what it may do there.
+pub struct Piece {
+    bytes: Range<usize>,
+    access: ProtFlags,
+}
+
 /// Moved pages.
 #[derive(Debug)]
 pub struct Place {
@@ -156,32 +162,43 @@ impl Place {
     /// there is no room for them elsewhere.
     #[must_use]
     pub fn make_private(&self, bytes: &Range<usize>, meanwhile: bool) -> bool {
-        let (address, len) = (self.address + bytes.start, bytes.len());
-        let mut are_all = true;
-        for mapping in Mapping::within(address, len) {
-            let Some(there) = self.at(mapping.start.max(address), &mapping) else { continue };
-            let end = there.end.min(bytes.end);
+        self.pieces(bytes).iter().filter(|piece| !self.take_back(piece, meanwhile)).count() == 0
+    }
+
+    /// What the program still has of these bytes.
+    pub fn pieces(&self, bytes: &Range<usize>) -> Vec<Piece> {
+        let address = self.address + bytes.start;
+        let piece = |mapping: &Mapping| {
+            let there = self.at(mapping.start.max(address), mapping)?;
             let right = |letter, flag| {
                 if mapping.permissions.contains(letter) { flag } else { ProtFlags::empty() }
             };
             let access = right('r', ProtFlags::READ) | right('w', ProtFlags::WRITE);
-            for start in (there.start..end).step_by(CHUNK) {
-                let chunk = start..end.min(start + CHUNK);
-                // SAFETY: the file is mapped there, at that offset. If there is no room for a copy, pages of a file
-                // stay in it until they are written to; those of a window stay there.
-                are_all &= unsafe {
-                    self.put_copy(&chunk, access, meanwhile).is_some()
-                        || self.source.lent.is_none()
-                            && self.map(
-                                self.address + chunk.start,
-                                chunk.clone(),
-                                access,
-                                MapFlags::PRIVATE | MapFlags::FIXED,
-                            )
-                };
-            }
+            Some(Piece { bytes: there.start..there.end.min(bytes.end), access })
+        };
+        Mapping::within(address, bytes.len()).iter().filter_map(piece).collect()
+    }
+
+    /// Makes a piece private, as [`Self::make_private`]. Allocates and frees nothing.
+    #[must_use]
+    pub fn take_back(&self, piece: &Piece, meanwhile: bool) -> bool {
+        let (Range { start, end }, mut is_all) = (piece.bytes.clone(), true);
+        for start in (start..end).step_by(CHUNK) {
+            let chunk = start..end.min(start + CHUNK);
+            // SAFETY: the file is mapped there, at that offset. If there is no room for a copy, pages of a file stay in
+            // it until they are written to; those of a window stay there.
+            is_all &= unsafe {
+                self.put_copy(&chunk, piece.access, meanwhile).is_some()
+                    || self.source.lent.is_none()
+                        && self.map(
+                            self.address + chunk.start,
+                            chunk.clone(),
+                            piece.access,
+                            MapFlags::PRIVATE | MapFlags::FIXED,
+                        )
+            };
         }
-        are_all
+        is_all
     }
 
     /// Puts a copy of these bytes in their place, in one step. `None` if there is no room for it.
