@@ -15,7 +15,8 @@
 
 #define DRIVER "net_viaduct"
 #define DEFAULT_RUN_DIR "/run/viaduct"
-#define MAX_MTU 9216
+/* The largest that Open vSwitch takes. */
+#define MAX_MTU 9710
 #define ARG_PORT "port"
 #define ARG_SOCKET "socket"
 #define ARG_RUN_DIR "run-dir"

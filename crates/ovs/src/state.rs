@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Smallest and largest MTU that a driver may set, bytes.
-const MTUS: std::ops::RangeInclusive<u32> = 68..=9216;
+/// Smallest and largest MTU that a driver may set, bytes; the largest is that of Open vSwitch.
+const MTUS: std::ops::RangeInclusive<u32> = 68..=9710;
 
 /// What the service needs of the executor and its tables.
 pub trait Tables: Send + Sync {
