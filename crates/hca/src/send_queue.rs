@@ -195,3 +195,31 @@ impl SendQueue {
         (self.tells_drained, self.local) = (false, None);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use uverbs::{Memory, Shape, WorkQueue};
+
+    #[test]
+    fn one_request_is_enough_for_a_turn_unless_more_wait_at_once() {
+        let shape = Shape::new(0, 4, 1, 0);
+        let memory = Arc::new(Memory::create("test", shape.end()).unwrap().0);
+        let mut library = WorkQueue::new(memory.clone(), shape, 4).unwrap();
+        let mut queue = SendQueue::new(SendSource::new(memory, shape).unwrap(), shape.slots, CqId(0), false);
+        assert!(!queue.begin_turn(), "it is not looked at all the time");
+        queue.set_polled(true);
+        assert_eq!(queue.has_more(), Some(false));
+        (0..3).for_each(|_| assert!(library.fill(&WorkRequest::default(), &[])));
+        library.publish();
+        assert_eq!(queue.has_more(), Some(true));
+        assert!(queue.begin_turn() && queue.take().unwrap().is_some());
+        assert_eq!(queue.has_more(), Some(true), "the others are found by looking");
+        assert!(!queue.begin_turn());
+        assert_eq!([(); 3].map(|()| queue.take().unwrap().is_some()), [true, true, false]);
+        assert_eq!(queue.has_more(), Some(false));
+        assert!(queue.begin_turn());
+    }
+}

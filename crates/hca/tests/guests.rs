@@ -50,6 +50,7 @@ fn machines_with_windows_of_their_own_exchange_messages_through_the_daemon() {
         a.post_send(&mut qa, send, &[ba.segment(7900, 1000)]);
         let (sent, received) = (next(&mut ca), next(&mut cb));
         assert_eq!((sent.id, sent.status, received.id, received.status), (2, 0, 1, 0), "{kind:?}");
+        assert!(sent.timestamp > 0 && received.timestamp > 0, "the queues have timestamps");
         let header = if kind == QpType::Ud { 40 } else { 0 };
         assert_eq!(bb.read(3500 + header, 1000), message);
         if kind == QpType::Rc {
