@@ -87,7 +87,8 @@ class OvsInstalls(Point):
     about = (
         "50,000 packets a second, each of another flow of the 5-tuple, until there is a flow of OVS for each; with "
         "Viaduct, until Viaduct has all of them. Generator and PMD thread share a CPU then, and Viaduct's worker has the "
-        "other; all other threads use both. The generator sleeps when it has nothing to send."
+        "other; all other threads use both. The generator sleeps when it has nothing to send. "
+        "OVS alone keeps up with these packets, so that this is not the most that it can do."
     )
     metric = "flows_per_second"
     over = "flows"
