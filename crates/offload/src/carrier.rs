@@ -187,8 +187,7 @@ impl<C: Carry> Carrier<C> {
             _ if self.failed => Ok(()),
             Message::Apply(changes) => self.apply(&changes),
             Message::Ovs(changes) => {
-                let keys: Vec<_> =
-                    changes.iter().flat_map(|change| self.traffic.driver.of_change(change)).collect();
+                let keys = self.traffic.driver.of_changes(&changes);
                 self.end(&keys)
             }
             Message::Flushed => self.forget_flows(),

@@ -265,8 +265,8 @@ impl Thread {
         self.sockets.insert(self.last, socket);
     }
 
-    /// Takes the messages of a session, but no more than a driver may send ahead, so that others get their turn.
-    /// Returns whether the driver waits for none of the answers.
+    /// Takes the messages of a session, but no more than a driver may send ahead, and none after one that may concern
+    /// all flows, so that others get their turn. Returns whether the driver waits for none of the answers.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
         let mut requests = Vec::new();
@@ -276,7 +276,9 @@ impl Thread {
                 Ok(None) => break None,
                 Err(end) => break Some(end),
             }
-            if requests.len() == AHEAD as usize {
+            let goes_on =
+                matches!(requests.last(), Some(Request::FlowCreate(_) | Request::FlowDestroy { .. }));
+            if !goes_on || requests.len() == AHEAD as usize {
                 break None;
             }
         };

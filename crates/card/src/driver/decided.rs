@@ -10,6 +10,7 @@ use crate::hold::Hold;
 use crate::{Card, CardError};
 use model::ovs::{self, FlowId};
 use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId, VifKind};
+use std::collections::{BTreeMap, BTreeSet};
 
 impl<C: Card> Driver<C> {
     /// The host decided about a packet, and executed the decision. Ends flows that the connection's new state ends,
@@ -110,17 +111,29 @@ impl<C: Card> Driver<C> {
         self.remove_flows(connection, false)
     }
 
-    /// The flows that may not hold after a change of an Open vSwitch's flows: those of the flow that goes or is
+    /// The flows that may not hold after changes of an Open vSwitch's flows, each once: those of the flow that goes or is
     /// replaced, and of younger ones than a new flow, which takes packets from them. To be taken off the card before
-    /// the change counts as made.
+    /// the changes count as made.
     #[must_use]
-    pub fn of_change(&self, change: &ovs::Change) -> Vec<Key> {
+    pub fn of_changes(&self, changes: &[ovs::Change]) -> Vec<Key> {
         const LAST: FlowId = FlowId(u64::MAX);
-        self.flows.of_origins(match change {
-            ovs::Change::Add(flow) => (flow.port, flow.id)..=(flow.port, LAST),
-            ovs::Change::Remove { port, id } => (*port, *id)..=(*port, *id),
-            ovs::Change::Flush { port } => (*port, FlowId(0))..=(*port, LAST),
-        })
+        // Of a port, the oldest flow from which on all are meant; and single ones.
+        let (mut from, mut single) = (BTreeMap::new(), BTreeSet::new());
+        for change in changes {
+            let (port, id) = match change {
+                ovs::Change::Add(flow) => (flow.port, flow.id),
+                ovs::Change::Flush { port } => (*port, FlowId(0)),
+                ovs::Change::Remove { port, id } => {
+                    single.insert((*port, *id));
+                    continue;
+                }
+            };
+            from.entry(port).and_modify(|oldest| *oldest = id.min(*oldest)).or_insert(id);
+        }
+        single.retain(|(port, id)| from.get(port).is_none_or(|oldest| id < oldest));
+        let ranges = from.into_iter().map(|(port, id)| (port, id)..=(port, LAST));
+        let ranges = ranges.chain(single.into_iter().map(|one| one..=one));
+        ranges.flat_map(|range| self.flows.of_origins(range)).collect()
     }
 
     /// All flows that follow from flows of an Open vSwitch.

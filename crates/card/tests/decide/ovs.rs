@@ -41,23 +41,23 @@ impl Bench {
         }
     }
 
-    /// A change as the carrier makes it. After each write the card agrees with `decide` before or after the change; at
-    /// the end, with that after it.
-    fn apply(&mut self, change: &Change) {
+    /// Changes as the carrier makes them. After each write the card agrees with `decide` before or after the changes; at
+    /// the end, with that after them.
+    fn apply(&mut self, changes: &[Change]) {
         let latest: Vec<_> = self.sent.iter().rev().take(20).cloned().collect();
         let decide =
             |host: &Host<Memory>| latest.iter().map(|packet| host.decide(packet)).collect::<Vec<_>>();
         let before = decide(&self.host);
         let mut memory = self.host.card().clone();
         self.host.card().record();
-        self.ended += usize::from(self.host.apply_ovs(change) > 0);
+        self.ended += usize::from(self.host.apply_ovs(changes) > 0);
         let after = decide(&self.host);
         for write in self.host.card().recorded() {
             memory.replay(&write);
             for ((packet, before), after) in latest.iter().zip(&before).zip(&after) {
                 let outcome = outcome(&memory, port_of(packet.ingress), &packet.frame, packet.frame.len());
                 let right = agrees(&outcome, before.as_ref()) || agrees(&outcome, after.as_ref());
-                assert!(right, "amid {change:?}: {outcome:?} of {packet:?}\n{before:?}\n{after:?}");
+                assert!(right, "amid {changes:?}: {outcome:?} of {packet:?}\n{before:?}\n{after:?}");
             }
         }
         self.check_again();
@@ -94,8 +94,11 @@ fn the_card_forwards_flows_of_an_open_vswitch_as_decide_does() {
         for _ in 0..600 {
             match rng.below(20) {
                 0..=5 => {
-                    let change = ovs::change(&mut rng, &bench.host.tables, &mut bench.next);
-                    bench.apply(&change);
+                    let count = 1 + rng.below(4);
+                    let changes: Vec<_> = (0..count)
+                        .map(|_| ovs::change(&mut rng, &bench.host.tables, &mut bench.next))
+                        .collect();
+                    bench.apply(&changes);
                 }
                 6 if rng.percent(10) => {
                     assert!(bench.host.apply(&ovs::ports(&mut rng)));

@@ -15,7 +15,7 @@ fn packets_of_flows_of_an_open_vswitch() {
         for _ in 0..6 {
             for _ in 0..12 {
                 let change = ovs::change(&mut rng, &bench.host.tables, &mut next);
-                bench.host.apply_ovs(&change);
+                bench.host.apply_ovs(&[change]);
             }
             for _ in 0..80 {
                 bench.send(&ovs::near(&mut rng));

@@ -99,10 +99,11 @@ impl<C: Known> Host<C> {
         true
     }
 
-    /// Applies a change of an Open vSwitch's flows as the carrier does; returns how many entries left the card.
-    pub fn apply_ovs(&mut self, change: &model::ovs::Change) -> usize {
-        self.tables.apply_ovs(std::slice::from_ref(change));
-        let keys = self.driver.of_change(change);
+    /// Applies changes of an Open vSwitch's flows as the carrier does; returns how many entries left the card.
+    pub fn apply_ovs(&mut self, changes: &[model::ovs::Change]) -> usize {
+        self.tables.apply_ovs(changes);
+        let keys = self.driver.of_changes(changes);
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len(), "each once");
         self.driver.end(&keys).unwrap();
         keys.len()
     }
