@@ -23,12 +23,12 @@ def config(name="a", guest="a1", size=64, **keys):
     return host_config(name, guests, wire=False)
 
 
-def prepare(lab, config, size="2G"):
-    """The host, not started, with memory of this size for windows."""
+def prepare(lab, config, size="2G", more=""):
+    """The host, not started, with memory of this size for windows; `more` options of the mount."""
     host = lab.host(config, start=False)
     directory = host.run_dir / "rdma/vm"
     directory.mkdir(parents=True)
-    run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={size}", "windows", directory])
+    run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={size}{more}", "windows", directory])
     lab.cleanup.callback(lambda: run(["umount", "--lazy", directory], check=False))
     return host
 
@@ -127,6 +127,16 @@ def test_they_stay_over_restarts_and_go_with_their_guests(lab):
     host.start()
     assert not {"a1", "trust-job7"} & set(files(host))
     assert not any(path.exists() for path in sockets) and foreign.is_socket()
+
+
+def test_huge_pages_are_no_programs(lab):
+    """Where docs/rdma.md mounts the file system, what the daemon writes brings huge pages with it."""
+    host = prepare(lab, config(), more=",huge=within_size").start()
+    left = lambda: {name: row["left_bytes"] for name, row in windows(host).items()}
+    assert left() == {"a1": 0, "trust-job7": 0}
+    host.kill()
+    host.start()
+    assert left() == {"a1": 0, "trust-job7": 0}
 
 
 def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):

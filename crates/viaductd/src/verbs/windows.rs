@@ -4,7 +4,7 @@ use super::{AnyError, dax};
 use control::{WINDOW_DIR, WindowOf, WindowSpec};
 use hca::{Window, WindowError};
 use mem::FaultWord;
-use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, ftruncate, statx};
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, fstat, fstatfs, ftruncate, statx};
 use sockets::{Place, Sockets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -202,7 +202,13 @@ fn prepare(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
         ftruncate(file, wanted)?;
     }
     // A VM that runs has read the same.
-    write_beginning(file, spec)
+    write_beginning(file, spec)?;
+    if stat.st_size == 0 && !is_huge {
+        // A tmpfs may give a huge page for the header, whose rest would count as a program's.
+        let behind = window::DATA + uverbs::PAGE;
+        fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, behind, wanted - behind)?;
+    }
+    Ok(())
 }
 
 /// Writes the block by which a guest's kernel knows what a window is, and the header by which its library does.
