@@ -159,7 +159,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Window {
     /// Maps a window's file, whose size and information block the caller has seen to, and writes its header. Pages
     /// that are not empty may belong to programs of a daemon before this one; nobody gets them until they are given
-    /// back ([`uverbs::Request::FreePages`]), or the guest's machine runs anew.
+    /// back ([`uverbs::Request::FreePages`]), or, in a window of its own, the guest's machine runs anew.
     ///
     /// # Errors
     /// If it is too small, or can't be mapped.
