@@ -176,6 +176,7 @@ impl Qp {
             }
             rounds -= 1;
             deadline = self.transmit(now, context);
+            more |= self.endpoint.state == QpState::ReadyToSend && self.endpoint.send.has_unannounced();
         }
         if more { Some(now) } else { deadline }
     }

@@ -180,6 +180,11 @@ impl SendQueue {
         self.source.has_next()
     }
 
+    /// Whether requests wait that may have come while the doorbell was spared, which it is no longer.
+    pub fn has_unannounced(&self) -> bool {
+        !self.spares_doorbell && self.local.is_none() && self.waits()
+    }
+
     /// Tells the application whether it must ring the doorbell.
     pub fn spare_doorbell(&mut self, spared: bool) {
         let spared = spared || self.is_polled;
