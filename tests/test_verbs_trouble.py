@@ -16,7 +16,7 @@ from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
 LASTING = ["-D", "100"]
 # Of the protocol between library and daemon (crates/uverbs/src/message.rs).
-VERSION = 8
+VERSION = 9
 
 
 def perftest(program, *options):

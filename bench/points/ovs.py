@@ -85,10 +85,10 @@ class OvsInstalls(Point):
     section = "ovs"
     title = "How fast Open vSwitch makes flows"
     about = (
-        "50,000 packets a second, each of another flow of the 5-tuple, until there is a flow of OVS for each; with "
-        "Viaduct, until Viaduct has all of them. Generator and PMD thread share a CPU then, and Viaduct's worker has the "
-        "other; all other threads use both. The generator sleeps when it has nothing to send. "
-        "OVS alone keeps up with these packets, so that this is not the most that it can do."
+        "100,000 packets a second, more than OVS alone makes flows of, each of another flow of the 5-tuple, until there "
+        "is a flow of OVS for each; with Viaduct, until Viaduct has all of them. Generator and PMD thread share a CPU "
+        "then, and Viaduct's worker has the other; all other threads use both. The generator sleeps when it has nothing "
+        "to send."
     )
     metric = "flows_per_second"
     over = "flows"
@@ -101,7 +101,7 @@ class OvsInstalls(Point):
         flows, switch = session.case.key["flows"], session.device.switch
         session.device.spread()
         switch.purge()
-        rate = flows / install(session, flows, 50_000)
+        rate = flows / install(session, flows, 100_000)
         switch.purge()
         return {"flows_per_second": rate}
 
