@@ -87,7 +87,7 @@ def has_everything(program):
     """An object of each kind; all that is shared with a program is shared then."""
     pd = program.make("alloc_pd")["handle"]
     channel = program.make("create_channel")["handle"]
-    cq = program.make({"create_cq": {"entries": 16, "channel": channel}})["cq"]["cq"]
+    cq = program.make({"create_cq": {"entries": 16, "channel": channel, "timestamps": False}})["cq"]["cq"]
     srq = program.make({"create_srq": {"pd": pd, "max_wr": 16, "max_sge": 1}})["srq"]["srq"]
     capacity = {"max_send_wr": 16, "max_recv_wr": 16, "max_send_sge": 1, "max_recv_sge": 1, "max_inline_data": 64}
     for shared in (None, srq):
@@ -243,8 +243,8 @@ def one_after_the_other(device, make, programs=300, each=5000):
 
 GREEDY = {
     "channels": "create_channel",
-    "completion queues": {"create_cq": {"entries": 1, "channel": None}},
-    "large completion queues": {"create_cq": {"entries": 1 << 16, "channel": None}},
+    "completion queues": {"create_cq": {"entries": 1, "channel": None, "timestamps": False}},
+    "large completion queues": {"create_cq": {"entries": 1 << 16, "channel": None, "timestamps": False}},
 }
 
 
