@@ -90,7 +90,8 @@ def program(device, chance):
     with Program(device) as one:
         has_everything(one)
         for _ in range(chance.randrange(20)):
-            one.ask(chance.choice(["create_channel", "alloc_pd", {"create_cq": {"entries": 64, "channel": None, "timestamps": False}}]))
+            create_cq = {"create_cq": {"entries": 64, "channel": None, "timestamps": False}}
+            one.ask(chance.choice(["create_channel", "alloc_pd", create_cq]))
         for descriptor in one.descriptors:
             if "eventfd" in os.readlink(f"/proc/self/fd/{descriptor}"):
                 spoil(descriptor)
