@@ -6,6 +6,7 @@ import re
 import signal
 import time
 
+import pytest
 from lab import Lines
 from lab.topology import SEATS, host_config, tap, vhost
 
@@ -30,6 +31,8 @@ def crash(host, chance):
     host.launch()
 
 
+# On a busy machine QEMU has time to touch a packed ring between two daemons, after which it stands (docs/roadmap.md).
+@pytest.mark.alone
 def test_a_hundred_kills_at_any_instant(lab):
     seed = int(os.environ.get("VIADUCT_SEED", random.randrange(1 << 32)))
     print(f"VIADUCT_SEED={seed}")
