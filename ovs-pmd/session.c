@@ -20,8 +20,8 @@
 /* Pauses between attempts to connect, milliseconds: the first and the longest. */
 #define PAUSE_FIRST 50
 #define PAUSE_LONGEST 2000
-/* How often it looks at most for answers to requests that were sent ahead before it waits for each, and microseconds
- * between: each answer that it waits for wakes it. */
+/* Each answer that a thread waits for wakes it. So it first looks for answers this many times, with this pause in
+ * microseconds, and reads all that are there. */
 #define LOOKS 20
 #define GATHER 100
 

@@ -85,10 +85,10 @@ class OvsInstalls(Point):
     section = "ovs"
     title = "How fast Open vSwitch makes flows"
     about = (
-        "100,000 packets a second, more than OVS alone makes flows of, each of another flow of the 5-tuple, until there "
-        "is a flow of OVS for each; with Viaduct, until Viaduct has all of them. Generator and PMD thread share a CPU "
-        "then, and Viaduct's worker has the other; all other threads use both. The generator sleeps when it has nothing "
-        "to send."
+        "100,000 packets a second, each of another flow of the 5-tuple, until there is a flow of OVS for each; with "
+        "Viaduct, until Viaduct has all of them. That is more than OVS alone makes flows of. Generator and PMD thread "
+        "share a CPU then, and Viaduct's worker has the other; all other threads use both. The generator sleeps when "
+        "it has nothing to send."
     )
     metric = "flows_per_second"
     over = "flows"
@@ -136,7 +136,7 @@ class OvsChanges(Point):
                 now = time.monotonic()
                 if now - began > PATIENCE:
                     raise Failed(f"{there} of {flows} flows have changed after {PATIENCE} s")
-                # To look at many flows takes as long as to change some: that is at most a fifth of the time.
+                # A look at many flows takes a CPU for long. At most a fifth of the time goes into looks.
                 generator.run(max(SLICE, 4 * (now - looks)), share="naps")
                 looks = time.monotonic()
             return {"seconds": time.monotonic() - began}

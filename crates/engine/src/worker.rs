@@ -28,8 +28,8 @@ const LONGEST_SPIN: Duration = Duration::from_millis(2);
 const ROUNDS_PER_LOOK: u32 = 16;
 /// If a yield takes this long, another thread used the CPU.
 const CROWDED: Duration = Duration::from_micros(5);
-/// If there is as much time between two looks at the clock, another thread had the CPU although we did not yield: the
-/// kernel gives each its share. Then we do not use ours for polling in vain, for a while.
+/// If so much time passes between two looks at the clock, another thread had the CPU although we did not yield: the
+/// kernel gives each its share. For a while after that, we do not spend ours on polling in vain.
 const PREEMPTED: Duration = Duration::from_micros(500);
 const CROWDED_FOR: Duration = Duration::from_millis(10);
 /// Nanoseconds within which all lines of the cache are visited while there is work, as a power of two: two seconds.

@@ -64,7 +64,8 @@ pub(crate) struct SendQueue {
     is_polled: bool,
     /// Requests were found by that, and none was taken since.
     is_found: bool,
-    /// Since the last turn, that found nothing once: the application does not post faster than the device looks.
+    /// Whether the queue was found empty since the last turn began: the application posts no faster than the device
+    /// looks.
     is_empty: bool,
     /// The application must be told when no request is in progress any more.
     pub tells_drained: bool,
@@ -99,9 +100,9 @@ impl SendQueue {
         &self.works[self.slot(number)]
     }
 
-    /// Begins a turn. Returns whether one request is enough for it: then the next one, if there is one, is found soon by
-    /// looking. To look for it before the first one is on its way means to wait for a slot which the application has in
-    /// its cache.
+    /// Begins a turn. Returns whether it should take one request only. The device looks at a polled queue again soon;
+    /// if it looked for the next request before it sends this one, it would wait for a slot that is in the
+    /// application's cache.
     pub const fn begin_turn(&mut self) -> bool {
         let was_empty = self.is_empty;
         self.is_empty = false;

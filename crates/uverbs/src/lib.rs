@@ -2,8 +2,8 @@
 //!
 //! Owns: the control messages on a guest's socket ([`Request`], [`Reply`]), those of the connection manager ([`cm`]),
 //! and the layout of the memory that both map: work queues ([`WorkQueue`], [`SendSource`], [`WorkSource`]), completion
-//! queues ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). Memory is made by the device
-//! and sealed, so that it can't be taken away under it; what the application writes there is read once, and checked.
+//! queues ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). The device makes the
+//! memory and seals it, so that nobody can take it away; what the application writes there is read once, and checked.
 //!
 //! Between processes of one kernel, memory and sockets travel as descriptors. Between a virtual machine and its host,
 //! memory is a part of a [`window`] instead, and a socket another stream, opened by a ticket ([`Opening`]); a

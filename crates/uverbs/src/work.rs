@@ -255,9 +255,9 @@ impl WorkSource {
         header.tail.load(Ordering::Acquire).wrapping_sub(taken)
     }
 
-    /// Takes the next receive, if there is one, with the number of its slot. Its segments are appended to `segments`. It
-    /// reads what the library writes only if no more receives are known. `note` is called with number and identifier
-    /// before it is taken.
+    /// Takes the next receive, if there is one, with the number of its slot, and appends its segments to `segments`.
+    /// Reads what the library writes only if no more receives are known. Calls `note` with number and identifier before
+    /// it takes the receive.
     ///
     /// # Errors
     /// If the queue or the receive is invalid.

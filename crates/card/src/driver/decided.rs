@@ -111,9 +111,9 @@ impl<C: Card> Driver<C> {
         self.remove_flows(connection, false)
     }
 
-    /// The flows that may not hold after changes of an Open vSwitch's flows, each once: those of the flow that goes or is
-    /// replaced, and of younger ones than a new flow, which takes packets from them. To be taken off the card before
-    /// the changes count as made.
+    /// The flows that may not hold after changes of an Open vSwitch's flows, each once: those of a flow that goes or is
+    /// replaced, and those of flows younger than a new one, which takes packets from them. They must leave the card
+    /// before the changes count as made.
     #[must_use]
     pub fn of_changes(&self, changes: &[ovs::Change]) -> Vec<Key> {
         const LAST: FlowId = FlowId(u64::MAX);

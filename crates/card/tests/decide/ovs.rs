@@ -41,8 +41,8 @@ impl Bench {
         }
     }
 
-    /// Changes as the carrier makes them. After each write the card agrees with `decide` before or after the changes; at
-    /// the end, with that after them.
+    /// Makes changes as the carrier does. After each write the card agrees with `decide` before or after the changes,
+    /// and at the end with `decide` after them.
     fn apply(&mut self, changes: &[Change]) {
         let latest: Vec<_> = self.sent.iter().rev().take(20).cloned().collect();
         let decide =

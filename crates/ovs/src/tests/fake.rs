@@ -34,7 +34,11 @@ impl Tables for Fake {
             return Err(reason.clone());
         }
         let refused = *self.refuses_mac.lock().unwrap();
-        let is_refused = |change: &Change| matches!(change, Change::Add(flow) if Some(flow.matching.key().eth_dst.0[5]) == refused);
+        let last_byte = |change: &Change| match change {
+            Change::Add(flow) => Some(flow.matching.key().eth_dst.0[5]),
+            _ => None,
+        };
+        let is_refused = |change: &Change| refused.is_some() && last_byte(change) == refused;
         if changes.iter().any(is_refused) {
             return Err("not this".into());
         }

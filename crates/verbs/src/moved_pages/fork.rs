@@ -1,7 +1,7 @@
 //! A child of a fork gets its own copy of moved pages, as of all others.
 //!
-//! The heap's own records may lie in moved pages. Until these are the child's, it allocates and frees nothing, because its
-//! parent would have half of what changes; and until then the parent waits.
+//! The heap's own records may lie in moved pages, which parent and child share at first. So the child allocates and
+//! frees nothing before it has its copy, and the parent waits until then.
 
 use super::place::Piece;
 use super::{TABLE, Table};

@@ -162,7 +162,11 @@ impl Place {
     /// there is no room for them elsewhere.
     #[must_use]
     pub fn make_private(&self, bytes: &Range<usize>, meanwhile: bool) -> bool {
-        self.pieces(bytes).iter().filter(|piece| !self.take_back(piece, meanwhile)).count() == 0
+        let mut are_all = true;
+        for piece in &self.pieces(bytes) {
+            are_all &= self.take_back(piece, meanwhile);
+        }
+        are_all
     }
 
     /// What the program still has of these bytes.
