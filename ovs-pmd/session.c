@@ -17,9 +17,10 @@
 
 /* How long viaductd may take to answer, seconds. */
 #define PATIENCE 5
-/* Pauses between attempts to connect, milliseconds: the first and the longest. */
+/* Pauses between attempts to connect, milliseconds: the first and the longest; and to open ports that are refused. */
 #define PAUSE_FIRST 50
-#define PAUSE_LONGEST 2000
+#define PAUSE_LONGEST 400
+#define PAUSE_REFUSED 2000
 /* Each answer that a thread waits for wakes it. So it first looks for answers this many times, with this pause in
  * microseconds, and reads all that are there. */
 #define LOOKS 20
@@ -344,6 +345,14 @@ static bool resume(struct session *session)
 	return all;
 }
 
+/* Connects if there is no viaductd, and makes all that is not there. Returns whether all ports are open. */
+static bool recover(struct session *session)
+{
+	if (session->socket < 0 && start(session) == 0)
+		LOG(NOTICE, "%s: connected again\n", session->path);
+	return session->socket >= 0 && resume(session);
+}
+
 /* The session is over: links are down, and OVS forwards what it can. */
 static void end(struct session *session)
 {
@@ -374,15 +383,12 @@ static void *run(void *argument)
 
 	for (;;) {
 		struct pollfd socket = {.events = POLLRDHUP};
-		bool all = false;
+		bool all;
 
 		pthread_mutex_lock(&session->lock);
-		if (session->socket < 0 && start(session) == 0)
-			LOG(NOTICE, "%s: connected again\n", session->path);
+		all = recover(session);
 		if (session->socket >= 0)
-			all = resume(session);
-		if (session->socket >= 0)
-			pause = all ? PAUSE_FIRST : PAUSE_LONGEST;
+			pause = all ? PAUSE_FIRST : PAUSE_REFUSED;
 		socket.fd = session->socket;
 		pthread_mutex_unlock(&session->lock);
 
@@ -445,6 +451,9 @@ int session_add(struct session *session, struct port *port)
 
 	pthread_mutex_lock(&session->lock);
 	port->session = session;
+	/* The thread may be in a pause, and viaductd there by now: it is to say what it thinks of the port. */
+	if (session->socket < 0)
+		recover(session);
 	if (session->socket >= 0 && !session->broken) {
 		error = open_port(session, port);
 		if (session->broken)

@@ -396,6 +396,18 @@ static void links(struct session *session, struct port *port)
 	assert(set_link_up(dev) == 0 && last_link.down == 0);
 }
 
+/* A port that comes while the driver pauses between two attempts to connect: it connects at once. */
+static void comes(struct session *session, struct port *other)
+{
+	struct port *port = calloc(1, sizeof(*port));
+
+	LIST_INIT(&port->flows);
+	port->rx.port = port->tx.port = port;
+	end(session);
+	assert(session_add(session, port) == 0 && port->open && other->open);
+	session_remove(port);
+}
+
 /* The hash of the first bytes of a frame; 0: it gets none. */
 static uint32_t hash_of(uint8_t *frame, uint16_t length)
 {
@@ -517,6 +529,7 @@ int main(void)
 	wrap(session, port);
 	ahead(session, port);
 	marks(session, port);
+	comes(session, port);
 	unlink(address.sun_path);
 	return 0;
 }
