@@ -163,7 +163,9 @@ def _windows():
         title = f"Verbs, windows of their own, 8 B: {operation}, against shared regions"
         yield Goal(title, "verbs-windows", case, "latency", 3.0, 2.0, against, device="verbs-own")
         title = f"Verbs, windows of their own, the daemon polls, 8 B: {operation}, against shared regions"
-        yield Goal(title, "verbs-windows-polled", case, "latency", 3.0, 2.0, against, device="verbs-own")
+        for peer, where in (("verbs-regions-apart", "of two CPUs"), ("verbs-regions", "in the caches of one CPU")):
+            whole = f"{title} {where}"
+            yield Goal(whole, "verbs-windows-polled", case, "latency", 3.0, 2.0, (peer,), device="verbs-own")
     for size in SIZES:
         title = f"Verbs, window in common, {size}: Gbit/s, against memcpy"
         case, peers = {"size": size}, ("memcpy",)

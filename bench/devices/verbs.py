@@ -161,6 +161,15 @@ class Verbs(Overlay):
         eventually(lambda: self.transport in words(), f"a queue pair with transport {self.transport}")
 
 
+class Apart(Verbs):
+    """Shared regions, where a point has one thread for both programs otherwise."""
+
+    def __init__(self, name, binaries):
+        super().__init__("verbs-regions", binaries)
+        self.name, self.title = name, "Verbs, shared regions, a CPU each"
+        self.conditions += "; both programs poll, each on a CPU of its own"
+
+
 class Windows(Verbs):
     """Two programs that map windows, as those in two virtual machines do."""
 
@@ -302,6 +311,7 @@ NAMES = [
     *(
         "verbs-shared",
         "verbs-regions",
+        "verbs-regions-apart",
         "verbs-copy",
         "verbs-roce",
         "verbs-roce-regions",
@@ -319,7 +329,7 @@ NAMES = [
 
 def make(name, viaduct_bin):
     """The way of this name."""
-    own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs}
+    own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs, "verbs-regions-apart": Apart}
     own |= dict.fromkeys(Windows.FORMS, Windows)
     if name in own:
         return own[name](name, viaduct_bin)

@@ -267,17 +267,22 @@ class VerbsWindowsPolled(VerbsPoint):
     about = (
         "One thread plays both programs, with a window or a container's device each, so that the daemon has the other "
         "of two CPUs: half a round trip of sends and writes, all of it of reads. Shared regions, which need no daemon, "
-        "then stay in the caches of one CPU: nothing comes from another one."
+        "then stay in the caches of one CPU: nothing comes from another one. Beside them the same regions between two "
+        "programs that poll, with a CPU each (perftest), as any two programs are that don't share one."
     )
     metric = "latency"
 
     def cases(self, quick):
         for operation in ("send", "write", "read")[: 1 if quick else None]:
-            yield Case({"operation": operation}, ["verbs-regions", "verbs-own"])
+            yield Case({"operation": operation}, ["verbs-regions", "verbs-regions-apart", "verbs-own"])
 
     def metrics(self, session, device, key):
         from lab.perftest import libraries
 
+        if device.name == "verbs-regions-apart":
+            options = ["-s", LEAST, "-n", int(MESSAGES["verbs-regions"] * session.case.seconds)]
+            apart = lambda: perftest(device, f"ib_{key['operation']}_lat", *options)[LEAST].latency
+            return beside_cache_line(session, apart)
         both = f"VIADUCT_RDMA={device.client.verbs_device}:{device.server.verbs_device}"
         milliseconds = round(400 * session.case.seconds)
         words = [session.programs / "ends", key["operation"], milliseconds, GENERATOR_CPU]
