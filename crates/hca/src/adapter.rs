@@ -174,6 +174,11 @@ impl Adapter {
         self.port.get().copied()
     }
 
+    /// Whether a rate limits what leaves.
+    pub fn has_rate(&self) -> bool {
+        self.shaper.is_set()
+    }
+
     /// How many frames of `frame` bytes may leave now, at most `most`.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         self.shaper.room(now, frame, most)

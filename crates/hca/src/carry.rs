@@ -6,7 +6,7 @@ use crate::context::{BEFORE, Context};
 use crate::counters::Counter;
 use crate::endpoint::Endpoint;
 use crate::groups::{self, Multicast};
-use crate::handed::{Handed, SHORT};
+use crate::handed::{Handed, HandedBrief, SHORT};
 use crate::header::{NetworkHeader, source_port};
 use crate::ids::{Key, PdId, Qpn};
 use crate::inbox::{Inbox, Packet};
@@ -17,7 +17,7 @@ use crate::regions::{Place, right};
 use crate::wire;
 use packet::WriteError;
 use packet::roce::{self, Aeth, Bth, Datagram, Nak, Opcode, Syndrome};
-use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Verbs};
+use rdma::{Access, AtomicOperation, Brief, Completion, Fault, Nearby, Payload, SendRequest, Verbs};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::qp::access;
@@ -80,8 +80,7 @@ impl Callbacks<'_> {
             self.context.counters.add(Counter::CnpHandled, 1);
             return;
         }
-        let met = header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
-        if !met || !self.endpoint.peer.may_tell_congestion(now) {
+        if !met_congestion(header) || !self.endpoint.peer.may_tell_congestion(now) {
             return;
         }
         let bth = Bth {
@@ -117,14 +116,18 @@ impl Callbacks<'_> {
         })
     }
 
-    /// Finds the memory for a peer's key, and checks that the peer may access it.
-    fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
+    /// Finds the memory for a peer's key, if the peer may access it.
+    fn find(&self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let needs = right(wanted);
-        let found = if self.endpoint.attributes.qp_access_flags & needs == 0 {
-            Err(Fault::Protection)
-        } else {
-            self.context.regions.find_remote(key, (self.endpoint.pd, self.endpoint.qpn), address, len, needs)
-        };
+        if self.endpoint.attributes.qp_access_flags & needs == 0 {
+            return Err(Fault::Protection);
+        }
+        self.context.regions.find_remote(key, (self.endpoint.pd, self.endpoint.qpn), address, len, needs)
+    }
+
+    /// The same. What the peer may not access is counted.
+    fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
+        let found = self.find(key, address, len, wanted);
         if found.is_err() {
             self.context.counters.add(Counter::RemoteAccess, 1);
             self.endpoint.wrong_key();
@@ -195,7 +198,7 @@ impl Callbacks<'_> {
             if is_wanted {
                 self.load(payload, &mut bytes[..len])?;
                 self.context.answers.push(packet, &bytes[..len]);
-                self.count_sent(wire);
+                self.context.count_sent(wire);
             }
             return Ok(is_wanted);
         }
@@ -215,14 +218,8 @@ impl Callbacks<'_> {
             return Ok(false);
         }
         note(&mut context.spoken_to, inbox);
-        self.count_sent(wire);
+        self.context.count_sent(wire);
         Ok(true)
-    }
-
-    fn count_sent(&mut self, bytes: usize) {
-        self.context.counters.add(Counter::SentPackets, 1);
-        self.context.counters.add(Counter::SentBytes, bytes as u64);
-        self.context.adapter.spend((bytes + BEFORE) as u64);
     }
 
     /// Sends a packet to the connection's peer, or through the address handle `to`.
@@ -264,6 +261,11 @@ impl Callbacks<'_> {
         note(spoken_to, inbox);
         Ok(())
     }
+}
+
+/// Whether a packet with this header met congestion.
+const fn met_congestion(header: &NetworkHeader) -> bool {
+    header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
 }
 
 /// Notes to whom the last packet went.
@@ -377,5 +379,48 @@ impl Verbs for Callbacks<'_> {
         let emitted = self.emit(to, Qpn(packet.bth.destination), bytes);
         point(Point::PacketSent);
         emitted
+    }
+}
+
+impl Nearby for Callbacks<'_> {
+    fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool {
+        // As for packets (`hand_over`). What a rate limits waits for its turn in packets.
+        let context = &*self.context;
+        let must_wait = context.has_more || context.answers.is_open() || context.adapter.has_rate();
+        if must_wait || !context.space.is_none() {
+            return false;
+        }
+        let peer = &self.endpoint.peer;
+        let (Some((path, _)), Some(inbox), Some(substitute)) = (peer.local(), &peer.inbox, &peer.substitute)
+        else {
+            return false;
+        };
+        if met_congestion(&path.header) || !brief.is_read() && self.gather(request, 0, bytes).is_err() {
+            return false;
+        }
+        let (from, to) = (self.endpoint.qpn, self.endpoint.peer_qpn());
+        let (sent, answer) = brief.packets(bytes.len());
+        let mut handed = HandedBrief { brief, bytes, header: &path.header, from, to, now: context.now };
+        if !substitute.serve(&mut handed) {
+            return false;
+        }
+        note(&mut self.context.spoken_to, inbox);
+        self.context.count_sent(sent);
+        if let Some(bytes) = answer {
+            self.context.count_received(bytes);
+            self.endpoint.establish(self.context);
+        }
+        point(Point::PacketSent);
+        true
+    }
+
+    fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool {
+        let place = self.find(Key(rkey), address, bytes.len() as u64, Access::Write);
+        place.is_ok_and(|place| self.context.memory().write(place, bytes, true).is_ok())
+    }
+
+    fn try_read(&mut self, rkey: u32, address: u64, out: &mut [u8]) -> bool {
+        let place = self.find(Key(rkey), address, out.len() as u64, Access::Read);
+        place.is_ok_and(|place| self.context.memory().read(place, out).is_ok())
     }
 }

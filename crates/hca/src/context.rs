@@ -19,7 +19,6 @@ use crate::regions::{MemoryAccess, Regions};
 use crate::sharing::{ClosedBond, Invalidation};
 use crate::srq::Srq;
 use crate::wire::FRAMES;
-use packet::roce::Datagram;
 use ringport::Uplink;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,10 +119,17 @@ impl Context {
         self.next_handle
     }
 
-    /// Counts a packet that came without an inbox.
-    pub fn count_received(&mut self, packet: &Datagram<'_>) {
+    /// Counts a packet of so many bytes that came without an inbox.
+    pub fn count_received(&mut self, bytes: usize) {
         self.counters.add(Counter::ReceivedPackets, 1);
-        self.counters.add(Counter::ReceivedBytes, packet.bytes(packet.payload.len()) as u64);
+        self.counters.add(Counter::ReceivedBytes, bytes as u64);
+    }
+
+    /// Counts a packet that leaves without an inbox.
+    pub fn count_sent(&mut self, bytes: usize) {
+        self.counters.add(Counter::SentPackets, 1);
+        self.counters.add(Counter::SentBytes, bytes as u64);
+        self.adapter.spend((bytes + BEFORE) as u64);
     }
 
     /// Counts a frame with this many bytes after its UDP header.

@@ -1,14 +1,15 @@
-//! Packets that a thread hands to a queue pair of another application itself, without an inbox: short ones, between
-//! programs whose memory is in windows. What answers them comes back the same way.
+//! What a thread hands to a queue pair of another application itself, without an inbox, between programs whose memory is
+//! in windows: brief messages, which are done at once, and short packets, whose answers come back the same way.
 
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
 use packet::roce::Datagram;
+use rdma::Brief;
 use std::ops::Range;
 use std::time::Duration;
 
 /// Most bytes of payload of a packet that is handed over.
-pub(crate) const SHORT: usize = 128;
+pub(crate) const SHORT: usize = Brief::MOST;
 /// Most answers that wait: those to all packets of a turn.
 const MOST: usize = 128;
 
@@ -18,6 +19,17 @@ pub(crate) struct Handed<'a> {
     pub header: &'a NetworkHeader,
     /// The sending queue pair.
     pub from: Qpn,
+    pub now: Duration,
+}
+
+/// A message that is handed over without a packet.
+pub(crate) struct HandedBrief<'a> {
+    pub brief: &'a Brief,
+    /// Its bytes, or room for those that it reads.
+    pub bytes: &'a mut [u8],
+    pub header: &'a NetworkHeader,
+    pub from: Qpn,
+    pub to: Qpn,
     pub now: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! The inbox of a thread: packets for its queue pairs, and questions from other threads.
 
 use crate::budget::DeviceBudget;
-use crate::handed::{Handed, HandedAnswers};
+use crate::handed::{Handed, HandedAnswers, HandedBrief};
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
 use crate::question::Question;
@@ -107,6 +107,10 @@ pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
     /// Handles a packet that is in no inbox, and adds what answers it. False, with nothing done, if the thread itself
     /// works, or if something waits before it.
     fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool;
+
+    /// Has a queue pair do a brief message. False, with nothing done, if the thread itself works, if something waits
+    /// before it, or if the message must come in a packet.
+    fn serve(&self, handed: &mut HandedBrief<'_>) -> bool;
 
     /// Its thread's.
     fn rank(&self) -> Rank;
@@ -502,6 +506,10 @@ mod tests {
         }
 
         fn handle_now(&self, _: &Handed<'_>, _: &mut HandedAnswers) -> bool {
+            unreachable!()
+        }
+
+        fn serve(&self, _: &mut HandedBrief<'_>) -> bool {
             unreachable!()
         }
 

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::counters::{Counter, Counters};
 use crate::endpoint::{BUDGET, Endpoint};
 use crate::events::Event;
-use crate::handed::Handed;
+use crate::handed::{Handed, HandedBrief};
 use crate::header::NetworkHeader;
 use crate::inbox::Packet;
 use crate::local::{Progress, is_local};
@@ -90,10 +90,31 @@ impl Qp {
         if !is_peers {
             return false;
         }
-        context.count_received(handed.packet);
+        context.count_received(handed.packet.bytes(handed.packet.payload.len()));
         let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
         accept(connected, (handed.packet, handed.header), handed.now, &mut callbacks);
         self.settle(context);
+        true
+    }
+
+    /// Does a brief message that its peer hands over. False, with nothing done, if it must come in a packet.
+    pub fn serve(&mut self, handed: &mut HandedBrief<'_>, context: &mut Context) -> bool {
+        let Transport::Connected(connected) = &mut self.transport else { return false };
+        let is_peers =
+            self.endpoint.peer_qpn() == handed.from && self.endpoint.peer.sent(handed.header, true);
+        let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
+        if !is_peers || !connected.serve(handed.brief, handed.bytes, &mut callbacks) {
+            return false;
+        }
+        callbacks.endpoint.establish(callbacks.context);
+        if callbacks.endpoint.broken.is_some() {
+            // It fails before it answers.
+            self.settle(context);
+            return false;
+        }
+        let (request, answer) = handed.brief.packets(handed.bytes.len());
+        context.count_received(request);
+        answer.into_iter().for_each(|bytes| context.count_sent(bytes));
         true
     }
 
@@ -106,7 +127,7 @@ impl Qp {
         std::mem::swap(&mut heard, &mut context.answers);
         if let Transport::Connected(connected) = &mut self.transport {
             for answer in heard.to(self.endpoint.qpn) {
-                context.count_received(&answer);
+                context.count_received(answer.bytes(answer.payload.len()));
                 let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
                 callbacks.endpoint.establish(callbacks.context);
                 connected.receive(&answer, now, &mut callbacks);
@@ -241,7 +262,11 @@ impl Qp {
         let mut callbacks = Callbacks { endpoint, context };
         match &mut self.transport {
             Transport::None => {}
-            Transport::Connected(connected) => connected.post_send(request, &mut callbacks),
+            Transport::Connected(connected) => {
+                let now = callbacks.context.now;
+                connected.post_send(request, &mut callbacks);
+                connected.pass(now, &mut callbacks);
+            }
             Transport::Datagram(pair) => {
                 let to = Destination {
                     address: asked.ah,

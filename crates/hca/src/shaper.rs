@@ -45,6 +45,11 @@ impl Shaper {
         (bits_per_second > 0).then_some(Rate { bits_per_second, burst_bytes })
     }
 
+    /// Whether there is a rate.
+    pub fn is_set(&self) -> bool {
+        self.rate().is_some()
+    }
+
     /// How many frames of `frame` bytes may be sent now, at most `most`. One frame may always be sent when no time is
     /// owed, however small the burst.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {

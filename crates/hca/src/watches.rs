@@ -90,7 +90,7 @@ impl Watches {
 mod tests {
     use super::*;
     use crate::budget::{DeviceBudget, HostBudget};
-    use crate::handed::{Handed, HandedAnswers};
+    use crate::handed::{Handed, HandedAnswers, HandedBrief};
     use crate::inbox::Rank;
     use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
     use std::sync::{Mutex, Weak};
@@ -110,6 +110,10 @@ mod tests {
         }
 
         fn handle_now(&self, _: &Handed<'_>, _: &mut HandedAnswers) -> bool {
+            unreachable!()
+        }
+
+        fn serve(&self, _: &mut HandedBrief<'_>) -> bool {
             unreachable!()
         }
 

@@ -9,9 +9,11 @@
 //!
 //! A message's way: `QueuePair::post_send` queues a work request, `poll` makes packets of it (`requester`), the
 //! peer's `receive` does what they ask for and queues its answers (`responder`), `poll` there sends them, and
-//! `receive` here takes them and completes the request.
+//! `receive` here takes them and completes the request. Between queue pairs of one host, a short message may go without
+//! packets: by `pass` and the peer's `serve` ([`Brief`]).
 #![deny(unsafe_code)]
 
+mod brief;
 pub mod cm;
 mod counts;
 mod datagram;
@@ -21,6 +23,7 @@ mod requester;
 mod responder;
 mod work;
 
+pub use brief::{Brief, Nearby};
 pub use counts::Counts;
 pub use datagram::{DatagramAttributes, DatagramPair, Destination, LeftOut, NETWORK_HEADER};
 pub use psn::Psn;

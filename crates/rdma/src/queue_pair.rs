@@ -1,6 +1,7 @@
 //! A connection's queue pair: its states, and its two halves.
 
 use crate::Counts;
+use crate::brief::{Brief, Nearby};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::work::{Completion, SendRequest, Status, Verbs};
@@ -71,7 +72,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    const fn service(&self) -> Service {
+    pub(crate) const fn service(&self) -> Service {
         if self.reliable { Service::Rc } else { Service::Uc }
     }
 
@@ -191,6 +192,26 @@ impl QueuePair {
             return verbs.complete(flushed(request.id));
         }
         self.requester.post(request, &self.attributes);
+    }
+
+    /// Has the peer do the request that was just posted at once, if it is brief and nothing else is under way. If that
+    /// is not possible, it is sent as any other one.
+    pub fn pass(&mut self, now: Duration, verbs: &mut impl Nearby) {
+        if self.state != State::ReadyToSend || self.responder.has_answers() {
+            return;
+        }
+        if !self.requester.pass(now, &self.attributes, verbs) {
+            self.end(verbs);
+        }
+    }
+
+    /// Does a brief message of the peer, with its bytes or with room for what it reads. False, with nothing done, if it
+    /// must come in a packet.
+    pub fn serve(&mut self, brief: &Brief, bytes: &mut [u8], verbs: &mut impl Nearby) -> bool {
+        let is_ours = brief.service == self.attributes.service()
+            && brief.partition & 0x7fff == self.attributes.partition & 0x7fff;
+        let is_able = is_ours && self.state != State::Error;
+        is_able && self.responder.serve(brief, bytes, &self.attributes, verbs)
     }
 
     /// Receives a packet from the peer at `now`, a time since a fixed moment.

@@ -4,6 +4,7 @@
 //! next, and going back means setting it back. These numbers don't wrap around: requests posted together may have more
 //! packets than there are PSNs.
 
+use crate::brief::{Brief, Nearby};
 use crate::queue_pair::{Attributes, Mtu, flushed};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
 use crate::{Counts, Psn};
@@ -116,6 +117,38 @@ impl Requester {
         let (first, last) = (self.end, self.end + packets - 1);
         self.posted.push_back(Posted { request, first, last });
         self.end += packets;
+    }
+
+    /// Has the peer do the only request at once, if it is brief and none of its packets was sent. False if the
+    /// connection failed.
+    pub fn pass(&mut self, now: Duration, attributes: &Attributes, verbs: &mut impl Nearby) -> bool {
+        let Some(&Posted { request, first, .. }) = self.posted.front() else { return true };
+        let is_alone = self.posted.len() == 1 && [self.next, self.sent, self.unanswered] == [first; 3];
+        if !is_alone || self.pause.is_some() || !Brief::may_be(&request) {
+            return true;
+        }
+        let brief = Brief {
+            operation: request.operation,
+            psn: self.psn(first),
+            service: attributes.service(),
+            partition: attributes.partition,
+            solicited: request.solicited,
+        };
+        let mut bytes = [0; Brief::MOST];
+        let bytes = &mut bytes[..request.len as usize];
+        if !verbs.pass(&request, &brief, bytes) {
+            return true;
+        }
+        (self.next, self.sent) = (first + 1, first + 1);
+        if !attributes.reliable {
+            self.is_gone(verbs);
+            true
+        } else if brief.is_read() {
+            self.open += 1;
+            self.answered(first, Operation::ReadOnly, bytes, attributes, now, verbs)
+        } else {
+            self.acknowledged(first, Syndrome::NO_CREDITS, attributes, now, verbs)
+        }
     }
 
     /// Whether the limit of packets under way is reached: sending waits for answers.

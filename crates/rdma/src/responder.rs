@@ -1,5 +1,7 @@
 //! The responder: executes the peer's requests, once and in order, and answers (IBTA 9.7.4 and 9.7.5).
 
+mod serving;
+
 use crate::queue_pair::{Attributes, flushed};
 use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Payload, Received, Status, Verbs};
 use crate::{Counts, Psn};

@@ -9,7 +9,7 @@ use super::pace::Pace;
 use super::{Client, ROUNDS, make_ready};
 use crate::adapter::Adapter;
 use crate::clock::monotonic;
-use crate::handed::{Handed, HandedAnswers};
+use crate::handed::{Handed, HandedAnswers, HandedBrief};
 use crate::ids::Qpn;
 use crate::inbox::{Inbox, Rank, Substitute};
 use crate::question::Question;
@@ -158,6 +158,10 @@ impl Substitute for Seat {
         self.try_with(|client| client.handle_now(handed, answers)).unwrap_or(false)
     }
 
+    fn serve(&self, handed: &mut HandedBrief<'_>) -> bool {
+        self.try_with(|client| client.serve(handed)).unwrap_or(false)
+    }
+
     fn rank(&self) -> Rank {
         Rank { niceness: self.adapter.threads.niceness(), id: self.inbox.as_ptr().addr() as u64 }
     }
@@ -271,10 +275,29 @@ impl Client {
         true
     }
 
+    /// Whether its own thread sleeps, and nothing waits.
+    fn is_free(&self) -> bool {
+        let is_busy = !self.ready.is_empty() || !self.taken.packets.is_empty();
+        self.sleeps && !is_busy && !self.context.inbox.has_any()
+    }
+
+    /// Handles a brief message that a peer hands over while its own thread sleeps. False, with nothing done, if that must
+    /// work, or if it must come in a packet.
+    fn serve(&mut self, handed: &mut HandedBrief<'_>) -> bool {
+        if !self.is_free() {
+            return false;
+        }
+        let Some(qp) = self.qps.get_mut(&handed.to) else { return false };
+        let is_done = qp.serve(handed, &mut self.context);
+        if is_done && !self.may_sleep_on(handed.now) {
+            self.context.inbox.wake();
+        }
+        is_done
+    }
+
     /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must work.
     fn handle_now(&mut self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
-        let is_busy = !self.ready.is_empty() || !self.taken.packets.is_empty();
-        if !self.sleeps || is_busy || self.context.inbox.has_any() {
+        if !self.is_free() {
             return false;
         }
         let qpn = Qpn(handed.packet.bth.destination);

@@ -115,16 +115,44 @@ fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
     let mut speaker = Speaker::new(1);
     while_asleep(&speaker.seat.clone(), |client| {
         // A turn goes on after answers, but not as long as there are any.
-        assert_eq!(
-            (speaker.speak(client, opcode::RDMA_READ, (1, 2 * READS)), speaker.done()),
-            (0, 2 * READS)
-        );
-        assert_eq!(
-            (speaker.speak(client, opcode::RDMA_READ, (1, 5 * READS)), speaker.done()),
-            (1, 3 * READS)
-        );
+        let add = opcode::ATOMIC_FETCH_AND_ADD;
+        assert_eq!((speaker.speak(client, add, (1, 2 * READS)), speaker.done()), (0, 2 * READS));
+        assert_eq!((speaker.speak(client, add, (1, 5 * READS)), speaker.done()), (1, 3 * READS));
     });
     until(|| speaker.done() > 0);
+}
+
+/// What both programs' devices count while the first one speaks.
+fn counted(speaker: &mut Speaker, client: &mut Client, opcode: u8) -> [Vec<u64>; 2] {
+    let peer = speaker.peer.clone();
+    let counters = |client: &Client| -> Vec<u64> { client.context.counters.iter().map(|(_, n)| n).collect() };
+    let theirs = |peer: &Seat| while_asleep(peer, |client| counters(client));
+    let before = [counters(client), theirs(&peer)];
+    assert_eq!((speaker.speak(client, opcode, (1, 1)), speaker.done()), (0, 1));
+    let after = [counters(client), theirs(&peer)];
+    let more = |(before, after): (Vec<u64>, Vec<u64>)| after.iter().zip(before).map(|(a, b)| a - b).collect();
+    let [ours, its] = after;
+    let [ours_before, its_before] = before;
+    [(ours_before, ours), (its_before, its)].map(more)
+}
+
+#[test]
+fn a_brief_message_counts_as_its_packets() {
+    let mut speaker = Speaker::new(1);
+    while_asleep(&speaker.seat.clone(), |client| {
+        for opcode in [opcode::RDMA_WRITE, opcode::RDMA_READ] {
+            let brief = counted(&mut speaker, client, opcode);
+            // As while it is answered: then it hands nothing over.
+            client.context.answers.open(Qpn(0));
+            let in_packets = counted(&mut speaker, client, opcode);
+            client.context.answers.close();
+            assert_eq!(brief, in_packets);
+            assert!(brief[0].iter().sum::<u64>() > 2, "packets and bytes");
+        }
+        // One after the other: for packets it would be too many at a time.
+        let reads = (1, 5 * READS);
+        assert_eq!((speaker.speak(client, opcode::RDMA_READ, reads), speaker.done()), (0, 5 * READS));
+    });
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use packet::roce::{self, Atomic, Bth, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome};
 use rdma::{
-    Access, AtomicOperation, Attributes, Completion, Fault, Mtu, Payload, QueuePair, SendRequest, Verbs,
+    Access, AtomicOperation, Attributes, Brief, Completion, Fault, Mtu, Nearby, Payload, QueuePair,
+    SendRequest, Verbs,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub fn attributes(first_psn: u32) -> Attributes {
 }
 
 /// A side's memory besides buffers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
     pub writable: Vec<u8>,
     pub read_only: Vec<u8>,
@@ -64,16 +65,20 @@ impl Default for Memory {
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Surroundings {
     pub memory: Memory,
     /// Buffers of requests.
     pub local: BTreeMap<u64, Vec<u8>>,
     pub completions: Vec<Completion>,
     pub shares_receives: bool,
-    receives: VecDeque<(u64, usize)>,
+    pub receives: VecDeque<(u64, usize)>,
     current: (u64, usize),
     out: VecDeque<Vec<u8>>,
+    /// The other side, while brief messages may go there.
+    nearby: Option<Box<Side>>,
+    /// How long the packets of the last brief message would be.
+    passed: Option<(usize, Option<usize>)>,
 }
 
 impl Surroundings {
@@ -194,6 +199,28 @@ impl Verbs for Surroundings {
     }
 }
 
+impl Nearby for Surroundings {
+    fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool {
+        if !brief.is_read() {
+            let Some(buffer) = self.local.get(&request.id) else { return false };
+            bytes.copy_from_slice(&buffer[..bytes.len()]);
+        }
+        let is_done = self.nearby.as_mut().is_some_and(|side| side.qp.serve(brief, bytes, &mut side.verbs));
+        self.passed = is_done.then(|| brief.packets(bytes.len()));
+        is_done
+    }
+
+    fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool {
+        self.write(rkey, address, bytes, true).is_ok()
+    }
+
+    fn try_read(&mut self, rkey: u32, address: u64, out: &mut [u8]) -> bool {
+        let part = self.part(rkey, address, out.len(), Access::Read);
+        part.map(|part| out.copy_from_slice(part)).is_ok()
+    }
+}
+
+#[derive(Debug)]
 pub struct Side {
     pub qp: QueuePair,
     pub verbs: Surroundings,
@@ -264,7 +291,42 @@ pub struct Pair {
 impl Pair {
     pub fn new(attributes: Attributes, seed: u64) -> Self {
         let wire = Wire { random: seed | 1, ..Wire::default() };
-        Self { a: Side::new(attributes), b: Side::new(attributes), wire, now: Duration::ZERO }
+        Self { wire, ..Self::of(attributes, attributes) }
+    }
+
+    /// A pair of these attributes.
+    pub fn of(ours: Attributes, theirs: Attributes) -> Self {
+        let (a, b) = (Side::new(ours), Side::new(theirs));
+        Self { a, b, wire: Wire::default(), now: Duration::ZERO }
+    }
+
+    /// Posts a request of A. If it is brief, B does it at once: returns how long packets would be for that.
+    pub fn post_brief(&mut self, request: SendRequest) -> Option<(usize, Option<usize>)> {
+        self.a.post(request);
+        let b = std::mem::replace(&mut self.b, Side::new(attributes(0)));
+        self.a.verbs.nearby = Some(Box::new(b));
+        self.a.qp.pass(self.now, &mut self.a.verbs);
+        self.b = *self.a.verbs.nearby.take().unwrap();
+        self.a.verbs.passed.take()
+    }
+
+    /// Carries packets until none is sent now. Returns how long they were.
+    pub fn settle(&mut self) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        loop {
+            let now = self.now;
+            for side in [&mut self.a, &mut self.b] {
+                side.qp.poll(now, PACKETS_AT_A_TIME, &mut side.verbs);
+            }
+            let sent = [&mut self.a, &mut self.b].map(|side| side.verbs.all_sent());
+            let [from_a, from_b] = sent;
+            if from_a.is_empty() && from_b.is_empty() {
+                return lengths;
+            }
+            lengths.extend(from_a.iter().chain(&from_b).map(Vec::len));
+            from_a.iter().for_each(|packet| self.b.receive(packet, now));
+            from_b.iter().for_each(|packet| self.a.receive(packet, now));
+        }
     }
 
     /// Runs until nothing happens any more.
