@@ -103,7 +103,8 @@ pub(crate) struct Identity {
     pub(crate) at: Addresses,
     /// Its slots.
     pub(crate) size: u16,
-    /// The position at which the VMM says that it starts: SET_VRING_BASE, without the upper half.
+    /// The position at which the VMM says that it starts: SET_VRING_BASE, without the upper half. Another one does not
+    /// make another ring: a VMM may move it while there is no device.
     pub(crate) base: u16,
 }
 
@@ -111,15 +112,16 @@ impl Identity {
     /// With a bit that says that the ring runs: zeroes are no ring.
     fn words(&self) -> [u64; 4] {
         let Addresses { desc, driver, device } = self.at;
-        [desc, driver, device, u64::from(self.size) | u64::from(self.base) << 16 | 1 << 32]
+        [desc, driver, device, u64::from(self.size) | u64::from(self.base) << BASE | 1 << 32]
     }
 }
 
 // In words: the last batch and the ring share a cache line; the batch that grows comes behind it.
 const BATCH: usize = 0;
 const IDENTITY: usize = 1;
-/// The word of the identity that says whether the ring runs.
+/// The word of the identity that says whether the ring runs, and from bit [`BASE`] on where the VMM says that it starts.
 const RUNS: usize = IDENTITY + 3;
+const BASE: u32 = 16;
 const ENTRIES: usize = 8;
 
 /// The memory of a journal.
@@ -169,8 +171,11 @@ impl Words {
         compiler_fence(Ordering::SeqCst);
     }
 
-    fn is_of(&self, ring: &Identity) -> bool {
-        ring.words().iter().zip(IDENTITY..).all(|(word, at)| self.get(at) == *word)
+    /// The position at which this ring started, if the words are of it.
+    fn base_of(&self, ring: &Identity) -> Option<u16> {
+        let base = (self.get(RUNS) >> BASE) as u16;
+        let words = Identity { base, ..*ring }.words();
+        words.iter().zip(IDENTITY..).all(|(word, at)| self.get(at) == *word).then_some(base)
     }
 
     fn end(&self) {
@@ -179,15 +184,12 @@ impl Words {
 
     /// Notes that this ring runs, and its last batch.
     fn begin(&self, ring: &Identity, batch: Batch) {
-        let same = self.is_of(ring);
-        if !same {
+        if self.base_of(ring).is_none() {
             self.end();
         }
         self.set_in_order(BATCH, batch.word());
-        if !same {
-            // The last one says that it runs.
-            ring.words().iter().zip(IDENTITY..).for_each(|(word, at)| self.set_in_order(at, *word));
-        }
+        // The last one says that it runs, and where it started.
+        ring.words().iter().zip(IDENTITY..).for_each(|(word, at)| self.set_in_order(at, *word));
     }
 }
 
@@ -278,6 +280,13 @@ impl Journal {
         true
     }
 
+    /// Has the last entry stand for slots behind it, too.
+    pub(super) fn widen_newest(&mut self, slots: u16) {
+        if let Some(newest) = self.len.checked_sub(1) {
+            self.words.set(ENTRIES + newest, self.entry(newest).0 + (u64::from(slots) << 48));
+        }
+    }
+
     /// Says that the batch is now written into the ring, from one position to the other.
     #[inline(always)]
     pub(super) fn announce(&mut self, from: Position, to: Position) {
@@ -307,21 +316,21 @@ impl Journal {
         self.len = 0;
     }
 
-    /// The batch that was announced last, if this is the ring's journal and what it says can be.
-    pub(super) fn last(&self, ring: &Identity) -> Option<Batch> {
+    /// The batch that was announced last, and the position at which the ring started, if this is the ring's journal and
+    /// what it says can be.
+    pub(super) fn last(&self, ring: &Identity) -> Option<(Batch, Position)> {
         let batch = Batch::of_word(self.words.get(BATCH));
-        batch.slots(ring.size).filter(|_| self.words.is_of(ring)).map(|_| batch)
+        batch.slots(ring.size)?;
+        Some((batch, Position::decoded(self.words.base_of(ring)?)))
     }
 
     /// Takes over what the copy says, if that is of this ring, and the journal knows nothing of it.
     pub(super) fn learn(&mut self, ring: &Identity) {
-        let Some(copy) = self.copy.as_ref().filter(|copy| copy.is_of(ring) && self.last(ring).is_none())
-        else {
-            return;
-        };
+        let Some(copy) = self.copy.as_ref().filter(|_| self.last(ring).is_none()) else { return };
+        let Some(base) = copy.base_of(ring) else { return };
         self.words.end();
         (ENTRIES..ENTRIES + copy.capacity).for_each(|at| self.words.set(at, copy.get(at)));
-        self.words.begin(ring, Batch::of_word(copy.get(BATCH)));
+        self.words.begin(&Identity { base, ..*ring }, Batch::of_word(copy.get(BATCH)));
     }
 
     /// Makes the entries of this batch, which was not written to its end, those of the batch that grows. There are none

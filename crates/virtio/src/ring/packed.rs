@@ -1,8 +1,10 @@
 //! Packed virtqueues (VIRTIO 1.2, 2.8).
 
+mod resume;
+
 use super::chain::{Desc, Links};
 use super::death::step;
-use super::journal::{Done, Identity, Journal, Place};
+use super::journal::{Done, Journal};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
 use mem::Segment;
 use std::ptr;
@@ -99,51 +101,6 @@ impl Packed {
         // An index outside the ring (a hostile or confused VMM) starts at the beginning.
         let next = if base.index < at.size { base } else { Position { index: 0, ..base } };
         Self { at, event_idx, in_order, next, used: next, in_flight: 0, journal }
-    }
-
-    /// Notes in the journal that this ring runs. If it is the `first` time that a VMM describes it to this process, the
-    /// ring goes on where a device was that died, if one did: the VMM did not learn of its position. Returns whether
-    /// that one's last batch was published only now.
-    pub(crate) fn begin(&mut self, ring: &Identity, first: bool) -> bool {
-        if first {
-            self.journal.learn(ring);
-        }
-        let mut place = Place { position: self.next, behind: if first { 0 } else { self.journal.behind() } };
-        let mut late = false;
-        if let Some(batch) = if first { self.journal.last(ring) } else { None } {
-            let unfinished =
-                batch.from.position != batch.to.position && self.available_at(batch.from.position);
-            if !self.looks_reset(ring, if unfinished { batch.from } else { batch.to }) {
-                place = batch.to;
-                late = unfinished;
-            }
-            if late {
-                self.journal.recall(batch, self.at.size);
-                self.write(batch.from.position);
-            }
-        }
-        (self.next, self.used) = (place.position, place.position);
-        self.journal.begin(ring, place);
-        late
-    }
-
-    /// Whether the driver may have reset the device since it was here: the VMM names the first position, and all
-    /// descriptors are as a driver leaves them that cleared a ring and fills it. Nobody has used one then.
-    ///
-    /// A ring in use looks like that where it is back at the first position, which makes no difference, and where all
-    /// that was used in the lap is the end of a chain (or of a batch, IN_ORDER) that began in the lap before, if the
-    /// driver has filled all other slots anew. The journal says whether this may be so. It can't be told then from a
-    /// ring that was reset and has a chain that ends here: the guest is taken for one that did not boot meanwhile.
-    /// Linux has no such chains: it puts those of several descriptors into tables.
-    fn looks_reset(&self, ring: &Identity, at: Place) -> bool {
-        let flags = |index| self.flags(index).load(Ordering::Relaxed);
-        let is_filled = |index: &u16| Self::is_available(flags(*index), Position::FIRST.wrap);
-        let filled = (0..self.at.size).take_while(is_filled).count() as u16;
-        let is_new = (filled..self.at.size).all(|index| flags(index) & (DESC_AVAIL | DESC_USED) == 0);
-        let Position { index, wrap } = at.position;
-        let in_last_chain = wrap && (1..at.behind).contains(&index);
-        let ends_there = in_last_chain && index <= filled && flags(index - 1) & DESC_NEXT == 0;
-        ring.base == Position::FIRST.encoded() && is_new && !ends_there
     }
 
     /// The journal, for when the ring has stopped.

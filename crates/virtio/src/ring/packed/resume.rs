@@ -1,0 +1,200 @@
+//! Where a packed ring goes on.
+//!
+//! Of a ring that ran in a process that died, the journal tells. Two others may have written into the ring meanwhile:
+//!
+//! - The guest may have reset the device and filled the ring anew.
+//! - The VMM may have returned a chain. QEMU does so while there is no device: it drops what the guest sends
+//!   (`virtqueue_packed_drop_all`), at the only position that it knows, which is the one at which it last started the
+//!   ring. If the driver has made a chain available there, QEMU marks it used and moves its position behind it. (It takes
+//!   one chain until the next reset, as it loses count of those in use.) The descriptor that it overwrote does not say
+//!   any more how many slots the chain has, but the position that it names to the next process does.
+//!
+//! A driver looks at used descriptors in the order of the ring. It comes to the one that the VMM wrote when all chains
+//! before it are used, so these are returned as well, as dropped as the VMM's, in one batch: it ends where the VMM is.
+
+use super::super::journal::{Batch, Identity, Place};
+use super::*;
+
+impl Position {
+    /// Slots that a VMM passed that went from here to `later`, if it may have.
+    fn passed(self, later: Self, size: u16) -> Option<u16> {
+        self.until(later, size).filter(|slots| *slots <= size)
+    }
+
+    /// Whether one that went from here to `later` was at `at` before it came there.
+    fn leads_over(self, at: Self, later: Self, size: u16) -> bool {
+        self.passed(at, size).is_some_and(|slots| Some(slots) < self.passed(later, size))
+    }
+}
+
+impl Packed {
+    /// Notes in the journal that this ring runs. If it is the `first` time that a VMM describes it to this process, the
+    /// ring goes on where a device was that died, if one did: the VMM did not learn of its position. Returns whether
+    /// used descriptors were written.
+    pub(crate) fn begin(&mut self, ring: &Identity, first: bool) -> bool {
+        if first {
+            self.journal.learn(ring);
+        }
+        let told = self.next;
+        let known = if first { self.journal.last(ring) } else { None };
+        let known = known.filter(|(batch, was)| self.goes_on(told, *was, batch));
+        let Some((batch, was)) = known else {
+            let behind = if first { 0 } else { self.journal.behind() };
+            self.begin_at(ring, Place { position: told, behind });
+            return false;
+        };
+        let (place, published) = self.finish(batch, was, told);
+        // The journal has the former position of the VMM until all of this is done: it is done again if this process
+        // dies meanwhile.
+        let before = Identity { base: was.encoded(), ..*ring };
+        self.begin_at(&before, place);
+        let returned = was != told && self.catch_up(&before, told);
+        self.begin_at(ring, Place { position: self.used, behind: self.journal.behind() });
+        published || returned
+    }
+
+    fn begin_at(&mut self, ring: &Identity, place: Place) {
+        (self.next, self.used) = (place.position, place.position);
+        self.journal.begin(ring, place);
+    }
+
+    /// Whether the journal is of the ring as it is now: one that the VMM started at `was`, and of which it says now that
+    /// it is at `told`.
+    fn goes_on(&self, told: Position, was: Position, batch: &Batch) -> bool {
+        let at = if self.is_unfinished(batch) { batch.from } else { batch.to };
+        was.passed(told, self.at.size).is_some() && !self.looks_reset(told, was, at)
+    }
+
+    /// Whether the last batch was announced and not shown.
+    fn is_unfinished(&self, batch: &Batch) -> bool {
+        batch.from.position != batch.to.position && self.available_at(batch.from.position)
+    }
+
+    /// Whether the driver may have reset the device since it was here: all descriptors are as a driver leaves them that
+    /// cleared a ring and fills it, of which the VMM returned the chain before `told`, if there is one. Nobody else has
+    /// used a descriptor then.
+    ///
+    /// A ring in use looks like that where it is back at the first position, which makes no difference, and where all
+    /// that was used in the lap is the end of a chain (or of a batch, IN_ORDER) that began in the lap before, or what
+    /// the VMM returned, if the driver has filled all other slots anew. The journal says whether this may be so, unless
+    /// the VMM has moved since. It can't be told then from a ring that was reset and has a chain that ends here: the
+    /// guest is taken for one that did not boot meanwhile. Linux has no such chains: it puts those of several descriptors
+    /// into tables.
+    fn looks_reset(&self, told: Position, was: Position, at: Place) -> bool {
+        let size = self.at.size;
+        let Some(returned) = Position::FIRST.passed(told, size) else { return false };
+        let flags = |index| self.flags(index).load(Ordering::Relaxed);
+        let filled = |from, to, wrap| {
+            let is_filled = |index: &u16| Self::is_available(flags(*index), wrap);
+            from + (from..to).take_while(is_filled).count() as u16
+        };
+        let end = filled(returned, size, Position::FIRST.wrap);
+        let is_new = (end..size).all(|index| flags(index) & (DESC_AVAIL | DESC_USED) == 0);
+        // If the driver has filled all others, it may be in the next lap.
+        let again = if end == size { filled(0, returned, !Position::FIRST.wrap) } else { 0 };
+        let is_chain = (again..returned).all(|index| match index {
+            0 => self.used_at(Position::FIRST),
+            _ => {
+                let is_last = flags(index) & DESC_NEXT == 0;
+                Self::is_available(flags(index), Position::FIRST.wrap) && is_last == (index + 1 == returned)
+            }
+        });
+        let Position { index, wrap } = at.position;
+        let longest = if returned == 0 { at.behind.saturating_sub(1) } else { at.behind.max(returned) };
+        let in_chain = was == told && wrap && (1..=longest).contains(&index);
+        let ends_there = in_chain && index <= end && flags(index - 1) & DESC_NEXT == 0;
+        is_new && is_chain && !ends_there
+    }
+
+    /// Has the last batch in the ring. Returns where it ends, and whether used descriptors were missing.
+    fn finish(&mut self, batch: Batch, was: Position, told: Position) -> (Place, bool) {
+        let from = batch.from.position;
+        if self.is_unfinished(&batch) {
+            self.journal.recall(batch, self.at.size);
+            self.write(from);
+            return (batch.to, true);
+        }
+        // The VMM can only have returned the first chain of the batch if that was not shown.
+        if from == batch.to.position || !was.leads_over(from, told, self.at.size) {
+            return (batch.to, false);
+        }
+        self.journal.recall(batch, self.at.size);
+        (batch.to, self.write_behind(from, told))
+    }
+
+    /// Writes what is missing of the batch from `from` on, of which the driver sees all before `told` already.
+    fn write_behind(&self, from: Position, told: Position) -> bool {
+        let size = self.at.size;
+        let Some(mut seen) = from.passed(told, size) else { return false };
+        let (mut place, mut first) = (from, None);
+        for done in self.journal.entries() {
+            let end = place.advance(done.slots(), size);
+            // An entry may stand for chains of which the VMM returned the first.
+            let skipped = seen.min(done.slots());
+            let missing = place.advance(skipped, size);
+            if skipped < done.slots() && self.available_at(missing) {
+                match first {
+                    None => first = Some((missing, done)),
+                    // The driver does not look here before the first one has changed.
+                    Some(_) => self.write_used(missing, done),
+                }
+            }
+            seen -= skipped;
+            place = end;
+        }
+        first.into_iter().for_each(|(place, done)| self.write_used(place, done));
+        first.is_some()
+    }
+
+    /// Goes to where the VMM is if it returned a chain that comes behind this position, or here. `before` is the ring as
+    /// it was known before. Returns whether used descriptors were written for that.
+    fn catch_up(&mut self, before: &Identity, told: Position) -> bool {
+        let (size, was) = (self.at.size, Position::decoded(before.base));
+        let Some(ahead) = self.used.passed(told, size).filter(|slots| *slots > 0) else { return false };
+        // If the VMM was here, the driver may have filled the slot again.
+        let was_here = was.leads_over(self.used, told, size) && !self.available_at(self.used);
+        if was_here || self.used_at(self.used) {
+            self.begin_at(before, Place { position: told, behind: 0 });
+            return false;
+        }
+        let Some(chains) = self.complete_before_used(ahead) else {
+            self.journal.clear();
+            return false;
+        };
+        self.journal.widen_newest(ahead - chains);
+        (self.next, self.in_flight) = (told, ahead);
+        self.publish();
+        true
+    }
+
+    /// Completes, as dropped, the chains before a descriptor that is used, within so many slots. Returns their slots, or
+    /// `None` if there is no such descriptor.
+    fn complete_before_used(&mut self, ahead: u16) -> Option<u16> {
+        let (mut place, mut slots) = (self.used, 0);
+        while !self.used_at(place) {
+            if !self.available_at(place) {
+                return None;
+            }
+            let before = slots;
+            // A chain may also be used from its middle on: it began in another lap than the VMM's.
+            let last = loop {
+                let desc = self.desc(place.index);
+                (place, slots) = (place.advance(1, self.at.size), slots + 1);
+                if slots == ahead {
+                    return None;
+                }
+                if !desc.has_next() || self.used_at(place) {
+                    break desc;
+                }
+            };
+            self.complete(Chain { id: last.next, slots: slots - before, ok: false }, 0);
+        }
+        Some(slots)
+    }
+
+    /// Whether the descriptor at this position is used in this lap.
+    fn used_at(&self, Position { index, wrap }: Position) -> bool {
+        let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
+        self.flags(index).load(Ordering::Relaxed) & (DESC_AVAIL | DESC_USED) == lap
+    }
+}
