@@ -111,7 +111,7 @@ pub struct State {
     warned: Option<Instant>,
 }
 
-/// Says in the log that a driver asks for a port that is not there: OVS shows the reason in its own log alone. As a
+/// Says in the log why a driver does not get a port: OVS shows the reason in its own log alone. As a
 /// driver may ask without end, the log says so once in a while.
 fn warn_of(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
     if last.is_none_or(|last| now.saturating_duration_since(last) >= WARNS) {
@@ -255,6 +255,7 @@ impl State {
         };
         if let Some(other) = entry.session {
             let text = format!("\"{name}\" is open already, in session {other}");
+            warn_of(&mut self.warned, id, &text, now);
             return Answer::refuse(Errno::BUSY, text).into();
         }
         let made =
