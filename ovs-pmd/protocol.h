@@ -1,7 +1,8 @@
 /* What the driver and viaductd say to each other, and the memory that they share.
  *
  * Messages go over a SOCK_SEQPACKET socket, one answer for each request, in order. The driver waits for each, except
- * for those about flows that viaductd has vouched for (`ahead`). Numbers are little-endian, header bytes and addresses
+ * for those about flows that viaductd has vouched for (`ahead`). A message of viaductd has one answer, or as many as
+ * the hello allows; one that comes with files is alone. Numbers are little-endian, header bytes and addresses
  * in network order. crates/ovs/src/protocol.rs is the other side: change both.
  */
 #ifndef VIADUCT_PROTOCOL_H
@@ -41,7 +42,7 @@ struct viaduct_hello {
 	uint32_t magic;
 	uint32_t version;
 	uint32_t pid;
-	uint32_t reserved;
+	uint32_t answers; /* most of them in a message that the driver takes; 0: one */
 	char dpdk[32];
 };
 

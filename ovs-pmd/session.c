@@ -38,20 +38,20 @@ static void close_files(int *files)
 	}
 }
 
-/* Receives an answer, with up to two files. Returns 0 or an errno. */
-static int receive(int from, struct viaduct_answer *answer, int *files, int flags)
+/* Receives a message with answers, and up to two files. Returns 0 or an errno. */
+static int receive_message(struct session *session, int *files, int flags)
 {
 	union {
 		char bytes[CMSG_SPACE(2 * sizeof(int))];
 		struct cmsghdr align;
 	} control;
-	struct iovec part = {answer, sizeof(*answer)};
+	struct iovec part = {session->answers, sizeof(session->answers)};
 	struct msghdr message = {
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
 	ssize_t got;
 
 	do
-		got = recvmsg(from, &message, MSG_CMSG_CLOEXEC | flags);
+		got = recvmsg(session->socket, &message, MSG_CMSG_CLOEXEC | flags);
 	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return errno;
@@ -61,15 +61,30 @@ static int receive(int from, struct viaduct_answer *answer, int *files, int flag
 		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(files, CMSG_DATA(c), (count < 2 ? count : 2) * sizeof(int));
 	}
+	if (got == 0 || got % sizeof(*session->answers) != 0 || message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+		return EPROTO;
+	session->there = got / sizeof(*session->answers);
+	session->taken = 0;
+	return 0;
+}
+
+/* Takes the next answer, with up to two files. Returns 0 or an errno. */
+static int receive(struct session *session, struct viaduct_answer *answer, int *files, int flags)
+{
+	int error = session->taken < session->there ? 0 : receive_message(session, files, flags);
+
+	if (error != 0)
+		return error;
+	*answer = session->answers[session->taken++];
 	answer->text[sizeof(answer->text) - 1] = 0;
-	return got == sizeof(*answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ? 0 : EPROTO;
+	return 0;
 }
 
 /* Reads the answer to the oldest request under way. Returns 0 or an errno. */
 static int read_oldest(struct session *session, int flags)
 {
 	struct viaduct_answer answer;
-	int files[2] = {-1, -1}, error = receive(session->socket, &answer, files, flags);
+	int files[2] = {-1, -1}, error = receive(session, &answer, files, flags);
 	struct rte_flow *flow;
 
 	close_files(files);
@@ -103,12 +118,14 @@ void session_collect(struct session *session, bool all)
 		lose(session, error);
 }
 
-/* Reads the answers to the older half of the requests under way, several at a time. Returns 0 or an errno. */
+/* Reads the answers to the older half of the requests under way, and those that came with them. Returns 0 or an
+ * errno. */
 static int read_half(struct session *session)
 {
 	int error = 0, looks = 0;
 
-	while (session->waiting > VIADUCT_AHEAD / 2 && error == 0) {
+	while (error == 0 && session->waiting > 0 &&
+	       (session->waiting > VIADUCT_AHEAD / 2 || session->taken < session->there)) {
 		error = read_oldest(session, looks < LOOKS ? MSG_DONTWAIT : 0);
 		if (error == EAGAIN && looks < LOOKS) {
 			looks++;
@@ -156,7 +173,7 @@ int session_ask(struct session *session, void *request, size_t length, struct vi
 	while (error == 0 && session->waiting > 0)
 		error = read_oldest(session, 0);
 	if (error == 0)
-		error = receive(session->socket, answer, got, 0);
+		error = receive(session, answer, got, 0);
 	if (error != 0)
 		lose(session, error);
 	if (error == 0 && files != NULL)
@@ -220,6 +237,7 @@ static int say_hello(struct session *session)
 		.magic = VIADUCT_MAGIC,
 		.version = VIADUCT_VERSION,
 		.pid = getpid(),
+		.answers = VIADUCT_AHEAD,
 	};
 	struct viaduct_answer answer;
 	int files[2] = {-1, -1}, error;
@@ -319,6 +337,7 @@ static int start(struct session *session)
 	}
 	session->socket = fd;
 	session->broken = false;
+	session->there = session->taken = 0;
 	error = say_hello(session);
 	if (error != 0) {
 		close(fd);

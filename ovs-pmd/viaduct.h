@@ -86,6 +86,9 @@ struct session {
 	/* Requests whose answers have not been read, the oldest first: the flows that they create, or NULL. */
 	struct rte_flow *under_way[VIADUCT_AHEAD];
 	uint32_t oldest, waiting; /* place of the oldest, and how many there are */
+	/* The last message, and how many of its answers have been taken. */
+	struct viaduct_answer answers[VIADUCT_AHEAD];
+	uint32_t there, taken;
 	uint64_t vouched[64]; /* forms of flows that viaductd will take; 0: none */
 };
 

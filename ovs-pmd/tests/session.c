@@ -22,6 +22,8 @@ static struct {
 } wrong;
 /* What it says of flows: for how many more it vouches, and whether it refuses them. */
 static uint32_t vouches, refuses;
+/* Most answers that it puts into a message, and how many it did. */
+static uint32_t together = 1, most_together;
 /* How many it was asked for, and of those, for how many the driver does not wait; how many were destroyed. */
 static _Atomic uint32_t creates, aheads, destroys;
 static sem_t go_on, asked;
@@ -42,13 +44,13 @@ static int file_of(uint32_t kind, uint64_t length)
 	return file;
 }
 
-static void answer(int to, struct viaduct_answer *said, const int *files, int count)
+static void answer(int to, struct viaduct_answer *said, uint32_t answers, const int *files, int count)
 {
 	union {
 		char bytes[CMSG_SPACE(2 * sizeof(int))];
 		struct cmsghdr align;
 	} control = {0};
-	struct iovec part = {said, sizeof(*said)};
+	struct iovec part = {said, answers * sizeof(*said)};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 
 	if (count > 0) {
@@ -62,7 +64,7 @@ static void answer(int to, struct viaduct_answer *said, const int *files, int co
 		memcpy(CMSG_DATA(c), files, count * sizeof(int));
 	}
 	/* The driver may have ended the session meanwhile. */
-	assert(sendmsg(to, &message, MSG_NOSIGNAL) == sizeof(*said) || errno == EPIPE);
+	assert(sendmsg(to, &message, MSG_NOSIGNAL) == (ssize_t)part.iov_len || errno == EPIPE);
 	for (int i = 0; i < count; i++)
 		close(files[i]);
 }
@@ -72,12 +74,15 @@ static void serve(int socket)
 {
 	uint32_t buffer[VIADUCT_MESSAGE / 4];
 	struct viaduct_header *request = (void *)buffer;
+	struct viaduct_answer answers[VIADUCT_AHEAD];
+	uint32_t gathered = 0;
 
 	while (recv(socket, buffer, sizeof(buffer), 0) > 0) {
 		struct viaduct_answer said = {.counters = COUNTERS, .slots = SLOTS};
 		int files[2], count = 0;
 
 		if (request->kind == VIADUCT_HELLO) {
+			assert(((struct viaduct_hello *)buffer)->answers == VIADUCT_AHEAD);
 			said.counters = wrong.counters ? wrong.counters : COUNTERS;
 			files[count++] = file_of(VIADUCT_HELLO, COUNTERS * sizeof(*counters));
 			counters = mmap(NULL, COUNTERS * sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
@@ -114,7 +119,13 @@ static void serve(int socket)
 			if (wrong.silent)
 				sem_wait(&go_on);
 		}
-		answer(socket, &said, files, count);
+		answers[gathered++] = said;
+		/* As long as more requests come. */
+		if (gathered < together && poll(&(struct pollfd){.fd = socket, .events = POLLIN}, 1, 20) > 0)
+			continue;
+		answer(socket, answers, gathered, files, count);
+		most_together = RTE_MAX(gathered, most_together);
+		gathered = 0;
 	}
 	close(socket);
 }
@@ -528,6 +539,11 @@ int main(void)
 	links(session, port);
 	wrap(session, port);
 	ahead(session, port);
+	assert(most_together == 1);
+	together = VIADUCT_AHEAD;
+	ahead(session, port);
+	assert(most_together > VIADUCT_AHEAD / 2);
+	together = 1;
 	marks(session, port);
 	comes(session, port);
 	unlink(address.sun_path);

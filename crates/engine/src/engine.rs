@@ -374,7 +374,7 @@ impl Executor for Engine {
         Ok(())
     }
 
-    fn ovs_apply(&self, changes: &[ovs::Change]) -> Result<(), ApplyError> {
+    fn ovs_apply(&self, changes: &[ovs::Change], waits: bool) -> Result<(), ApplyError> {
         for change in changes {
             if let ovs::Change::Add(flow) = change {
                 if flow.counter >= ovs::MAX_COUNTERS {
@@ -384,7 +384,9 @@ impl Executor for Engine {
                 self.common.workers.iter().for_each(|worker| worker.cells.ovs.make_room(flow.counter));
             }
         }
-        if !self.common.shared.apply_ovs(changes).settled {
+        let shared = &self.common.shared;
+        let applied = if waits { shared.apply_ovs(changes) } else { shared.apply_ovs_soon(changes) };
+        if !applied.settled {
             tracing::warn!(
                 "a worker has been in one burst for a second; it will follow Open vSwitch after that"
             );

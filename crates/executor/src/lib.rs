@@ -34,13 +34,13 @@ pub trait Executor: Send + Sync {
     /// [`ApplyError`]; nothing was applied.
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError>;
 
-    /// Changes the flows of ports that an Open vSwitch programs; ports that do not exist get none. Returns once removed
-    /// flows no longer affect traffic, as [`Executor::apply`].
+    /// Changes the flows of ports that an Open vSwitch programs; ports that do not exist get none. If it `waits`, it
+    /// returns once removed flows no longer affect traffic, as [`Executor::apply`]; else they may for a while.
     ///
     /// # Errors
     /// [`ApplyError::Limit`]: this executor carries out no such flows, or a counter's index is too high; nothing was
     /// applied.
-    fn ovs_apply(&self, _: &[ovs::Change]) -> Result<(), ApplyError> {
+    fn ovs_apply(&self, _: &[ovs::Change], _waits: bool) -> Result<(), ApplyError> {
         Err(ApplyError::Limit { what: "flows of Open vSwitch", limit: 0 })
     }
     /// Counters of such flows by their index ([`ovs::Flow::counter`]), since the start. They lag by some seconds at

@@ -159,9 +159,9 @@ impl Executor for CardExecutor {
     }
 
     /// The same for flows of an Open vSwitch. New ones with higher numbers than all others change nothing on the card.
-    fn ovs_apply(&self, changes: &[ovs::Change]) -> Result<(), ApplyError> {
+    fn ovs_apply(&self, changes: &[ovs::Change], waits: bool) -> Result<(), ApplyError> {
         let mut last = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        self.engine.ovs_apply(changes)?;
+        self.engine.ovs_apply(changes, waits)?;
         let mut all_new = true;
         for change in changes {
             match change {

@@ -57,6 +57,8 @@ pub enum Request {
         version: u32,
         /// Its process, as it says.
         pid: u32,
+        /// Most answers that it takes in one message; 0, of a driver of before: one.
+        answers: u32,
         /// Its DPDK, in words.
         dpdk: String,
     },
@@ -209,8 +211,8 @@ impl<'a> Reader<'a> {
         if self.u32()? != MAGIC {
             return Err(BadMessage::Magic);
         }
-        let (version, pid, _) = (self.u32()?, self.u32()?, self.u32()?);
-        Ok(Request::Hello { version, pid, dpdk: self.text(32)? })
+        let (version, pid, answers) = (self.u32()?, self.u32()?, self.u32()?);
+        Ok(Request::Hello { version, pid, answers, dpdk: self.text(32)? })
     }
 }
 

@@ -283,8 +283,11 @@ impl Thread {
             }
         };
         let ahead = matches!(requests.last(), Some(Request::FlowCreate(Create { ahead: true, .. })));
-        let replies = self.common.state().handle_all(id, requests, Instant::now());
-        let answered = replies.iter().try_for_each(|reply| answer(socket, reply));
+        let (replies, together) = {
+            let mut state = self.common.state();
+            (state.handle_all(id, requests, Instant::now()), state.answers(id))
+        };
+        let answered = answer_all(socket, &replies, together);
         match (end, answered) {
             (None, Ok(())) => return ahead,
             (Some(End::Gone), _) => {
@@ -325,16 +328,53 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Request>, End> 
     }
 }
 
-/// Sends an answer, without waiting for the driver.
-fn answer(socket: &OwnedFd, reply: &Reply) -> rustix::io::Result<()> {
-    let files: Vec<BorrowedFd<'_>> = reply.files.iter().map(AsFd::as_fd).collect();
+/// Sends answers, at most so many in a message; those with files are alone.
+fn answer_all(socket: &OwnedFd, replies: &[Reply], together: usize) -> rustix::io::Result<()> {
+    let mut runs = replies.chunk_by(|one, next| one.files.is_empty() && next.files.is_empty());
+    runs.try_for_each(|run| run.chunks(together).try_for_each(|some| answer(socket, some)))
+}
+
+/// Sends answers in one message, without waiting for the driver.
+fn answer(socket: &OwnedFd, replies: &[Reply]) -> rustix::io::Result<()> {
+    let files: Vec<BorrowedFd<'_>> = replies.iter().flat_map(|reply| &reply.files).map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&files));
     }
-    let bytes = reply.answer.encode();
+    let bytes: Vec<_> = replies.iter().map(|reply| reply.answer.encode()).collect();
+    let bytes = bytes.as_flattened();
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags))?;
+    rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::protocol::Answer;
+    use rustix::net::{AddressFamily, SocketType, socketpair};
+
+    #[test]
+    fn answers_go_together_as_a_driver_takes_them() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, driver) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let file = || vec![eventfd(0, EventfdFlags::CLOEXEC).unwrap()];
+        let reply = |flow| Reply {
+            answer: Answer { flow, ..Answer::default() },
+            files: if flow == 3 { file() } else { vec![] },
+        };
+        let replies: Vec<_> = (0..6).map(reply).collect();
+        for (together, wanted) in [(1, vec![1; 6]), (2, vec![2, 1, 1, 2]), (64, vec![3, 1, 2])] {
+            answer_all(&socket, &replies, together).unwrap();
+            let (mut counts, mut flows) = (vec![], vec![]);
+            let mut buffer = [0; 8 * Answer::LEN];
+            while let Ok((_, len)) = recv(&driver, &mut buffer[..], RecvFlags::DONTWAIT) {
+                counts.push(len / Answer::LEN);
+                flows.extend(buffer[..len].chunks(Answer::LEN).map(|answer| answer[40]));
+            }
+            assert_eq!((counts, flows), (wanted, (0..6).collect()));
+        }
+    }
 }

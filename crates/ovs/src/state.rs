@@ -3,7 +3,7 @@
 use crate::counters::Page;
 use crate::flows::{Flows, Held, Owner, sends_to, without};
 use crate::port::Shared;
-use crate::protocol::{Answer, Request, VERSION};
+use crate::protocol::{AHEAD, Answer, Request, VERSION};
 use crate::ring::{Numbers, Rings, SLOTS};
 use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
 use executor::{Counters, OvsPlace, VifCounters};
@@ -21,11 +21,11 @@ const MTUS: std::ops::RangeInclusive<u32> = 68..=9710;
 
 /// What the service needs of the executor and its tables.
 pub trait Tables: Send + Sync {
-    /// Changes flows; returns once removals bind.
+    /// Changes flows. If it `waits`, it returns once removals bind.
     ///
     /// # Errors
     /// Why nothing was changed.
-    fn apply(&self, changes: &[Change]) -> Result<(), String>;
+    fn apply(&self, changes: &[Change], waits: bool) -> Result<(), String>;
     /// Counters of flows, by index; `None` once the daemon ends.
     fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>>;
     /// Where flows' packets are forwarded; `None` without a card, or once the daemon ends.
@@ -76,6 +76,8 @@ struct Session {
     status: SessionStatus,
     since: Instant,
     has_said_hello: bool,
+    /// Most answers in a message to it.
+    answers: u32,
     /// Names of its ports, by its numbers.
     ports: BTreeMap<u32, String>,
 }
@@ -187,7 +189,8 @@ impl State {
     pub fn begin(&mut self, id: u64, peer: uverbs::Peer, now: Instant) {
         let status =
             SessionStatus { id, pid: peer.pid, uid: peer.uid, dpdk: String::new(), age: Duration::ZERO };
-        let session = Session { status, since: now, has_said_hello: false, ports: BTreeMap::new() };
+        let session =
+            Session { status, since: now, has_said_hello: false, answers: 1, ports: BTreeMap::new() };
         self.sessions.insert(id, session);
     }
 
@@ -213,15 +216,21 @@ impl State {
         self.sessions.get(&id).is_some_and(|session| session.has_said_hello)
     }
 
+    /// Most answers that a driver takes in one message.
+    pub fn answers(&self, id: u64) -> usize {
+        self.sessions.get(&id).map_or(1, |session| session.answers as usize)
+    }
+
     /// Does what a driver asks for, other than to make or destroy a flow.
     pub(crate) fn handle_other(&mut self, id: u64, request: Request, now: Instant) -> Reply {
         let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
-        if let Request::Hello { version, dpdk, .. } = request {
+        if let Request::Hello { version, answers, dpdk, .. } = request {
             if version != VERSION {
                 let text = format!("viaductd speaks version {VERSION} of the protocol, the driver {version}");
                 return Answer::refuse(Errno::PROTO, text).into();
             }
             (session.has_said_hello, session.status.dpdk) = (true, dpdk);
+            session.answers = answers.clamp(1, AHEAD);
             return match self.page.file().try_clone_to_owned() {
                 Ok(file) => {
                     let answer = Answer { counters: MAX_COUNTERS, ..Answer::default() };
@@ -324,7 +333,7 @@ impl State {
         if changes.is_empty() {
             return;
         }
-        if let Err(e) = self.tables.apply(&changes) {
+        if let Err(e) = self.tables.apply(&changes, true) {
             tracing::error!(port = name, down, "flows of Open vSwitch do not follow its port: {e}");
         }
     }
@@ -363,7 +372,7 @@ impl State {
         if changes.is_empty() {
             return;
         }
-        if let Err(e) = self.tables.apply(&changes) {
+        if let Err(e) = self.tables.apply(&changes, true) {
             tracing::error!("flows of Open vSwitch are not removed: {e}");
         }
         flows.iter().for_each(|id| self.flows.remove(*id, now));

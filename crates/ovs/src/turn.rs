@@ -19,6 +19,10 @@ struct Turn {
     replies: Vec<Reply>,
     /// What the tables do not have yet, in order.
     changes: Vec<Change>,
+    /// Whether a removed flow must not affect packets any more when the driver is told. So it is for marks: OVS gives
+    /// them to other flows then. A driver does not wait until other flows are gone, and workers may take milliseconds
+    /// to see it where others use their CPU.
+    waits: bool,
     /// The ports that OVS has down.
     down: Vec<VifId>,
 }
@@ -31,7 +35,7 @@ impl State {
         requests: impl IntoIterator<Item = Request>,
         now: Instant,
     ) -> Vec<Reply> {
-        let mut turn = Turn { replies: Vec::new(), changes: Vec::new(), down: self.down() };
+        let mut turn = Turn { replies: Vec::new(), changes: Vec::new(), waits: false, down: self.down() };
         for request in requests {
             let reply = match request {
                 Request::FlowCreate(create) if self.has_said_hello(id) => {
@@ -84,8 +88,7 @@ impl State {
             }
             Plan::Add(flow, old) => {
                 if let Some(old) = old {
-                    turn.changes.extend(self.flows.removal(old));
-                    self.flows.remove(old, now);
+                    self.remove_in(turn, old, now);
                 }
                 turn.changes.push(Change::Add(without(&flow, &turn.down)));
                 let seen = self.begin_to_count(flow.counter);
@@ -98,21 +101,27 @@ impl State {
     fn destroy(&mut self, turn: &mut Turn, id: u64, flow: u64, now: Instant) -> Answer {
         // One that is not there any more is as well gone as it can be.
         if self.flows.get(flow).is_some_and(|held| held.owner == Owner::Session(id)) {
-            turn.changes.extend(self.flows.removal(flow));
-            self.flows.remove(flow, now);
+            self.remove_in(turn, flow, now);
         }
         Answer::default()
+    }
+
+    fn remove_in(&mut self, turn: &mut Turn, flow: u64, now: Instant) {
+        turn.waits |= self.flows.get(flow).is_some_and(|held| held.flow.is_mark());
+        turn.changes.extend(self.flows.removal(flow));
+        self.flows.remove(flow, now);
     }
 
     /// Gives the tables what they do not have yet.
     fn commit(&mut self, turn: &mut Turn, now: Instant) {
         let changes = std::mem::take(&mut turn.changes);
-        if changes.is_empty() || self.tables.apply(&changes).is_ok() {
+        let waits = std::mem::take(&mut turn.waits);
+        if changes.is_empty() || self.tables.apply(&changes, waits).is_ok() {
             return;
         }
         // One by one, so that what is refused takes nothing else along.
         for change in changes {
-            let Err(reason) = self.tables.apply(std::slice::from_ref(&change)) else { continue };
+            let Err(reason) = self.tables.apply(std::slice::from_ref(&change), waits) else { continue };
             let Change::Add(flow) = change else {
                 tracing::error!("a flow of Open vSwitch is not removed: {reason}");
                 continue;

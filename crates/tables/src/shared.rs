@@ -140,6 +140,21 @@ impl Shared {
     /// Changes flows of Open vSwitch. Returns once no online reader uses a snapshot with a flow that was removed, as
     /// [`Self::apply`]. Ports that an Open vSwitch does not program get none.
     pub fn apply_ovs(&self, changes: &[ovs::Change]) -> Applied {
+        let (epoch, removed) = self.publish_ovs(changes);
+        let settled = !removed || self.rcu.wait(epoch, PATIENCE);
+        self.rcu.write().reclaim();
+        Applied { epoch, settled }
+    }
+
+    /// The same without waiting for readers, unless they hold so many old snapshots that these take much memory.
+    pub fn apply_ovs_soon(&self, changes: &[ovs::Change]) -> Applied {
+        let (epoch, _) = self.publish_ovs(changes);
+        let settled = self.rcu.write().reclaim() < BACKLOG || self.rcu.wait(epoch, PATIENCE);
+        Applied { epoch, settled }
+    }
+
+    /// Returns the epoch, and whether a flow was removed.
+    fn publish_ovs(&self, changes: &[ovs::Change]) -> (u64, bool) {
         let writer = self.rcu.write();
         let Snapshot { config, learned, mut ovs, .. } = writer.current().clone();
         let mut touched = Touched::none();
@@ -149,9 +164,7 @@ impl Shared {
         self.cells.bump(&touched, epoch);
         writer.publish(Snapshot { epoch, config, learned, ovs });
         self.enter_late();
-        let settled = !removed || self.rcu.wait(epoch, PATIENCE);
-        self.rcu.write().reclaim();
-        Applied { epoch, settled }
+        (epoch, removed)
     }
 
     /// Forgets the connections of networks that no longer exist.
@@ -427,6 +440,18 @@ mod tests {
 
     fn known(shared: &Shared) -> usize {
         shared.neighbours().iter().filter(|neighbour| neighbour.mac.is_some()).count()
+    }
+
+    /// A worker that is not running holds nobody up, but snapshots do not pile up without end either.
+    #[test]
+    fn few_changes_of_flows_wait_for_no_worker() {
+        let shared = shared();
+        let mut reader = shared.reader();
+        let pinned = reader.pin();
+        let remove = [ovs::Change::Remove { port: WIRE, id: ovs::FlowId(1) }];
+        let settled: Vec<_> = (0..BACKLOG).map(|_| shared.apply_ovs_soon(&remove).settled).collect();
+        assert_eq!(settled.iter().position(|settled| !settled), Some(BACKLOG - 1));
+        assert!(shared.snapshot().epoch > pinned.epoch());
     }
 
     #[test]

@@ -23,9 +23,9 @@ impl OvsTables {
 }
 
 impl ovs::Tables for OvsTables {
-    fn apply(&self, changes: &[Change]) -> Result<(), String> {
+    fn apply(&self, changes: &[Change], waits: bool) -> Result<(), String> {
         let executor = self.executor.upgrade().ok_or("the daemon ends")?;
-        executor.ovs_apply(changes).map_err(|e| e.to_string())
+        executor.ovs_apply(changes, waits).map_err(|e| e.to_string())
     }
 
     fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>> {

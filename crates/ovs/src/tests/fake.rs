@@ -26,10 +26,12 @@ pub struct Fake {
     pub refuses_mac: Mutex<Option<u8>>,
     /// How many times something was changed.
     pub applied: AtomicUsize,
+    /// How many of those times workers were waited for.
+    pub waited: AtomicUsize,
 }
 
 impl Tables for Fake {
-    fn apply(&self, changes: &[Change]) -> Result<(), String> {
+    fn apply(&self, changes: &[Change], waits: bool) -> Result<(), String> {
         if let Some(reason) = &*self.refuses.lock().unwrap() {
             return Err(reason.clone());
         }
@@ -43,6 +45,7 @@ impl Tables for Fake {
             return Err("not this".into());
         }
         self.applied.fetch_add(1, Ordering::Relaxed);
+        self.waited.fetch_add(waits.into(), Ordering::Relaxed);
         let mut flows = self.flows.lock().unwrap();
         for change in changes {
             match change {
@@ -105,7 +108,7 @@ impl World {
     /// A driver that has said hello and opened these ports.
     pub fn driver(&mut self, session: u64, ports: &[u32]) {
         self.state.begin(session, uverbs::Peer { pid: 1, uid: 0 }, self.now);
-        let hello = Request::Hello { version: 1, pid: 1, dpdk: "DPDK 22.11.11".into() };
+        let hello = Request::Hello { version: 1, pid: 1, answers: 0, dpdk: "DPDK 22.11.11".into() };
         assert_eq!(self.ask(session, hello), 0);
         for port in ports {
             assert_eq!(self.ask(session, open(*port, &format!("p{port}"))), 0);

@@ -268,7 +268,7 @@ fn a_driver_is_told_of_a_ports_own_counts() {
 fn counters_of_flows_wrap_around_and_never_go_back() {
     let mut world = World::new(1);
     world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
-    let hello = Request::Hello { version: 1, pid: 1, dpdk: "DPDK 22.11.11".into() };
+    let hello = Request::Hello { version: 1, pid: 1, answers: 0, dpdk: "DPDK 22.11.11".into() };
     let page = File::from(world.state.handle(1, hello, world.now).files.pop().unwrap());
     assert_eq!(world.ask(1, open(0, "p0")), 0);
     let in_page = || {
@@ -356,7 +356,7 @@ fn nothing_is_answered_before_a_hello() {
     let mut world = World::new(1);
     world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
     assert!(world.ask(1, open(0, "p0")) != 0);
-    assert!(world.ask(1, Request::Hello { version: 2, pid: 1, dpdk: String::new() }) != 0);
+    assert!(world.ask(1, Request::Hello { version: 2, pid: 1, answers: 0, dpdk: String::new() }) != 0);
     assert!(world.state.status(world.now).sessions.is_empty());
     assert!(world.ask(5, Request::FlowFlush { port: 0 }) != 0);
     world.driver(2, &[0]);

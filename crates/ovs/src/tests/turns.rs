@@ -1,6 +1,7 @@
 //! Several requests at once.
 
 use super::fake::{World, open, to_mac};
+use crate::kinds::{INGRESS, action};
 use crate::protocol::{Create, Request};
 use model::ovs::FlowId;
 use proptest::prelude::*;
@@ -37,6 +38,27 @@ fn the_flows_of_a_turn_are_one_version() {
     assert!(flows.keys().map(|(_, id)| *id).eq((65..=128).map(FlowId)));
 }
 
+/// OVS gives a mark to another flow once the answer is there, and a port that it has down sends nothing any more.
+#[test]
+fn workers_are_waited_for_only_where_a_driver_relies_on_it() {
+    let mut world = World::new(2);
+    world.driver(1, &[0, 1]);
+    let mark =
+        Create { attributes: INGRESS, actions: vec![(action::MARK, Vec::new())], ..to_mac(0, 1, None) };
+    let (mark, other) = (world.create(1, &mark).unwrap(), world.create(1, &to_mac(0, 2, Some(1))).unwrap());
+    let mut waits = |request| {
+        let before = world.tables.waited.load(Ordering::Relaxed);
+        assert_eq!(world.ask(1, request), 0);
+        world.tables.waited.load(Ordering::Relaxed) - before
+    };
+    assert_eq!(waits(Request::FlowDestroy { flow: other }), 0);
+    assert_eq!(waits(create(3)), 0);
+    assert_eq!(waits(Request::FlowDestroy { flow: mark }), 1);
+    assert_eq!(waits(Request::PortLink { port: 1, down: true }), 1);
+    assert_eq!(waits(create(4)), 0);
+    assert_eq!(waits(Request::FlowFlush { port: 0 }), 1);
+}
+
 #[test]
 fn a_flow_that_is_refused_takes_no_other_along() {
     let mut world = World::new(2);
@@ -54,6 +76,18 @@ fn a_flow_that_is_refused_takes_no_other_along() {
     *world.tables.refuses_mac.lock().unwrap() = None;
     world.create(1, &to_mac(0, 2, Some(1))).unwrap();
     assert_eq!(macs(&world), [1, 2, 3].into());
+}
+
+/// One of a driver that does not know of more.
+#[test]
+fn a_driver_says_how_many_answers_it_takes_together() {
+    let mut world = World::new(1);
+    for (answers, together) in [(0, 1), (7, 7), (u32::MAX, 64)] {
+        world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
+        assert_eq!(world.state.answers(1), 1);
+        assert_eq!(world.ask(1, Request::Hello { version: 1, pid: 1, answers, dpdk: String::new() }), 0);
+        assert_eq!(world.state.answers(1), together);
+    }
 }
 
 #[derive(Clone, Debug)]
