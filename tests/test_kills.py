@@ -31,7 +31,7 @@ def crash(host, chance):
     host.launch()
 
 
-# On a busy machine a stream may lose all attempts between two kills, and TCP then waits for longer than the test does.
+# On a busy machine, the container's traffic may stand for longer than the test waits (docs/roadmap.md).
 @pytest.mark.alone
 def test_a_hundred_kills_at_any_instant(lab):
     seed = int(os.environ.get("VIADUCT_SEED", random.randrange(1 << 32)))
