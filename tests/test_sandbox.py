@@ -70,6 +70,7 @@ def test_its_files_are_those_of_its_start(host):
     ours = {
         host.run_dir / "viaductd.lock",
         host.run_dir / "rings",
+        host.run_dir / "windows",
         host.run_dir / "carryover.0",
         host.run_dir / "carryover.1",
         host.directory / "state/store.0",

@@ -234,7 +234,11 @@ def test_the_daemon_ends(world, way):
         else:
             world.a.replace()
         eventually(lambda: not meeting.client.running(), f"the client's end: {meeting.describe()}", 60)
+    # Another program of a machine tells that those have ended which had no daemon any more.
+    for name in ("a1", "a2"):
+        assert world.sides[name].start(["ibv_devinfo"]).wait() == 0
     world.expect_clean()
+    eventually(lambda: not any(row["left_bytes"] for row in world.windows()), f"nothing is left: {world.windows()}", 20)
     world.vms["a1"].expect_ping(world.sides["a2"].address, 1)
     for name in ("common window", "own windows", "two hosts"):
         meet(*(world.sides[side] for side in PAIRS[name][:2]), *perftest("ib_write_bw -s 65536"))

@@ -1,6 +1,7 @@
 """Windows of virtual machines, as the host has them: files, sockets, what is told of them, and restarts. What programs in
 virtual machines do with them is in test_vm_verbs.py."""
 
+import signal
 import socket
 import stat
 import subprocess
@@ -194,17 +195,84 @@ def test_metrics_tell_how_much_is_used(lab):
     assert 'viaduct_rdma_window_used_bytes{window="trust-job7",kind="common"} 0' in text
 
 
-def test_a_vm_with_a_window_does_not_migrate(lab):
-    host = prepare(lab, config()).start()
+def vmm(host, monitor="none"):
+    """QEMU with the window and the interface of the VM, which stands still."""
     window, way = host.run_dir / "rdma/vm/a1", host.run_dir / "a1.sock"
     words = ["qemu-system-x86_64", "-M", "q35,accel=tcg", "-m", "128M,slots=2,maxmem=4G", "-nodefaults", "-display", "none",
              "-object", "memory-backend-memfd,id=ram,size=128M,share=on", "-machine", "memory-backend=ram", "-S",
              "-object", f"memory-backend-file,id=w0,mem-path={window},size=64M,share=on",
-             "-device", "virtio-pmem-pci,memdev=w0", "-chardev", f"socket,id=c0,path={way}",
-             "-netdev", "vhost-user,id=n0,chardev=c0", "-device", "virtio-net-pci,netdev=n0", "-monitor", "stdio"]  # fmt: skip
-    qemu = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             "-device", "virtio-pmem-pci,memdev=w0", "-chardev", f"socket,id=c0,path={way},reconnect=1",
+             "-netdev", "vhost-user,id=n0,chardev=c0", "-device", "virtio-net-pci,netdev=n0", "-monitor", monitor]  # fmt: skip
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_vm_with_a_window_does_not_migrate(lab):
+    host = prepare(lab, config()).start()
+    qemu = vmm(host, "stdio")
     try:
         said, _ = qemu.communicate("migrate exec:cat>/dev/null\nquit\n", timeout=60)
     finally:
         qemu.kill()
     assert "lacks VHOST_USER_PROTOCOL_F_LOG_SHMFD" in said or "lacks VHOST_F_LOG_ALL" in said, said
+
+
+class Programs:
+    """Programs of the container and of the VM, which are processes of this host that use its windows as those in it
+    would. They have memory of the windows, and wait."""
+
+    def __init__(self, lab, host):
+        self.sides = {name: lab.verbs(host, name) for name in ("a1", "a2")}
+        directory = host.run_dir / "rdma/vm"
+        self.as_vm = {"VIADUCT_RDMA": f"{directory}/a1+{directory}/trust-job7@{directory}/a1.vsock_4791"}
+        self.bytes = lambda: {user["pid"]: user["bytes"] for user in windows(host)["trust-job7"]["users"]}
+        self.left = lambda: windows(host)["trust-job7"]["left_bytes"]
+
+    def run(self, guest, words):
+        return self.sides[guest].start(words, **(self.as_vm if guest == "a1" else {}))
+
+    def start(self, guest, port):
+        """A program, and how much it has."""
+        before = self.bytes()
+        program = self.run(guest, ["ibv_rc_pingpong", "-g", "1", "-s", "100000", "-p", port])
+        listens = lambda: self.sides[guest].listens(port) or not program.running()
+        eventually(listens, f"it waits: {program.describe()}")
+        [(_, has)] = self.bytes().items() - before.items()
+        return program, has
+
+    def expect_left(self, wanted):
+        eventually(lambda: self.left() == wanted, f"{wanted} bytes are left, not {self.left()}")
+
+
+def test_programs_that_end_without_a_daemon_leave_nothing(lab):
+    host = prepare(lab, config()).start()
+    programs, qemu = Programs(lab, host), vmm(host)
+    lab.cleanup.callback(qemu.kill)
+    came = lambda: host.daemon.text().count("VMM connected")
+    eventually(came, "the VMM")
+    (stays, its), (gone, _), (inside, of_vm) = (
+        programs.start(guest, port) for guest, port in (("a2", 18601), ("a2", 18602), ("a1", 18603))
+    )
+    host.kill()
+    gone.stop(signal.SIGKILL)
+    inside.stop(signal.SIGKILL)
+    host.start()
+    # Of the program in the VM only another one there can tell.
+    programs.expect_left(its + of_vm)
+    witness = programs.run("a1", ["ibv_devinfo"])
+    eventually(lambda: not witness.running(), f"the end of ibv_devinfo: {witness.describe()}")
+    programs.expect_left(its)
+    # Whoever lives keeps what it has, whatever ends and begins around it.
+    eventually(came, "the VMM")
+    (inside, of_vm), (other, of_other) = (programs.start(*which) for which in (("a1", 18604), ("a2", 18605)))
+    host.replace()
+    programs.expect_left(its + of_vm + of_other)
+    other.stop(signal.SIGKILL)
+    programs.expect_left(its + of_vm)
+    host.kill()
+    inside.stop(signal.SIGKILL)
+    qemu.kill()
+    qemu.wait()
+    host.start()
+    programs.expect_left(its)
+    stays.stop(signal.SIGKILL)
+    programs.expect_left(0)

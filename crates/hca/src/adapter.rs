@@ -18,7 +18,7 @@ use crate::spec::DeviceSpec;
 use crate::threads::{DeviceThreads, HostThreads};
 use crate::wire_errors::WireErrors;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(crate) struct Adapter {
     halted: AtomicBool,
     /// The machine may migrate, with what is in its window.
     migrates: AtomicBool,
+    /// The process that is its guest's VMM, or 0.
+    vmm: AtomicI32,
     /// What its applications have taken of its limits.
     pub budget: Arc<DeviceBudget>,
     /// The threads of its applications.
@@ -75,6 +77,7 @@ impl Adapter {
             closing: AtomicBool::new(false),
             halted: AtomicBool::new(false),
             migrates: AtomicBool::new(false),
+            vmm: AtomicI32::new(0),
             budget,
             threads: DeviceThreads::new(threads.clone()),
             turn: Turns::default(),
@@ -154,6 +157,14 @@ impl Adapter {
 
     pub fn migrates(&self) -> bool {
         self.migrates.load(Ordering::Relaxed)
+    }
+
+    pub fn set_vmm(&self, vmm: i32) {
+        self.vmm.store(vmm, Ordering::Release);
+    }
+
+    pub fn vmm(&self) -> i32 {
+        self.vmm.load(Ordering::Acquire)
     }
 
     pub fn is_halted(&self) -> bool {

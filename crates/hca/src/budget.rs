@@ -125,7 +125,7 @@ impl Kind {
         let (descriptors, mappings) = match self {
             // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven in transit to or
             // from it; its doorbells, its table of regions, its thread's stacks and arena (6).
-            Self::Client => (17, 8),
+            Self::Client => (19, 8),
             // Its memory, its list of requests, and a bond in each direction.
             Self::QueuePair => (1, 4),
             Self::CompletionQueue | Self::SharedQueue | Self::Pages => (1, 1),

@@ -29,7 +29,7 @@ use crate::grant::grant;
 use crate::holders::Process;
 use crate::ids::{ById, Key, Qpn};
 use crate::inbox::{Arrivals, Inbox};
-use crate::kept::{DeviceWindows, Kept, Source};
+use crate::kept::{DeviceWindows, Kept, NoSource, Source};
 use crate::limits::PORT;
 use crate::qp::Qp;
 use crate::question::{Question, SharedPart, SharingAnswer};
@@ -71,6 +71,8 @@ pub(crate) enum AttachError {
     Kernel(#[from] rustix::io::Errno),
     #[error("{0}")]
     Memory(#[from] uverbs::MemoryError),
+    #[error("{0}")]
+    NoSource(#[from] NoSource),
     #[error("{0}")]
     NotMemory(#[from] NotMemory),
     #[error("{0}")]
@@ -216,6 +218,7 @@ impl NewClient {
         let mut info = self.adapter.spec().info();
         info.is_trusting &= source.is_common();
         info.program = source.program();
+        info.suspects = source.suspects();
         let (memory, kept) = source.memory("doorbells", Doorbells::bytes(info.doorbells))?;
         let wake = self.notifiers.wake(&self.inbox);
         let waking = match &wake {
@@ -242,12 +245,12 @@ impl NewClient {
     }
 
     /// Where memory for the application comes from.
-    fn source(&self, program: Uuid) -> Result<Source, AttachError> {
+    fn source(&self, secret: Uuid) -> Result<Source, NoSource> {
         let DeviceWindows { own, .. } = self.adapter.windows();
         let windows = DeviceWindows { own, common: self.adapter.common_window() };
-        let (who, guest) = (&self.who, self.adapter.spec().guest.clone());
-        let program = self.fabric.programs.pages_of(program);
-        Ok(Source::new(who.reach(windows), &guest, (who.pid(), who.program()), program)?)
+        let note = self.who.note(&self.adapter.spec().guest, secret, self.adapter.vmm());
+        let program = self.fabric.programs.pages_of(secret);
+        Source::new(self.who.reach(windows), (note, self.who.program()), program)
     }
 
     fn client(self, Greeted { context, wake, doorbells, token }: Greeted, nice: Nice) -> Client {

@@ -10,6 +10,7 @@ use crate::events::Notifiers;
 use crate::fabric::Fabric;
 use crate::guest_window::Window;
 use crate::holders::HolderDescription;
+use crate::host_process::HostProcess;
 use crate::inbox::{Arrivals, Inbox};
 use crate::kept::DeviceWindows;
 use crate::question::Question;
@@ -41,8 +42,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the programs of a virtual machine may take to end when that is halted. Nothing makes their threads wait.
 const HALT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often the device sees to the sizes of its windows' files.
-const BETWEEN_CUTS: Duration = Duration::from_secs(1);
+/// How often the device sees to its windows.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +109,7 @@ struct Shared {
     clients: Mutex<Clients>,
     /// Signalled when an application has ended.
     left: Condvar,
-    /// Held by a program that sees to what those of an earlier boot left.
+    /// Held by a program that sees to what those of an earlier boot left, and while pages of ended ones are freed.
     boots: Mutex<()>,
     uplink: Uplink,
     manager: Arc<CmService>,
@@ -201,6 +202,16 @@ impl Device {
         Ok(())
     }
 
+    /// The process with this number is the VMM of the guest's machine, or nobody knows (0). Its end is that of the
+    /// machine's programs, for a daemon after this one too.
+    pub fn set_vmm(&self, pid: i32) {
+        let adapter = &self.shared.adapter;
+        adapter.set_vmm(pid);
+        let (windows, guest) = (adapter.windows(), adapter.spec().guest.clone());
+        let process = HostProcess::now(pid);
+        windows.own.iter().chain(&windows.common).for_each(|window| window.set_vmm(&guest, process));
+    }
+
     /// The guest's machine may migrate, with what is in its window. The device is halted until [`Self::resume`].
     pub fn let_migrate(&self) {
         self.shared.adapter.set_migrates();
@@ -216,6 +227,7 @@ impl Device {
     pub fn halt(&self) -> Result<usize, usize> {
         let shared = &self.shared;
         shared.adapter.set_halted(true);
+        drop(shared.boots.lock());
         let is_remote = |client: &Admitted| client.who.is_remote();
         let clients = shared.clients();
         let count = |clients: &Clients| clients.all.iter().filter(|client| is_remote(client)).count();
@@ -426,16 +438,17 @@ impl Shared {
             let _ = shutdown(&client.socket, Shutdown::Both);
         }
         let guest = self.adapter.spec().guest.clone();
-        windows.own.iter().chain(&windows.common).for_each(|window| window.forget_left(&guest));
+        windows.own.iter().chain(&windows.common).for_each(|window| window.forget_left(&guest, boot));
     }
 
     fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts files of its windows that are too long, once that is `due`. Returns when it is the next time. It is done
-    /// here, because it may take long where much is to be cut: that delays only devices that have the window.
-    fn cut_windows(&self, due: &mut Duration) -> Option<Duration> {
+    /// Cuts files of its windows that are too long, and frees what ended programs left there, once that is `due`. Returns
+    /// when it is the next time. It is done here, because it may take long where there is much: that delays only devices
+    /// that have the window.
+    fn tend_windows(&self, due: &mut Duration) -> Option<Duration> {
         if !self.has_windows.load(Ordering::Relaxed) {
             return None;
         }
@@ -443,7 +456,12 @@ impl Shared {
         if now >= *due {
             let windows = self.adapter.windows();
             windows.own.iter().chain(&windows.common).for_each(|window| window.cut_excess());
-            *due = now + BETWEEN_CUTS;
+            if let Ok(_one) = self.boots.try_lock() {
+                // A VMM may be copying what is in the window, or bringing it.
+                let own = windows.own.iter().filter(|_| !self.adapter.is_halted());
+                own.chain(&windows.common).for_each(|window| window.sweep());
+            }
+            *due = now + BETWEEN_LOOKS;
         }
         Some(*due)
     }
@@ -455,7 +473,7 @@ impl Shared {
         let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
         // The thread accepts no application before this time.
         let mut pause: Option<Duration> = None;
-        let mut cuts = Duration::ZERO;
+        let mut tends = Duration::ZERO;
         loop {
             delivery.turn(&mut downlink);
             delivery.undelivered.drain(..).for_each(|message| cm.undelivered(&message));
@@ -466,7 +484,7 @@ impl Shared {
             }
             inbox.settle(&mut taken);
             pause = pause.filter(|end| monotonic() < *end);
-            let deadline = cm.work().into_iter().chain(pause).chain(self.cut_windows(&mut cuts)).min();
+            let deadline = cm.work().into_iter().chain(pause).chain(self.tend_windows(&mut tends)).min();
             let waits = downlink.arm() | inbox.set_asleep();
             let limit = timeout(deadline, waits);
             let event = downlink.event_fd();

@@ -5,10 +5,15 @@
 //! use the window. What programs write there is read as hostile, and nothing that the daemon itself needs is kept
 //! there.
 
-use crate::random;
+mod challenge;
+mod left;
+
+use crate::notes::{ProgramNote, WindowNotes};
+use crate::owners::Owners;
 use crate::ranges::Ranges;
 use crate::refusal_log::RefusalLog;
-use crate::taken::{Taken, filled, written};
+use crate::taken::Taken;
+pub(crate) use challenge::Challenge;
 use mem::FaultWord;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatfs, ftruncate};
 use rustix::io::Errno;
@@ -17,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::window::{CHALLENGES, DATA, FIRST, PORT};
-use uverbs::{Memory, MemoryError, Nonce, PAGE, Part, Uuid, WindowHeader, WindowKind};
+use uverbs::{Memory, MemoryError, PAGE, Part, Uuid, WindowHeader, WindowKind};
 
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: i64 = 0x9584_58f6;
@@ -27,9 +32,6 @@ const HUGE_PAGE: u64 = 2 << 20;
 
 /// Most pieces of windows that one program has at a time.
 pub(crate) const PIECES: u32 = 1 << 16;
-
-/// Where the window's page 0 says when the guest's machine was started.
-const BOOT: usize = WindowHeader::BYTES;
 
 /// Why a file can't be a window.
 #[derive(Debug, thiserror::Error)]
@@ -60,11 +62,18 @@ pub(crate) enum NoPages {
         "the program has {PIECES} pieces of the window already: it can free some, or ask for larger ones"
     )]
     Pieces,
+    #[error("too many programs have pages of the window, or had, and may still use them")]
+    Programs,
+    #[error("there is no room to note whose pages of the window are ({0}: `windows` in the run-dir)")]
+    Notes(Errno),
 }
 
 /// A program that has pages of a window.
 #[derive(Debug)]
 pub(crate) struct Account {
+    window: Weak<Window>,
+    /// Of the program, in the window's notes.
+    number: u16,
     guest: String,
     pid: i32,
     /// The name of a machine's program, as it claims.
@@ -73,12 +82,42 @@ pub(crate) struct Account {
     pieces: AtomicU32,
     /// The device closes, not the program: what it has stays as it is.
     is_left: AtomicBool,
+    /// It was given access to pages of others.
+    shares: AtomicBool,
 }
 
 impl Account {
     /// From now on, pages that are given back stay as they are, and nobody gets them: the program may still use them.
     pub fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    /// The same, and its program has ended: nobody gets the pages before its peers of now have ended, too.
+    pub fn leave_to_peers(&self) {
+        self.leave();
+        if let Some(window) = self.window.upgrade() {
+            lock(&window.state).owners.end_at_work(self.number);
+        }
+    }
+
+    /// Notes that its program is given access to pages of others.
+    pub fn share(&self) {
+        if let Some(window) = self.window.upgrade().filter(|_| !self.shares.swap(true, Ordering::Relaxed)) {
+            let mut state = lock(&window.state);
+            state.owners.share(self.number);
+            let _ = window.note_program(&state.owners, self.number);
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if let Some(window) = self.window.upgrade() {
+            let mut state = lock(&window.state);
+            if state.owners.strike(self.number) {
+                let _ = window.note_program(&state.owners, self.number);
+            }
+        }
     }
 }
 
@@ -127,8 +166,8 @@ pub(crate) struct Mapping {
 #[derive(Debug, Default)]
 struct State {
     free: Ranges,
-    /// What programs of an earlier device may still use, by their guests; of an earlier daemon, by no name.
-    left: HashMap<String, Ranges>,
+    /// Programs, and what those of an earlier device may still use.
+    owners: Owners,
     used: HashMap<String, u64>,
     accounts: Vec<Weak<Account>>,
 }
@@ -147,6 +186,8 @@ pub struct Window {
     len: u64,
     mapping: Mutex<Arc<Mapping>>,
     state: Mutex<State>,
+    /// What the next daemon finds of that.
+    notes: Option<WindowNotes>,
     /// The pages of challenges that are in use, one bit each. Streams that prove nothing wait for no program.
     challenges: Mutex<u64>,
     faults: RefusalLog,
@@ -157,13 +198,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Window {
-    /// Maps a window's file, whose size and information block the caller has seen to, and writes its header. Pages
-    /// that are not empty may belong to programs of a daemon before this one; nobody gets them until they are given
-    /// back ([`uverbs::Request::FreePages`]), or, in a window of its own, the guest's machine runs anew.
+    /// [`Self::open_noted`], of which nothing was noted.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(file: OwnedFd, kind: WindowKind, uuid: Uuid, name: &str) -> Result<Arc<Self>, WindowError> {
+        Self::open_noted(file, kind, uuid, name, None)
+    }
+
+    /// Maps a window's file, whose size and information block the caller has seen to, and writes its header. What
+    /// programs of a daemon before this one have, as that noted, nobody gets before they give it back
+    /// ([`uverbs::Request::FreePages`]), or have ended ([`Self::sweep`]). If nothing is noted, all pages that are not
+    /// empty may be theirs.
     ///
     /// # Errors
     /// If it is too small, or can't be mapped.
-    pub fn open(file: OwnedFd, kind: WindowKind, uuid: Uuid, name: &str) -> Result<Arc<Self>, WindowError> {
+    pub fn open_noted(
+        file: OwnedFd,
+        kind: WindowKind,
+        uuid: Uuid,
+        name: &str,
+        notes: Option<WindowNotes>,
+    ) -> Result<Arc<Self>, WindowError> {
         let stat = fstat(&file)?;
         let len = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(DATA) / PAGE * PAGE;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || len < 2 << 20 {
@@ -172,22 +228,11 @@ impl Window {
         let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
         let mapping =
             Arc::new(map(&file, len, &WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() })?);
-        let mut state = State::default();
-        state.free.add(FIRST, len - FIRST);
-        let left = match mapping.taken.as_ref().and_then(Taken::noted) {
-            Some(noted) => noted.of(&[(FIRST, len - FIRST)]),
-            None if is_huge => written(&mapping.memory, len),
-            None => filled(&file, len)?,
-        };
-        for (start, end) in left {
-            if state.free.remove(start, end - start) {
-                state.left.entry(String::new()).or_default().add(start, end - start);
-            }
-        }
+        let state = left::state(&file, (len, is_huge), &mapping, notes.as_ref())?;
         mapping.taken.iter().for_each(|taken| taken.note_all(&state.free));
         let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
         let (name, challenges, faults) = (name.to_owned(), Mutex::default(), RefusalLog::default());
-        Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, challenges, faults }))
+        Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, notes, challenges, faults }))
     }
 
     /// Its identifier.
@@ -204,67 +249,15 @@ impl Window {
         self.file.as_fd()
     }
 
-    /// The guest's machine runs anew, so that its programs of an earlier device are gone: what they had is free.
-    pub(crate) fn forget_left(&self, guest: &str) {
-        let left = {
-            let mut state = lock(&self.state);
-            let its = state.left.remove(guest).unwrap_or_default();
-            // Nobody else has a window of its own.
-            let older = if self.kind == WindowKind::Own { state.left.remove("") } else { None };
-            its.into_iter().chain(older.unwrap_or_default())
-        };
-        left.for_each(|(start, len)| self.free(start, len));
-    }
-
-    /// The guest's machine goes on, perhaps one that comes from another host, whose daemon noted which pages its programs
-    /// have: nobody gets those until they are given back, and all others are free. What a program has of this daemon
-    /// stays as it is.
-    pub fn see_arrival(&self) {
-        let mapping = lock(&self.mapping).clone();
-        let free: Vec<_> = {
-            let mut state = lock(&self.state);
-            let Some(noted) = mapping.taken.as_ref().and_then(Taken::noted) else { return };
-            let left = std::mem::take(&mut state.left).into_values().flatten();
-            left.for_each(|(start, len)| state.free.add(start, len));
-            let unused: Vec<_> = state.free.clone().into_iter().collect();
-            for (start, end) in noted.of(&unused) {
-                state.free.remove(start, end - start);
-                state.left.entry(String::new()).or_default().add(start, end - start);
-            }
-            state.free.clone().into_iter().collect()
-        };
-        // A VMM that copies memory touches each page.
-        if !self.is_huge {
-            free.into_iter().for_each(|(start, len)| self.clear(start, len));
-        }
-    }
-
-    /// Zeroes pages, which are free then.
-    fn free(&self, start: u64, len: u64) {
-        self.clear(start, len);
-        let mapping = lock(&self.mapping).clone();
-        let mut state = lock(&self.state);
-        state.free.add(start, len);
-        mapping.note(start, len, false);
-    }
-
-    /// Notes when the guest's machine was started. Returns whether that is another time than the last one noted. The
-    /// note is in the window, for the next daemon. A program that changes it makes others of its machine lose what
-    /// they have, which it could do in the window itself.
-    pub(crate) fn is_new_boot(&self, boot: Uuid) -> bool {
-        let mapping = lock(&self.mapping).clone();
-        let mut noted = Uuid::default();
-        let is_known = mapping.memory.read(BOOT, &mut noted.0) && noted != Uuid::default();
-        let _ = mapping.memory.write(BOOT, &boot.0);
-        is_known && noted != boot
-    }
-
     /// What there is to tell about it.
     #[must_use]
     pub fn describe(&self) -> WindowDescription {
+        // The last one to have an account locks the state.
+        let accounts: Vec<_>;
         let mut state = lock(&self.state);
         state.accounts.retain(|account| account.strong_count() > 0);
-        let programs = state.accounts.iter().filter_map(Weak::upgrade).map(|account| WindowUser {
+        accounts = state.accounts.iter().filter_map(Weak::upgrade).collect();
+        let programs = accounts.iter().map(|account| WindowUser {
             guest: account.guest.clone(),
             pid: account.pid,
             program: account.program.clone(),
@@ -278,7 +271,7 @@ impl Window {
             uuid: self.uuid,
             len: self.len - FIRST,
             used: state.used.values().sum(),
-            left: state.left.values().map(Ranges::bytes).sum(),
+            left: state.owners.left(None),
             programs,
         }
     }
@@ -333,14 +326,39 @@ impl Window {
         }
     }
 
-    /// Begins to count what a program has.
-    pub(crate) fn account(&self, guest: &str, pid: i32, program: Option<String>) -> Arc<Account> {
-        let (bytes, pieces, is_left) = Default::default();
-        let account = Arc::new(Account { guest: guest.to_owned(), pid, program, bytes, pieces, is_left });
+    /// Begins to count what a program has. `program`: the name of one in a virtual machine.
+    ///
+    /// # Errors
+    /// Too many programs have pages, or it can't be noted.
+    pub(crate) fn account(
+        self: &Arc<Self>,
+        note: ProgramNote,
+        program: Option<String>,
+    ) -> Result<Arc<Account>, NoPages> {
+        let (guest, pid) = (note.guest.clone(), if note.is_remote { note.pid } else { note.process.pid });
+        let (bytes, pieces, is_left, shares) = Default::default();
         let mut state = lock(&self.state);
         state.accounts.retain(|account| account.strong_count() > 0);
+        let number = state.owners.enlist(note).ok_or(NoPages::Programs)?;
+        if let Err(errno) = self.note_program(&state.owners, number) {
+            state.owners.strike(number);
+            return Err(NoPages::Notes(errno));
+        }
+        let window = Arc::downgrade(self);
+        let account =
+            Arc::new(Account { window, number, guest, pid, program, bytes, pieces, is_left, shares });
         state.accounts.push(Arc::downgrade(&account));
-        account
+        Ok(account)
+    }
+
+    /// Notes what is known of a program.
+    fn note_program(&self, owners: &Owners, number: u16) -> Result<(), Errno> {
+        self.notes.as_ref().map_or(Ok(()), |notes| notes.enlist(number, owners.note(number)))
+    }
+
+    /// Notes who has these pages; `None`: nobody.
+    fn note_pages(&self, start: u64, len: u64, owner: Option<u16>) -> Result<(), Errno> {
+        self.notes.as_ref().map_or(Ok(()), |notes| notes.note(start, len, owner))
     }
 
     /// Takes pages, zeroed, for at least this many bytes: in one piece, or in several (`may_split`).
@@ -362,17 +380,17 @@ impl Window {
             let mut state = lock(&self.state);
             // What its programs left is its own as well: else it could leave all of them, one program after the other.
             let has = state.used.get(&account.guest).copied().unwrap_or(0)
-                + state.left.get(&account.guest).map_or(0, Ranges::bytes);
+                + state.owners.left(Some(&account.guest));
             let left = state.free.bytes().checked_sub(len).ok_or(exhausted)?;
             if self.kind == WindowKind::Common && has + len > left {
                 return Err(exhausted);
             }
-            let taken = if may_split {
-                state.free.take(len)
-            } else {
-                state.free.take_one(len).map(|start| vec![(start, len)])
-            };
-            let taken = taken.ok_or(exhausted)?;
+            let taken = self.pick(&mut state, len, may_split).ok_or(exhausted)?;
+            let note = |(start, len): &(u64, u64)| self.note_pages(*start, *len, Some(account.number));
+            if let Err(errno) = taken.iter().try_for_each(note) {
+                taken.iter().for_each(|(start, len)| self.put_back(&mut state, *start, *len));
+                return Err(NoPages::Notes(errno));
+            }
             taken.iter().for_each(|(start, len)| mapping.note(*start, *len, true));
             *state.used.entry(account.guest.clone()).or_default() += len;
             taken
@@ -389,19 +407,26 @@ impl Window {
         if pages.iter().all(is_there) { Ok(pages) } else { Err(NoPages::Host(len)) }
     }
 
-    /// Gives back pages that a program of this guest had of an earlier device, or anybody of an earlier daemon, who is
-    /// not known. False if these are no such pages.
-    pub(crate) fn give_back_left(&self, guest: &str, part: Part) -> bool {
-        let is_left = part.end().is_some() && {
-            let mut state = lock(&self.state);
-            let mut removed =
-                |of: &str| state.left.get_mut(of).is_some_and(|left| left.remove(part.offset, part.len));
-            removed(guest) || removed("")
-        };
-        if is_left {
-            self.free(part.offset, part.len);
+    /// Takes free pages.
+    fn pick(&self, state: &mut State, len: u64, may_split: bool) -> Option<Vec<(u64, u64)>> {
+        loop {
+            let taken =
+                if may_split { state.free.take(len)? } else { vec![(state.free.take_one(len)?, len)] };
+            let ours = |pages: &(u64, u64)| self.not_given_since(state, *pages, None);
+            let ours: Vec<_> = taken.iter().flat_map(ours).collect();
+            if ours.iter().map(|(start, end)| end - start).sum::<u64>() == len {
+                return Some(taken);
+            }
+            ours.into_iter().for_each(|(start, end)| state.free.add(start, end - start));
         }
-        is_left
+    }
+
+    /// These pages are nobody's.
+    fn put_back(&self, state: &mut State, start: u64, len: u64) {
+        state.free.add(start, len);
+        lock(&self.mapping).note(start, len, false);
+        // Where it can't be noted, the next daemon frees them once the program has ended.
+        let _ = self.note_pages(start, len, None);
     }
 
     /// Zeroes pages. Memory of ordinary pages goes back to the host; huge pages stay reserved for the window.
@@ -413,24 +438,6 @@ impl Window {
                 let _ = mapping.memory.write(page as usize, &[0; PAGE as usize]);
             }
         }
-    }
-
-    /// Writes a challenge into the window. `None` if there are too many.
-    pub(crate) fn challenge(self: &Arc<Self>) -> Option<Challenge> {
-        let mapping = self.mapping().ok()?;
-        let slot = {
-            let mut taken = lock(&self.challenges);
-            let slot = taken.trailing_ones();
-            *taken |= 1_u64.checked_shl(slot)?;
-            slot
-        };
-        let mut nonce = [0; 32];
-        for (place, part) in nonce.chunks_exact_mut(4).zip(std::iter::repeat_with(random::number)) {
-            place.copy_from_slice(&part.to_ne_bytes());
-        }
-        let challenge = Challenge { window: self.clone(), mapping, slot, nonce };
-        challenge.write(&nonce);
-        Some(challenge)
     }
 }
 
@@ -521,7 +528,6 @@ impl Drop for Pages {
         }
         self.account.bytes.fetch_sub(self.len, Ordering::Relaxed);
         self.account.pieces.fetch_sub(1, Ordering::Relaxed);
-        let mapping = lock(&self.window.mapping).clone();
         let mut state = lock(&self.window.state);
         if let Some(used) = state.used.get_mut(&self.account.guest) {
             *used -= self.len;
@@ -530,44 +536,10 @@ impl Drop for Pages {
             }
         }
         if is_left {
-            state.left.entry(self.account.guest.clone()).or_default().add(self.offset, self.len);
+            state.owners.leave(self.account.number, self.offset, self.len);
         } else {
-            state.free.add(self.offset, self.len);
-            mapping.note(self.offset, self.len, false);
+            self.window.put_back(&mut state, self.offset, self.len);
         }
-    }
-}
-
-/// Random bytes in a window: who can tell them can read it.
-#[derive(Debug)]
-pub(crate) struct Challenge {
-    window: Arc<Window>,
-    mapping: Arc<Mapping>,
-    slot: u32,
-    nonce: Nonce,
-}
-
-impl Challenge {
-    /// Where they are.
-    pub const fn offset(&self) -> u64 {
-        (1 + self.slot as u64) * PAGE
-    }
-
-    fn write(&self, bytes: &Nonce) {
-        let _ = self.mapping.memory.write(self.offset() as usize, bytes);
-    }
-
-    /// Whether these are the bytes. It takes as long whatever they are.
-    pub fn is_met_by(&self, nonce: &Nonce) -> bool {
-        let differ = |sum: u8, (a, b): (&u8, &u8)| sum | std::hint::black_box(a ^ b);
-        self.nonce.iter().zip(nonce).fold(0, differ) == 0
-    }
-}
-
-impl Drop for Challenge {
-    fn drop(&mut self) {
-        self.write(&[0; 32]);
-        *lock(&self.window.challenges) &= !(1 << self.slot);
     }
 }
 

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
+use crate::owners::Giver;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::unix::fs::FileExt;
 
@@ -19,12 +20,26 @@ fn window(kind: WindowKind) -> (Arc<Window>, std::fs::File) {
     (Window::open(file, kind, UUID, "vm1").unwrap(), reader)
 }
 
+/// A program in the machine of a guest, with this secret.
+fn remote(guest: &str, secret: u8) -> ProgramNote {
+    let (boot, secret) = (Uuid([1; 16]), Uuid([secret; 16]));
+    ProgramNote { guest: guest.into(), is_remote: true, boot, secret, pid: 7, ..ProgramNote::default() }
+}
+
+fn giver(guest: &str, secret: u8) -> Giver<'_> {
+    Giver { guest, secret: Uuid([secret; 16]) }
+}
+
 /// What one program uses to take pages.
 struct Program(Arc<Mapping>, Arc<Account>);
 
 impl Program {
-    fn new(window: &Window, guest: &str) -> Self {
-        Self(window.mapping().unwrap(), window.account(guest, 7, Some("a.out".into())))
+    fn new(window: &Arc<Window>, guest: &str) -> Self {
+        Self::noted(window, remote(guest, 7))
+    }
+
+    fn noted(window: &Arc<Window>, note: ProgramNote) -> Self {
+        Self(window.mapping().unwrap(), window.account(note, Some("a.out".into())).unwrap())
     }
 
     fn take(&self, window: &Arc<Window>, bytes: u64) -> Result<Vec<Arc<Pages>>, NoPages> {
@@ -124,7 +139,7 @@ fn pages_of_programs_that_outlive_the_device_are_nobodys() {
     one.1.leave();
     drop(pages);
     assert_eq!((window.describe().used, window.describe().left), (0, 2 * PAGE));
-    window.forget_left("another");
+    window.forget_left("another", Uuid([2; 16]));
     assert_eq!(window.describe().left, 2 * PAGE);
     // A new daemon finds them, too.
     drop(window);
@@ -136,11 +151,11 @@ fn pages_of_programs_that_outlive_the_device_are_nobodys() {
     assert!(!is_zero(&file, part));
     drop(rest);
     let half = Part { len: PAGE, ..part };
-    let give_back = |part| window.give_back_left("vm1", part);
+    let give_back = |part| window.give_back_left(giver("vm1", 7), part);
     assert!(give_back(half) && !give_back(half) && !give_back(part));
     assert!(is_zero(&file, half) && window.describe().left == PAGE);
     assert!(!window.is_new_boot(Uuid([1; 16])) && !window.is_new_boot(Uuid([1; 16])));
-    window.forget_left("vm1");
+    window.forget_left("vm1", Uuid([2; 16]));
     let again = Window::open(file.try_clone().unwrap().into(), WindowKind::Own, UUID, "vm1").unwrap();
     assert!(again.is_new_boot(Uuid([2; 16])) && !again.is_new_boot(Uuid([2; 16])));
     assert_eq!((window.describe().left, two.take(&window, LEN - FIRST).unwrap().len()), (0, 1));
@@ -155,12 +170,12 @@ fn what_a_guest_left_stays_its_own() {
     let part = pages[0].part();
     one.1.leave();
     drop(pages);
-    assert!(!window.give_back_left("vm2", part));
+    assert!(!window.give_back_left(giver("vm1", 8), part) && !window.give_back_left(giver("vm1", 0), part));
     assert_eq!((window.describe().used, window.describe().left), (0, LEN / 4));
     let again = Program::new(&window, "vm1");
     assert!(matches!(again.take(&window, LEN / 4), Err(NoPages::Common(_))));
     assert!(Program::new(&window, "vm2").take(&window, LEN / 4).is_ok());
-    assert!(window.give_back_left("vm1", part));
+    assert!(window.give_back_left(giver("vm1", 7), part));
     assert_eq!(window.describe().left, 0);
 }
 

@@ -2,14 +2,16 @@
 //! and what a program gets so that it can map it.
 
 use crate::budget::DeviceBudget;
-use crate::guest_window::{Account, Mapping, Pages, Window};
+use crate::guest_window::{Account, Mapping, NoPages, Pages, Window};
+use crate::notes::ProgramNote;
+use crate::owners::Giver;
 use crate::program_pages::ProgramPages;
 use crate::queue_memory::{empty, guarded_memory};
 use crate::refusal::no_memory;
 use mem::FaultWord;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{Given, Memory, MemoryError, Part, Refusal, WindowKind};
+use uverbs::{Given, Memory, MemoryError, Part, Refusal, Suspect, WindowKind};
 
 /// The windows of a device.
 #[derive(Clone, Debug, Default)]
@@ -127,27 +129,37 @@ pub(crate) struct Source {
     pub fault: Arc<FaultWord>,
     /// What the program has for its regions.
     program: Arc<ProgramPages>,
+    /// Who it is.
+    note: ProgramNote,
+}
+
+/// Why a program has no memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoSource {
+    #[error("{0}")]
+    Memory(#[from] MemoryError),
+    #[error("{0}")]
+    Pages(#[from] NoPages),
 }
 
 impl Source {
-    /// Memory for a program of this guest. One that runs on this kernel gets pages of the common window, if there is
+    /// Memory for this program. `name`: as one in a virtual machine calls itself. One that runs on this kernel gets pages of the common window, if there is
     /// one, so that its peers in virtual machines can map them, too; otherwise it gets files of its own.
     ///
     /// # Errors
-    /// If a window can't be mapped.
+    /// If a window can't be mapped, or has too many programs.
     pub fn new(
         reach: Reach,
-        guest: &str,
-        (pid, name): (i32, Option<&str>),
+        (note, name): (ProgramNote, Option<&str>),
         program: Arc<ProgramPages>,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, NoSource> {
         let own = reach.windows.own.iter().filter(|_| !reach.is_local);
         let mut shares = Vec::new();
         for window in reach.windows.common.iter().chain(own) {
-            let account = window.account(guest, pid, name.map(str::to_owned));
+            let account = window.account(note.clone(), name.map(str::to_owned))?;
             shares.push(Share { window: window.clone(), mapping: window.mapping()?, account });
         }
-        Ok(Self { reach, shares, fault: Arc::default(), program })
+        Ok(Self { reach, shares, fault: Arc::default(), program, note })
     }
 
     /// Whether memory went away that the program uses.
@@ -247,11 +259,27 @@ impl Source {
         self.program.find(self.window(part.window)?, part)
     }
 
-    /// Takes pages back that the program got by any of its connections, or that one of this guest had of an earlier
-    /// device. False if there are no such ones.
-    pub fn give_back(&self, guest: &str, part: Part) -> bool {
+    /// Takes pages back that the program got by any of its connections, or had of an earlier device or daemon. False if
+    /// there are no such ones.
+    pub fn give_back(&self, part: Part) -> bool {
         let Some(window) = self.window(part.window) else { return false };
-        self.program.remove(window, part) || window.give_back_left(guest, part)
+        let giver = Giver { guest: &self.note.guest, secret: self.note.secret };
+        self.program.remove(window, part) || window.give_back_left(giver, part)
+    }
+
+    /// Programs of its machine about whose end the program is asked.
+    pub fn suspects(&self) -> Vec<Suspect> {
+        self.shares.iter().flat_map(|share| share.window.suspects(&self.note)).collect()
+    }
+
+    /// The program says that these have ended.
+    pub fn end_suspects(&self, gone: &[Suspect]) {
+        self.shares.iter().for_each(|share| share.window.end_suspects(&self.note, gone));
+    }
+
+    /// The program is about to get access to memory of others.
+    pub fn share(&self) {
+        self.shares.iter().for_each(|share| share.account.share());
     }
 
     /// By this number the program's connections know that they have the same pages.
@@ -268,6 +296,11 @@ impl Source {
             share.account.leave();
             self.program.leave();
         }
+    }
+
+    /// The program has ended, and peers go on using what it has.
+    pub fn leave_to_peers(&self) {
+        self.shares.iter().for_each(|share| share.account.leave_to_peers());
     }
 
     /// The device closes, and the program may go on using what it has.

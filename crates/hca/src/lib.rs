@@ -22,6 +22,7 @@
 //! | `wire`, `path`, `fabric`, `adapter`, `groups` | the devices of the host, and the ways between them |
 //! | `reception`, `tickets` | streams of programs in virtual machines |
 //! | `kept`, `guest_window`, `ranges` | where memory that is shared with programs comes from: files, windows |
+//! | `owners`, `notes`, `host_process` | whose pages of windows are, for the next daemon too, and when their programs have ended |
 //! | `question`, `inbox`, `regions`, `sharing`, `spec`, ... | what all of them speak of |
 #![deny(unsafe_code)]
 
@@ -52,6 +53,7 @@ mod guest_window;
 mod handed;
 mod header;
 mod holders;
+mod host_process;
 mod icmp;
 mod ids;
 mod inbox;
@@ -61,6 +63,8 @@ mod limits;
 mod local;
 mod modify;
 mod mr;
+mod notes;
+mod owners;
 mod path;
 mod pd;
 mod peer;
@@ -102,6 +106,7 @@ pub use fabric::{Fabric, RoceFlow, Rules};
 pub use guest_window::{Window, WindowDescription, WindowError, WindowUser};
 pub use holders::{Given, HolderDescription};
 pub use limits::Limits;
+pub use notes::{Notes, NotesError, WindowNotes};
 pub use shaper::Rate;
 pub use spec::DeviceSpec;
 

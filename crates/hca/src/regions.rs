@@ -453,12 +453,13 @@ impl MemoryAccess<'_> {
 mod tests {
     use super::*;
     use crate::budget::{DeviceBudget, Exhausted};
+    use crate::notes::ProgramNote;
     use crate::program_pages::ProgramPages;
     use crate::registered::BYTES_OF_REGION;
 
     fn source() -> Source {
         let reach = Reach { is_local: true, windows: Default::default() };
-        Source::new(reach, "vm1", (1, None), Arc::new(ProgramPages::new())).unwrap()
+        Source::new(reach, (ProgramNote::default(), None), Arc::new(ProgramPages::new())).unwrap()
     }
 
     #[test]

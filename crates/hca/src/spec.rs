@@ -104,6 +104,7 @@ impl DeviceSpec {
             doorbells: qps,
             is_trusting: self.shares_memory(),
             program: 0,
+            suspects: Vec::new(),
         }
     }
 }

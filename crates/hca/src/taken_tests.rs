@@ -3,6 +3,8 @@
 
 use super::{Noted, RUNS};
 use crate::guest_window::{Account, Pages, Window};
+use crate::notes::ProgramNote;
+use crate::owners::Giver;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,6 +27,15 @@ fn take(window: &Arc<Window>, account: &Arc<Account>, pages: u64) -> Option<Arc<
     taken.ok().map(|pages| pages[0].clone())
 }
 
+fn account(window: &Arc<Window>) -> Arc<Account> {
+    let note = ProgramNote { guest: "vm1".into(), is_remote: true, ..ProgramNote::default() };
+    window.account(note, None).unwrap()
+}
+
+fn give_back(window: &Window, part: Part) -> bool {
+    window.give_back_left(Giver { guest: "vm1", secret: Uuid::default() }, part)
+}
+
 /// All of a file, empty pages too.
 fn copy(from: &File, to: &File) {
     let mut all = vec![0; (DATA + LEN) as usize];
@@ -34,14 +45,14 @@ fn copy(from: &File, to: &File) {
 
 /// Every page of the window, one by one: what is free, and whose nothing else may be.
 fn all_free(window: &Arc<Window>) -> Vec<Arc<Pages>> {
-    let account = window.account("vm1", 2, None);
+    let account = account(window);
     std::iter::from_fn(|| take(window, &account, 1)).collect()
 }
 
 #[test]
 fn the_next_host_knows_what_programs_have() {
     let ((here, ours), (there, theirs)) = (window(), window());
-    let account = here.account("vm1", 1, None);
+    let account = account(&here);
     let [first, gone, last] = [3, 2, 5].map(|pages| take(&here, &account, pages).unwrap());
     drop(gone);
     account.leave();
@@ -60,8 +71,8 @@ fn the_next_host_knows_what_programs_have() {
     // It gives them back, once and whole.
     for part in parts {
         let more = Part { len: part.len + PAGE, ..part };
-        assert!(!there.give_back_left("vm1", more) && there.give_back_left("vm1", part));
-        assert!(!there.give_back_left("vm1", part));
+        assert!(!give_back(&there, more) && give_back(&there, part));
+        assert!(!give_back(&there, part));
     }
     drop(free);
     assert_eq!((there.describe().left, all_free(&there).len() as u64), (0, PAGES));
@@ -87,14 +98,14 @@ fn free_pages_take_no_memory_on_the_next_host() {
 #[test]
 fn the_next_daemon_knows_what_programs_have() {
     let (here, file) = window();
-    let account = here.account("vm1", 1, None);
+    let account = account(&here);
     let pages = take(&here, &account, 3).unwrap();
     let (reopened, part) = (file.try_clone().unwrap(), pages.part());
     // Whatever others touched.
     file.write_all_at(&[0; PAGE as usize], DATA + LEN - PAGE).unwrap();
     let next = Window::open(reopened.into(), WindowKind::Own, Uuid([7; 16]), "vm1").unwrap();
     assert_eq!(next.describe().left, 3 * PAGE);
-    assert!(next.give_back_left("vm1", part));
+    assert!(give_back(&next, part));
     file.write_all_at(&[0xff; 8], TAKEN + 16).unwrap();
     let next = Window::open(file.into(), WindowKind::Own, Uuid([7; 16]), "vm1").unwrap();
     assert_eq!(next.describe().left, PAGE, "the page that was touched");
@@ -106,7 +117,7 @@ fn the_next_daemon_knows_what_programs_have() {
 fn whatever_is_noted_nobody_gets_pages_twice() {
     bolero::check!().with_type::<(Vec<u8>, Vec<(u8, u8)>)>().for_each(|(noted, steps)| {
         let (window, file) = window();
-        let account = window.account("vm1", 1, None);
+        let account = account(&window);
         let mut has: Vec<Arc<Pages>> = Vec::new();
         for (step, which) in steps {
             match step % 4 {
@@ -123,7 +134,7 @@ fn whatever_is_noted_nobody_gets_pages_twice() {
             assert!(of.used + of.left <= LEN - FIRST);
         }
         drop(has);
-        window.forget_left("vm1");
+        window.forget_left("vm1", Uuid([2; 16]));
         assert_eq!((window.describe().left, all_free(&window).len() as u64), (0, PAGES));
     });
 }

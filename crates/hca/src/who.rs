@@ -1,6 +1,8 @@
 //! Who a program is.
 
+use crate::host_process::HostProcess;
 use crate::kept::{DeviceWindows, Reach};
+use crate::notes::ProgramNote;
 use uverbs::{Claim, Uuid};
 
 /// Most characters of a name.
@@ -55,6 +57,31 @@ impl Who {
         match self {
             Self::Local { .. } => None,
             Self::Remote(claim) => Some(&claim.program),
+        }
+    }
+
+    /// What is noted of it, where it has pages of a window. `vmm`: the process of its machine, if it is in one.
+    pub fn note(&self, guest: &str, secret: Uuid, vmm: i32) -> ProgramNote {
+        let (guest, shares) = (guest.to_owned(), false);
+        match self {
+            Self::Local { pid, .. } => ProgramNote {
+                guest,
+                shares,
+                process: HostProcess::now(*pid),
+                secret,
+                ..ProgramNote::default()
+            },
+            Self::Remote(Claim { pid, boot, started, pid_namespace, .. }) => ProgramNote {
+                guest,
+                is_remote: true,
+                shares,
+                process: HostProcess::now(vmm),
+                secret,
+                boot: *boot,
+                pid: *pid,
+                started: *started,
+                pid_namespace: *pid_namespace,
+            },
         }
     }
 

@@ -393,7 +393,7 @@ fn hostile_programs() {
         until(|| world.device.describe().len() == 1 && world.device.describe_connections().is_empty());
         world.modest.ask(&Request::QueryPort).unwrap();
         // The other program's connection; and the process, which may have been given memory, and still exists.
-        let idle = [(17, 8), (18, 8)];
+        let idle = [(19, 8), (20, 8)];
         until(|| idle.contains(&world.host.fabric.taken()));
         drop(files);
         assert_eq!(PANICS.load(Ordering::Relaxed), 0);

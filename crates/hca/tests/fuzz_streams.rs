@@ -16,7 +16,7 @@ use uverbs::cm::CmRequest;
 use uverbs::window::{DATA, FIRST};
 use uverbs::{
     Backing, Capacity, Claim, Connection, CreateQp, Extent, Given, Nonce, Opening, Part, QpType, Refusal,
-    Reply, Request, Stream, Ticket, Uuid, VERSION, Welcome, WindowKind,
+    Reply, Request, Stream, Suspect, Ticket, Uuid, VERSION, Welcome, WindowKind,
 };
 
 /// What to do, and numbers for it.
@@ -77,7 +77,7 @@ impl World {
         // Not another boot than that of the modest program, which would be disconnected by it.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let boot = boot.trim().replace('-', "").parse().unwrap();
-        Claim { pid: -1, uid: 0, program: "\u{1b}[2J".into(), boot, is_virtio: false }
+        Claim { pid: -1, uid: 0, program: "\u{1b}[2J".into(), boot, ..Claim::default() }
     }
 
     fn part(&self, a: u16, c: u64) -> Part {
@@ -99,6 +99,12 @@ impl World {
             1 => Request::Cm(CmRequest::Hello { version: VERSION }),
             2 => Request::Cm(CmRequest::CreateChannel { tag: a.into() }),
             3 => Request::AllocPd,
+            4 if a.is_multiple_of(3) => {
+                let window = if a.is_multiple_of(2) { WindowKind::Common } else { WindowKind::Own };
+                Request::Ended {
+                    gone: vec![Suspect { window, number: a.into(), pid: handle as i32, started: c }],
+                }
+            }
             4 | 5 => Request::AllocPages { len: if a.is_multiple_of(7) { c } else { u64::from(a) << 6 } },
             6 => Request::FreePages { part: self.part(a, c) },
             7..=9 => {
@@ -266,6 +272,6 @@ fn hostile_streams() {
         let part = common::guests::part_of(&pages[0]);
         world.modest.ask(&Request::FreePages { part }).unwrap();
         assert_eq!((modest(&world), PANICS.load(Ordering::Relaxed)), (used, 0));
-        until(|| world.host.fabric.taken() == (17, 8));
+        until(|| world.host.fabric.taken() == (19, 8));
     });
 }

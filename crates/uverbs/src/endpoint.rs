@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::opening::{Claim, Nonce, OpeningError, open_program, open_ticket};
 use crate::part::{Given, PAGE, Part, WindowKind};
+use crate::suspect::started;
 use crate::window::{DATA, Uuid, WindowHeader};
 use crate::{Memory, MemoryError};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -255,7 +256,11 @@ fn claim(is_virtio: bool) -> Claim {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned();
     let boot = read("/proc/sys/kernel/random/boot_id").replace('-', "").parse().unwrap_or_default();
     let (pid, uid) = (std::process::id() as i32, rustix::process::getuid().as_raw());
-    Claim { pid, uid, program: read("/proc/self/comm"), boot, is_virtio }
+    let started = started("self").unwrap_or(0);
+    let namespace = |path| rustix::fs::stat(path).map_or(0, |stat| stat.st_ino);
+    // Times are counted by the namespace, too. The kernel's numbers of namespaces have 32 bits.
+    let pid_namespace = namespace("/proc/self/ns/pid") | namespace("/proc/self/ns/time") << 32;
+    Claim { pid, uid, program: read("/proc/self/comm"), boot, started, pid_namespace, is_virtio }
 }
 
 /// All devices of this kind, in the order of their numbers.

@@ -11,6 +11,7 @@ use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
 use crate::part::Part;
 use crate::qp::{QpAttributes, QpType};
+use crate::suspect::Suspect;
 use crate::window::Uuid;
 use crate::work::Shape;
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,11 @@ pub enum Request {
     /// elsewhere: nobody else gets them until then.
     FreePages {
         part: Part,
+    },
+    /// Of the programs in [`DeviceInfo::suspects`], these have ended: others may have what they left. The answer is
+    /// [`Reply::Done`].
+    Ended {
+        gone: Vec<Suspect>,
     },
     /// The answer is [`Reply::Mr`]. `pages`: whole pages around or in the region that others may map, in the order of
     /// their addresses, without overlap. Whoever may use the region may map them. Over a stream, they must cover all of
@@ -390,6 +396,8 @@ pub struct DeviceInfo {
     /// Connections with the same number share the pages of the windows that they have in common. 0: this one shares
     /// with none.
     pub program: u64,
+    /// Programs of the same virtual machine that may have ended while no daemon was there: [`Request::Ended`] tells.
+    pub suspects: Vec<Suspect>,
 }
 
 /// The port (`ibv_port_attr`). It is an Ethernet port.

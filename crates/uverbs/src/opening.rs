@@ -26,6 +26,11 @@ pub struct Claim {
     /// When its machine was started (`/proc/sys/kernel/random/boot_id`): once the machine runs anew, programs from before
     /// are gone, though their streams may stay.
     pub boot: Uuid,
+    /// When it was started, and the namespaces of its process number and of times (the inodes of `/proc/self/ns/pid` and
+    /// `time`): so other programs of the machine can tell that it has ended.
+    pub started: u64,
+    /// See above.
+    pub pid_namespace: u64,
     /// Its window is a virtio device (virtio-pmem), whose contents no VMM moves with the machine.
     pub is_virtio: bool,
 }
@@ -169,7 +174,14 @@ mod tests {
             device(vec![Ok(Welcome::Challenge { offset: 4096 }), Ok(Welcome::Accepted { common })]);
         let read = |offset| (offset == 4096).then_some(NONCE);
         let boot = Uuid([5; 16]);
-        let claim = Claim { pid: 7, uid: 1000, program: "ib_send_lat".into(), boot, is_virtio: true };
+        let claim = Claim {
+            pid: 7,
+            uid: 1000,
+            program: "ib_send_lat".into(),
+            boot,
+            is_virtio: true,
+            ..Claim::default()
+        };
         let (connection, found) = open_program(socket, WINDOW, claim.clone(), read).unwrap();
         assert_eq!((found, connection.has_unsent()), (common, false));
         let wanted =

@@ -85,6 +85,11 @@ impl Link {
         known.sort_unstable();
         known.dedup();
         lost::give_back(&control, &known);
+        let gone: Vec<_> = info.suspects.iter().filter(|suspect| suspect.is_gone()).copied().collect();
+        if !gone.is_empty() {
+            // Whatever the device says: it is about others.
+            let _ = control.exchange(&Request::Ended { gone }, &[]);
+        }
         let (control, dead, parts) = (Arc::new(control), AtomicBool::new(false), Mutex::new(parts));
         let lenders = moved_pages::join(info.program, &known, &control);
         Ok(Self {

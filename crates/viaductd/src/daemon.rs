@@ -108,8 +108,7 @@ struct Start {
     shared: Shared,
     /// Whether what the predecessor shares is this daemon's.
     is_ours: Arc<AtomicBool>,
-    /// Files of windows that are there.
-    windows: Vec<PathBuf>,
+    windows: verbs::Windows,
     /// Held until the daemon ends.
     _run_dir_lock: RunDir,
     privileges: Privileges,
@@ -138,11 +137,12 @@ impl Start {
         let (predecessor, mut shared) = predecessor(options, &run_dir)?;
         let user = rustix::process::getuid().as_raw();
         // Before the helper, which may write there.
-        let windows =
+        let found =
             verbs::make_directories(&run_dir).with_context(|| format!("run-dir {}", run_dir.display()))?;
         let privileges = privileges(options, file, &config, &run_dir)?;
         let run_dir_lock = RunDir::take_from(&run_dir, shared.run_dir.take())?;
         let journals = ports::journals(&run_dir);
+        let windows = verbs::Windows::new(found, &run_dir);
         let carryover = carry_over(&run_dir);
         let store = Store::open_from(&options.state_dir, shared.store.take())?;
         let mut missing = Vec::new();

@@ -4,7 +4,7 @@ use crate::forwarder::Forwarder;
 use crate::inherit::Inheritance;
 use crate::machines::Machines;
 use crate::privileges::Privileges;
-use crate::verbs::{EngineRules, Verbs};
+use crate::verbs::{EngineRules, Verbs, Windows};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
@@ -44,7 +44,7 @@ impl ExecutorPorts {
         privileges: Privileges,
         journals: Option<Arc<Journals>>,
         inherited: Option<Inheritance>,
-        (windows, machines): (Vec<PathBuf>, Arc<Machines>),
+        (windows, machines): (Windows, Arc<Machines>),
     ) -> Self {
         let rules = Box::new(EngineRules(forwarder.engine().clone()));
         let verbs = Arc::new(Verbs::new(rules, privileges.clone(), windows, machines));

@@ -22,8 +22,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use virtio::VmmEvent;
-pub use windows::make_directories;
-use windows::{OpenWindow, Windows};
+use windows::OpenWindow;
+pub use windows::{Windows, make_directories};
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
@@ -42,6 +42,8 @@ pub struct Verbs {
     problems: Mutex<BTreeMap<String, String>>,
     /// Guests whose virtual machines run, and whose memory nobody copies.
     running: Mutex<BTreeSet<String>>,
+    /// The processes of VMMs, by their guests.
+    vmms: Mutex<BTreeMap<String, i32>>,
     machines: Arc<Machines>,
 }
 
@@ -74,17 +76,17 @@ impl Port for DevicePort {
 }
 
 impl Verbs {
-    /// None yet. Which packets may go from device to device the rules say. `found`: windows that are there;
-    /// `machines`: the socket that programs in virtual machines come to.
+    /// None yet. Which packets may go from device to device the rules say. `windows`: their files that are there, and
+    /// what is noted of them; `machines`: the socket that programs in virtual machines come to.
     pub fn new(
         rules: Box<dyn hca::Rules>,
         privileges: Privileges,
-        found: Vec<PathBuf>,
+        windows: Windows,
         machines: Arc<Machines>,
     ) -> Self {
-        let (fabric, windows) = (Arc::new(Fabric::new(rules)), Windows::new(found));
-        let (devices, problems, running) = Default::default();
-        Self { devices, fabric, privileges, windows, problems, running, machines }
+        let fabric = Arc::new(Fabric::new(rules));
+        let (devices, problems, running, vmms) = Default::default();
+        Self { devices, fabric, privileges, windows, problems, running, vmms, machines }
     }
 
     /// The executor has the port of an interface now, perhaps of a verbs device.
@@ -127,6 +129,9 @@ impl Verbs {
         let open = Open { common, device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
         // What its VMM does from now on it is told.
+        let vmms = self.vmms();
+        vmms.get(&spec.adapter.guest).into_iter().for_each(|process| device.set_vmm(*process));
+        drop(vmms);
         let running = self.running();
         if running.contains(&spec.adapter.guest) {
             device.resume();
@@ -225,7 +230,9 @@ impl Verbs {
         match event {
             VmmEvent::Runs => _ = self.running().insert(guest.to_owned()),
             VmmEvent::Halts => _ = self.running().remove(guest),
-            VmmEvent::Came | VmmEvent::Stopped | VmmEvent::Left => {}
+            VmmEvent::Came(process) => _ = self.vmms().insert(guest.to_owned(), process),
+            VmmEvent::Left => _ = self.vmms().remove(guest),
+            VmmEvent::Stopped => {}
         }
         let devices: Vec<_> = self.devices().values().filter_map(|open| open.device.upgrade()).collect();
         for device in devices.iter().filter(|device| device.is_of(guest)) {
@@ -284,6 +291,10 @@ impl Verbs {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn vmms(&self) -> MutexGuard<'_, BTreeMap<String, i32>> {
+        self.vmms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn problems(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -317,7 +328,7 @@ mod tests {
 
     fn verbs() -> Verbs {
         let machines = Arc::new(Machines::new(None));
-        Verbs::new(Box::new(Everything), Privileges::here(), Vec::new(), machines)
+        Verbs::new(Box::new(Everything), Privileges::here(), Windows::default(), machines)
     }
 
     fn spec(dir: &Path, owner: Option<&str>) -> RdmaSpec {

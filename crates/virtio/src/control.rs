@@ -17,6 +17,7 @@ use crate::{Role, messages};
 use hand_over::Adoption;
 use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
 use sockets::Sockets;
 use std::io;
 use std::net::Shutdown;
@@ -42,6 +43,11 @@ const UNSHARED: &str = "the VMM shares no memory: QEMU needs share=on in its mem
 struct Unshared {
     since: Option<Instant>,
     is_told: bool,
+}
+
+/// The number of the process that connected, or listens: the VMM, or who gave it the socket. 0: this has no number here.
+fn process(stream: &UnixStream) -> i32 {
+    socket_peercred(stream).map_or(0, |peer| rustix::process::Pid::as_raw(Some(peer.pid)))
 }
 
 /// What the control thread and the port that owns it share.
@@ -90,7 +96,7 @@ impl Control {
                 Some((stream, adoption)) => {
                     let way = if adoption.is_some() { "taken over" } else { "connected" };
                     self.log.info(format_args!("VMM {way}"));
-                    self.tell(VmmEvent::Came);
+                    self.tell(VmmEvent::Came(process(&stream)));
                     self.serve(stream, adoption);
                     self.log.info(format_args!("VMM disconnected"));
                     // While the link is down, or the port closes, that is our doing.

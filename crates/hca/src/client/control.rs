@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::ids::{CqId, Key, MwId, PdId, Qpn, SrqId};
 use crate::mr::{Change, Wanted};
-use crate::refusal::{Answer, refuse};
+use crate::refusal::{Answer, done, refuse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use uverbs::{Kind, Region, Request};
@@ -19,6 +19,10 @@ impl Client {
             Request::Cm(_) => refuse(Errno::PROTO, "the connection manager needs a connection of its own"),
             Request::AllocPages { len } => self.alloc_pages(len),
             Request::FreePages { part } => self.free_pages(part),
+            Request::Ended { gone } => {
+                self.context.source.end_suspects(&gone);
+                done()
+            }
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => self.query_port(),
             Request::AllocPd => self.alloc_pd(),

@@ -275,9 +275,10 @@ impl Client {
                 tracing::warn!(
                     who = ?self.who,
                     "verbs: a peer is still at work in pages of a window that this application had; nobody gets them \
-                     until the machine runs anew"
+                     before it has ended"
                 );
-                return self.leave_memory();
+                self.leave_memory();
+                return self.context.source.leave_to_peers();
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(LONGEST);

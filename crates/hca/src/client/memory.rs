@@ -51,8 +51,7 @@ impl Client {
 
     /// Takes pages of a window back.
     pub(super) fn free_pages(&mut self, part: Part) -> Answer {
-        let guest = self.context.adapter.spec().guest.clone();
-        if self.context.source.give_back(&guest, part) {
+        if self.context.source.give_back(part) {
             done()
         } else {
             refuse(Errno::INVAL, "not pages that the program has")

@@ -94,6 +94,7 @@ impl Client {
             return refused();
         };
         let source = &self.context.source;
+        source.share();
         let Ok(bond) = grant.bond.open(Bond::BYTES, &source.fault) else { return refused() };
         let Some(cq) = self.context.cqs.get_mut(&endpoint.send.cq) else { return refused() };
         let own = [&grant.bond, &self.context.regions.kept].map(|kept| kept.give(&source.reach));

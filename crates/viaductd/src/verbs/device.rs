@@ -110,6 +110,11 @@ impl Device {
         Ok(())
     }
 
+    /// This process is the VMM of its virtual machine.
+    pub fn set_vmm(&self, process: i32) {
+        self.adapter.set_vmm(process);
+    }
+
     /// Whether it is of this guest.
     pub fn is_of(&self, guest: &str) -> bool {
         self.guest == guest
@@ -120,7 +125,8 @@ impl Device {
     pub fn vmm(&self, event: VmmEvent) {
         let Some(own) = &self.own else { return };
         match event {
-            VmmEvent::Came | VmmEvent::Stopped | VmmEvent::Left => {}
+            VmmEvent::Came(process) => self.adapter.set_vmm(process),
+            VmmEvent::Stopped | VmmEvent::Left => {}
             VmmEvent::Runs => return self.resume(),
             VmmEvent::Halts if !own.migrates => return,
             VmmEvent::Halts => return self.halt(),

@@ -2,7 +2,7 @@
 
 use super::{AnyError, dax};
 use control::{WINDOW_DIR, WindowOf, WindowSpec};
-use hca::{Window, WindowError};
+use hca::{Notes, Window, WindowError};
 use mem::FaultWord;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, fstat, fstatfs, ftruncate, statx};
 use sockets::{Place, Sockets};
@@ -44,6 +44,8 @@ enum Problem {
     NoHugePages { path: PathBuf, wanted: u64 },
     #[error("{}: {source}", path.display())]
     Window { path: PathBuf, source: WindowError },
+    #[error("{}: it can't be noted whose its pages are: {source} (`windows` in the run-dir)", path.display())]
+    Notes { path: PathBuf, source: rustix::io::Errno },
     #[error("{}: {source}", path.display())]
     Memory { path: PathBuf, source: MemoryError },
 }
@@ -89,19 +91,25 @@ struct Known {
     open: Weak<OpenWindow>,
 }
 
-/// The windows' files.
+/// The windows' files, and what is noted of them.
 #[derive(Debug, Default)]
-pub struct Windows(Mutex<BTreeMap<PathBuf, Known>>);
+pub struct Windows {
+    all: Mutex<BTreeMap<PathBuf, Known>>,
+    notes: Option<Arc<Notes>>,
+}
 
 impl Windows {
-    /// With files that were found ([`make_directories`]).
-    pub fn new(found: Vec<PathBuf>) -> Self {
+    /// With files that were found in a run-dir ([`make_directories`]), while the daemon may open files.
+    pub fn new(found: Vec<PathBuf>, run_dir: &Path) -> Self {
         let known = |path| (path, Known::default());
-        Self(Mutex::new(found.into_iter().map(known).collect()))
+        let notes = Notes::open(run_dir).map(Arc::new).inspect_err(|error| {
+            tracing::warn!(%error, "nobody knows after a restart whose pages of windows are");
+        });
+        Self { all: Mutex::new(found.into_iter().map(known).collect()), notes: notes.ok() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a window: the one that is there, which a VM may have, or a new one. `owner`: the VMM.
@@ -134,7 +142,7 @@ impl Windows {
         } else if size != 0 && size != spec.bytes {
             return Err(Problem::Size { path: spec.path.clone(), has: size, wanted: spec.bytes }.into());
         }
-        let made = prepare(&file, spec).and_then(|()| map(file.try_clone()?, spec));
+        let made = prepare(&file, spec).and_then(|()| map(file.try_clone()?, spec, self.notes.as_ref()));
         let window = match made {
             Ok(window) => window,
             // It stays as it was.
@@ -168,7 +176,11 @@ impl Windows {
             wanted.contains(path) || {
                 let removed = sockets.remove_memory(path);
                 match &removed {
-                    Ok(()) => tracing::info!("window removed: {}", path.display()),
+                    Ok(()) => {
+                        let name = path.file_name().unwrap_or_default().to_string_lossy();
+                        self.notes.iter().for_each(|notes| notes.forget(&name));
+                        tracing::info!("window removed: {}", path.display());
+                    }
                     Err(e) => tracing::warn!("a window that nobody has any more can't be removed: {e}"),
                 }
                 removed.is_err()
@@ -240,11 +252,14 @@ const fn owner(spec: &WindowSpec) -> (WindowKind, &String) {
 }
 
 /// Maps a file that was prepared.
-fn map(file: OwnedFd, spec: &WindowSpec) -> Result<Arc<Window>, AnyError> {
+fn map(file: OwnedFd, spec: &WindowSpec, notes: Option<&Arc<Notes>>) -> Result<Arc<Window>, AnyError> {
     let (kind, name) = owner(spec);
     let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
     let uuid = uuid(&file, spec)?;
-    let open = Window::open(file, kind, uuid, name).map_err(|e| match e {
+    let noted = |notes: &Arc<Notes>| notes.of(&spec.name(), uuid, spec.bytes - window::DATA);
+    let notes =
+        notes.map(noted).transpose().map_err(|source| Problem::Notes { path: spec.path.clone(), source })?;
+    let open = Window::open_noted(file, kind, uuid, name, notes).map_err(|e| match e {
         WindowError::Memory(e) => lacking(e, spec, is_huge),
         source => Problem::Window { path: spec.path.clone(), source }.into(),
     })?;
@@ -383,7 +398,7 @@ mod tests {
         heap.write_all_at(&[0xff; 128], window::DATA).unwrap();
         let found = make_directories(dir.path()).unwrap();
         assert_eq!(found, std::slice::from_ref(&spec.path));
-        let windows = Windows::new(found);
+        let windows = Windows::new(found, dir.path());
         let again = windows.open(&spec, None, &sockets::Here).unwrap();
         assert_eq!((again.window.uuid(), again.file), (uuid, file));
         let bytes = std::fs::read(&spec.path).unwrap();
@@ -439,7 +454,7 @@ mod tests {
         let open = |mb: u64| {
             file.set_len(mb * MIB).unwrap();
             let ours = std::fs::File::options().read(true).write(true).open(&spec.path).unwrap();
-            map(ours.into(), &spec).map(drop).map_err(|e| e.to_string())
+            map(ours.into(), &spec, None).map(drop).map_err(|e| e.to_string())
         };
         assert!(open(16).is_ok());
         assert!(open(17).unwrap_err().contains("has 17825792 bytes, and `window_mb` says 16777216"));
@@ -459,7 +474,7 @@ mod tests {
         let dir = run_dir();
         let (kept, old) = (spec(dir.path(), 16), dir.path().join(WINDOW_DIR).join("old"));
         std::fs::write(&old, "").unwrap();
-        let windows = Windows::new(make_directories(dir.path()).unwrap());
+        let windows = Windows::new(make_directories(dir.path()).unwrap(), dir.path());
         let _open = windows.open(&kept, None, &sockets::Here).unwrap();
         windows.keep(&BTreeSet::from([kept.path.clone()]), &sockets::Here);
         assert!(kept.path.exists() && !old.exists());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 /// What a VMM did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmmEvent {
-    /// It connected. Its guest may run already.
-    Came,
+    /// It connected: the process with this number did (0: nobody knows which). Its guest may run already.
+    Came(i32),
     /// It stopped all queues: its guest may begin anew.
     Stopped,
     /// It disconnected, by itself: its guest has ended, as far as anybody knows.
