@@ -152,6 +152,24 @@ fn a_ring_that_was_reset_and_used_by_the_vmm_begins_anew() {
     }
 }
 
+/// All slots but the end of a chain are filled anew, up to where the VMM started the ring, which is within that chain.
+#[test]
+fn a_full_ring_is_not_taken_for_one_that_was_reset() {
+    for form in forms_and_sizes().map(|(form, _)| form) {
+        let mut world = World::started_behind(form, 4, 2);
+        let mut device = world.device();
+        for parts in [0, 0, 0, 0, 0, 0, 0, 1] {
+            world.offer(parts, false);
+            world.serve(&mut device, 1, 0);
+            world.collect();
+        }
+        drop(device);
+        (0..3).for_each(|_| world.offer(0, true));
+        assert_eq!(world.next().ring.base() as u16, 0x8003, "{form:?}");
+        world.play(&rounds(), 1000, None);
+    }
+}
+
 /// It can't have gone back, or on by more than a lap: the VMM describes another ring, or its guest was reset.
 #[test]
 fn a_position_that_can_not_be_reached_by_returning_chains_counts() {

@@ -100,7 +100,8 @@ impl Packed {
             }
         });
         let Position { index, wrap } = at.position;
-        let longest = if returned == 0 { at.behind.saturating_sub(1) } else { at.behind.max(returned) };
+        // The chain may have begun in a slot that the driver has filled anew.
+        let longest = returned.saturating_add(at.behind.saturating_sub(1));
         let in_chain = was == told && wrap && (1..=longest).contains(&index);
         let ends_there = in_chain && index <= end && flags(index - 1) & DESC_NEXT == 0;
         is_new && is_chain && !ends_there
