@@ -64,6 +64,8 @@ struct World {
     offers: u32,
     /// The position that the VMM names.
     told: u16,
+    /// Whether the VMM returned a chain since the ring was reset: it returns one.
+    has_returned: bool,
     /// What is done while there is no device.
     gap: Gap,
 }
@@ -82,7 +84,7 @@ impl World {
         let driver = Driver::new(ram, 0, size, true, form.in_order);
         let journal = vec![0; Journal::bytes(size) / 8];
         let (offered, told, gap) = (VecDeque::new(), 0x8000, Gap::default());
-        Self { memory, journal, form, driver, offered, offers: 0, told, gap }
+        Self { memory, journal, form, driver, offered, offers: 0, told, has_returned: false, gap }
     }
 
     /// The guest boots anew: its ring is where it was.
@@ -90,7 +92,7 @@ impl World {
         let Driver { ram, size, .. } = self.driver;
         self.driver = Driver::new(ram, 0, size, true, self.form.in_order);
         self.offered.clear();
-        self.told = 0x8000;
+        (self.told, self.has_returned) = (0x8000, false);
     }
 
     fn identity(&self) -> Identity {

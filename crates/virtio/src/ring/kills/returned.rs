@@ -46,7 +46,8 @@ impl World {
         after.iter().take(16).for_each(|(parts, indirect)| self.offer(*parts, *indirect));
     }
 
-    /// What QEMU's `virtqueue_packed_drop_all` does. Returns whether there was a chain.
+    /// What QEMU's `virtqueue_packed_drop_all` does. Returns whether it returned a chain: it does so once, until the
+    /// ring is reset.
     fn return_one(&mut self) -> bool {
         let Driver { ram, size, .. } = self.driver;
         let word = |index: u16, at| {
@@ -55,9 +56,10 @@ impl World {
         };
         let (first, lap) = (self.told & 0x7fff, self.told & 0x8000);
         let (avail, used) = if lap == 0 { (USED, 0) } else { (AVAIL, AVAIL | USED) };
-        if word(first, 14) & (AVAIL | USED) != avail {
+        if self.has_returned || word(first, 14) & (AVAIL | USED) != avail {
             return false;
         }
+        self.has_returned = true;
         let id = word(first, 12);
         let mut last = first;
         while word(last % size, 14) & NEXT != 0 {

@@ -61,25 +61,32 @@ impl Packed {
     /// Whether the journal is of the ring as it is now: one that the VMM started at `was`, and of which it says now that
     /// it is at `told`.
     fn goes_on(&self, told: Position, was: Position, batch: &Batch) -> bool {
-        let at = if self.is_unfinished(batch) { batch.from } else { batch.to };
+        let at = if self.is_unfinished(batch, was, told) { batch.from } else { batch.to };
         was.passed(told, self.at.size).is_some() && !self.looks_reset(told, was, at)
     }
 
     /// Whether the last batch was announced and not shown.
-    fn is_unfinished(&self, batch: &Batch) -> bool {
-        batch.from.position != batch.to.position && self.available_at(batch.from.position)
+    fn is_unfinished(&self, batch: &Batch, was: Position, told: Position) -> bool {
+        let (from, to, size) = (batch.from.position, batch.to.position, self.at.size);
+        // If the VMM returned a chain behind the batch that ends beyond its beginning, a lap later, the batch was shown
+        // before; the driver may have filled that slot twice since.
+        let slots = from
+            .until(to, size)
+            .zip(to.passed(told, size))
+            .map_or(0, |(batch, chain)| u32::from(batch) + u32::from(chain));
+        let is_older = slots > u32::from(size) && was.leads_over(to, told, size);
+        from != to && !is_older && self.available_at(from)
     }
 
     /// Whether the driver may have reset the device since it was here: all descriptors are as a driver leaves them that
     /// cleared a ring and fills it, of which the VMM returned the chain before `told`, if there is one. Nobody else has
     /// used a descriptor then.
     ///
-    /// A ring in use looks like that where it is back at the first position, which makes no difference, and where all
-    /// that was used in the lap is the end of a chain (or of a batch, IN_ORDER) that began in the lap before, or what
-    /// the VMM returned, if the driver has filled all other slots anew. The journal says whether this may be so, unless
-    /// the VMM has moved since. It can't be told then from a ring that was reset and has a chain that ends here: the
-    /// guest is taken for one that did not boot meanwhile. Linux has no such chains: it puts those of several descriptors
-    /// into tables.
+    /// A ring in use may look like that where the driver has filled all slots anew but those of one chain (or of a batch,
+    /// IN_ORDER), of which only the first one was written: the others still look available. The journal says where the
+    /// last one is ([`Packed::is_behind`]). Where a ring that was reset has such a chain in that place, too, the guest is
+    /// taken for one that did not boot meanwhile. Linux has no such chains: it puts those of several descriptors into
+    /// tables.
     fn looks_reset(&self, told: Position, was: Position, at: Place) -> bool {
         let size = self.at.size;
         let Some(returned) = Position::FIRST.passed(told, size) else { return false };
@@ -99,18 +106,31 @@ impl Packed {
                 Self::is_available(flags(index), Position::FIRST.wrap) && is_last == (index + 1 == returned)
             }
         });
+        is_new && is_chain && !(was == told && self.is_behind(at, end))
+    }
+
+    /// Whether the last chain that was used may be before this place in a ring that looks reset, whose slots before `end`
+    /// are filled.
+    fn is_behind(&self, at: Place, end: u16) -> bool {
         let Position { index, wrap } = at.position;
-        // The chain may have begun in a slot that the driver has filled anew.
-        let longest = returned.saturating_add(at.behind.saturating_sub(1));
-        let in_chain = was == told && wrap && (1..=longest).contains(&index);
-        let ends_there = in_chain && index <= end && flags(index - 1) & DESC_NEXT == 0;
-        is_new && is_chain && !ends_there
+        if !(1..=self.at.size).contains(&at.behind) {
+            return false;
+        }
+        let head = at.position.back(at.behind, self.at.size);
+        if head.wrap == Position::FIRST.wrap {
+            // The driver may have filled the slot again.
+            return self.used_at(head) || self.available_at(Position { wrap: !head.wrap, ..head });
+        }
+        // The chain began in the lap before. Nobody has used the first slot in this one.
+        let is_end = |index: u16| self.flags(index).load(Ordering::Relaxed) & DESC_NEXT == 0;
+        let crosses = wrap == Position::FIRST.wrap && (1..=end).contains(&index);
+        crosses && !self.used_at(Position::FIRST) && is_end(index - 1)
     }
 
     /// Has the last batch in the ring. Returns where it ends, and whether used descriptors were missing.
     fn finish(&mut self, batch: Batch, was: Position, told: Position) -> (Place, bool) {
         let from = batch.from.position;
-        if self.is_unfinished(&batch) {
+        if self.is_unfinished(&batch, was, told) {
             self.journal.recall(batch, self.at.size);
             self.write(from);
             return (batch.to, true);
