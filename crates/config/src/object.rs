@@ -245,7 +245,7 @@ type VlanId = Within<1, 4094>;
 pub(crate) const MIN_IPV6_MTU: u16 = 1280;
 
 /// Files and directories of the daemon's own in its run-dir.
-const OWN_FILES: [&str; 11] = [
+const OWN_FILES: [&str; 12] = [
     "carryover.0",
     "carryover.1",
     "ovs.sock",
@@ -257,6 +257,7 @@ const OWN_FILES: [&str; 11] = [
     "viaduct-read.sock",
     "viaduct.sock",
     "viaductd.lock",
+    "windows",
 ];
 
 /// Checks the path of a vhost-user socket, relative to the run-dir.
