@@ -1,5 +1,5 @@
-"""Windows of virtual machines, as the host has them: files, sockets, what is told of them, and restarts. What programs in
-virtual machines do with them is in test_vm_verbs.py."""
+"""Windows of virtual machines, as the host has them: files, sockets, what `viaduct` and the metrics say of them, and
+restarts. What programs in virtual machines do with them is in test_vm_verbs.py."""
 
 import signal
 import socket
@@ -198,11 +198,13 @@ def test_metrics_tell_how_much_is_used(lab):
 def vmm(host, monitor="none"):
     """QEMU with the window and the interface of the VM, which stands still."""
     window, way = host.run_dir / "rdma/vm/a1", host.run_dir / "a1.sock"
-    words = ["qemu-system-x86_64", "-M", "q35,accel=tcg", "-m", "128M,slots=2,maxmem=4G", "-nodefaults", "-display", "none",
-             "-object", "memory-backend-memfd,id=ram,size=128M,share=on", "-machine", "memory-backend=ram", "-S",
+    words = ["qemu-system-x86_64", "-M", "q35,accel=tcg", "-m", "128M,slots=2,maxmem=4G", "-nodefaults",
+             "-display", "none", "-object", "memory-backend-memfd,id=ram,size=128M,share=on",
+             "-machine", "memory-backend=ram", "-S",
              "-object", f"memory-backend-file,id=w0,mem-path={window},size=64M,share=on",
              "-device", "virtio-pmem-pci,memdev=w0", "-chardev", f"socket,id=c0,path={way},reconnect=1",
-             "-netdev", "vhost-user,id=n0,chardev=c0", "-device", "virtio-net-pci,netdev=n0", "-monitor", monitor]  # fmt: skip
+             "-netdev", "vhost-user,id=n0,chardev=c0", "-device", "virtio-net-pci,netdev=n0",
+             "-monitor", monitor]  # fmt: skip
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -123,8 +123,9 @@ impl Kind {
     /// The most that one object takes.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
-            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven in transit to or
-            // from it; its doorbells, its table of regions, its thread's stacks and arena (6).
+            // Its connection, its inbox (2), its events, its table of regions, its memory, its process for each window
+            // (2), and eleven in transit to or from it; its doorbells, its table of regions, its thread's stacks and
+            // arena (6).
             Self::Client => (19, 8),
             // Its memory, its list of requests, and a bond in each direction.
             Self::QueuePair => (1, 4),

@@ -218,9 +218,9 @@ impl Device {
         self.shared.adapter.set_halted(true);
     }
 
-    /// The guest's machine stands still, or its memory is about to be copied: its programs lose the device, and no other
-    /// ones get it, until [`Self::resume`]. What they have of the window stays theirs. Afterwards nothing of the device
-    /// writes there any more.
+    /// The guest's machine stands still, or its memory is about to be copied: its programs lose the device, and no
+    /// other ones get it, until [`Self::resume`]. What they have of the window stays theirs. Afterwards nothing of the
+    /// device writes there any more.
     ///
     /// # Errors
     /// How many contexts take too long to end, of those that are returned otherwise.
@@ -445,9 +445,9 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts files of its windows that are too long, and frees what ended programs left there, once that is `due`. Returns
-    /// when it is the next time. It is done here, because it may take long where there is much: that delays only devices
-    /// that have the window.
+    /// Cuts files of its windows that are too long, and frees what ended programs left there, once that is `due`.
+    /// Returns when it is the next time. It is done here, because it may take long where there is much: that delays
+    /// only devices that have the window.
     fn tend_windows(&self, due: &mut Duration) -> Option<Duration> {
         if !self.has_windows.load(Ordering::Relaxed) {
             return None;

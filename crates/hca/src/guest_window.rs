@@ -82,8 +82,6 @@ pub(crate) struct Account {
     pieces: AtomicU32,
     /// The device closes, not the program: what it has stays as it is.
     is_left: AtomicBool,
-    /// It was given access to pages of others.
-    shares: AtomicBool,
 }
 
 impl Account {
@@ -102,10 +100,11 @@ impl Account {
 
     /// Notes that its program is given access to pages of others.
     pub fn share(&self) {
-        if let Some(window) = self.window.upgrade().filter(|_| !self.shares.swap(true, Ordering::Relaxed)) {
+        if let Some(window) = self.window.upgrade() {
             let mut state = lock(&window.state);
-            state.owners.share(self.number);
-            let _ = window.note_program(&state.owners, self.number);
+            if state.owners.share(self.number) {
+                let _ = window.note_program(&state.owners, self.number);
+            }
         }
     }
 }
@@ -336,7 +335,7 @@ impl Window {
         program: Option<String>,
     ) -> Result<Arc<Account>, NoPages> {
         let (guest, pid) = (note.guest.clone(), if note.is_remote { note.pid } else { note.process.pid });
-        let (bytes, pieces, is_left, shares) = Default::default();
+        let (bytes, pieces, is_left) = Default::default();
         let mut state = lock(&self.state);
         state.accounts.retain(|account| account.strong_count() > 0);
         let number = state.owners.enlist(note).ok_or(NoPages::Programs)?;
@@ -345,8 +344,7 @@ impl Window {
             return Err(NoPages::Notes(errno));
         }
         let window = Arc::downgrade(self);
-        let account =
-            Arc::new(Account { window, number, guest, pid, program, bytes, pieces, is_left, shares });
+        let account = Arc::new(Account { window, number, guest, pid, program, bytes, pieces, is_left });
         state.accounts.push(Arc::downgrade(&account));
         Ok(account)
     }

@@ -1,5 +1,5 @@
-//! What a thread hands to a queue pair of another application itself, without an inbox, between programs whose memory is
-//! in windows: brief messages, which are done at once, and short packets, whose answers come back the same way.
+//! What a thread hands to a queue pair of another application itself, without an inbox, between programs whose memory
+//! is in windows: brief messages, which are done at once, and short packets, whose answers come back the same way.
 
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;

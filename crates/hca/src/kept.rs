@@ -143,8 +143,9 @@ pub(crate) enum NoSource {
 }
 
 impl Source {
-    /// Memory for this program. `name`: as one in a virtual machine calls itself. One that runs on this kernel gets pages of the common window, if there is
-    /// one, so that its peers in virtual machines can map them, too; otherwise it gets files of its own.
+    /// Memory for this program. `name`: as one in a virtual machine calls itself. One that runs on this kernel gets
+    /// pages of the common window, if there is one, so that its peers in virtual machines can map them, too; otherwise
+    /// it gets files of its own.
     ///
     /// # Errors
     /// If a window can't be mapped, or has too many programs.

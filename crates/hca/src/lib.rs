@@ -106,7 +106,7 @@ pub use fabric::{Fabric, RoceFlow, Rules};
 pub use guest_window::{Window, WindowDescription, WindowError, WindowUser};
 pub use holders::{Given, HolderDescription};
 pub use limits::Limits;
-pub use notes::{Notes, NotesError, WindowNotes};
+pub use notes::{Notes, WindowNotes};
 pub use shaper::Rate;
 pub use spec::DeviceSpec;
 

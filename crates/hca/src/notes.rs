@@ -10,11 +10,12 @@
 //! Unlike what a window says of itself, it tells whose pages are whose.
 
 use crate::host_process::{End, HostProcess};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, ftruncate, open, unlink};
+use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate, unlink};
 use rustix::io::{Errno, pread, pwrite};
+use sockets::{OwnFileError, open_own_file};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs::{PAGE, Uuid};
 
@@ -41,22 +42,6 @@ const BEFORE: u64 = PROGRAMS as u64 * RECORD as u64;
 
 /// Pages of nobody who is known.
 pub(crate) const UNKNOWN: u16 = PROGRAMS;
-
-/// Why the file can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum NotesError {
-    /// Somebody else could write it.
-    #[error("{} is not a file of this user alone: remove it", .0.display())]
-    Foreign(PathBuf),
-    /// A system call failed.
-    #[error("{}: {source}", path.display())]
-    Os {
-        /// The file's path.
-        path: PathBuf,
-        /// Why.
-        source: Errno,
-    },
-}
 
 /// A program that has pages of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -183,14 +168,14 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Opens the file in a run-dir, or makes it, while the process may look at `/proc`. One that is not of this version,
-    /// or makes no sense, is made anew.
+    /// Opens the file in a run-dir, or makes it, while the process may look at `/proc`. One that is not of this
+    /// version, or makes no sense, is made anew.
     ///
     /// # Errors
-    /// [`NotesError`].
-    pub fn open(run_dir: &Path) -> Result<Self, NotesError> {
+    /// [`OwnFileError`].
+    pub fn open(run_dir: &Path) -> Result<Self, OwnFileError> {
         let path = run_dir.join("windows");
-        let failed = |source| NotesError::Os { path: path.clone(), source };
+        let failed = |source| OwnFileError::Os { path: path.clone(), source };
         let file = open_any(&path)?;
         let (file, entries) = match read_entries(&file).map_err(failed)? {
             Some(entries) => (file, entries),
@@ -274,17 +259,10 @@ const fn entry_at(at: usize) -> u64 {
 }
 
 /// A new file gets its header.
-fn open_any(path: &Path) -> Result<OwnedFd, NotesError> {
-    let failed = |source| NotesError::Os { path: path.to_owned(), source };
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-    let stat = fstat(&file).map_err(failed)?;
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let ours = stat.st_uid == rustix::process::geteuid().as_raw();
-    if !is_file || !ours || stat.st_mode & 0o077 != 0 || stat.st_nlink != 1 {
-        return Err(NotesError::Foreign(path.to_owned()));
-    }
-    if stat.st_size == 0 {
+fn open_any(path: &Path) -> Result<OwnedFd, OwnFileError> {
+    let failed = |source| OwnFileError::Os { path: path.to_owned(), source };
+    let file = open_own_file(path)?;
+    if fstat(&file).map_err(failed)?.st_size == 0 {
         ftruncate(&file, HEADER).map_err(failed)?;
         write(&file, MAGIC, 0).map_err(failed)?;
     }

@@ -100,7 +100,7 @@ fn a_file_of_somebody_else_or_another_version_is_not_used() {
     let window = open(&dir).of("w", UUID, LEN).unwrap();
     window.enlist(0, Some(&note("vm1"))).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
-    assert!(matches!(Notes::open(dir.path()), Err(NotesError::Foreign(at)) if at == path));
+    assert!(matches!(Notes::open(dir.path()), Err(OwnFileError::Foreign(at)) if at == path));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&path, b"viaduct pages 99").unwrap();
     assert!(open(&dir).of("w", UUID, LEN).unwrap().is_new());

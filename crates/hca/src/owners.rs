@@ -1,5 +1,5 @@
-//! Whose the pages of a window are: of programs that are here, and of those that lost their device or its daemon, and may
-//! still use what they had.
+//! Whose the pages of a window are: of programs that are here, and of those that lost their device or its daemon, and
+//! may still use what they had.
 //!
 //! Nobody else gets what a program left before the program has given it back, or has ended. Its end is known where
 //! - the program, or the VMM of its virtual machine, was a process of this host that has ended;
@@ -98,8 +98,8 @@ impl Owners {
         self.all.entry(number).or_insert(program)
     }
 
-    /// A program of a daemon before this one, which `has_pages` of the window or not. False if nothing needs to be known
-    /// of it.
+    /// A program of a daemon before this one, which `has_pages` of the window or not. False if nothing needs to be
+    /// known of it.
     pub fn add_former(&mut self, number: u16, note: ProgramNote, end: End, has_pages: bool) -> bool {
         let shares = note.shares;
         let program = self.insert(number, note, end);
@@ -170,11 +170,10 @@ impl Owners {
     /// A program has left pages, or has found them left.
     pub fn leave(&mut self, number: u16, start: u64, len: u64) {
         let number = if self.all.contains_key(&number) { number } else { UNKNOWN };
-        let program = match self.all.contains_key(&number) {
-            true => self.all.get_mut(&number),
-            false => Some(self.insert(number, ProgramNote::default(), End::Unknown)),
-        };
-        program.into_iter().for_each(|program| program.left.add(start, len));
+        if !self.all.contains_key(&number) {
+            self.insert(number, ProgramNote::default(), End::Unknown);
+        }
+        self.all.get_mut(&number).into_iter().for_each(|program| program.left.add(start, len));
     }
 
     /// A program has ended while peers were at work in what it left.
@@ -216,8 +215,8 @@ impl Owners {
         false
     }
 
-    /// The machine of a guest was started anew at this time: programs of before have ended. `unknown`: what nobody knows
-    /// was theirs.
+    /// The machine of a guest was started anew at this time: programs of before have ended. `unknown`: what nobody
+    /// knows was theirs.
     pub fn end_boots(&mut self, guest: &str, boot: Uuid, unknown: bool) {
         for (number, program) in &mut self.all {
             let ProgramNote { is_remote, guest: its, boot: of, .. } = &program.note;

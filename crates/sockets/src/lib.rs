@@ -1,4 +1,4 @@
-//! Unix sockets to listen on, and files of memory to share, for guests and programs.
+//! Unix sockets to listen on, and files of memory to share, for guests and programs; files for the daemon alone.
 //!
 //! Owns: the way to the directory of such a file, past everything that somebody else could have put there; its owner and
 //! mode, from when it is made until it is removed.
@@ -10,10 +10,12 @@
 mod directory;
 mod maker;
 mod memory;
+mod own_file;
 
 use directory::Directory;
 pub use maker::{Here, Listening, ListeningFile, Sockets, here};
 pub use memory::{open_memory, remove_memory};
+pub use own_file::{OwnFileError, open_own_file};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

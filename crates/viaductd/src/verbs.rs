@@ -128,7 +128,7 @@ impl Verbs {
         let common = spec.common.clone();
         let open = Open { common, device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
-        // What its VMM does from now on it is told.
+        // From here on, the device hears what its VMM does.
         let vmms = self.vmms();
         vmms.get(&spec.adapter.guest).into_iter().for_each(|process| device.set_vmm(*process));
         drop(vmms);

@@ -45,7 +45,8 @@ struct Unshared {
     is_told: bool,
 }
 
-/// The number of the process that connected, or listens: the VMM, or who gave it the socket. 0: this has no number here.
+/// The number of the process that connected, or listens: the VMM, or who gave it the socket. 0: this has no number
+/// here.
 fn process(stream: &UnixStream) -> i32 {
     socket_peercred(stream).map_or(0, |peer| rustix::process::Pid::as_raw(Some(peer.pid)))
 }

@@ -5,13 +5,14 @@
 //! user may write the file, and everything in it is checked all the same when it is read.
 
 use crate::ring::Journal;
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, ftruncate, open, unlink};
+use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate, unlink};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use sockets::{OwnFileError, open_own_file};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,22 +26,6 @@ const LABEL: usize = 512;
 const NAME: usize = 8;
 /// Most slots. A slot of a usual ring takes a page.
 const MOST: u64 = 1 << 14;
-
-/// Why the file can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// Somebody else could write it.
-    #[error("{} is not a file of this user alone: remove it", .0.display())]
-    Foreign(PathBuf),
-    /// A system call failed.
-    #[error("{}: {source}", path.display())]
-    Os {
-        /// The file's path.
-        path: PathBuf,
-        /// Why.
-        source: Errno,
-    },
-}
 
 /// The file.
 #[derive(Debug)]
@@ -63,10 +48,10 @@ impl Journals {
     /// Opens the file in a run-dir, or makes it. One that is not of this version is made anew.
     ///
     /// # Errors
-    /// [`JournalError`].
-    pub fn open(run_dir: &Path) -> Result<Self, JournalError> {
+    /// [`OwnFileError`].
+    pub fn open(run_dir: &Path) -> Result<Self, OwnFileError> {
         let path = run_dir.join("rings");
-        let failed = |source| JournalError::Os { path: path.clone(), source };
+        let failed = |source| OwnFileError::Os { path: path.clone(), source };
         let journals = Self::open_any(&path)?;
         if journals.is_of_this_version().map_err(failed)? {
             return Ok(journals);
@@ -82,17 +67,10 @@ impl Journals {
     }
 
     /// A new file gets its header.
-    fn open_any(path: &Path) -> Result<Self, JournalError> {
-        let failed = |source| JournalError::Os { path: path.to_owned(), source };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        let stat = fstat(&file).map_err(failed)?;
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
-        if !is_file || !ours || stat.st_mode & 0o077 != 0 || stat.st_nlink != 1 {
-            return Err(JournalError::Foreign(path.to_owned()));
-        }
-        if stat.st_size == 0 {
+    fn open_any(path: &Path) -> Result<Self, OwnFileError> {
+        let failed = |source| OwnFileError::Os { path: path.to_owned(), source };
+        let file = open_own_file(path)?;
+        if fstat(&file).map_err(failed)?.st_size == 0 {
             ftruncate(&file, HEADER).map_err(failed)?;
             pwrite(&file, MAGIC, 0).map_err(failed)?;
         }
@@ -234,6 +212,7 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
 
     /// A run-dir of one test.
     struct Dir(PathBuf);

@@ -27,5 +27,5 @@ mod tests;
 mod tx;
 
 pub use control::{VmmEvent, Watch};
-pub use journals::{JournalError, Journals};
+pub use journals::Journals;
 pub use port::{Error, GuestPort, MAX_QUEUES, Role, open, open_by};

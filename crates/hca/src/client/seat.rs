@@ -281,8 +281,8 @@ impl Client {
         self.sleeps && !is_busy && !self.context.inbox.has_any()
     }
 
-    /// Handles a brief message that a peer hands over while its own thread sleeps. False, with nothing done, if that must
-    /// work, or if it must come in a packet.
+    /// Handles a brief message that a peer hands over while its own thread sleeps. False, with nothing done, if that
+    /// must work, or if it must come in a packet.
     fn serve(&mut self, handed: &mut HandedBrief<'_>) -> bool {
         if !self.is_free() {
             return false;
@@ -295,7 +295,8 @@ impl Client {
         is_done
     }
 
-    /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must work.
+    /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must
+    /// work.
     fn handle_now(&mut self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
         if !self.is_free() {
             return false;

@@ -1,4 +1,5 @@
-//! What programs of an earlier device, or of a daemon before this one, may still use of a window: who gets it, and when.
+//! What programs of an earlier device, or of a daemon before this one, may still use of a window: who gets it, and
+//! when.
 
 use super::{Mapping, State, Window, WindowError, lock};
 use crate::host_process::HostProcess;
@@ -106,8 +107,9 @@ impl Window {
         }
     }
 
-    /// Those of these pages, which this daemon takes for this program's or nobody's, that no other daemon gave to somebody
-    /// since: where they begin and end. While a daemon is replaced, both give out pages. What the other one gave is left.
+    /// Those of these pages, which this daemon takes for this program's or nobody's, that no other daemon gave to
+    /// somebody since: where they begin and end. While a daemon is replaced, both give out pages. What the other one
+    /// gave is left.
     pub(super) fn not_given_since(
         &self,
         state: &mut State,
@@ -163,9 +165,9 @@ impl Window {
         is_left
     }
 
-    /// The guest's machine goes on, perhaps one that comes from another host, whose daemon noted which pages its programs
-    /// have: nobody gets those until they are given back, and all others are free. What a program has of this daemon
-    /// stays as it is.
+    /// The guest's machine goes on, perhaps one that comes from another host, whose daemon noted which pages its
+    /// programs have: nobody gets those until they are given back, and all others are free. What a program has of this
+    /// daemon stays as it is.
     pub fn see_arrival(&self) {
         let mapping = lock(&self.mapping).clone();
         let free: Vec<_> = {

@@ -25,8 +25,8 @@ use super::packed::Position;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-/// A chain that was completed: bytes written and id, where a used descriptor has them, and the slots that it takes, with
-/// those of the chains that it stands for.
+/// A chain that was completed: bytes written and id, where a used descriptor has them, and the slots that it takes,
+/// with those of the chains that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Done(u64);
 
@@ -119,7 +119,8 @@ impl Identity {
 // In words: the last batch and the ring share a cache line; the batch that grows comes behind it.
 const BATCH: usize = 0;
 const IDENTITY: usize = 1;
-/// The word of the identity that says whether the ring runs, and from bit [`BASE`] on where the VMM says that it starts.
+/// The word of the identity that says whether the ring runs, and from bit [`BASE`] on where the VMM says that it
+/// starts.
 const RUNS: usize = IDENTITY + 3;
 const BASE: u32 = 16;
 const ENTRIES: usize = 8;
@@ -267,7 +268,8 @@ impl Journal {
         }
     }
 
-    /// Has the last entry, if it wrote nothing, stand for this chain, too, which wrote nothing; returns whether it does.
+    /// Has the last entry, if it wrote nothing, stand for this chain, too, which wrote nothing; returns whether it
+    /// does.
     #[inline(always)]
     pub(super) fn extend_newest(&mut self, chain: Done) -> bool {
         let Some(newest) = self.len.checked_sub(1) else { return false };

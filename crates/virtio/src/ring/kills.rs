@@ -321,8 +321,8 @@ fn nothing_of_another_ring(form: Form) {
     assert_eq!(world.device().ring.base() as u16, 0x8000, "the VMM stopped it");
 }
 
-/// Whatever is in a journal and in the ring, and whatever position the VMM names: the device writes used descriptors into
-/// its ring, and nothing else.
+/// Whatever is in a journal and in the ring, and whatever position the VMM names: the device writes used descriptors
+/// into its ring, and nothing else.
 #[test]
 fn any_journal_is_survived() {
     type Scribbles = Vec<(u8, u64)>;

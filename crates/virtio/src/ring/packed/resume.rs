@@ -5,9 +5,9 @@
 //! - The guest may have reset the device and filled the ring anew.
 //! - The VMM may have returned a chain. QEMU does so while there is no device: it drops what the guest sends
 //!   (`virtqueue_packed_drop_all`), at the only position that it knows, which is the one at which it last started the
-//!   ring. If the driver has made a chain available there, QEMU marks it used and moves its position behind it. (It takes
-//!   one chain until the next reset, as it loses count of those in use.) The descriptor that it overwrote does not say
-//!   any more how many slots the chain has, but the position that it names to the next process does.
+//!   ring. If the driver has made a chain available there, QEMU marks it used and moves its position behind it. (It
+//!   takes one chain until the next reset, as it loses count of those in use.) The descriptor that it overwrote does
+//!   not say any more how many slots the chain has, but the position that it names to the next process does.
 //!
 //! A driver looks at used descriptors in the order of the ring. It comes to the one that the VMM wrote when all chains
 //! before it are used, so these are returned as well, as dropped as the VMM's, in one batch: it ends where the VMM is.
@@ -58,8 +58,8 @@ impl Packed {
         self.journal.begin(ring, place);
     }
 
-    /// Whether the journal is of the ring as it is now: one that the VMM started at `was`, and of which it says now that
-    /// it is at `told`.
+    /// Whether the journal is of the ring as it is now: one that the VMM started at `was`, and of which it says now
+    /// that it is at `told`.
     fn goes_on(&self, told: Position, was: Position, batch: &Batch) -> bool {
         let at = if self.is_unfinished(batch, was, told) { batch.from } else { batch.to };
         was.passed(told, self.at.size).is_some() && !self.looks_reset(told, was, at)
@@ -82,11 +82,11 @@ impl Packed {
     /// cleared a ring and fills it, of which the VMM returned the chain before `told`, if there is one. Nobody else has
     /// used a descriptor then.
     ///
-    /// A ring in use may look like that where the driver has filled all slots anew but those of one chain (or of a batch,
-    /// IN_ORDER), of which only the first one was written: the others still look available. The journal says where the
-    /// last one is ([`Packed::is_behind`]). Where a ring that was reset has such a chain in that place, too, the guest is
-    /// taken for one that did not boot meanwhile. Linux has no such chains: it puts those of several descriptors into
-    /// tables.
+    /// A ring in use may look like that where the driver has filled all slots anew but those of one chain (or of a
+    /// batch, IN_ORDER), of which only the first one was written: the others still look available. The journal says
+    /// where the last one is ([`Packed::is_behind`]). Where a ring that was reset has such a chain in that place, too,
+    /// the guest is taken for one that did not boot meanwhile. Linux has no such chains: it puts those of several
+    /// descriptors into tables.
     fn looks_reset(&self, told: Position, was: Position, at: Place) -> bool {
         let size = self.at.size;
         let Some(returned) = Position::FIRST.passed(told, size) else { return false };
@@ -109,8 +109,8 @@ impl Packed {
         is_new && is_chain && !(was == told && self.is_behind(at, end))
     }
 
-    /// Whether the last chain that was used may be before this place in a ring that looks reset, whose slots before `end`
-    /// are filled.
+    /// Whether the last chain that was used may be before this place in a ring that looks reset, whose slots before
+    /// `end` are filled.
     fn is_behind(&self, at: Place, end: u16) -> bool {
         let Position { index, wrap } = at.position;
         if !(1..=self.at.size).contains(&at.behind) {
@@ -167,8 +167,8 @@ impl Packed {
         first.is_some()
     }
 
-    /// Goes to where the VMM is if it returned a chain that comes behind this position, or here. `before` is the ring as
-    /// it was known before. Returns whether used descriptors were written for that.
+    /// Goes to where the VMM is if it returned a chain that comes behind this position, or here. `before` is the ring
+    /// as it was known before. Returns whether used descriptors were written for that.
     fn catch_up(&mut self, before: &Identity, told: Position) -> bool {
         let (size, was) = (self.at.size, Position::decoded(before.base));
         let Some(ahead) = self.used.passed(told, size).filter(|slots| *slots > 0) else { return false };
@@ -188,8 +188,8 @@ impl Packed {
         true
     }
 
-    /// Completes, as dropped, the chains before a descriptor that is used, within so many slots. Returns their slots, or
-    /// `None` if there is no such descriptor.
+    /// Completes, as dropped, the chains before a descriptor that is used, within so many slots. Returns their slots,
+    /// or `None` if there is no such descriptor.
     fn complete_before_used(&mut self, ahead: u16) -> Option<u16> {
         let (mut place, mut slots) = (self.used, 0);
         while !self.used_at(place) {
