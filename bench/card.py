@@ -70,7 +70,8 @@ def traffic(results):
     for offset, direction, colour in ((-0.2, "down", "#0b6e4f"), (0.2, "up", "#2f5d9b")):
         parts = [100 * r[f"beats_{direction}"] for r in points]
         axes.bar([place + offset for place in range(len(points))], parts, 0.38, color=colour, label=direction)
-    names = [r["name"].replace(" ", "\n", 1).replace("VXLAN ", "VXLAN\n").replace("64 flows", "64 flows\n") for r in points]
+    names = [r["name"].replace(" ", "\n", 1) for r in points]
+    names = [name.replace("VXLAN ", "VXLAN\n").replace("64 flows", "64 flows\n") for name in names]
     axes.set_xticks(range(len(points)), names, fontsize=8)
     axes.axhline(98, color="#888888", linewidth=0.8, linestyle=":", label="goal")
     figure = {"title": "Card: kinds of traffic, both directions busy", "on": SIMULATED, "better": "higher"}

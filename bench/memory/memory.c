@@ -3,8 +3,9 @@
  *   memory ping-pong MILLISECONDS CPU CPU   two processes store to one shared cache line in turn: us, half a round trip
  *   memory HOW MILLISECONDS CPU BYTES       copies of so many bytes, one after the other: us of a copy, Gbit/s
  *
- * HOW: memcpy within the process; pwrite and pread on /proc/PID/mem of another process; process_vm_writev, process_vm_readv.
- * The memory is on the heap, and the same two buffers are used again and again. Times are medians of batches.
+ * HOW: memcpy within the process; pwrite and pread on /proc/PID/mem of another process; process_vm_writev,
+ * process_vm_readv. The memory is on the heap, and the same two buffers are used again and again. Times are medians of
+ * batches.
  */
 #define _GNU_SOURCE
 #include <err.h>

@@ -1,7 +1,9 @@
 /* What ibv_reg_mr and ibv_dereg_mr take in a program whose memory peers write to.
  *
- *   regions listen PEERS BYTES REPEATS   says "listening", waits for so many peers; times regions of so many bytes, prints a JSON object
- *   regions connect ADDRESS              a peer: connects, writes to the other's memory once, stays connected until it is killed
+ *   regions listen PEERS BYTES REPEATS   says "listening", waits for so many peers; times regions of so many bytes,
+ *                                        prints a JSON object
+ *   regions connect ADDRESS              a peer: connects, writes to the other's memory once, stays connected until it
+ *                                        is killed
  *
  * Times are medians in microseconds.
  */
@@ -77,7 +79,8 @@ static void listen_and_measure(int peers, size_t bytes, int repeats)
 		fail("rdma_listen");
 	char *memory, *own;
 	double *registered = calloc(repeats, sizeof *registered), *deregistered = calloc(repeats, sizeof *deregistered);
-	if (posix_memalign((void **)&memory, 4096, 4096) || posix_memalign((void **)&own, 4096, bytes) || !registered || !deregistered)
+	if (posix_memalign((void **)&memory, 4096, 4096) || posix_memalign((void **)&own, 4096, bytes) || !registered ||
+	    !deregistered)
 		fail("memory");
 	puts("listening");
 	fflush(stdout);

@@ -1,6 +1,6 @@
-/* Symbols between libibverbs and its drivers, by the versions of older rdma-core: IBVERBS_PRIVATE_22 as in Debian 10, 25 as in
- * Ubuntu 20.04 (rdma-core 28), 33 as in Debian 11. Programs there do not load where the version is missing: perftest and UCX
- * are linked with libraries of drivers, ibv_devinfo with ibv_query_gid_type.
+/* Symbols between libibverbs and its drivers, by the versions of older rdma-core: IBVERBS_PRIVATE_22 as in Debian 10,
+ * 25 as in Ubuntu 20.04 (rdma-core 28), 33 as in Debian 11. Programs there do not load where the version is missing:
+ * perftest and UCX are linked with libraries of drivers, ibv_devinfo with ibv_query_gid_type.
  *
  * Each leads to what the crate has for the version of today: no driver has a device here. */
 

@@ -1,8 +1,8 @@
 /* What the libraries take from glibc, by ways that glibc 2.28 has as well.
  *
  * The linker binds a name to the newest version that the building machine's glibc has, and a program on an older one
- * does not load then. These few names are all of which there are versions after 2.28. They stay inside of the libraries:
- * the version scripts make all else local. scripts/link-verbs refuses what is not caught here. */
+ * does not load then. These few names are all of which there are versions after 2.28. They stay inside of the
+ * libraries: the version scripts make all else local. scripts/link-verbs refuses what is not caught here. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/syscall.h>

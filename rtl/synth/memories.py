@@ -2,9 +2,9 @@
 """Memories, counted by width, depth and ports: what each would take, as a rule and not as a tool's finding.
 
 One copy for each read port that reads at the same time. Asynchronous reads, at most 64 words, or at most 4 Kibit:
-distributed RAM (RAM32M16, RAM64M8, RAM64X1D). From 4096 words of 64 bits on, and from 1 Mibit on: UltraRAM, 4096 x 72. Else block RAM,
-in halves of a BRAM36: 512 x 36, 1024 x 18, 2048 x 9, 4096 x 4, 8192 x 2, 16384 x 1. Write ports that never write at the
-same time count as one.
+distributed RAM (RAM32M16, RAM64M8, RAM64X1D). From 4096 words of 64 bits on, and from 1 Mibit on: UltraRAM, 4096 x 72.
+Else block RAM, in halves of a BRAM36: 512 x 36, 1024 x 18, 2048 x 9, 4096 x 4, 8192 x 2, 16384 x 1. Write ports that
+never write at the same time count as one.
 """
 import re
 from math import ceil

@@ -51,7 +51,8 @@ def lines(table):
                       [number(row[kind]) for kind in KINDS] + [str(row["levels"])])
     yield ["sum", "", ""] + [number(table["total"][kind]) for kind in KINDS] + [""]
     part = share(table["total"])
-    yield ["of a U55C", "", "", f"{part['luts']:.0f} %", "", *(f"{part[kind]:.0f} %" for kind in ("ffs", "bram", "uram")), ""]
+    luts, *others = (f"{part[kind]:.0f} %" for kind in ("luts", "ffs", "bram", "uram"))
+    yield ["of a U55C", "", "", luts, "", *others, ""]
 
 
 HEAD = ["block", "what", "number", "LUT", "LUT as memory", "FF", "BRAM36", "URAM", "levels"]

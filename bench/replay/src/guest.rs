@@ -19,7 +19,8 @@ const VERSION_1: u64 = 1 << 32;
 
 /// virtio-net's header, VIRTIO 1.3, 5.1.6.
 const HEADER: usize = 12;
-/// Room of a buffer, as drivers have it: an odd number of cache lines, or else all buffers compete for a few cache sets.
+/// Room of a buffer, as drivers have it: an odd number of cache lines, or else all buffers compete for a few cache
+/// sets.
 const STRIDE: usize = 2048 + 64;
 const SMALL_RING: u16 = 64;
 const FCS: u16 = 4;

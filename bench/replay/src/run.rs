@@ -5,7 +5,8 @@ use crate::ring::Indexes;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 
-/// Offered or taken at once, as drivers do. Indexes that change by every packet would cost the device a cache miss each.
+/// Offered or taken at once, as drivers do. Indexes that change by every packet would cost the device a cache miss
+/// each.
 const BATCH: u16 = 32;
 /// The device has drained when it did nothing for this long.
 const QUIET: Duration = Duration::from_millis(2);

@@ -48,8 +48,8 @@ pub struct Former {
     header: Header,
 }
 
-/// Opens the files of a run-dir, which only one daemon does at a time. `table`: bytes that its table may take; `format`:
-/// version of its records and snapshots.
+/// Opens the files of a run-dir, which only one daemon does at a time. `table`: bytes that its table may take;
+/// `format`: version of its records and snapshots.
 ///
 /// # Errors
 /// The system's, or that a file there is somebody else's.
@@ -182,8 +182,8 @@ impl Former {
         }
     }
 
-    /// Calls `each` for the records of its table, of `N` words, that are not all zero, with their numbers, which ascend.
-    /// The daemon that wrote them may still be there, if it writes no more.
+    /// Calls `each` for the records of its table, of `N` words, that are not all zero, with their numbers, which
+    /// ascend. The daemon that wrote them may still be there, if it writes no more.
     ///
     /// # Errors
     /// The file can't be read.

@@ -51,8 +51,8 @@ impl Looks {
 /// What a flow's packets have in common besides the 5-tuple: their ingress, and all L2 and tunnel headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context {
-    /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide, whether
-    /// keys are coarse, and the kind of tunnel.
+    /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide,
+    /// whether keys are coarse, and the kind of tunnel.
     origin: u64,
     /// Addresses of the innermost Ethernet header, zero if there is none; above them a label or network identifier,
     /// and the length of Geneve's options.

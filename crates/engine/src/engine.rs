@@ -270,8 +270,8 @@ impl Engine {
         control.meters = meters;
     }
 
-    /// Tells the workers which interfaces become OVS sides of ports, or cease to be: packets for such a side that is not
-    /// connected have a drop reason of their own.
+    /// Tells the workers which interfaces become OVS sides of ports, or cease to be: packets for such a side that is
+    /// not connected have a drop reason of their own.
     fn note_ovs_sides(&self, control: &mut Control, changes: &[Change]) {
         let mut sides = control.ovs_sides.clone();
         for change in changes {

@@ -21,8 +21,8 @@ pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, part
     Some(())
 }
 
-/// Sets fields of a packet that the fast parse accepted, as a flow of Open vSwitch says. The packet's own frame begins at
-/// `strip`.
+/// Sets fields of a packet that the fast parse accepted, as a flow of Open vSwitch says. The packet's own frame begins
+/// at `strip`.
 #[inline(never)]
 pub(crate) fn set_fields(
     frame: &mut [u8],

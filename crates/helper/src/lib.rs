@@ -3,9 +3,9 @@
 //!
 //! The daemon touches guests' memory and reads what guests, programs and peers send, so one of them may take it over.
 //! An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet, or that the last
-//! daemon had; sockets on a network device; a unix socket where no stranger can put one, or a connection to a VMM's, both in
-//! directories that the helper was told at its start; files of memory for virtual machines; and the daemon's own
-//! configuration file. The helper never sees guests' memory, and nothing but the daemon speaks to it.
+//! daemon had; sockets on a network device; a unix socket where no stranger can put one, or a connection to a VMM's,
+//! both in directories that the helper was told at its start; files of memory for virtual machines; and the daemon's
+//! own configuration file. The helper never sees guests' memory, and nothing but the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). What is done is in
 //! `wire` and `sockets`: a daemon without a sandbox calls the same functions itself.

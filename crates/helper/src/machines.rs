@@ -9,8 +9,8 @@ pub const PORT: u32 = 4791;
 /// Connections that may wait.
 const WAITING: i32 = 128;
 
-/// Listens on [`PORT`] for all virtual machines of the host that have a vhost-vsock device of the kernel. Accepting never
-/// waits.
+/// Listens on [`PORT`] for all virtual machines of the host that have a vhost-vsock device of the kernel. Accepting
+/// never waits.
 ///
 /// # Errors
 /// The kernel has no such sockets, or another process listens there.

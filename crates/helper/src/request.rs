@@ -12,8 +12,8 @@ pub enum Request {
     Tap(TapPort),
     /// The state of a tap. One of its queues comes with the request.
     TapState,
-    /// A tap that another daemon hands over: its queues come with the request, and [`Request::Tap`] returns them. Before
-    /// [`Request::Settle`] only.
+    /// A tap that another daemon hands over: its queues come with the request, and [`Request::Tap`] returns them.
+    /// Before [`Request::Settle`] only.
     InheritTap {
         /// The name under which it was created.
         device: String,
@@ -71,8 +71,8 @@ pub enum Request {
         /// Connections that may wait.
         backlog: i32,
     },
-    /// The file of a socket that another daemon hands over. The answer is [`Reply::Listening`], without the socket. Before
-    /// [`Request::Settle`] only.
+    /// The file of a socket that another daemon hands over. The answer is [`Reply::Listening`], without the socket.
+    /// Before [`Request::Settle`] only.
     AdoptSocket {
         /// Path of its file.
         path: PathBuf,
@@ -95,8 +95,8 @@ pub enum Request {
         /// Its number.
         file: u64,
     },
-    /// A file of memory that a virtual machine maps, which is made if it is not there. The answer has it, open for reading
-    /// and writing.
+    /// A file of memory that a virtual machine maps, which is made if it is not there. The answer has it, open for
+    /// reading and writing.
     Memory {
         /// Its path, in [`WINDOWS`](crate::WINDOWS) of the run-dir.
         path: PathBuf,

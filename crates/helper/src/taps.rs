@@ -24,7 +24,8 @@ use wire::TapPort;
 /// next daemon.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long an earlier daemon's helper may take to answer. One that was stopped must not keep this daemon from starting.
+/// How long an earlier daemon's helper may take to answer. One that was stopped must not keep this daemon from
+/// starting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The inode of a network namespace, and its file system's device.

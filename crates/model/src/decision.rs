@@ -275,8 +275,8 @@ pub struct Effects {
     pub path: Option<PathMtu>,
     /// Connection table.
     pub flow: Option<FlowChange>,
-    /// A similar packet may be decided otherwise, so the decision must not be cached: the rules allow this packet, which
-    /// belongs to no connection, but a similar one may; or it is too big for some of the ports to which it goes.
+    /// A similar packet may be decided otherwise, so the decision must not be cached: the rules allow this packet,
+    /// which belongs to no connection, but a similar one may; or it is too big for some of the ports to which it goes.
     pub once: bool,
     /// Protocol and ports for later fragments.
     pub fragment: Option<(FragmentKey, Transport)>,

@@ -1,5 +1,5 @@
-//! Event channels. A channel's descriptor is an epoll of others: the sockets to which devices write events, and one that
-//! is readable if events were read from there but not delivered yet.
+//! Event channels. A channel's descriptor is an epoll of others: the sockets to which devices write events, and one
+//! that is readable if events were read from there but not delivered yet.
 
 use crate::abi::EventChannel;
 use crate::device::{self, Device, lock};

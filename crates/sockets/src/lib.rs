@@ -1,7 +1,7 @@
 //! Unix sockets to listen on, and files of memory to share, for guests and programs; files for the daemon alone.
 //!
-//! Owns: the way to the directory of such a file, past everything that somebody else could have put there; its owner and
-//! mode, from when it is made until it is removed.
+//! Owns: the way to the directory of such a file, past everything that somebody else could have put there; its owner
+//! and mode, from when it is made until it is removed.
 //!
 //! Must not know: what is spoken over a socket, what is in a file.
 

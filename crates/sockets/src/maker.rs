@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// A listening socket and its file.
 pub type Listening = (OwnedFd, Box<dyn ListeningFile>);
 
-/// Creates sockets and files of memory, and connects to sockets: in this process ([`Here`]), or through another one that has the rights.
+/// Creates sockets and files of memory, and connects to sockets: in this process ([`Here`]), or through another one
+/// that has the rights.
 pub trait Sockets: Send + Sync {
     /// As [`listen`].
     ///

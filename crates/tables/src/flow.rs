@@ -336,8 +336,8 @@ impl Flows {
         }
     }
 
-    /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here and was
-    /// not used later there, has timed out, or finds no room.
+    /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here and
+    /// was not used later there, has timed out, or finds no room.
     pub fn enter(&self, flow: &FlowInfo, now: Seconds) -> bool {
         self.entered(flow, now).is_some()
     }

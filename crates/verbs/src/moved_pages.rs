@@ -6,9 +6,9 @@
 //! it with `VIADUCT_RDMA_SHARE=1`, with whole pages of the region: to a window that the device has in common with
 //! virtual machines, or to a sealed file.
 //!
-//! What other threads write meanwhile is not lost ([`protection`]). On the way back that is so for words that they write
-//! once ([`merge`]); pages with other data, where they may do anything, therefore stay in the window until the connection
-//! ends, or many are there. A child of a fork gets its own copy ([`fork`]).
+//! What other threads write meanwhile is not lost ([`protection`]). On the way back that is so for words that they
+//! write once ([`merge`]); pages with other data, where they may do anything, therefore stay in the window until the
+//! connection ends, or many are there. A child of a fork gets its own copy ([`fork`]).
 
 mod fork;
 mod lender;

@@ -181,8 +181,8 @@ impl Verbs {
         answered.map(|((name, device), answers)| device.describe(name, answers.wait(deadline))).collect()
     }
 
-    /// The socket of programs in virtual machines is open where one has a window; windows that nobody wants are removed,
-    /// if this daemon alone has the host.
+    /// The socket of programs in virtual machines is open where one has a window; windows that nobody wants are
+    /// removed, if this daemon alone has the host.
     pub fn keep_windows(&self, wanted: &BTreeSet<PathBuf>, alone: bool) {
         if !wanted.is_empty() {
             self.machines.open(&self.privileges, &self.fabric);

@@ -1,11 +1,11 @@
 //! Memory that a VMM keeps over the end of this process, for rings to go on where they were (vhost-user, "Inflight I/O
 //! tracking").
 //!
-//! Its content is the device's own matter. The specification suggests one for devices that complete chains in any order.
-//! Ours complete them in the order in which they took them: of a split ring, the used index alone tells where to go on,
-//! and nothing is kept here. Of a packed ring, a copy of its [`Journal`] is. In the words of the specification, a ring's
-//! part begins with features, which are ours alone, and with version zero, so that any other device takes it for memory
-//! that was not used yet. In the same way, we begin anew in another device's.
+//! Its content is the device's own matter. The specification suggests one for devices that complete chains in any
+//! order. Ours complete them in the order in which they took them: of a split ring, the used index alone tells where to
+//! go on, and nothing is kept here. Of a packed ring, a copy of its [`Journal`] is. In the words of the specification,
+//! a ring's part begins with features, which are ours alone, and with version zero, so that any other device takes it
+//! for memory that was not used yet. In the same way, we begin anew in another device's.
 //!
 //! The VMM can write all of it at any time, as it can the ring itself.
 

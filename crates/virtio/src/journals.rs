@@ -1,8 +1,8 @@
 //! The file in which journals of packed rings outlive the daemon: `RUN_DIR/rings`.
 //!
-//! It has a header and then slots, one for each ring that is or was packed. A slot names its port and ring, and has room
-//! for the journal of the longest ring; memory is taken only for as much as the ring has. Nobody but the daemon's own
-//! user may write the file, and everything in it is checked all the same when it is read.
+//! It has a header and then slots, one for each ring that is or was packed. A slot names its port and ring, and has
+//! room for the journal of the longest ring; memory is taken only for as much as the ring has. Nobody but the daemon's
+//! own user may write the file, and everything in it is checked all the same when it is read.
 
 use crate::ring::Journal;
 use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate, unlink};

@@ -1,7 +1,7 @@
 //! Messages that the crate `vhost` does not handle as we need; they are recognised before that crate reads them.
 //!
-//! It does not know NET_SET_MTU, SEND_RARP, SET_STATUS and GET_STATUS. It refuses SET_VRING_ENABLE before SET_FEATURES, but VMMs that
-//! reconnect (QEMU, DPDK) enable rings first.
+//! It does not know NET_SET_MTU, SEND_RARP, SET_STATUS and GET_STATUS. It refuses SET_VRING_ENABLE before SET_FEATURES,
+//! but VMMs that reconnect (QEMU, DPDK) enable rings first.
 
 use crate::backend::Backend;
 use rustix::net::{RecvFlags, recv};

@@ -55,7 +55,8 @@ pub trait Opener: Send + Sync {
     /// of 12 MiB for each socket).
     fn xdp_socket(&self) -> io::Result<XdpSocket>;
 
-    /// What another process shares of an AF_XDP port that this one is to have ([`mem::Port::share`]); empty if none does.
+    /// What another process shares of an AF_XDP port that this one is to have ([`mem::Port::share`]); empty if none
+    /// does.
     fn shared_xdp(&self) -> Vec<OwnedFd> {
         Vec::new()
     }

@@ -103,8 +103,8 @@ impl Page {
     }
 }
 
-/// The type of a message's field in the words of the protocol file. A map is a list of entries, which have a type inside
-/// of the message.
+/// The type of a message's field in the words of the protocol file. A map is a list of entries, which have a type
+/// inside of the message.
 fn kind_in(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let name = field.type_name().rsplit('.').next();
     match message.nested_type.iter().find(|entry| entry.name.as_deref() == name).map(|entry| &*entry.field) {

@@ -13,8 +13,8 @@ use host::{Flow, ONE, TWO, WIRE, tables};
 use model::{Effects, FlowChange, FlowKey, PacketView, Tables, VifId, decide};
 use std::collections::{HashMap, VecDeque};
 
-/// What a register access takes the host, clocks of 4 ns. A write is posted: writes to uncached memory leave a CPU 50 to
-/// 300 ns apart. A read is a round trip: 850 ns were measured with an FPGA on PCIe 3.0, others report 2 us.
+/// What a register access takes the host, clocks of 4 ns. A write is posted: writes to uncached memory leave a CPU 50
+/// to 300 ns apart. A read is a round trip: 850 ns were measured with an FPGA on PCIe 3.0, others report 2 us.
 const WRITE: u64 = 25;
 const READ: u64 = 250;
 /// Packets that wait before an input, and more than leave while the driver changes a flow.

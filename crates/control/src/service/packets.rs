@@ -75,8 +75,8 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     })
 }
 
-/// What becomes of the packet. `lost`: no port that it goes to is up, so that it is dropped for this reason. `by_ovs`: the
-/// port whose Open vSwitch gets it.
+/// What becomes of the packet. `lost`: no port that it goes to is up, so that it is dropped for this reason. `by_ovs`:
+/// the port whose Open vSwitch gets it.
 fn verdict_lines(
     view: &View,
     verdict: &Verdict,

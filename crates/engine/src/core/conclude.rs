@@ -82,8 +82,8 @@ impl Core {
         Ok(())
     }
 
-    /// Delivers to all destinations, until the turn's budget is used up. A member that is not connected misses nothing; if
-    /// none is connected, there is no member.
+    /// Delivers to all destinations, until the turn's budget is used up. A member that is not connected misses nothing;
+    /// if none is connected, there is no member.
     fn flood(
         &mut self,
         tables: Tables<'_>,

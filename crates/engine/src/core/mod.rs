@@ -170,8 +170,8 @@ impl Core {
     }
 
     /// Fast parse, context and hash of every packet; prefetches its cache entry. Skips tunnel packets whose outer
-    /// checksum is wrong. `FLOWS`: whether packets meet flows of Open vSwitch, so that other fields decide than elsewhere,
-    /// and several packets of a burst often have the same key: that is found out first.
+    /// checksum is wrong. `FLOWS`: whether packets meet flows of Open vSwitch, so that other fields decide than
+    /// elsewhere, and several packets of a burst often have the same key: that is found out first.
     #[inline(always)]
     fn keys<const WIRE: bool, const FLOWS: bool>(&mut self, burst: &Burst, from: Ingress) {
         self.lanes.fast.clear();

@@ -155,8 +155,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Notes a neighbour. On the underlay it may have [`GATEWAY_MAC`]: where this host is itself a guest of Viaduct, its
-    /// router has.
+    /// Notes a neighbour. On the underlay it may have [`GATEWAY_MAC`]: where this host is itself a guest of Viaduct,
+    /// its router has.
     pub(super) fn note(&mut self, scope: NeighbourScope, message: &Message) {
         let unicast = !message.sender.is_unspecified() && !message.sender.is_multicast();
         let underlay = matches!(scope, NeighbourScope::Wire(_));

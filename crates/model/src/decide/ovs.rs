@@ -47,8 +47,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Forward(Forward::unchanged(port.id)))
     }
 
-    /// A packet in a tunnel with a port of its own, which gets the packet inside, with the congestion mark of the tunnel
-    /// (RFC 6040).
+    /// A packet in a tunnel with a port of its own, which gets the packet inside, with the congestion mark of the
+    /// tunnel (RFC 6040).
     pub(super) fn out_of_tunnel(&mut self, port: VifId, tunnel: &Tunnel) -> Outcome {
         let port = self.tables.vif(port).ok_or(DropReason::NoNetwork)?;
         let side = port.ovs.ok_or(DropReason::NoNetwork)?;

@@ -15,8 +15,8 @@ pub enum Action {
     Output(VifId),
     /// Nothing: the flow is there to drop.
     Drop,
-    /// Send the packet to OVS, which carries the flow out itself, and say whose it is: OVS need not look it up. It is its
-    /// flow's only action.
+    /// Send the packet to OVS, which carries the flow out itself, and say whose it is: OVS need not look it up. It is
+    /// its flow's only action.
     Mark,
     /// Set the source MAC.
     SetMacSrc(Mac),

@@ -18,8 +18,8 @@ const fn ip_len(encap: &Encap) -> usize {
     if encap.dst.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN }
 }
 
-/// Writes the headers of a tunnel: outer Ethernet, IP, UDP or GRE, MPLS, VXLAN or Geneve. `payload` is the length in bytes of
-/// the payload that follows them in `frame`.
+/// Writes the headers of a tunnel: outer Ethernet, IP, UDP or GRE, MPLS, VXLAN or Geneve. `payload` is the length in
+/// bytes of the payload that follows them in `frame`.
 ///
 /// IPv4 gets Don't Fragment and no UDP checksum (RFC 7348, RFC 7510); IPv6 gets a checksum (RFC 8200, 8.1).
 ///

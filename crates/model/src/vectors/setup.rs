@@ -21,8 +21,8 @@ use std::str::FromStr;
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 ///         [l2-gateway here|elsewhere] [no-midstream] [asymmetric] [mss-clamp]
-/// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
-///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
+/// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
+///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
@@ -31,12 +31,14 @@ use std::str::FromStr;
 /// label N > TARGET
 /// vni N > NETWORK                          (beside the network's own)
 /// nat NETWORK ADDR = NETWORK ADDR          (inside, outside)
-/// rule NETWORK PRIORITY [from PREFIX] [to PREFIX] [protocol N] [ports FIRST LAST] ACTION | mirror NAME | police BITS/S BYTES
+/// rule NETWORK PRIORITY [from PREFIX] [to PREFIX] [protocol N] [ports FIRST LAST]
+///      ACTION | mirror NAME | police BITS/S BYTES
 /// delete rule NETWORK ID
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
-/// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs; its OVS side is `NAME:ovs`)
+/// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs, and its OVS side,
+///                                                          `NAME:ovs`)
 /// ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]          (the port of a tunnel; the same)
 /// flow NAME [FIELD]... > ACTION [, ACTION]...
 /// ```
@@ -49,7 +51,8 @@ use std::str::FromStr;
 /// Fields of a flow are `untagged` or NAME VALUE[/MASK] with a name of `eth-src`, `eth-dst`, `type`, `vlan`,
 /// `vlan-type`, `src`, `dst` (with the length of a prefix), `proto`, `tos`, `ttl`, `frag` (`no`, `yes`, `first`,
 /// `later`), `sport`, `dport`, `flags`. Actions are `output NAME`, `drop`, `push [service]`, `vid N`, `pcp N`, `pop`,
-/// `encap PACKET` (headers alone), and `eth-src`, `eth-dst`, `src`, `dst`, `ttl`, `dscp`, `sport`, `dport` with a value.
+/// `encap PACKET` (headers alone), and `eth-src`, `eth-dst`, `src`, `dst`, `ttl`, `dscp`, `sport`, `dport` with a
+/// value.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     vif_names: Vec<String>,

@@ -1,5 +1,5 @@
-//! Two devices with a wire between them: one with a local socket, and one as programs in a virtual machine have it, with
-//! a window and streams.
+//! Two devices with a wire between them: one with a local socket, and one as programs in a virtual machine have it,
+//! with a window and streams.
 
 use crate::wiring;
 use rdma::cm::{Client, Config, GRACE, Limits, Manager, Outgoing};

@@ -7,8 +7,8 @@ const WORD: usize = size_of::<u64>();
 /// Repeats in `now` what was written to `old` since `before` was copied from it, where `now` was not written to since.
 ///
 /// # Safety
-/// There must be `len` bytes each, a multiple of 8, aligned; nobody else uses `before`; others use the words and bytes of
-/// `old` and `now` as a program's threads do.
+/// There must be `len` bytes each, a multiple of 8, aligned; nobody else uses `before`; others use the words and bytes
+/// of `old` and `now` as a program's threads do.
 pub unsafe fn merge(old: *const u8, before: *const u8, now: *mut u8, len: usize) {
     for at in (0..len).step_by(WORD) {
         // SAFETY: the caller's promise.

@@ -1,8 +1,8 @@
-//! Where moved pages are: a sealed file of their own, or a part of a window. Into it they move in place, and from it they
-//! become private to the program again.
+//! Where moved pages are: a sealed file of their own, or a part of a window. Into it they move in place, and from it
+//! they become private to the program again.
 //!
-//! System calls are made directly: UCX replaces the C library's functions for memory by its own, which may write to pages
-//! that nobody may write to while they move, and forget where `mremap` is to put them.
+//! System calls are made directly: UCX replaces the C library's functions for memory by its own, which may write to
+//! pages that nobody may write to while they move, and forget where `mremap` is to put them.
 
 use super::lender::Lender;
 use super::merge::merge;

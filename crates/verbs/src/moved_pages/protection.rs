@@ -2,7 +2,8 @@
 //!
 //! The pages are write-protected by a `userfaultfd(2)`. If the program may not handle faults of the kernel
 //! (`vm.unprivileged_userfaultfd`, `CAP_SYS_PTRACE`), a system call of another thread that writes there meanwhile fails
-//! with `EFAULT`. Where there is no `userfaultfd` (before Linux 5.11, some sandboxes), writes by other threads may be lost.
+//! with `EFAULT`. Where there is no `userfaultfd` (before Linux 5.11, some sandboxes), writes by other threads may be
+//! lost.
 
 use rustix::mm::{Advice, madvise};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -1,7 +1,7 @@
 //! What two daemons say to each other while one takes over from the other.
 //!
-//! Each begins with its [`Greeting`], whose form never changes. Fields and messages that a daemon does not know are left
-//! out; what it must know to go on comes with another version.
+//! Each begins with its [`Greeting`], whose form never changes. Fields and messages that a daemon does not know are
+//! left out; what it must know to go on comes with another version.
 
 use anyhow::{Context, bail};
 use control::Learned;

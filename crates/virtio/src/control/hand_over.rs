@@ -140,8 +140,8 @@ impl Control {
         let _ = self.park_until(|| lock(backend).thaw(&ran));
     }
 
-    /// A handler of the VMM's requests that goes on with a session. It fails for what the VMM did, too, and then whoever
-    /// asked does not hear of it.
+    /// A handler of the VMM's requests that goes on with a session. It fails for what the VMM did, too, and then
+    /// whoever asked does not hear of it.
     pub(super) fn handler(
         &self,
         stream: &UnixStream,

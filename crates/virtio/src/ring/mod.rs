@@ -3,8 +3,8 @@
 //! A ring is resolved once, when it starts, into checked pointers ([`Layout`]). The driver may write all of it at any
 //! time, so each field is read once and validated before use. An error in one chain costs the driver that chain
 //! ([`Chain::ok`]); an error that makes the ring's state untrustworthy costs it the ring ([`Fault`]). Chains are
-//! completed in the order in which they were taken, whether that is negotiated or not, so the used index of a split ring
-//! alone tells where to resume. Of a packed ring a [`Journal`] tells.
+//! completed in the order in which they were taken, whether that is negotiated or not, so the used index of a split
+//! ring alone tells where to resume. Of a packed ring a [`Journal`] tells.
 
 mod chain;
 #[cfg(test)]

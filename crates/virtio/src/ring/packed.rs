@@ -192,7 +192,8 @@ impl Packed {
         self.write_used(from, head);
     }
 
-    /// As [`Virtqueue::publish`]. `COPIED`: the journal has a copy. Its own function, so as not to slow down the others.
+    /// As [`Virtqueue::publish`]. `COPIED`: the journal has a copy. Its own function, so as not to slow down the
+    /// others.
     #[inline(always)]
     fn publish_as<const COPIED: bool>(&mut self) -> bool {
         let slots: u16 = self.journal.entries().map(Done::slots).sum();

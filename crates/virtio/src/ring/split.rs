@@ -10,9 +10,10 @@
 //! Only [`Virtqueue::look`] lets the driver move a position, and only within that order. So whatever the driver does
 //! from burst to burst, no more chains are in flight than the ring has, and no head is taken that the driver withdrew.
 //!
-//! What the driver wrote lies in its CPU's cache, and each of its lines takes hundreds of cycles to come over: one after
-//! the other, entry of the available ring, descriptor, buffer. So each is asked for while packets before it are worked
-//! on: entries a burst before they are read, descriptors a burst before they are taken, buffers some packets before.
+//! What the driver wrote lies in its CPU's cache, and each of its lines takes hundreds of cycles to come over: one
+//! after the other, entry of the available ring, descriptor, buffer. So each is asked for while packets before it are
+//! worked on: entries a burst before they are read, descriptors a burst before they are taken, buffers some packets
+//! before.
 
 use super::chain::{Desc, Links};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};

@@ -1,5 +1,5 @@
-//! Handing an AF_XDP port over to another process. Sockets, frames, rings and the attached program stay as they are; the
-//! other process maps the rings and goes on where this one stopped.
+//! Handing an AF_XDP port over to another process. Sockets, frames, rings and the attached program stay as they are;
+//! the other process maps the rings and goes on where this one stopped.
 
 use super::attachment::Attachment;
 use super::bpf::Mode;

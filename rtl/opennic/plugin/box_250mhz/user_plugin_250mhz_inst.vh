@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the body of OpenNIC's box_250mhz: the engine at the shell's ports, and HBM at the engine's. `hbm_channels` has AMD's
-// HBM controller in it.
+// In the body of OpenNIC's box_250mhz: the engine at the shell's ports, and HBM at the engine's. `hbm_channels` has
+// AMD's HBM controller in it.
 
 initial begin
   if (USE_PHYS_FUNC == 0 || NUM_QDMA != 1 || NUM_PHYS_FUNC != NUM_CMAC_PORT) begin
