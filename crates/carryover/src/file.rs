@@ -3,13 +3,12 @@
 use crate::header::{self, Header, InForce, Refused};
 use crate::slots;
 use crate::table::Table;
-use rustix::fs::{
-    AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fstatfs, fstatvfs, openat, seek, unlinkat,
-};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, fstatvfs, seek};
 use rustix::io::Errno;
-use std::fs::File;
+use sockets::open_own_file;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{Ordering, fence};
@@ -52,7 +51,7 @@ pub struct Former {
 /// `format`: version of its records and snapshots.
 ///
 /// # Errors
-/// The system's, or that a file there is somebody else's.
+/// The system's, or that a file there is not this user's alone.
 pub fn open(run_dir: &Path, table: u64, format: u32) -> io::Result<Opened> {
     open_since(run_dir, Header { format, boot: boot()?, table })
 }
@@ -64,17 +63,17 @@ fn boot() -> io::Result<u128> {
 }
 
 fn open_since(run_dir: &Path, mut header: Header) -> io::Result<Opened> {
-    let directory = File::open(run_dir)?;
-    let [first, second] = NAMES.map(|name| open_file(&directory, name));
-    let (first, second) = (first?, second?);
+    let paths = NAMES.map(|name| run_dir.join(name));
+    let open_file = |path| open_own_file(path).map(File::from).map_err(io::Error::other);
+    let (first, second) = (open_file(&paths[0])?, open_file(&paths[1])?);
     let (a, b) = (Header::read(&first, header)?, Header::read(&second, header)?);
     let generation = |found: &Option<InForce>| found.as_ref().map_or(0, |found| found.generation);
     let last = generation(&a).max(generation(&b));
-    let (other, found, name) =
-        if generation(&b) > generation(&a) { (second, b, NAMES[0]) } else { (first, a, NAMES[1]) };
+    let (other, found, path) =
+        if generation(&b) > generation(&a) { (second, b, &paths[0]) } else { (first, a, &paths[1]) };
     // A daemon that did not get to take over may have it mapped: nothing is cut below it.
-    unlinkat(&directory, name, AtFlags::empty())?;
-    let file = open_file(&directory, name)?;
+    fs::remove_file(path)?;
+    let file = open_file(path)?;
     if !has_room(&file, header.table)? {
         header.table = 0;
     }
@@ -87,21 +86,6 @@ fn open_since(run_dir: &Path, mut header: Header) -> io::Result<Opened> {
     };
     let own = Own { file, other, header, generation: last.saturating_add(1), written: Mutex::new(0) };
     Ok(Opened { own, former, refused })
-}
-
-/// Opens or makes one, for this user alone.
-fn open_file(directory: &File, name: &str) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
-    let (meta, user) = (file.metadata()?, rustix::process::geteuid());
-    let is_ours = user.is_root() || meta.uid() == user.as_raw();
-    if !meta.is_file() || !is_ours || meta.nlink() != 1 || meta.mode() & 0o077 != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("{name} is not a file of this user: remove it"),
-        ));
-    }
-    Ok(file)
 }
 
 /// Whether the file system has room for a table. A store to a page for which it has none would end the process.
