@@ -203,23 +203,7 @@ impl Wire {
             }
             _ => {}
         }
-        for addr in &gateway {
-            if !addresses.iter().any(|net| net.contains(addr)) {
-                r.problem(
-                    Some("gateway"),
-                    format!("gateway {addr} is in none of the wire's subnets (`addresses`)"),
-                );
-            }
-            if addresses.iter().any(|net| net.addr() == *addr) {
-                r.problem(
-                    Some("gateway"),
-                    format!("gateway {addr} is the wire's own address; name the router there"),
-                );
-            }
-            if gateway.iter().filter(|other| other.is_ipv4() == addr.is_ipv4()).count() > 1 {
-                r.problem(Some("gateway"), "`gateway` takes one address per family");
-            }
-        }
+        check_gateways(&r, &addresses, &gateway);
         let way = || match driver? {
             Driver::AfPacket => device.map(Way::AfPacket),
             Driver::AfXdp => device.map(Way::AfXdp),
@@ -232,5 +216,25 @@ impl Wire {
         let wire = read();
         wire.iter().for_each(|wire| mode::check_wire(wire, &r));
         (wire, r.finish())
+    }
+}
+
+fn check_gateways(r: &Reader<'_>, addresses: &[IpNet], gateway: &[IpAddr]) {
+    for addr in gateway {
+        if !addresses.iter().any(|net| net.contains(addr)) {
+            r.problem(
+                Some("gateway"),
+                format!("gateway {addr} is in none of the wire's subnets (`addresses`)"),
+            );
+        }
+        if addresses.iter().any(|net| net.addr() == *addr) {
+            r.problem(
+                Some("gateway"),
+                format!("gateway {addr} is the wire's own address; name the router there"),
+            );
+        }
+        if gateway.iter().filter(|other| other.is_ipv4() == addr.is_ipv4()).count() > 1 {
+            r.problem(Some("gateway"), "`gateway` takes one address per family");
+        }
     }
 }
