@@ -3,6 +3,8 @@
 
 use config::parse;
 
+const VALID: &str = include_str!("valid.toml");
+
 #[test]
 fn addresses_that_are_hardly_meant_are_warned_of() {
     let warned = |gateways: &str, addresses: &str, wire: &str| {
@@ -33,4 +35,23 @@ fn addresses_that_are_hardly_meant_are_warned_of() {
         assert_eq!((told.len(), told[0].0), (1, line), "{told:?}");
         assert!(told[0].1.contains(part), "{told:?}");
     }
+}
+
+#[test]
+fn what_is_not_checked_of_a_guest_is_told() {
+    let warnings = |text: &str| {
+        let document = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        document.objects.iter().filter_map(config::Item::warning).collect::<Vec<_>>()
+    };
+    let [mon0] = &warnings(VALID)[..] else { panic!("of mon0 alone: {:?}", warnings(VALID)) };
+    let line = VALID.lines().position(|l| l == "name = \"mon0\"").map(|i| i + 1);
+    assert_eq!((mon0.line, mon0.at.as_str()), (line, "guest \"mon0\""));
+    assert!(mon0.message.ends_with("give it `mac` and `addresses`"), "{mon0}");
+    let with = |keys: &str| {
+        let device = "device = \"tapmon0\"\n";
+        warnings(&VALID.replacen(device, &format!("{device}{keys}"), 1))
+    };
+    let [mon0] = &with("mac = \"02:00:00:00:00:09\"\n")[..] else { panic!("still of mon0") };
+    assert!(mon0.message.ends_with("give it `addresses`"), "{mon0}");
+    assert_eq!(with("mac = \"02:00:00:00:00:09\"\naddresses = [\"10.1.1.9\"]\n"), []);
 }
