@@ -1,5 +1,7 @@
 //! The modules of `rtl/` as Rust structs, clock by clock.
 //!
+//! Owns: their translation by Verilator, and the structs that it makes. Must not know: what the modules are for.
+//!
 //! The build translates the tops listed in `build/tops.rs` whose features are on with Verilator, compiles each, and
 //! makes a struct of it: `skid` becomes [`Skid`]. A struct derefs to [`Model`] for what all tops have in common
 //! (`clock`, `eval`, `reset`), and has two methods per port: `s_valid()` and, for inputs, `set_s_valid(value)`. A

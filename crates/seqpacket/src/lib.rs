@@ -1,5 +1,7 @@
 //! Messages with descriptors over a socket that keeps their boundaries (`SOCK_SEQPACKET`, unix(7)).
 //!
+//! Owns: how a message is sent and received whole, with its descriptors, and the bounds of both.
+//!
 //! Must not know: what the messages say.
 #![deny(unsafe_code)]
 

@@ -3,6 +3,7 @@
 //! Owns: the structures, and their conversion to control messages ([`uverbs`]). Must not know: what is done with them.
 //! `tests/layout.rs` compares each structure with the system's headers.
 
+#![deny(unsafe_code)]
 #![allow(non_camel_case_types)]
 #![allow(missing_docs)] // the names are the C interface's
 

@@ -1,4 +1,7 @@
 //! The Viaduct daemon: connects executor, ports and control plane.
+//!
+//! Owns: the start, the privileges and when they are given up, which executor there is, and the hand-over from one
+//! daemon to the next. It is the only program that knows all crates of the daemon.
 #![deny(unsafe_code)]
 
 mod daemon;
