@@ -46,13 +46,16 @@ pub enum ServeError {
     #[error("another viaductd runs in {}: stop it first, or give this one its own --run-dir", .0.display())]
     Running(PathBuf),
     /// The daemon's user may not write there.
-    #[error("run-dir {}: {source}; start viaductd as root, or give it a --run-dir where it may write", path.display())]
+    #[error("run-dir {}: start viaductd as root, or give it a --run-dir where it may write: {source}", path.display())]
     Denied {
         /// The run-dir.
         path: PathBuf,
         /// What the kernel says.
         source: std::io::Error,
     },
+    /// Something else is at its place.
+    #[error("run-dir {} is no directory: remove what is there, or name another --run-dir", .0.display())]
+    NoDirectory(PathBuf),
     /// A socket or file can't be had.
     #[error("{what}: {source}")]
     Io {
@@ -71,6 +74,10 @@ fn in_run_dir<T>(path: &Path, result: std::io::Result<T>) -> Result<T, ServeErro
     match result {
         Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
             Err(ServeError::Denied { path: path.to_owned(), source })
+        }
+        // As `create_dir_all` says of a file.
+        Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(ServeError::NoDirectory(path.to_owned()))
         }
         other => at(format!("run-dir {}", path.display()), other),
     }

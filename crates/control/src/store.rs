@@ -258,7 +258,7 @@ impl Store {
         } else {
             state.append_or_snapshot(&record, durability)
         };
-        state.note(&written);
+        state.note(&self.dir, &written);
         match written {
             Ok(()) => Ok(()),
             Err(_) if durability == Durability::DiskOrLater => {
@@ -290,15 +290,16 @@ impl Store {
             if written.is_ok() {
                 tracing::info!(dir = %self.dir.display(), "the store can be written again");
             }
-            state.note(&written);
+            state.note(&self.dir, &written);
         }
     }
 
     /// What is wrong with it, in words.
     pub(crate) fn problems(&self) -> Vec<String> {
         let state = self.lock();
+        let failed = state.failed.iter();
         let failed =
-            state.failed.iter().map(|why| format!("changes are refused, it can't be written: {why}"));
+            failed.map(|why| format!("changes are refused, {} can't be written: {why}", self.dir.display()));
         let copy = if state.log.is_ok() { "; a copy of the file is beside it (*.damaged)" } else { "" };
         let lost = state.damaged.iter().map(|what| format!("{what}: what was stored there is lost{copy}"));
         let kept = state.kept.keys().map(|key| {
@@ -398,12 +399,13 @@ impl State {
     }
 
     /// Notes how a write ended. While another daemon has the store, none can succeed.
-    fn note(&mut self, written: &Result<(), String>) {
+    fn note(&mut self, dir: &Path, written: &Result<(), String>) {
         if let Err(e) = written
             && self.failed.as_ref() != Some(e)
             && !self.is_anothers.load(Ordering::Relaxed)
         {
-            tracing::error!("the store can't be written, and changes are refused: {e}");
+            let dir = dir.display();
+            tracing::error!("the store in {dir} can't be written, and changes are refused: {e}");
         }
         self.failed = written.as_ref().err().cloned();
         self.is_used |= written.is_ok();

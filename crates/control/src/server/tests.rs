@@ -88,6 +88,13 @@ fn a_run_dir_where_the_daemon_may_not_write_is_told_with_the_way_out() {
     );
 }
 
+#[test]
+fn a_file_in_the_place_of_the_run_dir_is_told() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let said = RunDir::take(file.path()).err().unwrap().to_string();
+    assert!(said.contains("is no directory: remove what is there"), "{said}");
+}
+
 #[tokio::test]
 async fn one_daemon_to_a_run_dir() {
     with_server(|dir| async move {
