@@ -1,10 +1,13 @@
 """The command line: every list as JSON with stable keys, and exit codes that scripts rely on."""
 
 import json
+import re
 
 import pytest
 
 from lab import binary
+from lab.host import REPOSITORY
+from lab.page import blocks
 from lab.shell import run
 from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes
 
@@ -13,8 +16,8 @@ A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 # What scripts read: a key may be added, none may go.
 LISTS = {
     "vif": {"name", "kind", "network", "mtu"},
-    "guest": {"name", "kind", "network", "mac", "addresses", "state"},
-    "wire": {"name", "driver", "device", "addresses", "mtu"},
+    "guest": {"name", "kind", "network", "mac", "addresses", "state", "mode", "rdma", "window_mb"},
+    "wire": {"name", "driver", "device", "addresses", "mtu", "mode"},
     "network": {"name", "vrf", "gateways", "vni"},
     "nh": {"id", "kind"},
     "rt --network blue": {"prefix", "nexthop", "owner"},
@@ -63,6 +66,10 @@ def test_status_and_statistics(host):
     assert host.viaduct("flow", "rate") is not None
 
 
+def test_a_default_mode_is_shown(host):
+    assert host.viaduct("guest", "show", "a1")["mode"] == host.viaduct("wire", "show", "up0")["mode"] == "vrouter"
+
+
 def test_show_one(host):
     assert host.viaduct("guest", "show", "a1")["mac"] == A1.mac
     assert host.viaduct("rt", "show", f"{B1.address}/32", "--network", "blue")["prefix"] == f"{B1.address}/32"
@@ -102,6 +109,15 @@ def test_refusal_as_json_is_still_an_exit_code(host):
 def test_check_needs_no_daemon(host, lab):
     done = run([binary("viaduct"), "--run-dir", lab.directory, "check", host.file], check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_guest_image_prints_what_the_page_shows():
+    page = (REPOSITORY / "docs/rdma.md").read_text()
+    text = run([binary("viaduct"), "guest-image"]).stdout
+    assert text.startswith("#cloud-config\n")
+    comments = re.compile(r"^# .*\n", flags=re.M)
+    assert comments.sub("", text) in blocks(page, "yaml")
+    assert json.loads(run([binary("viaduct"), "--json", "guest-image"]).stdout) == {"cloud_config": text}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -83,6 +83,9 @@ pub enum Command {
     #[command(aliases = ["guests"])]
     #[command(mut_subcommands(help::of("a guest")))]
     Guest(GuestNoun),
+    /// Print what cloud-init needs for an image of virtual machines that use verbs; needs no daemon
+    #[command(after_help = "Example: viaduct guest-image > user-data")]
+    GuestImage,
     /// Wires: ways out of the host
     #[command(after_help = "Examples:
   viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24

@@ -41,9 +41,19 @@ fn run_alone(options: &Options) -> Option<Result<(), Failure>> {
         Command::Completion { shell } => {
             complete::script(*shell).and_then(|text| crate::output::print(&text))
         }
+        Command::GuestImage => guest_image(json),
         Command::Man { dir } => man(dir),
         _ => return None,
     })
+}
+
+/// Prints user data for cloud-init.
+fn guest_image(json: bool) -> Result<(), Failure> {
+    let text = include_str!("../../../dist/guest/cloud-config.yaml");
+    match json {
+        true => crate::output::print_json(&serde_json::json!({ "cloud_config": text })),
+        false => crate::output::print(text),
+    }
 }
 
 /// Runs the command.
@@ -93,9 +103,12 @@ pub async fn run(options: Options) -> Result<(), Failure> {
             explain::explain(&mut on, interface, packet, exit_code).await
         }
         Command::Capture(args) => capture::capture(&mut on, args.request(), args.write, args.count).await,
-        Command::Check { .. } | Command::Doctor { .. } | Command::Completion { .. } | Command::Man { .. } => {
-            Ok(())
-        }
+        // Done above.
+        Command::Check { .. }
+        | Command::Doctor { .. }
+        | Command::Completion { .. }
+        | Command::GuestImage
+        | Command::Man { .. } => Ok(()),
     }
 }
 

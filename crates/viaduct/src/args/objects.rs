@@ -103,7 +103,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "N")]
     pub rdma_connections: Option<u32>,
     /// vhost: size of the window by which programs in the VM use the verbs device, megabytes
-    #[arg(long, value_name = "MB")]
+    #[arg(long, alias = "window-mb", value_name = "MB")]
     pub window: Option<u32>,
     /// vhost: let the VM migrate although it has a window; its programs then lose their verbs device
     #[arg(long)]

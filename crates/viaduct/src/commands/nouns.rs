@@ -170,11 +170,15 @@ async fn needed<A: Args>(
     }
 }
 
-/// The objects of a kind with the state of their interfaces; what changes with every packet is `vif`'s.
+/// The objects of a kind with the state of their interfaces; what changes with every packet is `vif`'s. The API leaves
+/// the default mode out.
 async fn interfaces(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
     let vifs = table(on, TableName::Vif, None).await?.vifs;
     let mut rows = objects(on, kind).await?;
     for row in &mut rows {
+        if row["mode"].is_null() {
+            row["mode"] = "vrouter".into();
+        }
         let Some(vif) = vifs.iter().find(|vif| row["name"] == *vif.name) else { continue };
         row["state"] = state_of(vif).into();
         row["mtu"] = vif.mtu.into();
