@@ -201,6 +201,11 @@ impl<'a> Switch<'a> {
             }
             if let Some(slot) = old.filter(|slot| slot.port().is_some()) {
                 if slot.spec != spec {
+                    if let Err(e) = ports.check(&spec)
+                        && on_failure == OnFailure::Refuse
+                    {
+                        return Err(Error::Port { name: spec.name, reason: chain(&*e) });
+                    }
                     switch.updated.push(spec);
                 }
                 continue;

@@ -139,6 +139,15 @@ fn another_mtu_does_not_close_a_port() {
     assert_eq!(bench.executor.tables().vif(id).unwrap().mtu, 1400);
 }
 
+#[test]
+fn what_an_open_port_cannot_have_is_refused_and_changes_nothing() {
+    let bench = start(FILE);
+    bench.log.refuse("t1");
+    let error = bench.core.apply(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap_err();
+    assert_eq!(error.to_string(), "interface \"vm1\" can't be opened: no such luck");
+    assert_eq!(bench.log.take(), ["open vm1", "attach vm1"]);
+}
+
 /// A guest with a port and a verbs device, and one with the latter alone.
 pub(crate) const VERBS: &str = r#"
 [[guest]]
