@@ -72,3 +72,17 @@ impl Refused {
         at.map_or(0, |at| at as u32 + 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Refused;
+
+    #[test]
+    fn the_documentation_has_a_row_for_each_reason() {
+        let page = include_str!("../../../docs/ovs.md");
+        let (_, table) = page.split_once("\n| reason | the flow |\n|---|---|\n").unwrap_or_default();
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let named: Vec<_> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(named, Refused::NAMES);
+    }
+}
