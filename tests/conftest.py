@@ -19,6 +19,17 @@ def shared_lab():
         yield lab
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Where tests run on several workers (--dist loadgroup), each file is one worker's; tests marked `apart` go one by
+    one to those that are free at the end."""
+    is_apart = lambda item: item.get_closest_marker("apart") is not None
+    for item in items:
+        if not is_apart(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=is_apart)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     """A failed test shows the ends of the daemons' logs and what they dropped."""

@@ -140,7 +140,6 @@ def carried(host, *, least):
     return [row for row in host.viaduct("ovs", "flows") if row.get("card_entries") and row["packets"] >= least]
 
 
-@pytest.mark.alone
 def test_flows_of_an_open_vswitch(lab):
     """Those that the card can say go onto it, and the rest stays: packets, counters, and changes that end entries."""
     host, ovs, (one, two) = switched(lab, config=guest_config(executor="card-sim"))

@@ -12,7 +12,7 @@ from lab.libvirt import (CLIENT, HUGE_PAGES, MEMFD, MEMORY, METADATA, NVDIMM, PM
 from lab.shell import run
 from lab.topology import SEATS, host_config, tap, vhost
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 
@@ -35,6 +35,8 @@ def huge_pages():
     run(["sh", "-c", f"echo {before.strip()} > {count}"])
 
 
+# Huge pages are the machine's.
+@pytest.mark.alone
 def test_domains_come_and_go_with_their_guests(libvirt, lab, huge_pages):
     """Both modes, memfd and huge pages, several queues, a restart of the daemon."""
     host, container = libvirt.host, lab.namespace("b1")

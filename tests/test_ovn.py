@@ -8,8 +8,7 @@ from lab.config import Config
 from lab.switched import address, mac, offloaded, pass_by, send, send_past
 from lab.topology import tap
 
-# Open vSwitch polls.
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 # The other switch of the router, where o3 is.
 FAR = "10.10.0.3"

@@ -8,8 +8,7 @@ from lab.switched import WENT_PAST, address, mac, offloaded, pass_by, send, send
 from lab.topology import tap, vhost
 from lab.vm import available
 
-# Open vSwitch polls.
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 
 def under_ovs(lab, **guests):
@@ -33,6 +32,8 @@ def stands_still(ovs, passed, count):
     assert ovs.received() == before
 
 
+# Both poll.
+@pytest.mark.alone
 @pytest.mark.parametrize("ring", ["packed_vq=0", "packed_vq=1"])
 def test_packets_of_user_space_guests_never_reach_open_vswitch(lab, ring):
     """Two of testpmd: what one sends as fast as it can, the other gets, and OVS's counters stand still."""

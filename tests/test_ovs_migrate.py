@@ -10,8 +10,7 @@ from lab.config import Config
 from lab.switched import address, mac
 from lab.topology import vhost
 
-# Open vSwitch polls.
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 # See test_save.py.
 MEMORY = f"{192 * 1024 + 8}K"

@@ -14,9 +14,6 @@ from lab.host import REPOSITORY, binary
 from lab.ovs import RESTART, START
 from lab.page import Shell, blocks, steps
 
-# Open vSwitch polls.
-pytestmark = pytest.mark.alone
-
 PAGE = (REPOSITORY / "docs/ovs.md").read_text()
 APT = f"""case "$*" in "install -y openvswitch-switch-dpdk "*/viaduct-ovs_*) ;; *) exit 2 ;; esac
 {START}

@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 
-import pytest
 from scapy.layers.sctp import SCTP
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
@@ -15,9 +14,6 @@ from lab import eventually
 from lab.rawport import RawPort
 from lab.switched import guest_config, mac
 from lab.trace import Tracer, explained
-
-# Open vSwitch polls.
-pytestmark = pytest.mark.alone
 
 # Four tables, by VLAN, MACs, IP and L4, with registers, masks and changes on the way.
 PIPELINE = r"""

@@ -11,7 +11,7 @@ from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
 from .ovn import Ovn
-from .ovs import Ovs, OvsContainer, OvsController, OvsPeer
+from .ovs import CORE, Ovs, OvsContainer, OvsController, OvsPeer
 from .shell import eventually
 from .testpmd import Testpmd
 from .verbs import Verbs
@@ -79,15 +79,15 @@ class Lab:
         self.cleanup.callback(host.stop)
         return host.start() if start else host
 
-    def ovs(self, config, core=0):
+    def ovs(self, config, core=CORE):
         """A host with Open vSwitch in place of a viaductd."""
         ovs = Ovs(self.namespace(config.name), self.directory / config.name, config, core)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
 
-    def controller(self, host, core=0):
+    def controller(self, host):
         """An Open vSwitch that programs this host."""
-        ovs = OvsController(host, core)
+        ovs = OvsController(host)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
 

@@ -13,6 +13,8 @@ from .guest import Container
 from .host import REPOSITORY
 from .shell import Background, Failed, eventually, run
 
+# The CPU on which it polls: not the same for all tests that run at a time.
+CORE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % os.cpu_count()
 DAEMON = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 # Another system, with the directories of this one in which tests work, whose Open vSwitch is run in place of this
 # machine's (`make nightly` has Debian's next one).
@@ -51,7 +53,7 @@ class Ovs:
     """A private instance in the namespace named like the host: a bridge that learns MACs, with the wire up0 and a
     `dpdkvhostuserclient` port for each guest of kind "vhost". VMs take it for a host of Viaduct's."""
 
-    def __init__(self, namespace, directory, config, core=0):
+    def __init__(self, namespace, directory, config, core=CORE):
         self.namespace = namespace
         self.directory = directory
         self.config = config
@@ -99,7 +101,8 @@ class Ovs:
         self._wait((here / "vs.ctl").exists, "the switch")
 
     def vsctl(self, *words):
-        return run(["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--timeout=60", *words], timeout=70)
+        # The database's socket is there a little before somebody listens.
+        return run(["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--retry", "--timeout=60", *words], timeout=70)
 
     def socket(self, guest):
         """Where the VMM listens, and the switch connects to."""
@@ -107,7 +110,7 @@ class Ovs:
 
     def stop(self):
         for program in reversed(self.programs):
-            if program.stop() is None:
+            if program.stop(timeout=60) is None:
                 raise Failed(f"Open vSwitch did not end: {program.describe()}")
 
     def _run(self, program, *words):
@@ -166,8 +169,8 @@ class OvsController(Ovs):
     PLUG_IN = REPOSITORY / f"target/ovs-pmd{'-next' if ROOT else ''}/librte_net_viaduct.so"
     LOG = ["-vnetdev_offload_dpdk:console:dbg", "-vdpdk:console:info"]
 
-    def __init__(self, host, core=0):
-        super().__init__(host.namespace, host.directory / "ovs", host.config, core)
+    def __init__(self, host):
+        super().__init__(host.namespace, host.directory / "ovs", host.config)
         self.host = host
         self.numbers = {}
 
