@@ -7,6 +7,8 @@ import pytest
 from lab import eventually
 from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes, vhost
 from lab.traffic import tcp_rate
+from lab.vm import Vm
+from test_hostile_rings import vif
 
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
@@ -93,12 +95,19 @@ def test_guest_sends_by_both_queues(guests):
     assert len(sent) == 2 and all(sent), counts
 
 
+def rebind(vm):
+    """The VM's driver resets its device and starts again. The interface is down then, and has no addresses."""
+    vm.shell(
+        "ip link set eth0 down; d=$(basename $(readlink /sys/class/net/eth0/device)); "
+        "echo $d > /sys/bus/virtio/drivers/virtio_net/unbind; echo $d > /sys/bus/virtio/drivers/virtio_net/bind"
+    )
+    eventually(lambda: vm.shell("ls /sys/class/net/eth0", check=False).returncode == 0, "eth0")
+
+
 def test_link_goes_when_the_guest_reboots(guests, shared_lab):
     """The driver resets the device and starts again with fresh rings."""
     vm = guests["b1"]
-    vm.shell("ip link set eth0 down; echo virtio* ; d=$(basename $(readlink /sys/class/net/eth0/device)); "
-             "echo $d > /sys/bus/virtio/drivers/virtio_net/unbind; echo $d > /sys/bus/virtio/drivers/virtio_net/bind")
-    eventually(lambda: vm.shell("ls /sys/class/net/eth0", check=False).returncode == 0, "eth0")
+    rebind(vm)
     vm.run(["ip", "link", "set", "eth0", "up"])
     vm.run(["ip", "addr", "add", f"{B1.address}/24", "dev", "eth0"])
     vm.expect_ping("10.1.1.254")
@@ -116,3 +125,24 @@ def test_links_follow_a_wire(guests, shared_lab):
     for name in ("a1", "a2"):
         guests[name].expect_ping("10.1.1.254")
         guests[name].expect_ping(B1.address)
+
+
+class Private(Vm):
+    """Its VMM hands over the file of its memory, which it has mapped for itself alone."""
+
+    backend = "memory-backend-memfd,share=off"
+
+
+def test_memory_that_a_vmm_does_not_share_is_a_fault(lab):
+    """One that it shares is none, also while its guest does not use its interface."""
+    lab.plug("a")
+    host = lab.host(host_config("a", {"a1": vhost("a1"), "a2": vhost("a2")}))
+    shared = lab.vm(host, "a2").boot()
+    rebind(shared)
+    assert vif(host, "a2")["up"]
+    private = lab.vm(host, "a1", kind=Private)
+    # As long after its rings have started as a fault would take for those of the other one.
+    eventually(lambda: "share=on" in (vif(host, "a1").get("fault") or ""), "a fault of a1", 90)
+    assert not vif(host, "a2").get("fault")
+    private.boot()
+    assert vif(host, "a1")["fault"]

@@ -3,13 +3,14 @@
 //! It lives on the port's control thread and is dropped with the connection. Before a change to a ring or to the
 //! guest's memory, it closes the leases of the affected rings, so no worker ever uses what changes.
 
+mod blank;
 mod in_use;
 mod requests;
 mod session;
 
 pub(crate) use session::Session;
 
-use crate::control::Watch;
+use crate::control::{Lack, Watch};
 use crate::features::Features;
 use crate::inflight::{Inflight, InflightError};
 use crate::journals::Journals;
@@ -155,10 +156,13 @@ impl Backend {
         self.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    /// Whether a driver is to run, as VMMs that enable its rings say, without the memory for that.
-    pub(crate) fn lacks_memory(&self) -> bool {
+    /// What is missing of the memory of a driver that is to run, as VMMs that enable its rings say.
+    pub(crate) fn lack(&self) -> Option<Lack> {
         let enables = self.features.has(Features::PROTOCOL_FEATURES);
-        enables && self.files.is_empty() && self.rings.iter().any(|ring| ring.enabled)
+        if enables && self.files.is_empty() && self.rings.iter().any(|ring| ring.enabled) {
+            return Some(Lack::File);
+        }
+        self.is_blank().then_some(Lack::Contents)
     }
 
     /// GET_STATUS.

@@ -1,9 +1,11 @@
 //! The control thread of a port: waits for VMMs and serves them, one after the other.
 
 mod hand_over;
+mod unshared;
 mod watch;
 
 pub(crate) use hand_over::Command;
+pub(crate) use unshared::Lack;
 pub use watch::{VmmEvent, Watch};
 
 use crate::GuestPort;
@@ -25,25 +27,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tracing::debug;
+use unshared::Unshared;
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 /// Pause between two attempts to connect: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-
-/// How long a VMM may take to share the guest's memory, after it enabled rings for a driver.
-const SHARES_WITHIN: Duration = Duration::from_secs(2);
-/// What is wrong with one that takes longer. It says nothing itself.
-const UNSHARED: &str = "the VMM shares no memory: QEMU needs share=on in its memory backend, libvirt \
-     <access mode=\"shared\"/> in <memoryBacking>";
-
-/// A VMM that does not share the guest's memory (yet).
-#[derive(Default)]
-struct Unshared {
-    since: Option<Instant>,
-    is_told: bool,
-}
 
 /// The number of the process that connected, or listens: the VMM, or who gave it the socket. 0: this has no number
 /// here.
@@ -233,8 +223,8 @@ impl Control {
         let mut unshared = Unshared::default();
         loop {
             lock(&backend).tell_use();
-            let lacks_memory = lock(&backend).lacks_memory();
-            let patience = unshared.tell(lacks_memory, &mut lock(&self.refused), &self.log);
+            let lack = lock(&backend).lack();
+            let patience = unshared.tell(lack, &mut lock(&self.refused), &self.log);
             if !self.wait(Some(stream.as_fd()), patience) {
                 if self.is_closing() {
                     return Ok(());
@@ -267,46 +257,7 @@ impl Control {
     }
 }
 
-impl Unshared {
-    /// Sets `fault` if a VMM has not shared the guest's memory for too long, unless there is another fault. Returns how
-    /// long it still may take.
-    fn tell(&mut self, lacks_memory: bool, fault: &mut Option<String>, log: &Log) -> Option<Duration> {
-        if !lacks_memory {
-            if std::mem::take(self).is_told {
-                fault.take_if(|why| why == UNSHARED);
-            }
-            return None;
-        }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let left = SHARES_WITHIN.checked_sub(since.elapsed());
-        // Why memory that it did share was refused is what its user needs to know.
-        if left.is_none() && !std::mem::replace(&mut self.is_told, true) && fault.is_none() {
-            log.warn(format_args!("{UNSHARED}"));
-            *fault = Some(UNSHARED.to_owned());
-        }
-        left
-    }
-}
-
 /// Locks a value that is only ever replaced as a whole, so a panic elsewhere leaves nothing half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_that_is_not_shared_hides_no_other_fault() {
-        let log = Log::new("vm".to_owned());
-        for before in [Some("the file is shorter".to_owned()), None] {
-            let mut fault = before.clone();
-            let mut unshared = Unshared { since: Instant::now().checked_sub(SHARES_WITHIN), is_told: false };
-            assert_eq!(unshared.tell(true, &mut fault, &log), None);
-            assert_eq!(fault, before.clone().or_else(|| Some(UNSHARED.to_owned())));
-            assert_eq!(unshared.tell(false, &mut fault, &log), None);
-            assert_eq!(fault, before);
-        }
-    }
 }

@@ -49,6 +49,24 @@ fn a_vmm_that_shares_no_memory_is_a_fault() {
     until(|| fault().is_empty());
 }
 
+/// As QEMU does with a file and share=off: what the guest writes is not in the file.
+#[test]
+fn a_vmm_that_shares_a_file_and_not_what_its_guest_writes_there_is_a_fault() {
+    let (_dir, mut port, mut vmm) = connected("private", BASE, 1);
+    let file = File::from(memfd_create("private", MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(vmm.memory.len as u64).unwrap();
+    let guests = std::mem::replace(&mut vmm.memory.file, file);
+    vmm.frontend.set_mem_table(&[vmm.memory.region(GPA, USER)]).unwrap();
+    vmm.send(0, &frame(60, 1));
+    let fault = |port: &Opened| port.port.status().fault.unwrap_or_default();
+    until(|| fault(&port).contains("nothing of the guest is in the memory"));
+    assert_eq!(receive(&mut port, 0), []);
+    vmm.memory.file = guests;
+    vmm.frontend.set_mem_table(&[vmm.memory.region(GPA, USER)]).unwrap();
+    until(|| fault(&port).is_empty());
+    assert_eq!(receive(&mut port, 0).len(), 1);
+}
+
 #[test]
 fn memory_that_is_truncated_disables_its_guest_alone() {
     let (dir, mut port, mut vmm) = connected("truncated", BASE, 1);
