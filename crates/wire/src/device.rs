@@ -1,6 +1,7 @@
 //! A network device by name, in the namespace in which the handle was made.
 
 use crate::sys;
+use rustix::net::{AddressFamily, SocketType};
 use std::ffi::{CStr, c_char};
 use std::io;
 use std::mem::zeroed;
@@ -29,7 +30,7 @@ impl Device {
     /// The device `name` in this thread's network namespace.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         request(name)?;
-        Ok(Self { name: name.to_owned(), control: sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)? })
+        Ok(Self { name: name.to_owned(), control: sys::socket(AddressFamily::UNIX, SocketType::DGRAM)? })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -143,8 +144,8 @@ fn mac_of(address: &libc::sockaddr) -> [u8; 6] {
 
 /// The name in an interface request.
 pub(crate) fn name_of(request: &libc::ifreq) -> String {
-    // SAFETY: the kernel ends names with a zero inside the array; `request` starts as zeros otherwise.
-    unsafe { CStr::from_ptr(request.ifr_name.as_ptr()) }.to_string_lossy().into_owned()
+    let bytes = request.ifr_name.map(|byte| byte as u8);
+    CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_names() {
+    fn a_device_name_is_short_and_has_no_slash() {
         for bad in ["", "a/b", "a\0b", "a234567890123456"] {
             assert!(Device::new(bad).is_err(), "{bad}");
         }
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_there() {
+    fn the_loopback_device_has_a_link_and_a_missing_one_none() {
         let link = Device::new("lo").unwrap().link().unwrap();
         assert_eq!((link.index, link.mac), (1, [0; 6]));
         let missing = Device::new("no-such-device").unwrap().link().unwrap_err();

@@ -8,9 +8,9 @@ use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;
 use crate::sys;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, bind, recv, send};
 use std::io;
-use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 // Bytes of struct nlmsghdr and struct ifinfomsg (linux/netlink.h, linux/rtnetlink.h).
@@ -38,13 +38,10 @@ const NETNSA_FD: u16 = 3;
 /// Room for an answer about one link, which has a few KiB with all attributes.
 const ANSWER: usize = 64 << 10;
 
+/// A socket of NETLINK_ROUTE, whose number is 0.
 fn socket(groups: libc::c_int) -> io::Result<OwnedFd> {
-    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-    // SAFETY: zeros are a valid sockaddr_nl.
-    let mut address: libc::sockaddr_nl = unsafe { zeroed() };
-    address.nl_family = libc::AF_NETLINK as u16;
-    address.nl_groups = groups as u32;
-    sys::bind(fd.as_fd(), &address)?;
+    let fd = sys::socket(AddressFamily::NETLINK, SocketType::RAW)?;
+    bind(&fd, &SocketAddrNetlink::new(0, groups as u32))?;
     Ok(fd)
 }
 

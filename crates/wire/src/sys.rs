@@ -1,8 +1,9 @@
 //! Socket options, addresses and ioctls with C structures: calls that need `unsafe`, in a safe form.
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::from_ref;
 
 /// C structures for which every bit pattern, including zeros, is a valid value.
@@ -17,8 +18,6 @@ unsafe impl Plain for libc::c_int {}
 unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: integers only.
 unsafe impl Plain for libc::sockaddr_ll {}
-// SAFETY: integers only.
-unsafe impl Plain for libc::sockaddr_nl {}
 // SAFETY: integers only.
 unsafe impl Plain for libc::tpacket_stats {}
 // SAFETY: integers only.
@@ -50,13 +49,9 @@ pub(crate) fn replace(old: BorrowedFd<'_>, new: OwnedFd) -> io::Result<()> {
     check(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
 }
 
-/// A non-blocking socket that is closed on exec.
-pub(crate) fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no pointer is passed; the descriptor returned is ours alone.
-    unsafe {
-        let fd = check(libc::socket(domain, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, protocol))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
+/// A non-blocking socket, of the family's protocol 0, that is closed on exec.
+pub(crate) fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+    Ok(socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sets a socket option.

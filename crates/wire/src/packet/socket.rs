@@ -1,6 +1,7 @@
 //! Opening packet sockets on an interface.
 
 use crate::sys::{self, get, set};
+use rustix::net::{AddressFamily, SocketType};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +33,7 @@ pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> usize {
 
 fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     // No protocol yet: otherwise it would collect frames of all devices until it is bound.
-    let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    let socket = sys::socket(AddressFamily::PACKET, SocketType::RAW)?;
     let fd = socket.as_fd();
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_AUXDATA, libc::PACKET_IGNORE_OUTGOING] {
         set(fd, libc::SOL_PACKET, option, &1)?;
@@ -58,7 +59,7 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
 
 /// A packet socket that receives nothing, but makes the device accept frames to all addresses.
 pub(crate) fn open_promiscuous(index: i32) -> io::Result<OwnedFd> {
-    let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    let socket = sys::socket(AddressFamily::PACKET, SocketType::RAW)?;
     receive_all(socket.as_fd(), index)?;
     Ok(socket)
 }

@@ -3,6 +3,7 @@
 use super::TapPort;
 use crate::device::{Device, address_of, name_of, request};
 use crate::sys;
+use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -33,12 +34,8 @@ pub(crate) fn create(port: &TapPort) -> io::Result<Vec<OwnedFd>> {
 
 /// A descriptor that is not attached to a device yet.
 fn open() -> io::Result<OwnedFd> {
-    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    // SAFETY: the path ends with a zero; the descriptor returned is ours alone.
-    unsafe {
-        let fd = sys::check(libc::open(c"/dev/net/tun".as_ptr(), flags))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?)
 }
 
 /// Attaches a queue to the device `name`; the `first` one creates the device. With `offload`, frames may come

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_all() {
+    fn with_all_every_frame_is_taken() {
         for frame in [frame(OTHER, 0x8100, &[0; 60]), ipv4(OTHER, "192.0.2.2"), frame(BROADCAST, 0x1234, &[])]
         {
             assert!(takes(&filter(&[], true), &frame));

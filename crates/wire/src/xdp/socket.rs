@@ -5,6 +5,7 @@ use super::rx::PARTS;
 use crate::buffers::Memory;
 use crate::sys::{self, get, set};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::net::{AddressFamily, SocketType};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,7 +71,7 @@ pub struct XdpSocket {
 
 impl XdpSocket {
     pub(crate) fn new() -> io::Result<Self> {
-        let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let socket = sys::socket(AddressFamily::XDP, SocketType::RAW)?;
         let fd = socket.as_fd();
         let frames = memfd_create("viaduct-frames", MemfdFlags::CLOEXEC)?;
         ftruncate(&frames, FRAMES as u64)?;
