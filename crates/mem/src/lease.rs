@@ -64,7 +64,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn one_at_a_time() {
+    fn one_thread_at_a_time_has_the_lease() {
         let rounds = if cfg!(miri) { 100 } else { 10_000 };
         let lease = Arc::new(Lease::new(0u64));
         let threads: Vec<_> = (0..4)

@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn pseudo_headers() {
+fn pseudo_headers_have_addresses_length_and_protocol() {
     let v4 = common::hex("0a010101 0a010102 00 11 0123");
     assert_eq!(checksum::pseudo_header(common::A4, common::B4, proto::UDP, 0x123).fold(), naive(&v4));
     let v6 =

@@ -3,7 +3,7 @@
 use packet::{Mac, entropy, entropy_l2, entropy_port};
 
 #[test]
-fn ip() {
+fn addresses_protocol_and_ports_make_the_hash() {
     let vectors = [
         ("10.1.1.1", "10.1.1.2", 6, 1000, 80, 0xb0c4_595a, 55642),
         ("10.1.1.2", "10.1.1.1", 6, 80, 1000, 0x2cdf_65e2, 58850),
@@ -18,7 +18,7 @@ fn ip() {
 }
 
 #[test]
-fn other_frames() {
+fn macs_and_type_make_the_hash_of_other_frames() {
     let (a, b) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
     assert_eq!(entropy_l2(a, b, 0x88cc), 0x1f55_3323);
 }

@@ -19,7 +19,7 @@ fn fix_checksum(frame: &mut [u8]) {
 }
 
 #[test]
-fn ipv4_udp() {
+fn udp_over_ipv4_is_parsed() {
     // The IPv4 header is the example of the Wikipedia article on its checksum.
     let mut bytes = hex("020000000002 020000000001 0800
          4500 0073 0000 4000 4011 b861 c0a80001 c0a800c7
@@ -66,7 +66,7 @@ fn headers_may_start_anywhere() {
 }
 
 #[test]
-fn arp() {
+fn arp_is_parsed_for_ipv4_over_ethernet_alone() {
     let bytes = hex("ffffffffffff 020000000001 0806
          0001 0800 06 04 0001 020000000001 0a010101 000000000000 0a010102");
     let expected = Arp {
@@ -286,7 +286,7 @@ fn the_window_scale_of_a_syn() {
 }
 
 #[test]
-fn quoted_packets() {
+fn the_packet_in_an_icmp_error_is_parsed() {
     let original = ip(A4, B4, proto::TCP, &tcp(A4, B4, 0x10, b"", &[7; 100]));
     let mut body = hex("000005b4");
     body.extend(&original[..28]);

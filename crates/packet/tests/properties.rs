@@ -17,7 +17,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn arbitrary_bytes(
+    fn nothing_leads_outside_of_arbitrary_bytes(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         at in prop_oneof![0_usize..220, any::<usize>()],
         len in prop_oneof![0_usize..220, any::<usize>()],
@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn well_formed_packets_with_changed_bytes(
+    fn nothing_leads_outside_of_packets_with_changed_bytes(
         sample in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),

@@ -26,7 +26,7 @@ fn answer(write: impl Fn(&mut [u8]) -> Result<usize, WriteError>) -> Vec<u8> {
 }
 
 #[test]
-fn arp() {
+fn an_arp_request_asks_everybody() {
     let request = answer(|out| neighbour::arp_request(out, A, v4(A4), v4(B4)));
     let expected = hex("ffffffffffff 020000000001 0806
          0001 0800 06 04 0001 020000000001 0a010101 000000000000 0a010102");
@@ -96,7 +96,7 @@ fn duplicate_address_detection_is_answered_to_all_nodes() {
 }
 
 #[test]
-fn echo() {
+fn an_echo_request_is_answered() {
     for (a, b, protocol, asked, answered) in [(A4, B4, proto::ICMP, 8, 0), (A6, B6, proto::ICMPV6, 128, 129)]
     {
         let request = frame(a, b, protocol, &icmp(a, b, asked, 0, b"\x12\x34\0\x01odd"));
@@ -126,7 +126,7 @@ fn echo_keeps_tags_and_works_without_ethernet() {
 }
 
 #[test]
-fn icmp_errors() {
+fn icmp_errors_have_the_types_of_their_reasons() {
     let mtu = IcmpError::TooBig { mtu: 1400 };
     let v4 = [
         (IcmpError::TimeExceeded, 11, 0, 0),
@@ -207,7 +207,7 @@ fn no_icmp_error_about() {
 }
 
 #[test]
-fn resets() {
+fn a_reset_fits_the_segment_that_it_answers() {
     for (a, b) in [(A4, B4), (A6, B6)] {
         let reset = |flags, payload: &[u8]| {
             let request = frame(a, b, proto::TCP, &tcp(a, b, flags, &[1; 4], payload));

@@ -29,7 +29,7 @@ fn mpls_over_udp() {
 }
 
 #[test]
-fn label_stacks() {
+fn label_stacks_are_read_to_their_bottom() {
     let labels = |stack: &str| mpls_udp(stack).map(|tunnel| tunnel.unwrap().labels.to_vec());
     assert_eq!(labels("00064040 000c8040 0012c140"), Ok(vec![100, 200, 300]));
     assert_eq!(labels("00000040 00002040 00064140"), Ok(vec![100]), "explicit nulls on top");
@@ -44,7 +44,7 @@ fn label_stacks() {
 }
 
 #[test]
-fn mpls_over_gre() {
+fn mpls_over_gre_may_have_a_key_and_a_sequence_number() {
     let tunnel = gre("0000 8847 00064140 45").unwrap().unwrap();
     assert_eq!((tunnel.kind, tunnel.id, tunnel.inner_at), (TunnelKind::MplsGre, 100, 62));
     let tunnel = gre("3000 8847 00000001 00000002 00064140").unwrap().unwrap();
@@ -57,7 +57,7 @@ fn mpls_over_gre() {
 }
 
 #[test]
-fn geneve() {
+fn geneve_with_critical_options_is_refused() {
     let with = |header: &str| decap(&frame(A4, B4, proto::UDP, &udp(A4, B4, 50000, 6081, &hex(header))));
     let tunnel = with("0000 6558 00004d00 ffff").unwrap().unwrap();
     assert_eq!((tunnel.kind, tunnel.id, tunnel.inner_at), (TunnelKind::Geneve, 77, 50));
@@ -71,7 +71,7 @@ fn geneve() {
 }
 
 #[test]
-fn gre_checksum() {
+fn a_gre_checksum_is_verified() {
     let mut packet = hex("8000 8847 0000 0000 00064140 450000");
     let sum = checksum::sum(&packet).finish();
     packet[4..6].copy_from_slice(&sum.to_be_bytes());
@@ -85,7 +85,7 @@ fn gre_checksum() {
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_needs_a_network_identifier() {
     let with = |payload: &str| decap(&frame(A4, B4, proto::UDP, &udp(A4, B4, 50000, 4789, &hex(payload))));
     let tunnel = with("08000000 001389ff 0102").unwrap().unwrap();
     assert_eq!((tunnel.kind, tunnel.id), (TunnelKind::Vxlan, 5001));

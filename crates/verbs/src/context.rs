@@ -62,7 +62,7 @@ impl Context {
 
     /// Number of completion vectors.
     pub fn completion_vectors(&self) -> u32 {
-        // SAFETY: as it was made.
+        // SAFETY: nobody writes the number after it was made.
         u32::try_from(unsafe { (*self.c.get()).context.num_comp_vectors }).unwrap_or(0)
     }
 

@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
     if port_number != 1 || index != 0 {
         return or_minus_one(Err(libc::EINVAL));
     }
-    // SAFETY: room for a key.
+    // SAFETY: the caller has room for a key there.
     unsafe { pkey.write(PKEY.to_be()) };
     0
 }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time() {
+    fn one_thread_at_a_time_has_the_lock() {
         let lock = Lock::new(0);
         lock.acquire();
         // A thread that does not get it leaves it to the holder.

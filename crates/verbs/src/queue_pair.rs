@@ -61,19 +61,19 @@ impl Qp {
 
     /// Its number.
     pub fn number(&self) -> u32 {
-        // SAFETY: it never changes.
+        // SAFETY: the C part lives as long as this, and nobody writes the number after it was made.
         unsafe { (*self.c()).qp_num }
     }
 
     /// Its protection domain.
     pub(crate) fn pd(&self) -> u32 {
-        // SAFETY: it never changes, and the domain exists while it is used.
+        // SAFETY: as above; the domain can't be deallocated while a queue pair uses it.
         unsafe { (*(*self.c()).pd).handle }
     }
 
     /// Where its sends complete.
     pub(crate) fn send_cq(&self) -> u32 {
-        // SAFETY: as for the domain.
+        // SAFETY: as above; neither can the completion queue be destroyed.
         unsafe { (*(*self.c()).send_cq).handle }
     }
 
@@ -100,7 +100,7 @@ impl Qp {
     ///
     /// Queues with which another thread works are left for the next time.
     pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u8)) {
-        // SAFETY: they never change.
+        // SAFETY: the C part lives as long as this, and nobody writes these pointers after it was made.
         let (of_sends, of_receives) = unsafe { ((*self.c()).send_cq, (*self.c()).recv_cq) };
         if of_sends == cq.c()
             && let Some(mut send) = self.send.try_lock()

@@ -49,7 +49,7 @@ impl Srq {
     }
 
     fn handle(&self) -> u32 {
-        // SAFETY: it never changes.
+        // SAFETY: the C part lives as long as this, and nobody writes the handle after it was made.
         unsafe { (*self.c()).handle }
     }
 }

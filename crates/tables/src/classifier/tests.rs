@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3))]
     /// Enough rules to split and merge chunks: added in order and at random, then removed.
     #[test]
-    fn splits_and_merges(
+    fn chunks_that_split_and_merge_agree_with_a_scan(
         first in prop::collection::vec(rule(4000), 1500),
         second in prop::collection::vec(rule(4000), 1500),
         kept in 0..200u32,
