@@ -90,23 +90,29 @@ impl Packed {
     fn looks_reset(&self, told: Position, was: Position, at: Place) -> bool {
         let size = self.at.size;
         let Some(returned) = Position::FIRST.passed(told, size) else { return false };
-        let flags = |index| self.flags(index).load(Ordering::Relaxed);
-        let filled = |from, to, wrap| {
-            let is_filled = |index: &u16| Self::is_available(flags(*index), wrap);
-            from + (from..to).take_while(is_filled).count() as u16
-        };
-        let end = filled(returned, size, Position::FIRST.wrap);
-        let is_new = (end..size).all(|index| flags(index) & (DESC_AVAIL | DESC_USED) == 0);
-        // If the driver has filled all others, it may be in the next lap.
-        let again = if end == size { filled(0, returned, !Position::FIRST.wrap) } else { 0 };
-        let is_chain = (again..returned).all(|index| match index {
-            0 => self.used_at(Position::FIRST),
-            _ => {
-                let is_last = flags(index) & DESC_NEXT == 0;
-                Self::is_available(flags(index), Position::FIRST.wrap) && is_last == (index + 1 == returned)
-            }
-        });
+        let is_filled = |slots: &u16| self.available_at(told.advance(*slots, size));
+        let filled = (0..size).take_while(is_filled).count() as u16;
+        // In its second lap, the driver fills the slots of the returned chain again.
+        let (end, again) =
+            (size.min(returned.saturating_add(filled)), filled.saturating_sub(size - returned));
+        let is_new = (end..size).all(|index| self.flags_of(index) & (DESC_AVAIL | DESC_USED) == 0);
+        let is_chain = (again..returned).all(|index| self.is_of_returned(index, returned));
         is_new && is_chain && !(was == told && self.is_behind(at, end))
+    }
+
+    /// Whether a slot of a ring's first lap is as the VMM leaves it that returned the chain before slot `end`: the first
+    /// one is used, and the others are as the driver filled them.
+    fn is_of_returned(&self, index: u16, end: u16) -> bool {
+        let position = Position { index, ..Position::FIRST };
+        if position == Position::FIRST {
+            return self.used_at(position);
+        }
+        self.available_at(position) && self.ends_chain(index) == (index + 1 == end)
+    }
+
+    /// Whether the descriptor in this slot is the last one of its chain.
+    fn ends_chain(&self, index: u16) -> bool {
+        self.flags_of(index) & DESC_NEXT == 0
     }
 
     /// Whether the last chain that was used may be before this place in a ring that looks reset, whose slots before
@@ -122,9 +128,8 @@ impl Packed {
             return self.used_at(head) || self.available_at(Position { wrap: !head.wrap, ..head });
         }
         // The chain began in the lap before. Nobody has used the first slot in this one.
-        let is_end = |index: u16| self.flags(index).load(Ordering::Relaxed) & DESC_NEXT == 0;
         let crosses = wrap == Position::FIRST.wrap && (1..=end).contains(&index);
-        crosses && !self.used_at(Position::FIRST) && is_end(index - 1)
+        crosses && !self.used_at(Position::FIRST) && self.ends_chain(index - 1)
     }
 
     /// Has the last batch in the ring. Returns where it ends, and whether used descriptors were missing.
@@ -216,6 +221,10 @@ impl Packed {
     /// Whether the descriptor at this position is used in this lap.
     fn used_at(&self, Position { index, wrap }: Position) -> bool {
         let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
-        self.flags(index).load(Ordering::Relaxed) & (DESC_AVAIL | DESC_USED) == lap
+        self.flags_of(index) & (DESC_AVAIL | DESC_USED) == lap
+    }
+
+    fn flags_of(&self, index: u16) -> u16 {
+        self.flags(index).load(Ordering::Relaxed)
     }
 }
