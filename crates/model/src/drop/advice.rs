@@ -119,7 +119,8 @@ impl DropReason {
             }
             Self::TxFull => "The receiver does not drain its ring: its CPU is the limit.",
             Self::TxTooLong => {
-                "Buffers or MTU of the receiver are too small; for a wire, its device's MTU is below `mtu`."
+                "Buffers or MTU of the receiver are too small; for a wire, its device's MTU is below `mtu`; of Open \
+                 vSwitch (`up0:ovs`), `mtu_request` of its port is too small."
             }
             Self::TxDown => "VM off, or tap not up in its namespace: `viaduct status`.",
             Self::TxBusy => "The host's CPUs are overcommitted: give workers CPUs of their own.",
