@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, bind, recv, send};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 // Bytes of struct nlmsghdr and struct ifinfomsg (linux/netlink.h, linux/rtnetlink.h).
 const HEADER: usize = 16;
@@ -190,6 +190,7 @@ fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn attributes_are_found_behind_padding() {
