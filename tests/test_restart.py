@@ -1,9 +1,11 @@
 """viaductd dies and comes back: with what was applied last, to guests that notice nothing but a gap."""
 
 import json
+import os
 import re
 import resource
 import shutil
+import signal
 import socket
 from pathlib import Path
 
@@ -129,6 +131,19 @@ def test_the_taps_of_a_daemon_that_runs_are_not_given_away(lab):
             assert heir.recv(100) == b""
     a1.expect_ping(A2.address)
     host.kill()
+    host.start()
+    a1.expect_ping(A2.address)
+
+
+def test_the_taps_of_a_daemon_that_ended_outlive_who_does_not_wait_for_them(lab):
+    host, (a1, _) = one_host(lab, "a1", "a2")
+    host.kill()
+    (helper,) = helpers(host)
+    os.kill(int(helper), signal.SIGSTOP)
+    eventually(lambda: "T (stopped)" in Path(f"/proc/{helper}/status").read_text(), "the helper stops")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as heir:
+        heir.connect(str(host.run_dir / "taps.sock"))
+    os.kill(int(helper), signal.SIGCONT)
     host.start()
     a1.expect_ping(A2.address)
 

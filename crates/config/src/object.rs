@@ -245,7 +245,7 @@ type VlanId = Within<1, 4094>;
 pub(crate) const MIN_IPV6_MTU: u16 = 1280;
 
 /// Files and directories of the daemon's own in its run-dir.
-const OWN_FILES: [&str; 12] = [
+const OWN_FILES: [&str; 13] = [
     "carryover.0",
     "carryover.1",
     "ovs.sock",
@@ -253,6 +253,7 @@ const OWN_FILES: [&str; 12] = [
     "replace.sock",
     "rings",
     "taps-next.sock",
+    "taps.lock",
     "taps.sock",
     "viaduct-read.sock",
     "viaduct.sock",

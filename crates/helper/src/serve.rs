@@ -4,7 +4,7 @@ use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
 use crate::request::{Answer, Refusal, Reply, Request};
-use crate::taps::{Heir, Taps, move_in, wait};
+use crate::taps::{self, Heir, Taps, is_closed, move_in, wait};
 use crate::under_way::{UnderWay, Work};
 use crate::{bar, confine, users};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -34,6 +34,10 @@ pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
     users::prepare();
     let daemon = rustix::process::getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // A daemon that ends closes this before its children get another parent, which does not end.
+    if is_closed(&socket) {
+        return;
+    }
     let mut server = Server::new(directories, config, started_as);
     let heir = server.inherit();
     let windows = server.directories.run_dir().join(crate::WINDOWS);
@@ -121,19 +125,8 @@ impl Server {
     /// Takes the taps of the daemon before this one, and waits for who takes those of this one. While the process still
     /// has the rights of whoever started it.
     fn inherit(&mut self) -> Option<Heir> {
-        let run_dir = self.directories.run_dir();
-        self.taps = Taps::inherit(run_dir, self.started_as.uid);
-        let heir = std::fs::create_dir_all(run_dir)
-            .map_err(|source| sockets::Error::Os { path: run_dir.to_owned(), source })
-            .and_then(|()| Heir::listen(run_dir, self.started_as.uid));
-        let heir = match heir {
-            // A daemon runs there: this one does not stay, or takes over.
-            Err(sockets::Error::InUse(_)) => {
-                self.taps.set_anothers(true);
-                Heir::listen_beside(run_dir, self.started_as.uid)
-            }
-            other => other.inspect_err(|e| tracing::warn!("taps will end with the daemon: {e}")),
-        };
+        let (taps, heir) = taps::inherit(self.directories.run_dir(), self.started_as.uid);
+        self.taps = taps;
         self.heir = heir.as_ref().map(|heir| heir.path.clone()).map_err(ToString::to_string);
         heir.ok()
     }

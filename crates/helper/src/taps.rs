@@ -4,7 +4,7 @@
 //! So a container keeps its interface, with addresses and routes, over a restart or a crash of the daemon.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::fstat;
+use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
@@ -17,16 +17,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::TapPort;
 
 /// How often to look whether devices still exist. To learn of it one would have to read the packets that wait for the
 /// next daemon.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long an earlier daemon's helper may take to answer. One that was stopped must not keep this daemon from
-/// starting.
+/// How long an earlier daemon's helper may take to answer, or have its [`Turn`]. One that was stopped must not keep
+/// this daemon from starting.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often to look whether it is this helper's turn.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// The inode of a network namespace, and its file system's device.
 type Namespace = (u64, u64);
@@ -55,7 +58,7 @@ struct State {
 
 impl Taps {
     /// With those of the daemon before this one.
-    pub(crate) fn inherit(run_dir: &Path, user: u32) -> Self {
+    fn of_earlier(run_dir: &Path, user: u32) -> Self {
         // One that died while it took over has its socket beside.
         let inherited = [path(run_dir), path_beside(run_dir)].into_iter().flat_map(|socket| {
             receive(&socket, user).unwrap_or_else(|e| {
@@ -190,6 +193,49 @@ pub(crate) fn move_in(socket: &Path, run_dir: &Path) -> io::Result<()> {
 /// A tap that changes hands: the name under which it was created, with its queues. `None` comes last.
 type Message = Option<String>;
 
+/// The right to ask for taps, until dropped. Daemons that die quickly leave helpers that still start: each keeps it
+/// from before it asks until it listens. So who asks next finds whoever has the taps.
+struct Turn {
+    _lock: OwnedFd,
+}
+
+impl Turn {
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// Whoever has it keeps it for too long, or the lock can't be opened.
+    fn take(run_dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(run_dir)?;
+        let lock = sockets::open_own_file(&run_dir.join("taps.lock")).map_err(io::Error::other)?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { _lock: lock }),
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(AGAIN),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// Takes the taps of the daemon before this one, and listens for who takes those of this one.
+pub(crate) fn inherit(run_dir: &Path, user: u32) -> (Taps, Result<Heir, sockets::Error>) {
+    let turn = Turn::take(run_dir).inspect_err(|e| {
+        tracing::warn!("{}: taps of an earlier daemon may be lost: {e}", run_dir.display());
+    });
+    let taps = Taps::of_earlier(run_dir, user);
+    let heir = match Heir::listen(run_dir, user) {
+        // A daemon runs there: this one does not stay, or takes over.
+        Err(sockets::Error::InUse(_)) => {
+            taps.set_anothers(true);
+            Heir::listen_beside(run_dir, user)
+        }
+        other => other.inspect_err(|e| tracing::warn!("taps will end with the daemon: {e}")),
+    };
+    drop(turn);
+    (taps, heir)
+}
+
 /// Asks the helper of a daemon before this one.
 fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -217,9 +263,9 @@ fn may_have(socket: &OwnedFd, user: u32) -> bool {
 pub(crate) struct Heir {
     /// Where it was made.
     pub(crate) path: PathBuf,
-    socket: OwnedFd,
-    /// Removed when dropped.
+    /// Removed when dropped: before the socket is closed, so that it is not another's who then listens there.
     _file: Box<dyn ListeningFile>,
+    socket: OwnedFd,
     /// The user that starts daemons here, besides root.
     user: u32,
 }
@@ -229,7 +275,7 @@ impl Heir {
     ///
     /// # Errors
     /// If it can't, or another daemon's helper does.
-    pub(crate) fn listen(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
+    fn listen(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
         Self::listen_at(path(run_dir), user)
     }
 
@@ -237,7 +283,7 @@ impl Heir {
     ///
     /// # Errors
     /// As for [`Self::listen`].
-    pub(crate) fn listen_beside(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
+    fn listen_beside(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
         Self::listen_at(path_beside(run_dir), user)
     }
 
@@ -258,15 +304,19 @@ impl Heir {
         }
         ended();
         let mut taps = taps.for_heir();
+        let mut here = self;
         loop {
             taps.retain(|_, queues| queues.iter().all(exists));
             if taps.is_empty() {
                 return;
             }
-            if wait(&[&self.socket], Some(&LOOK)) == Some(0)
-                && let Some(heir) = self.heir()
+            if wait(&[&here.socket], Some(&LOOK)) == Some(0)
+                && let Some(heir) = here.heir()
             {
-                return self.give(heir, &taps);
+                match here.give(heir, &taps) {
+                    Ok(()) => return,
+                    Err(again) => here = again,
+                }
             }
         }
     }
@@ -277,17 +327,20 @@ impl Heir {
         may_have(&peer, self.user).then_some(peer)
     }
 
-    fn give(self, heir: OwnedFd, taps: &BTreeMap<String, Vec<OwnedFd>>) {
+    /// Gives the taps and its place to the heir. Returns itself if he is gone: he has waited too long.
+    fn give(self, heir: OwnedFd, taps: &BTreeMap<String, Vec<OwnedFd>>) -> Result<(), Self> {
         let mut connection = Connection::carrying(heir, MOST_DESCRIPTORS);
         for (device, queues) in taps {
             let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
             if let Err(e) = connection.send(&Some(device), &queues) {
-                return tracing::warn!(device, "the next daemon does not get the taps: {e}");
+                tracing::warn!(device, "a daemon does not get the taps: {e}");
+                return Err(self);
             }
         }
         // It listens here itself after the last message.
         drop(self);
         let _ = connection.send(&None::<String>, &[]);
+        Ok(())
     }
 }
 
@@ -298,32 +351,86 @@ pub(crate) fn wait(on: &[&OwnedFd], most: Option<&Timespec>) -> Option<usize> {
     fds.iter().position(|fd| !fd.revents().is_empty())
 }
 
+/// Whether the other end of a socket is closed.
+pub(crate) fn is_closed(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let _ = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+    fds[0].revents().contains(PollFlags::HUP)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
+    fn user() -> u32 {
+        rustix::process::getuid().as_raw()
+    }
+
+    /// What a helper does that gives a tap of this name to the first who asks.
+    fn give_one(heir: Heir, device: &str) -> impl FnOnce() + use<> {
+        let queues = vec![std::fs::File::open("/dev/null").unwrap().into()];
+        let taps = BTreeMap::from([(device.to_owned(), queues)]);
+        move || {
+            wait(&[&heir.socket], None);
+            let asks = heir.heir().unwrap();
+            assert!(heir.give(asks, &taps).is_ok());
+        }
+    }
+
     #[test]
     fn taps_of_a_daemon_that_died_while_it_took_over_are_inherited() {
         let dir = tempfile::tempdir().unwrap();
-        let user = rustix::process::getuid().as_raw();
         let heirs =
-            [Heir::listen(dir.path(), user), Heir::listen_beside(dir.path(), user)].map(Result::unwrap);
-        let given = ["a", "b"].into_iter().zip(heirs).map(|(device, heir)| {
-            let queues = vec![std::fs::File::open("/dev/null").unwrap().into()];
-            std::thread::spawn(move || {
-                wait(&[&heir.socket], None);
-                let asks = heir.heir().unwrap();
-                heir.give(asks, &BTreeMap::from([(device.to_owned(), queues)]));
-            })
-        });
+            [Heir::listen(dir.path(), user()), Heir::listen_beside(dir.path(), user())].map(Result::unwrap);
+        let given = ["a", "b"]
+            .into_iter()
+            .zip(heirs)
+            .map(|(device, heir)| std::thread::spawn(give_one(heir, device)));
         let given: Vec<_> = given.collect();
-        let taps = Taps::inherit(dir.path(), user);
+        let (taps, heir) = inherit(dir.path(), user());
         given.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(taps.lock().inherited.keys().collect::<Vec<_>>(), ["a", "b"]);
         // Both have made room.
-        Heir::listen(dir.path(), user).unwrap();
-        Heir::listen_beside(dir.path(), user).unwrap();
+        assert_eq!(heir.unwrap().path, path(dir.path()));
+        Heir::listen_beside(dir.path(), user()).unwrap();
+    }
+
+    #[test]
+    fn who_asks_waits_for_a_helper_that_does_not_listen_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_lock = |to: PathBuf| to == dir.path().join("taps.lock");
+        let open_locks = || {
+            let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
+            descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(is_lock)).count()
+        };
+        let turn = Turn::take(dir.path()).unwrap();
+        let run_dir = dir.path().to_owned();
+        let asks = std::thread::spawn(move || inherit(&run_dir, user()));
+        while open_locks() < 2 && !asks.is_finished() {
+            std::thread::yield_now();
+        }
+        let gives = give_one(Heir::listen(dir.path(), user()).unwrap(), "a");
+        drop(turn);
+        gives();
+        let (taps, heir) = asks.join().unwrap();
+        assert_eq!(taps.lock().inherited.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(heir.unwrap().path, path(dir.path()));
+    }
+
+    #[test]
+    fn an_heir_that_is_gone_gets_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let heir = Heir::listen(dir.path(), user()).unwrap();
+        let (asks, gone) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        assert!(!is_closed(&asks));
+        drop(gone);
+        assert!(is_closed(&asks));
+        let taps = BTreeMap::from([("a".to_owned(), Vec::new())]);
+        let heir = heir.give(asks, &taps).unwrap_err();
+        assert!(heir.path.exists());
     }
 
     #[test]
