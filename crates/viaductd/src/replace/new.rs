@@ -84,7 +84,10 @@ impl New {
         privileges: &Privileges,
     ) {
         let since_ns = self.switch(core, left, privileges).unwrap_or_else(|e| {
-            privileges.retire(true);
+            // The helper of one that died keeps the taps, or gave them to this daemon's when that started.
+            if e.is::<Refusal>() || !self.has_ended(1) {
+                privileges.retire(true);
+            }
             eprintln!("viaductd: the running daemon goes on: {e:#}");
             std::process::exit(1)
         });
