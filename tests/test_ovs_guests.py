@@ -48,6 +48,17 @@ def test_packets_of_user_space_guests_never_reach_open_vswitch(lab, ring):
     assert int(ovs.vsctl("get", "Interface", "o1", "statistics:rx_q0_packets").stdout) <= ovs.received()
 
 
+def test_a_user_space_guest_waits_for_open_vswitch(lab):
+    """It sends as fast as it can what OVS forwards itself, at a fraction of that rate: little is lost on the way."""
+    host, ovs = under_ovs(lab, o1=vhost("o1"), o2=vhost("o2"))
+    ovs.ofctl("add-flow", "priority=10,in_port=o1,udp,actions=ct(commit),output:o2")
+    two = lab.testpmd(host, "o2", mode="rxonly", mac=mac(2))
+    lab.testpmd(host, "o1", mode="txonly", mac=mac(1), peer=mac(2))
+    eventually(lambda: two.received() >= 200_000, "packets by OVS", 60)
+    lost, passed = host.viaduct("vif", "show", "o1:ovs")["tx_drops"], ovs.received()
+    assert lost < passed / 10, f"{lost} packets found no room, {passed} did"
+
+
 def test_a_user_space_guest_answers(lab):
     """One container and one of testpmd, which learn each other's MACs by the bridge."""
     host, ovs = under_ovs(lab, o1=tap("o1"), o2=vhost("o2"))

@@ -101,6 +101,12 @@ impl Ports {
         word >> (vif.0 % 64) & 1 != 0
     }
 
+    /// Whether an interface has room for more than a burst, as far as its queues tell.
+    pub fn has_room(&self, vif: VifId) -> bool {
+        let Some(Some(sender)) = self.senders.get(usize::from(vif.0)) else { return true };
+        sender.queues.iter().any(|queue| queue.has_room())
+    }
+
     /// Why packets for an interface that is not connected are dropped.
     #[cold]
     pub fn absent(&self, vif: VifId) -> DropReason {

@@ -38,6 +38,7 @@ mod meters;
 mod mutex;
 mod notice;
 mod outer;
+mod patience;
 mod pinned;
 mod receivers;
 mod replies;

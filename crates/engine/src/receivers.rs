@@ -4,6 +4,8 @@
 //! of the others only a few, in turn. A host has many guests, and few of them send at a time.
 
 use crate::core::Ingress;
+use crate::deliver::Ports;
+use crate::patience::Patience;
 use mem::{Burst, RxQueue};
 use model::VifId;
 use tables::Snapshot;
@@ -27,12 +29,15 @@ pub(crate) struct Receiver {
     vain: u32,
     /// Rounds in which it is not polled, because its last turn did the work of several.
     pub sits_out: u32,
+    /// Whether it waits for an Open vSwitch.
+    pub patience: Patience,
 }
 
 impl Receiver {
     /// For a queue of an interface.
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
-        Self { queue, burst: Burst::new(), from: Ingress::new(vif), epoch: 0, vain: 0, sits_out: 0 }
+        let (from, patience) = (Ingress::new(vif), Patience::default());
+        Self { queue, burst: Burst::new(), from, epoch: 0, vain: 0, sits_out: 0, patience }
     }
 
     /// Updates what kind of interface it is, if the tables changed.
@@ -41,6 +46,19 @@ impl Receiver {
         if self.epoch != snapshot.epoch() {
             self.epoch = snapshot.epoch();
             self.from = self.from.in_tables(snapshot);
+        }
+    }
+
+    /// Whether it goes on waiting for an Open vSwitch.
+    pub fn is_held(&mut self, ports: &Ports, now_ns: u64) -> bool {
+        let has_room = self.from.side.is_none_or(|side| ports.has_room(side));
+        self.patience.holds(has_room, now_ns)
+    }
+
+    /// Packets of its last burst went to an Open vSwitch.
+    pub fn asked_ovs(&mut self, ports: &Ports, now_ns: u64) {
+        if let Some(side) = self.from.side {
+            self.patience.sent(ports.has_room(side), now_ns);
         }
     }
 }

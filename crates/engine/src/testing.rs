@@ -209,6 +209,10 @@ impl TxQueue for TestTx {
         self.wire.arrived.notify_all();
         true
     }
+
+    fn has_room(&self) -> bool {
+        self.wire.room.load(Ordering::Relaxed) > 0
+    }
 }
 
 struct TestRoom<'a> {

@@ -40,6 +40,8 @@ const LINES_PER_ROUND: usize = 256;
 const HELD_PER_ROUND: usize = 64;
 /// How often held packets are looked at when nothing changes, nanoseconds.
 const HELD_EVERY_NS: u64 = 20_000_000;
+/// How often a worker that sleeps looks whether there is room for those who wait for an Open vSwitch, nanoseconds.
+const WAITING_EVERY_NS: i64 = 100_000;
 
 /// The parts of a worker that others hold too.
 pub(crate) struct Parts {
@@ -189,7 +191,8 @@ impl Worker {
     fn round(&mut self) -> bool {
         let Self { receivers, reader, core, .. } = self;
         let mut busy = receivers.round(|receiver| {
-            if receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
+            let is_held = receiver.patience.waits() && receiver.is_held(&core.ports, self.clock.now().ns);
+            if is_held || receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
                 return false;
             }
             core.now = self.clock.now();
@@ -199,6 +202,9 @@ impl Worker {
             core.burst(tables, &receiver.burst, receiver.from);
             receiver.queue.release(&mut receiver.burst);
             receiver.sits_out = core.turn.rounds();
+            if core.asked_ovs {
+                receiver.asked_ovs(&core.ports, core.now.ns);
+            }
             true
         });
         if busy {
@@ -272,7 +278,10 @@ impl Worker {
 
     /// Sleeps until there is a packet or a message.
     fn sleep(&mut self) {
-        let busy = self.receivers.iter_mut().position(|receiver| receiver.queue.arm());
+        // Who waits for an Open vSwitch is looked at again soon, whatever is in its queue.
+        let waits = self.receivers.iter_mut().any(|receiver| receiver.patience.waits());
+        let arm = |receiver: &mut Receiver| !receiver.patience.waits() && receiver.queue.arm();
+        let busy = self.receivers.iter_mut().position(arm);
         if let Some(at) = busy {
             return self.disarm(at + 1);
         }
@@ -281,7 +290,9 @@ impl Worker {
         }
         self.reader.offline();
         self.core.cells.sleeps.add(1);
-        let timeout = if !self.core.hold.is_empty() {
+        let timeout = if waits {
+            Some(Timespec { tv_sec: 0, tv_nsec: WAITING_EVERY_NS })
+        } else if !self.core.hold.is_empty() {
             Some(Timespec { tv_sec: 0, tv_nsec: HELD_EVERY_NS as _ })
         } else if self.unsettled {
             Some(Timespec { tv_sec: 1, tv_nsec: 0 })
@@ -294,7 +305,7 @@ impl Worker {
         self.reader.online();
         self.mailbox.drain();
         self.disarm(usize::MAX);
-        if woken == 0 && self.core.hold.is_empty() {
+        if woken == 0 && !waits && self.core.hold.is_empty() {
             self.settle_all();
         }
     }

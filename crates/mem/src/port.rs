@@ -125,6 +125,11 @@ pub trait TxQueue: Send + Sync {
     /// Leases the queue (one atomic exchange, bounded spin), runs `fill`, publishes all that was reserved, and
     /// notifies the other side if it asked for that. False, with `fill` not run, if another worker held it too long.
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool;
+
+    /// Whether there is room for more than a burst. Queues for whose other side nobody is to wait always say so.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// State of a port, for display.

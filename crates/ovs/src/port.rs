@@ -313,9 +313,7 @@ impl TxQueue for Tx {
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
         let run = |sender: &mut Sender| {
-            if let Some(driver) = sender.seen.changed(&sender.shared) {
-                sender.ring = driver.map(|driver| Outgoing::new(driver.rings.clone()));
-            }
+            sender.refresh();
             fill(sender);
             if let Some(ring) = &mut sender.ring {
                 ring.publish();
@@ -325,9 +323,28 @@ impl TxQueue for Tx {
         };
         self.lease.with(run).is_some()
     }
+
+    fn has_room(&self) -> bool {
+        // If another worker has it, that one looks.
+        self.lease.with(Sender::has_room).unwrap_or(true)
+    }
 }
 
 impl Sender {
+    /// Takes a driver's ring, or lets it go.
+    #[inline]
+    fn refresh(&mut self) {
+        if let Some(driver) = self.seen.changed(&self.shared) {
+            self.ring = driver.map(|driver| Outgoing::new(driver.rings.clone()));
+        }
+    }
+
+    /// Whether the driver is not to be waited for.
+    fn has_room(&mut self) -> bool {
+        self.refresh();
+        self.shared.is_down() || self.ring.as_mut().is_none_or(Outgoing::has_room)
+    }
+
     /// The ring for a frame of `len` bytes.
     #[inline(always)]
     fn ring(&mut self, len: usize) -> Result<&mut Outgoing, NoRoom> {

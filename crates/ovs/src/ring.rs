@@ -4,7 +4,7 @@
 //! description is read once into a private copy, and payload is only copied ([`Segment`]). What this side needs to go
 //! on it keeps for itself. A ring whose other end breaks the rules loses what is in it, nothing more.
 
-use mem::{Accepts, Offload, Segment, vnet};
+use mem::{Accepts, BURST, Offload, Segment, vnet};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -160,6 +160,15 @@ impl Outgoing {
     fn look(&mut self) {
         let head = self.rings.word(Way::ToDriver.ring() + HEAD).load(Ordering::Acquire);
         self.free = SLOTS.saturating_sub(self.next.wrapping_sub(head));
+    }
+
+    /// Whether two bursts of frames that fit into a slot have room: another worker may send one at the same time.
+    pub fn has_room(&mut self) -> bool {
+        const ROOM: u32 = 2 * BURST as u32;
+        if self.free < ROOM {
+            self.look();
+        }
+        self.free >= ROOM
     }
 
     /// Takes the slots of a frame of `len` bytes, and describes it. Returns the index of the first one; `None` if so

@@ -15,12 +15,14 @@ pub(crate) struct Ingress {
     pub looks: Looks,
     /// The port by which everything from there leaves as it is, without being looked up: the interface is its OVS side.
     pub port: Option<VifId>,
+    /// Of a guest: the OVS side to which packets go that match no flow. Its queues wait while that has no room.
+    pub side: Option<VifId>,
 }
 
 impl Ingress {
     /// An interface, about which nothing is known yet.
     pub fn new(vif: VifId) -> Self {
-        Self { vif, wire: false, looks: Looks::default(), port: None }
+        Self { vif, wire: false, looks: Looks::default(), port: None, side: None }
     }
 
     /// The same interface in these tables.
@@ -37,6 +39,7 @@ impl Ingress {
         let side = vif.filter(|vif| vif.kind == VifKind::Ovs);
         let port = side.and_then(|side| snapshot.vif(side.ovs?));
         let port = port.filter(|port| port.rules.is_none() && port.tunnel().is_none()).map(|port| port.id);
-        Self { wire, looks, port, ..self }
+        let guest = flows.filter(|vif| matches!(vif.kind, VifKind::Vhost | VifKind::Tap));
+        Self { wire, looks, port, side: guest.and_then(|guest| guest.ovs), ..self }
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Core {
     pub asked: Option<(NeighbourScope, IpAddr, VifId, u32)>,
     /// While a flood is delivered: how many of its copies were for ports that are down.
     pub absent: Option<usize>,
+    /// Whether packets of this burst went to an Open vSwitch.
+    pub asked_ovs: bool,
     /// Which entries this burst created: one bit for each 64th of the hashes.
     pub memoised: u64,
 }
@@ -104,6 +106,7 @@ impl Core {
             last_ns: now.ns,
             asked: None,
             absent: None,
+            asked_ovs: false,
             memoised: 0,
         }
     }
@@ -113,6 +116,7 @@ impl Core {
         let start = cycles::now();
         self.log_budget = LogBudget::new();
         self.turn = Turn::NEW;
+        self.asked_ovs = false;
         self.follow(tables);
         let bytes = self.lanes.snapshot(burst);
         self.count_received(burst, from.vif, bytes);
@@ -522,6 +526,7 @@ impl Core {
     fn deliver_to(&mut self, port: VifId, order: &[u8], burst: &Burst) -> Delivery {
         let Self { lanes, ports, chunk, turn, now, .. } = self;
         if ports.is_ovs_side(port) {
+            self.asked_ovs = true;
             return ports.deliver(port, order, now.ns, &mut |lane, room, accepts| {
                 room.mark(lanes.mark_of(lane.into()));
                 lanes.write(lane.into(), burst, room, accepts, chunk, turn)

@@ -4,10 +4,13 @@
 use super::differential;
 use super::harness::{Host, Output};
 use super::offloads::{ALL, unfinished};
+use crate::receivers::Receiver;
 use mem::{Accepts, Csum, Offload};
 use model::generate::{self, OVS_PORTS, Rng, UNDERLAY};
 use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
-use model::{DropReason, Effects, PacketView, Tables, Verdict, VifId, Vrf, decide, rewrite, text};
+use model::{
+    DropReason, Effects, PacketView, Tables, Verdict, Vif, VifId, VifKind, Vrf, decide, rewrite, text,
+};
 use packet::Headers;
 use packet::checksum::{L4Check, verify_l4};
 use std::collections::BTreeMap;
@@ -546,4 +549,35 @@ fn what_nobody_takes_is_dropped_by_name() {
         assert!(host.run(OVS_PORTS[0], [(text::parse(UDP).unwrap(), Offload::default())]).is_empty());
     }
     assert_eq!(host.drops(), [(DropReason::OvsAbsent, 2)].into());
+}
+
+/// A guest's queue waits while its Open vSwitch has no room, and until that has some. Packets of a wire come from many.
+#[test]
+fn a_guest_waits_for_its_open_vswitch_and_a_wire_does_not() {
+    let (port, side) = (OVS_PORTS[0], VifId(OVS_PORTS[0].0 + 10));
+    for (kind, waits) in [(VifKind::Vhost, true), (VifKind::Tap, true), (VifKind::Wire, false)] {
+        let vifs = [(port, side, kind), (side, port, VifKind::Ovs)];
+        let put = |(id, other, kind)| {
+            let wire = (kind == VifKind::Wire).then(Default::default);
+            model::Change::PutVif(Vif { ovs: Some(other), wire, ..Vif::new(id, "port", kind) })
+        };
+        let mut host = Host::new(&vifs.map(put), &[], Accepts::default(), 200);
+        let mut receiver = Receiver::new(port, Box::new(host.ports[&port].receiver()));
+        receiver.look_up_kind(&host.shared.snapshot());
+        for (room, waits) in [(usize::MAX, false), (0, waits)] {
+            host.ports[&side].set_room(room);
+            host.run(port, [(text::parse(UDP).unwrap(), Offload::default())]);
+            assert!(host.core.asked_ovs);
+            receiver.asked_ovs(&host.core.ports, 5);
+            assert_eq!((receiver.patience.waits(), receiver.is_held(&host.core.ports, 6)), (waits, waits));
+        }
+        host.ports[&side].set_room(1);
+        assert!(!receiver.is_held(&host.core.ports, 7) && !receiver.patience.waits());
+        // A flow decides: there is nothing to wait for.
+        let flow = Flow { id: FlowId(1), counter: 0, port, matching: all(), actions: vec![Action::Drop] };
+        host.core.cells.ovs.make_room(0);
+        host.shared.apply_ovs(&[Change::Add(Arc::new(flow))]);
+        host.run(port, [(text::parse(UDP).unwrap(), Offload::default())]);
+        assert!(!host.core.asked_ovs);
+    }
 }

@@ -108,6 +108,33 @@ fn a_ring_takes_what_fits_and_no_more() {
     assert_eq!(reserve(14), Err(NoRoom::Down));
 }
 
+/// Guests wait for a driver that has the port, and has it up; for none that is gone.
+#[test]
+fn a_ring_says_that_it_is_nearly_full() {
+    let (shared, opened) = port::open(OvsPort { name: "p".into(), mtu: 1500 }).unwrap();
+    let tx = &opened.tx[0];
+    assert!(tx.has_room());
+    let rings = Arc::new(Rings::create().unwrap().0);
+    let _bell = shared.give_to(rings.clone()).unwrap();
+    let send = |frames| {
+        tx.burst(&mut |room| assert!((0..frames).all(|_| room.reserve(60, &Offload::default()).is_ok())));
+    };
+    let bursts = 2 * mem::BURST as u32;
+    send(SLOTS - bursts);
+    assert!(tx.has_room());
+    send(1);
+    assert!(!tx.has_room());
+    assert!(rings.receive(&mut 0).is_some() && tx.has_room());
+    send(bursts);
+    assert!(!tx.has_room());
+    shared.set_down(true);
+    assert!(tx.has_room());
+    shared.set_down(false);
+    assert!(!tx.has_room());
+    shared.take_away();
+    assert!(tx.has_room());
+}
+
 #[test]
 fn a_worker_that_sleeps_is_woken() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
