@@ -18,7 +18,7 @@
 #define VIADUCT_COUNTERS (1u << 20) /* most counters */
 #define VIADUCT_SLOTS (1u << 16)    /* most slots of a ring */
 #define VIADUCT_LONGEST 65557       /* longest packet, bytes */
-#define VIADUCT_AHEAD 64            /* most requests whose answers the driver does not wait for */
+#define VIADUCT_AHEAD 128           /* most requests whose answers the driver does not wait for */
 
 enum viaduct_request {
 	VIADUCT_HELLO = 1,

@@ -16,8 +16,9 @@ const NAME: usize = 64;
 const TEXT: usize = 192;
 /// Most items, and most actions, of a flow.
 const MOST_PARTS: usize = 64;
-/// Most requests whose answers a driver does not wait for.
-pub const AHEAD: u32 = 64;
+/// Most requests whose answers a driver does not wait for: those of two turns, so that it asks for more while one is
+/// carried out. As many answers, each in a message of its own, have room in a socket (1280 of 212,992 bytes for each).
+pub const AHEAD: u32 = 128;
 
 const HELLO: u32 = 1;
 const PORT_OPEN: u32 = 2;

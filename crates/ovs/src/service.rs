@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(250);
 /// Most drivers at a time.
 const MOST: usize = 16;
-/// How long requests gather while a driver does not wait for their answers: waking for each would take longer than
-/// what they ask for.
+/// Most requests of a turn. Their answers go once all are carried out, and the driver asks for more meanwhile.
+const TURN: usize = AHEAD as usize / 2;
+/// How long requests gather that are fewer, while a driver does not wait for their answers: waking for each would take
+/// longer than what they ask for.
 const GATHER: Duration = Duration::from_micros(100);
 /// How long nobody is accepted after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -265,8 +267,9 @@ impl Thread {
         self.sockets.insert(self.last, socket);
     }
 
-    /// Takes the messages of a session, but no more than a driver may send ahead, and none after one that may concern
-    /// all flows, so that others get their turn. Returns whether the driver waits for none of the answers.
+    /// Takes the messages of a session, but no more than a turn has, and none after one that may concern all flows, so
+    /// that others get their turn. Returns whether more are to gather: there were fewer, and the driver waits for none of
+    /// the answers.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
         let mut requests = Vec::new();
@@ -278,18 +281,19 @@ impl Thread {
             }
             let goes_on =
                 matches!(requests.last(), Some(Request::FlowCreate(_) | Request::FlowDestroy { .. }));
-            if !goes_on || requests.len() == AHEAD as usize {
+            if !goes_on || requests.len() == TURN {
                 break None;
             }
         };
         let ahead = matches!(requests.last(), Some(Request::FlowCreate(Create { ahead: true, .. })));
+        let gathers = ahead && requests.len() < TURN;
         let (replies, together) = {
             let mut state = self.common.state();
             (state.handle_all(id, requests, Instant::now()), state.answers(id))
         };
         let answered = answer_all(socket, &replies, together);
         match (end, answered) {
-            (None, Ok(())) => return ahead,
+            (None, Ok(())) => return gathers,
             (Some(End::Gone), _) => {
                 tracing::info!(session = id, "a driver of Open vSwitch is gone; its flows go on without it");
             }

@@ -2,7 +2,7 @@
 
 use super::fake::{World, open, to_mac};
 use crate::kinds::{INGRESS, action};
-use crate::protocol::{Create, Request};
+use crate::protocol::{AHEAD, Create, Request};
 use model::ovs::FlowId;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ fn a_flow_that_is_refused_takes_no_other_along() {
 #[test]
 fn a_driver_says_how_many_answers_it_takes_together() {
     let mut world = World::new(1);
-    for (answers, together) in [(0, 1), (7, 7), (u32::MAX, 64)] {
+    for (answers, together) in [(0, 1), (7, 7), (u32::MAX, AHEAD as usize)] {
         world.state.begin(1, uverbs::Peer { pid: 1, uid: 0 }, world.now);
         assert_eq!(world.state.answers(1), 1);
         assert_eq!(world.ask(1, Request::Hello { version: 1, pid: 1, answers, dpdk: String::new() }), 0);
