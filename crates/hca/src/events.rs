@@ -153,6 +153,11 @@ impl Notifier {
         !self.flush() && self.end.send(message)
     }
 
+    /// Whether messages wait.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty() || self.end.has_rest()
+    }
+
     /// Sends waiting messages. Returns whether some still wait.
     pub fn flush(&mut self) -> bool {
         while let Some(message) = self.waiting.front() {

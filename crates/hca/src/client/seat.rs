@@ -289,7 +289,13 @@ impl Client {
         }
         let Some(qp) = self.qps.get_mut(&handed.to) else { return false };
         let is_done = qp.serve(handed, &mut self.context);
-        if is_done && !self.may_sleep_on(handed.now) {
+        // The requester waits for the end of a read, which leaves its thread no work except for an event.
+        let is_over = is_done && handed.brief.is_read() && !self.context.asynchronous.waits();
+        let must_wake = match is_over {
+            true => self.context.source.is_faulty(),
+            false => is_done && !self.may_sleep_on(handed.now),
+        };
+        if must_wake {
             self.context.inbox.wake();
         }
         is_done

@@ -173,3 +173,20 @@ fn of_two_threads_that_want_each_others_applications_one_leaves_both_to_the_othe
     // Who listens to several applications leaves none of them to a thread that comes later.
     assert!(!second.begin(OWN) && !first.begin_watch(second.rank()) && first.listener.is_own());
 }
+
+#[test]
+fn who_reads_memory_that_went_away_wakes_its_thread() {
+    let mut speaker = Speaker::new(1);
+    let peer = speaker.peer.clone();
+    while_asleep(&speaker.seat.clone(), |client| {
+        for goes_away in [false, true] {
+            let fault = while_asleep(&peer, |other| {
+                assert!(!other.context.inbox.is_woken());
+                other.context.source.fault.clone()
+            });
+            assert!(!goes_away || fault.raise(1));
+            assert_eq!((speaker.speak(client, opcode::RDMA_READ, (1, 1)), speaker.done()), (0, 1));
+        }
+    });
+    until(|| peer.take().is_none());
+}
