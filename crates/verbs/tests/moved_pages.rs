@@ -114,8 +114,8 @@ fn remapped(way: Way) {
     let ours = from.register(two.a.pd, 0, 3 * PAGE);
     let old = to.register(two.b.pd, 10, 3 * PAGE - 20);
     let middle = Pages { start: to.start.wrapping_add(PAGE), len: PAGE };
-    middle.unmap();
-    let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED_NOREPLACE);
+    // In one call: other threads map memory, too, and might take the place.
+    let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED);
     other.bytes().fill(3);
     let mut all = Pages { start: to.start, len: to.len };
     let new = to.register(two.b.pd, 0, 3 * PAGE);

@@ -19,7 +19,7 @@ impl Pages {
     pub fn at(start: *mut u8, pages: usize, flags: i32) -> Self {
         let (len, flags) = (pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory, at a place that is free if it is said.
+        // SAFETY: new memory; where a place is said, that of pages that the test has and does not borrow.
         let start = unsafe { libc::mmap(start.cast(), len, access, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         Self { start: start.cast(), len }
