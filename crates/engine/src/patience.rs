@@ -9,6 +9,10 @@
 /// shares its CPU within tens of milliseconds. One that hangs holds up what it has flows for once, for so long.
 const LONGEST_NS: u64 = 100_000_000;
 
+/// For how long its worker polls meanwhile, nanoseconds. An Open vSwitch that polls on another CPU makes room within
+/// that, and a worker that slept would come back too late to keep it busy.
+const SHORT_NS: u64 = 200_000;
+
 /// Whether a queue waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -43,6 +47,11 @@ impl Patience {
         false
     }
 
+    /// Whether it has begun to wait so recently that its worker polls.
+    pub const fn waits_shortly(self, now_ns: u64) -> bool {
+        matches!(self, Self::Waits(end) if now_ns + LONGEST_NS < end + SHORT_NS)
+    }
+
     /// Whether it waits.
     pub const fn waits(self) -> bool {
         matches!(self, Self::Waits(_))
@@ -60,6 +69,7 @@ mod tests {
         assert!(!patience.waits() && !patience.holds(false, 1));
         patience.sent(false, 5);
         assert!(patience.waits() && patience.holds(false, 5 + LONGEST_NS - 1));
+        assert!(patience.waits_shortly(4 + SHORT_NS) && !patience.waits_shortly(5 + SHORT_NS));
         assert!(!patience.holds(true, 5 + LONGEST_NS - 1) && !patience.waits());
         patience.sent(false, 6 + LONGEST_NS);
         assert!(patience.holds(false, 5 + 2 * LONGEST_NS));

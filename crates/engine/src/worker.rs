@@ -80,6 +80,8 @@ pub(crate) struct Worker {
     held: (u64, u64),
     /// How many of the packets held then are still to be looked at.
     held_left: usize,
+    /// Whether a guest has begun to wait for its Open vSwitch so recently that it is not time to sleep.
+    waits_shortly: bool,
     /// When the cache was last tidied, in nanoseconds, and the actions, in seconds.
     tidied: (u64, Seconds),
 }
@@ -111,6 +113,7 @@ impl Worker {
             looked: Instant::now(),
             held: (0, 0),
             held_left: 0,
+            waits_shortly: false,
             tidied: (0, 0),
         })
     }
@@ -136,7 +139,7 @@ impl Worker {
             let cycles = &self.core.cells.cycles;
             if busy { &cycles.busy } else { &cycles.idle }.add(now - last);
             last = now;
-            if busy {
+            if busy || self.waits_shortly {
                 (idle_rounds, idle_since) = (0, None);
                 continue;
             }
@@ -190,9 +193,16 @@ impl Worker {
     /// Polls the queues whose turn it is, and forwards their packets. Returns whether there was a packet.
     fn round(&mut self) -> bool {
         let Self { receivers, reader, core, .. } = self;
+        let mut waits_shortly = false;
         let mut busy = receivers.round(|receiver| {
-            let is_held = receiver.patience.waits() && receiver.is_held(&core.ports, self.clock.now().ns);
-            if is_held || receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
+            if receiver.patience.waits() {
+                let now = self.clock.now().ns;
+                if receiver.is_held(&core.ports, now) {
+                    waits_shortly |= receiver.patience.waits_shortly(now);
+                    return false;
+                }
+            }
+            if receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
                 return false;
             }
             core.now = self.clock.now();
@@ -207,6 +217,7 @@ impl Worker {
             }
             true
         });
+        self.waits_shortly = waits_shortly;
         if busy {
             self.unsettled = true;
             self.in_passing();
