@@ -48,6 +48,8 @@ def test_packets_of_user_space_guests_never_reach_open_vswitch(lab, ring):
     assert int(ovs.vsctl("get", "Interface", "o1", "statistics:rx_q0_packets").stdout) <= ovs.received()
 
 
+# Both poll, and a guest waits only for so long.
+@pytest.mark.alone
 def test_a_user_space_guest_waits_for_open_vswitch(lab):
     """It sends as fast as it can what OVS forwards itself, at a fraction of that rate: little is lost on the way."""
     host, ovs = under_ovs(lab, o1=vhost("o1"), o2=vhost("o2"))

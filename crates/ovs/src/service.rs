@@ -267,9 +267,8 @@ impl Thread {
         self.sockets.insert(self.last, socket);
     }
 
-    /// Takes the messages of a session, but no more than a turn has, and none after one that may concern all flows, so
-    /// that others get their turn. Returns whether more are to gather: there were fewer, and the driver waits for none of
-    /// the answers.
+    /// Takes the messages of a session: at most those of a turn, and none after one that may concern all flows, so that
+    /// others get their turn. Returns whether to wait for more: there were fewer, and the driver waits for no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
         let mut requests = Vec::new();

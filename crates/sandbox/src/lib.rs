@@ -1,6 +1,7 @@
 //! What a process gives up before it looks at what others sent: its user, its capabilities, system calls and files.
 //!
-//! Owns: the order in which a process gives these up, the lists of system calls, and the [`Report`] of what is in force.
+//! Owns: the order in which a process gives these up, the lists of system calls, and the [`Report`] of what is in
+//! force.
 //!
 //! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one
 //! thread. What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with

@@ -100,8 +100,8 @@ impl Packed {
         is_new && is_chain && !(was == told && self.is_behind(at, end))
     }
 
-    /// Whether a slot of a ring's first lap is as the VMM leaves it that returned the chain before slot `end`: the first
-    /// one is used, and the others are as the driver filled them.
+    /// Whether a slot of a ring's first lap looks as it does once a VMM has returned the chain before slot `end`: the
+    /// first slot is used, and the others are as the driver filled them.
     fn is_of_returned(&self, index: u16, end: u16) -> bool {
         let position = Position { index, ..Position::FIRST };
         if position == Position::FIRST {
