@@ -53,19 +53,20 @@ type Case = (Kind, Vec<Victim>);
 const LEAVES_A_HOLE: Victim =
     Victim { role: Role::Sender, point: Point::PlaceHeld, time: 1, fate: Fate::Killed };
 
-/// Plays scenes, some at a time, until victims reach their points; returns the points reached in each.
-fn play_all(cases: &[Case]) -> Vec<Option<Reached>> {
-    let outcomes = try_all(cases, ATTEMPTS);
-    for (outcome, case) in outcomes.iter().zip(cases) {
-        assert!(outcome.is_some(), "not reached: {case:?}");
+/// Plays a scene of each choice, some at a time, until victims reach their points; returns the points reached in each.
+fn play_all(choices: &[Vec<Case>]) -> Vec<Option<Reached>> {
+    let outcomes = try_all(choices, ATTEMPTS);
+    for (outcome, choice) in outcomes.iter().zip(choices) {
+        assert!(outcome.is_some(), "not reached: {choice:?}");
     }
     outcomes
 }
 
-/// Plays scenes, some at a time, at most `attempts` times. `None` if a victim did not reach its point.
-fn try_all(cases: &[Case], attempts: usize) -> Vec<Option<Reached>> {
+/// Plays a scene of each choice, some at a time: the first one, and where a victim does not reach its point the next,
+/// each once or more, at least `attempts` in all. `None` if no victim reached its point.
+fn try_all(choices: &[Vec<Case>], attempts: usize) -> Vec<Option<Reached>> {
     let next = Mutex::new(0);
-    let outcomes = Mutex::new(vec![None; cases.len()]);
+    let outcomes = Mutex::new(vec![None; choices.len()]);
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
@@ -76,18 +77,24 @@ fn try_all(cases: &[Case], attempts: usize) -> Vec<Option<Reached>> {
                         *next += 1;
                         *next - 1
                     };
-                    let Some((kind, victims)) = cases.get(at) else { return };
-                    match catch_unwind(|| (0..attempts).find_map(|_| play(*kind, victims))) {
+                    let Some(choice) = choices.get(at) else { return };
+                    let mut scenes = choice.iter().cycle().take(attempts.max(choice.len()));
+                    match catch_unwind(move || scenes.find_map(|(kind, victims)| play(*kind, victims))) {
                         Ok(reached) => outcomes.lock().unwrap()[at] = reached,
-                        Err(_) => failures.lock().unwrap().push(format!("{:?}", cases[at])),
+                        Err(_) => failures.lock().unwrap().push(format!("{choice:?}")),
                     }
                 }
             });
         }
     });
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), choices.len(), failures.join("\n"));
     outcomes.into_inner().unwrap()
+}
+
+/// No choice but each case.
+fn without_choice(cases: &[Case]) -> Vec<Vec<Case>> {
+    cases.iter().map(|case| vec![case.clone()]).collect()
 }
 
 /// Where each role reaches each point: in which scenes, and after which other deaths.
@@ -96,7 +103,7 @@ fn census() -> Vec<((Role, Point), Vec<Case>)> {
     let with_hole = Kind::all().filter(|kind| kind.way.shares());
     cases.extend(with_hole.map(|kind| (kind, vec![LEAVES_A_HOLE])));
     let mut found: HashMap<_, Vec<Case>> = HashMap::new();
-    for (case, reached) in cases.iter().zip(play_all(&cases)) {
+    for (case, reached) in cases.iter().zip(play_all(&without_choice(&cases))) {
         for (role, point, _) in reached.unwrap() {
             // The other sender behaves like the first one.
             if role != Role::Third && !case.1.iter().any(|victim| victim.role == role) {
@@ -128,18 +135,22 @@ fn victim((role, point): (Role, Point), fate: Fate) -> Victim {
 /// Each point and each role that reaches it, in one of the scenes.
 #[test]
 fn each_point_is_survived() {
-    let mut cases = Vec::new();
+    let mut choices = Vec::new();
     for (at, (who, scenes)) in census().into_iter().enumerate() {
         // Preferably without earlier deaths.
         let alone: Vec<_> = scenes.iter().filter(|(_, others)| others.is_empty()).collect();
-        let scenes = if alone.is_empty() { scenes.iter().collect() } else { alone };
-        for (round, fate) in fates(who.0).iter().enumerate() {
-            let (kind, others) = scenes[(at + round) % scenes.len()];
-            cases.push((*kind, [others.clone(), vec![victim(who, *fate)]].concat()));
+        let mut scenes = if alone.is_empty() { scenes.iter().collect() } else { alone };
+        let first = at % scenes.len();
+        scenes.rotate_left(first);
+        for fate in fates(who.0) {
+            // A scene that came to the point by chance may not come there again.
+            let of = |(kind, others): &&Case| (*kind, [others.clone(), vec![victim(who, *fate)]].concat());
+            choices.push(scenes.iter().map(of).collect());
+            scenes.rotate_left(1);
         }
     }
-    play_all(&cases);
-    println!("{} deaths and stops", cases.len());
+    play_all(&choices);
+    println!("{} deaths and stops", choices.len());
 }
 
 /// The same in all scenes: `make soak`. After another death, chance decides whether a process still comes to a point.
@@ -153,7 +164,7 @@ fn each_point_is_survived_in_each_scene() {
             cases.extend(fates(who.0).iter().map(of));
         }
     }
-    let outcomes = try_all(&cases, ATTEMPTS);
+    let outcomes = try_all(&without_choice(&cases), ATTEMPTS);
     let missed = cases.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_none());
     let missed: Vec<_> = missed.map(|(case, _)| case).collect();
     println!("{} deaths and stops, besides {} that were not reached: {missed:?}", cases.len(), missed.len());
@@ -184,7 +195,7 @@ fn random_deaths_are_survived() {
             (*kind, [others.clone(), vec![victim]].concat())
         };
         let cases: Vec<_> = (0..10 * AT_ONCE).map(|_| case()).collect();
-        let outcomes = try_all(&cases, 1);
+        let outcomes = try_all(&without_choice(&cases), 1);
         let died = cases.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_some());
         deaths += died.map(|((_, victims), _)| victims.len()).sum::<usize>();
     }
