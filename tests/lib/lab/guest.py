@@ -10,18 +10,19 @@ from .shell import Failed
 class Guest:
     """Something with a shell that is attached to a network. Subclasses have `run(words)` and `name`."""
 
-    def ping(self, address, count=3, *, size=56, options=(), timeout=2, interval=0.1):
+    def ping(self, address, count=3, *, size=56, options=(), timeout=None, interval=0.1):
         """Sends echo requests; returns (received, output).
 
-        Once an echo has come, ping ignores `-W`: it waits for the last ones only an interval, or twice the longest
-        round trip. On a busy machine that is too short if the interval is short. With a deadline, ping waits for all of
-        them, and sends more meanwhile, which are not counted here.
+        Waits for all echoes, and with `timeout` only that long where none comes (`-W`): once one has come, ping waits
+        for the last ones an interval, or twice the longest round trip, which is too short on a busy machine. With a
+        deadline, ping waits for all of them, and sends more meanwhile, which are not counted here.
         """
-        waiting = ["-w", 10 + math.ceil(20 * count * interval)] if interval < 0.1 else ["-W", timeout]
+        deadline = 10 + math.ceil(20 * count * interval)
+        waiting = ["-W", timeout] if timeout else ["-w", deadline]
         done = self.run(
             ["ping", "-n", "-c", count, "-i", interval, *waiting, "-s", size, *options, address],
             check=False,
-            timeout=count * (timeout + interval) + 20,
+            timeout=20 + (count * (timeout + interval) if timeout else deadline),
         )
         if not re.search(r"\d+ received", done.stdout):
             raise Failed(f"{self.name}: ping {address}: {done.stdout}{done.stderr}")

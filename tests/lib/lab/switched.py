@@ -3,6 +3,8 @@
 Host `a` has containers o1, o2, ... on ports whose mode is "ovs", and Debian's ovs-vswitchd-dpdk.
 """
 
+import re
+
 from .config import Config
 from .shell import Failed, eventually
 from .topology import tap
@@ -78,6 +80,17 @@ def pass_by(ovs, one, to, count=50):
     assert received == count, output
     seen = ovs.received() - before
     assert seen < count / 5, f"{seen} packets of {2 * count} reached OVS"
+
+
+def only_echoes_by_ovs(ovs, one, to):
+    """Fails unless echoes come back by OVS, and it does not see the requests."""
+    before = ovs.received()
+    received, output = one.ping(to, 50, interval=0.01)
+    assert received == 50, output
+    # More than 50, where an echo was late.
+    sent = int(re.search(r"(\d+) packets transmitted", output)[1])
+    seen = ovs.received() - before
+    assert 50 <= seen < 1.8 * sent, f"{seen} packets of {2 * sent} reached OVS"
 
 
 def udp_flow(ovs, port, actions):
