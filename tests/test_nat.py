@@ -6,7 +6,7 @@ import pytest
 
 from lab import Server
 from lab.topology import SEATS, host_config, tap
-from lab.traffic import EchoServer, answers, connect, datagram
+from lab.traffic import SILENCE, EchoServer, answers, connect, datagram
 
 A1 = SEATS["a1"]
 OUTSIDE, ROUTER = "203.0.113.7", "203.0.113.1"
@@ -84,7 +84,7 @@ def test_rules_see_the_inside_address(floating):
     server.expect_ping(OUTSIDE)
     host.apply(host.config.copy().rule("blue", 10, "drop", to={"cidr": f"{A1.address}/32"}, protocol="udp"))
     with EchoServer(a1, 80):
-        assert not datagram(server, OUTSIDE, 80)
+        assert not datagram(server, OUTSIDE, 80, timeout=SILENCE)
         assert answers(connect(server, OUTSIDE, 80))
 
 

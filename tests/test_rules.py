@@ -6,7 +6,7 @@ import pytest
 
 from lab import RawPort, eventually
 from lab.topology import SEATS, host_config, tap, tunnel_routes, two_hosts
-from lab.traffic import EchoServer, answers, connect, datagram, tcp_rate
+from lab.traffic import PATIENCE, SILENCE, EchoServer, answers, connect, datagram, tcp_rate
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 
@@ -26,7 +26,7 @@ def with_rules(lab, *rules, guests=("a1", "a2"), default=None, keys=None):
 def test_drop_by_port_leaves_other_ports_alone(lab):
     host, a1, a2 = with_rules(lab, (10, "drop", {"protocol": "tcp", "ports": "8000-8010"}))
     with EchoServer(a2, 8005), EchoServer(a2, 8011):
-        assert connect(a1, A2.address, 8005) is None
+        assert connect(a1, A2.address, 8005, SILENCE) is None
         assert answers(connect(a1, A2.address, 8011))
         assert datagram(a1, A2.address, 8005)
     assert host.drops().get("rule_drop")
@@ -40,7 +40,7 @@ def test_first_match_by_priority_wins(lab):
     )
     with EchoServer(a2, 53), EchoServer(a2, 54):
         assert datagram(a1, A2.address, 53)
-        assert not datagram(a1, A2.address, 54)
+        assert not datagram(a1, A2.address, 54, timeout=SILENCE)
 
 
 def test_replies_of_an_allowed_connection_pass(lab):
@@ -49,8 +49,8 @@ def test_replies_of_an_allowed_connection_pass(lab):
     )
     with EchoServer(a2, 80), EchoServer(a1, 80):
         assert answers(connect(a1, A2.address, 80))
-        assert connect(a2, A1.address, 80) is None, "the other direction is not allowed"
-        assert not datagram(a1, A2.address, 80)
+        assert connect(a2, A1.address, 80, SILENCE) is None, "the other direction is not allowed"
+        assert not datagram(a1, A2.address, 80, timeout=SILENCE)
     assert host.drops().get("default_drop")
 
 
@@ -60,7 +60,7 @@ def test_reject_answers_at_once(lab, address):
         lab, (10, "reject", {"protocol": "tcp", "ports": "81"}), (11, "reject", {"protocol": "udp"})
     )
     with pytest.raises(ConnectionRefusedError):
-        connect(a1, address, 81, timeout=5)
+        connect(a1, address, 81)
     # The kernel turns ICMP "prohibited" into an error of the socket; a mere drop would be a time-out.
     with a1.namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.settimeout(5)
@@ -78,9 +78,10 @@ def test_change_of_rules_cuts_connections_in_both_directions(lab):
         assert answers(connection)
         stricter = host.config.copy().rule("blue", 5, "drop", protocol="tcp", ports="80")
         host.apply(stricter)
+        connection.settimeout(SILENCE)
         assert not answers(connection, b"again")
         host.apply(host.config.without("rule", priority=5))
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE)
         assert connection.recv(100) == b"again", "TCP sends again what was dropped meanwhile"
 
 
@@ -94,7 +95,7 @@ def test_rules_by_address_and_guest_across_networks(lab):
     a3_address = SEATS["a3"].address
     a1.expect_ping(a3_address)
     with EchoServer(a3, 80), EchoServer(a1, 81):
-        assert not datagram(a1, a3_address, 80), "the destination's network has a say too"
+        assert not datagram(a1, a3_address, 80, timeout=SILENCE), "the destination's network has a say too"
         assert answers(connect(a1, a3_address, 80))
         assert datagram(a3, A1.address, 81)
 
@@ -114,7 +115,7 @@ def test_mirror_copies_both_directions(lab):
     a1.expect_ping(A2.address)
     with lab.capture("mon", "tapmon", "icmp") as seen:
         a1.expect_ping(A2.address, 5)
-        seen.wait_for("icmp", 11)
+        seen.wait_for("icmp", 12)
     assert len(seen.fields(f"icmp.type == 8 && ip.src == {A1.address}", "icmp.seq")) == 6
     assert len(seen.fields(f"icmp.type == 0 && ip.dst == {A1.address}", "icmp.seq")) == 6
 
@@ -151,6 +152,6 @@ def test_rules_hold_across_hosts(lab):
     a1.expect_ping(SEATS["b1"].address)
     hosts["b"].apply(hosts["b"].config.copy().rule("blue", 10, "drop", to={"guest": "b1"}, protocol="udp"))
     with EchoServer(b1, 80):
-        assert not datagram(a1, SEATS["b1"].address, 80)
+        assert not datagram(a1, SEATS["b1"].address, 80, timeout=SILENCE)
         assert answers(connect(a1, SEATS["b1"].address, 80))
     eventually(lambda: hosts["b"].drops().get("rule_drop"), "drop rule_drop")

@@ -65,7 +65,13 @@ class EchoServer:
                 continue
 
 
-def connect(guest, address, port, timeout=1.5):
+# Seconds in which something must come.
+PATIENCE = 20
+# Seconds in which nothing may come.
+SILENCE = 1
+
+
+def connect(guest, address, port, timeout=PATIENCE):
     """A TCP connection from a guest, or None if it isn't made in time. Raises ConnectionRefusedError if refused."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     connection = guest.namespace.socket(family, socket.SOCK_STREAM)
@@ -90,7 +96,7 @@ def answers(connection, text=b"hello"):
         return False
 
 
-def datagram(guest, address, port, text=b"hello", timeout=1.5):
+def datagram(guest, address, port, text=b"hello", timeout=PATIENCE):
     """Whether a UDP datagram is answered."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with guest.namespace.socket(family, socket.SOCK_DGRAM) as sender:
