@@ -16,6 +16,15 @@ DATA = 2 * MIB
 TRUST = {"rdma_trust": "job7"}
 
 
+_HOLD = """
+import signal
+from pyverbs.device import Context
+context = Context(name="viaduct0")
+print("open")
+signal.pause()
+"""
+
+
 def config(name="a", guest="a1", size=64, **keys):
     """A VM with a window, and a container that has one in common with it."""
     guests = {guest: vhost(guest, rdma=guest, window_mb=size, owner="1000:1001", **TRUST, **keys)}
@@ -128,6 +137,19 @@ def test_they_stay_over_restarts_and_go_with_their_guests(lab):
     host.start()
     assert not {"a1", "trust-job7"} & set(files(host))
     assert not any(path.exists() for path in sockets) and foreign.is_socket()
+
+
+def test_a_daemon_that_is_stopped_leaves_no_sockets(lab):
+    host = prepare(lab, config()).start()
+    names = ("a1.sock", "rdma/a1", "rdma/a2", "rdma/vm/a1.vsock_4791")
+    sockets = [host.run_dir / name for name in names]
+    assert all(path.is_socket() for path in sockets)
+    program = lab.verbs(host, "a2").python(_HOLD)
+    program.wait_for("open")
+    host.stop()
+    assert [path for path in sockets if path.exists()] == []
+    # Windows stay, for VMs that go on.
+    assert set(files(host)) == {"a1", "trust-job7"}
 
 
 def test_huge_pages_are_no_programs(lab):

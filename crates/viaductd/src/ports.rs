@@ -46,7 +46,7 @@ impl ExecutorPorts {
         inherited: Option<Inheritance>,
         (windows, machines): (Windows, Arc<Machines>),
     ) -> Self {
-        let rules = Box::new(EngineRules(forwarder.engine().clone()));
+        let rules = Box::new(EngineRules(Arc::downgrade(forwarder.engine())));
         let verbs = Arc::new(Verbs::new(rules, privileges.clone(), windows, machines));
         Self { forwarder, verbs, ovs, privileges, journals, inherited }
     }
@@ -92,7 +92,7 @@ impl Ports for ExecutorPorts {
                     migrates,
                     waits,
                 };
-                // Ports would keep the executor otherwise, which keeps them: verbs devices ask it for rules.
+                // The thread that serves a VMM may outlive its port, and keeps nothing else of the daemon.
                 let (verbs, guest) = (Arc::downgrade(&self.verbs), spec.name.clone());
                 let watch: virtio::Watch =
                     Arc::new(move |event| _ = verbs.upgrade().map(|verbs| verbs.vmm(&guest, event)));

@@ -6,22 +6,23 @@ use hca::RoceFlow;
 use model::{GATEWAY_MAC, PacketView, Verdict, VifId};
 use packet::{Ethernet, Fragment, Headers, Ip, L3, L4, Mac, proto, roce};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::Weak;
 
 /// Hops of the packets that are asked about.
 const HOPS: u8 = 64;
 /// Their UDP source port, one of those that RoCE has (IBTA A17.9.2).
 const SOURCE_PORT: u16 = 0xc001;
 
-/// The engine's tables.
-pub struct EngineRules(pub Arc<Engine>);
+/// The engine's tables. It does not keep the engine, which keeps the ports of the devices that ask.
+pub struct EngineRules(pub Weak<Engine>);
 
 impl hca::Rules for EngineRules {
     fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool {
+        let Some(engine) = self.0.upgrade() else { return false };
         let headers = headers(flow);
         let len = headers.ip().map_or(0, |ip| u32::from(ip.at) + ip.len);
         let packet = PacketView { bytes: &[], len, gso_size: None, headers, checked: true };
-        let decision = self.0.decide(VifId(from), &packet);
+        let decision = engine.decide(VifId(from), &packet);
         let effects = &decision.effects;
         let watched =
             !(effects.meters.is_empty() && effects.mirror_in.is_empty() && effects.mirror_out.is_empty());
