@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import threading
 
 import pytest
@@ -200,6 +201,22 @@ def test_a_vmm_that_comes_later_is_served(lab):
     a1.expect_ping(A2.address)
     host.stop()
     assert not host.socket("a2").exists() and not (host.run_dir / "viaduct.sock").exists()
+
+
+@since_this_build
+def test_a_vmm_that_breaks_off_holds_nobody_up(lab):
+    """Half a message is answered by the daemon that has the connection when the rest comes."""
+    host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
+    get_features = struct.pack("<3I", 1, 1, 0)
+    with socket.socket(socket.AF_UNIX) as vmm:
+        vmm.settimeout(20)
+        vmm.connect(str(host.socket("a2")))
+        vmm.send(get_features)
+        assert len(vmm.recv(20, socket.MSG_WAITALL)) == 20
+        vmm.send(get_features[:7])
+        replace(host)
+        vmm.send(get_features[7:])
+        assert len(vmm.recv(20, socket.MSG_WAITALL)) == 20
 
 
 def test_what_changed_is_stored_and_clients_find_the_new_daemon(lab):

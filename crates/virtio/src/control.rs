@@ -35,6 +35,9 @@ use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 /// Pause between two attempts to connect: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
+/// Pause between two looks for the rest of a message, or for room for its answer.
+const REST: Duration = Duration::from_millis(10);
+
 /// The number of the process that connected, or listens: the VMM, or who gave it the socket. 0: this has no number
 /// here.
 fn process(stream: &UnixStream) -> i32 {
@@ -57,7 +60,7 @@ pub(crate) struct Control {
     pub(crate) closing: AtomicBool,
     /// Whether the guest's link is down: then its VMM finds nobody.
     pub(crate) is_down: AtomicBool,
-    /// The current connection, so that closing can end a wait for the rest of a message.
+    /// The current connection, so that closing can end a wait for the VMM.
     pub(crate) stream: Mutex<Option<UnixStream>>,
     /// What the thread was told and did not see yet.
     pub(crate) command: Mutex<Option<Command>>,
@@ -230,6 +233,11 @@ impl Control {
                     return Ok(());
                 }
                 self.obey_serving(&stream, &backend);
+                continue;
+            }
+            if !messages::is_due(&stream)? {
+                // Polling does not tell of its rest.
+                self.wait(None, Some(REST));
                 continue;
             }
             let pairs = self.shared.pairs.load(Ordering::Relaxed);

@@ -4,11 +4,13 @@
 //! but VMMs that reconnect (QEMU, DPDK) enable rings first.
 
 use crate::backend::Backend;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
-use vhost::vhost_user::message::FrontendReq;
+use vhost::vhost_user::message::{FrontendReq, MAX_MSG_SIZE};
 
 const HEADER_LEN: usize = 12;
 const FLAG_VERSION: u32 = 1;
@@ -22,23 +24,52 @@ const OURS: [FrontendReq; 5] = [
     FrontendReq::GET_STATUS,
 ];
 
-/// Handles the next message of `stream` if it is one of those. Returns whether it was.
-pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Result<bool> {
+/// Whether the next message of `stream`, of which something is there, can be handled without waiting for the VMM: it is
+/// there as a whole, and there is room for its answer. Also where the VMM is gone. What is there stays there, with its
+/// descriptors: another process may go on with it.
+///
+/// # Errors
+/// Of the socket. The header comes in parts, so that nobody sees how long the message is.
+pub(crate) fn is_due(stream: &UnixStream) -> io::Result<bool> {
+    let mut now = [PollFd::new(stream, PollFlags::RDHUP | PollFlags::OUT)];
+    let _ = poll(&mut now, Some(&Timespec::default()));
+    if now[0].revents() != PollFlags::OUT {
+        return Ok(!now[0].revents().is_empty());
+    }
+    let (header, peeked) = peek(stream)?;
+    let there = ioctl_fionread(stream)?;
+    if peeked < HEADER_LEN {
+        // A part with descriptors hides what follows it.
+        return if there < HEADER_LEN as u64 { Ok(false) } else { Err(malformed("a header in parts")) };
+    }
+    let size = header[2] as usize;
+    // A longer message is refused by its header.
+    Ok(size > MAX_MSG_SIZE || there >= (HEADER_LEN + size) as u64)
+}
+
+/// The header of the next message, request, flags and size, and how much of it is there.
+fn peek(stream: &UnixStream) -> io::Result<([u32; 3], usize)> {
     let mut header = [0; HEADER_LEN];
     // A peek without room for descriptors leaves those of other messages in place.
-    let (peeked, _) = recv(&*stream, &mut header[..], RecvFlags::PEEK)?;
+    let (peeked, _) = recv(stream, &mut header[..], RecvFlags::PEEK)?;
     let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-    let (request, flags, size) = (word(0), word(4), word(8));
+    Ok(([word(0), word(4), word(8)], peeked))
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Handles the next message of `stream` if it is one of those. Returns whether it was.
+pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Result<bool> {
+    let ([request, flags, size], peeked) = peek(stream)?;
     let Some(ours) = OURS.into_iter().find(|one| peeked == HEADER_LEN && *one as u32 == request) else {
         return Ok(false);
     };
     let asks = ours == FrontendReq::GET_STATUS;
     let body = if asks { 0 } else { 8 };
     if size != body {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "a message of another length than its request has",
-        ));
+        return Err(malformed("a message of another length than its request has"));
     }
     let mut message = [0; HEADER_LEN + 8];
     stream.read_exact(&mut message[..HEADER_LEN + body as usize])?;

@@ -14,7 +14,8 @@ use std::time::Duration;
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
-/// How long the control thread may take to obey. It is in the VMM's hands for as long as a request lasts.
+/// How long the control thread may take to obey. It is in the VMM's hands for as long as it closes or maps what that
+/// sent.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the control thread is told.

@@ -1,9 +1,15 @@
 //! A port goes on where another one stopped, as in another process.
 
+use super::requests::message;
 use super::*;
 use mem::{Frozen, Port};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+
+const GET_FEATURES: u32 = 1;
+const SET_VRING_ENABLE: u32 = 18;
+const SET_MTU: u32 = 20;
 
 /// Another port for the same guest, that waits.
 pub(super) fn heir(dir: &Dir, queues: u16) -> Opened {
@@ -133,6 +139,55 @@ fn a_vmm_is_answered_by_the_process_that_goes_on() {
     stopped.join().unwrap().unwrap();
     assert!(next.port.is_up() && !port.port.is_up());
     std::mem::forget(next);
+}
+
+/// The VMM's end of its connection.
+pub(super) fn end_of(vmm: &Vmm) -> UnixStream {
+    // SAFETY: open as long as the front end.
+    let end = unsafe { std::os::fd::BorrowedFd::borrow_raw(vmm.frontend.as_raw_fd()) };
+    UnixStream::from(end.try_clone_to_owned().unwrap())
+}
+
+#[test]
+fn half_a_message_waits_for_its_rest_wherever_that_comes() {
+    let (dir, mut port, mut vmm) = connected("half", BASE, 1);
+    let mut stream = end_of(&vmm);
+    for (cut, mtu) in [(1, 1400), (11, 1401), (12, 1402), (19, 1403)] {
+        for code in [SET_MTU, SET_VRING_ENABLE] {
+            let value = if code == SET_MTU { mtu } else { 1 << 32 };
+            let message = message(code, 1 | 8, value);
+            stream.write_all(&message[..cut]).unwrap();
+            for _ in 0..3 {
+                port = hand_over(&dir, port, 1);
+            }
+            stream.write_all(&message[cut..]).unwrap();
+            let mut answer = [0; 20];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!((answer[0], answer[12]), (code as u8, 0));
+        }
+        assert_eq!(port.port.status().mtu, Some(mtu as u16));
+    }
+    works(&mut port, &mut vmm);
+    stream.write_all(&message(SET_MTU, 1, 1400)[..13]).unwrap();
+    drop((vmm, stream));
+    until(|| !port.port.status().up);
+}
+
+#[test]
+fn a_vmm_that_reads_no_answers_gets_them_from_the_process_that_goes_on() {
+    const MANY: usize = 1000;
+    let (dir, mut port, mut vmm) = connected("deaf", BASE, 1);
+    let mut stream = end_of(&vmm);
+    let header = [GET_FEATURES, 1, 0].map(u32::to_le_bytes);
+    stream.write_all(&header.as_flattened().repeat(MANY)).unwrap();
+    until(|| rustix::io::ioctl_fionread(&stream).unwrap() >= 20 * 32);
+    for _ in 0..3 {
+        port = hand_over(&dir, port, 1);
+    }
+    let mut answers = vec![0; 20 * MANY];
+    stream.read_exact(&mut answers).unwrap();
+    assert!(answers.chunks(20).all(|answer| answer == &answers[..20]));
+    works(&mut port, &mut vmm);
 }
 
 #[test]

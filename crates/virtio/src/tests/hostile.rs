@@ -1,5 +1,6 @@
 //! Hostile guests and VMMs: what it costs them, and that it costs nobody else.
 
+use super::hand_over::end_of;
 use super::requests::{asking, message};
 use super::*;
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -157,10 +158,7 @@ fn a_descriptor_that_takes_long_to_close_is_its_guests_own_affair() {
 /// Returns its other end once the back end closes it, or `None` if we were the last to do so.
 fn hand_over_lingering(vmm: &Vmm) -> Option<TcpStream> {
     let (stream, other) = lingering();
-    let to_backend = vmm.frontend.as_raw_fd();
-    // SAFETY: open as long as the front end.
-    let to_backend = unsafe { std::os::fd::BorrowedFd::borrow_raw(to_backend) }.try_clone_to_owned().unwrap();
-    UnixStream::from(to_backend).send_with_fd(&message(13, 1, 0)[..], stream.as_raw_fd()).unwrap();
+    end_of(vmm).send_with_fd(&message(13, 1, 0)[..], stream.as_raw_fd()).unwrap();
     let port_number = stream.local_addr().unwrap().port();
     let (done, is_ours_closed) = mpsc::channel();
     std::thread::spawn(move || {
@@ -179,6 +177,16 @@ fn is_closing(port: u16) -> bool {
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .any(|fields| fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == FIN_WAIT1)
+}
+
+#[test]
+fn a_header_in_parts_with_descriptors_ends_the_connection() {
+    let (_dir, port, vmm) = connected("parts", BASE, 1);
+    let mut stream = end_of(&vmm);
+    let header = message(13, 1, 0);
+    stream.send_with_fd(&header[..5], vmm.calls[0].as_raw_fd()).unwrap();
+    stream.write_all(&header[5..12]).unwrap();
+    until(|| !port.port.status().up);
 }
 
 /// What a subscriber writes.
