@@ -34,7 +34,7 @@ macro_rules! reasons {
 
 reasons! {
     EthernetTruncated = "ethernet_truncated", "The frame ends inside its Ethernet header.";
-    TooManyTags = "too_many_tags", "The frame has more than two VLAN tags.";
+    TooManyTags = "too_many_tags", "The frame has more than two VLAN tags, or would get more.";
     ArpMalformed = "arp_malformed", "ARP that is not IPv4 over Ethernet, or too short.";
     IpTruncated = "ip_truncated", "The packet ends inside its IP header.";
     IpHeader = "ip_header", "IP version or header length is wrong.";

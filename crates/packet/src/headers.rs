@@ -136,6 +136,9 @@ pub enum L3 {
     Ip(Ip),
 }
 
+/// Most VLAN tags of a frame. One that has more is not parsed.
+pub const MAX_TAGS: usize = 2;
+
 /// A VLAN tag (IEEE 802.1Q, 9.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tag {
@@ -170,7 +173,7 @@ pub struct Ethernet {
     /// EtherType after all tags.
     pub ethertype: u16,
     /// VLAN tags, outermost first.
-    pub tags: ArrayVec<Tag, 2>,
+    pub tags: ArrayVec<Tag, MAX_TAGS>,
 }
 
 /// A parsed packet. Offsets are in bytes from the first byte of the slice that was parsed.

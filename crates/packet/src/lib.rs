@@ -27,7 +27,7 @@ mod tunnel;
 pub use ecn::{EcnDrop, ecn_decap, ecn_encap};
 pub use entropy::{FIRST_PORT, entropy, entropy_l2, entropy_port};
 pub use error::{ParseError, WriteError};
-pub use headers::{Arp, Ethernet, Fragment, Headers, Ip, L3, L4, Nd, Tag};
+pub use headers::{Arp, Ethernet, Fragment, Headers, Ip, L3, L4, MAX_TAGS, Nd, Tag};
 pub use mac::{BadMac, Mac};
 pub use mss::mss;
 pub use reply::IcmpError;

@@ -15,7 +15,7 @@ use super::egress::mtu_len;
 use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of};
 use crate::ovs::{Action, Edits, Flow, Key, Output, Wrap};
 use crate::{Crossing, DropReason, Forward, Lookup, PacketView, Verdict, Vif, VifId, VifKind, Vrf};
-use packet::{Headers, L3, L4, Tag, Tunnel, ecn_decap, ecn_encap, proto};
+use packet::{Headers, L3, L4, MAX_TAGS, Tag, Tunnel, ecn_decap, ecn_encap, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -177,6 +177,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if !port.takes_flows() {
             return Err(DropReason::NexthopInvalid.into());
         }
+        self.fit_tags(&output)?;
         self.fit_output(&output, port.mtu)?;
         match port.tunnel() {
             Some(tunnel) => self.through_tunnel(output, tunnel),
@@ -202,6 +203,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.fit_output(&output, path.wire.mtu.min(learned))?;
         self.effects.crossings.get_or_insert_default().sent.push(Crossing { port, grown });
         Ok(output)
+    }
+
+    /// Whether the frame has no more tags than one that comes by a port, as from OVS where that pushes them itself.
+    fn fit_tags(&self, output: &Output) -> Result<(), DropReason> {
+        let Edits { popped, pushed, .. } = &output.edits;
+        let own = self.packet.headers.eth.as_ref().map_or(0, |eth| eth.tags.len());
+        let tags = own.saturating_sub(usize::from(*popped)) + pushed.len();
+        if tags <= MAX_TAGS { Ok(()) } else { Err(DropReason::TooManyTags) }
     }
 
     /// Whether an MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
