@@ -38,20 +38,22 @@ static void close_files(int *files)
 	}
 }
 
-/* Receives a message with answers, and up to two files. Returns 0 or an errno. */
-static int receive_message(struct session *session, int *files, int flags)
+/* Receives a message with up to `most` answers, and says how many are `there`; and up to two files. Returns 0 or an
+ * errno. */
+static int receive_message(int from, struct viaduct_answer *answers, uint32_t most, uint32_t *there, int *files,
+			   int flags)
 {
 	union {
 		char bytes[CMSG_SPACE(2 * sizeof(int))];
 		struct cmsghdr align;
 	} control;
-	struct iovec part = {session->answers, sizeof(session->answers)};
+	struct iovec part = {answers, most * sizeof(*answers)};
 	struct msghdr message = {
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
 	ssize_t got;
 
 	do
-		got = recvmsg(session->socket, &message, MSG_CMSG_CLOEXEC | flags);
+		got = recvmsg(from, &message, MSG_CMSG_CLOEXEC | flags);
 	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return errno;
@@ -61,22 +63,26 @@ static int receive_message(struct session *session, int *files, int flags)
 		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(files, CMSG_DATA(c), (count < 2 ? count : 2) * sizeof(int));
 	}
-	if (got == 0 || got % sizeof(*session->answers) != 0 || message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+	if (got == 0 || got % sizeof(*answers) != 0 || message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
 		return EPROTO;
-	session->there = got / sizeof(*session->answers);
-	session->taken = 0;
+	*there = got / sizeof(*answers);
+	for (uint32_t i = 0; i < *there; i++)
+		answers[i].text[sizeof(answers->text) - 1] = 0;
 	return 0;
 }
 
 /* Takes the next answer, with up to two files. Returns 0 or an errno. */
 static int receive(struct session *session, struct viaduct_answer *answer, int *files, int flags)
 {
-	int error = session->taken < session->there ? 0 : receive_message(session, files, flags);
+	int error;
 
-	if (error != 0)
-		return error;
+	if (session->taken == session->there) {
+		error = receive_message(session->socket, session->answers, VIADUCT_AHEAD, &session->there, files, flags);
+		if (error != 0)
+			return error;
+		session->taken = 0;
+	}
 	*answer = session->answers[session->taken++];
-	answer->text[sizeof(answer->text) - 1] = 0;
 	return 0;
 }
 
@@ -102,6 +108,7 @@ static void lose(struct session *session, int error)
 {
 	LOG(WARNING, "%s: the session is over: %s\n", session->path, strerror(error));
 	session->broken = true;
+	session->silent = error == EAGAIN;
 	shutdown(session->socket, SHUT_RDWR); /* the thread sees that */
 }
 
@@ -230,30 +237,6 @@ static int counters_map(struct session *session, int file, uint32_t count)
 	return 0;
 }
 
-static int say_hello(struct session *session)
-{
-	struct viaduct_hello hello = {
-		.header.kind = VIADUCT_HELLO,
-		.magic = VIADUCT_MAGIC,
-		.version = VIADUCT_VERSION,
-		.pid = getpid(),
-		.answers = VIADUCT_AHEAD,
-	};
-	struct viaduct_answer answer;
-	int files[2] = {-1, -1}, error;
-
-	snprintf(hello.dpdk, sizeof(hello.dpdk), "%s", rte_version());
-	error = session_ask(session, &hello, sizeof(hello), &answer, files);
-	if (error == 0 && answer.status != 0) {
-		LOG(ERR, "%s: %s\n", session->path, answer.text);
-		error = answer.status;
-	}
-	if (error == 0)
-		error = files[0] < 0 ? EPROTO : counters_map(session, files[0], answer.counters);
-	close_files(files);
-	return error;
-}
-
 /* Tells viaductd the MTU of a port that is open. Returns 0 or an errno. */
 int session_mtu(struct port *port, uint16_t mtu)
 {
@@ -318,32 +301,91 @@ static int open_port(struct session *session, struct port *port)
 	return session->broken ? ENOTCONN : 0;
 }
 
-/* Connects and says hello. Returns 0 or an errno. */
-static int start(struct session *session)
+/* A connection to a viaductd that has answered the hello. */
+struct greeting {
+	int socket;
+	int counters; /* their file, or -1 */
+	uint32_t count; /* of counters */
+};
+
+/* Says hello. Returns 0 or an errno. */
+static int say_hello(const char *path, struct greeting *greeting)
+{
+	struct viaduct_hello hello = {
+		.header = {.kind = VIADUCT_HELLO, .length = sizeof(hello)},
+		.magic = VIADUCT_MAGIC,
+		.version = VIADUCT_VERSION,
+		.pid = getpid(),
+		.answers = VIADUCT_AHEAD,
+	};
+	struct viaduct_answer answer = {0};
+	int files[2] = {-1, -1}, error;
+	uint32_t there;
+
+	snprintf(hello.dpdk, sizeof(hello.dpdk), "%s", rte_version());
+	if (send(greeting->socket, &hello, sizeof(hello), MSG_NOSIGNAL) < 0)
+		return errno;
+	error = receive_message(greeting->socket, &answer, 1, &there, files, 0);
+	if (error == 0 && answer.status != 0) {
+		LOG(ERR, "%s: %s\n", path, answer.text);
+		error = answer.status;
+	}
+	greeting->counters = files[0];
+	greeting->count = answer.counters;
+	files[0] = -1;
+	close_files(files);
+	return error;
+}
+
+/* Connects and says hello, without the session's lock: nobody else waits for a viaductd that is stopped. Returns 0 or
+ * an errno. */
+static int greet(const char *path, struct greeting *greeting)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct timeval patience = {.tv_sec = PATIENCE};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), error;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), error = 0;
 
 	if (fd < 0)
 		return errno;
-	memcpy(address.sun_path, session->path, sizeof(address.sun_path));
+	*greeting = (struct greeting){.socket = fd, .counters = -1};
+	strcpy(address.sun_path, path);
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		error = errno;
-		close(fd);
-		return error;
-	}
-	session->socket = fd;
-	session->broken = false;
-	session->there = session->taken = 0;
-	error = say_hello(session);
-	if (error != 0) {
-		close(fd);
-		session->socket = -1;
-	}
+	if (error == 0)
+		error = say_hello(path, greeting);
+	if (error != 0)
+		close_files((int[]){fd, greeting->counters});
 	return error;
+}
+
+/* Begins a session with what `greet` returned. Returns 0 or an errno. */
+static int begin(struct session *session, int error, struct greeting *greeting)
+{
+	session->silent = error == EAGAIN;
+	if (error != 0)
+		return error;
+	/* Who added a port may have been quicker. */
+	if (session->socket < 0)
+		error = greeting->counters < 0 ? EPROTO : counters_map(session, greeting->counters, greeting->count);
+	if (error == 0 && session->socket < 0) {
+		session->socket = greeting->socket;
+		session->broken = false;
+		session->there = session->taken = 0;
+		greeting->socket = -1;
+	}
+	close_files((int[]){greeting->socket, greeting->counters});
+	return error;
+}
+
+/* Connects and says hello. Returns 0 or an errno. */
+static int start(struct session *session)
+{
+	struct greeting greeting;
+	int error = greet(session->path, &greeting);
+
+	return begin(session, error, &greeting);
 }
 
 /* Opens all ports again, and creates all flows again. A port that is refused is tried again later. */
@@ -362,14 +404,6 @@ static bool resume(struct session *session)
 			if (port->open && !flow->live && !flow->waits)
 				flow_replay(flow);
 	return all;
-}
-
-/* Connects if there is no viaductd, and makes all that is not there. Returns whether all ports are open. */
-static bool recover(struct session *session)
-{
-	if (session->socket < 0 && start(session) == 0)
-		LOG(NOTICE, "%s: connected again\n", session->path);
-	return session->socket >= 0 && resume(session);
 }
 
 /* The session is over: links are down, and OVS forwards what it can. */
@@ -402,10 +436,19 @@ static void *run(void *argument)
 
 	for (;;) {
 		struct pollfd socket = {.events = POLLRDHUP};
+		struct greeting greeting;
 		bool all;
+		int error;
 
 		pthread_mutex_lock(&session->lock);
-		all = recover(session);
+		if (session->socket < 0) {
+			pthread_mutex_unlock(&session->lock);
+			error = greet(session->path, &greeting);
+			pthread_mutex_lock(&session->lock);
+			if (begin(session, error, &greeting) == 0)
+				LOG(NOTICE, "%s: connected again\n", session->path);
+		}
+		all = session->socket >= 0 && resume(session);
 		if (session->socket >= 0)
 			pause = all ? PAUSE_FIRST : PAUSE_REFUSED;
 		socket.fd = session->socket;
@@ -471,8 +514,8 @@ int session_add(struct session *session, struct port *port)
 	pthread_mutex_lock(&session->lock);
 	port->session = session;
 	/* The thread may be in a pause, and viaductd there by now: it is to say what it thinks of the port. */
-	if (session->socket < 0)
-		recover(session);
+	if (session->socket < 0 && !session->silent && start(session) == 0)
+		resume(session);
 	if (session->socket >= 0 && !session->broken) {
 		error = open_port(session, port);
 		if (session->broken)

@@ -80,6 +80,7 @@ struct session {
 	pthread_mutex_t view;
 	int socket;           /* -1: not connected. Only the thread closes it */
 	bool broken;          /* the thread is about to */
+	bool silent;          /* viaductd did not answer in time: nobody but the thread waits for it again */
 	struct counters *counters;
 	struct marks *marks;
 	LIST_HEAD(, port) ports;

@@ -2,6 +2,7 @@
 See lab/switched.py."""
 
 import re
+import signal
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -408,6 +409,24 @@ def test_viaductd_is_killed_and_comes_again(lab):
     eventually(lambda: state() == "up", "the link that is up", 30)
     eventually(lambda: mtu() == 1400, "the MTU of OVS in the next viaductd")
     one.expect_ping(address(2))
+    pass_by(ovs, one, address(2))
+
+
+def test_viaductd_stands_still_for_a_while(lab):
+    """One request waits for it in vain. From then on Open vSwitch has links that are down, until it goes on."""
+    host, ovs, (one, _) = switched(lab)
+    one.expect_ping(address(2))
+    state = lambda: ovs.vsctl("get", "Interface", "o1", "link_state").stdout.strip()
+    host.daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        ovs.vsctl("set", "Interface", "o1", "mtu_request=1400")
+        ovs.switch.wait_for("viaductd is gone; links are down until it is back")
+        eventually(lambda: state() == "down", "the link that is down", 30)
+    finally:
+        host.daemon.process.send_signal(signal.SIGCONT)
+    ovs.switch.wait_for("connected again")
+    eventually(lambda: state() == "up", "the link that is up", 30)
+    one.expect_ping(address(2), 20)
     pass_by(ovs, one, address(2))
 
 

@@ -19,6 +19,7 @@ static struct {
 	uint32_t counters, slots;
 	bool silent; /* it answers a request for an MTU only when `go_on` is posted */
 	bool mute;   /* it answers no request for a flow */
+	bool stopped; /* it greets nobody back before `go_on` is posted */
 } wrong;
 /* What it says of flows: for how many more it vouches, and whether it refuses them. */
 static uint32_t vouches, refuses;
@@ -83,6 +84,10 @@ static void serve(int socket)
 
 		if (request->kind == VIADUCT_HELLO) {
 			assert(((struct viaduct_hello *)buffer)->answers == VIADUCT_AHEAD);
+			if (wrong.stopped) {
+				sem_post(&asked);
+				sem_wait(&go_on);
+			}
 			said.counters = wrong.counters ? wrong.counters : COUNTERS;
 			files[count++] = file_of(VIADUCT_HELLO, COUNTERS * sizeof(*counters));
 			counters = mmap(NULL, COUNTERS * sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
@@ -419,6 +424,44 @@ static void comes(struct session *session, struct port *other)
 	session_remove(port);
 }
 
+static bool is_open(struct session *session, const struct port *port)
+{
+	bool is;
+
+	pthread_mutex_lock(&session->lock);
+	is = port->open;
+	pthread_mutex_unlock(&session->lock);
+	return is;
+}
+
+/* viaductd is stopped by a signal, so that it did not answer a request in time: the thread alone waits for it from then
+ * on. */
+static void stopped(struct session *session, struct port *port)
+{
+	struct port *other = calloc(1, sizeof(*other));
+	struct rte_flow_error error;
+	pthread_t thread;
+
+	LIST_INIT(&other->flows);
+	other->rx.port = other->tx.port = other;
+	while (sem_trywait(&asked) == 0)
+		;
+	wrong.stopped = true;
+	lose(session, EAGAIN);
+	pthread_create(&thread, NULL, run, session);
+	sem_wait(&asked);
+	assert(pthread_mutex_trylock(&session->lock) == 0);
+	pthread_mutex_unlock(&session->lock);
+	assert(create(device_with(port), (struct rte_flow_attr){.transfer = 1},
+		      (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_DROP, NULL}, &error) == NULL && rte_errno == ENOTCONN);
+	assert(session->silent && session_add(session, other) == 0 && !other->open);
+	wrong.stopped = false;
+	sem_post(&go_on);
+	while (!is_open(session, port) || !is_open(session, other))
+		sched_yield();
+	assert(!session->silent);
+}
+
 /* The hash of the first bytes of a frame; 0: it gets none. */
 static uint32_t hash_of(uint8_t *frame, uint16_t length)
 {
@@ -546,6 +589,7 @@ int main(void)
 	together = 1;
 	marks(session, port);
 	comes(session, port);
+	stopped(session, port);
 	unlink(address.sun_path);
 	return 0;
 }
