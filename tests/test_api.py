@@ -4,13 +4,14 @@ import grp
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lab import binary
+from lab import binary, eventually, run
 from lab.host import REPOSITORY
 from lab.topology import SEATS, host_config, tap
 
@@ -105,8 +106,25 @@ def test_sockets_that_cannot_be_had_stop_nobody(lab):
     warnings = [warning["message"] for warning in host.viaduct("status")["warnings"]]
     assert any(text.startswith('readers: there is no group "no-such-group"') for text in warnings), warnings
     assert any(text.startswith("metrics: 127.0.0.1:") for text in warnings), warnings
-    assert "nobody is served there" in host.daemon.text() and not (host.run_dir / "viaduct-read.sock").exists()
+    assert "nobody is served there" in host.daemon.text()
     assert 'no group "no-such-group"' in host.call("check", host.file).stdout
+
+
+def test_a_group_that_comes_later_is_served(lab):
+    group = f"viaduct-{os.getpid()}"
+    host = lab.host(host_config("a", {"a1": tap("a1")}, wire=False, readers=group))
+    socket_file = host.run_dir / "viaduct-read.sock"
+    assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+    lab.cleanup.callback(lambda: run(["groupdel", group], check=False))
+    run(["groupadd", group])
+    eventually(lambda: stat.S_IMODE(socket_file.stat().st_mode) == 0o660, "the socket of the group")
+    assert socket_file.group() == group
+    warned = lambda: any("readers" in warning["message"] for warning in host.viaduct("status")["warnings"])
+    eventually(lambda: not warned(), "no warning of it")
+    host.replace()
+    assert socket_file.group() == group
+    host.stop()
+    assert not socket_file.exists()
 
 
 def test_clients_that_send_garbage_cost_nobody_anything(host):

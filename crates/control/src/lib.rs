@@ -31,6 +31,6 @@ pub use owner::Owner;
 pub use ports::{Device, PortError, PortSpec, Ports, socket_directories};
 pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
-pub use server::{Listeners, RunDir, Sandbox, ServeError, serve};
+pub use server::{Listeners, Missing, RunDir, Sandbox, ServeError, serve};
 pub use store::{Store, StoreError};
 pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

@@ -11,7 +11,7 @@ use api::v1::viaduct_server::{Viaduct, ViaductServer};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -140,7 +140,31 @@ pub struct Listeners {
     /// Of metrics, if they are wanted, with the process that they tell of.
     pub metrics: Option<(std::net::TcpListener, Process)>,
     /// What is wrong with others that `[host]` wants.
-    pub missing: Vec<String>,
+    pub missing: Missing,
+}
+
+/// Why clients are not served, in words.
+#[derive(Clone, Debug, Default)]
+pub struct Missing(Arc<Mutex<Vec<String>>>);
+
+impl Missing {
+    /// Another reason.
+    pub fn add(&self, why: String) {
+        self.lock().push(why);
+    }
+
+    /// This one is no more.
+    pub fn remove(&self, why: &str) {
+        self.lock().retain(|one| one != why);
+    }
+
+    pub(crate) fn list(&self) -> Vec<String> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn unix(socket: OwnedFd) -> std::io::Result<UnixListener> {
@@ -178,7 +202,7 @@ pub async fn serve(
         (at(what, unix(listeners.api))?, at(what, listeners.readers.map(unix).transpose())?);
     let scrapes = at(what, listeners.metrics.map(tcp).transpose())?
         .map(|(listener, process)| metrics::serve(core.clone(), process, listener));
-    let service = Service { core: core.clone(), sandbox, missing: listeners.missing.into() };
+    let service = Service { core: core.clone(), sandbox, missing: listeners.missing };
     let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone()), READING));
     ready();
     let started = core.clone();

@@ -15,7 +15,7 @@ use crate::clients::Peer;
 use crate::core::{Core, Done, Error, View};
 use crate::object_change::ObjectChange;
 use crate::owner::Owner;
-use crate::server::Sandbox;
+use crate::server::{Missing, Sandbox};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use guest_state::Import;
@@ -39,7 +39,7 @@ pub(crate) struct Service {
     /// What the daemon may still do.
     pub(crate) sandbox: Sandbox,
     /// What is wrong with sockets of `[host]` that are not served.
-    pub(crate) missing: Arc<[String]>,
+    pub(crate) missing: Missing,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -225,7 +225,7 @@ impl Viaduct for Service {
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
         let mut status = self.blocking(|core| Ok(state::status(core))).await?;
         let warning = |message: &String| v1::Warning { object: "[host]".into(), message: message.clone() };
-        status.warnings.extend(self.missing.iter().map(warning));
+        status.warnings.extend(self.missing.list().iter().map(warning));
         Ok(Response::new(v1::StatusReply { sandbox: Some(state::sandbox(&self.sandbox)), ..status }))
     }
 

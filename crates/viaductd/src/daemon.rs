@@ -15,7 +15,7 @@ use crate::privileges::Privileges;
 use crate::replace::{New, Old, Shared};
 use crate::{Options, limits, signals, verbs};
 use anyhow::Context;
-use control::{Core, Process, RunDir, Sandbox, Store};
+use control::{Core, Missing, Process, RunDir, Sandbox, Store};
 use helper::Directories;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::TcpListener;
@@ -119,7 +119,7 @@ struct Start {
     locks: (OwnedFd, Option<OwnedFd>),
     metrics: Option<(TcpListener, Process)>,
     /// Sockets of clients that can't be had.
-    missing: Vec<String>,
+    missing: Missing,
     notifier: Arc<Notifier>,
     /// Polls readable when the helper has ended.
     helper_ended: Option<OwnedFd>,
@@ -145,7 +145,7 @@ impl Start {
         let windows = verbs::Windows::new(found, &run_dir);
         let carryover = carry_over(&run_dir);
         let store = Store::open_from(&options.state_dir, shared.store.take())?;
-        let mut missing = Vec::new();
+        let missing = Missing::default();
         Ok(Self {
             user,
             is_ours: predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default(),
@@ -155,7 +155,7 @@ impl Start {
             carryover,
             locks: (run_dir_lock.share()?, store.share()?),
             store,
-            metrics: listeners::metrics(file.host.metrics, &mut shared.listeners, &mut missing)?,
+            metrics: listeners::metrics(file.host.metrics, &mut shared.listeners, &missing)?,
             missing,
             shared,
             notifier: Arc::new(notify::connect()),

@@ -3,7 +3,7 @@
 use crate::privileges::Privileges;
 use crate::replace;
 use anyhow::Context;
-use control::Process;
+use control::{Missing, Process};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use sockets::{ListeningFile, Place};
 use std::collections::BTreeMap;
@@ -11,13 +11,18 @@ use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Connections to the control socket that may wait.
 const BACKLOG: i32 = 4096;
 /// Connections to the socket of metrics that may wait.
 const SCRAPERS: i32 = 128;
+
+/// The mode of the socket for readers, and how often its group is looked for that is not there.
+const READERS_MODE: u32 = 0o660;
+const GROUP_EVERY: Duration = Duration::from_secs(2);
 
 /// Names of the sockets between daemons.
 const API: &str = "api";
@@ -31,7 +36,7 @@ pub struct Clients<'a> {
     pub shared: &'a mut BTreeMap<String, OwnedFd>,
     pub is_ours: Arc<AtomicBool>,
     /// Those that can't be had so far.
-    pub missing: Vec<String>,
+    pub missing: Missing,
 }
 
 /// Sockets, and the files that are removed with them.
@@ -42,21 +47,22 @@ pub struct Open {
     pub replace: OwnedFd,
     /// Where drivers of Open vSwitch come.
     pub drivers: OwnedFd,
-    pub files: Vec<Box<dyn ListeningFile>>,
+    pub files: Vec<Arc<dyn ListeningFile>>,
 }
 
-/// Takes down why some clients have no socket: packets do not wait for these.
-fn lacks(missing: &mut Vec<String>, why: impl Display) {
-    let message = format!("{why}; nobody is served there before the next start");
+/// Takes down why some clients are not served, until something happens: packets do not wait for these.
+fn lacks(missing: &Missing, why: impl Display, until: &str) -> String {
+    let message = format!("{why}; nobody is served there before {until}");
     tracing::error!("[host] {message}");
-    missing.push(message);
+    missing.add(message.clone());
+    message
 }
 
 /// The socket of metrics, while the process may bind one. `None` as well if it can't be had.
 pub fn metrics(
     address: Option<SocketAddr>,
     shared: &mut BTreeMap<String, OwnedFd>,
-    missing: &mut Vec<String>,
+    missing: &Missing,
 ) -> anyhow::Result<Option<(TcpListener, Process)>> {
     let Some(address) = address else { return Ok(None) };
     let same = shared.remove(METRICS).map(TcpListener::from);
@@ -64,7 +70,7 @@ pub fn metrics(
     match same.map_or_else(|| bind(address), Ok) {
         Ok(socket) => Ok(Some((socket, Process::open().context("the daemon's own files in /proc")?))),
         Err(e) => {
-            lacks(missing, format_args!("metrics: {address}: {e}"));
+            lacks(missing, format_args!("metrics: {address}: {e}"), "the next start");
             Ok(None)
         }
     }
@@ -97,10 +103,10 @@ impl Clients<'_> {
     ) -> anyhow::Result<Open> {
         let place = Place { path: api::socket(run_dir), owner: None, mode: 0o660 };
         let (api, file) = self.listen(API, &place, SocketType::STREAM).context("control socket")?;
-        let (mut files, mut copies) = (vec![file], vec![(API, api.try_clone()?)]);
+        let (mut files, mut copies) = (vec![Arc::from(file)], vec![(API, api.try_clone()?)]);
         let readers = readers.and_then(|group| {
             let opened = self.readers(run_dir, group);
-            opened.map_err(|why| lacks(&mut self.missing, why)).ok()
+            opened.map_err(|why| lacks(&self.missing, why, "the next start")).ok()
         });
         let readers = match readers {
             Some((socket, file)) => {
@@ -117,22 +123,36 @@ impl Clients<'_> {
         let replace = self.listen(replace::NAME, &place, SocketType::SEQPACKET);
         let replace = replace.context("socket for a daemon that takes over")?;
         copies.push((replace::NAME, replace.0.try_clone()?));
-        files.push(replace.1);
+        files.push(Arc::from(replace.1));
         let place = Place { path: run_dir.join("ovs.sock"), owner: None, mode: 0o660 };
         let (drivers, file) =
             self.listen(OVS, &place, SocketType::SEQPACKET).context("socket for drivers of Open vSwitch")?;
         copies.push((OVS, drivers.try_clone()?));
-        files.push(file);
+        files.push(Arc::from(file));
         let listeners = control::Listeners { api, readers, metrics, missing: self.missing };
         Ok(Open { listeners, copies, replace: replace.0, drivers, files })
     }
 
-    /// The socket for this group.
-    fn readers(&mut self, run_dir: &Path, group: &str) -> Result<sockets::Listening, String> {
-        let (_, group) = self.privileges.owner("readers", &format!("root:{group}"))?;
-        let owner = Some((rustix::process::getuid().as_raw(), group));
-        let place = Place { path: api::readers_socket(run_dir), owner, mode: 0o660 };
-        self.listen(READERS, &place, SocketType::STREAM).map_err(|e| format!("readers: {e}"))
+    /// The socket for this group. While there is no such group, it is there, and nobody else may connect.
+    fn readers(&mut self, run_dir: &Path, group: &str) -> Result<(OwnedFd, Arc<dyn ListeningFile>), String> {
+        let owner = readers_owner(self.privileges, group);
+        let (given, mode) = owner.as_ref().map_or((None, 0o600), |owner| (Some(*owner), READERS_MODE));
+        let place = Place { path: api::readers_socket(run_dir), owner: given, mode };
+        let opened = self.listen(READERS, &place, SocketType::STREAM);
+        let (socket, file) = opened.map_err(|e| format!("readers: {e}"))?;
+        let file: Arc<dyn ListeningFile> = Arc::from(file);
+        if let Err(why) = owner {
+            let message = lacks(&self.missing, why, "that changes");
+            let late = Late {
+                group: group.to_owned(),
+                file: Arc::downgrade(&file),
+                privileges: self.privileges.clone(),
+                missing: self.missing.clone(),
+                message,
+            };
+            late.wait().map_err(|e| format!("readers: {e}"))?;
+        }
+        Ok((socket, file))
     }
 
     fn listen(
@@ -143,5 +163,39 @@ impl Clients<'_> {
     ) -> Result<sockets::Listening, sockets::Error> {
         let shared = self.shared.remove(name).into_iter().collect();
         self.privileges.inheriting(shared, &self.is_ours).sockets.listen(place, kind, BACKLOG)
+    }
+}
+
+/// User and group of the socket for readers.
+fn readers_owner(privileges: &Privileges, group: &str) -> Result<(u32, u32), String> {
+    let (_, group) = privileges.owner("readers", &format!("root:{group}"))?;
+    Ok((rustix::process::getuid().as_raw(), group))
+}
+
+/// The socket of a group that is not there yet.
+struct Late {
+    group: String,
+    file: Weak<dyn ListeningFile>,
+    privileges: Privileges,
+    missing: Missing,
+    /// What is said of it meanwhile.
+    message: String,
+}
+
+impl Late {
+    /// Gives the socket to the group once that is there, on a thread of its own.
+    fn wait(self) -> std::io::Result<()> {
+        let give = move || {
+            loop {
+                std::thread::sleep(GROUP_EVERY);
+                let Some(file) = self.file.upgrade() else { return };
+                let owner = readers_owner(&self.privileges, &self.group);
+                if owner.is_ok_and(|owner| file.give_to(Some(owner), READERS_MODE).is_ok()) {
+                    tracing::info!("[host] readers: the group \"{}\" is there, and is served", self.group);
+                    return self.missing.remove(&self.message);
+                }
+            }
+        };
+        std::thread::Builder::new().name("readers".into()).spawn(give).map(drop)
     }
 }

@@ -68,7 +68,8 @@ async fn with_server_of<F: Future<Output = ()>>(
         let told = || ready.send(()).unwrap();
         let stopped = async { stopped.await.unwrap_or_default() };
         let _run_dir = run_dir;
-        serve(core, Listeners { api, readers, metrics, missing: vec![] }, sandbox, told, stopped).await
+        serve(core, Listeners { api, readers, metrics, missing: Missing::default() }, sandbox, told, stopped)
+            .await
     });
     is_ready.await.unwrap();
     test(dir).await;
@@ -383,7 +384,7 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
             .add_service(ViaductServer::new(Service {
                 core,
                 sandbox: Sandbox::default(),
-                missing: [].into(),
+                missing: Missing::default(),
             }))
             .serve_with_incoming(Clients::new(listener, bounds)),
     );

@@ -168,8 +168,11 @@ impl Target {
     fn new() -> Self {
         let (state, executor) = (directory(), Arc::new(FakeExecutor::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let service =
-            Service { core: start(state.path(), &executor), sandbox: Sandbox::default(), missing: [].into() };
+        let service = Service {
+            core: start(state.path(), &executor),
+            sandbox: Sandbox::default(),
+            missing: Default::default(),
+        };
         Self { service, executor, runtime, state }
     }
 

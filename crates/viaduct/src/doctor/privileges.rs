@@ -32,7 +32,8 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
 pub fn unknown_readers(host: &Host) -> Option<String> {
     let group = host.readers.as_deref().filter(|group| group.parse::<u32>().is_err())?;
     let is_unknown = matches!(Group::from_name(group), Ok(None));
-    is_unknown.then(|| format!("this machine has no group \"{group}\": the socket for readers is not made"))
+    is_unknown
+        .then(|| format!("this machine has no group \"{group}\": nobody is served at the socket for readers"))
 }
 
 fn capabilities() -> Finding {
