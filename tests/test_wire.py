@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab import Background, Stream
+from lab import Background, Server, Stream
 from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
@@ -22,8 +22,9 @@ def exchange(lab, hosts):
     a1, b1 = lab.container(hosts["a"], "a1"), lab.container(hosts["b"], "b1")
     a1.expect_ping(B1.address)
     b1.expect_ping(A1.address6)
-    with Stream(a1.namespace, b1.namespace, B1.address, rate=1000, size=1000) as stream:
-        stream.wait(1000)
+    # Rings of 256 packets have room for most of a second in which a busy machine has no CPU for a driver.
+    with Stream(a1.namespace, b1.namespace, B1.address, rate=300, size=1000) as stream:
+        stream.wait(500)
     assert stream.result().lost == 0
 
 
@@ -81,5 +82,4 @@ def test_tap(lab):
     host.namespace.ip("link set up0 netns", outside.name)
     outside.ip("addr add 192.0.2.9/24 dev up0")
     outside.ip("link set up0 up")
-    received = outside.run(["ping", "-n", "-c", 5, "-i", 0.2, "-W", 2, "192.0.2.1"]).stdout
-    assert " 5 received" in received, received
+    Server(outside).expect_ping("192.0.2.1", 5)
