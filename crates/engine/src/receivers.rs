@@ -8,6 +8,8 @@ use crate::deliver::Ports;
 use crate::patience::Patience;
 use mem::{Burst, RxQueue};
 use model::VifId;
+use rustix::event::epoll;
+use std::os::fd::OwnedFd;
 use tables::Snapshot;
 
 /// Rounds without packets after which a queue counts as quiet.
@@ -31,13 +33,32 @@ pub(crate) struct Receiver {
     pub sits_out: u32,
     /// Whether it waits for an Open vSwitch.
     pub patience: Patience,
+    /// Whether its packets wake the worker.
+    is_watched: bool,
 }
 
 impl Receiver {
     /// For a queue of an interface.
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
         let (from, patience) = (Ingress::new(vif), Patience::default());
-        Self { queue, burst: Burst::new(), from, epoch: 0, vain: 0, sits_out: 0, patience }
+        Self { queue, burst: Burst::new(), from, epoch: 0, vain: 0, sits_out: 0, patience, is_watched: true }
+    }
+
+    /// What `epoll` says of it.
+    pub fn event(&self) -> epoll::EventData {
+        epoll::EventData::new_u64(u64::from(self.from.vif.0) + 1)
+    }
+
+    /// Has `epoll` tell of its packets, or not while it waits for an Open vSwitch: with packets in it, some descriptors
+    /// stay readable, and the worker would not sleep.
+    pub fn watch(&mut self, epoll: &OwnedFd) {
+        let is_watched = !self.patience.waits();
+        if is_watched != self.is_watched {
+            let flags = if is_watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+            if epoll::modify(epoll, self.queue.event_fd(), self.event(), flags).is_ok() {
+                self.is_watched = is_watched;
+            }
+        }
     }
 
     /// Updates what kind of interface it is, if the tables changed.

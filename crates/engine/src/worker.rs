@@ -291,6 +291,7 @@ impl Worker {
     fn sleep(&mut self) {
         // Who waits for an Open vSwitch is looked at again soon, whatever is in its queue.
         let waits = self.receivers.iter_mut().any(|receiver| receiver.patience.waits());
+        self.receivers.iter_mut().for_each(|receiver| receiver.watch(&self.epoll));
         let arm = |receiver: &mut Receiver| !receiver.patience.waits() && receiver.queue.arm();
         let busy = self.receivers.iter_mut().position(arm);
         if let Some(at) = busy {
@@ -411,14 +412,15 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, vif: VifId, mut queue: Box<dyn RxQueue>) {
-        let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
-        if let Err(error) = epoll::add(&self.epoll, queue.event_fd(), data, epoll::EventFlags::IN) {
+    fn receive(&mut self, vif: VifId, queue: Box<dyn RxQueue>) {
+        let mut receiver = Receiver::new(vif, queue);
+        let event = receiver.event();
+        if let Err(error) = epoll::add(&self.epoll, receiver.queue.event_fd(), event, epoll::EventFlags::IN) {
             tracing::error!(%vif, %error, "can't wait for this queue, so it is not polled");
             return;
         }
-        queue.disarm();
-        self.receivers.push(Receiver::new(vif, queue));
+        receiver.queue.disarm();
+        self.receivers.push(receiver);
     }
 
     fn detach(&mut self, vif: VifId) {

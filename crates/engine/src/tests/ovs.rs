@@ -13,6 +13,7 @@ use model::{
 };
 use packet::Headers;
 use packet::checksum::{L4Check, verify_l4};
+use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -564,15 +565,25 @@ fn a_guest_waits_for_its_open_vswitch_and_a_wire_does_not() {
         let mut host = Host::new(&vifs.map(put), &[], Accepts::default(), 200);
         let mut receiver = Receiver::new(port, Box::new(host.ports[&port].receiver()));
         receiver.look_up_kind(&host.shared.snapshot());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&epoll, receiver.queue.event_fd(), receiver.event(), epoll::EventFlags::IN).unwrap();
+        let wakes = |receiver: &mut Receiver| {
+            receiver.watch(&epoll);
+            let mut events =
+                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+            epoll::wait(&epoll, &mut events[..], Some(&Timespec::default())).unwrap() == 1
+        };
         for (room, waits) in [(usize::MAX, false), (0, waits)] {
             host.ports[&side].set_room(room);
             host.run(port, [(text::parse(UDP).unwrap(), Offload::default())]);
             assert!(host.core.asked_ovs);
             receiver.asked_ovs(&host.core.ports, 5);
             assert_eq!((receiver.patience.waits(), receiver.is_held(&host.core.ports, 6)), (waits, waits));
+            assert_eq!(wakes(&mut receiver), !waits, "its descriptor is readable all the time");
         }
         host.ports[&side].set_room(1);
         assert!(!receiver.is_held(&host.core.ports, 7) && !receiver.patience.waits());
+        assert!(wakes(&mut receiver));
         // A flow decides: there is nothing to wait for.
         let flow = Flow { id: FlowId(1), counter: 0, port, matching: all(), actions: vec![Action::Drop] };
         host.core.cells.ovs.make_room(0);
