@@ -12,7 +12,6 @@ use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 
 /// Serves `/metrics` until the task is dropped.
@@ -61,7 +60,7 @@ fn render(core: &Core, process: &Process) -> String {
     let mut text = Text::default();
     host(view, &mut text);
     match process.usage() {
-        Ok(usage) => own(&usage, view.started.elapsed(), &mut text),
+        Ok(usage) => own(&usage, &mut text),
         Err(error) => tracing::debug!("what the process takes can't be read: {error}"),
     }
     let problems = core.store_problems().len();
@@ -90,11 +89,10 @@ fn host(view: &View, text: &mut Text) {
 }
 
 /// What every process says under the names of Prometheus' client libraries.
-fn own(usage: &Usage, up: Duration, text: &mut Text) {
+fn own(usage: &Usage, text: &mut Text) {
     let mut one = |name: &str, kind: &str, help: &str, value: f64| {
         text.write(&format!("process_{name}"), kind, help, [(String::new(), value)]);
     };
-    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(up);
     one("cpu_seconds_total", "counter", "CPU time of the daemon's threads, seconds.", usage.cpu);
     one("resident_memory_bytes", "gauge", "Memory of the daemon in RAM.", usage.resident as f64);
     one(
@@ -108,7 +106,7 @@ fn own(usage: &Usage, up: Duration, text: &mut Text) {
     if let Some(most) = usage.most_descriptors {
         one("max_fds", "gauge", "File descriptors that may be open at once.", most as f64);
     }
-    one("start_time_seconds", "gauge", "When the daemon started, Unix time.", started.as_secs_f64());
+    one("start_time_seconds", "gauge", "When the daemon started, Unix time.", usage.started.as_secs_f64());
 }
 
 fn vifs(vifs: &[VifEntry], text: &mut Text) {

@@ -8,6 +8,7 @@ use rustix::fs::{Dir, FileExt, Mode, OFlags, open};
 use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Room for /proc/self/stat: 52 numbers and a short name (proc(5)).
 const STAT: usize = 2048;
@@ -21,6 +22,8 @@ pub struct Process {
     ticks: f64,
     /// Bytes of a page.
     page: u64,
+    /// When it was started, Unix time: noted once, so that it is the same at each scrape.
+    started: Duration,
 }
 
 /// What it takes at this moment.
@@ -38,6 +41,8 @@ pub(crate) struct Usage {
     pub(crate) descriptors: u64,
     /// File descriptors that may be open at once. `None`: any number.
     pub(crate) most_descriptors: Option<u64>,
+    /// When it was started, Unix time.
+    pub(crate) started: Duration,
 }
 
 impl Process {
@@ -53,6 +58,7 @@ impl Process {
             descriptors: Mutex::new(descriptors),
             ticks: rustix::param::clock_ticks_per_second() as f64,
             page: rustix::param::page_size() as u64,
+            started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
         })
     }
 
@@ -72,6 +78,7 @@ impl Process {
             threads: u64::try_from(stat.num_threads).unwrap_or_default(),
             descriptors: descriptors as u64,
             most_descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
+            started: self.started,
         })
     }
 }
@@ -94,6 +101,7 @@ mod tests {
             "{usage:?}"
         );
         assert!(usage.threads >= 1 && usage.cpu > 0.0, "{usage:?}");
+        assert_eq!(usage.started, process.usage().unwrap().started, "another value would be a restart");
         drop((files, memory));
     }
 }
