@@ -192,7 +192,9 @@ fn datagrams_that_went_in_one_frame_arrive_one_by_one() {
             send_tunnelled(&*here.tx[0], v6, &payloads());
             for payload in payloads() {
                 let mut bytes = vec![0; 2000];
-                let len = kernel.recv(&mut bytes).unwrap();
+                let received = kernel.recv(&mut bytes);
+                let what = (segments, address, payload[0], here.port.status().refused);
+                let len = received.unwrap_or_else(|error| panic!("{what:?}: {error}"));
                 assert_eq!(bytes[..len], payload);
 
                 let (frame, offload) = receive(&mut *there.rx[0], |frame| frame.ends_with(&payload));
