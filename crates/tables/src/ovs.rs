@@ -3,55 +3,36 @@
 //! A tuple is a mask with the flows that have it, by their masked keys. A look-up tries each mask of the port. OVS
 //! has tens of masks for hundred thousands of flows.
 
+mod index;
+mod store;
+
 use crate::cells::{Cell, Touched};
-use imbl::{HashMap, OrdMap};
+use imbl::OrdMap;
+use index::Index;
 use model::ovs::{Action, Change, Flow, FlowId, Key};
 use model::{Vif, VifId};
-use std::borrow::Borrow;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use store::Store;
 
 /// Most flows that [`Ovs::find_of_all`] looks through.
 const SCANNED: usize = 4096;
-
-/// The flow with the lowest number of those with its key, which is found by that.
-#[derive(Clone)]
-struct First(Arc<Flow>);
-
-impl Borrow<Key> for First {
-    fn borrow(&self) -> &Key {
-        self.0.matching.key()
-    }
-}
-
-impl PartialEq for First {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.matching.key() == other.0.matching.key()
-    }
-}
-
-impl Eq for First {}
-
-impl Hash for First {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.matching.key().hash(state);
-    }
-}
 
 /// The flows with one mask.
 #[derive(Clone)]
 struct Tuple {
     mask: Key,
-    /// By masked key, with the others of the same key in the order of their numbers. Keys are hashed by a secret,
-    /// because guests choose them. They stay in the flows: a change copies nodes of this tree, which so are small.
-    flows: HashMap<First, Option<Arc<Vec<Arc<Flow>>>>>,
+    /// Keys are hashed by a secret, because guests choose them.
+    hasher: RandomState,
+    /// By the hashes of masked keys, as numbers: a reference to each would be counted with each copy of a node.
+    flows: Index,
 }
 
 /// The flows of one port.
 #[derive(Clone, Default)]
 struct Port {
     tuples: Vec<Arc<Tuple>>,
-    flows: OrdMap<FlowId, Arc<Flow>>,
+    flows: Store,
     /// The highest number that a flow of the port ever had.
     last: FlowId,
     /// The bits that some flow looks at.
@@ -71,23 +52,25 @@ pub(crate) struct Ovs {
 impl Ovs {
     /// The flow of a port with the lowest number that matches.
     pub fn find(&self, port: VifId, key: &Key) -> Option<&Flow> {
-        let tuples = self.ports.get(&port)?.tuples.iter();
-        tuples.filter_map(|tuple| tuple.find(key)).min_by_key(|flow| flow.id)
+        let Port { tuples, flows, .. } = &**self.ports.get(&port)?;
+        tuples.iter().filter_map(|tuple| tuple.find(key, flows)).min_by_key(|flow| flow.id)
     }
 
     /// The flow of a port that decides about all packets with these fields, whatever they have in the bits `free`.
     /// `None` also if more than [`SCANNED`] flows look at such a bit.
     pub fn find_of_all(&self, port: VifId, key: &Key, free: &Key) -> Option<&Flow> {
-        let tuples = &self.ports.get(&port)?.tuples;
+        let Port { tuples, flows, .. } = &**self.ports.get(&port)?;
         let (others, own): (Vec<_>, Vec<_>) =
             tuples.iter().partition(|tuple| tuple.mask.masked(free) != Key::default());
-        let found = own.into_iter().filter_map(|tuple| tuple.find(key)).min_by_key(|flow| flow.id)?;
+        let found = own.into_iter().filter_map(|tuple| tuple.find(key, flows)).min_by_key(|flow| flow.id)?;
         if others.iter().map(|tuple| tuple.flows.len()).sum::<usize>() > SCANNED {
             return None;
         }
-        // Of those with the same key, the first.
-        let mut others = others.into_iter().flat_map(|tuple| tuple.flows.keys());
-        let older = others.any(|First(flow)| flow.id < found.id && flow.matching.may_match(key, free));
+        let is_older = |id: FlowId| {
+            let matches = |flow: &Arc<Flow>| flow.matching.may_match(key, free);
+            id < found.id && flows.get(id).is_some_and(matches)
+        };
+        let older = others.into_iter().any(|tuple| tuple.flows.any(is_older));
         (!older).then_some(found)
     }
 
@@ -157,8 +140,8 @@ impl Ovs {
 
     fn flush(&mut self, port: VifId, touched: &mut Touched) -> bool {
         let Some(port) = self.ports.remove(&port) else { return false };
-        port.flows.keys().for_each(|id| touched.add(Cell::ovs_flow(*id)));
-        !port.flows.is_empty()
+        touched.add_all(port.flows.ids().map(Cell::ovs_flow));
+        port.flows.len() > 0
     }
 
     /// Forgets the flows of ports for which `takes_flows` is false.
@@ -172,47 +155,15 @@ impl Ovs {
 
 impl Tuple {
     /// The flow with the lowest number that matches.
-    fn find(&self, key: &Key) -> Option<&Flow> {
-        let (First(flow), _) = self.flows.get_key_value(&key.masked(&self.mask))?;
-        Some(flow)
+    fn find<'a>(&self, key: &Key, flows: &'a Store) -> Option<&'a Flow> {
+        let key = key.masked(&self.mask);
+        let mut same = self.flows.of(self.hash(&key)).filter_map(|id| flows.get(id));
+        same.find(|flow| *flow.matching.key() == key).map(|flow| &**flow)
     }
 
-    fn insert(&mut self, flow: &Arc<Flow>) {
-        let mut same = self.take(flow.matching.key());
-        let place = same.partition_point(|other| other.id < flow.id);
-        same.insert(place, flow.clone());
-        self.put(same);
-    }
-
-    fn remove(&mut self, flow: &Flow) {
-        let mut same = self.take(flow.matching.key());
-        same.retain(|other| other.id != flow.id);
-        self.put(same);
-    }
-
-    /// Puts a flow in the place of the one with its number.
-    fn replace(&mut self, flow: &Arc<Flow>) {
-        let mut same = self.take(flow.matching.key());
-        same.iter_mut().filter(|other| other.id == flow.id).for_each(|other| other.clone_from(flow));
-        self.put(same);
-    }
-
-    /// Takes out the flows with a key, in the order of their numbers.
-    fn take(&mut self, key: &Key) -> Vec<Arc<Flow>> {
-        if !self.flows.contains_key(key) {
-            return Vec::new();
-        }
-        let taken = self.flows.remove_with_key(key);
-        let others = |others: Option<Arc<Vec<_>>>| others.map(Arc::unwrap_or_clone).unwrap_or_default();
-        taken.map(|(First(first), rest)| [vec![first], others(rest)].concat()).unwrap_or_default()
-    }
-
-    /// Puts in flows with one key, in the order of their numbers.
-    fn put(&mut self, same: Vec<Arc<Flow>>) {
-        let mut same = same.into_iter();
-        let Some(first) = same.next() else { return };
-        let rest = (same.len() > 0).then(|| Arc::new(same.collect()));
-        self.flows.insert(First(first), rest);
+    /// The hash of a masked key. In tests, many have the same.
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key) & if cfg!(test) { 3 << 62 | 3 } else { u64::MAX }
     }
 }
 
@@ -220,12 +171,14 @@ impl Port {
     fn insert(&mut self, flow: &Arc<Flow>) {
         let mask = flow.matching.mask();
         let at = self.tuples.iter().position(|tuple| tuple.mask == *mask).unwrap_or_else(|| {
-            self.tuples.push(Arc::new(Tuple { mask: *mask, flows: HashMap::new() }));
+            let hasher = RandomState::new();
+            self.tuples.push(Arc::new(Tuple { mask: *mask, hasher, flows: Index::default() }));
             self.mask = self.mask.united(mask);
             self.tuples.len() - 1
         });
-        Arc::make_mut(&mut self.tuples[at]).insert(flow);
-        self.flows.insert(flow.id, flow.clone());
+        let tuple = Arc::make_mut(&mut self.tuples[at]);
+        tuple.flows.insert(tuple.hash(flow.matching.key()), flow.id);
+        self.flows.put(flow);
         self.count(flow);
     }
 
@@ -242,19 +195,15 @@ impl Port {
 
     /// Puts a flow in the place of one with its number and match. False if there is none.
     fn replace(&mut self, flow: &Arc<Flow>) -> bool {
-        if flow.id > self.last {
+        if flow.id > self.last || !self.flows.has(flow.id) {
             return false;
         }
-        let Some(old) = self.flows.get(&flow.id).filter(|old| old.matching == flow.matching).cloned() else {
+        let Some(old) = self.flows.get(flow.id).filter(|old| old.matching == flow.matching).cloned() else {
             return false;
         };
-        self.flows.insert(flow.id, flow.clone());
+        self.flows.put(flow);
         self.discount(&old);
         self.count(flow);
-        let mask = flow.matching.mask();
-        if let Some(tuple) = self.tuples.iter_mut().find(|tuple| tuple.mask == *mask) {
-            Arc::make_mut(tuple).replace(flow);
-        }
         true
     }
 
@@ -274,14 +223,14 @@ impl Port {
 
     /// Removes a flow; returns whether there was one.
     fn remove(&mut self, id: FlowId, touched: &mut Touched) -> bool {
-        let Some(flow) = self.flows.remove(&id) else { return false };
+        let Some(flow) = self.flows.remove(id) else { return false };
         touched.add(Cell::ovs_flow(id));
         self.discount(&flow);
         let mask = flow.matching.mask();
         let Some(at) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return true };
         let tuple = Arc::make_mut(&mut self.tuples[at]);
-        tuple.remove(&flow);
-        if tuple.flows.is_empty() {
+        tuple.flows.remove(tuple.hash(flow.matching.key()), id);
+        if tuple.flows.len() == 0 {
             self.tuples.remove(at);
             self.mask = self.tuples.iter().fold(Key::default(), |all, tuple| all.united(&tuple.mask));
         }

@@ -1,0 +1,151 @@
+//! The flows of a port by their numbers. A clone is cheap, and a change after it copies little.
+//!
+//! Flows with successive numbers are a chunk, which is changed as a whole. So that a removal does not copy the
+//! references of a chunk, the flow stays there, as does its memory, until more than half of the chunk's are removed.
+
+use imbl::OrdMap;
+use model::ovs::{Flow, FlowId};
+use std::sync::Arc;
+
+/// Flows of a chunk, in the order of their numbers, which are here so that a search reads no flows.
+type Chunk = Arc<Vec<(FlowId, Arc<Flow>)>>;
+
+/// Flows by number.
+#[derive(Clone, Default)]
+pub(super) struct Store {
+    chunks: OrdMap<u64, Chunk>,
+    /// Which flows of a chunk are there: a bit for each.
+    present: OrdMap<u64, u64>,
+    len: usize,
+}
+
+/// The chunk of a flow, and its bit there.
+const fn place(FlowId(id): FlowId) -> (u64, u64) {
+    (id / u64::BITS as u64, 1 << (id % u64::BITS as u64))
+}
+
+fn search(chunk: &[(FlowId, Arc<Flow>)], id: FlowId) -> Result<usize, usize> {
+    chunk.binary_search_by_key(&id, |(id, _)| *id)
+}
+
+impl Store {
+    /// Number of flows.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A flow that is there.
+    pub fn get(&self, id: FlowId) -> Option<&Arc<Flow>> {
+        let chunk = self.chunks.get(&place(id).0)?;
+        search(chunk, id).ok().map(|at| &chunk[at].1)
+    }
+
+    /// Whether a flow is there.
+    pub fn has(&self, id: FlowId) -> bool {
+        let (chunk, bit) = place(id);
+        self.present.get(&chunk).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// The numbers of all flows.
+    pub fn ids(&self) -> impl Iterator<Item = FlowId> {
+        let bits = u64::from(u64::BITS);
+        let all = self.present.iter().flat_map(move |(chunk, _)| (chunk * bits..).take(u64::BITS as usize));
+        all.map(FlowId).filter(|id| self.has(*id))
+    }
+
+    /// Enters a flow, in the place of one with its number.
+    pub fn put(&mut self, flow: &Arc<Flow>) {
+        let (number, bit) = place(flow.id);
+        let chunk = Arc::make_mut(self.chunks.entry(number).or_default());
+        match search(chunk, flow.id) {
+            Ok(at) => chunk[at].1 = flow.clone(),
+            Err(at) => chunk.insert(at, (flow.id, flow.clone())),
+        }
+        let bits = self.present.entry(number).or_default();
+        self.len += usize::from(*bits & bit == 0);
+        *bits |= bit;
+    }
+
+    /// Removes a flow, and returns it.
+    pub fn remove(&mut self, id: FlowId) -> Option<Arc<Flow>> {
+        let (number, bit) = place(id);
+        let bits = self.present.get_mut(&number).filter(|bits| **bits & bit != 0)?;
+        *bits &= !bit;
+        let left = *bits;
+        self.len -= 1;
+        let chunk = self.chunks.get(&number)?;
+        let flow = search(chunk, id).ok().map(|at| chunk[at].1.clone())?;
+        if left == 0 {
+            self.present.remove(&number);
+            self.chunks.remove(&number);
+        } else if chunk.len() > 2 * left.count_ones() as usize {
+            let kept = chunk.iter().filter(|(id, _)| left & place(*id).1 != 0);
+            let kept = Arc::new(kept.cloned().collect());
+            self.chunks.insert(number, kept);
+        }
+        Some(flow)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use model::VifId;
+    use model::ovs::Match;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn flow(id: u64, counter: u32) -> Arc<Flow> {
+        let (id, port, matching) = (FlowId(id), VifId(1), Match::default());
+        Arc::new(Flow { id, counter, port, matching, actions: vec![] })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_and_so_are_earlier_versions(
+            steps in prop::collection::vec((0..200_u64, any::<bool>(), any::<bool>()), 1..600),
+        ) {
+            let (mut store, mut map) = (Store::default(), BTreeMap::new());
+            let mut versions = Vec::new();
+            for (counter, (id, removes, keeps)) in (0..).zip(steps) {
+                if removes {
+                    prop_assert_eq!(store.remove(FlowId(id)), map.remove(&id));
+                } else {
+                    let flow = flow(id, counter);
+                    store.put(&flow);
+                    map.insert(id, flow);
+                }
+                if keeps && versions.len() < 20 {
+                    versions.push((store.clone(), map.clone()));
+                }
+            }
+            versions.push((store, map));
+            for (store, map) in versions {
+                prop_assert_eq!(store.len(), map.len());
+                prop_assert!(store.ids().eq(map.keys().copied().map(FlowId)));
+                for id in 0..200 {
+                    prop_assert_eq!(store.has(FlowId(id)), map.contains_key(&id));
+                    prop_assert!(map.get(&id).is_none_or(|flow| store.get(FlowId(id)) == Some(flow)));
+                }
+                let held: usize = store.chunks.values().map(|chunk| chunk.len()).sum();
+                prop_assert!(held <= 2 * map.len());
+            }
+        }
+    }
+
+    /// The memory of flows is given back, if late.
+    #[test]
+    fn no_more_than_twice_the_flows_are_held() {
+        let mut store = Store::default();
+        let flows: Vec<_> = (0..64).map(|id| flow(id, 0)).collect();
+        flows.iter().for_each(|flow| store.put(flow));
+        let held = || flows.iter().filter(|flow| Arc::strong_count(flow) > 1).count();
+        (0..32).for_each(|id| drop(store.remove(FlowId(id)).unwrap()));
+        assert_eq!(held(), 64);
+        store.remove(FlowId(32)).unwrap();
+        assert_eq!(held(), 31);
+        (33..64).for_each(|id| drop(store.remove(FlowId(id)).unwrap()));
+        assert_eq!((held(), store.chunks.len()), (0, 0));
+    }
+}
