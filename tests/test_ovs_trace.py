@@ -30,6 +30,7 @@ table=2,priority=100,ip,nw_frag=later,nw_dst=10.20.1.0/24,actions=drop
 table=2,priority=90,ip,nw_dst=10.20.0.0/16,actions=dec_ttl,set_field:02:aa:00:00:00:02->eth_dst,goto_table:3
 table=2,priority=80,ip,ip_dscp=10,nw_src=10.9.0.64/26,actions=set_field:46->ip_dscp,goto_table:3
 table=2,priority=70,ip,nw_src=10.9.0.128/25,actions=set_field:10.77.0.1->ip_src,goto_table:3
+table=2,priority=60,ip,nw_src=10.9.0.32/27,actions=set_field:224.0.0.9->ip_src,goto_table:3
 table=2,priority=90,ipv6,ipv6_dst=fd20::/16,actions=dec_ttl,set_field:02:aa:00:00:00:02->eth_dst,goto_table:3
 table=2,priority=80,ipv6,ipv6_src=fd09::80/121,actions=set_field:fd77::1->ipv6_src,set_field:12->ip_dscp,goto_table:3
 table=2,priority=10,ip,actions=goto_table:3

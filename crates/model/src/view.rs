@@ -29,9 +29,9 @@ impl<'a> PacketView<'a> {
         Ok(Self { bytes, len, gso_size, headers, checked: false })
     }
 
-    /// The same for a frame that arrives on an interface. Open vSwitch may have cut the end of what it sends by a port
-    /// (a mirror's `snaplen`, `max_len` of an output): where nothing but OVS decides about the frame, its IP header may
-    /// be incomplete, or speak of more bytes than there are.
+    /// The same for a frame that arrives on an interface. What Open vSwitch sends by a port may be malformed: it may
+    /// have cut the end off (a mirror's `snaplen`, `max_len` of an output), or set a source address that no host may
+    /// use. Where nothing but OVS decides about the frame, only its Ethernet header and tags count.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -43,7 +43,7 @@ impl<'a> PacketView<'a> {
         gso_size: Option<u16>,
     ) -> Result<Self, ParseError> {
         match Self::parse(bytes, len, gso_size) {
-            Err(ParseError::IpLength | ParseError::IpTruncated) if leaves_as_it_is(tables, ingress) => {
+            Err(error) if error != ParseError::HeaderTooLong && leaves_as_it_is(tables, ingress) => {
                 let headers = Headers::ethernet_alone(bytes, len as usize)?;
                 Ok(Self { bytes, len, gso_size, headers, checked: false })
             }

@@ -4,9 +4,9 @@
 
 use model::vectors::{Setup, Step, load};
 use model::{
-    ApplyError, BridgeTarget, Change, Effects, Learn, Lookup, Meter, MeterConfig, Names, NeighbourScope,
-    Nexthop, NexthopId, PacketView, Question, Solicitation, Tables, Tunnel, TunnelKind, VifId, Vrf, explain,
-    solicit, text,
+    ApplyError, BridgeTarget, Change, Effects, Forward, Learn, Lookup, Meter, MeterConfig, Names,
+    NeighbourScope, Nexthop, NexthopId, PacketView, Question, Solicitation, Tables, Tunnel, TunnelKind,
+    Verdict, VifId, Vrf, decide, explain, solicit, text,
 };
 use packet::Mac;
 use std::net::IpAddr;
@@ -276,4 +276,21 @@ fn an_explanation_names_what_was_looked_up() {
             "forward to vif {vm2}, ttl -1, ethernet 00:00:5e:00:01:00 > 02:00:00:00:00:02; new flow, new"
         )
     );
+}
+
+#[test]
+fn what_open_vswitch_sends_leaves_as_it_is_even_if_it_is_malformed() {
+    let (tables, mut setup) =
+        tables_of("ovs vm1\ncase setup\nin vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n");
+    let (vm1, side) = (setup.vif_id("vm1"), setup.vif_id("vm1:ovs"));
+    let whole =
+        |line: &str| text::parse(&format!("eth 02:00:00:00:00:09 > 02:00:00:00:00:01 {line}")).unwrap();
+    let mut cut_off = whole("/ arp request 10.0.0.9 at 02:00:00:00:00:09 for 10.0.0.1");
+    cut_off.truncate(40);
+    for frame in [whole("/ ip4 224.0.0.9 > 10.0.0.1 / udp 1 > 2"), cut_off] {
+        let arrived = |vif| PacketView::arrived(&tables, vif, &frame, frame.len() as u32, None);
+        assert!(arrived(vm1).is_err());
+        let decision = decide(&tables, &arrived(side).unwrap(), side, 0);
+        assert_eq!(decision.verdict, Verdict::Forward(Forward::unchanged(vm1)));
+    }
 }
