@@ -399,19 +399,22 @@ impl Nearby for Callbacks<'_> {
             return false;
         }
         let (from, to) = (self.endpoint.qpn, self.endpoint.peer_qpn());
-        let (sent, answer) = brief.packets(bytes.len());
         let mut handed = HandedBrief { brief, bytes, header: &path.header, from, to, now: context.now };
         if !substitute.serve(&mut handed) {
             return false;
         }
         note(&mut self.context.spoken_to, inbox);
+        point(Point::PacketSent);
+        true
+    }
+
+    fn count_passed(&mut self, brief: &Brief, len: usize) {
+        let (sent, answer) = brief.packets(len);
         self.context.count_sent(sent);
         if let Some(bytes) = answer {
             self.context.count_received(bytes);
             self.endpoint.establish(self.context);
         }
-        point(Point::PacketSent);
-        true
     }
 
     fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool {

@@ -390,12 +390,13 @@ impl Client {
         let count = self.ready.len();
         for _ in 0..count {
             let Some(qpn) = self.ready.pop_front() else { break };
-            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            let Some(mut qp) = self.qps.get_mut(&qpn) else { continue };
             qp.is_ready = false;
             if let Some(invalidation) = qp.endpoint.awaited() {
                 self.context.peers_are_done = !self.has_peers_at_work(invalidation);
+                let Some(same) = self.qps.get_mut(&qpn) else { continue };
+                qp = same;
             }
-            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             let deadline = qp.work(now, &mut self.context);
             self.context.peers_are_done = false;
             if let Some(invalidation) = self.context.pending_invalidation.take() {

@@ -263,9 +263,9 @@ impl Qp {
         match &mut self.transport {
             Transport::None => {}
             Transport::Connected(connected) => {
-                let now = callbacks.context.now;
-                connected.post_send(request, &mut callbacks);
-                connected.pass(now, &mut callbacks);
+                if !connected.pass(&request, &mut callbacks) {
+                    connected.post_send(request, &mut callbacks);
+                }
             }
             Transport::Datagram(pair) => {
                 let to = Destination {

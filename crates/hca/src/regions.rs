@@ -110,10 +110,16 @@ impl RegionPages {
     }
 
     fn read(&self, address: u64, out: &mut [u8]) -> bool {
+        if let [only] = &self.extents[..] {
+            return only.read(address, out);
+        }
         self.for_each(address, out.len(), |extent, at, part| extent.read(at, &mut out[part]))
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        if let [only] = &self.extents[..] {
+            return only.write(address, bytes);
+        }
         self.for_each(address, bytes.len(), |extent, at, part| extent.write(at, &bytes[part]))
     }
 
@@ -360,7 +366,8 @@ impl Regions {
         needs: u32,
     ) -> Result<Place, Fault> {
         let entry = self.entry(key).ok_or(Fault::Protection)?;
-        let found = entry.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
+        let region = entry.region.as_ref().ok_or(Fault::Protection)?;
+        let found = region.find_remote((pd.0, qpn.0), address, len, needs);
         let address = found.ok_or(Fault::Protection)?;
         Ok(Place { key: entry.region_key(), address })
     }

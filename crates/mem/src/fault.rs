@@ -19,6 +19,7 @@ impl FaultWord {
 
     /// The fault, if any.
     #[must_use]
+    #[inline]
     pub fn get(&self) -> Option<u32> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,

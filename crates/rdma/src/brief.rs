@@ -61,6 +61,9 @@ pub trait Nearby: Verbs {
     /// nothing done, if that is not possible now.
     fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool;
 
+    /// Counts a request that was passed, and may be complete by now.
+    fn count_passed(&mut self, brief: &Brief, len: usize);
+
     /// Copies the bytes that the peer writes. False, with nothing done or counted, if it may not.
     fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool;
 

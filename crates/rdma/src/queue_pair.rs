@@ -194,15 +194,17 @@ impl QueuePair {
         self.requester.post(request, &self.attributes);
     }
 
-    /// Has the peer do the request that was just posted at once, if it is brief and nothing else is under way. If that
-    /// is not possible, it is sent as any other one.
-    pub fn pass(&mut self, now: Duration, verbs: &mut impl Nearby) {
+    /// Has the peer do a request at once, if it is brief and nothing else is under way. False, with nothing done, if
+    /// that is not possible: it is to be posted as any other one.
+    pub fn pass(&mut self, request: &SendRequest, verbs: &mut impl Nearby) -> bool {
         if self.state != State::ReadyToSend || self.responder.has_answers() {
-            return;
+            return false;
         }
-        if !self.requester.pass(now, &self.attributes, verbs) {
+        let Some(is_healthy) = self.requester.pass(request, &self.attributes, verbs) else { return false };
+        if !is_healthy {
             self.end(verbs);
         }
+        true
     }
 
     /// Does a brief message of the peer, with its bytes or with room for what it reads. False, with nothing done, if it

@@ -119,36 +119,42 @@ impl Requester {
         self.end += packets;
     }
 
-    /// Has the peer do the only request at once, if it is brief and none of its packets was sent. False if the
-    /// connection failed.
-    pub fn pass(&mut self, now: Duration, attributes: &Attributes, verbs: &mut impl Nearby) -> bool {
-        let Some(&Posted { request, first, .. }) = self.posted.front() else { return true };
-        let is_alone = self.posted.len() == 1 && [self.next, self.sent, self.unanswered] == [first; 3];
-        if !is_alone || self.pause.is_some() || !Brief::may_be(&request) {
-            return true;
+    /// Has the peer do a request at once, as if its packet were sent and answered, if it is brief and nothing else is
+    /// under way. `None`, with nothing done, if that is not possible; otherwise whether the connection is healthy.
+    pub fn pass(
+        &mut self,
+        request: &SendRequest,
+        attributes: &Attributes,
+        verbs: &mut impl Nearby,
+    ) -> Option<bool> {
+        let number = self.end;
+        let is_alone = self.posted.is_empty() && [self.next, self.sent, self.unanswered] == [number; 3];
+        if !is_alone || self.pause.is_some() || !Brief::may_be(request) {
+            return None;
         }
         let brief = Brief {
             operation: request.operation,
-            psn: self.psn(first),
+            psn: self.psn(number),
             service: attributes.service(),
             partition: attributes.partition,
             solicited: request.solicited,
         };
         let mut bytes = [0; Brief::MOST];
         let bytes = &mut bytes[..request.len as usize];
-        if !verbs.pass(&request, &brief, bytes) {
-            return true;
+        if !verbs.pass(request, &brief, bytes) {
+            return None;
         }
-        (self.next, self.sent) = (first + 1, first + 1);
-        if !attributes.reliable {
-            self.is_gone(verbs);
-            true
-        } else if brief.is_read() {
-            self.open += 1;
-            self.answered(first, Operation::ReadOnly, bytes, attributes, now, verbs)
-        } else {
-            self.acknowledged(first, Syndrome::NO_CREDITS, attributes, now, verbs)
+        let after = number + 1;
+        (self.end, self.next, self.sent, self.unanswered) = (after, after, after, after);
+        self.begin_afresh(attributes);
+        let is_healthy = !brief.is_read() || verbs.scatter(request, 0, bytes).is_ok();
+        let status = if is_healthy { Status::Success } else { Status::LocalProtection };
+        if request.signaled || !is_healthy {
+            verbs.complete(Completion { id: request.id, status, len: request.len, received: None });
         }
+        // Whoever waits for the completion need not wait for this.
+        verbs.count_passed(&brief, bytes.len());
+        Some(is_healthy)
     }
 
     /// Whether the limit of packets under way is reached: sending waits for answers.
@@ -430,9 +436,14 @@ impl Requester {
     fn progress(&mut self, to: Number, attributes: &Attributes, now: Duration) {
         self.unanswered = to;
         self.next = self.next.max(to);
+        self.begin_afresh(attributes);
+        self.watch(now, attributes);
+    }
+
+    /// After an answer, what follows may be lost as often as the attributes say.
+    const fn begin_afresh(&mut self, attributes: &Attributes) {
         (self.retries, self.rnr_retries) = (attributes.retries, attributes.rnr_retries);
         (self.recovering, self.timeout) = (false, None);
-        self.watch(now, attributes);
     }
 
     fn go_back(&mut self) {

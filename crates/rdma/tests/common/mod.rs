@@ -205,9 +205,11 @@ impl Nearby for Surroundings {
             let Some(buffer) = self.local.get(&request.id) else { return false };
             bytes.copy_from_slice(&buffer[..bytes.len()]);
         }
-        let is_done = self.nearby.as_mut().is_some_and(|side| side.qp.serve(brief, bytes, &mut side.verbs));
-        self.passed = is_done.then(|| brief.packets(bytes.len()));
-        is_done
+        self.nearby.as_mut().is_some_and(|side| side.qp.serve(brief, bytes, &mut side.verbs))
+    }
+
+    fn count_passed(&mut self, brief: &Brief, len: usize) {
+        self.passed = Some(brief.packets(len));
     }
 
     fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool {
@@ -302,11 +304,13 @@ impl Pair {
 
     /// Posts a request of A. If it is brief, B does it at once: returns how long packets would be for that.
     pub fn post_brief(&mut self, request: SendRequest) -> Option<(usize, Option<usize>)> {
-        self.a.post(request);
         let b = std::mem::replace(&mut self.b, Side::new(attributes(0)));
         self.a.verbs.nearby = Some(Box::new(b));
-        self.a.qp.pass(self.now, &mut self.a.verbs);
+        let is_passed = self.a.qp.pass(&request, &mut self.a.verbs);
         self.b = *self.a.verbs.nearby.take().unwrap();
+        if !is_passed {
+            self.a.post(request);
+        }
         self.a.verbs.passed.take()
     }
 
