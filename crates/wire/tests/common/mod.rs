@@ -86,6 +86,10 @@ pub fn veth(device: &str, addresses: &[&str]) -> Net {
     pair(device, &net);
     for address in addresses {
         net.exec(&format!("ip addr add {address} dev eth0 nodad"));
+        // The kernel takes what comes to an IPv6 address a little later.
+        let local = format!("local {} ", address.split('/').next().unwrap());
+        let families = ["-4", "-6"].map(|v| format!("ip -n {} {v} route show table local", net.name()));
+        eventually("the address is there", || families.iter().any(|show| output(show).contains(&local)));
     }
     net
 }
