@@ -363,7 +363,7 @@ static int greet(const char *path, struct greeting *greeting)
 /* Begins a session with what `greet` returned. Returns 0 or an errno. */
 static int begin(struct session *session, int error, struct greeting *greeting)
 {
-	session->silent = error == EAGAIN;
+	session->silent = error == EAGAIN && session->socket < 0;
 	if (error != 0)
 		return error;
 	/* Who added a port may have been quicker. */

@@ -271,26 +271,25 @@ impl Thread {
     /// others get their turn. Returns whether to wait for more: there were fewer, and the driver waits for no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
-        let (mut end, mut count, mut goes_on, mut ahead) = (None, 0, true, false);
-        // Each is done before the next is read, so that its memory is used for that again.
-        let requests = std::iter::from_fn(|| {
-            if !goes_on || count == TURN {
-                return None;
+        let mut requests = Vec::new();
+        let end = loop {
+            match receive(socket, buffer) {
+                Ok(Some(request)) => requests.push(request),
+                Ok(None) => break None,
+                Err(end) => break Some(end),
             }
-            let request = receive(socket, buffer).unwrap_or_else(|error| {
-                end = Some(error);
-                None
-            })?;
-            count += 1;
-            goes_on = matches!(request, Request::FlowCreate(_) | Request::FlowDestroy { .. });
-            ahead = matches!(request, Request::FlowCreate(Create { ahead: true, .. }));
-            Some(request)
-        });
+            let goes_on =
+                matches!(requests.last(), Some(Request::FlowCreate(_) | Request::FlowDestroy { .. }));
+            if !goes_on || requests.len() == TURN {
+                break None;
+            }
+        };
+        let ahead = matches!(requests.last(), Some(Request::FlowCreate(Create { ahead: true, .. })));
+        let gathers = ahead && requests.len() < TURN;
         let (replies, together) = {
             let mut state = self.common.state();
             (state.handle_all(id, requests, Instant::now()), state.answers(id))
         };
-        let gathers = ahead && count < TURN;
         let answered = answer_all(socket, &replies, together);
         match (end, answered) {
             (None, Ok(())) => return gathers,

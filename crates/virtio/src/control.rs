@@ -19,7 +19,7 @@ use crate::{Role, messages};
 use hand_over::Adoption;
 use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{set_socket_oobinline, socket_peercred};
 use sockets::Sockets;
 use std::io;
 use std::net::Shutdown;
@@ -208,6 +208,8 @@ impl Control {
     }
 
     fn handle_requests(&self, mut stream: UnixStream, adoption: Option<Adoption>) -> io::Result<()> {
+        // Else a byte out of band would count as one of the message, but never be read.
+        set_socket_oobinline(&stream, true)?;
         let config = &self.config;
         let offered = Features::offered(config.offload, config.migrates);
         let journals = self.journals.clone();

@@ -33,11 +33,20 @@ const OURS: [FrontendReq; 5] = [
 pub(crate) fn is_due(stream: &UnixStream) -> io::Result<bool> {
     let mut now = [PollFd::new(stream, PollFlags::RDHUP | PollFlags::OUT)];
     let _ = poll(&mut now, Some(&Timespec::default()));
-    if now[0].revents() != PollFlags::OUT {
-        return Ok(!now[0].revents().is_empty());
+    let is = |flags| now[0].revents().intersects(flags);
+    if is(PollFlags::HUP | PollFlags::ERR) {
+        return Ok(true);
     }
-    let (header, peeked) = peek(stream)?;
+    if !is(PollFlags::OUT) {
+        return Ok(false);
+    }
+    // A VMM that sends no more may still leave answers unread.
+    if is(PollFlags::RDHUP) {
+        return Ok(true);
+    }
+    // In this order: what comes in between is in the header, but does not count.
     let there = ioctl_fionread(stream)?;
+    let (header, peeked) = peek(stream)?;
     if peeked < HEADER_LEN {
         // A part with descriptors hides what follows it.
         return if there < HEADER_LEN as u64 { Ok(false) } else { Err(malformed("a header in parts")) };

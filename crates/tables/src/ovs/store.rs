@@ -1,7 +1,8 @@
 //! The flows of a port by their numbers. A clone is cheap, and a change after it copies little.
 //!
 //! Flows with successive numbers are a chunk, which is changed as a whole. So that a removal does not copy the
-//! references of a chunk, the flow stays there, as does its memory, until more than half of the chunk's are removed.
+//! references of a chunk, the flow stays there, as does its memory, until more than half of the chunk's are removed, or
+//! one with many actions is.
 
 use imbl::OrdMap;
 use model::ovs::{Flow, FlowId};
@@ -9,6 +10,9 @@ use std::sync::Arc;
 
 /// Flows of a chunk, in the order of their numbers, which are here so that a search reads no flows.
 type Chunk = Arc<Vec<(FlowId, Arc<Flow>)>>;
+
+/// Most actions of a flow whose memory may stay for a while after its removal.
+const SHORT: usize = 4;
 
 /// Flows by number.
 #[derive(Clone, Default)]
@@ -49,8 +53,9 @@ impl Store {
     /// The numbers of all flows.
     pub fn ids(&self) -> impl Iterator<Item = FlowId> {
         let bits = u64::from(u64::BITS);
-        let all = self.present.iter().flat_map(move |(chunk, _)| (chunk * bits..).take(u64::BITS as usize));
-        all.map(FlowId).filter(|id| self.has(*id))
+        self.present.iter().flat_map(move |(chunk, present)| {
+            (0..bits).filter(move |bit| present >> bit & 1 != 0).map(move |bit| FlowId(chunk * bits + bit))
+        })
     }
 
     /// Enters a flow, in the place of one with its number.
@@ -75,10 +80,11 @@ impl Store {
         self.len -= 1;
         let chunk = self.chunks.get(&number)?;
         let flow = search(chunk, id).ok().map(|at| chunk[at].1.clone())?;
+        let is_long = flow.actions.len() > SHORT;
         if left == 0 {
             self.present.remove(&number);
             self.chunks.remove(&number);
-        } else if chunk.len() > 2 * left.count_ones() as usize {
+        } else if is_long || chunk.len() > 2 * left.count_ones() as usize {
             let kept = chunk.iter().filter(|(id, _)| left & place(*id).1 != 0);
             let kept = Arc::new(kept.cloned().collect());
             self.chunks.insert(number, kept);

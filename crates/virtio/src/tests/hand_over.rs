@@ -3,7 +3,10 @@
 use super::requests::message;
 use super::*;
 use mem::{Frozen, Port};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -176,17 +179,42 @@ fn half_a_message_waits_for_its_rest_wherever_that_comes() {
 #[test]
 fn a_vmm_that_reads_no_answers_gets_them_from_the_process_that_goes_on() {
     const MANY: usize = 1000;
-    let (dir, mut port, mut vmm) = connected("deaf", BASE, 1);
-    let mut stream = end_of(&vmm);
-    let header = [GET_FEATURES, 1, 0].map(u32::to_le_bytes);
-    stream.write_all(&header.as_flattened().repeat(MANY)).unwrap();
-    until(|| rustix::io::ioctl_fionread(&stream).unwrap() >= 20 * 32);
-    for _ in 0..3 {
-        port = hand_over(&dir, port, 1);
+    for sends_more in [true, false] {
+        let (dir, mut port, mut vmm) = connected("deaf", BASE, 1);
+        let mut stream = end_of(&vmm);
+        let header = [GET_FEATURES, 1, 0].map(u32::to_le_bytes);
+        stream.write_all(&header.as_flattened().repeat(MANY)).unwrap();
+        if !sends_more {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        until(|| rustix::io::ioctl_fionread(&stream).unwrap() >= 20 * 32);
+        for _ in 0..3 {
+            port = hand_over(&dir, port, 1);
+        }
+        let mut answers = vec![0; 20 * MANY];
+        stream.read_exact(&mut answers).unwrap();
+        assert!(answers.chunks(20).all(|answer| answer == &answers[..20]));
+        if sends_more {
+            works(&mut port, &mut vmm);
+        }
     }
-    let mut answers = vec![0; 20 * MANY];
-    stream.read_exact(&mut answers).unwrap();
-    assert!(answers.chunks(20).all(|answer| answer == &answers[..20]));
+}
+
+#[test]
+fn a_byte_out_of_band_is_one_of_the_message() {
+    let (dir, mut port, mut vmm) = connected("urgent", BASE, 1);
+    let mut stream = end_of(&vmm);
+    let message = message(SET_MTU, 1 | 8, 1400);
+    stream.write_all(&message[..19]).unwrap();
+    match send(&stream, &message[19..], SendFlags::OOB) {
+        // A kernel without them.
+        Err(Errno::OPNOTSUPP) => return,
+        sent => assert_eq!(sent, Ok(1)),
+    }
+    port = hand_over(&dir, port, 1);
+    let mut answer = [0; 20];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!((answer[0], answer[12]), (SET_MTU as u8, 0));
     works(&mut port, &mut vmm);
 }
 
