@@ -88,7 +88,8 @@ def test_keepalived_moves_a_virtual_mac_between_guests(lab):
     host = lab.host(config)
     a1, a2, b1 = (lab.container(host, name) for name in ("a1", "a2", "b1"))
     first, second = keepalived(lab, a1, 200), keepalived(lab, a2, 100)
-    reached = lambda address: eventually(lambda: b1.ping(address, 1, timeout=2)[0] == 1, f"ping of {address}", timeout=30)
+    answers = lambda address: b1.ping(address, 1, timeout=2)[0] == 1
+    reached = lambda address: eventually(lambda: answers(address), f"ping of {address}", timeout=30)
     location = lambda mac: [row for row in host.viaduct("bridge", "--network", "blue") if row["mac"] == mac]
     for address in ("10.1.1.50", "fd00:1::50"):
         reached(address)

@@ -153,7 +153,7 @@ impl Missing {
         self.lock().push(why);
     }
 
-    /// This one is no more.
+    /// Takes back a reason that no longer holds.
     pub fn remove(&self, why: &str) {
         self.lock().retain(|one| one != why);
     }

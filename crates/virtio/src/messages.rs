@@ -24,12 +24,12 @@ const OURS: [FrontendReq; 5] = [
     FrontendReq::GET_STATUS,
 ];
 
-/// Whether the next message of `stream`, of which something is there, can be handled without waiting for the VMM: it is
-/// there as a whole, and there is room for its answer. Also where the VMM is gone. What is there stays there, with its
-/// descriptors: another process may go on with it.
+/// Whether the next message of `stream` can be handled without waiting for the VMM: it is there as a whole, and there is
+/// room for its answer. Also true if the VMM is gone. Nothing is taken from the socket, so that another process may go
+/// on with it.
 ///
 /// # Errors
-/// Of the socket. The header comes in parts, so that nobody sees how long the message is.
+/// The socket fails, or the header comes in parts with descriptors, so that its length can't be seen.
 pub(crate) fn is_due(stream: &UnixStream) -> io::Result<bool> {
     let mut now = [PollFd::new(stream, PollFlags::RDHUP | PollFlags::OUT)];
     let _ = poll(&mut now, Some(&Timespec::default()));
@@ -44,7 +44,8 @@ pub(crate) fn is_due(stream: &UnixStream) -> io::Result<bool> {
     if is(PollFlags::RDHUP) {
         return Ok(true);
     }
-    // In this order: what comes in between is in the header, but does not count.
+    // In this order: bytes that arrive in between are peeked at, but not counted. So a short peek with many bytes there
+    // means descriptors.
     let there = ioctl_fionread(stream)?;
     let (header, peeked) = peek(stream)?;
     if peeked < HEADER_LEN {

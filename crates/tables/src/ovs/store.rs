@@ -1,8 +1,8 @@
 //! The flows of a port by their numbers. A clone is cheap, and a change after it copies little.
 //!
 //! Flows with successive numbers are a chunk, which is changed as a whole. So that a removal does not copy the
-//! references of a chunk, the flow stays there, as does its memory, until more than half of the chunk's are removed, or
-//! one with many actions is.
+//! references of a chunk, the flow stays there, as does its memory. The chunk is made anew once more than half of its
+//! flows are removed, or one with many actions is.
 
 use imbl::OrdMap;
 use model::ovs::{Flow, FlowId};
