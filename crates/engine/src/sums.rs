@@ -3,9 +3,22 @@
 use crate::key::Layout;
 use crate::rewrite::outer_addresses;
 use crate::template::OuterHeaders;
+use mem::{Csum, Offload};
 use packet::checksum::{Sum, pseudo_header};
 use packet::proto;
 use std::net::IpAddr;
+
+/// Finishes the checksum of a single packet by its request alone, as a device does (VIRTIO 1.2, 5.1.6.2): it is the sum
+/// of all bytes from there on. A request that does not fit the packet is ignored.
+pub(crate) fn complete(packet: &mut [u8], offload: &Offload) {
+    let Offload { csum: Csum::Partial { start, offset }, gso: None } = *offload else { return };
+    let Some(bytes) = packet.get_mut(usize::from(start)..) else { return };
+    let sum = packet::checksum::sum(bytes).finish();
+    let field = bytes.get_mut(usize::from(offset)..).and_then(|rest| rest.first_chunk_mut());
+    // Zero of UDP would say that there is none. Of TCP, both are zero.
+    let value = if sum == 0 { [0xff; 2] } else { sum.to_be_bytes() };
+    field.into_iter().for_each(|field| *field = value);
+}
 
 /// Sets the outer UDP checksum (over IPv6: RFC 8200, 8.1) of the frame of `len` bytes that starts with `head`; `rest`
 /// is the sum of the bytes after `head`.

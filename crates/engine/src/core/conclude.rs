@@ -1,7 +1,7 @@
 //! Decisions with several destinations, or none yet: floods, mirrors, answers, packets that wait.
 
-use super::Core;
 use super::case::{Case, decide};
+use super::{Core, Ingress};
 use crate::frame::{Frame, Rest, Unfinished};
 use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
@@ -375,11 +375,13 @@ impl Core {
         most
     }
 
-    fn retry(&mut self, tables: Tables<'_>, held: Held) {
+    fn retry(&mut self, tables: Tables<'_>, mut held: Held) {
         let (scope, addr) = held.neighbour;
         if tables.view(self.now.seconds).neighbour(scope, addr).is_some() {
             self.cells.release(held.neighbour);
-            self.whole(tables, &held.frame, held.holder.ingress, held.offload);
+            // What is held is for a neighbour, so that it came by no port that it leaves as it is.
+            let from = Ingress::new(held.holder.ingress);
+            self.whole(tables, &mut held.frame, from, held.offload);
             self.hold.recycle(held);
         } else if self.now.ns.saturating_sub(held.since_ns) > PATIENCE_NS {
             self.cells.release(held.neighbour);

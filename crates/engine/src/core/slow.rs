@@ -11,8 +11,9 @@ use crate::lanes::{check_offload, mtu_len};
 use crate::notice::{Dropped, note};
 use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, place};
+use crate::sums::complete;
 use crate::template::{Rewrite, Template};
-use mem::{Burst, Offload, RxPacket};
+use mem::{Burst, Csum, Offload, RxPacket};
 use model::{Crossings, DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, Deps, FlowRef, Snapshot};
@@ -60,6 +61,11 @@ fn owner(case: &Case, connection: Option<(FlowRef, bool)>, epoch: u64) -> (Owner
     }
 }
 
+/// Whether a checksum is unfinished of which only the sender knows where it is.
+fn is_unknown(case: &Case) -> bool {
+    matches!(case.offload.csum, Csum::Partial { .. }) && case.headers.ip().is_none()
+}
+
 /// The copies of a packet that goes to several ports.
 fn copies(verdict: &Verdict) -> Box<[Copy]> {
     let outputs = verdict.outputs();
@@ -82,9 +88,10 @@ impl Core {
         // The fast parse accepts no tunnel packet with a wrong checksum.
         let checked = self.lanes.fast.get(lane).is_some_and(|fast| fast.at.tunnelled);
         let case = match decide(&view, head, len, from.vif, packet.offload, checked) {
+            Ok(case) if is_unknown(&case) => return self.slow_whole(tables, burst, lane, from),
             Ok(case) => case,
             Err(DropReason::HeaderTooLong) if head.len() < len => {
-                return self.slow_whole(tables, burst, lane, from.vif);
+                return self.slow_whole(tables, burst, lane, from);
             }
             Err(reason) => return self.drop(lane, &packet, from.vif, reason),
         };
@@ -119,22 +126,30 @@ impl Core {
         }
     }
 
-    /// The same for a packet whose headers are longer than the snapshot.
-    fn slow_whole(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, ingress: VifId) {
+    /// The same for a packet that is needed whole: its headers are longer than the snapshot, or it has a checksum that
+    /// [`is_unknown`].
+    fn slow_whole(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         self.flush(burst);
         let packet = burst.packets()[lane];
-        let original = self.linear.take(burst.segments(&packet), self.lanes.head(lane), packet.len as usize);
-        self.whole(tables, &original, ingress, packet.offload);
+        let mut original =
+            self.linear.take(burst.segments(&packet), self.lanes.head(lane), packet.len as usize);
+        self.whole(tables, &mut original, from, packet.offload);
         self.linear.original = original;
     }
 
     /// Decides a packet in our own buffer and executes the decision.
-    pub(super) fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
-        let floods = |vrf| self.may_flood(tables, ingress, vrf);
+    pub(super) fn whole(&mut self, tables: Tables<'_>, original: &mut [u8], from: Ingress, offload: Offload) {
+        let floods = |vrf| self.may_flood(tables, from.vif, vrf);
         let view = tables.view(self.now.seconds).flooding(&floods);
-        match decide(&view, original, original.len(), ingress, offload, false) {
-            Ok(case) => self.conclude(tables, original, &case),
-            Err(reason) => self.drop_whole(original, ingress, reason),
+        match decide(&view, original, original.len(), from.vif, offload, false) {
+            Ok(case) => {
+                // What a guest sends must stay what was decided about.
+                if from.port.is_some() && is_unknown(&case) {
+                    complete(original, &offload);
+                }
+                self.conclude(tables, original, &case);
+            }
+            Err(reason) => self.drop_whole(original, from.vif, reason),
         }
     }
 

@@ -12,7 +12,7 @@ use model::{
     DropReason, Effects, PacketView, Tables, Verdict, Vif, VifId, VifKind, Vrf, decide, rewrite, text,
 };
 use packet::Headers;
-use packet::checksum::{L4Check, verify_l4};
+use packet::checksum::{L4Check, pseudo_header, sum, verify_l4};
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -510,6 +510,37 @@ fn offloads_are_passed_on_with_changed_fields() {
         }
     }
     assert_eq!(host.hits(), 4);
+}
+
+/// What Open vSwitch sends leaves as it is, but finished, also if Viaduct does not know the packet.
+#[test]
+fn checksums_of_what_is_not_parsed_are_finished() {
+    const SOURCE: std::ops::Range<usize> = 26..30;
+    for text in
+        [UDP.to_owned(), UDP.replace("udp 1 > 2", "tcp 1 > 2 A"), UDP.replace("payload 300", "payload 301")]
+    {
+        for source in [[127, 0, 0, 1], [224, 0, 0, 9]] {
+            let (mut frame, offload) = unfinished(&text, None);
+            let Csum::Partial { start, offset } = offload.csum else { panic!() };
+            let field = usize::from(start + offset)..usize::from(start + offset + 2);
+            frame[SOURCE].copy_from_slice(&source);
+            frame[24..26].fill(0);
+            let header = sum(&frame[14..34]).finish();
+            frame[24..26].copy_from_slice(&header.to_be_bytes());
+            let (ip, len) = (packet::proto::IPV4_LEN, frame.len() as u32 - 34);
+            assert_eq!(usize::from(start), 14 + ip);
+            let addresses = (source.into(), [10, 0, 0, 2].into());
+            let pseudo = pseudo_header(addresses.0, addresses.1, frame[23], len);
+            frame[field.clone()].copy_from_slice(&pseudo.fold().to_be_bytes());
+            let mut finished = frame.clone();
+            finished[field.clone()]
+                .copy_from_slice(&sum(&frame[usize::from(start)..]).finish().to_be_bytes());
+
+            let mut host = host_with(&[]);
+            let output = host.run(VifId(OVS_PORTS[1].0 + 10), [(frame, offload)]);
+            assert_eq!(output[&OVS_PORTS[1]], [(finished, Offload::default())], "{text} {source:?}");
+        }
+    }
 }
 
 #[test]
