@@ -47,6 +47,9 @@ pub enum BadMessage {
     /// Too many items or actions.
     #[error("a flow with more than {MOST_PARTS} items or actions")]
     TooMany,
+    /// Descriptors, which no request has.
+    #[error("a message with descriptors")]
+    Files,
 }
 
 /// What a driver asks for.

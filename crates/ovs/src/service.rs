@@ -7,9 +7,10 @@ use crate::status::{FlowStatus, Status};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, IoSlice};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, recv, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, Shutdown, SocketFlags, accept_with, recvmsg, sendmsg, shutdown,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -28,6 +29,8 @@ const TURN: usize = AHEAD as usize / 2;
 /// How long requests gather that are fewer, while a driver does not wait for their answers: waking for each would take
 /// longer than what they ask for.
 const GATHER: Duration = Duration::from_micros(100);
+/// Bytes of control data for as many descriptors as a message can have (`SCM_MAX_FD`).
+const ANY_FILES: usize = rustix::cmsg_space!(ScmRights(253));
 /// How long nobody is accepted after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -96,7 +99,8 @@ impl Service {
     /// There are no more threads.
     pub fn serve(&self, listener: OwnedFd) -> io::Result<()> {
         let common = self.common.clone();
-        let thread = Thread { common, listener, sockets: BTreeMap::new(), last: 0, pause: None };
+        let (sockets, closing) = (BTreeMap::new(), Arc::default());
+        let thread = Thread { common, listener, sockets, closing, last: 0, pause: None };
         std::thread::Builder::new().name("ovs".into()).spawn(move || thread.run()).map(drop)
     }
 
@@ -176,6 +180,8 @@ struct Thread {
     common: Arc<Common>,
     listener: OwnedFd,
     sockets: BTreeMap<u64, OwnedFd>,
+    /// Shared with the threads that close what ended sessions had.
+    closing: Arc<()>,
     /// Number of the last session.
     last: u64,
     /// Nobody is accepted before this time.
@@ -216,7 +222,7 @@ impl Thread {
             gone.iter().for_each(|port| state.remove_port(port, Instant::now()));
             state.take_ended()
         };
-        ended.into_iter().for_each(|id| self.end(id));
+        ended.into_iter().for_each(|id| self.end(id, Vec::new()));
     }
 
     /// Waits for something to do: whether somebody connects, and which sessions have messages.
@@ -226,7 +232,8 @@ impl Thread {
         let idle = self.common.state().is_idle() && self.pause.is_none();
         let left = due.min(self.pause.unwrap_or(due)).saturating_duration_since(now);
         let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let accepts = self.pause.is_none() && self.sockets.len() < MOST;
+        let drivers = self.sockets.len() + Arc::strong_count(&self.closing) - 1;
+        let accepts = self.pause.is_none() && drivers < MOST;
         let waiting = if accepts { PollFlags::IN } else { PollFlags::empty() };
         let mut wanted =
             vec![PollFd::new(&self.common.event, PollFlags::IN), PollFd::new(&self.listener, waiting)];
@@ -271,9 +278,9 @@ impl Thread {
     /// others get their turn. Returns whether to wait for more: there were fewer, and the driver waits for no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
-        let mut requests = Vec::new();
+        let (mut requests, mut files) = (Vec::new(), Vec::new());
         let end = loop {
-            match receive(socket, buffer) {
+            match receive(socket, buffer, &mut files) {
                 Ok(Some(request)) => requests.push(request),
                 Ok(None) => break None,
                 Err(end) => break Some(end),
@@ -303,13 +310,26 @@ impl Thread {
                 tracing::warn!(session = id, %error, "a driver of Open vSwitch does not take answers");
             }
         }
-        self.end(id);
+        self.end(id, files);
         false
     }
 
-    fn end(&mut self, id: u64) {
+    /// Ends a session. To close what its driver sent, or what it left unread in its socket, may take as long as the
+    /// driver likes (`SO_LINGER`, FUSE). So a thread of its own does it, and the driver counts until then.
+    fn end(&mut self, id: u64, files: Vec<OwnedFd>) {
         self.common.state().end(id, Instant::now());
-        self.sockets.remove(&id);
+        let Some(socket) = self.sockets.remove(&id) else { return };
+        let _ = shutdown(&socket, Shutdown::Both);
+        let (place, common) = (self.closing.clone(), self.common.clone());
+        let close = move || {
+            drop((files, socket));
+            drop(place);
+            common.wake();
+        };
+        // Without another thread, this one does it.
+        if let Err(error) = std::thread::Builder::new().name("ovs-close".into()).spawn(close) {
+            tracing::warn!(session = id, %error, "no thread closes what a driver of Open vSwitch had");
+        }
     }
 }
 
@@ -321,13 +341,23 @@ enum End {
     Bad(BadMessage),
 }
 
-/// The next message of a driver; `None` if there is none yet.
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Request>, End> {
-    // Files that come with it are closed by the kernel: there is no room for them.
-    match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
-        Ok((_, len @ 1..)) => Request::decode(&buffer[..len]).map(Some).map_err(End::Bad),
+/// The next message of a driver; `None` if there is none yet. A driver has no reason to send descriptors. They go into
+/// `files`, because the kernel would close those without room here and now.
+fn receive(socket: &OwnedFd, buffer: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<Option<Request>, End> {
+    let mut space = [MaybeUninit::uninit(); ANY_FILES];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags);
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    match got.map(|got| got.bytes) {
+        Ok(_) if !files.is_empty() => Err(End::Bad(BadMessage::Files)),
+        Ok(len @ 1..) => Request::decode(&buffer[..len]).map(Some).map_err(End::Bad),
         Err(Errno::INTR | Errno::AGAIN) => Ok(None),
-        Ok(_) | Err(_) => Err(End::Gone),
+        Ok(0) | Err(_) => Err(End::Gone),
     }
 }
 
@@ -357,7 +387,7 @@ fn answer(socket: &OwnedFd, replies: &[Reply]) -> rustix::io::Result<()> {
 mod tests {
     use super::*;
     use crate::protocol::Answer;
-    use rustix::net::{AddressFamily, SocketType, socketpair};
+    use rustix::net::{AddressFamily, SocketType, recv, socketpair};
 
     #[test]
     fn answers_go_together_as_a_driver_takes_them() {

@@ -1,6 +1,7 @@
 //! What drivers can do, hostile ones included.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod descriptors;
 mod encodings;
 mod fake;
 mod rings;
