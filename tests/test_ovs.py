@@ -5,7 +5,7 @@ import re
 import signal
 
 import pytest
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
@@ -111,6 +111,29 @@ def test_fields_are_set(lab):
     ]:
         assert len(found) >= 20 and all(packet == expected for packet in found), found
     assert seen.expert() == []
+
+
+def test_tcp_flags_above_the_lower_eight_stay_with_open_vswitch(lab):
+    """Rules that look at NS. OVS hands it over in the byte of the data offset, and its flows are refused."""
+    host, ovs, guests = switched(lab, 3)
+    ovs.ofctl("add-flow", "priority=20,in_port=o1,tcp,tcp_flags=0x100/0x100,actions=output:o3")
+    ovs.ofctl("add-flow", "priority=10,in_port=o1,tcp,actions=output:o2")
+    segment = lambda flags: bytes(
+        Ether(src=mac(1), dst=mac(2)) / IP(src=address(1), dst=address(2)) / TCP(sport=1, dport=2, flags=flags)
+    )
+    plain, marked = segment("A"), segment("AN")
+    one, two, three = (RawPort(guest.namespace, guest.device) for guest in guests)
+    refused = lambda: sum(entry["count"] for entry in host.viaduct("ovs", "refused") if entry["reason"] == "field")
+    for _ in range(2):
+        for frame, port in [(plain, two), (marked, three)]:
+            one.send(*[frame] * 20)
+            for _ in range(20):
+                port.expect(lambda seen, frame=frame: seen == frame, "segment")
+        # Of both flows: to be carried out, and to be marked.
+        eventually(lambda: refused() >= 4, "refused flows")
+    assert not any(port.collect(lambda seen: seen in (plain, marked), 0.2) for port in (two, three))
+    looks_at_it = r"tcp_flags\([-+]ns\)"
+    assert len(ovs.flows(looks_at_it)) == 2 and not ovs.flows(looks_at_it, "offloaded")
 
 
 def test_access_and_trunk_ports(lab):
