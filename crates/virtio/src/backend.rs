@@ -246,7 +246,9 @@ impl Backend {
         {
             self.log.warn(format_args!("ring {index}: can't watch the kick descriptor: {e}"));
         }
-        let mut running = Running::new(form, memory, layout.written(packed, event_idx), features);
+        let areas = layout.written(packed, event_idx);
+        memory.written(&areas);
+        let mut running = Running::new(form, memory, areas, features);
         (running.enabled, running.kicked) = (ring.enabled, kick.is_some());
         (running.call, running.err) = (ring.call.clone(), ring.err.clone());
         *queue.close().running() = Some(running);

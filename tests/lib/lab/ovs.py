@@ -104,6 +104,9 @@ class Ovs:
         # The database's socket is there a little before somebody listens.
         return run(["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--retry", "--timeout=60", *words], timeout=70)
 
+    def appctl(self, *words, check=True):
+        return run(["ovs-appctl", "-t", self.directory / "vs.ctl", *words], check=check).stdout
+
     def socket(self, guest):
         """Where the VMM listens, and the switch connects to."""
         return self.directory / f"{guest}.sock"
@@ -215,9 +218,6 @@ class OvsController(Ovs):
         wrong = self.vsctl("--bare", "--columns=error", "list", "Interface", name).stdout.strip()
         if wrong:
             raise Failed(f"Open vSwitch: {wrong}\n{self.switch.describe(40)}")
-
-    def appctl(self, *words, check=True):
-        return run(["ovs-appctl", "-t", self.directory / "vs.ctl", *words], check=check).stdout
 
     def ofctl(self, command, *words):
         """ovs-ofctl COMMAND br0 WORDS."""

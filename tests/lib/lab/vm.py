@@ -218,8 +218,9 @@ class Vm(Guest):
         self.stop()
         return memory
 
-    def migrate(self, uri, rounds=4):
-        """Sends the state of the running guest there, as in `save`, and returns what QEMU tells of it."""
+    def migrate(self, uri, rounds=4, before_last=None):
+        """Sends the state of the running guest there, as in `save`, and returns what QEMU tells of it. `before_last` is
+        called after so many rounds, before the guest is stopped for the last one."""
 
         def progress():
             now = self.qmp("query-migrate")
@@ -230,6 +231,10 @@ class Vm(Guest):
         self.qmp("migrate", uri=uri)
         ends = ("completed", "failed")
         eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 180)
+        if before_last:
+            before_last()
+            if progress()[0] in ends:
+                raise Failed("the migration ended too early")
         self.qmp("migrate-set-parameters", **{"downtime-limit": 60_000})
         eventually(lambda: progress()[0] in ends, "the migration ends", 60)
         told = self.qmp("query-migrate")

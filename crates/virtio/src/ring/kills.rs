@@ -1,5 +1,6 @@
 //! Devices of packed rings that die at any of their stores, and those that come after them.
 
+mod moved;
 mod returned;
 
 use super::death::dies_at;

@@ -1,5 +1,6 @@
 //! Packed virtqueues (VIRTIO 1.2, 2.8).
 
+mod passed;
 mod resume;
 
 use super::chain::{Desc, Links};
@@ -172,10 +173,15 @@ impl Packed {
     /// Writes the used descriptor of `done` at `place`, in one store: the driver sees all of it or nothing.
     #[inline(always)]
     fn write_used(&self, place: Position, done: Done) {
-        let lap = if place.wrap { DESC_AVAIL | DESC_USED } else { 0 };
-        let flags = lap | if done.written() > 0 { DESC_WRITE } else { 0 };
         step();
-        self.rest(place.index).store(done.used(flags), Ordering::Release);
+        self.rest(place.index).store(Self::used_word(place, done), Ordering::Release);
+    }
+
+    /// The second word of the used descriptor of `done` at `place`.
+    #[inline(always)]
+    fn used_word(place: Position, done: Done) -> u64 {
+        let lap = if place.wrap { DESC_AVAIL | DESC_USED } else { 0 };
+        done.used(lap | if done.written() > 0 { DESC_WRITE } else { 0 })
     }
 
     /// Writes the batch into the ring, from this position on.

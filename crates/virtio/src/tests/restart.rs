@@ -86,6 +86,29 @@ fn a_ring_that_the_vmm_stopped_starts_where_the_vmm_says() {
     }
 }
 
+/// What the daemon there wrote last into a packed ring did not come along. The driver hears of what is done about it.
+#[test]
+fn a_guest_from_another_host_stands_for_nothing_that_is_missing() {
+    let features = with(&[Features::RING_PACKED]);
+    let (there, here) = (Dir::new("there"), Dir::new("here"));
+    let (port, stream) = daemon(&there);
+    let mut vmm = Vmm::new(stream, features, 1);
+    vmm.offer(1, 2048);
+    let (at, len) = (TO_GUEST as u64 * RING_LEN, 16 * usize::from(SIZE));
+    let before = vmm.memory.ram.read(at, len);
+    deliver(&port, 0, &frame(1000, 2), &Offload::default()).unwrap();
+    let bases = RINGS.map(|ring| vmm.frontend.get_vring_base(ring).unwrap());
+    drop(port);
+    assert_ne!(vmm.memory.ram.read(at, len), before);
+    vmm.memory.ram.write(at, &before);
+    let _ = vmm.calls[TO_GUEST].read();
+    let (mut port, stream) = daemon(&here);
+    vmm.reconnect(stream, features, bases);
+    until(|| vmm.calls[TO_GUEST].read().is_ok());
+    assert_eq!(vmm.drivers[TO_GUEST].used(), Some((0, 0)));
+    works(&mut port, &mut vmm);
+}
+
 /// As VMMs have it: the link goes down with the connection, and up with the next one.
 #[test]
 fn a_vmm_whose_guest_has_no_link_is_turned_away() {

@@ -29,19 +29,22 @@ impl Position {
 
 impl Packed {
     /// Notes in the journal that this ring runs. If it is the `first` time that a VMM describes it to this process, the
-    /// ring goes on where a device was that died, if one did: the VMM did not learn of its position. Returns whether
-    /// used descriptors were written.
+    /// ring goes on where a device was that died, if one did: the VMM did not learn of its position. If the journal
+    /// knows nothing of the ring, the VMM is right, but another device may have left chains behind
+    /// ([`Packed::return_passed`]). Returns whether used descriptors were written.
     pub(crate) fn begin(&mut self, ring: &Identity, first: bool) -> bool {
         if first {
             self.journal.learn(ring);
         }
         let told = self.next;
         let known = if first { self.journal.last(ring) } else { None };
+        let is_new = first && known.is_none();
         let known = known.filter(|(batch, was)| self.goes_on(told, *was, batch));
         let Some((batch, was)) = known else {
             let behind = if first { 0 } else { self.journal.behind() };
+            let returned = is_new && self.return_passed();
             self.begin_at(ring, Place { position: told, behind });
-            return false;
+            return returned;
         };
         let (place, published) = self.finish(batch, was, told);
         // The journal has the former position of the VMM until all of this is done: it is done again if this process

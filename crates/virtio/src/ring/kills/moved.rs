@@ -1,0 +1,58 @@
+//! Guests that come from another host, without all that the device there wrote into their rings.
+
+use super::*;
+
+const DESC_LEN: usize = 16;
+
+impl World {
+    /// The device serves the driver, which fills its ring and sees the return of the first `seen` chains. Then the VMM
+    /// has moved, with the ring as the driver left it in the slots that are `stale`.
+    fn moved_with(&mut self, parts: u8, seen: u8, stale: impl Fn(usize) -> bool) {
+        let Driver { ram, size, .. } = self.driver;
+        (0..size).for_each(|_| self.offer(parts, false));
+        let before = ram.read(0, DESC_LEN * usize::from(size));
+        let mut device = self.device();
+        self.serve(&mut device, seen, 0);
+        self.collect();
+        self.serve(&mut device, 7, 0);
+        self.told = device.ring.base() as u16;
+        drop(device);
+        self.journal.fill(0);
+        for (slot, desc) in before.chunks(DESC_LEN).enumerate().filter(|(slot, _)| stale(*slot)) {
+            ram.write((DESC_LEN * slot) as u64, desc);
+        }
+        self.offered.iter_mut().for_each(|chain| chain.may_be_lost = true);
+    }
+}
+
+/// Slots of which nothing came along, in a ring with pages of some slots, or batches whose first one is missing.
+const STALE: [fn(usize) -> bool; 5] =
+    [|_| true, |slot| slot / 4 % 2 == 0, |slot| slot / 4 % 2 == 1, |slot| slot % 3 == 0, |_| false];
+
+#[test]
+fn what_did_not_come_along_is_returned() {
+    for ((form, size), stale) in forms_and_sizes().flat_map(|of| STALE.map(|stale| (of, stale))) {
+        for (start, parts) in (0..2 * size).flat_map(|start| [0, 2].map(|parts| (start, parts))) {
+            for seen in [0, 1, 4] {
+                let mut world = World::started_behind(form, size, start);
+                world.moved_with(parts, seen, stale);
+                let left = world.offered.len().saturating_sub(7);
+                drop(world.next());
+                assert_eq!(world.offered.len(), left, "{form:?} {size} {start} {parts} {seen}");
+                assert!(!world.play(&rounds(), 1000, None));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_killed_while_it_returns_that_is_followed_by_one_that_does() {
+    for (form, size) in forms_and_sizes() {
+        let died = |first: &u32| {
+            let mut world = World::started_behind(form, size, 3);
+            world.moved_with(0, 0, |_| true);
+            world.play(&rounds(), *first, None)
+        };
+        assert!((0..).take_while(died).count() > 20);
+    }
+}
