@@ -108,6 +108,12 @@ def test_sockets_that_cannot_be_had_stop_nobody(lab):
     assert any(text.startswith("metrics: 127.0.0.1:") for text in warnings), warnings
     assert "nobody is served there" in host.daemon.text()
     assert 'no group "no-such-group"' in host.call("check", host.file).stdout
+    # The port is free now.
+    host.replace()
+    warnings = [warning["message"] for warning in host.viaduct("status")["warnings"]]
+    assert not any(text.startswith("metrics") for text in warnings), warnings
+    with host.namespace.entered(), socket.create_connection(("127.0.0.1", 9101)):
+        pass
 
 
 def test_a_group_that_comes_later_is_served(lab):
