@@ -133,6 +133,22 @@ def test_a_group_that_comes_later_is_served(lab):
     assert not socket_file.exists()
 
 
+def test_a_socket_that_cannot_be_given_to_its_group_is_told_of(lab):
+    """Another file is in its place."""
+    group = f"viaduct-{os.getpid()}"
+    host = lab.host(host_config("a", {"a1": tap("a1")}, wire=False, readers=group))
+    socket_file = host.run_dir / "viaduct-read.sock"
+    socket_file.unlink()
+    socket_file.touch(0o600)
+    lab.cleanup.callback(lambda: run(["groupdel", group], check=False))
+    run(["groupadd", group])
+    warnings = lambda: [warning["message"] for warning in host.viaduct("status")["warnings"]]
+    told = lambda: [text for text in warnings() if text.startswith("readers: the socket can't be given")]
+    eventually(told, "a warning of it")
+    assert not any("there is no group" in text for text in warnings())
+    assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+
+
 def test_clients_that_send_garbage_cost_nobody_anything(host):
     path = str(host.run_dir / "viaduct.sock")
     clients = []

@@ -176,15 +176,19 @@ pub fn adopt(place: &Place) -> Result<SocketFile, Error> {
     Ok(file)
 }
 
-/// Sets mode and owner of exactly the file that `entry` refers to, whatever is at its path now.
+/// Sets owner and mode of exactly the file that `entry` refers to, whatever is at its path now. On the way, and if
+/// it fails, nobody may do what the new mode does not allow, or the former did not.
 fn give_away(entry: &OwnedFd, owner: Option<(u32, u32)>, mode: u32) -> rustix::io::Result<()> {
     // A descriptor without access to the contents (O_PATH) does not allow fchmod.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))?;
+    let path = format!("/proc/self/fd/{}", entry.as_raw_fd());
+    let mode = Mode::from_raw_mode(mode);
     if let Some((uid, gid)) = owner {
+        let both = Mode::from_raw_mode(rustix::fs::fstat(entry)?.st_mode) & mode;
+        rustix::fs::chmod(&path, both)?;
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         rustix::fs::chownat(entry, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
-    Ok(())
+    rustix::fs::chmod(&path, mode)
 }
 
 fn is_socket(mode: u32) -> bool {

@@ -1,6 +1,7 @@
 //! Sockets in directories of every kind.
 
 use super::*;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -50,6 +51,28 @@ fn the_file_belongs_to_whom_it_is_for() {
     let _listening = listen(&place, SocketType::SEQPACKET, 1).unwrap();
     let meta = fs::metadata(&place.path).unwrap();
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (4711, 4712, 0o626));
+}
+
+/// Its mode is for a group that it does not belong to.
+#[test]
+fn a_file_that_cannot_be_given_away_stays_closed() {
+    let (_outer, dir) = directory("run", 0o755);
+    let place = Place { mode: 0o600, ..place(&dir) };
+    let (_socket, file) = listen(&place, SocketType::STREAM, 1).unwrap();
+    // Root can't, either, without capabilities; they are those of a thread.
+    let given = std::thread::spawn(move || {
+        let none = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, none).unwrap();
+        let given = file.give_to(Some((rustix::process::geteuid().as_raw(), 4712)), 0o660);
+        (given.map_err(|e| e.to_string()), file)
+    });
+    let (given, _file) = given.join().unwrap();
+    assert!(given.is_err_and(|why| why.contains("not permitted")));
+    assert_eq!(fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o600);
 }
 
 /// File systems reuse the inode number of a removed file.

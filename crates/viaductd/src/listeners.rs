@@ -1,6 +1,7 @@
 //! The sockets that clients come to.
 
 use crate::privileges::Privileges;
+use crate::readers::{self, Late};
 use crate::replace;
 use anyhow::Context;
 use control::{Missing, Process};
@@ -11,18 +12,13 @@ use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Connections to the control socket that may wait.
 const BACKLOG: i32 = 4096;
 /// Connections to the socket of metrics that may wait.
 const SCRAPERS: i32 = 128;
-
-/// The mode of the socket for readers, and how often its group is looked for that is not there.
-const READERS_MODE: u32 = 0o660;
-const GROUP_EVERY: Duration = Duration::from_secs(2);
 
 /// Names of the sockets between daemons.
 const API: &str = "api";
@@ -51,7 +47,7 @@ pub struct Open {
 }
 
 /// Takes down why some clients are not served, until something happens: packets do not wait for these.
-fn lacks(missing: &Missing, why: impl Display, until: &str) -> String {
+pub fn lacks(missing: &Missing, why: impl Display, until: &str) -> String {
     let message = format!("{why}; nobody is served there before {until}");
     tracing::error!("[host] {message}");
     missing.add(message.clone());
@@ -133,11 +129,18 @@ impl Clients<'_> {
         Ok(Open { listeners, copies, replace: replace.0, drivers, files })
     }
 
-    /// The socket for this group. While there is no such group, it is there, and nobody else may connect.
+    /// The socket for this group. While there is no such group, it is there, and nobody else may connect. One that is
+    /// shared stays as it is meanwhile, as long as the other daemon may go on with it.
     fn readers(&mut self, run_dir: &Path, group: &str) -> Result<(OwnedFd, Arc<dyn ListeningFile>), String> {
-        let owner = readers_owner(self.privileges, group);
-        let (given, mode) = owner.as_ref().map_or((None, 0o600), |owner| (Some(*owner), READERS_MODE));
-        let place = Place { path: api::readers_socket(run_dir), owner: given, mode };
+        let path = api::readers_socket(run_dir);
+        let is_shared = self.shared.contains_key(READERS);
+        let owner = readers::owner(self.privileges, group);
+        let (given, mode) = match &owner {
+            Ok(owner) => (Some(*owner), readers::MODE),
+            Err(_) if is_shared => (None, readers::mode_of(&path)),
+            Err(_) => (None, readers::CLOSED),
+        };
+        let place = Place { path, owner: given, mode };
         let opened = self.listen(READERS, &place, SocketType::STREAM);
         let (socket, file) = opened.map_err(|e| format!("readers: {e}"))?;
         let file: Arc<dyn ListeningFile> = Arc::from(file);
@@ -146,6 +149,8 @@ impl Clients<'_> {
             let late = Late {
                 group: group.to_owned(),
                 file: Arc::downgrade(&file),
+                is_ours: if is_shared { self.is_ours.clone() } else { Arc::new(true.into()) },
+                is_closed: !is_shared,
                 privileges: self.privileges.clone(),
                 missing: self.missing.clone(),
                 message,
@@ -163,39 +168,5 @@ impl Clients<'_> {
     ) -> Result<sockets::Listening, sockets::Error> {
         let shared = self.shared.remove(name).into_iter().collect();
         self.privileges.inheriting(shared, &self.is_ours).sockets.listen(place, kind, BACKLOG)
-    }
-}
-
-/// User and group of the socket for readers.
-fn readers_owner(privileges: &Privileges, group: &str) -> Result<(u32, u32), String> {
-    let (_, group) = privileges.owner("readers", &format!("root:{group}"))?;
-    Ok((rustix::process::getuid().as_raw(), group))
-}
-
-/// The socket of a group that is not there yet.
-struct Late {
-    group: String,
-    file: Weak<dyn ListeningFile>,
-    privileges: Privileges,
-    missing: Missing,
-    /// What is said of it meanwhile.
-    message: String,
-}
-
-impl Late {
-    /// Gives the socket to the group once that is there, on a thread of its own.
-    fn wait(self) -> std::io::Result<()> {
-        let give = move || {
-            loop {
-                std::thread::sleep(GROUP_EVERY);
-                let Some(file) = self.file.upgrade() else { return };
-                let owner = readers_owner(&self.privileges, &self.group);
-                if owner.is_ok_and(|owner| file.give_to(Some(owner), READERS_MODE).is_ok()) {
-                    tracing::info!("[host] readers: the group \"{}\" is there, and is served", self.group);
-                    return self.missing.remove(&self.message);
-                }
-            }
-        };
-        std::thread::Builder::new().name("readers".into()).spawn(give).map(drop)
     }
 }

@@ -15,6 +15,7 @@ mod notify;
 mod ovs_tables;
 mod ports;
 mod privileges;
+mod readers;
 mod replace;
 mod signals;
 mod verbs;

@@ -1,0 +1,132 @@
+//! The socket for those who only read, which belongs to a group; and the wait for a group that is not there.
+
+use crate::listeners::lacks;
+use crate::privileges::Privileges;
+use control::Missing;
+use sockets::ListeningFile;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The mode of the socket that the group has.
+pub const MODE: u32 = 0o660;
+/// The mode while there is no such group.
+pub const CLOSED: u32 = 0o600;
+
+/// How often the group is looked for. It may come from a directory on the network, so no file tells of it.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// User and group of the socket.
+///
+/// # Errors
+/// There is no such group, in words.
+pub fn owner(privileges: &Privileges, group: &str) -> Result<(u32, u32), String> {
+    let (_, group) = privileges.owner("readers", &format!("root:{group}"))?;
+    Ok((rustix::process::getuid().as_raw(), group))
+}
+
+/// The mode of a socket that is there.
+pub fn mode_of(path: &Path) -> u32 {
+    path.symlink_metadata().map_or(CLOSED, |file| file.permissions().mode() & 0o777)
+}
+
+/// The socket of a group that is not there yet.
+pub struct Late {
+    pub group: String,
+    pub file: Weak<dyn ListeningFile>,
+    /// Whether the socket is this daemon's alone. Until then, another one's readers may go on with it.
+    pub is_ours: Arc<AtomicBool>,
+    /// Whether nobody else can connect.
+    pub is_closed: bool,
+    pub privileges: Privileges,
+    pub missing: Missing,
+    /// What is said of it meanwhile.
+    pub message: String,
+}
+
+impl Late {
+    /// Gives the socket to the group once that is there, on a thread of its own.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn wait(mut self) -> std::io::Result<()> {
+        let wait = move || {
+            while !self.is_over() {
+                std::thread::sleep(EVERY);
+            }
+        };
+        std::thread::Builder::new().name("readers".into()).spawn(wait).map(drop)
+    }
+
+    /// Looks once. Returns whether there is nothing more to wait for.
+    fn is_over(&mut self) -> bool {
+        let Some(file) = self.file.upgrade() else { return true };
+        if !self.is_ours.load(Ordering::Acquire) {
+            return false;
+        }
+        let (owner, mode) = match owner(&self.privileges, &self.group) {
+            Ok(owner) => (Some(owner), MODE),
+            Err(_) if self.is_closed => return false,
+            Err(_) => (None, CLOSED),
+        };
+        match file.give_to(owner, mode) {
+            Ok(()) if owner.is_none() => self.is_closed = true,
+            Ok(()) => {
+                tracing::info!("[host] readers: the group \"{}\" is there, and is served", self.group);
+                self.missing.remove(&self.message);
+                return true;
+            }
+            Err(e) => self.fails(&e),
+        }
+        false
+    }
+
+    /// Says, once, why the socket can't be given away.
+    fn fails(&mut self, why: &sockets::Error) {
+        let why = format!("readers: the socket can't be given to the group \"{}\": {why}", self.group);
+        if !self.message.starts_with(&why) {
+            self.missing.remove(&self.message);
+            self.message = lacks(&self.missing, why, "that changes");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listeners::{Clients, Open};
+    use std::collections::BTreeMap;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    /// A daemon takes over while nobody knows the group: the other one's readers go on until it has.
+    #[test]
+    fn a_shared_socket_is_closed_when_the_other_daemon_has_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = api::readers_socket(dir.path());
+        let listening: OwnedFd = UnixListener::bind(&path).unwrap().into();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(MODE)).unwrap();
+        let mut shared = BTreeMap::new();
+        for takes_over in [false, true] {
+            shared.insert("readers".to_owned(), listening.try_clone().unwrap());
+            let (is_ours, missing) = (Arc::new(AtomicBool::new(false)), Missing::default());
+            let (privileges, shared, counted) = (&Privileges::here(), &mut shared, is_ours.clone());
+            let clients = Clients { privileges, shared, is_ours: counted, missing };
+            let Open { files, .. } = clients.open(dir.path(), Some("no-such-group"), None).unwrap();
+            assert_eq!(mode_of(&path), MODE);
+            if takes_over {
+                is_ours.store(true, Ordering::Release);
+                let since = Instant::now();
+                while mode_of(&path) != CLOSED {
+                    assert!(since.elapsed() < Duration::from_secs(60), "it stays open");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            drop(files);
+            assert_eq!(path.exists(), !takes_over);
+        }
+    }
+}
