@@ -1,11 +1,16 @@
 //! Connections of the control socket: limits their number, and closes those of clients that send nothing.
 
+use rustix::io::IoSliceMut;
+use rustix::net::sockopt::set_socket_oobinline;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg, shutdown};
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
@@ -15,6 +20,9 @@ use tonic::transport::server::Connected;
 /// Pause before the next attempt to accept, after one failed (mostly for want of descriptors) or all connections are
 /// taken.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Bytes of control data for as many descriptors as a message can have (`SCM_MAX_FD`).
+const ANY_FILES: usize = rustix::cmsg_space!(ScmRights(253));
 
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +67,10 @@ impl Stream for Clients {
                 continue;
             };
             match ready!(self.listener.poll_accept(context)) {
-                Ok((stream, _)) => {
-                    let silence = Some(Box::pin(sleep(self.bounds.silence)));
-                    return Poll::Ready(Some(Ok(Client { stream, silence, _place: place })));
-                }
+                Ok((stream, _)) => match Client::new(stream, self.bounds.silence, place) {
+                    Ok(client) => return Poll::Ready(Some(Ok(client))),
+                    Err(error) => tracing::warn!("a client of the control socket is disconnected: {error}"),
+                },
                 Err(error) => {
                     tracing::warn!("a client of the control socket can't be accepted: {error}");
                     self.pause = Some(Box::pin(sleep(PAUSE)));
@@ -77,7 +85,73 @@ pub(crate) struct Client {
     stream: UnixStream,
     /// Ends when the client has been silent for too long; none once it said something.
     silence: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
+    /// After the stream, so that it is closed here.
+    last: Last,
+}
+
+impl Client {
+    fn new(stream: UnixStream, silence: Duration, place: OwnedSemaphorePermit) -> io::Result<Self> {
+        // The kernel would pass over a byte out of band, and close what comes with it here and now.
+        set_socket_oobinline(&stream, true)?;
+        let last = Last(Some((stream.as_fd().try_clone_to_owned()?, Vec::new(), place)));
+        Ok(Self { stream, silence: Some(Box::pin(sleep(silence))), last })
+    }
+
+    /// Reads into `buffer`. A client has no reason to send descriptors, which break the connection.
+    fn read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(context))?;
+            let (stream, mut files) = (&self.stream, Vec::new());
+            let got = stream
+                .try_io(Interest::READABLE, || receive(stream, buffer.initialize_unfilled(), &mut files));
+            if !files.is_empty() {
+                self.last.0.iter_mut().for_each(|(_, unwanted, _)| unwanted.append(&mut files));
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
+            match got {
+                Ok(len) => {
+                    buffer.advance(len);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+/// Receives bytes, and descriptors into `files`: the kernel would close those without room here and now.
+fn receive(stream: &UnixStream, buffer: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); ANY_FILES];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags);
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    Ok(got?.bytes)
+}
+
+/// A connection's socket, which is closed last; descriptors that came; its place. To close what a client sent, or left
+/// unread in the socket, may take as long as the client likes (`SO_LINGER`, FUSE). The control plane has one thread, so
+/// another one does it, and the client keeps its place until then.
+struct Last(Option<(OwnedFd, Vec<OwnedFd>, OwnedSemaphorePermit)>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let Some((socket, files, place)) = self.0.take() else { return };
+        let _ = shutdown(&socket, Shutdown::Both);
+        let close = move || {
+            drop((socket, files));
+            drop(place);
+        };
+        // Without another thread, this one does it.
+        if let Err(error) = std::thread::Builder::new().name("control-close".into()).spawn(close) {
+            tracing::warn!("no thread closes what a client of the control socket had: {error}");
+        }
+    }
 }
 
 /// Who is at the other end of a connection, as the kernel says (unix(7), SO_PEERCRED).
@@ -104,7 +178,7 @@ impl AsyncRead for Client {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = self.read(context, buffer);
         if read.is_ready() {
             self.silence = None;
         } else if let Some(silence) = &mut self.silence {

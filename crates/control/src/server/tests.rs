@@ -1,5 +1,7 @@
 //! The server as clients meet it.
 
+mod descriptors;
+
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
 use crate::core::tests::{FILE as HOST, VERBS, config_file};
