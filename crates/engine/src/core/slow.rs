@@ -61,9 +61,10 @@ fn owner(case: &Case, connection: Option<(FlowRef, bool)>, epoch: u64) -> (Owner
     }
 }
 
-/// Whether a checksum is unfinished of which only the sender knows where it is.
-fn is_unknown(case: &Case) -> bool {
-    matches!(case.offload.csum, Csum::Partial { .. }) && case.headers.ip().is_none()
+/// Whether the checksum is to be finished of which only the sender knows where it is. What a guest sends must stay what
+/// was decided about.
+fn is_to_complete(case: &Case, from: Ingress) -> bool {
+    from.port.is_some() && matches!(case.offload.csum, Csum::Partial { .. }) && case.headers.ip().is_none()
 }
 
 /// The copies of a packet that goes to several ports.
@@ -88,7 +89,7 @@ impl Core {
         // The fast parse accepts no tunnel packet with a wrong checksum.
         let checked = self.lanes.fast.get(lane).is_some_and(|fast| fast.at.tunnelled);
         let case = match decide(&view, head, len, from.vif, packet.offload, checked) {
-            Ok(case) if is_unknown(&case) => return self.slow_whole(tables, burst, lane, from),
+            Ok(case) if is_to_complete(&case, from) => return self.slow_whole(tables, burst, lane, from),
             Ok(case) => case,
             Err(DropReason::HeaderTooLong) if head.len() < len => {
                 return self.slow_whole(tables, burst, lane, from);
@@ -126,8 +127,8 @@ impl Core {
         }
     }
 
-    /// The same for a packet that is needed whole: its headers are longer than the snapshot, or it has a checksum that
-    /// [`is_unknown`].
+    /// The same for a packet that is needed whole: its headers are longer than the snapshot, or its checksum
+    /// [`is_to_complete`].
     fn slow_whole(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         self.flush(burst);
         let packet = burst.packets()[lane];
@@ -143,8 +144,7 @@ impl Core {
         let view = tables.view(self.now.seconds).flooding(&floods);
         match decide(&view, original, original.len(), from.vif, offload, false) {
             Ok(case) => {
-                // What a guest sends must stay what was decided about.
-                if from.port.is_some() && is_unknown(&case) {
+                if is_to_complete(&case, from) {
                     complete(original, &offload);
                 }
                 self.conclude(tables, original, &case);
