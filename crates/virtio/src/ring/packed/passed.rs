@@ -4,11 +4,12 @@
 //! that device wrote into the ring. DPDK (22.11) tells of what it writes into a packed ring's descriptors by their
 //! offset from the address that QEMU (7.2) gives for that, which is the device event area's: descriptors come along if
 //! the guest wrote into the same page afterwards. And DPDK may stop before it shows a batch whose first descriptor it
-//! keeps back. The driver looks at used descriptors in the order of the ring, so it stands at the first that is missing.
+//! keeps back. The driver looks at used descriptors in the order of the ring, so it stands at the first that is
+//! missing.
 //!
 //! All before the position that still looks available in its lap is therefore returned, each chain by itself, because
 //! it is not known which of them the driver has seen. What is returned too often does no harm: it is behind where the
-//! driver looks, in a slot that it fills before it looks there again. So are the rest of a chain of several descriptors,
+//! driver looks, in a slot that it fills before it looks there again. So is the rest of a chain of several descriptors,
 //! or of a batch (IN_ORDER), of which only the first one is written. What was received in such a buffer is lost, as its
 //! length is: drivers drop a packet of length 0, and refill the buffer (Linux: `receive_buf`).
 
