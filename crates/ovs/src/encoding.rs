@@ -16,7 +16,7 @@ const TUNNELS: usize = 4;
 /// # Errors
 /// [`Refused`]: OVS carries it out itself.
 pub fn decode(
-    create: &Create,
+    create: &Create<'_>,
     port_of: impl Fn(u32) -> Option<VifId>,
 ) -> Result<(Match, Vec<Action>), Refused> {
     let is_mark = create.attributes == INGRESS && is_mark(&create.actions);
@@ -31,22 +31,21 @@ pub fn decode(
     if is_mark {
         return Ok((Match::new(&pattern.key, &pattern.mask), vec![Action::Mark]));
     }
-    let mut actions = Vec::with_capacity(create.actions.len());
+    // What is kept of a flow is what its bytes are counted by.
+    let done = create.actions.iter().filter(|(kind, _)| *kind != action::COUNT).count();
+    let mut actions = Vec::with_capacity(done);
     for (kind, value) in &create.actions {
         actions.extend(decode_action(*kind, value, &port_of)?);
     }
     if actions.iter().filter(|action| matches!(action, Action::Encap(_))).count() > TUNNELS {
         return Err(Refused::Full("tunnels into which a flow sends"));
     }
-    // What is kept of a flow is what its bytes are counted by.
-    actions.shrink_to_fit();
     Ok((Match::new(&pattern.key, &pattern.mask), actions))
 }
 
 /// Whether a flow's packets are to go to OVS with a mark, and nothing else.
-fn is_mark(actions: &[(u16, Vec<u8>)]) -> bool {
-    let kinds: Vec<_> = actions.iter().map(|(kind, _)| *kind).collect();
-    kinds == [action::MARK] || kinds == [action::MARK, action::RSS]
+const fn is_mark(actions: &[(u16, &[u8])]) -> bool {
+    matches!(actions, [(action::MARK, _)] | [(action::MARK, _), (action::RSS, _)])
 }
 
 /// Fields of a packet and their masks, as items add them.
@@ -78,8 +77,8 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// The parts of an item; `None` of one that matches everything of its kind.
-    fn of(item: &'a Item, len: usize) -> Result<Option<Self>, Refused> {
-        let [spec, mask, last] = [&item.spec, &item.mask, &item.last].map(Option::as_deref);
+    fn of(item: &Item<'a>, len: usize) -> Result<Option<Self>, Refused> {
+        let Item { spec, mask, last, .. } = *item;
         // Shorter bytes would be read as if zeros followed, which match more than what was asked for.
         if [spec, mask, last].into_iter().flatten().any(|part| part.len() != len) {
             return Err(Refused::Length(item.kind));
@@ -115,9 +114,8 @@ impl<'a> Parts<'a> {
     /// Refuses a range.
     fn no_range(&self, what: &'static str) -> Result<(), Refused> {
         let ends = self.last.is_some_and(|last| {
-            let masked =
-                |bytes: &[u8]| -> Vec<u8> { bytes.iter().zip(self.mask).map(|(a, b)| a & b).collect() };
-            last.iter().any(|byte| *byte != 0) && masked(last) != masked(self.spec)
+            let differ = |((end, begin), mask): ((&u8, &u8), &u8)| (end ^ begin) & mask != 0;
+            last.iter().any(|byte| *byte != 0) && last.iter().zip(self.spec).zip(self.mask).any(differ)
         });
         if ends { Err(Refused::Range(what)) } else { Ok(()) }
     }
@@ -136,7 +134,7 @@ const OFFSET_V6: u16 = 0xfff8;
 const HAS_FRAGMENT: u32 = 1 << 2;
 
 impl Pattern {
-    fn add(&mut self, item: &Item) -> Result<(), Refused> {
+    fn add(&mut self, item: &Item<'_>) -> Result<(), Refused> {
         let Some(len) = item_len(item.kind) else { return Err(Refused::Item(item.name())) };
         let layer = match item.kind {
             item::ETH => Layer::Ethernet,

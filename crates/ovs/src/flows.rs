@@ -4,9 +4,11 @@ use crate::counters::Indexes;
 use crate::protocol::{AHEAD, LONGEST};
 use crate::refused::Refused;
 use executor::Counters;
+use hashbrown::HashTable;
 use model::VifId;
 use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,7 +54,7 @@ pub enum Plan {
 #[derive(Debug, Default)]
 pub struct Flows {
     all: BTreeMap<u64, Held>,
-    by_match: HashMap<(VifId, Match), u64>,
+    by_match: ByMatch,
     indexes: Indexes,
     last: u64,
     /// How many are nobody's.
@@ -61,6 +63,42 @@ pub struct Flows {
     masks: HashMap<VifId, HashMap<Key, usize>>,
     /// What the flows take together ([`size`]).
     bytes: usize,
+}
+
+/// Numbers of flows by port and match: as hashes, by a secret, because guests choose what flows match.
+#[derive(Debug, Default)]
+struct ByMatch {
+    hasher: RandomState,
+    entries: HashTable<(u64, u64)>,
+}
+
+impl ByMatch {
+    /// The flow of a port with this match.
+    fn find<'a>(
+        &self,
+        all: &'a BTreeMap<u64, Held>,
+        port: VifId,
+        matching: &Match,
+    ) -> Option<(u64, &'a Held)> {
+        let hash = self.hasher.hash_one((port, matching));
+        let mut same = self.entries.iter_hash(hash).filter(|(other, _)| *other == hash);
+        same.find_map(|(_, id)| {
+            let held = all.get(id)?;
+            (held.flow.port == port && held.flow.matching == *matching).then_some((*id, held))
+        })
+    }
+
+    fn insert(&mut self, flow: &Flow) {
+        let hash = self.hasher.hash_one((flow.port, &flow.matching));
+        self.entries.insert_unique(hash, (hash, flow.id.0), |(hash, _)| *hash);
+    }
+
+    fn remove(&mut self, flow: &Flow) {
+        let hash = self.hasher.hash_one((flow.port, &flow.matching));
+        if let Ok(entry) = self.entries.find_entry(hash, |(_, id)| *id == flow.id.0) {
+            entry.remove();
+        }
+    }
 }
 
 /// Bytes that a flow takes.
@@ -81,7 +119,7 @@ impl Flows {
         actions: Vec<Action>,
         now: Instant,
     ) -> Result<Plan, Refused> {
-        let there = self.by_match.get(&(port, matching)).and_then(|id| Some((*id, self.all.get(id)?)));
+        let there = self.by_match.find(&self.all, port, &matching);
         match there {
             Some((_, Held { owner: Owner::Session(_), .. })) => return Err(Refused::Exists),
             Some((id, held)) if held.flow.actions == actions => return Ok(Plan::Adopt(id)),
@@ -103,7 +141,7 @@ impl Flows {
 
     /// The flow of a plan is there from now on; its counter begins with `base`.
     pub fn insert(&mut self, flow: Arc<Flow>, session: u64, base: Counters) {
-        self.by_match.insert((flow.port, flow.matching), flow.id.0);
+        self.by_match.insert(&flow);
         *self.masks.entry(flow.port).or_default().entry(*flow.matching.mask()).or_default() += 1;
         self.bytes += size(&flow.actions);
         self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base });
@@ -132,10 +170,7 @@ impl Flows {
     pub fn remove(&mut self, id: u64, now: Instant) {
         let Some(Held { flow, owner, .. }) = self.all.remove(&id) else { return };
         self.stale -= usize::from(matches!(owner, Owner::Stale(_)));
-        let key = (flow.port, flow.matching);
-        if self.by_match.get(&key) == Some(&id) {
-            self.by_match.remove(&key);
-        }
+        self.by_match.remove(&flow);
         self.indexes.give_back(flow.counter, now);
         self.bytes -= size(&flow.actions);
         if let Some(masks) = self.masks.get_mut(&flow.port) {

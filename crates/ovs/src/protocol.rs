@@ -54,7 +54,7 @@ pub enum BadMessage {
 
 /// What a driver asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum Request<'a> {
     /// The first message.
     Hello {
         /// The driver's version of the protocol.
@@ -95,7 +95,7 @@ pub enum Request {
         down: bool,
     },
     /// A new flow.
-    FlowCreate(Create),
+    FlowCreate(Create<'a>),
     /// A flow is removed.
     FlowDestroy {
         /// Its number.
@@ -110,7 +110,7 @@ pub enum Request {
 
 /// A flow as a driver sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Create {
+pub struct Create<'a> {
     /// Number of its port.
     pub port: u32,
     /// Bits of `rte_flow_attr`: 1 ingress, 2 egress, 4 transfer.
@@ -122,28 +122,28 @@ pub struct Create {
     /// The driver does not wait for the answer.
     pub ahead: bool,
     /// What it matches.
-    pub items: Vec<Item>,
+    pub items: Vec<Item<'a>>,
     /// What it does, as kind and bytes.
-    pub actions: Vec<(u16, Vec<u8>)>,
+    pub actions: Vec<(u16, &'a [u8])>,
 }
 
 /// An item of a pattern.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Item {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Item<'a> {
     /// One of [`item`].
     pub kind: u16,
     /// Value, if there is one.
-    pub spec: Option<Vec<u8>>,
+    pub spec: Option<&'a [u8]>,
     /// Mask.
-    pub mask: Option<Vec<u8>>,
+    pub mask: Option<&'a [u8]>,
     /// Upper end of a range.
-    pub last: Option<Vec<u8>>,
+    pub last: Option<&'a [u8]>,
 }
 
-impl Item {
+impl Item<'_> {
     /// The name of an item of another kind.
     pub fn name(&self) -> String {
-        name(self.spec.as_deref().unwrap_or_default())
+        name(self.spec.unwrap_or_default())
     }
 }
 
@@ -185,33 +185,35 @@ impl<'a> Reader<'a> {
         Ok(text.chars().filter(|c| !c.is_control()).collect())
     }
 
-    fn item(&mut self) -> Result<Item, BadMessage> {
+    fn item(&mut self) -> Result<Item<'a>, BadMessage> {
         let (kind, parts, len, _) = (self.u16()?, self.u16()?, self.u16()?, self.u16()?);
-        let mut part = |which| -> Result<Option<Vec<u8>>, BadMessage> {
-            let there = parts & which != 0;
-            there.then(|| self.bytes(len.into()).map(<[u8]>::to_vec)).transpose()
-        };
+        let mut part = |which| (parts & which != 0).then(|| self.bytes(len.into())).transpose();
         Ok(Item { kind, spec: part(part::SPEC)?, mask: part(part::MASK)?, last: part(part::LAST)? })
     }
 
-    fn action(&mut self) -> Result<(u16, Vec<u8>), BadMessage> {
+    fn action(&mut self) -> Result<(u16, &'a [u8]), BadMessage> {
         let (kind, len) = (self.u16()?, self.u16()?);
-        Ok((kind, self.bytes(len.into())?.to_vec()))
+        Ok((kind, self.bytes(len.into())?))
     }
 
-    fn create(&mut self) -> Result<Create, BadMessage> {
+    fn create(&mut self) -> Result<Create<'a>, BadMessage> {
         let [port, attributes, group, priority] = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
         let (items, actions) = (usize::from(self.u16()?), usize::from(self.u16()?));
         let ahead = self.u32()? != 0;
         if items.max(actions) > MOST_PARTS {
             return Err(BadMessage::TooMany);
         }
-        let items = (0..items).map(|_| self.item()).collect::<Result<_, _>>()?;
-        let actions = (0..actions).map(|_| self.action()).collect::<Result<_, _>>()?;
-        Ok(Create { port, attributes, group, priority, ahead, items, actions })
+        let (mut all, mut done) = (Vec::with_capacity(items), Vec::with_capacity(actions));
+        for _ in 0..items {
+            all.push(self.item()?);
+        }
+        for _ in 0..actions {
+            done.push(self.action()?);
+        }
+        Ok(Create { port, attributes, group, priority, ahead, items: all, actions: done })
     }
 
-    fn hello(&mut self) -> Result<Request, BadMessage> {
+    fn hello(&mut self) -> Result<Request<'a>, BadMessage> {
         if self.u32()? != MAGIC {
             return Err(BadMessage::Magic);
         }
@@ -220,12 +222,17 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Request {
+/// Whether a message is about one flow. Those of others may concern all flows.
+pub fn is_of_one_flow(message: &[u8]) -> bool {
+    matches!(Reader(message).u32(), Ok(FLOW_CREATE | FLOW_DESTROY))
+}
+
+impl<'a> Request<'a> {
     /// The request in a message.
     ///
     /// # Errors
     /// [`BadMessage`].
-    pub fn decode(message: &[u8]) -> Result<Self, BadMessage> {
+    pub fn decode(message: &'a [u8]) -> Result<Self, BadMessage> {
         let mut r = Reader(message);
         let (kind, length) = (r.u32()?, r.u32()?);
         if length as usize != message.len() {

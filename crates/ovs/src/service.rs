@@ -1,7 +1,7 @@
 //! The socket that drivers connect to, and the thread that serves them.
 
 use crate::port::{self, OvsPort, Shared};
-use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request};
+use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request, is_of_one_flow};
 use crate::state::{Reply, State, Tables, Times};
 use crate::status::{FlowStatus, Status};
 use mem::{Opened, Port, PortStatus};
@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(250);
 const MOST: usize = 16;
 /// Most requests of a turn. Their answers go once all are carried out, and the driver asks for more meanwhile.
 const TURN: usize = AHEAD as usize / 2;
+/// Bytes for the messages of a turn. It ends early if the longest message might have no room. Those of flows have some
+/// 250 bytes.
+const ROOM: usize = 8 * LONGEST;
 /// How long requests gather that are fewer, while a driver does not wait for their answers: waking for each would take
 /// longer than what they ask for.
 const GATHER: Duration = Duration::from_micros(100);
@@ -190,7 +193,7 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
-        let mut buffer = vec![0; LONGEST + 1];
+        let mut buffer = vec![0; ROOM];
         let mut due = Instant::now();
         while let Ok((comes, ready)) = self.wait(due) {
             if self.common.stop.load(Ordering::Relaxed) {
@@ -274,29 +277,28 @@ impl Thread {
         self.sockets.insert(self.last, socket);
     }
 
-    /// Takes the messages of a session: at most those of a turn, and none after one that may concern all flows, so that
-    /// others get their turn. Returns whether to wait for more: there were fewer, and the driver waits for no answer.
+    /// Does what the messages of a session ask for, at most those of a turn, so that others get theirs. Returns whether
+    /// to wait for more: there were fewer, and the driver waits for no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
-        let (mut requests, mut files) = (Vec::new(), Vec::new());
-        let end = loop {
-            match receive(socket, buffer, &mut files) {
-                Ok(Some(request)) => requests.push(request),
-                Ok(None) => break None,
-                Err(end) => break Some(end),
+        let mut files = Vec::new();
+        let (messages, mut end) = receive(socket, buffer, &mut files);
+        let mut ahead = false;
+        let requests = messages.iter().map_while(|message| match Request::decode(message) {
+            Ok(request) => {
+                ahead = matches!(&request, Request::FlowCreate(Create { ahead: true, .. }));
+                Some(request)
             }
-            let goes_on =
-                matches!(requests.last(), Some(Request::FlowCreate(_) | Request::FlowDestroy { .. }));
-            if !goes_on || requests.len() == TURN {
-                break None;
+            Err(error) => {
+                end = Some(End::Bad(error));
+                None
             }
-        };
-        let ahead = matches!(requests.last(), Some(Request::FlowCreate(Create { ahead: true, .. })));
-        let gathers = ahead && requests.len() < TURN;
+        });
         let (replies, together) = {
             let mut state = self.common.state();
             (state.handle_all(id, requests, Instant::now()), state.answers(id))
         };
+        let gathers = ahead && messages.len() < TURN;
         let answered = answer_all(socket, &replies, together);
         match (end, answered) {
             (None, Ok(())) => return gathers,
@@ -341,13 +343,37 @@ enum End {
     Bad(BadMessage),
 }
 
-/// The next message of a driver; `None` if there is none yet. A driver has no reason to send descriptors. They go into
-/// `files`, because the kernel would close those without room here and now.
-fn receive(socket: &OwnedFd, buffer: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<Option<Request>, End> {
+/// The messages of a turn that are there, and none after one that may concern all flows. Also why the session ends
+/// after them, if it does. A driver has no reason to send descriptors. They go into `files`, because the kernel would
+/// close those without room here and now.
+fn receive<'a>(
+    socket: &OwnedFd,
+    mut room: &'a mut [u8],
+    files: &mut Vec<OwnedFd>,
+) -> (Vec<&'a [u8]>, Option<End>) {
+    let mut messages = Vec::with_capacity(TURN);
+    while messages.len() < TURN && room.len() > LONGEST {
+        let len = match receive_one(socket, &mut room[..=LONGEST], files) {
+            Ok(Some(len)) => len,
+            Ok(None) => break,
+            Err(end) => return (messages, Some(end)),
+        };
+        let (message, rest) = room.split_at_mut(len);
+        room = rest;
+        messages.push(&*message);
+        if !is_of_one_flow(message) {
+            break;
+        }
+    }
+    (messages, None)
+}
+
+/// The length of the next message; `None` if there is none yet.
+fn receive_one(socket: &OwnedFd, room: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<Option<usize>, End> {
     let mut space = [MaybeUninit::uninit(); ANY_FILES];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(room)], &mut ancillary, flags);
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             files.extend(rights);
@@ -355,7 +381,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8], files: &mut Vec<OwnedFd>) -> Res
     }
     match got.map(|got| got.bytes) {
         Ok(_) if !files.is_empty() => Err(End::Bad(BadMessage::Files)),
-        Ok(len @ 1..) => Request::decode(&buffer[..len]).map(Some).map_err(End::Bad),
+        Ok(len @ 1..) => Ok(Some(len)),
         Err(Errno::INTR | Errno::AGAIN) => Ok(None),
         Ok(0) | Err(_) => Err(End::Gone),
     }

@@ -222,7 +222,7 @@ impl State {
     }
 
     /// Does what a driver asks for, other than to make or destroy a flow.
-    pub(crate) fn handle_other(&mut self, id: u64, request: Request, now: Instant) -> Reply {
+    pub(crate) fn handle_other(&mut self, id: u64, request: Request<'_>, now: Instant) -> Reply {
         let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
         if let Request::Hello { version, answers, dpdk, .. } = request {
             if version != VERSION {

@@ -29,13 +29,15 @@ struct Turn {
 
 impl State {
     /// Does what a driver asks for, in order.
-    pub fn handle_all(
+    pub fn handle_all<'a>(
         &mut self,
         id: u64,
-        requests: impl IntoIterator<Item = Request>,
+        requests: impl IntoIterator<Item = Request<'a>>,
         now: Instant,
     ) -> Vec<Reply> {
-        let mut turn = Turn { replies: Vec::new(), changes: Vec::new(), waits: false, down: self.down() };
+        let requests = requests.into_iter();
+        let replies = Vec::with_capacity(requests.size_hint().1.unwrap_or_default());
+        let mut turn = Turn { replies, changes: Vec::new(), waits: false, down: self.down() };
         for request in requests {
             let reply = match request {
                 Request::FlowCreate(create) if self.has_said_hello(id) => {
@@ -57,7 +59,7 @@ impl State {
         turn.replies
     }
 
-    fn create(&mut self, turn: &mut Turn, id: u64, create: &Create, now: Instant) -> Answer {
+    fn create(&mut self, turn: &mut Turn, id: u64, create: &Create<'_>, now: Instant) -> Answer {
         match self.plan(turn, id, create, now) {
             Ok((flow, seen)) => {
                 let (ahead, counter) = (self.flows.ahead(), flow.counter);
@@ -75,7 +77,7 @@ impl State {
         &mut self,
         turn: &mut Turn,
         id: u64,
-        create: &Create,
+        create: &Create<'_>,
         now: Instant,
     ) -> Result<(Arc<Flow>, Counters), Refused> {
         let port = self.vif(id, create.port).ok_or(Refused::NoPort)?;

@@ -2,12 +2,13 @@
 
 use crate::PacketView;
 use packet::{Ethernet, Fragment, Headers, L4, Mac, proto};
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 /// The fields of a packet, or a mask over them. A field that a packet does not have is zero.
 ///
 /// As OVS with its default `vlan-limit`, it knows one VLAN tag: behind a second one, neither IP nor L4 fields are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Destination MAC.
     pub eth_dst: Mac,
@@ -158,6 +159,31 @@ impl Key {
         let mac = |a: Mac, b: Mac| Mac(std::array::from_fn(|i| a.0[i] | b.0[i]));
         let or = |a: u128, b: u128| a | b;
         each_field!(self, other, mac, or)
+    }
+}
+
+impl Hash for Key {
+    /// In one piece: a hasher that is called for each field takes several times as long.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let half = |bits: u128| [(bits >> 64) as u64, bits as u64];
+        let mac = |Mac([a, b, c, d, e, f]): Mac, beside: u16| {
+            let [x, y] = beside.to_be_bytes();
+            u64::from_be_bytes([a, b, c, d, e, f, x, y])
+        };
+        let ([src, src_low], [dst, dst_low]) = (half(self.ip_src), half(self.ip_dst));
+        let ip = u32::from_be_bytes([self.ip_proto, self.ip_tos, self.ip_ttl, self.ip_fragment]);
+        let ports = u32::from(self.l4_src) << 16 | u32::from(self.l4_dst);
+        let words = [
+            mac(self.eth_dst, self.eth_type),
+            mac(self.eth_src, self.vlan_type),
+            src,
+            src_low,
+            dst,
+            dst_low,
+            u64::from(ip) << 32 | u64::from(ports),
+            u64::from(self.vlan_tci) << 8 | u64::from(self.tcp_flags),
+        ];
+        state.write(words.map(u64::to_ne_bytes).as_flattened());
     }
 }
 

@@ -9,27 +9,26 @@ use model::ovs::{Action, Key, Match};
 use packet::{Mac, proto};
 
 /// An item of so many bytes, with these bytes as value and mask.
-fn item(kind: u16, len: usize, fields: &[(usize, &[u8], &[u8])]) -> Item {
+fn item(kind: u16, len: usize, fields: &[(usize, &[u8], &[u8])]) -> Item<'static> {
     let (mut spec, mut mask) = (vec![0; len], vec![0; len]);
     for (at, value, over) in fields {
         spec[*at..at + value.len()].copy_from_slice(value);
         mask[*at..at + over.len()].copy_from_slice(over);
     }
-    Item { kind, spec: Some(spec), mask: Some(mask), last: None }
+    Item { kind, spec: Some(spec.leak()), mask: Some(mask.leak()), last: None }
 }
 
 /// Without tag, of this type.
-fn eth(ethertype: u16) -> Item {
+fn eth(ethertype: u16) -> Item<'static> {
     item(item::ETH, 20, &[(12, &ethertype.to_be_bytes(), &[0xff; 2]), (14, &[0], &[1])])
 }
 
-fn pattern(items: Vec<Item>) -> Result<Match, Refused> {
+fn pattern(items: Vec<Item<'_>>) -> Result<Match, Refused> {
     let create = Create { attributes: TRANSFER, items, ..Create::default() };
     decode(&create, |_| None).map(|(matching, _)| matching)
 }
 
 fn actions(actions: Vec<(u16, &[u8])>) -> Result<Vec<Action>, Refused> {
-    let actions = actions.into_iter().map(|(kind, value)| (kind, value.to_vec())).collect();
     let create = Create { attributes: TRANSFER, actions, ..Create::default() };
     decode(&create, |number| (number == 3).then_some(VifId(30))).map(|(_, actions)| actions)
 }
@@ -78,7 +77,7 @@ fn fragments() {
         ip.last = last.map(|last| {
             let mut bytes = vec![0; 20];
             bytes[6..8].copy_from_slice(&last.to_be_bytes());
-            bytes
+            &*bytes.leak()
         });
         pattern(vec![eth(0x0800), ip]).map(|seen| (seen.key().ip_fragment, seen.mask().ip_fragment))
     };
@@ -98,7 +97,7 @@ fn fragments() {
                 8,
                 &[(2, &value.to_be_bytes(), &mask.to_be_bytes()), (0, &[17], &[0xff])],
             );
-            header.last = last.map(|last| [&[0; 2], &last.to_be_bytes()[..], &[0; 4]].concat());
+            header.last = last.map(|last| &*[&[0; 2], &last.to_be_bytes()[..], &[0; 4]].concat().leak());
             header
         });
         pattern([eth(0x86dd), ip].into_iter().chain(header).collect())
@@ -135,7 +134,7 @@ fn items_have_an_order_and_masks() {
     assert_eq!(pattern(vec![udp(), eth(0x0800)]), Err(Refused::Order));
     assert_eq!(pattern(vec![Item { mask: None, ..eth(0x0800) }]), Err(Refused::NoMask));
     let mut range = item(item::UDP, 8, &[(2, &[0, 1], &[0xff; 2])]);
-    range.last = Some(vec![0, 0, 0, 9, 0, 0, 0, 0]);
+    range.last = Some(&[0, 0, 0, 9, 0, 0, 0, 0]);
     assert_eq!(pattern(vec![range]), Err(Refused::Range("ports")));
     // An item with nothing in it says that the header is there; none says nothing.
     let empty = Item { kind: item::IPV6, ..Item::default() };
@@ -146,14 +145,14 @@ fn items_have_an_order_and_masks() {
 /// A part that is not as long as its kind says nothing else than what it says: the flow is not taken.
 #[test]
 fn parts_of_a_wrong_length_are_refused() {
-    let cut = |change: &dyn Fn(&mut Item)| {
+    let cut = |change: &dyn Fn(&mut Item<'_>)| {
         let mut ip = item(item::IPV4, 20, &[(16, &[10, 0, 0, 1], &[0xff; 4])]);
         change(&mut ip);
         pattern(vec![ip])
     };
     assert!(cut(&|_| ()).is_ok());
     for len in [0, 19, 21, 44] {
-        let part = || Some(vec![0; len]);
+        let part = || Some(&[0; 44][..len]);
         assert_eq!(cut(&|ip| ip.spec = part()), Err(Refused::Length(item::IPV4)), "{len}");
         assert_eq!(cut(&|ip| ip.mask = part()), Err(Refused::Length(item::IPV4)), "{len}");
         assert_eq!(cut(&|ip| ip.last = part()), Err(Refused::Length(item::IPV4)), "{len}");
@@ -161,7 +160,7 @@ fn parts_of_a_wrong_length_are_refused() {
     }
     assert_eq!(cut(&|ip| ip.spec = None), Err(Refused::NoMask));
     assert_eq!(
-        cut(&|ip| (ip.spec, ip.mask, ip.last) = (None, None, Some(vec![0; 20]))),
+        cut(&|ip| (ip.spec, ip.mask, ip.last) = (None, None, Some(&[0; 20][..]))),
         Err(Refused::NoMask)
     );
 }
@@ -231,7 +230,7 @@ fn all_actions() {
 #[test]
 fn a_mark() {
     let asked = |attributes, actions: &[u16]| {
-        let actions = actions.iter().map(|kind| (*kind, Vec::new())).collect();
+        let actions = actions.iter().map(|kind| (*kind, &[][..])).collect();
         let create = Create { attributes, items: vec![eth(0x0800)], actions, ..Create::default() };
         decode(&create, |_| None)
     };

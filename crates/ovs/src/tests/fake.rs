@@ -76,7 +76,7 @@ impl Tables for Fake {
 
 impl State {
     /// Does one thing that a driver asks for.
-    pub fn handle(&mut self, id: u64, request: Request, now: Instant) -> Reply {
+    pub fn handle(&mut self, id: u64, request: Request<'_>, now: Instant) -> Reply {
         self.handle_all(id, [request], now).remove(0)
     }
 }
@@ -116,12 +116,12 @@ impl World {
     }
 
     /// The status of the answer.
-    pub fn ask(&mut self, session: u64, request: Request) -> u32 {
+    pub fn ask(&mut self, session: u64, request: Request<'_>) -> u32 {
         self.state.handle(session, request, self.now).answer.status
     }
 
     /// Creates the flow, and returns its number.
-    pub fn create(&mut self, session: u64, create: &Create) -> Result<u64, String> {
+    pub fn create(&mut self, session: u64, create: &Create<'_>) -> Result<u64, String> {
         let answer = self.state.handle(session, Request::FlowCreate(create.clone()), self.now).answer;
         if answer.status == 0 { Ok(answer.flow) } else { Err(answer.text) }
     }
@@ -133,21 +133,22 @@ impl World {
 }
 
 /// Opens a port that is up.
-pub fn open(port: u32, name: &str) -> Request {
+pub fn open(port: u32, name: &str) -> Request<'static> {
     Request::PortOpen { port, name: name.into(), down: false }
 }
 
 /// A flow of a port for a destination MAC, to a port; without one, it drops.
-pub fn to_mac(port: u32, last: u8, output: Option<u32>) -> Create {
+pub fn to_mac(port: u32, last: u8, output: Option<u32>) -> Create<'static> {
     let mut spec = vec![0; 20];
     spec[5] = last;
     let mut mask = vec![0; 20];
     mask[..6].fill(0xff);
-    let item = Item { kind: crate::kinds::item::ETH, spec: Some(spec), mask: Some(mask), last: None };
+    let item =
+        Item { kind: crate::kinds::item::ETH, spec: Some(spec.leak()), mask: Some(mask.leak()), last: None };
     let action = match output {
-        Some(output) => (crate::kinds::action::OUTPUT, output.to_le_bytes().to_vec()),
-        None => (crate::kinds::action::DROP, Vec::new()),
+        Some(output) => (crate::kinds::action::OUTPUT, &*output.to_le_bytes().to_vec().leak()),
+        None => (crate::kinds::action::DROP, &[][..]),
     };
-    let actions = vec![(crate::kinds::action::COUNT, Vec::new()), action];
+    let actions = vec![(crate::kinds::action::COUNT, &[][..]), action];
     Create { port, attributes: crate::kinds::TRANSFER, items: vec![item], actions, ..Create::default() }
 }

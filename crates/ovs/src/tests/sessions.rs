@@ -106,7 +106,7 @@ fn what_is_of_a_port_that_is_down_is_dropped() {
     let mut world = World::new(3);
     world.driver(1, &[0, 1, 2]);
     let mut both = to_mac(1, 2, Some(0));
-    both.actions.push((crate::kinds::action::OUTPUT, 2_u32.to_le_bytes().to_vec()));
+    both.actions.push((crate::kinds::action::OUTPUT, &[2, 0, 0, 0]));
     world.create(1, &to_mac(0, 1, Some(1))).unwrap();
     world.create(1, &both).unwrap();
     world.create(1, &to_mac(2, 3, Some(1))).unwrap();
@@ -295,7 +295,7 @@ fn counters_of_flows_wrap_around_and_never_go_back() {
 fn what_is_refused_is_counted_with_its_reason() {
     let mut world = World::new(2);
     world.driver(1, &[0]);
-    let refused = |world: &mut World, change: &dyn Fn(&mut Create)| {
+    let refused = |world: &mut World, change: &dyn Fn(&mut Create<'_>)| {
         let mut create = to_mac(0, 1, None);
         change(&mut create);
         world.create(1, &create).unwrap_err()
@@ -304,14 +304,14 @@ fn what_is_refused_is_counted_with_its_reason() {
     assert_eq!(text, Refused::NotTransfer.to_string());
     let text = refused(&mut world, &|create| create.priority = 1);
     assert_eq!(text, Refused::Group.to_string());
-    let name = |name: &str| Item { spec: Some(name.into()), ..Item::default() };
+    let name = |name: &'static str| Item { spec: Some(name.as_bytes()), ..Item::default() };
     let text = refused(&mut world, &|create| create.items.push(name("GENEVE\n")));
     assert_eq!(text, "the match on GENEVE is not known");
-    let text = refused(&mut world, &|create| create.actions.push((0, b"METER".to_vec())));
+    let text = refused(&mut world, &|create| create.actions.push((0, b"METER")));
     assert_eq!(text, "the action METER is not known");
     // A port that is not open, and one of another driver.
-    for port in [1, u32::MAX] {
-        let text = refused(&mut world, &|create| create.actions.push((3, port.to_le_bytes().to_vec())));
+    for port in [&[1, 0, 0, 0], &[0xff; 4]] {
+        let text = refused(&mut world, &|create| create.actions.push((3, port)));
         assert_eq!(text, Refused::ForeignPort.to_string());
     }
     *world.tables.refuses.lock().unwrap() = Some("no".into());
@@ -334,7 +334,9 @@ fn a_port_has_few_masks() {
     world.driver(1, &[0, 1]);
     let masked = |port: u32, mask: u16, last: u8| {
         let mut create = to_mac(port, last, None);
-        create.items[0].mask.as_mut().unwrap()[3..5].copy_from_slice(&mask.to_be_bytes());
+        let mut bytes = create.items[0].mask.unwrap().to_vec();
+        bytes[3..5].copy_from_slice(&mask.to_be_bytes());
+        create.items[0].mask = Some(bytes.leak());
         create
     };
     let flows: Vec<_> = (0..512).map(|mask| world.create(1, &masked(0, mask, 1)).unwrap()).collect();

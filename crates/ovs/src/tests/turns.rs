@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-fn create(last: u8) -> Request {
+fn create(last: u8) -> Request<'static> {
     Request::FlowCreate(to_mac(0, last, Some(1)))
 }
 
@@ -43,8 +43,7 @@ fn the_flows_of_a_turn_are_one_version() {
 fn workers_are_waited_for_only_where_a_driver_relies_on_it() {
     let mut world = World::new(2);
     world.driver(1, &[0, 1]);
-    let mark =
-        Create { attributes: INGRESS, actions: vec![(action::MARK, Vec::new())], ..to_mac(0, 1, None) };
+    let mark = Create { attributes: INGRESS, actions: vec![(action::MARK, &[][..])], ..to_mac(0, 1, None) };
     let (mark, other) = (world.create(1, &mark).unwrap(), world.create(1, &to_mac(0, 2, Some(1))).unwrap());
     let mut waits = |request| {
         let before = world.tables.waited.load(Ordering::Relaxed);
@@ -100,7 +99,7 @@ enum Step {
 }
 
 impl Step {
-    fn request(&self) -> Request {
+    fn request(&self) -> Request<'static> {
         match *self {
             Self::Create(last, output) => Request::FlowCreate(to_mac(0, last, output)),
             Self::Destroy(flow) => Request::FlowDestroy { flow },
