@@ -3,11 +3,11 @@
 //! An entry is one cache line: its key, the number of its action, which other flows share, its connection or its flow
 //! of Open vSwitch, and counts not yet passed on to these. Workers share nothing of it, so nothing is atomic.
 //!
-//! The table is set-associative: a look-up probes at most [`WAYS`] lines, whatever keys a guest chooses. The hash is
-//! keyed and not linear, so a guest can't choose keys of one set. Each hash has its own order of a set's lines, and an
-//! entry is put into the first free one. So a look-up ends at the first free line, usually at the first of all. Until
-//! it has its full size, the table is at most a quarter full. It grows by linear hashing, one set at a time: few flows
-//! lie close together, and no growth takes longer than an insertion.
+//! Entries lie close together, so that few pages hold them all: where the TLB does not know a page, a look-up waits
+//! longer than for the line. They are found by an index of sets, each a cache line of references with some bits of the
+//! hash. So a look-up reads one set and, nearly always, one entry, whatever keys a guest chooses. The hash is keyed
+//! and not linear, so a guest can't choose keys of one set. Until it has its full size, the index is at most a quarter
+//! full. It grows by linear hashing, one set at a time: no growth takes longer than an insertion.
 
 use crate::contexts::Contexts;
 use crate::fold::fold;
@@ -19,18 +19,27 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use tables::{FlowCell, FlowRef};
 
-/// Lines of a set: so many that hardly any set is full before the table has its full size, although sets that are not
-/// yet split hold twice as much as the others. In a full set, flows would drive each other out for every packet.
+/// References in a set: so many that hardly any set is full before the index has its full size, although sets that are
+/// not yet split hold twice as much as the others. In a full set, flows would drive each other out for every packet.
 const WAYS: usize = 16;
-/// Where the bits of a hash are that say in which order a set's lines are looked at.
-const ORDER_AT: u32 = u64::BITS - WAYS.ilog2();
-/// Sets of an empty table.
+/// Sets of an empty index.
 const FIRST_SETS: usize = 256;
-/// Average number of entries per set above which the table grows.
+/// Average number of entries per set above which the index grows.
 const DENSITY: usize = WAYS / 4;
 
-/// The location of an entry, valid until the next insertion or removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A reference: the number of an entry's line, and above it bits of its hash, of which the highest is always set. 0:
+/// none.
+type Reference = u32;
+const NUMBER_BITS: u32 = 21;
+const NUMBER: Reference = (1 << NUMBER_BITS) - 1;
+/// Where the bits of a hash are that references have.
+const TAG_AT: u32 = u64::BITS - (Reference::BITS - 1 - NUMBER_BITS);
+
+/// The end of the list of free lines.
+const NONE: u64 = u64::MAX;
+
+/// The location of an entry, valid until its removal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
 /// An entry without its key.
@@ -236,8 +245,14 @@ const _: () = assert!(Entry::FULL < 1 << PACKETS_BITS && (Entry::FULL as u64 * (
 /// The flow cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    /// The lines of all sets, up to the largest size.
-    lines: Table,
+    /// The entries. Free lines begin with 0, and then have the number of the next free one.
+    lines: Table<Line>,
+    /// Lines that were ever in use since the cache was empty.
+    touched: usize,
+    /// The first free line among them.
+    free: u64,
+    /// References to the entries: all sets, up to the largest number.
+    index: Table<[Reference; WAYS]>,
     /// Sets in use: at least a power of two and less than twice that, or the largest number.
     sets: usize,
     /// The lowest power of two above `sets`, minus one.
@@ -251,10 +266,22 @@ pub(crate) struct Cache {
     pub contexts: Contexts,
 }
 
+/// The part of a reference that is of the hash.
+#[inline(always)]
+const fn tag_of(hash: u64) -> Reference {
+    1 << (Reference::BITS - 1) | ((hash >> TAG_AT) as Reference) << NUMBER_BITS
+}
+
+/// Whether a reference has this tag.
+#[inline(always)]
+const fn has_tag(reference: Reference, tag: Reference) -> bool {
+    (reference ^ tag) >> NUMBER_BITS == 0
+}
+
 impl Cache {
-    /// A cache of at least `capacity` entries.
+    /// A cache of at least `capacity` entries, but at most 2^21.
     pub fn new(capacity: usize) -> Self {
-        let most = capacity.div_ceil(WAYS).next_power_of_two().clamp(1, 1 << 28);
+        let most = capacity.div_ceil(WAYS).next_power_of_two().clamp(1, (1 << NUMBER_BITS) / WAYS);
         let sets = most.min(FIRST_SETS);
         let random = RandomState::new();
         let secrets = std::array::from_fn(|i| {
@@ -264,6 +291,9 @@ impl Cache {
         });
         Self {
             lines: Table::new(most * WAYS),
+            touched: 0,
+            free: NONE,
+            index: Table::new(most),
             sets,
             mask: 2 * sets - 1,
             secrets,
@@ -294,38 +324,50 @@ impl Cache {
         if set < self.sets { set } else { set & (self.mask >> 1) }
     }
 
-    #[inline(always)]
-    fn line_of(&self, hash: u64, way: usize) -> usize {
-        self.set_of(hash) * WAYS + (way ^ (hash >> ORDER_AT) as usize)
-    }
-
-    /// Prefetches the line where the key with this hash most likely is.
+    /// Prefetches the set of a hash.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
-        prefetch(self.lines[self.line_of(hash, 0)].as_ptr().cast());
+        prefetch(self.index[self.set_of(hash)].as_ptr().cast());
+    }
+
+    /// Where the entry with this hash most likely is, if there is one; prefetches it.
+    #[inline(always)]
+    pub fn guess(&self, hash: u64) -> Slot {
+        let slot = self.like(hash) & NUMBER;
+        prefetch(self.lines[slot as usize].as_ptr().cast());
+        Slot(slot)
+    }
+
+    /// The reference with the tag of a hash; 0 if there is none, and any number if there are several.
+    #[inline(always)]
+    fn like(&self, hash: u64) -> Reference {
+        let (set, tag) = (&self.index[self.set_of(hash)], tag_of(hash));
+        // Without a branch, which would often be predicted wrong: where in its set a flow is looks random.
+        set.iter().fold(0, |all, &one| all | if has_tag(one, tag) { one } else { 0 })
+    }
+
+    /// Whether the entry of a key is at a slot.
+    #[inline(always)]
+    pub fn is_at(&self, Slot(slot): Slot, Key(key): &Key) -> bool {
+        let line = &self.lines[slot as usize];
+        // Without a branch per word: if its first word matches, the line nearly always does.
+        let differs = (key[0] ^ line[0])
+            | (key[1] ^ line[1])
+            | (key[2] ^ line[2])
+            | (key[3] ^ line[3])
+            | (key[4] ^ line[4])
+            | u64::from(key[5] as u32 ^ line[5] as u32);
+        differs == 0
     }
 
     /// The entry of a key.
-    #[inline(always)]
-    pub fn find(&self, hash: u64, Key(key): &Key) -> Option<Slot> {
-        for way in 0..WAYS {
-            let at = self.line_of(hash, way);
-            let line = &self.lines[at];
-            // Without a branch per word: if its first word matches, the line nearly always does.
-            let differs = (key[0] ^ line[0])
-                | (key[1] ^ line[1])
-                | (key[2] ^ line[2])
-                | (key[3] ^ line[3])
-                | (key[4] ^ line[4])
-                | u64::from(key[5] as u32 ^ line[5] as u32);
-            if differs == 0 {
-                return Some(Slot(at as u32));
-            }
-            if line[0] == 0 {
-                return None;
-            }
+    pub fn find(&self, hash: u64, key: &Key) -> Option<Slot> {
+        if self.like(hash) == 0 {
+            return None;
         }
-        None
+        let (set, tag) = (&self.index[self.set_of(hash)], tag_of(hash));
+        let mut of_tag = set.iter().filter(|one| has_tag(**one, tag)).map(|one| Slot(one & NUMBER));
+        of_tag.find(|slot| self.is_at(*slot, key))
     }
 
     /// The entry at a slot.
@@ -346,94 +388,99 @@ impl Cache {
         entry.pack_into(&mut self.lines[slot as usize]);
     }
 
-    /// Inserts an entry. In a full set it replaces the entry unused for longest, which is returned; so is a replaced
-    /// entry of the same key.
+    /// Inserts an entry. If its set is full, the entry of this set that is unused for longest makes room, and is
+    /// returned; so is a replaced entry of the same key.
     pub fn insert(&mut self, hash: u64, key: &Key, entry: &Entry) -> Option<Entry> {
-        let slot = self.find(hash, key).unwrap_or_else(|| self.victim(hash, entry.tick));
-        let removed = self.is_used(slot).then(|| self.get(slot));
+        let known = self.find(hash, key);
+        let (Slot(at), removed) = match known {
+            Some(slot) => (slot, Some(self.get(slot))),
+            None => {
+                let removed = self.make_room(hash, entry.tick);
+                (self.add(hash), removed)
+            }
+        };
         self.contexts.keep(key.context());
-        let Slot(at) = slot;
         let line = &mut self.lines[at as usize];
         line[..6].copy_from_slice(&key.0);
         entry.pack_into(line);
-        self.used += usize::from(removed.is_none());
-        if self.used > self.sets * DENSITY && self.lines() < self.lines.len() {
+        if self.used > self.sets * DENSITY && self.sets < self.index.len() {
             self.split();
         }
         removed
     }
 
-    /// Adds a set and moves its entries there from the set that held them so far.
+    /// Removes the entry unused for longest from the set of a hash, if that is full.
+    fn make_room(&mut self, hash: u64, now: u8) -> Option<Entry> {
+        let set = &self.index[self.set_of(hash)];
+        if set.contains(&0) {
+            return None;
+        }
+        let idle = |one: &&Reference| now.wrapping_sub(self.get(Slot(**one & NUMBER)).tick);
+        let oldest = set.iter().max_by_key(idle).map(|one| Slot(one & NUMBER));
+        self.remove(oldest?)
+    }
+
+    /// Takes a free line for a hash whose set is not full.
+    fn add(&mut self, hash: u64) -> Slot {
+        let line = match self.free {
+            // There are as many lines as references.
+            NONE => {
+                self.touched += 1;
+                self.touched - 1
+            }
+            line => {
+                self.free = self.lines[line as usize][1];
+                line as usize
+            }
+        };
+        self.used += 1;
+        self.refer(hash, line as Reference | tag_of(hash));
+        Slot(line as u32)
+    }
+
+    /// Puts a reference into the set of a hash, which is not full.
+    fn refer(&mut self, hash: u64, reference: Reference) {
+        let set = self.set_of(hash);
+        if let Some(place) = self.index[set].iter_mut().find(|one| **one == 0) {
+            *place = reference;
+        }
+    }
+
+    /// Adds a set, and moves its references there from the set that held them so far.
     fn split(&mut self) {
         let old = self.sets - (self.mask >> 1) - 1;
         self.sets += 1;
-        let (first, mut entries) = (old * WAYS, [[0; 8]; WAYS]);
-        entries.swap_with_slice(&mut self.lines[first..first + WAYS]);
-        for line in entries.iter().filter(|line| line[0] != 0) {
-            self.place(line);
+        let references = std::mem::take(&mut self.index[old]);
+        for reference in references.into_iter().filter(|one| *one != 0) {
+            let hash = self.hash_at(Slot(reference & NUMBER));
+            self.refer(hash, reference);
         }
         if self.sets > self.mask {
             self.mask = 2 * self.sets - 1;
         }
     }
 
-    /// Puts an entry into the first free line for its key.
-    fn place(&mut self, line: &Line) {
-        let hash = self.hash_of(line);
-        let free = (0..WAYS).map(|way| self.line_of(hash, way)).find(|&at| self.lines[at][0] == 0);
-        if let Some(at) = free {
-            self.lines[at] = *line;
-        }
-    }
-
     /// The hash of an entry's key.
-    fn hash_of(&self, line: &Line) -> u64 {
-        let [a, b, c, d, e, f, ..] = *line;
+    fn hash_at(&self, Slot(slot): Slot) -> u64 {
+        let [a, b, c, d, e, f, ..] = self.lines[slot as usize];
         self.hash(&Key([a, b, c, d, e, u64::from(f as u32)]))
     }
 
-    /// The line of the set to use: the first free one, or that of the entry unused for longest.
-    fn victim(&self, hash: u64, now: u8) -> Slot {
-        let mut oldest = (0, Slot(self.line_of(hash, 0) as u32));
-        for way in 0..WAYS {
-            let slot = Slot(self.line_of(hash, way) as u32);
-            if !self.is_used(slot) {
-                return slot;
-            }
-            let idle = now.wrapping_sub(self.get(slot).tick);
-            if idle > oldest.0 {
-                oldest = (idle, slot);
-            }
-        }
-        oldest.1
-    }
-
-    /// Removes an entry, if there is one. Another may move into its line.
+    /// Removes an entry, if there is one.
     pub fn remove(&mut self, slot: Slot) -> Option<Entry> {
         if !self.is_used(slot) {
             return None;
         }
-        let removed = self.get(slot);
-        let mut hole = slot.0 as usize;
-        let first = hole - hole % WAYS;
-        self.lines[hole].fill(0);
+        let (removed, hash) = (self.get(slot), self.hash_at(slot));
+        let (set, reference) = (self.set_of(hash), slot.0 | tag_of(hash));
+        self.index[set].iter_mut().filter(|one| **one == reference).for_each(|one| *one = 0);
+        self.lines[slot.0 as usize] = [0, self.free, 0, 0, 0, 0, 0, 0];
+        self.free = slot.0.into();
         self.used -= 1;
-        // Entries that a look-up would no longer reach: those in whose order the hole comes before their line.
-        while let Some(later) = (first..first + WAYS).find(|&at| self.lies_past(at, hole)) {
-            self.lines[hole] = std::mem::take(&mut self.lines[later]);
-            hole = later;
+        if self.used == 0 {
+            (self.touched, self.free) = (0, NONE);
         }
         Some(removed)
-    }
-
-    /// Whether this line holds an entry whose key prefers the line of `hole`, in the same set.
-    fn lies_past(&self, at: usize, hole: usize) -> bool {
-        let line = &self.lines[at];
-        let turn = |at: usize, hash: u64| (at % WAYS) ^ (hash >> ORDER_AT) as usize;
-        line[0] != 0 && {
-            let hash = self.hash_of(line);
-            turn(hole, hash) < turn(at, hash)
-        }
     }
 
     /// The next `lines` lines of an endless round through the table.
@@ -471,9 +518,9 @@ impl Cache {
         self.used == 0
     }
 
-    /// Lines in use.
-    pub const fn lines(&self) -> usize {
-        self.sets * WAYS
+    /// Lines that a round through the table visits: all in use, but not so few that contexts are soon forgotten.
+    pub fn lines(&self) -> usize {
+        self.touched.max(FIRST_SETS * WAYS).min(self.lines.len())
     }
 }
 
@@ -493,7 +540,7 @@ mod tests {
             let entry = Entry { action: i as u32, tick: 3, max_len: 1500, ..Entry::default() };
             lost += usize::from(cache.insert(cache.hash(&key(i)), &key(i), &entry).is_some());
         }
-        assert!(cache.lines() > 4 * 15_000, "{} lines", cache.lines());
+        assert_eq!((cache.sets, cache.lines()), (cache.index.len(), 20_000 - lost));
         let found = (0..20_000).filter(|&i| {
             let slot = cache.find(cache.hash(&key(i)), &key(i));
             slot.is_some_and(|slot| cache.get(slot).action == i as u32)
@@ -505,7 +552,7 @@ mod tests {
 
     #[test]
     fn entries_are_found_whatever_else_was_removed() {
-        // Up to twelve entries for each of eight sets, so that they get in each other's way.
+        // About twelve entries for each of eight sets, so that some are full.
         let mut cache = Cache::new(8 * WAYS);
         let mut there = std::collections::BTreeSet::new();
         let mut random = 1_u64;

@@ -7,23 +7,34 @@ use std::ops::{Deref, DerefMut};
 /// A cache line.
 pub(crate) type Line = [u64; 8];
 
+/// What a table holds.
+///
+/// # Safety
+/// A cache line of plain numbers: all-zero bytes are valid, and any thread may have it.
+pub(crate) unsafe trait Row {}
+
+// SAFETY: 64 bytes of numbers.
+unsafe impl Row for Line {}
+// SAFETY: 64 bytes of numbers.
+unsafe impl Row for [u32; 16] {}
+
 /// Lines, zero at first. The kernel provides memory as they are written, in huge pages if there are some.
 #[derive(Debug)]
-pub(crate) struct Table {
-    lines: *mut Line,
+pub(crate) struct Table<T: Row> {
+    lines: *mut T,
     len: usize,
 }
 
 // SAFETY: the table owns its memory; nothing in it depends on the thread.
-unsafe impl Send for Table {}
+unsafe impl<T: Row> Send for Table<T> {}
 
-impl Table {
+impl<T: Row> Table<T> {
     /// A table of `len` lines.
     ///
     /// # Panics
     /// If there is no address space for it, as `Vec` does.
     pub fn new(len: usize) -> Self {
-        let bytes = len * size_of::<Line>();
+        let bytes = len * size_of::<T>();
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -37,27 +48,27 @@ impl Table {
     }
 }
 
-impl Deref for Table {
-    type Target = [Line];
+impl<T: Row> Deref for Table<T> {
+    type Target = [T];
 
     #[inline(always)]
-    fn deref(&self) -> &[Line] {
+    fn deref(&self) -> &[T] {
         // SAFETY: the mapping holds that many lines, is aligned to pages, and all-zero lines are valid.
         unsafe { std::slice::from_raw_parts(self.lines, self.len) }
     }
 }
 
-impl DerefMut for Table {
+impl<T: Row> DerefMut for Table<T> {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [Line] {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above; the table is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.lines, self.len) }
     }
 }
 
-impl Drop for Table {
+impl<T: Row> Drop for Table<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`; nobody can refer to it any more.
-        let _ = unsafe { munmap(self.lines.cast(), self.len * size_of::<Line>()) };
+        let _ = unsafe { munmap(self.lines.cast(), self.len * size_of::<T>()) };
     }
 }

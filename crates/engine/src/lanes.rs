@@ -1,7 +1,7 @@
 //! Scratch memory of a burst: the state that the passes over its packets share. Each packet has a lane, and so has each
 //! copy of one that goes to several ports.
 
-use crate::cache::Found;
+use crate::cache::{Found, Slot};
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
 use crate::pinned::Tables;
@@ -108,6 +108,17 @@ impl Parsed {
         self.repeats >> lane & 1 != 0
     }
 
+    /// The lanes that it accepted, but those that repeat the key of the one before.
+    #[inline(always)]
+    pub fn firsts(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.taken & !self.repeats;
+        std::iter::from_fn(move || {
+            let lane = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (lane < BURST).then_some(lane)
+        })
+    }
+
     /// Records that it accepted this lane.
     #[inline(always)]
     pub const fn mark(&mut self, lane: usize) {
@@ -139,6 +150,8 @@ pub(crate) struct Lanes {
     pub fast: Parsed,
     /// Hash of the key.
     pub hash: [u64; BURST],
+    /// Where the key's entry probably is.
+    pub guess: [Slot; BURST],
     /// What is to be delivered.
     pub out: Box<[Out; LANES]>,
     /// Which packets Open vSwitch is to know by a flow, and the counters of their flows.
@@ -155,6 +168,7 @@ impl Lanes {
             copies: 0,
             fast: Parsed { lanes: Box::new([Fast::default(); BURST]), taken: 0, repeats: 0 },
             hash: [0; BURST],
+            guess: [Slot::default(); BURST],
             out: Box::new(std::array::from_fn(|lane| Out { packet: lane as u8, ..Out::default() })),
             marked: 0,
             marks: [0; BURST],

@@ -64,12 +64,14 @@ impl Burst {
 
     /// The packets, oldest first.
     #[must_use]
+    #[inline]
     pub fn packets(&self) -> &[RxPacket] {
         &self.packets
     }
 
     /// The segments of `packet`.
     #[must_use]
+    #[inline]
     pub fn segments(&self, packet: &RxPacket) -> &[Segment] {
         &self.segments[usize::from(packet.first)..usize::from(packet.first) + usize::from(packet.count)]
     }

@@ -73,25 +73,25 @@ impl Core {
             return;
         }
         for slot in self.cache.walk(lines) {
-            // Another may move into the line of one that is removed.
-            while self.cache.is_used(slot) && !self.stays(tables, slot) {}
+            self.visit(tables, slot);
         }
         self.cache.forget_contexts(lines);
     }
 
-    /// Passes on the counts of an entry. Returns whether it stays.
-    fn stays(&mut self, tables: Tables<'_>, slot: Slot) -> bool {
+    /// Passes on the counts of an entry, if there is one, or removes it.
+    fn visit(&mut self, tables: Tables<'_>, slot: Slot) {
+        if !self.cache.is_used(slot) {
+            return;
+        }
         let mut entry = self.cache.get(slot);
         if self.now.tick.wrapping_sub(entry.tick) >= IDLE {
-            self.forget(tables, slot);
-            return false;
+            return self.forget(tables, slot);
         }
         if entry.packets > 0 {
             settle(&mut entry, &mut self.actions, &self.cells, tables, self.now.seconds);
             self.cache.set(slot, &entry);
         }
         self.cache.keep_context(slot);
-        true
     }
 
     /// Removes an entry that does not hold.

@@ -173,7 +173,7 @@ impl Core {
         self.lookups::<true>(tables, burst, from)
     }
 
-    /// Fast parse, context and hash of every packet; prefetches its cache entry. Skips tunnel packets whose outer
+    /// Fast parse, context, hash and most likely place in the cache of every packet, which is prefetched. Skips tunnel packets whose outer
     /// checksum is wrong. `FLOWS`: whether packets meet flows of Open vSwitch, so that other fields decide than
     /// elsewhere, and several packets of a burst often have the same key: that is found out first.
     #[inline(always)]
@@ -223,6 +223,9 @@ impl Core {
                 self.lanes.hash[lane] = hash;
                 self.lanes.fast.mark(lane);
             }
+        }
+        for lane in self.lanes.fast.firsts() {
+            self.lanes.guess[lane] = self.cache.guess(self.lanes.hash[lane]);
         }
     }
 
@@ -284,6 +287,13 @@ impl Core {
     /// The entry of a lane's packet.
     #[inline(always)]
     fn find(&self, lane: usize) -> Option<Slot> {
+        let (key, guess) = (&self.lanes.fast.get(lane)?.key, self.lanes.guess[lane]);
+        if self.cache.is_at(guess, key) { Some(guess) } else { self.find_anew(lane) }
+    }
+
+    /// The same where there was no entry, or another one, in the expected place.
+    #[cold]
+    fn find_anew(&self, lane: usize) -> Option<Slot> {
         self.cache.find(self.lanes.hash[lane], &self.lanes.fast.get(lane)?.key)
     }
 
@@ -308,7 +318,7 @@ impl Core {
         }
         let made = self.memoised & hash_bit(self.lanes.hash[lane]) != 0;
         let slot = if made { self.find(lane) } else { None };
-        slot.is_some_and(|slot| self.hit::<true>(tables, burst, packet, lane, from.vif, slot))
+        slot.is_some_and(|slot| self.hit_any::<true>(tables, burst, packet, lane, from.vif, slot))
     }
 
     /// New flows come in bursts: prefetches what the decision about this lane's packet will read of the connection
@@ -345,6 +355,38 @@ impl Core {
         ingress: VifId,
         slot: Slot,
     ) -> bool {
+        if packet.offload == Offload::default() {
+            self.apply::<FLOWS, false>(tables, burst, packet, lane, ingress, slot)
+        } else {
+            self.hit_any::<FLOWS>(tables, burst, packet, lane, ingress, slot)
+        }
+    }
+
+    /// The same of packets with offloads, too. Apart, so that the code of the others has nothing of them.
+    #[inline(never)]
+    fn hit_any<const FLOWS: bool>(
+        &mut self,
+        tables: Tables<'_>,
+        burst: &Burst,
+        packet: &RxPacket,
+        lane: usize,
+        ingress: VifId,
+        slot: Slot,
+    ) -> bool {
+        self.apply::<FLOWS, true>(tables, burst, packet, lane, ingress, slot)
+    }
+
+    /// Does what an entry says with a packet. `OFFLOADS`: whether it may have some.
+    #[inline(always)]
+    fn apply<const FLOWS: bool, const OFFLOADS: bool>(
+        &mut self,
+        tables: Tables<'_>,
+        burst: &Burst,
+        packet: &RxPacket,
+        lane: usize,
+        ingress: VifId,
+        slot: Slot,
+    ) -> bool {
         let mut entry = self.cache.found(slot);
         let current = entry.is_current(self.now.tick)
             & self.actions.get(entry.action()).holds(self.epoch)
@@ -356,10 +398,12 @@ impl Core {
             entry = self.cache.found(slot);
         }
         let fast = self.lanes.fast.at(lane);
-        if mtu_len(fast, packet) > entry.max_len() {
+        let mtu_len = if OFFLOADS { mtu_len(fast, packet) } else { fast.mtu_len };
+        if mtu_len > entry.max_len() {
             return false;
         }
         let unfinished = match check_offload(&packet.offload, Some(&fast.at)) {
+            _ if !OFFLOADS => Unfinished::default(),
             Ok(unfinished) => unfinished,
             Err(reason) => {
                 self.drop(lane, packet, ingress, reason);
@@ -561,11 +605,7 @@ impl Core {
 
     /// Empties the cache.
     pub fn clear(&mut self, tables: Tables<'_>) {
-        for slot in self.cache.walk(self.cache.lines()) {
-            while self.cache.is_used(slot) {
-                self.forget(tables, slot);
-            }
-        }
+        self.cache.walk(self.cache.lines()).for_each(|slot| self.forget(tables, slot));
         self.cache.contexts.clear();
     }
 
