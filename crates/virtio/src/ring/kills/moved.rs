@@ -31,9 +31,13 @@ const STALE: [fn(usize) -> bool; 5] =
 
 #[test]
 fn what_did_not_come_along_is_returned() {
-    for ((form, size), stale) in forms_and_sizes().flat_map(|of| STALE.map(|stale| (of, stale))) {
-        for (start, parts) in (0..2 * size).flat_map(|start| [0, 2].map(|parts| (start, parts))) {
-            for seen in [0, 1, 4] {
+    let (stale, seen_first) =
+        if cfg!(miri) { (&STALE[3..4], &[1][..]) } else { (&STALE[..], &[0, 1, 4][..]) };
+    for ((form, size), &stale) in forms_and_sizes().flat_map(|of| stale.iter().map(move |stale| (of, stale)))
+    {
+        let starts = (0..2 * size).step_by(if cfg!(miri) { 7 } else { 1 });
+        for (start, parts) in starts.flat_map(|start| [0, 2].map(|parts| (start, parts))) {
+            for &seen in seen_first {
                 let mut world = World::started_behind(form, size, start);
                 world.moved_with(parts, seen, stale);
                 let left = world.offered.len().saturating_sub(7);
