@@ -24,7 +24,7 @@ const OURS: [FrontendReq; 5] = [
     FrontendReq::GET_STATUS,
 ];
 
-/// Whether the next message of `stream` can be handled without waiting for the VMM: it is there as a whole, and there is
+/// Whether the next message of `stream` can be handled without waiting for the VMM: all of it is there, and there is
 /// room for its answer. Also true if the VMM is gone. Nothing is taken from the socket, so that another process may go
 /// on with it.
 ///

@@ -173,9 +173,10 @@ impl Core {
         self.lookups::<true>(tables, burst, from)
     }
 
-    /// Fast parse, context, hash and most likely place in the cache of every packet, which is prefetched. Skips tunnel packets whose outer
-    /// checksum is wrong. `FLOWS`: whether packets meet flows of Open vSwitch, so that other fields decide than
-    /// elsewhere, and several packets of a burst often have the same key: that is found out first.
+    /// Parses every packet in the fast way, and computes its context and hash. Prefetches the place in the cache where
+    /// its entry most likely is. Skips tunnel packets whose outer checksum is wrong. `FLOWS`: whether packets meet
+    /// flows of Open vSwitch. Then other fields decide than elsewhere, and several packets of a burst often have the
+    /// same key, so this function looks for such packets first.
     #[inline(always)]
     fn keys<const WIRE: bool, const FLOWS: bool>(&mut self, burst: &Burst, from: Ingress) {
         self.lanes.fast.clear();

@@ -1,22 +1,23 @@
-//! Chains that another device took, and of whose return the ring says nothing.
+//! Chains that another device took, although the ring does not say that it returned them.
 //!
-//! A VMM that moves a guest here names the position to which the device there came. It may not have brought all that
-//! that device wrote into the ring. DPDK (22.11) tells of what it writes into a packed ring's descriptors by their
-//! offset from the address that QEMU (7.2) gives for that, which is the device event area's: descriptors come along if
-//! the guest wrote into the same page afterwards. And DPDK may stop before it shows a batch whose first descriptor it
-//! keeps back. The driver looks at used descriptors in the order of the ring, so it stands at the first that is
-//! missing.
+//! When a guest moves here, the VMM names the position that the device there reached. Some of what that device wrote
+//! into the ring may be missing. DPDK (22.11) marks a used descriptor of a packed ring as written at its offset from
+//! the address that QEMU (7.2) gives for the log. For a packed ring that is the address of the device event area, so
+//! the descriptor itself is copied only if the guest wrote into the same page afterwards. The driver looks at used
+//! descriptors in the order of the ring, so it waits at the first one that is missing.
 //!
-//! All before the position that still looks available in its lap is therefore returned, each chain by itself, because
-//! it is not known which of them the driver has seen. What is returned too often does no harm: it is behind where the
-//! driver looks, in a slot that it fills before it looks there again. So is the rest of a chain of several descriptors,
-//! or of a batch (IN_ORDER), of which only the first one is written. What was received in such a buffer is lost, as its
-//! length is: drivers drop a packet of length 0, and refill the buffer (Linux: `receive_buf`).
+//! Viaduct therefore returns every chain before the position that still looks available in its lap. It returns each
+//! chain by itself, because it does not know which of them the driver has seen. A chain that is returned twice does no
+//! harm: the driver has passed its slot, and fills it before it looks there again. The same holds for the rest of a
+//! chain of several descriptors, or of a batch (IN_ORDER), of which only the first descriptor is written. Packets in
+//! these buffers are lost, because their lengths are: the chains have length 0, so drivers drop them and refill the
+//! buffers (Linux: `receive_buf`).
 
 use super::*;
 
 impl Packed {
-    /// Returns the chains of the last lap that still look available. Returns whether there were any.
+    /// Returns to the driver the chains of the last lap that still look available. The result says whether there were
+    /// any.
     pub(super) fn return_passed(&self) -> bool {
         let size = self.at.size;
         let (mut place, mut left, mut returned) = (self.used.back(size, size), size, false);
