@@ -165,12 +165,18 @@ fn a_card_that_stops_loses_what_is_inside_and_says_so() {
     }
 }
 
-/// A ring with less room than the carrier assumes.
+/// A ring with less room than one packet. Whether a packet comes while its flow moves is up to the threads, so loads
+/// are repeated until one does.
 #[test]
 fn what_finds_no_room_is_dropped_and_counted() {
-    let world = World::new(|| SoftCard::with_ring(8));
-    let mut load = Load::default();
     let since = Instant::now();
+    while dropped_without_room(since) == 0 {}
+}
+
+/// How many packets of a load found no room.
+fn dropped_without_room(since: Instant) -> u32 {
+    let world = World::new(|| SoftCard::with_ring(4));
+    let mut load = Load::default();
     let dropped = || world.card.status().card.unwrap().dropped as u32;
     while load.got + dropped() < Load::ALL {
         load.gaps = load.gaps.max(dropped());
@@ -179,8 +185,8 @@ fn what_finds_no_room_is_dropped_and_counted() {
         assert!(since.elapsed() < PATIENCE, "{} and {} dropped of {}", load.got, dropped(), load.sent);
         std::thread::yield_now();
     }
-    assert!(dropped() > 0);
     let workers = world.card.workers();
     let full: u64 = workers.iter().map(|worker| worker.drops[DropReason::HoldFull as usize]).sum();
     assert_eq!(full, u64::from(dropped()));
+    dropped()
 }
