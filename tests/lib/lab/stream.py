@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from .shell import Failed, eventually
 
 PORT = 7777
+# Packets a second. A tap keeps 1000 (its `txqueuelen`), so the daemon may have no CPU for two seconds.
+RATE = 500
+# How often the receiver looks whether the stream ends, in seconds. How often it does so in vain where the last packet
+# has arrived, and where it has not: a busy machine may have no CPU for the daemon.
+LOOK, LATER, LATE = 0.1, 3, 50
 _HEAD = struct.Struct("!QQ")  # sequence number, time of sending in ns
 
 
@@ -33,7 +38,7 @@ class Stream:
     With `echo` the packets come back to the sender's namespace (through a guest that returns them).
     """
 
-    def __init__(self, source, target, address, *, rate=2000, size=200, port=PORT, echo=False):
+    def __init__(self, source, target, address, *, rate=RATE, size=200, port=PORT, echo=False):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.address = (address, port)
         self.period = 1 / rate
@@ -42,7 +47,7 @@ class Stream:
         self.receiver = self.sender if echo else target.socket(family, socket.SOCK_DGRAM)
         self.receiver.bind(("", 0 if echo else port))
         self.receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-        self.receiver.settimeout(0.1)
+        self.receiver.settimeout(LOOK)
         self.ending = threading.Event()
         self.arrived = []
         self.sent = 0
@@ -104,9 +109,9 @@ class Stream:
                 time.sleep(delay)
 
     def _receive(self):
-        quiet = 0
-        # After the end, waits until nothing has arrived for three timeouts: packets under way are not lost.
-        while quiet < 3:
+        quiet, last = 0, -1
+        # Packets that are under way at the end are not lost.
+        while quiet < (LATER if last == self.sent - 1 else LATE):
             try:
                 packet = self.receiver.recv(65536)
             except TimeoutError:
@@ -115,4 +120,5 @@ class Stream:
             except OSError:
                 continue
             if len(packet) >= _HEAD.size:
-                self.arrived.append(_HEAD.unpack_from(packet)[0])
+                last = _HEAD.unpack_from(packet)[0]
+                self.arrived.append(last)
