@@ -62,7 +62,7 @@ def test_helpers_that_start_after_the_end_of_their_daemons(lab):
         assert link(a1) == before
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_a_hundred_kills_at_any_instant(lab):
     chance = seeded()
     # QEMU listens: a client of it would wait a second before each connection.

@@ -38,4 +38,5 @@ class Lines:
         if not self.sender.running():
             raise Failed(f"the stream ended: {self.sender.describe()}")
         before = self.received()
-        eventually(lambda: self.received() >= before + lines, "lines arrive", timeout=60)
+        # After several losses TCP waits up to two minutes before it sends again (Linux, TCP_RTO_MAX).
+        eventually(lambda: self.received() >= before + lines, "lines arrive", timeout=150)
