@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from lab import Stream, eventually
+from lab import PATIENCE, Stream, eventually
 from lab.topology import SEATS, host_config, tap, vhost
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
@@ -22,7 +22,7 @@ def host(lab):
 
 def unix(path):
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(5)
+    connection.settimeout(PATIENCE)
     connection.connect(str(path))
     return connection
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from lab import Driver, eventually, unharmed
+from lab import PATIENCE, Driver, eventually, unharmed
 from lab.topology import host_config, tap, vhost
 
 
@@ -30,7 +30,7 @@ def host(lab):
 def scrape(host):
     """The metrics, or nothing where the connection is turned away."""
     with host.namespace.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
+        connection.settimeout(PATIENCE)
         try:
             connection.connect(("127.0.0.1", METRICS))
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -50,13 +50,13 @@ def test_metrics_connections_that_say_nothing(host):
         before = descriptors()
         for _ in range(500):
             connection = stack.enter_context(host.namespace.socket(socket.AF_INET, socket.SOCK_STREAM))
-            connection.settimeout(5)
+            connection.settimeout(PATIENCE)
             try:
                 connection.connect(("127.0.0.1", METRICS))
                 connection.sendall(b"GET /metrics")
             except OSError:
                 break
-        eventually(lambda: descriptors() - before <= SCRAPES, "few connections", 5)
+        eventually(lambda: descriptors() - before <= SCRAPES, "few connections")
         eventually(lambda: scrape(host), "a scrape beside them", 30)
     assert b"viaduct_" in scrape(host)
 

@@ -9,7 +9,7 @@ import struct
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from lab import Driver, Failed, RawPort, eventually
+from lab import PATIENCE, Driver, Failed, RawPort, eventually
 from lab.driver import AVAIL, HEADER, PACKED, TRANSMIT, USED, VERSION_1
 from lab.topology import SEATS, host_config, tap, vhost
 
@@ -62,7 +62,7 @@ class Keeper(Driver):
         self.connection.close()
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.connect(str(path))
-        self.connection.settimeout(10)
+        self.connection.settimeout(PATIENCE)
         self.negotiate()
         self.start()
 
@@ -129,7 +129,7 @@ def test_a_vmm_that_keeps_memory_loses_nothing_though_the_daemon_forgets(lab):
             return vmm.returned == vmm.sent and len(counts) == vmm.sent
 
         try:
-            eventually(done, "all arrives", 20)
+            eventually(done, "all arrives")
         except Failed:
             missing = [number for number in range(vmm.sent) if number not in counts]
             raise Failed(f"{vmm.returned} of {vmm.sent} came back, missing: {missing[:20]}") from None

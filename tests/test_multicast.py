@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from lab import eventually, meet
+from lab import PATIENCE, eventually, meet
 from lab.shell import Failed
 from lab.topology import SEATS, bridged_routes, host_config, tap, two_verbs_hosts, verbs
 
@@ -43,7 +43,7 @@ class Group:
         programs = [self.start(seat) for seat in receivers]
         with stopping(programs):
             for program in programs:
-                eventually(lambda program=program: "joined dgid" in program.text(), "a member", 20)
+                eventually(lambda program=program: "joined dgid" in program.text(), "a member")
             programs.append(self.start(sender, "-s", *more))
             eventually(lambda: not any(program.running() for program in programs), "the end of mckey", 30)
             assert [program.process.returncode for program in programs] == [0] * len(programs)
@@ -111,7 +111,7 @@ def test_beside_sockets(lab):
         for port, listener in heard.items():
             listener.bind(("", port))
             listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member(group, SEATS["a2"].address))
-            listener.settimeout(5)
+            listener.settimeout(PATIENCE)
     with containers["a1"].namespace.entered():
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         own = socket.inet_aton(SEATS["a1"].address)
@@ -124,7 +124,7 @@ def test_beside_sockets(lab):
         heard[4791].recv(100)
     # Nor may a guest's sockets say that they are its device.
     sender.sendto(bytes(100), (group, 4791))
-    eventually(lambda: host.drops().get("rdma_owned"), "the drop of a forged message", 5)
+    eventually(lambda: host.drops().get("rdma_owned"), "the drop of a forged message")
 
 
 def member(group, address):

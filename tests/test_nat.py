@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from lab import Server
+from lab import PATIENCE, Server
 from lab.topology import SEATS, host_config, tap
 from lab.traffic import SILENCE, EchoServer, answers, connect, datagram
 
@@ -66,13 +66,13 @@ def test_icmp_errors_are_translated_within(floating, lab):
     _, a1, _, server = floating
     a1.expect_ping(ROUTER)
     with a1.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(5)
+        sender.settimeout(PATIENCE)
         sender.connect((ROUTER, 4242))
         sender.send(b"x")
         with pytest.raises(ConnectionRefusedError):
             sender.recv(10)
     with server.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(5)
+        sender.settimeout(PATIENCE)
         sender.connect((OUTSIDE, 4242))
         sender.send(b"x")
         with pytest.raises(ConnectionRefusedError):

@@ -362,7 +362,7 @@ def test_flows_that_are_idle_or_changed_go(lab):
     eventually(lambda: not ovs.offloaded("dst=1001", "actions:o2"), "the changed flow")
     send(one, 1001)
     offloaded(ovs, "dst=1001", "actions:drop")
-    eventually(lambda: not ovs.flows("dst=1001"), "the idle flow", 20)
+    eventually(lambda: not ovs.flows("dst=1001"), "the idle flow")
 
 
 def test_open_vswitch_is_killed_and_comes_again(lab):
@@ -479,5 +479,5 @@ def test_a_guest_is_taken_away_and_put_back(lab):
     one.expect_ping(address(2))
     host.apply(guest_config(3))
     lab.ovs_container(host, "o3", mac(3), f"{address(3)}/24")
-    eventually(lambda: one.reaches(address(3)), "the guest that is back", 20)
+    eventually(lambda: one.reaches(address(3)), "the guest that is back")
     pass_by(ovs, one, address(3))

@@ -153,7 +153,7 @@ def test_open_vswitch_is_killed_in_the_middle_of_everything(lab):
     offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", "0x0800")
     pass_by(ovs, one, address(2))
     ovs.appctl("exit", "--cleanup")
-    eventually(lambda: flows_of(host) == 0, "no flows", 20)
+    eventually(lambda: flows_of(host) == 0, "no flows")
     ovs.switch.stop()
     ovs.programs.pop()
     expect_back(daemon_pid(host), before)

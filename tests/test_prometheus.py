@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import Background, eventually
+from lab import PATIENCE, Background, eventually
 from lab.topology import SEATS, host_config, tap
 from lab.traffic import datagram
 
@@ -62,7 +62,7 @@ def prometheus(host, tmp_path):
     def ask(path, **words):
         with host.namespace.entered():
             url = f"http://127.0.0.1:9090/api/v1/{path}?{urllib.parse.urlencode(words)}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 return json.load(answer)["data"]
 
     server.wait_for("Server is ready to receive web requests")

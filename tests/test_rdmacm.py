@@ -42,7 +42,7 @@ def meet_by(server, client, commands):
     serving = server.start(commands[0])
     asking = None
     try:
-        eventually(lambda: listens(server) or not serving.running(), f"a listener: {run}", 20)
+        eventually(lambda: listens(server) or not serving.running(), f"a listener: {run}")
         asking = client.start(commands[1])
         eventually(lambda: not asking.running() and not serving.running(), f"the end of {run}", 60)
         assert asking.process.returncode == 0
@@ -134,6 +134,6 @@ def test_libfabric_without_network_devices(one_host):
 def test_nobody_listens(one_host):
     server, client = one_host
     asking = client.start(["rping", "-c", "-a", str(SEATS["a2"].address), "-C", "1"])
-    eventually(lambda: not asking.running(), "its end", 20)
+    eventually(lambda: not asking.running(), "its end")
     assert asking.process.returncode != 0 and "REJECTED" in asking.text().upper(), asking.describe()
     server.expect_free()

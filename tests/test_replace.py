@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lab import Lines, Stream, eventually
+from lab import PATIENCE, Lines, Stream, eventually
 from lab.topology import SEATS, UNDERLAY, host_config, one_host, tap, verbs, vhost
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
@@ -117,7 +117,7 @@ def test_a_simulated_card_is_refused_beforehand(lab):
         running = host.daemon
         host.config.host["executor"] = new
         asks = host.launch("--replace")
-        assert asks.process.wait(30) == 1 and "a card can't be handed over" in asks.text(), asks.text()
+        assert asks.process.wait(PATIENCE) == 1 and "a card can't be handed over" in asks.text(), asks.text()
         host.daemon = running
         assert "another daemon does not take over" in running.text() and running.running()
         a1.expect_ping(A2.address, 20)
@@ -209,7 +209,7 @@ def test_a_vmm_that_breaks_off_holds_nobody_up(lab):
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
     get_features = struct.pack("<3I", 1, 1, 0)
     with socket.socket(socket.AF_UNIX) as vmm:
-        vmm.settimeout(20)
+        vmm.settimeout(PATIENCE)
         vmm.connect(str(host.socket("a2")))
         vmm.send(get_features)
         assert len(vmm.recv(20, socket.MSG_WAITALL)) == 20
@@ -241,7 +241,7 @@ class FakeDaemon:
 
     def __init__(self, host, **greeting):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(20)
+        self.socket.settimeout(PATIENCE)
         self.socket.connect(str(host.run_dir / "replace.sock"))
         self.say({"oldest": 1, "newest": 1, "build": "9.0.0", "pid": os.getpid(), **greeting})
         self.greeting = self.hear()
@@ -279,7 +279,7 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
         # A file with an error.
         host.config = config.copy()
         host.config.entry("guest", "a2")["mac"] = "nonsense"
-        assert host.launch("--replace").process.wait(20) == 2
+        assert host.launch("--replace").process.wait(PATIENCE) == 2
         host.daemon = old
         host.config = config
         # It dies while it prepares; it dies when everything has stopped; it does nothing any more.
@@ -301,7 +301,7 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
 def converse(host, *messages):
     """What the daemon answers to these messages."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-        other.settimeout(20)
+        other.settimeout(PATIENCE)
         other.connect(str(host.run_dir / "replace.sock"))
         for message in messages:
             other.send(message if isinstance(message, bytes) else json.dumps(message).encode())
@@ -345,14 +345,14 @@ def test_an_old_daemon_of_another_version_is_left_alone(lab):
 
         threading.Thread(target=greet, daemon=True).start()
         new = host.launch("--replace")
-        assert new.process.wait(20) == 1
+        assert new.process.wait(PATIENCE) == 1
     assert "hands over by versions 5 to 6" in new.text() and "restart" in new.text(), new.text()
 
 
 def test_without_a_daemon_there_is_nothing_to_replace(lab):
     host = lab.host(host_config("a", {"a1": tap("a1")}, wire=False), start=False)
     new = host.launch("--replace")
-    assert new.process.wait(20) == 1 and "start without --replace" in new.text()
+    assert new.process.wait(PATIENCE) == 1 and "start without --replace" in new.text()
 
 
 def test_others_can_not_take_over(lab):
@@ -384,7 +384,7 @@ def test_the_old_daemon_may_die_any_time(lab):
         new.wait_for("takes over from a daemon")
         old.stop(signal.SIGKILL)
         # The new one has all, or gives up.
-        eventually(lambda: "ready" in new.text().splitlines() or not new.running(), "its decision", 20)
+        eventually(lambda: "ready" in new.text().splitlines() or not new.running(), "its decision")
         host.daemon = new
         if not new.running():
             host.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import Stream, binary, eventually, run
+from lab import PATIENCE, Stream, binary, eventually, run
 from lab.topology import SEATS, host_config, one_host, tap, vhost
 
 
@@ -95,7 +95,7 @@ def test_what_waits_in_containers_finds_the_ports_of_all_open(lab):
     with sender.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as here, \
             receiver.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
         there.bind(("", address[1]))
-        there.settimeout(20)
+        there.settimeout(PATIENCE)
         for _ in range(5):
             host.stop()
             for number in range(300):
@@ -126,7 +126,7 @@ def test_the_taps_of_a_daemon_that_runs_are_not_given_away(lab):
     host, (a1, a2) = one_host(lab, "a1", "a2")
     for _ in range(20):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as heir:
-            heir.settimeout(10)
+            heir.settimeout(PATIENCE)
             heir.connect(str(host.run_dir / "taps.sock"))
             assert heir.recv(100) == b""
     a1.expect_ping(A2.address)
@@ -211,7 +211,7 @@ def test_a_second_daemon_with_the_same_run_dir_is_refused(lab):
         "--state-dir",
         host.directory / "other",
     ]
-    refused = run(host.namespace.words(words), check=False, timeout=20)
+    refused = run(host.namespace.words(words), check=False, timeout=PATIENCE)
     assert refused.returncode in (1, 2) and str(host.run_dir) in refused.stderr, refused.stderr
     host.viaduct("status")
 

@@ -138,7 +138,7 @@ def meet(server, client, serving, asking, timeout=60, **environment):
     eventually(lambda: not server.answers(), "the end of the listener before")
     programs = [server.start(serving, **environment)]
     try:
-        eventually(lambda: server.answers() or not programs[0].running(), f"a listener: {serving}", 20)
+        eventually(lambda: server.answers() or not programs[0].running(), f"a listener: {serving}")
         programs.append(client.start(asking, **environment))
         for program in reversed(programs):
             eventually(lambda program=program: not program.running(), "the program's end", timeout)
@@ -178,7 +178,7 @@ def test_a_killed_peer(ends, who):
     server, client, address = ends
     words = ["rstream", "-I", "1000000", "-S", "20000"]
     serving = server.start(words)
-    eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+    eventually(lambda: server.answers() or not serving.running(), "a listener")
     asking = client.start([*words, "-s", address])
     try:
         eventually(lambda: any(pair["state"] == "RTS" for pair in client.queue_pairs()), "a connection")
@@ -197,7 +197,7 @@ def test_a_killed_peer_that_had_sent_its_end(ends):
     serving = server.python(ANSWERING)
     asking = None
     try:
-        eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+        eventually(lambda: server.answers() or not serving.running(), "a listener")
         asking = client.python(SILENT, address, "1")
         eventually(lambda: "answers" in serving.text(), "the end of what was asked")
         asking.stop(signal.SIGKILL)
@@ -213,7 +213,7 @@ def test_a_program_that_exits(ends):
     server, client, address = ends
     serving = server.python(SERVER)
     try:
-        eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+        eventually(lambda: server.answers() or not serving.running(), "a listener")
         sending = client.python(CLIENT, address, "1000000")
         eventually(lambda: "ended" in serving.text(), "the end of what was sent")
         assert "ended 0 1000000" in serving.text(), serving.describe()
@@ -227,7 +227,7 @@ def test_hostile_peers(ends):
     """They lose their connections; the server goes on."""
     server, client, address = ends
     serving = server.python(SERVER)
-    eventually(lambda: server.answers() or not serving.running(), "a listener", 20)
+    eventually(lambda: server.answers() or not serving.running(), "a listener")
 
     def says(private, *numbers):
         peer = client.python(HOSTILE, address, private.replace(" ", ""), *numbers)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import Background, binary, eventually, meet
+from lab import PATIENCE, Background, binary, eventually, meet
 from lab.topology import SEATS, host_config, tap, vhost
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
@@ -125,12 +125,12 @@ def test_a_wire_that_went_comes_back(lab, host):
 
 def test_metrics_are_served(host):
     with host.namespace.entered():
-        assert b"viaduct_info" in urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=5).read()
+        assert b"viaduct_info" in urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=PATIENCE).read()
 
 
 def test_the_daemon_ends_with_its_helper(host):
     os.kill(host.viaduct("status")["sandbox"]["helper"], signal.SIGKILL)
-    assert host.daemon.process.wait(timeout=10) == 1
+    assert host.daemon.process.wait(PATIENCE) == 1
     assert "the helper process has ended" in host.daemon.text()
     host.daemon = None
 
@@ -139,7 +139,7 @@ def test_the_daemon_ends_with_its_helper(host):
 def test_the_helper_ends_with_its_daemon(host, how):
     helper = os.pidfd_open(host.viaduct("status")["sandbox"]["helper"])
     getattr(host, how)()
-    assert select.select([helper], [], [], 10)[0], "the helper lives on"
+    assert select.select([helper], [], [], PATIENCE)[0], "the helper lives on"
     os.close(helper)
     left = {path.name for path in host.run_dir.iterdir() if path.is_socket()}
     assert left == ({"viaduct.sock", "replace.sock", "ovs.sock"} if how == "kill" else set())
@@ -154,7 +154,7 @@ def test_signals_of_the_terminal_end_the_daemon_in_order(host):
         os.kill(helper, signal_number)
     host.call("status")
     host.daemon.process.send_signal(signal.SIGINT)
-    assert host.daemon.process.wait(timeout=10) == 0
+    assert host.daemon.process.wait(PATIENCE) == 0
 
 
 def test_without_a_sandbox(lab, host):

@@ -123,7 +123,7 @@ def test_regions_in_files_are_shown(regions_in_files, pair):
     server, client = pair
     with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "100"]):
         regions = lambda: server.host.viaduct("rdma", "mr", "--device", server.device)
-        eventually(lambda: [region["memory"] for region in regions()] == ["shared"], "a region in a file", 20)
+        eventually(lambda: [region["memory"] for region in regions()] == ["shared"], "a region in a file")
 
 
 @on_every_pair
@@ -157,7 +157,7 @@ def test_what_is_shown_of_a_connection(pair, run, transport):
             rows = client.queue_pairs()
             return rows and rows[0]["state"] == "RTS" and rows[0]["transport"] == transport and rows
 
-        (ours,) = eventually(established, f"{transport}: {client.host.call('rdma', 'qp').stdout}", 20)
+        (ours,) = eventually(established, f"{transport}: {client.host.call('rdma', 'qp').stdout}")
         (theirs,) = server.queue_pairs()
         # A server that only receives stays where it can: perftest does not take it any further. Who shares memory is
         # the one that sends.
@@ -187,7 +187,7 @@ def test_counters_only_grow(pair):
 def test_only_those_of_one_trust_share_memory(host, shared_lab):
     server, client = shared_lab.verbs(host, "a1"), shared_lab.verbs(host, "t1")
     with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "100"]):
-        rows = eventually(lambda: [row for row in client.queue_pairs() if row["state"] == "RTS"], "RTS", 20)
+        rows = eventually(lambda: [row for row in client.queue_pairs() if row["state"] == "RTS"], "RTS")
         eventually(lambda: server.counter("rcvd_bytes") > 0, "a message")
         assert [row["transport"] for row in rows] == ["copy"]
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lab import Meeting, eventually, meet
+from lab import PATIENCE, Meeting, eventually, meet
 from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
@@ -62,7 +62,7 @@ def under_way(meeting, server, client):
         shares = [row["transport"] == "shared" for row in rows]
         return rows and rows[0]["state"] == "RTS" and (any(shares) or client.counter("sent_pkts") > before)
 
-    eventually(connected, "a connection", 20)
+    eventually(connected, "a connection")
 
 
 def good_again(server, client):
@@ -169,7 +169,7 @@ def stranger(device):
     """A connection of somebody who is no library."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(str(device.socket))
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE)
     return connection
 
 

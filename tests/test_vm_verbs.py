@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from test_mpi import MPIRUN, UCX, device_file  # noqa: F401
 
-from lab import Config, Failed, Meeting, Verbs, eventually, meet, nfs
+from lab import PATIENCE, Config, Failed, Meeting, Verbs, eventually, meet, nfs
 from lab.host import REPOSITORY, binaries
 from lab.topology import UNDERLAY, host_config, verbs, vhost
 from lab.verbs_vm import Inside, VerbsVm
@@ -90,7 +90,7 @@ class World:
         return not left and not any(used)
 
     def expect_clean(self):
-        eventually(self.is_clean, "windows and devices that no program uses", 20)
+        eventually(self.is_clean, "windows and devices that no program uses")
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_the_daemon_ends(world, way):
     for name in ("a1", "a2"):
         assert world.sides[name].start(["ibv_devinfo"]).wait() == 0
     world.expect_clean()
-    eventually(lambda: not any(row["left_bytes"] for row in world.windows()), f"nothing is left: {world.windows()}", 20)
+    eventually(lambda: not any(row["left_bytes"] for row in world.windows()), f"nothing is left: {world.windows()}")
     world.vms["a1"].expect_ping(world.sides["a2"].address, 1)
     for name in ("common window", "own windows", "two hosts"):
         meet(*(world.sides[side] for side in PAIRS[name][:2]), *perftest("ib_write_bw -s 65536"))
@@ -351,7 +351,7 @@ def test_a_window_is_unplugged(world):
         assert meeting.client.status == 128 + signal.SIGBUS, meeting.describe()
         assert all(one.running() for one in others.both), others.describe()
     world.expect_clean()
-    vm.shell(f"{pmem % 'bind'}; until ls /dev/dax*; do sleep 0.1; done", timeout=20)
+    vm.shell(f"{pmem % 'bind'}; until ls /dev/dax*; do sleep 0.1; done", timeout=PATIENCE)
     meet(world.sides["a1"], vm.programs, *perftest("ib_write_bw -s 65536"))
     world.expect_clean()
 

@@ -12,7 +12,7 @@ import shutil
 import pytest
 from test_migrate import bridged, newest
 
-from lab import binary, eventually
+from lab import PATIENCE, binary, eventually
 from lab.host import REPOSITORY
 from lab.shell import run
 from lab.topology import vhost
@@ -47,7 +47,7 @@ class MovingVm(VerbsVm):
         self.shell(f"modprobe -a {MODULES} && mkdir -p /mnt {FILES} /dev/shm")
         self.plug_vsock()
         mount = "mount -t 9p -o trans=virtio,version=9p2000.L,ro files /mnt"
-        self.shell(f"{mount} && cp /mnt/* {FILES} && umount /mnt && until ls /dev/dax*; do sleep 0.1; done", timeout=20)
+        self.shell(f"{mount} && cp /mnt/* {FILES} && umount /mnt && until ls /dev/dax*; do sleep 0.1; done", timeout=PATIENCE)
         return self
 
     def plug_vsock(self):
@@ -57,7 +57,7 @@ class MovingVm(VerbsVm):
         self.qmp("chardev-add", id=chardev, backend={"type": "socket", "data": {"addr": address, "server": False}})
         self.qmp("device_add", driver="vhost-user-vsock-pci", id="vsock", chardev=chardev, bus="port-vsock", vectors=0)
         driver = "/sys/bus/virtio/drivers/vmw_vsock_virtio_transport"
-        self.shell(f"until ls -d {driver}/virtio*; do sleep 0.1; done", timeout=20)
+        self.shell(f"until ls -d {driver}/virtio*; do sleep 0.1; done", timeout=PATIENCE)
 
     def unplug_vsock(self):
         self.qmp("device_del", id="vsock")

@@ -15,7 +15,7 @@ from .lab import Lab
 from .lines import Lines
 from .netns import Namespace, cable
 from .rawport import RawPort
-from .shell import Background, Failed, eventually, run
+from .shell import PATIENCE, Background, Failed, eventually, run
 from .stream import Stream
 from .testpmd import Testpmd
 from .verbs import Meeting, Verbs, meet
@@ -23,6 +23,7 @@ from .vm import Vm
 
 __all__ = [
     *(
+        "PATIENCE",
         "Account",
         "Background",
         "Beside",

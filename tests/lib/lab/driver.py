@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 
-from .shell import Failed, eventually
+from .shell import PATIENCE, Failed, eventually
 
 # From vhost-user (QEMU, docs/interop/vhost-user.rst).
 GET_FEATURES, SET_FEATURES, SET_OWNER, SET_MEM_TABLE = 1, 2, 3, 5
@@ -112,7 +112,7 @@ class Driver:
         self.connection = socket.socket(socket.AF_UNIX)
         # Without a timeout, which would make it fail while others wait to be accepted.
         self.connection.connect(str(path))
-        self.connection.settimeout(10)
+        self.connection.settimeout(PATIENCE)
         self.features = features
         # Descriptors, available ring and used ring of one ring, on pages of their own.
         self.area = (16 * size + 2 * size + 6 + 4095 & ~4095) + (8 * size + 6 + 4095 & ~4095)
@@ -206,11 +206,11 @@ class Driver:
         for index in range(count):
             self.transmit.descriptor(index, address, len(data))
         self.transmit.offer(*range(count))
-        eventually(lambda: self.transmit.used_index == goal, f"{count} descriptors", 10)
+        eventually(lambda: self.transmit.used_index == goal, f"{count} descriptors")
 
-    def notified(self, ring, timeout=5.0):
-        """Whether the ring's call event arrives within that time."""
-        return bool(select.select([ring.call], [], [], timeout)[0])
+    def notified(self, ring):
+        """Whether the ring's call event arrives."""
+        return bool(select.select([ring.call], [], [], PATIENCE)[0])
 
     def __enter__(self):
         return self

@@ -29,7 +29,7 @@ class Guest:
         answered = {int(number) for number in re.findall(r"icmp_seq=(\d+) ttl=", done.stdout)}
         return len(answered.intersection(range(1, count + 1))), done.stdout
 
-    def reaches(self, address, attempts=5, **options):
+    def reaches(self, address, attempts=20, **options):
         """Whether an echo to the address comes back; the first ones may wait for neighbours."""
         return any(self.ping(address, 1, timeout=1, **options)[0] for _ in range(attempts))
 

@@ -6,7 +6,7 @@ import struct
 import time
 
 from .netns import Namespace
-from .shell import Failed
+from .shell import PATIENCE, Failed
 
 ETH_P_ALL = 3
 SOL_PACKET, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING = 263, 8, 23
@@ -41,11 +41,11 @@ class RawPort:
         """The frames that arrive within that time and for which `wanted(bytes)` is true."""
         return list(self._frames(wanted, seconds))
 
-    def take(self, count, seconds=5.0):
+    def take(self, count, seconds=PATIENCE):
         """The next so many frames, or as many as arrive within that time."""
         return list(itertools.islice(self._frames(lambda _: True, seconds), count))
 
-    def expect(self, wanted, what, seconds=5.0):
+    def expect(self, wanted, what, seconds=PATIENCE):
         """The first such frame; fails if none comes."""
         for frame in self._frames(wanted, seconds):
             return frame

@@ -6,6 +6,9 @@ import subprocess
 import time
 from pathlib import Path
 
+# Seconds in which something must come. Only a test that fails waits so long, so a busy machine has time.
+PATIENCE = 30
+
 
 class Failed(Exception):
     """A command or an expectation failed; the text says which one, and what was seen."""
@@ -24,7 +27,7 @@ def run(command, *, check=True, timeout=60, stdin=None):
     return done
 
 
-def eventually(check, what, timeout=10.0, interval=0.05):
+def eventually(check, what, timeout=PATIENCE, interval=0.05):
     """Calls `check` until it returns something true, and returns that; fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -54,7 +57,7 @@ class Background:
     def running(self):
         return self.process.poll() is None
 
-    def wait_for(self, needle, timeout=20.0):
+    def wait_for(self, needle, timeout=PATIENCE):
         """Waits until the output holds `needle`."""
 
         try:
@@ -74,7 +77,7 @@ class Background:
         tail = "\n".join(self.text().splitlines()[-lines:])
         return f"{shlex.join(self.command)}\n{tail}"
 
-    def stop(self, how=signal.SIGTERM, timeout=10.0):
+    def stop(self, how=signal.SIGTERM, timeout=PATIENCE):
         """Ends it and returns its exit status; kills it if it doesn't react."""
         if self.running():
             self.process.send_signal(how)

@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 
-from .shell import Failed, eventually
+from .shell import PATIENCE, Failed, eventually
 
 
 class EchoServer:
@@ -65,8 +65,6 @@ class EchoServer:
                 continue
 
 
-# Seconds in which something must come.
-PATIENCE = 20
 # Seconds in which nothing may come.
 SILENCE = 1
 
@@ -110,18 +108,18 @@ def datagram(guest, address, port, text=b"hello", timeout=PATIENCE):
 
 def tcp_rate(client, server, address, *, seconds=2, options=()):
     """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
-    listen = ["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"]
+    listen = ["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "30"]
     amount = options if "-n" in options else ("-t", seconds, *options)
-    connect = ["iperf3", "-c", address, "-J", "--connect-timeout", "5000", *amount]
+    connect = ["iperf3", "-c", address, "-J", "--connect-timeout", "20000", *amount]
     refused = "unable to connect to server: Connection refused"
 
     def attempt():
         # In the background it does not tell that the address is still taken, by the server of the last call.
         server.run(listen, check=False)
-        output = client.run(connect, check=False, timeout=seconds + 30).stdout
+        output = client.run(connect, check=False, timeout=seconds + 60).stdout
         return refused not in output and output
 
-    report = eventually(attempt, "an iperf3 server", 20)
+    report = eventually(attempt, "an iperf3 server")
     try:
         return json.loads(report[report.index("{"):])["end"]["sum_received"]["bits_per_second"] / 1e6
     except (KeyError, ValueError):

@@ -195,7 +195,7 @@ class Vm(Guest):
     def qmp(self, execute, **arguments):
         """Has QEMU execute a command of its monitor protocol; returns what it answers."""
         with socket.socket(socket.AF_UNIX) as monitor:
-            monitor.settimeout(10)
+            monitor.settimeout(60)
             # QEMU makes the socket some time after it starts.
             eventually(lambda: monitor.connect_ex(str(self.directory / "qmp")) == 0, f"{self.name}'s monitor")
             answers = monitor.makefile()
