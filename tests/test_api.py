@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import binary, eventually, run
+from lab import PATIENCE, binary, eventually, run
 from lab.host import REPOSITORY
 from lab.topology import SEATS, host_config, tap
 
@@ -50,7 +50,7 @@ def test_a_program_attaches_a_container(host, stubs, tmp_path):
         assert example.stdout.readline().startswith("c9 is up, MAC 02:00:00:00:0a:01, MTU ")
         host.namespace.ip("addr add 10.1.1.99/24 dev c9")
         host.a1.expect_ping("10.1.1.99")
-        printed, _ = example.communicate("\n", timeout=20)
+        printed, _ = example.communicate("\n", timeout=PATIENCE)
     finally:
         example.kill()
     assert re.fullmatch(r"([1-9]\d*) packets from it, ([1-9]\d*) to it\n", printed), printed
@@ -61,7 +61,7 @@ def test_a_refusal_is_one_line(host, stubs):
     control = host.run_dir / "viaduct.sock"
     command = [sys.executable, REPOSITORY / "examples/attach.py", control, "bleu", "c9", "10.1.1.99"]
     done = subprocess.run([*map(str, command)], env={**os.environ, "PYTHONPATH": str(stubs)}, text=True,
-                          capture_output=True, timeout=20, check=False)  # fmt: skip
+                          capture_output=True, timeout=PATIENCE, check=False)  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("INVALID_ARGUMENT: ") and "bleu" in done.stderr, done.stderr
 
@@ -70,7 +70,7 @@ def as_nobody(host, *words):
     """`viaduct` as a user of the readers' group and no other."""
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
                binary("viaduct"), "--run-dir", host.run_dir, *words]  # fmt: skip
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_readers_read(host):
@@ -196,7 +196,7 @@ def test_a_client_that_never_reads_its_streams_costs_nobody_anything(host, stubs
         assert client.stdout.readline() == "asked\n"
         pid = host.viaduct("status")["pid"]
         memory = resident(pid)
-        host.a1.run(["ping", "-q", "-f", "-c", "20000", "-s", "1400", SEATS["a2"].address], timeout=60)
+        host.a1.run(["ping", "-q", "-f", "-c", "20000", "-s", "1400", SEATS["a2"].address], timeout=150)
         # Each stream had 110 MB and more, and holds a few thousand packets at most.
         assert resident(pid) < memory + (200 << 20)
         assert host.viaduct("status")

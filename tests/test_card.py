@@ -9,7 +9,7 @@ from lab import eventually
 from lab.capture import tshark
 from lab.switched import address, guest_config, mac, offloaded, send, switched, udp_flow
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes
-from lab.traffic import EchoServer, tcp_rate
+from lab.traffic import PATIENCE, EchoServer, tcp_rate
 
 # The simulation takes a CPU.
 
@@ -78,7 +78,7 @@ def test_what_people_see(lab):
         (flow.get("packets", 0) + flow.get("reply_packets", 0) for flow in host.viaduct("flow")), default=0
     )
     assert sent == 8
-    eventually(lambda: packets() >= 16, "the card's packets in the flow list", 20)
+    eventually(lambda: packets() >= 16, "the card's packets in the flow list")
     vifs = {vif["name"]: vif for vif in host.viaduct("status")["vifs"]}
     assert vifs["a1"]["rx_packets"] >= 8 and vifs["a2"]["tx_packets"] >= 8
 
@@ -100,16 +100,17 @@ def test_rules_bind_and_captures_see(lab):
     config = lambda: host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False, executor="card-sim")
     with EchoServer(a2, 7000), a1.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.settimeout(2)
-        eventually(lambda: answered(sender) and forwarded(host) > 0, "datagrams by the card", 20)
+        eventually(lambda: answered(sender) and forwarded(host) > 0, "datagrams by the card")
         assert host.apply(config().rule("blue", 10, "drop", protocol="udp", ports="7000"))
         before = forwarded(host)
         assert answered(sender) == 0
         assert forwarded(host) == before
-        assert host.drops() == {"rule_drop": 1}
+        eventually(lambda: host.drops() == {"rule_drop": 1}, "a drop")
         host.apply(config())
+        sender.settimeout(PATIENCE)
         assert answered(sender, 3) == 3
     capture = host.background("capture", "--count", "4", label="capture")
-    eventually(lambda: a1.reaches(A2.address, 1) and not capture.running(), "a capture of four packets", 20)
+    eventually(lambda: a1.reaches(A2.address, 1) and not capture.running(), "a capture of four packets")
     assert "ICMP" in capture.text().upper(), capture.text()
 
 
@@ -153,14 +154,14 @@ def test_flows_of_an_open_vswitch(lab):
         start = forwarded(host)
         eventually(lambda: answered(sender, 5, there) and forwarded(host) >= start + 50, "datagrams by the card", 30)
         # What the card forwards counts as the flow's, in Viaduct and in OVS.
-        eventually(lambda: carried(host, least=20), "the card's packets in the flow's counters", 20)
+        eventually(lambda: carried(host, least=20), "the card's packets in the flow's counters")
         line = lambda: offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)", "actions:o2")
-        eventually(lambda: int(re.search(r"packets:(\d+)", line())[1]) >= 20, "the card's packets in OVS", 20)
+        eventually(lambda: int(re.search(r"packets:(\d+)", line())[1]) >= 20, "the card's packets in OVS")
         (port,) = [row for row in host.viaduct("ovs") if row["name"] == "o1"]
         assert port["on_card"] >= 1 and port["stays"].get("match", 0) + port["stays"].get("changes", 0) >= 1, port
         # A flow that is removed takes no packet any more once the removal is made.
         ovs.ofctl("add-flow", "priority=30,in_port=o1,udp,tp_dst=7000,actions=drop")
-        eventually(lambda: not answered(sender, 1, there), "no answers", 20)
+        eventually(lambda: not answered(sender, 1, there), "no answers")
         before = forwarded(host)
         assert answered(sender, 2, there) == 0 and forwarded(host) == before
         ovs.ofctl("del-flows", "udp,tp_dst=7000")

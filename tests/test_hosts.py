@@ -12,6 +12,7 @@ from lab.topology import GATEWAY_MAC, SEATS, UNDERLAY, host_config, tap, tunnel_
 A1, B1 = SEATS["a1"], SEATS["b1"]
 ROUTER = "203.0.113.1"
 FLOATING = {"a": "203.0.113.7", "b": "203.0.113.8"}
+BROADCASTS = "icmp.type == 8 && eth.dst == ff:ff:ff:ff:ff:ff"
 GATEWAYS = {"a": "203.0.113.253/24", "b": "203.0.113.254/24"}
 
 
@@ -103,8 +104,8 @@ def test_vxlan_and_a_wire_both_ways(gateway, lab):
     guests["b1"].expect_ping(SERVER)
     with lab.capture("c", "ext0", "icmp") as seen:
         guests["a1"].run(["ping", "-b", "-c", 3, "-i", 0.2, "-W", 1, "10.1.1.255"], check=False)
-    requests = seen.fields("icmp.type == 8 && eth.dst == ff:ff:ff:ff:ff:ff", "frame.number")
-    assert len(requests) == 3, "a broadcast came more than once"
+        seen.wait_for(BROADCASTS, 3)
+    assert len(seen.fields(BROADCASTS, "frame.number")) == 3, "a broadcast came more than once"
 
 
 def test_gateway_finds_guests_and_servers_of_another_host(gateway):

@@ -8,7 +8,7 @@ from scapy.contrib.mpls import MPLS
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from lab import RawPort, eventually
+from lab import PATIENCE, RawPort, eventually
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes, two_hosts
 
 
@@ -109,6 +109,6 @@ def test_ecmp_keeps_a_flow_and_uses_every_path(lab):
 def test_traceroute_shows_no_hop_within_a_subnet(lab):
     hosts, guests = two_hosts(lab, connect("mpls-over-udp"))
     guests["a1"].expect_ping(B1.address)
-    output = guests["a1"].run(["traceroute", "-n", "-w", 1, "-q", 1, "-m", 5, B1.address]).stdout
+    output = guests["a1"].run(["traceroute", "-n", "-w", PATIENCE, "-q", 1, "-m", 5, B1.address]).stdout
     hops = re.findall(r"^ *\d+ +(\S+)", output, re.M)
     assert hops == [B1.address], output

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lab.topology import SEATS, bridge_entries, tunnel_routes, two_hosts
-from lab.traffic import tcp_rate
+from lab.traffic import PATIENCE, tcp_rate
 
 B1 = SEATS["b1"]
 # Outer Ethernet is no part of the MTU. MPLS over UDP: IPv4 20, UDP 8, label 4. VXLAN: IPv4 20, UDP 8, VXLAN 8,
@@ -25,7 +25,7 @@ def test_sender_is_told_the_size_that_fits(lab, kind):
     a1, fits = guests["a1"], 1500 - OVERHEAD[kind]
     a1.namespace.ip("link set", a1.device, "mtu 1500")
     a1.expect_ping(B1.address)
-    received, output = a1.ping(B1.address, 2, size=1472, options=("-M", "do"), timeout=1)
+    received, output = a1.ping(B1.address, 2, size=1472, options=("-M", "do"), timeout=PATIENCE)
     assert received == 0
     told = re.search(r"(?:mtu ?= ?)(\d+)", output)
     assert told, output
@@ -41,7 +41,7 @@ def test_sender_is_told_in_ipv6_too(lab, kind):
     a1 = guests["a1"]
     a1.namespace.ip("link set", a1.device, "mtu 1500")
     a1.expect_ping(B1.address6)
-    a1.ping(B1.address6, 2, size=1452, options=("-M", "do"), timeout=1)
+    a1.ping(B1.address6, 2, size=1452, options=("-M", "do"), timeout=PATIENCE)
     route = a1.run(["ip", "-6", "route", "get", B1.address6]).stdout
     told = re.search(r"mtu (\d+)", route)
     assert told and 1280 <= int(told[1]) <= 1500 - OVERHEAD[kind], route

@@ -87,7 +87,7 @@ def serve(lab, guest):
 
 def gets(client, at):
     """Whether a client gets something by HTTP."""
-    get = f"import urllib.request; urllib.request.urlopen('http://{at}', timeout=2)"
+    get = f"import urllib.request; urllib.request.urlopen('http://{at}', timeout=10)"
     return client.run(["python3", "-c", get], check=False).returncode == 0
 
 

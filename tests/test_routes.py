@@ -5,7 +5,7 @@ import re
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, GRE, Dot1Q, Ether
 
-from lab import RawPort, eventually
+from lab import PATIENCE, RawPort, eventually
 from lab.topology import SEATS, host_config, tap
 
 A1, A3 = SEATS["a1"], SEATS["a3"]
@@ -29,7 +29,7 @@ def test_route_between_networks(lab):
     assert "ttl=63" in a1.expect_ping(A3.address, 1)
     a1.expect_ping(A3.address6)
     a3.expect_ping(A1.address)
-    output = a1.run(["traceroute", "-n", "-w", 1, "-q", 1, "-m", 4, A3.address]).stdout
+    output = a1.run(["traceroute", "-n", "-w", PATIENCE, "-q", 1, "-m", 4, A3.address]).stdout
     assert re.findall(r"^ *\d+ +(\S+)", output, re.M) == ["10.1.1.254", A3.address], output
     host.apply(host.config.without("route", network="blue"))
     a1.expect_no_ping(A3.address, 2)
@@ -45,7 +45,7 @@ def test_dropped_prefix_inside_a_wider_route(lab):
 
 def test_no_route_is_told_to_the_sender(lab):
     host, a1, _ = leaking_host(lab)
-    received, output = a1.ping("172.16.1.1", 2, timeout=1)
+    received, output = a1.ping("172.16.1.1", 2, timeout=PATIENCE)
     assert received == 0 and "Unreachable" in output, output
     assert host.drops().get("no_route")
 

@@ -9,6 +9,8 @@ from lab.topology import SEATS, host_config, tap, tunnel_routes, two_hosts
 from lab.traffic import PATIENCE, SILENCE, EchoServer, answers, connect, datagram, tcp_rate
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
+# Bytes of an echo that is longer than those before.
+LAST = 100
 
 
 def with_rules(lab, *rules, guests=("a1", "a2"), default=None, keys=None):
@@ -63,7 +65,7 @@ def test_reject_answers_at_once(lab, address):
         connect(a1, address, 81)
     # The kernel turns ICMP "prohibited" into an error of the socket; a mere drop would be a time-out.
     with a1.namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(5)
+        sender.settimeout(PATIENCE)
         sender.connect((address, 82))
         sender.send(b"x")
         with pytest.raises((ConnectionRefusedError, PermissionError, OSError)) as refused:
@@ -115,9 +117,13 @@ def test_mirror_copies_both_directions(lab):
     a1.expect_ping(A2.address)
     with lab.capture("mon", "tapmon", "icmp") as seen:
         a1.expect_ping(A2.address, 5)
-        seen.wait_for("icmp", 12)
-    assert len(seen.fields(f"icmp.type == 8 && ip.src == {A1.address}", "icmp.seq")) == 6
-    assert len(seen.fields(f"icmp.type == 0 && ip.dst == {A1.address}", "icmp.seq")) == 6
+        a1.run(["ping", "-c", 1, "-s", LAST, A2.address])
+        for kind in (8, 0):
+            seen.wait_for(f"icmp.type == {kind} && frame.len == {LAST + 42}")
+    # Each once; there are more where an echo was late.
+    for own in (f"icmp.type == 8 && ip.src == {A1.address}", f"icmp.type == 0 && ip.dst == {A1.address}"):
+        echoes = seen.fields(own, "icmp.ident", "icmp.seq")
+        assert len(echoes) == len({tuple(echo) for echo in echoes}) >= 7, echoes
 
 
 def test_mirror_by_rule(lab):

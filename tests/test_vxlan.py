@@ -74,9 +74,11 @@ def test_with_plain_linux(lab, family, static):
 def test_frames_from_a_tunnel_are_not_flooded_into_tunnels(lab):
     """Split horizon: else two hosts that flood to each other would send a broadcast round for ever."""
     hosts, guests = two_hosts(lab, bridge_entries, ("a1", "b1"))
+    broadcasts = "icmp.type == 8 && eth.dst == ff:ff:ff:ff:ff:ff"
     with lab.capture("fabric", "a-up0", "udp port 4789") as seen:
         guests["a1"].run(["ping", "-b", "-c", 3, "-i", 0.2, "-W", 1, "10.1.1.255"], check=False)
-    requests = seen.fields("icmp.type == 8 && eth.dst == ff:ff:ff:ff:ff:ff", "ip.src")
+        seen.wait_for(broadcasts, 3)
+    requests = seen.fields(broadcasts, "ip.src")
     assert len(requests) == 3, requests
     assert all(row[0].startswith(UNDERLAY["a"]) for row in requests)
 
