@@ -17,7 +17,7 @@ from lab.topology import UNDERLAY, host_config, verbs, vhost
 from lab.verbs_vm import Inside, VerbsVm
 
 # A translated processor polls in each machine.
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
 
 MORE = {"own": 3, "near": 4, "far": 5}  # last bytes of addresses of host a's guests without seats
 # As what device a machine gets its window once it runs.

@@ -42,7 +42,7 @@ class MovingVm(VerbsVm):
         super().__init__(*words, **options)
         self.kept["files"] = files
 
-    def boot(self, timeout=90.0):
+    def boot(self, timeout=150.0):
         Vm.boot(self, timeout)
         self.shell(f"modprobe -a {MODULES} && mkdir -p /mnt {FILES} /dev/shm")
         self.plug_vsock()

@@ -78,7 +78,7 @@ class Host:
         self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})
         return self.daemon
 
-    def start(self, timeout=30.0, options=()):
+    def start(self, timeout=60.0, options=()):
         """Starts the daemon and waits for its line `ready`."""
         self.launch(*options)
         ready = lambda: "ready" in self.daemon.text().splitlines() or not self.daemon.running()

@@ -179,7 +179,7 @@ class VerbsVm(Vm):
             words += ["-device", "vhost-user-vsock-pci,chardev=vsock,vectors=0"]
         return words
 
-    def boot(self, timeout=90.0):
+    def boot(self, timeout=150.0):
         super().boot(timeout, self.boots)
         self.shell(SYSTEM.format(modules=MODULES))
         if self.plugs:

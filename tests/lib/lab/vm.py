@@ -149,7 +149,7 @@ class Vm(Guest):
         """What else QEMU's command line has."""
         return []
 
-    def boot(self, timeout=90.0, boots=1):
+    def boot(self, timeout=150.0, boots=1):
         """Waits until the guest is up, so many times by now, and gives it its addresses."""
         log = self.directory / "serial.log"
         deadline = time.monotonic() + timeout
