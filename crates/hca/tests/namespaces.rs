@@ -18,7 +18,8 @@ const SEND: u8 = 2;
 fn be_the_daemon() {
     let host = Host::new();
     let devices = [common::TRUSTING, common::TRUSTING + 1].map(|number| host.device(number));
-    println!("at {}", host.socket(0).parent().unwrap().display());
+    // With one CPU, the harness has begun a line.
+    println!("\nat {}", host.socket(0).parent().unwrap().display());
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let pids: Vec<_> = devices.iter().flat_map(hca::Device::describe).map(|client| client.pid).collect();
     println!("pids {pids:?}");
