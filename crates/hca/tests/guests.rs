@@ -4,7 +4,7 @@
 mod common;
 
 use common::guests::{Guest, TestWindow, part_of, stranger};
-use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, gid, next, until, wait_readable};
+use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, described, gid, next, until, wait_readable};
 use rustix::io::Errno;
 use uverbs::completion::Arm;
 use uverbs::qp::access;
@@ -76,11 +76,8 @@ fn machines_with_windows_of_their_own_exchange_messages_through_the_daemon() {
                 (ba.read(16, 8), bb.read(8192, 8)),
                 (41_u64.to_ne_bytes().into(), 42_u64.to_ne_bytes().into())
             );
-            let transport = guests[0].device.describe()[0].qps[0].transport;
-            assert_eq!(
-                (transport, &*guests[0].device.describe()[0].program.clone().unwrap()),
-                ("copy", &*comm())
-            );
+            let client = &described(&guests[0].device)[0];
+            assert_eq!((client.qps[0].transport, &*client.program.clone().unwrap()), ("copy", &*comm()));
         }
     }
     drop((a, b));
@@ -529,6 +526,6 @@ fn short_answers_do_not_overtake_long_ones() {
         assert_eq!((next(&mut ca).status, next(&mut ca).status, next(&mut cb).status), (0, 0, 0));
     }
     let device = &guests[0].device;
-    let counters = device.counters(&device.describe());
+    let counters = device.counters(&described(device));
     assert!(counters.contains(&("implied_nak_seq_err", 0)), "{counters:?}");
 }

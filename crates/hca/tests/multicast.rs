@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{App, Cq, Host, IP, Qp, SIGNALED, frame, gid, next, put, sealed, segment, until, vector};
+use common::{
+    App, Cq, Host, IP, Qp, SIGNALED, described, frame, gid, next, put, sealed, segment, until, vector,
+};
 use hca::Device;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -82,7 +84,7 @@ impl Member {
     }
 
     fn errors(&self, device: &Device, name: &str) -> u64 {
-        device.counters(&device.describe()).iter().find(|(counter, _)| *counter == name).unwrap().1
+        device.counters(&described(device)).iter().find(|(counter, _)| *counter == name).unwrap().1
     }
 }
 

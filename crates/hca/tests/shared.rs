@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{App, Cq, Host, Qp, Srq, TRUSTING, gid, next};
+use common::{App, Cq, Host, Qp, Srq, TRUSTING, described, gid, next};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -129,7 +129,7 @@ fn a_file_that_could_be_taken_away_is_refused() {
     let large = register(&mut app, &page, 1 << 30, &[sealed.as_fd().into()]).unwrap();
     app.ask(&Request::DeregMr { mr: large }).unwrap();
     assert_eq!(
-        device.describe()[0].mrs.iter().map(|mr| (mr.key, mr.is_shared)).collect::<Vec<_>>(),
+        described(&device)[0].mrs.iter().map(|mr| (mr.key, mr.is_shared)).collect::<Vec<_>>(),
         [(key, true)]
     );
 }

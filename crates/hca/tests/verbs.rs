@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{App, Host, SIGNALED, gid, next, open, own_memory, segment, two, vector, wait_readable};
+use common::{
+    App, Host, SIGNALED, described, gid, next, open, own_memory, segment, two, vector, wait_readable,
+};
 use std::os::fd::AsFd;
 use uverbs::qp::{access, mask};
 use uverbs::{Arm, QpAttributes, QpState, QpType, Refusal, Reply, Request, Uuid, VERSION, WorkRequest};
@@ -312,7 +314,7 @@ fn people_see_what_there_is() {
     let write = WorkRequest { address: 5, rkey: 6, ..asked(WRITE, 1) };
     t.a.post_send(&mut t.qa, write, &[segment(&t.ma[..10], t.ka)]);
     assert_eq!(next(&mut t.ca).status, REMOTE_ACCESS);
-    let [client] = <[_; 1]>::try_from(t.devices[1].describe()).unwrap();
+    let [client] = <[_; 1]>::try_from(described(&t.devices[1])).unwrap();
     assert_eq!(client.pid, std::process::id() as i32);
     assert_eq!((client.mrs.len(), client.registered), (1, common::SIZE as u64));
     let [qp] = <[_; 1]>::try_from(client.qps).unwrap();
@@ -341,7 +343,7 @@ fn rules_hold_within_the_host_too() {
     t.a.connect(&qa, QpType::Rc, gid(2), qb.qpn);
     t.b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
     let transport = |device: usize, qpn: u32| {
-        let clients = t.devices[device].describe();
+        let clients = described(&t.devices[device]);
         clients[0].qps.iter().find(|qp| qp.qpn == qpn).unwrap().transport
     };
     assert_eq!((transport(0, qa.qpn), transport(1, qb.qpn)), ("roce", "roce"));

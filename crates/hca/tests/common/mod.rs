@@ -3,7 +3,7 @@
 
 pub mod guests;
 
-use hca::{Device, DeviceSpec, Fabric, Limits};
+use hca::{ClientDescription, Device, DeviceSpec, Fabric, Limits};
 use mem::{Burst, Offload, Opened};
 use packet::roce;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -359,6 +359,14 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "it never came");
         std::thread::yield_now();
     }
+}
+
+/// What a device's applications say of themselves. `Device::describe` does not wait for threads that a busy machine gives
+/// no CPU for a while.
+pub fn described(device: &Device) -> Vec<ClientDescription> {
+    let described = device.ask().wait(Instant::now() + PATIENCE);
+    assert!(described.iter().all(|client| !client.is_stuck), "one does not answer");
+    described
 }
 
 pub fn segment(memory: &[u8], lkey: u32) -> Segment {

@@ -248,9 +248,11 @@ pub fn gid(index: usize) -> ibv_gid {
     ibv_gid { raw: address_of(index).to_ipv6_mapped().octets() }
 }
 
-/// The device's report about its applications.
+/// The device's report about its applications. `Device::describe` does not wait for threads that a busy machine gives no
+/// CPU for a while.
 pub fn described(index: usize) -> Vec<ClientDescription> {
-    host().devices[index].lock().unwrap().as_ref().unwrap().describe()
+    let asked = host().devices[index].lock().unwrap().as_ref().unwrap().ask();
+    asked.wait(Instant::now() + PATIENCE)
 }
 
 /// The grants that others got to the memory of the device's applications.
