@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
 fn engine(workers: usize) -> Arc<Engine> {
