@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .guest import Container
 from .host import REPOSITORY
-from .shell import Background, Failed, eventually, run
+from .shell import POLLER_ENDS, Background, Failed, eventually, run
 
 # The CPU on which it polls: not the same for all tests that run at a time.
 CORE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % os.cpu_count()
@@ -113,7 +113,7 @@ class Ovs:
 
     def stop(self):
         for program in reversed(self.programs):
-            if program.stop(timeout=60) is None:
+            if program.stop(timeout=POLLER_ENDS) is None:
                 raise Failed(f"Open vSwitch did not end: {program.describe()}")
 
     def _run(self, program, *words):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 # Seconds in which something must come. Only a test that fails waits so long, so a busy machine has time.
 PATIENCE = 30
+# The same for the end of a program whose threads are pinned to a CPU on which others poll.
+POLLER_ENDS = 100
 
 
 class Failed(Exception):

@@ -1,10 +1,9 @@
 """Guests with a user-space driver: DPDK's testpmd over virtio-user."""
 
 import re
-import signal
 from pathlib import Path
 
-from .shell import Background, Failed
+from .shell import POLLER_ENDS, Background, Failed
 
 
 class Testpmd:
@@ -64,5 +63,5 @@ class Testpmd:
         return int(counts[-1]) if counts else 0
 
     def stop(self):
-        if self.process and self.process.stop(signal.SIGTERM) is None:
+        if self.process and self.process.stop(timeout=POLLER_ENDS) is None:
             raise Failed(f"testpmd did not end: {self.process.describe()}")
