@@ -5,18 +5,16 @@
 //!
 //! Entries lie close together, so that few pages hold them all: where the TLB does not know a page, a look-up waits
 //! longer than for the line. They are found by an index of sets, each a cache line of references with some bits of the
-//! hash. So a look-up reads one set and, nearly always, one entry, whatever keys a guest chooses. The hash is keyed
-//! and not linear, so a guest can't choose keys of one set. Until it has its full size, the index is at most a quarter
-//! full. It grows by linear hashing, one set at a time: no growth takes longer than an insertion.
+//! hash. So a look-up reads one set and, nearly always, one entry, whatever keys a guest chooses. Until it has its full
+//! size, the index is at most a quarter full. It grows by linear hashing, one set at a time: no growth takes longer
+//! than an insertion.
 
 use crate::contexts::Contexts;
-use crate::fold::fold;
+use crate::hash::KeyHash;
 use crate::huge::{Line, Table};
 use crate::key::Key;
 use mem::prefetch;
 use model::ovs;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use tables::{FlowCell, FlowRef};
 
 /// References in a set: so many that hardly any set is full before the index has its full size, although sets that are
@@ -257,7 +255,7 @@ pub(crate) struct Cache {
     sets: usize,
     /// The lowest power of two above `sets`, minus one.
     mask: usize,
-    secrets: [u64; 7],
+    hash: KeyHash,
     used: usize,
     cursor: usize,
     /// Lines that were looked at since contexts were forgotten.
@@ -283,12 +281,7 @@ impl Cache {
     pub fn new(capacity: usize) -> Self {
         let most = capacity.div_ceil(WAYS).next_power_of_two().clamp(1, (1 << NUMBER_BITS) / WAYS);
         let sets = most.min(FIRST_SETS);
-        let random = RandomState::new();
-        let secrets = std::array::from_fn(|i| {
-            let mut hasher = random.build_hasher();
-            hasher.write_usize(i);
-            hasher.finish()
-        });
+        let hash = KeyHash::random();
         Self {
             lines: Table::new(most * WAYS),
             touched: 0,
@@ -296,25 +289,18 @@ impl Cache {
             index: Table::new(most),
             sets,
             mask: 2 * sets - 1,
-            secrets,
             used: 0,
             cursor: 0,
             looked_at: 0,
-            contexts: Contexts::new([secrets[0], secrets[1]]),
+            contexts: Contexts::new(hash.secrets()),
+            hash,
         }
     }
 
     /// The hash of a key.
     #[inline(always)]
-    pub fn hash(&self, key: &Key) -> u64 {
-        let (Key(key), s) = (key, &self.secrets);
-        let a = fold(key[0] ^ s[0], key[1] ^ s[1]);
-        let c = fold(key[5] ^ s[4], a ^ s[5]);
-        if key[2] | key[3] | key[4] == 0 {
-            return c;
-        }
-        let b = fold(key[2] ^ s[2], key[3] ^ s[3]);
-        fold(c ^ b.rotate_left(21), key[4] ^ s[6])
+    pub const fn hash(&self, key: &Key) -> u64 {
+        self.hash.of(key)
     }
 
     /// The set of a hash. A set that is not yet split also holds the flows of the new set.
@@ -527,6 +513,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::fold;
 
     fn key(i: u64) -> Key {
         Key([1, i, 0, 0, 0, i & 0xffff_ffff])

@@ -1,6 +1,6 @@
 //! Numbers for the contexts of flows: with them a flow's key fits a cache line, whatever headers its packets have.
 
-use crate::fold::fold;
+use crate::hash::fold;
 use model::{Vif, VifId, ovs};
 use packet::TunnelKind;
 use std::collections::HashMap;

@@ -18,10 +18,10 @@ pub mod core;
 pub mod counters;
 #[path = "../../src/deliver.rs"]
 pub mod deliver;
-#[path = "../../src/fold.rs"]
-pub mod fold;
 #[path = "../../src/frame/mod.rs"]
 pub mod frame;
+#[path = "../../src/hash.rs"]
+pub mod hash;
 #[path = "../../src/hold.rs"]
 pub mod hold;
 #[path = "../../src/huge.rs"]
