@@ -1,7 +1,8 @@
 /* What the driver and viaductd say to each other, and the memory that they share.
  *
  * Messages go over a SOCK_SEQPACKET socket, one answer for each request, in order. The driver waits for each, except
- * for those about flows that viaductd has vouched for (`ahead`). A message of viaductd has one answer, or as many as
+ * for those about flows that viaductd has vouched for (`ahead`). A message has one request, or as many of those about
+ * one flow as the answer to the hello allows. A message of viaductd has one answer, or as many as
  * the hello allows; one that comes with files is alone. Numbers are little-endian, header bytes and addresses
  * in network order. crates/ovs/src/protocol.rs is the other side: change both.
  */
@@ -20,6 +21,8 @@
 #define VIADUCT_LONGEST 65557       /* longest packet, bytes */
 #define VIADUCT_AHEAD 128           /* most requests whose answers the driver does not wait for */
 
+#define VIADUCT_TOGETHER 16         /* most requests in a message */
+
 enum viaduct_request {
 	VIADUCT_HELLO = 1,
 	VIADUCT_PORT_OPEN = 2,
@@ -34,7 +37,7 @@ enum viaduct_request {
 /* At the start of each request. */
 struct viaduct_header {
 	uint32_t kind;
-	uint32_t length; /* of the whole message */
+	uint32_t length; /* of the whole request */
 };
 
 struct viaduct_hello {
@@ -164,6 +167,7 @@ struct viaduct_answer {
 	uint32_t counter; /* its index */
 	/* So many more flows that differ from it in the values of items alone will be taken, until the next answer with 0. */
 	uint32_t ahead;
+	uint32_t together; /* of a session: most requests about one flow in a message; 0, of a viaductd of before: one */
 	uint64_t flow;
 	union {
 		char text[VIADUCT_TEXT];     /* what went wrong, in words */

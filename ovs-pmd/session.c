@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,6 +26,8 @@
  * microseconds, and reads all that are there. */
 #define LOOKS 20
 #define GATHER 100
+/* How long requests wait for others that go in the same message, milliseconds. */
+#define GATHER_SENT 1
 
 static LIST_HEAD(, session) sessions = LIST_HEAD_INITIALIZER(sessions);
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -112,13 +115,29 @@ static void lose(struct session *session, int error)
 	shutdown(session->socket, SHUT_RDWR); /* the thread sees that */
 }
 
-/* Reads the answers to requests under way: all of them, or those that are there. Under the lock, as all below. */
+/* Sends the requests that were gathered. Returns 0 or an errno. Under the lock, as all below. */
+static int send_gathered(struct session *session)
+{
+	size_t length = session->gathered_length;
+
+	session->gathered_length = session->gathered_count = 0;
+	if (length == 0 || send(session->socket, session->gathered, length, MSG_NOSIGNAL) >= 0)
+		return 0;
+	return errno;
+}
+
+/* Reads the answers to requests under way: all of them, or those that are there. */
 void session_collect(struct session *session, bool all)
 {
-	int error = 0;
+	int error;
 
 	if (session->socket < 0 || session->broken)
 		return;
+	error = send_gathered(session);
+	if (error != 0) {
+		lose(session, error);
+		return;
+	}
 	while (session->waiting > 0 && error == 0)
 		error = read_oldest(session, all ? 0 : MSG_DONTWAIT);
 	if (error != 0 && (all || error != EAGAIN))
@@ -129,7 +148,7 @@ void session_collect(struct session *session, bool all)
  * errno. */
 static int read_half(struct session *session)
 {
-	int error = 0, looks = 0;
+	int error = send_gathered(session), looks = 0;
 
 	while (error == 0 && session->waiting > 0 &&
 	       (session->waiting > VIADUCT_AHEAD / 2 || session->taken < session->there)) {
@@ -143,8 +162,27 @@ static int read_half(struct session *session)
 	return error;
 }
 
-/* Sends a request without waiting for its answer. `flow`: the one that it creates, or NULL. Returns 0 or an errno, and
- * the session is over. */
+/* Puts a request to those that are sent in one message: each message takes both sides some microseconds. Returns 0 or
+ * an errno. */
+static int gather(struct session *session, const void *request, size_t length)
+{
+	int error = 0;
+
+	if (length > sizeof(session->gathered) - session->gathered_length)
+		error = send_gathered(session);
+	memcpy(session->gathered + session->gathered_length, request, length);
+	session->gathered_length += length;
+	if (++session->gathered_count >= session->together)
+		return error != 0 ? error : send_gathered(session);
+	if (session->dozes) {
+		session->dozes = false;
+		eventfd_write(session->bell, 1);
+	}
+	return error;
+}
+
+/* Sends a request soon, without waiting for its answer. `flow`: the one that it creates, or NULL. Returns 0 or an
+ * errno, and the session is over. */
 int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow)
 {
 	struct viaduct_header *header = request;
@@ -155,8 +193,8 @@ int session_send(struct session *session, void *request, size_t length, struct r
 		return ENOTCONN;
 	if (session->waiting == VIADUCT_AHEAD)
 		error = read_half(session);
-	if (error == 0 && send(session->socket, request, length, MSG_NOSIGNAL) < 0)
-		error = errno;
+	if (error == 0)
+		error = gather(session, request, length);
 	if (error != 0) {
 		lose(session, error);
 		return error;
@@ -175,7 +213,8 @@ int session_ask(struct session *session, void *request, size_t length, struct vi
 	header->length = length;
 	if (session->socket < 0 || session->broken)
 		return ENOTCONN;
-	if (send(session->socket, request, length, MSG_NOSIGNAL) < 0)
+	error = send_gathered(session);
+	if (error == 0 && send(session->socket, request, length, MSG_NOSIGNAL) < 0)
 		error = errno;
 	while (error == 0 && session->waiting > 0)
 		error = read_oldest(session, 0);
@@ -306,6 +345,7 @@ struct greeting {
 	int socket;
 	int counters; /* their file, or -1 */
 	uint32_t count; /* of counters */
+	uint32_t together; /* requests in a message */
 };
 
 /* Says hello. Returns 0 or an errno. */
@@ -332,6 +372,7 @@ static int say_hello(const char *path, struct greeting *greeting)
 	}
 	greeting->counters = files[0];
 	greeting->count = answer.counters;
+	greeting->together = answer.together < VIADUCT_TOGETHER ? answer.together : VIADUCT_TOGETHER;
 	files[0] = -1;
 	close_files(files);
 	return error;
@@ -373,6 +414,7 @@ static int begin(struct session *session, int error, struct greeting *greeting)
 		session->socket = greeting->socket;
 		session->broken = false;
 		session->there = session->taken = 0;
+		session->together = greeting->together;
 		greeting->socket = -1;
 	}
 	close_files((int[]){greeting->socket, greeting->counters});
@@ -419,6 +461,7 @@ static void end(struct session *session)
 		port->open = false;
 	}
 	session->waiting = 0;
+	session->gathered_length = session->gathered_count = 0;
 	memset(session->vouched, 0, sizeof(session->vouched));
 	counters_release(session->counters);
 	session->counters = NULL;
@@ -429,16 +472,52 @@ static void end(struct session *session)
 	session->broken = false;
 }
 
+static int64_t milliseconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+}
+
+/* Waits for the end of the session with this socket, or for so many milliseconds (-1: without end), and sends what is
+ * gathered meanwhile. Returns whether the session is over. Without the lock. */
+static bool watch(struct session *session, int socket, int pause)
+{
+	struct pollfd wanted[] = {{.fd = socket, .events = POLLRDHUP}, {.fd = session->bell, .events = POLLIN}};
+	int64_t end = milliseconds() + pause, left = pause;
+	eventfd_t rung;
+
+	while (pause < 0 || left > 0) {
+		bool dozes;
+		int error;
+
+		pthread_mutex_lock(&session->lock);
+		dozes = session->dozes = session->gathered_count == 0;
+		error = session->broken ? 0 : send_gathered(session);
+		if (error != 0)
+			lose(session, error);
+		pthread_mutex_unlock(&session->lock);
+
+		/* Nobody else closes the socket. */
+		if (poll(wanted, dozes ? 2 : 1, dozes ? left : GATHER_SENT) > 0 && wanted[0].revents != 0)
+			return true;
+		eventfd_read(session->bell, &rung);
+		if (pause >= 0)
+			left = end - milliseconds();
+	}
+	return false;
+}
+
 static void *run(void *argument)
 {
 	struct session *session = argument;
 	int pause = PAUSE_FIRST;
 
 	for (;;) {
-		struct pollfd socket = {.events = POLLRDHUP};
 		struct greeting greeting;
 		bool all;
-		int error;
+		int error, socket;
 
 		pthread_mutex_lock(&session->lock);
 		if (session->socket < 0) {
@@ -451,17 +530,16 @@ static void *run(void *argument)
 		all = session->socket >= 0 && resume(session);
 		if (session->socket >= 0)
 			pause = all ? PAUSE_FIRST : PAUSE_REFUSED;
-		socket.fd = session->socket;
+		socket = session->socket;
 		pthread_mutex_unlock(&session->lock);
 
-		/* Nobody else closes the socket. */
-		if (poll(&socket, 1, all ? -1 : pause) > 0 && socket.revents != 0) {
+		if (watch(session, socket, all ? -1 : pause)) {
 			pthread_mutex_lock(&session->lock);
 			LOG(WARNING, "%s: viaductd is gone; links are down until it is back\n", session->path);
 			end(session);
 			pthread_mutex_unlock(&session->lock);
 			pause = PAUSE_FIRST;
-		} else if (socket.fd < 0 && pause < PAUSE_LONGEST) {
+		} else if (socket < 0 && pause < PAUSE_LONGEST) {
 			pause *= 2;
 		}
 	}
@@ -486,6 +564,12 @@ struct session *session_find(const char *path)
 	pthread_mutex_init(&session->lock, NULL);
 	pthread_mutex_init(&session->view, NULL);
 	session->socket = -1;
+	session->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (session->bell < 0) {
+		free(session);
+		session = NULL;
+		goto out;
+	}
 	if (start(session) != 0)
 		LOG(WARNING, "%s: viaductd does not answer; trying again\n", path);
 	sigfillset(&all);
@@ -497,6 +581,7 @@ struct session *session_find(const char *path)
 	} else {
 		if (session->socket >= 0)
 			close(session->socket);
+		close(session->bell);
 		free(session);
 		session = NULL;
 	}

@@ -87,6 +87,13 @@ struct session {
 	/* Requests whose answers have not been read, the oldest first: the flows that they create, or NULL. */
 	struct rte_flow *under_way[VIADUCT_AHEAD];
 	uint32_t oldest, waiting; /* place of the oldest, and how many there are */
+	uint32_t together; /* most requests in a message */
+	/* Requests under way that are to be sent in one message, soon, by the thread if by nobody else. */
+	uint8_t gathered[VIADUCT_MESSAGE];
+	size_t gathered_length;
+	uint32_t gathered_count;
+	int bell;   /* wakes the thread */
+	bool dozes; /* the thread looks for gathered requests only once it is woken */
 	/* The last message, and how many of its answers have been taken. */
 	struct viaduct_answer answers[VIADUCT_AHEAD];
 	uint32_t there, taken;

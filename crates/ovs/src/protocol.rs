@@ -20,6 +20,10 @@ const MOST_PARTS: usize = 64;
 /// carried out. As many answers, each in a message of its own, have room in a socket (1280 of 212,992 bytes for each).
 pub const AHEAD: u32 = 128;
 
+/// Most requests in a message, each about one flow: to send and to receive a message takes longer than what many a
+/// request asks for.
+pub const TOGETHER: u32 = 16;
+
 const HELLO: u32 = 1;
 const PORT_OPEN: u32 = 2;
 const PORT_CLOSE: u32 = 3;
@@ -227,6 +231,23 @@ pub fn is_of_one_flow(message: &[u8]) -> bool {
     matches!(Reader(message).u32(), Ok(FLOW_CREATE | FLOW_DESTROY))
 }
 
+/// The requests in a message: one, or several about one flow each, of which the last one may be about more. What can't
+/// be is in the last one, which then has no such length.
+pub fn requests(message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut rest, mut left) = (message, TOGETHER);
+    std::iter::from_fn(move || {
+        let mut header = Reader(rest);
+        let len = match (header.u32(), header.u32()) {
+            (Ok(_), Ok(len)) if left > 1 && is_of_one_flow(rest) => len as usize,
+            _ => rest.len(),
+        };
+        left = left.saturating_sub(1);
+        let (one, more) = rest.split_at_checked(len.max(8)).unwrap_or((rest, &[]));
+        rest = more;
+        (!one.is_empty()).then_some(one)
+    })
+}
+
 impl<'a> Request<'a> {
     /// The request in a message.
     ///
@@ -280,6 +301,8 @@ pub struct Answer {
     pub counter: u32,
     /// How many more flows that differ from it in the values of items alone will be taken.
     pub ahead: u32,
+    /// Most requests about one flow in a message of the driver.
+    pub together: u32,
     /// Number of a flow.
     pub flow: u64,
     /// What a flow's counter has counted already. Not beside a text.
@@ -308,6 +331,7 @@ impl Answer {
         put(20, &self.mac);
         put(28, &self.counter.to_le_bytes());
         put(32, &self.ahead.to_le_bytes());
+        put(36, &self.together.to_le_bytes());
         put(40, &self.flow.to_le_bytes());
         put(48, &self.seen.packets.to_le_bytes());
         put(56, &self.seen.bytes.to_le_bytes());

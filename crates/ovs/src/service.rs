@@ -1,7 +1,7 @@
 //! The socket that drivers connect to, and the thread that serves them.
 
 use crate::port::{self, OvsPort, Shared};
-use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request, is_of_one_flow};
+use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request, TOGETHER, is_of_one_flow, requests};
 use crate::state::{Reply, State, Tables, Times};
 use crate::status::{FlowStatus, Status};
 use mem::{Opened, Port, PortStatus};
@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(250);
 /// Most drivers at a time.
 const MOST: usize = 16;
-/// Most requests of a turn. Their answers go once all are carried out, and the driver asks for more meanwhile.
+/// Requests of a turn, and as many more as the last message has. Their answers go once all are carried out, and the
+/// driver asks for more meanwhile.
 const TURN: usize = AHEAD as usize / 2;
 /// Bytes for the messages of a turn. It ends early if the longest message might have no room. Those of flows have some
 /// 250 bytes.
@@ -278,13 +279,13 @@ impl Thread {
     }
 
     /// Does what the messages of a session ask for, at most those of a turn, so that others get theirs. Returns whether
-    /// to wait for more: there were fewer, and the driver waits for no answer.
+    /// to wait for more: all that were there are done, and the driver waits for no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
         let mut files = Vec::new();
-        let (messages, mut end) = receive(socket, buffer, &mut files);
+        let Received { requests, mut end, is_all } = receive(socket, buffer, &mut files);
         let mut ahead = false;
-        let requests = messages.iter().map_while(|message| match Request::decode(message) {
+        let requests = requests.iter().map_while(|message| match Request::decode(message) {
             Ok(request) => {
                 ahead = matches!(&request, Request::FlowCreate(Create { ahead: true, .. }));
                 Some(request)
@@ -298,7 +299,7 @@ impl Thread {
             let mut state = self.common.state();
             (state.handle_all(id, requests, Instant::now()), state.answers(id))
         };
-        let gathers = ahead && messages.len() < TURN;
+        let gathers = ahead && is_all;
         let answered = answer_all(socket, &replies, together);
         match (end, answered) {
             (None, Ok(())) => return gathers,
@@ -343,29 +344,41 @@ enum End {
     Bad(BadMessage),
 }
 
-/// The messages of a turn that are there, and none after one that may concern all flows. Also why the session ends
-/// after them, if it does. A driver has no reason to send descriptors. They go into `files`, because the kernel would
-/// close those without room here and now.
-fn receive<'a>(
-    socket: &OwnedFd,
-    mut room: &'a mut [u8],
-    files: &mut Vec<OwnedFd>,
-) -> (Vec<&'a [u8]>, Option<End>) {
-    let mut messages = Vec::with_capacity(TURN);
-    while messages.len() < TURN && room.len() > LONGEST {
+/// What came of a session.
+struct Received<'a> {
+    /// Requests of a turn, and none after one that may concern all flows.
+    requests: Vec<&'a [u8]>,
+    /// Why the session ends after them, if it does.
+    end: Option<End>,
+    /// No more are there yet.
+    is_all: bool,
+}
+
+/// The requests of a turn that are there. A driver has no reason to send descriptors. They go into `files`, because the
+/// kernel would close those without room here and now.
+fn receive<'a>(socket: &OwnedFd, mut room: &'a mut [u8], files: &mut Vec<OwnedFd>) -> Received<'a> {
+    let mut received =
+        Received { requests: Vec::with_capacity(TURN + TOGETHER as usize), end: None, is_all: false };
+    while received.requests.len() < TURN && room.len() > LONGEST {
         let len = match receive_one(socket, &mut room[..=LONGEST], files) {
             Ok(Some(len)) => len,
-            Ok(None) => break,
-            Err(end) => return (messages, Some(end)),
+            Ok(None) => {
+                received.is_all = true;
+                break;
+            }
+            Err(end) => {
+                received.end = Some(end);
+                break;
+            }
         };
         let (message, rest) = room.split_at_mut(len);
         room = rest;
-        messages.push(&*message);
-        if !is_of_one_flow(message) {
+        received.requests.extend(requests(message));
+        if received.requests.last().is_some_and(|request| !is_of_one_flow(request)) {
             break;
         }
     }
-    (messages, None)
+    received
 }
 
 /// The length of the next message; `None` if there is none yet.

@@ -3,7 +3,7 @@
 use crate::counters::Page;
 use crate::flows::{Flows, Held, Owner, sends_to, without};
 use crate::port::Shared;
-use crate::protocol::{AHEAD, Answer, Request, VERSION};
+use crate::protocol::{AHEAD, Answer, Request, TOGETHER, VERSION};
 use crate::ring::{Numbers, Rings, SLOTS};
 use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
 use executor::{Counters, OvsPlace, VifCounters};
@@ -233,7 +233,7 @@ impl State {
             session.answers = answers.clamp(1, AHEAD);
             return match self.page.file().try_clone_to_owned() {
                 Ok(file) => {
-                    let answer = Answer { counters: MAX_COUNTERS, ..Answer::default() };
+                    let answer = Answer { counters: MAX_COUNTERS, together: TOGETHER, ..Answer::default() };
                     Reply { answer, files: vec![file] }
                 }
                 Err(e) => Answer::refuse(Errno::MFILE, e).into(),

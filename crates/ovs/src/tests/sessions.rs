@@ -1,7 +1,7 @@
 //! The life of flows: sessions that end and come again.
 
 use super::fake::{World, open, to_mac};
-use crate::protocol::{AHEAD, Answer, Create, Item, Request};
+use crate::protocol::{AHEAD, Answer, Create, Item, Request, TOGETHER, requests};
 use crate::refused::Refused;
 use crate::ring::Rings;
 use crate::state::Times;
@@ -387,6 +387,28 @@ fn message(kind: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes(), &len.to_le_bytes(), body].concat()
 }
 
+/// Requests about one flow go together in a message, up to so many. No byte is read twice or left out.
+#[test]
+fn a_message_has_several_requests_about_one_flow_each() {
+    let (flow, other) = (message(6, &[1; 8]), message(7, &[0; 8]));
+    let lens = |messages: &[&Vec<u8>]| {
+        let all: Vec<u8> = messages.iter().flat_map(|message| message.iter().copied()).collect();
+        let parts: Vec<_> = requests(&all).map(<[u8]>::len).collect();
+        assert_eq!(requests(&all).flatten().count(), all.len());
+        parts
+    };
+    assert_eq!(lens(&[]), [0; 0]);
+    assert_eq!(lens(&[&flow, &flow, &flow]), [16; 3]);
+    assert_eq!(lens(&[&flow, &other]), [16; 2]);
+    // No request has the length of these last ones.
+    assert_eq!(lens(&[&other, &flow]), [32]);
+    assert_eq!(lens(&[&flow, &vec![6; 7]]), [16, 7]);
+    assert_eq!(lens(&[&flow, &[[6, 0, 0, 0], [0; 4]].concat(), &flow]), [16, 8, 16]);
+    assert_eq!(lens(&[&flow, &[[6, 0, 0, 0], [0xff; 4]].concat(), &flow]), [16, 24]);
+    let all = lens(&[&flow; TOGETHER as usize + 2]);
+    assert_eq!((all.len(), all.last()), (TOGETHER as usize, Some(&48)));
+}
+
 /// Requests in any order, of several sessions, which come and go, with bytes of any kind in them: nothing panics, and
 /// the tables have exactly the flows that the state has.
 #[test]
@@ -438,7 +460,7 @@ fn hostile_drivers() {
                 10 => message(u32::from(*what), bytes),
                 _ => bytes.clone(),
             };
-            if let Ok(request) = Request::decode(&request) {
+            for request in requests(&request).map_while(|request| Request::decode(request).ok()) {
                 world.state.handle(session, request, world.now);
             }
             let told: Vec<_> = world.state.flows(world.now).iter().map(|flow| flow.flow.id).collect();
