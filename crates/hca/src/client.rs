@@ -46,8 +46,9 @@ use ringport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use seat::{Listener, Sleep};
 use sharing::PendingAnswer;
+use sockets::Untrusted;
 use std::collections::{BTreeSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
@@ -103,7 +104,7 @@ impl AttachError {
 pub(crate) struct NewClient {
     pub connection: Connection,
     /// The connection's.
-    pub socket: Arc<OwnedFd>,
+    pub socket: Arc<Untrusted>,
     pub notifiers: Notifiers,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,

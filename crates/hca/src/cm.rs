@@ -29,6 +29,7 @@ use ringport::Uplink;
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send};
+use sockets::{Closing, Untrusted};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -49,6 +50,8 @@ const ACK_TIMEOUT: u8 = 17;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The most event channels of a device, completion channels included.
 const CHANNELS: u32 = 4096;
+/// The most sockets for events that are being closed, so that there are more.
+const CLOSING: usize = 64;
 
 /// The connection manager of a device, the inbox of the thread that works for it, and the log of refusals.
 #[derive(Debug)]
@@ -62,6 +65,8 @@ pub(crate) struct CmService {
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     state: Mutex<State>,
+    /// Sockets for events that programs gave back.
+    closing: Arc<Closing>,
 }
 
 #[derive(Debug)]
@@ -91,7 +96,7 @@ struct EventChannel {
 #[derive(Debug)]
 enum Events {
     /// The device's end of a local socket.
-    Socket(OwnedFd),
+    Socket(Untrusted),
     /// A stream, once it is there.
     Stream { attached: Arc<Attached>, stream: Option<Connection>, _hold: TicketHold },
 }
@@ -167,7 +172,7 @@ impl ConnectionManager {
             last_client: 0,
             psn: random::number() & 0xff_ffff,
         };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), closing: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -237,7 +242,7 @@ impl ConnectionManager {
                             ticket = Some(Given::Stream(hold.ticket));
                             Some(Events::Stream { attached, stream: None, _hold: hold })
                         }
-                        _ => Given::descriptors(given).next().filter(is_message_socket).map(Events::Socket),
+                        _ => self.end_of(given).map(Events::Socket),
                     };
                     let answer = self.lock().handle(client, request, &mut events);
                     drop(events);
@@ -251,6 +256,13 @@ impl ConnectionManager {
         }
         self.lock().go(client);
         wake();
+    }
+
+    /// The socket for events that came with a request, if it is one, and not too many that programs gave back are still
+    /// being closed.
+    fn end_of(&self, given: Vec<Given>) -> Option<Untrusted> {
+        let socket = Given::descriptors(given).next().filter(is_message_socket)?;
+        Untrusted::new(socket, &self.closing).ok().filter(|_| self.closing.count() < CLOSING)
     }
 
     /// The identifiers of all programs.
@@ -557,7 +569,8 @@ mod tests {
     fn full() -> (Events, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let mut stream = Connection::Stream(uverbs::Stream::serving(Arc::new(ours)));
+        let ours = Arc::new(Untrusted::new(ours, &Arc::default()).unwrap());
+        let mut stream = Connection::Stream(uverbs::Stream::serving(ours));
         while !stream.has_unsent() {
             stream.send(&"x".repeat(30_000), &[]).unwrap();
         }

@@ -25,7 +25,7 @@ use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
-use sockets::{ListeningFile, Place, Sockets};
+use sockets::{Closing, Listener, ListeningFile, Place, Sockets, Untrusted};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +35,8 @@ use uverbs::{Claim, Connection, Refusal, Stream, Uuid};
 
 /// How many applications may wait to be accepted.
 const BACKLOG: i32 = 64;
+/// How many that left may have something that is not closed yet, so that more are accepted.
+const CLOSING: usize = 64;
 /// How long all applications together may take to describe themselves: a thread may be stuck in its application's
 /// memory.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -64,7 +66,7 @@ pub enum DeviceError {
 struct Admitted {
     inbox: Arc<Inbox<Question>>,
     /// Its connection, which the device shuts down when it closes.
-    socket: Arc<OwnedFd>,
+    socket: Arc<Untrusted>,
     who: Who,
 }
 
@@ -113,6 +115,8 @@ struct Shared {
     boots: Mutex<()>,
     uplink: Uplink,
     manager: Arc<CmService>,
+    /// Connections of applications that left.
+    closing: Arc<Closing>,
     /// Whether there are windows.
     has_windows: AtomicBool,
     stop: OwnedFd,
@@ -125,7 +129,7 @@ pub struct Device {
     /// The file of its socket, which is removed with the device.
     file: Box<dyn ListeningFile>,
     /// The socket, for another process.
-    listener: Arc<OwnedFd>,
+    listener: Arc<Listener>,
 }
 
 impl Device {
@@ -140,7 +144,7 @@ impl Device {
         (uplink, downlink): (Uplink, Downlink),
     ) -> Result<Self, DeviceError> {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
-        let (stop, listener) = (eventfd(0, EventfdFlags::CLOEXEC)?, Arc::new(listener));
+        let (stop, listener) = (eventfd(0, EventfdFlags::CLOEXEC)?, Arc::new(Listener::from(listener)));
         let adapter = fabric.adapter(spec);
         let inbox = Arc::new(Inbox::new(adapter.budget.clone())?);
         inbox.open();
@@ -157,6 +161,7 @@ impl Device {
             boots: Mutex::default(),
             uplink,
             manager,
+            closing: Arc::default(),
             has_windows: AtomicBool::new(false),
             stop,
         });
@@ -173,7 +178,7 @@ impl Device {
     /// # Errors
     /// Out of descriptors.
     pub fn listener(&self) -> std::io::Result<OwnedFd> {
-        self.listener.try_clone()
+        self.listener.as_fd().try_clone_to_owned()
     }
 
     /// Sets the windows of the device: its guest's, if that is a virtual machine, and its trust's. Programs in the
@@ -414,7 +419,7 @@ impl Door for Shared {
         if self.adapter.is_halted() { refuse(Errno::AGAIN, HALTED) } else { Ok(()) }
     }
 
-    fn admit(self: Arc<Self>, socket: Arc<OwnedFd>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
+    fn admit(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
         let connection = Connection::Stream(Stream::serving(socket.clone()));
         Self::admit(&self, &socket, (connection, Some(origin)), Who::remote(claim)).map_err(|error| {
             self.manager.refusals.tell(&error);
@@ -468,7 +473,7 @@ impl Shared {
 
     /// The device's thread: accepts applications, delivers packets to their threads, and works for the connection
     /// manager.
-    fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
+    fn run(self: &Arc<Self>, listener: &Listener, mut downlink: Downlink) {
         let CmService { cm, inbox, refusals } = &*self.manager;
         let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
         // The thread accepts no application before this time.
@@ -508,9 +513,13 @@ impl Shared {
     }
 
     /// Accepts an application. Returns whether to pause before the next one, because the kernel is out of descriptors
-    /// or memory.
-    fn accept(self: &Arc<Self>, listener: &OwnedFd, refusals: &RefusalLog) -> bool {
-        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
+    /// or memory, or too many that left are not closed yet.
+    fn accept(self: &Arc<Self>, listener: &Listener, refusals: &RefusalLog) -> bool {
+        if self.closing.count() >= CLOSING {
+            return true;
+        }
+        let accepted = accept_with(listener, SocketFlags::CLOEXEC);
+        let socket = match accepted.and_then(|socket| Untrusted::new(socket, &self.closing)) {
             Ok(socket) => Arc::new(socket),
             Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => return false,
             Err(error) => {
@@ -532,7 +541,7 @@ impl Shared {
     /// Starts the thread of an accepted application, which may come by a stream from there.
     fn admit(
         self: &Arc<Self>,
-        socket: &Arc<OwnedFd>,
+        socket: &Arc<Untrusted>,
         (connection, origin): (Connection, Option<Origin>),
         who: Who,
     ) -> Result<(), NotAdmitted> {

@@ -4,7 +4,7 @@ use crate::inbox::Inbox;
 use crate::question::Question;
 use crate::tickets::{Attached, Origin, Purpose, TicketHold, Tickets};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,6 +44,8 @@ impl Notifiers {
             None => {
                 let (ours, theirs) =
                     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+                // Nobody reads it, so nothing is to wait there that takes long to close.
+                shutdown(&ours, Shutdown::Read)?;
                 (End::Socket(ours), Given::Descriptor(theirs))
             }
             Some((tickets, origin)) => {

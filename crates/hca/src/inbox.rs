@@ -6,7 +6,7 @@ use crate::header::NetworkHeader;
 use crate::ids::Qpn;
 use crate::question::Question;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-use rustix::net::{RecvFlags, recv};
+use sockets::Untrusted;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -199,7 +199,7 @@ pub(crate) struct Inbox<Q> {
     /// Readable after either event descriptor was signalled.
     events: OwnedFd,
     /// By this, an application in a virtual machine wakes the thread.
-    stream: OnceLock<Arc<OwnedFd>>,
+    stream: OnceLock<Arc<Untrusted>>,
     substitute: OnceLock<Weak<dyn Substitute>>,
 }
 
@@ -240,7 +240,7 @@ impl<Q: Ask> Inbox<Q> {
     }
 
     /// Has a stream wake the thread.
-    pub fn wake_by(&self, stream: Arc<OwnedFd>) -> rustix::io::Result<()> {
+    pub fn wake_by(&self, stream: Arc<Untrusted>) -> rustix::io::Result<()> {
         self.watch(stream.as_fd())?;
         // Each ticket is used once.
         let _ = self.stream.set(stream);
@@ -431,8 +431,8 @@ impl<Q: Ask> Inbox<Q> {
         let Some(stream) = self.stream.get() else { return };
         let mut bytes = [0; 512];
         for _ in 0..READS {
-            match recv(stream, &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((len, _)) if len == bytes.len() => {}
+            match stream.receive(&mut bytes) {
+                Ok(len) if len == bytes.len() => {}
                 _ => break,
             }
         }

@@ -8,6 +8,7 @@ use crate::tickets::{Origin, Purpose, Tickets};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use sockets::{Closing, Untrusted};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a stream may ask to be let in: a program tries again if another one got in its way, and no more.
 const ATTEMPTS: u32 = 4;
 /// Most streams from one place that have not said it yet, and from all together. A new one takes the place of the
-/// oldest.
+/// oldest. As many from one place can be closed at a time by threads of their own; meanwhile no more are accepted there.
 const UNPROVEN: usize = 64;
 const ALL_UNPROVEN: usize = 512;
 /// How long no streams are accepted after the kernel ran out of descriptors or memory.
@@ -49,14 +50,16 @@ pub(crate) trait Door: std::fmt::Debug + Send + Sync {
     fn look_at(&self, claim: &Claim) -> Result<(), Refusal>;
 
     /// Lets in a program that proved itself, and tells it so.
-    fn admit(self: Arc<Self>, socket: Arc<OwnedFd>, claim: Claim, origin: Origin) -> Result<(), Refusal>;
+    fn admit(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim, origin: Origin) -> Result<(), Refusal>;
 }
 
 /// A socket where streams come.
 #[derive(Debug)]
 struct Listener {
     id: u64,
-    socket: OwnedFd,
+    socket: sockets::Listener,
+    /// Streams that came by it, and that other threads close.
+    closing: Arc<Closing>,
     /// The device to which all of them belong; `None`: each names its device's window.
     door: Option<Weak<dyn Door>>,
 }
@@ -111,7 +114,9 @@ impl Reception {
                 .spawn(move || Desk::new(running).run())?;
             state.is_running = true;
         }
-        state.added.push(Listener { id, socket, door });
+        let waker = Arc::downgrade(&shared);
+        let closing = Closing::telling(move || waker.upgrade().iter().for_each(|shared| shared.wake()));
+        state.added.push(Listener { id, socket: socket.into(), closing, door });
         drop(state);
         shared.wake();
         Ok(())
@@ -182,7 +187,7 @@ impl Shared {
 #[derive(Debug)]
 struct Unproven {
     connection: Connection,
-    socket: Arc<OwnedFd>,
+    socket: Arc<Untrusted>,
     origin: Origin,
     door: Option<Weak<dyn Door>>,
     until: Duration,
@@ -202,10 +207,10 @@ enum Next {
 }
 
 impl Unproven {
-    fn new(socket: OwnedFd, listener: &Listener, now: Duration) -> Self {
+    fn new(socket: OwnedFd, listener: &Listener, now: Duration) -> rustix::io::Result<Self> {
         let machine = if listener.door.is_none() { machine(&socket) } else { None };
-        let socket = Arc::new(socket);
-        Self {
+        let socket = Arc::new(Untrusted::new(socket, &listener.closing)?);
+        Ok(Self {
             connection: Connection::Stream(Stream::serving(socket.clone())),
             socket,
             origin: Origin { listener: listener.id, machine },
@@ -213,7 +218,7 @@ impl Unproven {
             until: now + PATIENCE,
             attempts: 0,
             challenge: None,
-        }
+        })
     }
 
     /// Handles what has come, a little at a time: others wait.
@@ -329,10 +334,13 @@ impl Desk {
 
     /// Waits for something to happen, and handles it.
     fn turn(&mut self, now: Duration) {
-        let accepts = if self.pause.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let accepts = |it: &Listener| match self.pause {
+            None if it.closing.count() < UNPROVEN => PollFlags::IN,
+            _ => PollFlags::empty(),
+        };
         let speaks = |it: &Unproven| if it.connection.has_unsent() { PollFlags::OUT } else { PollFlags::IN };
         let mut wanted = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
-        wanted.extend(self.listeners.iter().map(|it| PollFd::new(&it.socket, accepts)));
+        wanted.extend(self.listeners.iter().map(|it| PollFd::new(&it.socket, accepts(it))));
         wanted.extend(self.unproven.iter().map(|it| PollFd::from_borrowed_fd(it.socket.as_fd(), speaks(it))));
         let until = self.unproven.iter().map(|stream| stream.until).chain(self.pause).min();
         let limit = until.map(|until| {
@@ -371,7 +379,7 @@ impl Desk {
                 return;
             }
         };
-        let stream = Unproven::new(socket, listener, now);
+        let Ok(stream) = Unproven::new(socket, listener, now) else { return };
         let origin = stream.origin;
         let its = self.unproven.iter().filter(|other| other.origin == origin).count();
         let oldest = if its >= UNPROVEN {

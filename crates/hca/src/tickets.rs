@@ -3,8 +3,8 @@
 use crate::inbox::Inbox;
 use crate::question::Question;
 use crate::random;
+use sockets::Untrusted;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use uverbs::Ticket;
 
@@ -18,14 +18,14 @@ pub(crate) struct Origin {
 
 /// A stream that carries events, once it is there.
 #[derive(Debug, Default)]
-pub(crate) struct Attached(OnceLock<Arc<OwnedFd>>);
+pub(crate) struct Attached(OnceLock<Arc<Untrusted>>);
 
 impl Attached {
-    pub fn socket(&self) -> Option<&Arc<OwnedFd>> {
+    pub fn socket(&self) -> Option<&Arc<Untrusted>> {
         self.0.get()
     }
 
-    pub fn set(&self, socket: Arc<OwnedFd>) {
+    pub fn set(&self, socket: Arc<Untrusted>) {
         // Each ticket is used once.
         let _ = self.0.set(socket);
     }

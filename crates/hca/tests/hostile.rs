@@ -9,8 +9,9 @@ use common::{
 use hca::{Device, Given};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::net::IpAddr;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+use sockets::testing::{lingering, send_with};
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use uverbs::cm::CmRequest;
@@ -292,6 +293,52 @@ fn channels_of_the_connection_manager_are_sockets_that_keep_nobody_waiting() {
     assert!(matches!(ask(&pair(SocketType::SEQPACKET).0), Ok(Reply::Handle(_))));
     // Nobody can ask such a program about its verbs objects.
     assert!(device.describe().is_empty());
+}
+
+/// Sends a descriptor that takes long to close. Returns the end of its connection that nobody reads.
+fn send_lingering(socket: impl AsFd) -> TcpStream {
+    let (stream, unread) = lingering();
+    send_with(socket, b"x", (&stream, 1), SendFlags::empty()).unwrap();
+    unread
+}
+
+#[test]
+fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
+    let host = Host::new();
+    let device = Arc::new(host.device(1));
+    let status = || {
+        let device = device.clone();
+        in_time(move || (device.describe().len(), device.describe_connections().len()))
+    };
+    // Behind what ends the connection.
+    let wrong = vec![b'['; 60_000];
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        let connection = open(&host.socket(1));
+        let (stream, other) = lingering();
+        rustix::net::send(&connection, &wrong, SendFlags::NOSIGNAL).unwrap();
+        let _ = send_with(&connection, b"x", (&stream, 1), SendFlags::empty());
+        unread.push((stream, connection, other));
+    }
+    // The device may have closed its own by now, or has the last one.
+    std::thread::spawn(move || drop(unread));
+    status();
+    // In the socket for events of a program that ends.
+    let mut manager = greet_manager(&host);
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let _unread = send_lingering(&ours);
+    manager.send(&Request::Cm(CmRequest::CreateChannel { tag: 0 }), &[theirs.as_fd().into()]).unwrap();
+    manager.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap();
+    drop((theirs, manager));
+    until(|| rustix::net::send(&ours, b"x", SendFlags::NOSIGNAL) == Err(Errno::PIPE));
+    assert_eq!(status(), (0, 0));
+    // Sockets by which only the device says something take nothing.
+    let mut app = App::attach(&host.socket(1));
+    let (_, given) = app.ask(&Request::CreateChannel).unwrap();
+    for events in [&given[0], &app.events] {
+        assert_eq!(rustix::net::send(events, b"x", SendFlags::NOSIGNAL), Err(Errno::PIPE));
+    }
 }
 
 #[test]

@@ -4,10 +4,11 @@
 mod common;
 
 use common::guests::{Guest, TestWindow, dial, listener, stranger};
-use common::{App, Host, TRUSTING, gid, own_memory, until};
+use common::{App, Host, TRUSTING, gid, own_memory, spec, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use sockets::testing::{lingering, send_with};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use uverbs::cm::{CmEvent, CmReply, CmRequest};
@@ -139,6 +140,43 @@ fn what_is_no_message_ends_its_stream_and_no_other() {
     let sent = joined.connection.send(&Request::AllocPd, &[Lent::from(memory.as_fd())]);
     assert!(sent.is_err());
     app.ask(&Request::QueryPort).unwrap();
+}
+
+/// VMMs can send descriptors where programs in their machines can't.
+#[test]
+fn descriptors_that_take_long_to_close_hold_up_no_other_machine() {
+    let host = Host::new();
+    let other = host.guest(2, None);
+    let device = host.device_of(1, spec(1, 1)).0;
+    let path = host.streams(1);
+    let listening = listener(&path);
+    let sends = |bytes_before: &[u8], count, flags| {
+        let (stream, unread) = lingering();
+        let socket = dial(&path);
+        rustix::net::send(&socket, bytes_before, SendFlags::NOSIGNAL).unwrap();
+        send_with(&socket, b"x", (&stream, count), flags).unwrap();
+        (unread, socket)
+    };
+    // They are sent before they are received, so that the last ones to be closed are those that the device gets: some,
+    // as many as can be, one out of band, and one behind what ends the stream.
+    let mut all = Vec::new();
+    for (before, count, flags) in [
+        (&b""[..], 1, SendFlags::empty()),
+        (b"", 253, SendFlags::empty()),
+        (b"", 1, SendFlags::OOB),
+        (&[0xff; 4], 1, SendFlags::empty()),
+    ] {
+        all.push(sends(before, count, flags));
+    }
+    // More than may be closed at a time: the last ones wait.
+    let refused: Vec<_> = (0..70).map(|_| sends(b"", 1, SendFlags::empty())).collect();
+    device.listen_streams(listening).unwrap();
+    all.iter().chain(&refused[..56]).for_each(|(_, socket)| ends(socket));
+    App::join(&other.endpoint).unwrap();
+    // What waits is closed with the socket.
+    drop(device);
+    refused.iter().for_each(|(_, socket)| ends(socket));
+    App::join(&other.endpoint).unwrap();
 }
 
 #[test]

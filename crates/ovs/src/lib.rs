@@ -20,6 +20,7 @@ mod counters;
 mod encoding;
 mod flows;
 mod kinds;
+mod places;
 mod port;
 mod protocol;
 mod refused;

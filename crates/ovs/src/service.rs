@@ -1,5 +1,6 @@
 //! The socket that drivers connect to, and the thread that serves them.
 
+use crate::places::Places;
 use crate::port::{self, OvsPort, Shared};
 use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request, TOGETHER, is_of_one_flow, requests};
 use crate::state::{Reply, State, Tables, Times};
@@ -7,11 +8,9 @@ use crate::status::{FlowStatus, Status};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, IoSlice, IoSliceMut};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, Shutdown, SocketFlags, accept_with, recvmsg, sendmsg, shutdown,
-};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, sendmsg};
+use sockets::Untrusted;
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// How often counters and links are told to drivers.
 const TICK: Duration = Duration::from_millis(250);
-/// Most drivers at a time.
-const MOST: usize = 16;
 /// Requests of a turn, and as many more as the last message has. Their answers go once all are carried out, and the
 /// driver asks for more meanwhile.
 const TURN: usize = AHEAD as usize / 2;
@@ -33,8 +30,6 @@ const ROOM: usize = 8 * LONGEST;
 /// How long requests gather that are fewer, while a driver does not wait for their answers: waking for each would take
 /// longer than what they ask for.
 const GATHER: Duration = Duration::from_micros(100);
-/// Bytes of control data for as many descriptors as a message can have (`SCM_MAX_FD`).
-const ANY_FILES: usize = rustix::cmsg_space!(ScmRights(253));
 /// How long nobody is accepted after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -103,8 +98,9 @@ impl Service {
     /// There are no more threads.
     pub fn serve(&self, listener: OwnedFd) -> io::Result<()> {
         let common = self.common.clone();
-        let (sockets, closing) = (BTreeMap::new(), Arc::default());
-        let thread = Thread { common, listener, sockets, closing, last: 0, pause: None };
+        let waker = Arc::downgrade(&common);
+        let places = Places::new(move || waker.upgrade().iter().for_each(|common| common.wake()));
+        let thread = Thread { common, listener, sockets: BTreeMap::new(), places, last: 0, pause: None };
         std::thread::Builder::new().name("ovs".into()).spawn(move || thread.run()).map(drop)
     }
 
@@ -183,9 +179,9 @@ impl Drop for Side {
 struct Thread {
     common: Arc<Common>,
     listener: OwnedFd,
-    sockets: BTreeMap<u64, OwnedFd>,
-    /// Shared with the threads that close what ended sessions had.
-    closing: Arc<()>,
+    /// With the users of the drivers.
+    sockets: BTreeMap<u64, (u32, Untrusted)>,
+    places: Places,
     /// Number of the last session.
     last: u64,
     /// Nobody is accepted before this time.
@@ -226,7 +222,7 @@ impl Thread {
             gone.iter().for_each(|port| state.remove_port(port, Instant::now()));
             state.take_ended()
         };
-        ended.into_iter().for_each(|id| self.end(id, Vec::new()));
+        ended.into_iter().for_each(|id| self.end(id));
     }
 
     /// Waits for something to do: whether somebody connects, and which sessions have messages.
@@ -236,12 +232,11 @@ impl Thread {
         let idle = self.common.state().is_idle() && self.pause.is_none();
         let left = due.min(self.pause.unwrap_or(due)).saturating_duration_since(now);
         let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let drivers = self.sockets.len() + Arc::strong_count(&self.closing) - 1;
-        let accepts = self.pause.is_none() && drivers < MOST;
+        let accepts = self.pause.is_none() && self.places.may_come(self.sockets.len());
         let waiting = if accepts { PollFlags::IN } else { PollFlags::empty() };
         let mut wanted =
             vec![PollFd::new(&self.common.event, PollFlags::IN), PollFd::new(&self.listener, waiting)];
-        wanted.extend(self.sockets.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        wanted.extend(self.sockets.values().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
         match poll(&mut wanted, (!idle).then_some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e),
@@ -267,6 +262,17 @@ impl Thread {
             }
         };
         let Ok(peer) = uverbs::peer(&socket) else { return };
+        let users = self.sockets.values().map(|(user, _)| *user);
+        let (closing, refused) = self.places.of(peer.uid, users);
+        let Ok(socket) = Untrusted::new(socket, &closing) else { return };
+        if refused {
+            tracing::warn!(
+                pid = peer.pid,
+                uid = peer.uid,
+                "a driver of Open vSwitch is refused: its user has others"
+            );
+            return;
+        }
         self.last += 1;
         tracing::info!(
             session = self.last,
@@ -275,15 +281,14 @@ impl Thread {
             "a driver of Open vSwitch connects"
         );
         self.common.state().begin(self.last, peer, Instant::now());
-        self.sockets.insert(self.last, socket);
+        self.sockets.insert(self.last, (peer.uid, socket));
     }
 
     /// Does what the messages of a session ask for, at most those of a turn, so that others get theirs. Returns whether
     /// to wait for more: all that were there are done, and the driver waits for no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
-        let Some(socket) = self.sockets.get(&id) else { return false };
-        let mut files = Vec::new();
-        let Received { requests, mut end, is_all } = receive(socket, buffer, &mut files);
+        let Some((_, socket)) = self.sockets.get(&id) else { return false };
+        let Received { requests, mut end, is_all } = receive(socket, buffer);
         let mut ahead = false;
         let requests = requests.iter().map_while(|message| match Request::decode(message) {
             Ok(request) => {
@@ -313,26 +318,13 @@ impl Thread {
                 tracing::warn!(session = id, %error, "a driver of Open vSwitch does not take answers");
             }
         }
-        self.end(id, files);
+        self.end(id);
         false
     }
 
-    /// Ends a session. To close what its driver sent, or what it left unread in its socket, may take as long as the
-    /// driver likes (`SO_LINGER`, FUSE). So a thread of its own does it, and the driver counts until then.
-    fn end(&mut self, id: u64, files: Vec<OwnedFd>) {
+    fn end(&mut self, id: u64) {
         self.common.state().end(id, Instant::now());
-        let Some(socket) = self.sockets.remove(&id) else { return };
-        let _ = shutdown(&socket, Shutdown::Both);
-        let (place, common) = (self.closing.clone(), self.common.clone());
-        let close = move || {
-            drop((files, socket));
-            drop(place);
-            common.wake();
-        };
-        // Without another thread, this one does it.
-        if let Err(error) = std::thread::Builder::new().name("ovs-close".into()).spawn(close) {
-            tracing::warn!(session = id, %error, "no thread closes what a driver of Open vSwitch had");
-        }
+        self.sockets.remove(&id);
     }
 }
 
@@ -354,13 +346,12 @@ struct Received<'a> {
     is_all: bool,
 }
 
-/// The requests of a turn that are there. A driver has no reason to send descriptors. They go into `files`, because the
-/// kernel would close those without room here and now.
-fn receive<'a>(socket: &OwnedFd, mut room: &'a mut [u8], files: &mut Vec<OwnedFd>) -> Received<'a> {
+/// The requests of a turn that are there. A driver has no reason to send descriptors.
+fn receive<'a>(socket: &Untrusted, mut room: &'a mut [u8]) -> Received<'a> {
     let mut received =
         Received { requests: Vec::with_capacity(TURN + TOGETHER as usize), end: None, is_all: false };
     while received.requests.len() < TURN && room.len() > LONGEST {
-        let len = match receive_one(socket, &mut room[..=LONGEST], files) {
+        let len = match receive_one(socket, &mut room[..=LONGEST]) {
             Ok(Some(len)) => len,
             Ok(None) => {
                 received.is_all = true;
@@ -382,32 +373,23 @@ fn receive<'a>(socket: &OwnedFd, mut room: &'a mut [u8], files: &mut Vec<OwnedFd
 }
 
 /// The length of the next message; `None` if there is none yet.
-fn receive_one(socket: &OwnedFd, room: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<Option<usize>, End> {
-    let mut space = [MaybeUninit::uninit(); ANY_FILES];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(socket, &mut [IoSliceMut::new(room)], &mut ancillary, flags);
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            files.extend(rights);
-        }
-    }
-    match got.map(|got| got.bytes) {
-        Ok(_) if !files.is_empty() => Err(End::Bad(BadMessage::Files)),
+fn receive_one(socket: &Untrusted, room: &mut [u8]) -> Result<Option<usize>, End> {
+    match socket.receive(room) {
         Ok(len @ 1..) => Ok(Some(len)),
         Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+        Err(Errno::BADMSG) => Err(End::Bad(BadMessage::Files)),
         Ok(0) | Err(_) => Err(End::Gone),
     }
 }
 
 /// Sends answers, at most so many in a message; those with files are alone.
-fn answer_all(socket: &OwnedFd, replies: &[Reply], together: usize) -> rustix::io::Result<()> {
+fn answer_all(socket: &impl AsFd, replies: &[Reply], together: usize) -> rustix::io::Result<()> {
     let mut runs = replies.chunk_by(|one, next| one.files.is_empty() && next.files.is_empty());
     runs.try_for_each(|run| run.chunks(together).try_for_each(|some| answer(socket, some)))
 }
 
 /// Sends answers in one message, without waiting for the driver.
-fn answer(socket: &OwnedFd, replies: &[Reply]) -> rustix::io::Result<()> {
+fn answer(socket: &impl AsFd, replies: &[Reply]) -> rustix::io::Result<()> {
     let files: Vec<BorrowedFd<'_>> = replies.iter().flat_map(|reply| &reply.files).map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -426,7 +408,7 @@ fn answer(socket: &OwnedFd, replies: &[Reply]) -> rustix::io::Result<()> {
 mod tests {
     use super::*;
     use crate::protocol::Answer;
-    use rustix::net::{AddressFamily, SocketType, recv, socketpair};
+    use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, socketpair};
 
     #[test]
     fn answers_go_together_as_a_driver_takes_them() {

@@ -11,6 +11,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::{Serialize, de::DeserializeOwned};
+use sockets::Untrusted;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -41,13 +42,29 @@ pub enum SocketError {
 /// A socket of type `SOCK_SEQPACKET`.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    socket: Arc<OwnedFd>,
+    socket: Socket,
     buffer: Vec<u8>,
     /// Room for the descriptors of an incoming message, and how many go with one.
     space: Vec<MaybeUninit<u8>>,
     most: usize,
-    /// This end answers.
-    serves: bool,
+}
+
+/// Its socket.
+#[derive(Clone, Debug)]
+enum Socket {
+    /// This end asks.
+    Asks(Arc<OwnedFd>),
+    /// It answers.
+    Serves(Arc<Untrusted>),
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Asks(socket) => socket.as_fd(),
+            Self::Serves(socket) => socket.as_fd(),
+        }
+    }
 }
 
 impl Connection {
@@ -62,15 +79,19 @@ impl Connection {
     pub fn carrying(socket: OwnedFd, most: usize) -> Self {
         let most = most.min(MOST_DESCRIPTORS);
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(most))];
-        Self { socket: Arc::new(socket), buffer: Vec::new(), space, most, serves: false }
+        Self { socket: Socket::Asks(Arc::new(socket)), buffer: Vec::new(), space, most }
     }
 
     /// The responder's end. It never waits for a peer that does not read its answers, and accepts no more descriptors
     /// than a request has.
     #[must_use]
-    pub fn serving(socket: Arc<OwnedFd>) -> Self {
+    pub fn serving(socket: Arc<Untrusted>) -> Self {
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        Self { socket, buffer: Vec::new(), space, most: DESCRIPTORS, serves: true }
+        Self { socket: Socket::Serves(socket), buffer: Vec::new(), space, most: DESCRIPTORS }
+    }
+
+    const fn serves(&self) -> bool {
+        matches!(self.socket, Socket::Serves(_))
     }
 
     /// Sends a message with descriptors. A responder does not wait: if the requester has no room for the answer,
@@ -95,12 +116,12 @@ impl Connection {
         if bytes.len() > LONGEST || descriptors.len() > self.most {
             return Err(SocketError::Malformed("too long".into()));
         }
+        let waits = if self.serves() { SendFlags::DONTWAIT } else { SendFlags::empty() };
         let mut ancillary = SendAncillaryBuffer::new(&mut self.space);
         if !descriptors.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let parts = [IoSlice::new(bytes)];
-        let waits = if self.serves { SendFlags::DONTWAIT } else { SendFlags::empty() };
         retry_on_intr(|| sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL | waits))?;
         Ok(())
     }
@@ -121,7 +142,7 @@ impl Connection {
     /// As [`Self::receive`].
     pub fn receive_bytes(&mut self, waits: bool) -> Result<(&[u8], Vec<OwnedFd>), SocketError> {
         self.buffer.resize(LONGEST, 0);
-        let room = if self.serves { ONE_DESCRIPTOR } else { self.space.len() };
+        let room = if self.serves() { ONE_DESCRIPTOR } else { self.space.len() };
         let mut ancillary = RecvAncillaryBuffer::new(&mut self.space[..room]);
         let flags = RecvFlags::CMSG_CLOEXEC | if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let (len, whole) = {
@@ -194,7 +215,7 @@ mod tests {
     fn what_is_no_message_is_refused() {
         let (a, mut b) = pair(12);
         for wrong in [&b"{"[..], b"\0", br#"{"length":{}}"#, &[b'"'; 70_000]] {
-            rustix::net::send(&*a.socket, wrong, SendFlags::empty()).unwrap();
+            rustix::net::send(&a, wrong, SendFlags::empty()).unwrap();
             assert!(matches!(b.receive::<Message>(), Err(SocketError::Malformed(_))));
         }
     }

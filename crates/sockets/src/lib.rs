@@ -1,7 +1,8 @@
 //! Unix sockets to listen on, and files of memory to share, for guests and programs; files for the daemon alone.
 //!
 //! Owns: the way to the directory of such a file, past everything that somebody else could have put there; its owner
-//! and mode, from when it is made until it is removed.
+//! and mode, from when it is made until it is removed; how sockets are closed where somebody else determines how long
+//! that takes.
 //!
 //! Must not know: what is spoken over a socket, what is in a file.
 
@@ -11,6 +12,10 @@ mod directory;
 mod maker;
 mod memory;
 mod own_file;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "a test fails by panicking")]
+pub mod testing;
+mod untrusted;
 
 use directory::Directory;
 pub use maker::{Here, Listening, ListeningFile, Sockets, here};
@@ -23,6 +28,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+pub use untrusted::{Closing, Listener, Untrusted};
 
 /// Path, owner and mode of a socket, or of a file of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

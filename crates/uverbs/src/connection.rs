@@ -5,6 +5,7 @@ use crate::stream::Stream;
 use seqpacket::SocketError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sockets::Untrusted;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ impl Connection {
 
     /// The end of a local socket that answers.
     #[must_use]
-    pub fn serving(socket: Arc<OwnedFd>) -> Self {
+    pub fn serving(socket: Arc<Untrusted>) -> Self {
         Self::Local(seqpacket::Connection::serving(socket))
     }
 
@@ -178,14 +179,18 @@ mod tests {
         socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
     }
 
+    fn untrusted(socket: OwnedFd) -> Arc<Untrusted> {
+        Arc::new(Untrusted::new(socket, &Arc::default()).unwrap())
+    }
+
     fn local() -> (Connection, Connection) {
         let (a, b) = pair(SocketType::SEQPACKET);
-        (Connection::new(a), Connection::serving(Arc::new(b)))
+        (Connection::new(a), Connection::serving(untrusted(b)))
     }
 
     fn streams() -> (Connection, Connection) {
         let (a, b) = pair(SocketType::STREAM);
-        (Connection::Stream(Stream::new(a)), Connection::Stream(Stream::serving(Arc::new(b))))
+        (Connection::Stream(Stream::new(a)), Connection::Stream(Stream::serving(untrusted(b))))
     }
 
     const PART: Part = Part { window: WindowKind::Common, offset: 4096, len: 8192 };

@@ -146,6 +146,7 @@ pub fn open_ticket(socket: OwnedFd, ticket: Ticket) -> Result<OwnedFd, OpeningEr
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use sockets::Untrusted;
     use std::sync::Arc;
 
     const WINDOW: Uuid = Uuid([7; 16]);
@@ -155,7 +156,8 @@ mod tests {
     fn device(answers: Vec<Result<Welcome, Refusal>>) -> (OwnedFd, std::thread::JoinHandle<Vec<Opening>>) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let mut connection = Connection::Stream(Stream::serving(Arc::new(theirs)));
+        let theirs = Arc::new(Untrusted::new(theirs, &Arc::default()).unwrap());
+        let mut connection = Connection::Stream(Stream::serving(theirs));
         let serve = move || {
             let mut heard = Vec::new();
             for answer in answers {

@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use seqpacket::{LONGEST, SocketError};
+use sockets::Untrusted;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,37 +17,70 @@ const HEAD: usize = 4;
 /// A stream, either end.
 #[derive(Debug)]
 pub struct Stream {
-    socket: Arc<OwnedFd>,
+    socket: Socket,
     /// The message that is coming, as far as it came, with its head.
     incoming: Vec<u8>,
     /// Bytes for which the other side had no room.
     unsent: Vec<u8>,
-    /// This end answers: it never waits for a peer that does not read.
-    serves: bool,
+}
+
+/// Its socket.
+#[derive(Debug)]
+enum Socket {
+    /// This end asks.
+    Asks(OwnedFd),
+    /// It answers: it never waits for a peer that does not read.
+    Serves(Arc<Untrusted>),
+}
+
+impl Socket {
+    /// Receives bytes without waiting.
+    fn receive(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Self::Asks(socket) => recv(socket, buffer, RecvFlags::DONTWAIT).map(|(_, len)| len),
+            Self::Serves(socket) => socket.receive(buffer),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Asks(socket) => socket.as_fd(),
+            Self::Serves(socket) => socket.as_fd(),
+        }
+    }
 }
 
 impl Stream {
     /// The end that asks.
     #[must_use]
-    pub fn new(socket: OwnedFd) -> Self {
-        Self::with(Arc::new(socket), false)
+    pub const fn new(socket: OwnedFd) -> Self {
+        Self::with(Socket::Asks(socket))
     }
 
     /// The responder's end. An answer for which the requester has no room is kept; as long as one is kept
     /// ([`Self::has_unsent`]), it receives no more requests, so there is never more than one.
     #[must_use]
-    pub const fn serving(socket: Arc<OwnedFd>) -> Self {
-        Self::with(socket, true)
+    pub const fn serving(socket: Arc<Untrusted>) -> Self {
+        Self::with(Socket::Serves(socket))
     }
 
-    const fn with(socket: Arc<OwnedFd>, serves: bool) -> Self {
-        Self { socket, incoming: Vec::new(), unsent: Vec::new(), serves }
+    const fn with(socket: Socket) -> Self {
+        Self { socket, incoming: Vec::new(), unsent: Vec::new() }
     }
 
-    /// Its socket, if no other owns that. Nothing was read from there but whole messages.
+    const fn serves(&self) -> bool {
+        matches!(self.socket, Socket::Serves(_))
+    }
+
+    /// The socket of the end that asks. Nothing was read from there but whole messages.
     #[must_use]
     pub fn into_socket(self) -> Option<OwnedFd> {
-        Arc::into_inner(self.socket)
+        match self.socket {
+            Socket::Asks(socket) => Some(socket),
+            Socket::Serves(_) => None,
+        }
     }
 
     /// Whether it must be flushed once the socket is writable.
@@ -67,7 +101,7 @@ impl Stream {
         }
         self.unsent.extend_from_slice(&len.to_le_bytes());
         self.unsent.extend_from_slice(message);
-        while !self.flush()? && !self.serves {
+        while !self.flush()? && !self.serves() {
             self.wait(PollFlags::OUT)?;
         }
         Ok(())
@@ -101,7 +135,7 @@ impl Stream {
     /// # Errors
     /// If none comes any more, or it is too long.
     pub fn receive_now(&mut self) -> Result<Option<Vec<u8>>, SocketError> {
-        if self.serves && self.has_unsent() && !self.flush()? {
+        if self.serves() && self.has_unsent() && !self.flush()? {
             return Ok(None);
         }
         loop {
@@ -119,10 +153,10 @@ impl Stream {
                 return Ok(Some(message));
             }
             self.incoming.resize(end, 0);
-            let got = retry_on_intr(|| recv(&self.socket, &mut self.incoming[has..], RecvFlags::DONTWAIT));
-            self.incoming.truncate(has + got.as_ref().map_or(0, |(len, _)| *len));
+            let got = retry_on_intr(|| self.socket.receive(&mut self.incoming[has..]));
+            self.incoming.truncate(has + got.unwrap_or_default());
             match got {
-                Ok((0, _)) => return Err(SocketError::Closed),
+                Ok(0) => return Err(SocketError::Closed),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
@@ -164,7 +198,7 @@ mod tests {
 
     fn pair() -> (Stream, Stream) {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        (Stream::new(a), Stream::serving(Arc::new(b)))
+        (Stream::new(a), Stream::serving(Arc::new(Untrusted::new(b, &Arc::default()).unwrap())))
     }
 
     #[test]

@@ -110,6 +110,7 @@ pub fn open_by(
         Role::Client => None,
     }
     .unzip();
+    let listener = listener.map(Arc::new);
     let from_guest = |index| index % 2 == 1;
     let queues =
         (0..2 * port.queues).map(|index| Queue::new(from_guest(index))).collect::<io::Result<_>>()?;
@@ -136,12 +137,10 @@ pub fn open_by(
         command: Mutex::new(None),
         refused: Mutex::new(None),
     });
-    let shared_listener =
-        listener.as_ref().map(|listener| listener.as_fd().try_clone_to_owned()).transpose()?;
-    let run = control.clone();
+    let (run, accepting) = (control.clone(), listener.clone());
     let (running, ended) = mpsc::channel();
     std::thread::Builder::new().name(format!("vhost-{}", port.name)).spawn(move || {
-        run.run(listener.as_ref());
+        run.run(accepting.as_deref());
         drop(running);
     })?;
     // Ring 2i is the driver's receive ring, 2i + 1 its transmit ring (VIRTIO 1.2, 5.1.2).
@@ -152,7 +151,7 @@ pub fn open_by(
             .map(|i| Box::new(GuestRx::new(shared.clone(), 2 * i + 1)) as Box<dyn RxQueue>)
             .collect(),
         tx: pairs.map(|i| Arc::new(GuestTx::new(shared.clone(), 2 * i)) as Arc<dyn TxQueue>).collect(),
-        port: Arc::new(Device { control, ended: Mutex::new(ended), listener: shared_listener, _file: file }),
+        port: Arc::new(Device { control, ended: Mutex::new(ended), listener, _file: file }),
     })
 }
 
@@ -162,7 +161,7 @@ struct Device {
     /// Carries no values; it is disconnected when the control thread ends.
     ended: Mutex<Receiver<Infallible>>,
     /// In server role, for another process.
-    listener: Option<OwnedFd>,
+    listener: Option<Arc<Listener>>,
     /// The socket's file, kept here so that it is removed whatever the thread does.
     _file: Option<Box<dyn ListeningFile>>,
 }
@@ -198,7 +197,7 @@ impl Port for Device {
     }
 
     fn share(&self) -> io::Result<Vec<OwnedFd>> {
-        self.listener.iter().map(OwnedFd::try_clone).collect()
+        self.listener.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
     }
 
     fn freeze(&self) -> io::Result<Option<Frozen>> {

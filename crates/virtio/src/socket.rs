@@ -1,18 +1,19 @@
 //! The port's unix socket: listening (server role) or connecting (client role).
 
 use crate::GuestPort;
-use rustix::net::SocketType;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, accept_with};
 use sockets::{ListeningFile, Place, Sockets};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Connections that may wait while another VMM is served.
 const BACKLOG: i32 = 8;
 
 /// A listening socket.
-pub(crate) struct Listener(UnixListener);
+pub(crate) struct Listener(sockets::Listener);
 
 impl Listener {
     /// Listens as `port` specifies. Also returns the socket's file, which is removed when dropped.
@@ -22,17 +23,15 @@ impl Listener {
     ) -> Result<(Self, Box<dyn ListeningFile>), sockets::Error> {
         let place = Place { path: port.socket.clone(), owner: port.owner, mode: port.mode };
         let (socket, file) = sockets.listen(&place, SocketType::STREAM, BACKLOG)?;
-        Ok((Self(UnixListener::from(socket)), file))
+        Ok((Self(socket.into()), file))
     }
 
     /// A waiting connection, if any.
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
-        match self.0.accept() {
-            Ok((stream, _)) => Ok(Some(stream)),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
-                Ok(None)
-            }
-            Err(e) => Err(e),
+        match accept_with(&self.0, SocketFlags::CLOEXEC) {
+            Ok(stream) => Ok(Some(stream.into())),
+            Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+            Err(e) => Err(e.into()),
         }
     }
 }

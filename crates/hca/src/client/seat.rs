@@ -15,8 +15,9 @@ use crate::inbox::{Inbox, Rank, Substitute};
 use crate::question::Question;
 use crate::watches::Watches;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sockets::Untrusted;
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -97,7 +98,7 @@ impl Seat {
 }
 
 /// Serves an application, whose connection is that socket, until it disconnects.
-pub(super) fn run(client: Client, socket: &Arc<OwnedFd>) {
+pub(super) fn run(client: Client, socket: &Arc<Untrusted>) {
     tracing::debug!(who = ?client.who, "verbs: an application connected");
     let (inbox, never_waits) = (client.context.inbox.clone(), client.context.space.is_none());
     let (mut pace, mut watches) = (Pace::new(), Watches::default());

@@ -5,17 +5,13 @@ use crate::protocol::Answer;
 use crate::service::Service;
 use crate::state::Times;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::IoSlice;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, bind, connect, listen, recv, sendmsg, socket_with, sockopt::set_socket_linger,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen,
+    recv, socket_with,
 };
-use std::io::Write as _;
-use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use sockets::testing::{lingering, send_with};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Connections that wait.
 const BACKLOG: i32 = 32;
@@ -29,27 +25,6 @@ fn hello() -> Vec<u8> {
 
 fn socket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-}
-
-/// Two ends of a connection. The first one has data that the other does not read, and lingers on close.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (other, _) = listener.accept().unwrap();
-    stream.set_nonblocking(true).unwrap();
-    while (&stream).write(&[0; 1 << 16]).is_ok() {}
-    stream.set_nonblocking(false).unwrap();
-    set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
-    (stream, other)
-}
-
-/// Sends a hello with this descriptor, so often.
-fn send_with(driver: &OwnedFd, descriptor: impl AsFd, count: usize) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = vec![descriptor.as_fd(); count];
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    sendmsg(driver, &[IoSlice::new(&hello())], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
 }
 
 fn is_served(driver: &OwnedFd) -> bool {
@@ -80,7 +55,7 @@ fn descriptors_that_take_long_to_close_are_their_drivers_own_affair() {
         if wrong_before {
             rustix::net::send(&driver, b"wrong", SendFlags::NOSIGNAL).unwrap();
         }
-        send_with(&driver, &stream, count);
+        send_with(&driver, &hello(), (&stream, count), SendFlags::empty()).unwrap();
         kept.push((other, driver));
     }
     let service = Service::new(Arc::new(Fake::default()), Times::default()).unwrap();
@@ -90,4 +65,52 @@ fn descriptors_that_take_long_to_close_are_their_drivers_own_affair() {
         assert_eq!(poll(&mut wanted, Some(&PATIENCE)).unwrap(), 1);
     }
     assert!(is_served(&driver()));
+}
+
+/// Whoever has one user's places leaves some to others, of whom none is here; those who are refused make room at once,
+/// unless they sent what takes long to close.
+#[test]
+fn a_user_has_half_of_the_places() {
+    let name = format!("ovs-places-{}", std::process::id());
+    let address: SocketAddrUnix = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let listener = socket();
+    bind(&listener, &address).unwrap();
+    listen(&listener, BACKLOG).unwrap();
+    let driver = || {
+        let driver = socket();
+        connect(&driver, &address).unwrap();
+        driver
+    };
+    let service = Service::new(Arc::new(Fake::default()), Times::default()).unwrap();
+    // Four that sent what takes long to close, and four that stay.
+    let unread: Vec<_> = (0..4)
+        .map(|_| {
+            let (stream, other) = lingering();
+            let driver = driver();
+            send_with(&driver, &hello(), (&stream, 1), SendFlags::empty()).unwrap();
+            (other, driver)
+        })
+        .collect();
+    service.serve(listener).unwrap();
+    let mut staying: Vec<_> = (0..4).map(|_| driver()).collect();
+    assert!(staying.iter().all(is_served));
+    let is_refused = || {
+        let driver = driver();
+        let mut wanted = [PollFd::new(&driver, PollFlags::IN)];
+        poll(&mut wanted, Some(&PATIENCE)).unwrap() == 1
+            && recv(&driver, &mut [0; 1], RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len == 0)
+    };
+    assert!((0..20).all(|_| is_refused()));
+    // Once theirs is closed, their places are free.
+    drop(unread);
+    while staying.len() < 8 {
+        let driver = driver();
+        let mut wanted = [PollFd::new(&driver, PollFlags::IN)];
+        let _ = rustix::net::send(&driver, &hello(), SendFlags::NOSIGNAL);
+        assert_eq!(poll(&mut wanted, Some(&PATIENCE)).unwrap(), 1);
+        if recv(&driver, &mut [0; Answer::LEN], RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0) {
+            staying.push(driver);
+        }
+    }
+    assert!(is_refused());
 }

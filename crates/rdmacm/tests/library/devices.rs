@@ -4,6 +4,7 @@
 use crate::wiring;
 use rdma::cm::{Client, Config, GRACE, Limits, Manager, Outgoing};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use sockets::Untrusted;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -78,7 +79,8 @@ pub static DEVICES: LazyLock<[Endpoint; 2]> = LazyLock::new(|| {
         rustix::net::listen(&socket, 16).unwrap();
         std::thread::spawn(move || {
             loop {
-                let socket = Arc::new(rustix::net::accept(&socket).unwrap());
+                let socket = rustix::net::accept(&socket).unwrap();
+                let socket = Arc::new(Untrusted::new(socket, &Arc::default()).unwrap());
                 std::thread::spawn(move || {
                     if which == 0 { serve(0, Connection::serving(socket)) } else { open(socket) }
                 });
@@ -97,7 +99,7 @@ pub static DEVICES: LazyLock<[Endpoint; 2]> = LazyLock::new(|| {
 });
 
 /// Serves a stream of the second device.
-fn open(socket: Arc<OwnedFd>) {
+fn open(socket: Arc<Untrusted>) {
     let mut stream = Connection::Stream(Stream::serving(socket));
     let told = |welcome| Ok::<_, Refusal>(welcome);
     match stream.receive::<Opening>().unwrap().0 {

@@ -6,9 +6,9 @@ use control::{RdmaSpec, RdmaStatus, WindowSpec, WindowStatus, WindowUser};
 use hca::{Answers, ClientDescription, DeviceError, Fabric};
 use ringport::{Downlink, Uplink};
 use rustix::net::SocketType;
-use sockets::{ListeningFile, Place, Sockets};
+use sockets::{Listener, ListeningFile, Place, Sockets};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use virtio::VmmEvent;
 
@@ -34,7 +34,7 @@ pub struct Window {
 /// The window of the device's virtual machine, and the socket that its programs come to where the kernel has none.
 struct Own {
     open: Arc<OpenWindow>,
-    listener: OwnedFd,
+    listener: Listener,
     file: Box<dyn ListeningFile>,
     /// Its virtual machine may migrate.
     migrates: bool,
@@ -74,11 +74,11 @@ impl Device {
                 // Nothing of its memory is to be written before it runs here.
                 self.adapter.let_migrate();
             }
-            self.own = Some(Own { open, listener, file, migrates });
+            self.own = Some(Own { open, listener: listener.into(), file, migrates });
         }
         self.set_common(common)?;
         if let Some(own) = &self.own {
-            self.adapter.listen_streams(own.listener.try_clone()?)?;
+            self.adapter.listen_streams(own.listener.as_fd().try_clone_to_owned()?)?;
         }
         Ok(self)
     }
@@ -204,7 +204,7 @@ impl Device {
     /// # Errors
     /// Out of descriptors.
     pub fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
-        let machines = self.own.iter().map(|own| own.listener.try_clone());
+        let machines = self.own.iter().map(|own| own.listener.as_fd().try_clone_to_owned());
         machines.chain([self.adapter.listener()]).collect()
     }
 

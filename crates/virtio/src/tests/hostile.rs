@@ -4,8 +4,10 @@ use super::hand_over::end_of;
 use super::requests::{asking, message};
 use super::*;
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::net::SendFlags;
+use sockets::testing::{lingering, send_with};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
@@ -128,18 +130,6 @@ fn a_notification_that_nobody_takes_holds_nobody_up() {
     });
 }
 
-/// Two ends of a connection. The first one has data that the other does not read, and lingers on close.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (other, _) = listener.accept().unwrap();
-    stream.set_nonblocking(true).unwrap();
-    while (&stream).write(&[0; 1 << 16]).is_ok() {}
-    stream.set_nonblocking(false).unwrap();
-    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
-    (stream, other)
-}
-
 #[test]
 fn a_descriptor_that_takes_long_to_close_is_its_guests_own_affair() {
     let (dir, mut port, mut vmm) = connected("linger", BASE, 1);
@@ -152,6 +142,16 @@ fn a_descriptor_that_takes_long_to_close_is_its_guests_own_affair() {
     let port = open(&dir.port(Role::Server, 1)).unwrap();
     drop(Vmm::new(UnixStream::connect(dir.0.join("vm.sock")).unwrap(), BASE, 1));
     drop(port);
+}
+
+#[test]
+fn connections_that_wait_with_descriptors_hold_up_nobody() {
+    let (dir, port, _vmm) = connected("backlog", BASE, 1);
+    let waiting = UnixStream::connect(dir.0.join("vm.sock")).unwrap();
+    let (stream, _unread) = lingering();
+    send_with(&waiting, b"x", (&stream, 1), SendFlags::empty()).unwrap();
+    drop(stream);
+    in_time("closing the port", move || drop(port));
 }
 
 /// Passes a socket that takes long to close to the back end, as the call event of ring 0, without waiting for a reply.
