@@ -69,7 +69,7 @@ OVER = {
     "verbs": (
         ["pml", "ucx", "--mca", "btl", "^openib,vader,tcp"],
         {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1", "UCX_IB_GID_INDEX": "2"}
-        | {"UCX_UD_VERBS_TIMER_TICK": "500ms"},
+        | {"UCX_UD_VERBS_TIMER_TICK": "10s"},
     ),
     "TCP": (["pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "10.1.1.0/24"], {}),
 }
