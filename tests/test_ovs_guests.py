@@ -39,8 +39,8 @@ def test_packets_of_user_space_guests_never_reach_open_vswitch(lab, ring):
     """Two of testpmd: what one sends as fast as it can, the other gets, and OVS's counters stand still."""
     host, ovs = under_ovs(lab, o1=vhost("o1"), o2=vhost("o2"))
     ovs.ofctl("add-flow", "priority=10,in_port=o1,actions=output:o2")
-    two = lab.testpmd(host, "o2", mode="rxonly", ring=ring, mac=mac(2))
-    lab.testpmd(host, "o1", mode="txonly", ring=ring, mac=mac(1), peer=mac(2))
+    two = lab.testpmd(host, "o2", mode="rxonly", core=ovs.other_core, ring=ring, mac=mac(2))
+    lab.testpmd(host, "o1", mode="txonly", core=ovs.other_core, ring=ring, mac=mac(1), peer=mac(2))
     offloaded(ovs, "in_port.o1", "actions:o2")
     stands_still(ovs, two.received, 200_000)
     counted = lambda: int(ovs.vsctl("get", "Interface", "o1", "statistics:rx_packets").stdout)
@@ -54,8 +54,8 @@ def test_a_user_space_guest_waits_for_open_vswitch(lab):
     """It sends as fast as it can what OVS forwards itself, at a fraction of that rate: little is lost on the way."""
     host, ovs = under_ovs(lab, o1=vhost("o1"), o2=vhost("o2"))
     ovs.ofctl("add-flow", "priority=10,in_port=o1,udp,actions=ct(commit),output:o2")
-    two = lab.testpmd(host, "o2", mode="rxonly", mac=mac(2))
-    lab.testpmd(host, "o1", mode="txonly", mac=mac(1), peer=mac(2))
+    two = lab.testpmd(host, "o2", mode="rxonly", core=ovs.other_core, mac=mac(2))
+    lab.testpmd(host, "o1", mode="txonly", core=ovs.other_core, mac=mac(1), peer=mac(2))
     eventually(lambda: two.received() >= 200_000, "packets by OVS", 60)
     lost, passed = host.viaduct("vif", "show", "o1:ovs")["tx_drops"], ovs.received()
     assert lost < passed / 10, f"{lost} packets found no room, {passed} did"
@@ -65,7 +65,7 @@ def test_a_user_space_guest_answers(lab):
     """One container and one of testpmd, which learn each other's MACs by the bridge."""
     host, ovs = under_ovs(lab, o1=tap("o1"), o2=vhost("o2"))
     one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
-    lab.testpmd(host, "o2", mac=mac(2))
+    lab.testpmd(host, "o2", core=ovs.other_core, mac=mac(2))
     one.expect_ping(address(2))
     offloaded(ovs, rf"src={mac(2)},dst={mac(1)}", "0x0800")
     pass_by(ovs, one, address(2))

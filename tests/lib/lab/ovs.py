@@ -81,6 +81,12 @@ class Ovs:
             raise Failed(f"Open vSwitch: {wrong}\n{self.programs[-1].describe(60)}")
         return self
 
+    @property
+    def other_core(self):
+        """A CPU on which it does not poll, where there is one: where threads that poll and threads that nap share a
+        CPU, Linux 6.18 may run little else there for minutes ("workqueue lockup")."""
+        return (self.core + 1) % os.cpu_count()
+
     def settings(self):
         """Keys of `other_config`."""
         core = hex(1 << self.core)
