@@ -91,7 +91,9 @@ static void take_stamps(const struct port *port, struct rte_mbuf **packets, unsi
 		if (packets[i]->pkt_len != port->expected_length)
 			continue;
 		memcpy(&stamp, rte_pktmbuf_mtod_offset(packets[i], uint8_t *, stamp_at(port->stamp_ip)), sizeof stamp);
-		histogram_add(port->latency, now - stamp);
+		/* Announcements may have the length of stamped frames, and zeros there. */
+		if (stamp != 0)
+			histogram_add(port->latency, now - stamp);
 	}
 }
 
