@@ -83,6 +83,7 @@ def test_a_virtual_machine(lab):
     pass_by(ovs, one, address(2))
     before = ovs.received()
     vm.shell("nc -l -p 5001 > /dev/null &")
+    eventually(lambda: f":{5001:04X} " in vm.shell("cat /proc/net/tcp*").stdout, "nc listens")
     send_all = f"import socket; socket.create_connection(('{address(2)}', 5001)).sendall(bytes(20 << 20))"
     one.run(["python3", "-c", send_all])
     assert ovs.received() - before < 1000, "20 MB go past OVS but for the first packets"
