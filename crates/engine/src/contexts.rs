@@ -395,6 +395,31 @@ mod tests {
         }
     }
 
+    /// Whatever the secrets are, contexts whose MACs or tunnels differ by one spread over the map as if by chance: over
+    /// its groups (the lower bits of a hash) and over the tags within one (the highest).
+    #[test]
+    fn neighbours_spread() {
+        const PARTS: usize = 1 << 7;
+        let random = std::hash::RandomState::new();
+        for round in 0..if cfg!(miri) { 1 } else { 200 } {
+            let keyed = Keyed([random.hash_one(round), random.hash_one(!round)]);
+            for address in 0..3 {
+                let mut filled = [[0_u32; PARTS]; 2];
+                for i in 0..1 << 11 {
+                    let mut context = Context::of(VifId(1));
+                    let [src, dst] = &mut context.macs;
+                    *[src, dst, &mut context.outer[5]][address] = i;
+                    let hash = keyed.hash_one(context);
+                    filled[0][hash as usize % PARTS] += 1;
+                    filled[1][(hash >> 57) as usize] += 1;
+                }
+                // By chance, 1 of 10^11 parts has more than three times the mean of 16.
+                let most = filled.into_iter().flatten().max().unwrap_or(0);
+                assert!(most < 48, "{most} in a part, address {address}, round {round}");
+            }
+        }
+    }
+
     #[test]
     fn who_has_most_contexts_makes_room() {
         let mut contexts = Contexts::new([1, 2]);
