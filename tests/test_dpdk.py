@@ -1,5 +1,6 @@
 """Guests with a user-space driver (DPDK virtio-user) in every kind of ring."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_two_queues(lab, packed):
         assert stream.result().reordered == 0, "a flow must stay on one queue"
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two CPUs")
 def test_more_workers_than_one(lab):
     config = host_config("a", {"a1": tap("a1"), "a2": vhost("a2", queues=2)}, wire=False, workers=[0, 1])
     host = lab.host(config)

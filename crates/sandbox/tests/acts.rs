@@ -5,9 +5,10 @@
 use nix::errno::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use sandbox::{Account, Calls, CapabilitySet, Keep, Report};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -98,9 +99,12 @@ fn act() {
 
 /// How a child with this act ends.
 fn child(act: &str, enter: &str) -> ExitStatus {
+    let dir = tempfile::tempdir().unwrap();
+    // For anybody, so that only the sandbox keeps the child from creating files there.
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "act", "--quiet", "--nocapture"]).env(ACT, act).env(ENTER, enter);
-    command.status().unwrap()
+    command.env("TMPDIR", dir.path()).status().unwrap()
 }
 
 fn is_root() -> bool {
