@@ -292,6 +292,14 @@ static int copy_argument(const char *key, const char *value, void *to)
 	return 0;
 }
 
+/* Sets `value` where there is such an argument: "" where it has no value, for which some versions of DPDK call the
+ * function, and others return an error. */
+static void take_argument(struct rte_kvargs *args, const char *key, const char **value)
+{
+	if (rte_kvargs_process(args, key, copy_argument, value) < 0)
+		*value = "";
+}
+
 /* Makes the port of a device with these arguments. */
 static int probe_with(const char *name, struct rte_device *device, struct rte_kvargs *args)
 {
@@ -302,9 +310,9 @@ static int probe_with(const char *name, struct rte_device *device, struct rte_kv
 	struct port *port;
 	int error;
 
-	rte_kvargs_process(args, ARG_PORT, copy_argument, &of_viaduct);
-	rte_kvargs_process(args, ARG_SOCKET, copy_argument, &socket);
-	rte_kvargs_process(args, ARG_RUN_DIR, copy_argument, &run_dir);
+	take_argument(args, ARG_PORT, &of_viaduct);
+	take_argument(args, ARG_SOCKET, &socket);
+	take_argument(args, ARG_RUN_DIR, &run_dir);
 	if (of_viaduct == NULL || *of_viaduct == 0 || strlen(of_viaduct) >= VIADUCT_NAME) {
 		LOG(ERR, "%s: say which port of viaductd's it is: %s,port=NAME\n", name, name);
 		return -EINVAL;
