@@ -134,7 +134,7 @@ impl Worker {
                 }
                 last = cycles::now();
             }
-            let busy = self.round();
+            let busy = self.round(last);
             let now = cycles::now();
             let cycles = &self.core.cells.cycles;
             if busy { &cycles.busy } else { &cycles.idle }.add(now - last);
@@ -191,10 +191,10 @@ impl Worker {
     }
 
     /// Polls the queues whose turn it is, and forwards their packets. Returns whether there was a packet.
-    fn round(&mut self) -> bool {
+    fn round(&mut self, now: u64) -> bool {
         let Self { receivers, reader, core, .. } = self;
         let mut waits_shortly = false;
-        let mut busy = receivers.round(|receiver| {
+        let mut busy = receivers.round(now, |receiver| {
             if receiver.patience.waits() {
                 let now = self.clock.now().ns;
                 if receiver.is_held(&core.ports, now) {

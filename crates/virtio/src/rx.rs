@@ -66,6 +66,10 @@ impl RxQueue for GuestRx {
             return 0;
         }
         let Ok(mut held) = self.shared.queues[self.index].try_lease() else { return 0 };
+        if !dispatch!(&held.ring, ring => ring.pending()) {
+            drop(held);
+            return self.announce(burst);
+        }
         let Running { ring, memory, segments, features, .. } = &mut *held;
         let taken = &mut self.taken;
         let collected =
