@@ -1,9 +1,11 @@
 """A new daemon takes over from the running one: no packet that can wait is lost, and nobody has to connect again."""
 
+import grp
 import json
 import os
 import signal
 import socket
+import stat
 import struct
 import threading
 
@@ -296,6 +298,31 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
         replace(host, 1)
         stream.wait(20)
     assert account(stream) == (0, 0, 0)
+
+
+def test_sockets_are_given_away_by_the_daemon_that_serves(lab):
+    """The next one's file says who else may connect. At first, that one lacks the queues which a VMM has."""
+
+    def config(queues, owner, mode):
+        keys = {"queues": queues, "owner": f"{owner}:{owner}", "socket_mode": mode}
+        guests = {"a1": vhost("a1", **keys), "a2": verbs(rdma_owner=f"{owner}:{owner}")}
+        return host_config("a", guests, wire=False, readers=grp.getgrgid(owner).gr_name)
+
+    def groups():
+        files = [host.run_dir / "viaduct-read.sock", host.socket("a1"), host.run_dir / "rdma/a2"]
+        return [(of.st_gid, stat.S_IMODE(of.st_mode)) for of in (file.stat() for file in files)]
+
+    host = lab.host(config(2, 65534, "660"))
+    lab.testpmd(host, "a1")
+    old, before = host.daemon, groups()
+    assert before == [(65534, 0o660)] * 3
+    host.config = config(1, 2, "600")
+    new = host.launch("--replace")
+    assert new.process.wait(PATIENCE) == 1 and "the running daemon goes on: " in new.text(), new.text()
+    assert "pairs of queues" in new.text() and groups() == before
+    host.daemon, host.config = old, config(2, 2, "600")
+    host.replace()
+    assert groups() == [(2, 0o660), (2, 0o600), (2, 0o660)]
 
 
 def converse(host, *messages):

@@ -127,7 +127,7 @@ struct Shared {
 pub struct Device {
     shared: Arc<Shared>,
     /// The file of its socket, which is removed with the device.
-    file: Box<dyn ListeningFile>,
+    file: Arc<dyn ListeningFile>,
     /// The socket, for another process.
     listener: Arc<Listener>,
 }

@@ -70,13 +70,12 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
             let possible = is_mode(*mode) && (1..=MOST_WAITING).contains(backlog);
             is_path(path).and(ensure(possible, "no mode or backlog of a socket"))
         }
-        Request::AdoptSocket { path, mode, .. } => {
-            is_path(path).and(ensure(is_mode(*mode), "no mode of a socket"))
-        }
         Request::Give { mode, .. } => ensure(is_mode(*mode), "no mode of a socket"),
         Request::Remove { .. } => Ok(()),
         Request::Memory { path, mode, .. } => is_path(path).and(ensure(is_mode(*mode), "no mode of a file")),
-        Request::RemoveMemory { path } | Request::Connect { path } => is_path(path),
+        Request::AdoptSocket { path, .. } | Request::RemoveMemory { path } | Request::Connect { path } => {
+            is_path(path)
+        }
         Request::Owner { names } => {
             let plain = names.len() <= LONGEST_NAME && !names.contains(['\0', '\n', '/']);
             ensure(plain, "no names of user and group")
@@ -217,7 +216,7 @@ mod tests {
         for path in ["", "vm1.sock", "/", "/run/../etc/x", "/run/\0", long.as_str()] {
             refused(&listen(path, 0o660), &[]);
             refused(&Request::Connect { path: path.into() }, &[]);
-            refused(&Request::AdoptSocket { path: path.into(), owner: None, mode: 0o660 }, &[]);
+            refused(&Request::AdoptSocket { path: path.into(), owner: None }, &[]);
             refused(&Request::Memory { path: path.into(), owner: None, mode: 0o660 }, &[]);
             refused(&Request::RemoveMemory { path: path.into() }, &[]);
         }
@@ -266,15 +265,13 @@ mod tests {
                     assert!((1..16).contains(&tap.device.len()) && !tap.device.contains(['/', '%', '\0']));
                     assert!((1..=253).contains(&tap.queues));
                 }
-                Request::Listen { path, mode, .. } | Request::AdoptSocket { path, mode, .. } => {
+                Request::Listen { path, mode, .. } | Request::Memory { path, mode, .. } => {
                     assert!(path.is_absolute() && mode <= 0o777);
                     assert!(!path.components().any(|part| part == Component::ParentDir));
                 }
-                Request::Memory { path, mode, .. } => {
-                    assert!(path.is_absolute() && mode <= 0o777);
-                    assert!(!path.components().any(|part| part == Component::ParentDir));
-                }
-                Request::RemoveMemory { path } | Request::Connect { path } => {
+                Request::AdoptSocket { path, .. }
+                | Request::RemoveMemory { path }
+                | Request::Connect { path } => {
                     assert!(path.is_absolute());
                     assert!(!path.components().any(|part| part == Component::ParentDir));
                 }

@@ -284,19 +284,23 @@ impl Sockets for Helper {
         let request = Request::Listen { path, messages, owner: place.owner, mode: place.mode, backlog };
         match self.ask(&request, &[]) {
             Ok((Reply::Listening { file }, descriptors)) => {
-                let file = Box::new(HelpersFile { helper: self.clone(), file });
+                let file = Arc::new(HelpersFile { helper: self.clone(), file });
                 Ok((one(descriptors).map_err(asked)?, file))
             }
             other => Err(asked(unexpected(other))),
         }
     }
 
-    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, sockets::Error> {
-        let path = std::path::absolute(&place.path)
-            .map_err(|source| sockets::Error::Os { path: place.path.clone(), source })?;
-        let request = Request::AdoptSocket { path, owner: place.owner, mode: place.mode };
+    fn adopt(
+        &self,
+        path: &Path,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Arc<dyn ListeningFile>, sockets::Error> {
+        let path = std::path::absolute(path)
+            .map_err(|source| sockets::Error::Os { path: path.to_owned(), source })?;
+        let request = Request::AdoptSocket { path, owner };
         match self.ask(&request, &[]) {
-            Ok((Reply::Listening { file }, _)) => Ok(Box::new(HelpersFile { helper: self.clone(), file })),
+            Ok((Reply::Listening { file }, _)) => Ok(Arc::new(HelpersFile { helper: self.clone(), file })),
             other => Err(asked(unexpected(other))),
         }
     }
@@ -393,14 +397,16 @@ mod tests {
         let place = place(dir.path(), "run/vm1.sock");
         // That of another daemon.
         let _listening = UnixListener::bind(&place.path).unwrap();
-        let file = helper.adopt(&place).unwrap();
-        assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o640);
+        let mode = || std::fs::metadata(&place.path).unwrap().mode() & 0o7777;
+        let before = mode();
+        let file = helper.adopt(&place.path, None).unwrap();
+        assert_eq!(mode(), before);
         file.give_to(None, 0o600).unwrap();
-        assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o600);
-        assert!(helper.adopt(&Place { path: dir.path().join("run/vm2.sock"), ..place.clone() }).is_err());
-        assert!(helper.adopt(&Place { path: "/etc/x.sock".into(), ..place.clone() }).is_err());
+        assert_eq!(mode(), 0o600);
+        assert!(helper.adopt(&dir.path().join("run/vm2.sock"), None).is_err());
+        assert!(helper.adopt(Path::new("/etc/x.sock"), None).is_err());
         helper.settle();
-        let refused = helper.adopt(&place).unwrap_err().to_string();
+        let refused = helper.adopt(&place.path, None).unwrap_err().to_string();
         assert!(refused.contains("has opened its ports"), "{refused}");
         drop(file);
         assert!(!place.path.exists());

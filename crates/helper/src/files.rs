@@ -24,14 +24,14 @@ impl Files {
     }
 
     /// Keeps the file at a path; `None` if there are too many.
-    pub(crate) fn keep(&self, path: &Path, file: Box<dyn ListeningFile>) -> Option<u64> {
+    pub(crate) fn keep(&self, path: &Path, file: Arc<dyn ListeningFile>) -> Option<u64> {
         let mut state = self.lock();
         if state.files.len() >= MOST {
             return None;
         }
         state.next += 1;
         let number = state.next;
-        state.files.insert(number, (path.to_owned(), file.into()));
+        state.files.insert(number, (path.to_owned(), file));
         Some(number)
     }
 

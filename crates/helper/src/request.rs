@@ -76,10 +76,8 @@ pub enum Request {
     AdoptSocket {
         /// Path of its file.
         path: PathBuf,
-        /// As for [`Request::Listen`].
+        /// To whom it will be given ([`Request::Give`]).
         owner: Option<(u32, u32)>,
-        /// The file's mode.
-        mode: u32,
     },
     /// Give a socket's file to another owner.
     Give {

@@ -219,9 +219,9 @@ impl Server {
                 let (socket, file) = self.listen(&self.place(path, *owner, *mode), kind, *backlog)?;
                 return Ok((Reply::Listening { file }, vec![socket]));
             }
-            Request::AdoptSocket { path, owner, mode } => {
+            Request::AdoptSocket { path, owner } => {
                 self.check_not_settled()?;
-                let file = self.adopt(&self.place(path, *owner, *mode))?;
+                let file = self.adopt(path, self.owner(*owner))?;
                 return Ok((Reply::Listening { file }, Vec::new()));
             }
             Request::Memory { path, owner, mode } => {
@@ -321,11 +321,11 @@ impl Server {
     }
 
     /// Takes over the file of a socket. Returns its number.
-    fn adopt(&self, place: &Place) -> Result<u64, Refusal> {
-        self.directories.check(&place.path)?;
-        let _work = self.begin(&place.path)?;
-        let file = sockets::Here.adopt(place)?;
-        self.files.keep(&place.path, file).ok_or_else(|| Refusal::new("too many sockets"))
+    fn adopt(&self, path: &Path, owner: (u32, u32)) -> Result<u64, Refusal> {
+        self.directories.check(path)?;
+        let _work = self.begin(path)?;
+        let file = sockets::Here.adopt(path, Some(owner))?;
+        self.files.keep(path, file).ok_or_else(|| Refusal::new("too many sockets"))
     }
 
     /// What is handed over comes before the daemon serves guests, one of which may take it over.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wire::TapPort;
 
@@ -264,7 +264,7 @@ pub(crate) struct Heir {
     /// Where it was made.
     pub(crate) path: PathBuf,
     /// Removed when dropped: before the socket is closed, so that it is not another's who then listens there.
-    _file: Box<dyn ListeningFile>,
+    _file: Arc<dyn ListeningFile>,
     socket: OwnedFd,
     /// The user that starts daemons here, besides root.
     user: u32,

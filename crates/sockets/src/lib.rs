@@ -161,25 +161,19 @@ pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd,
     Ok((socket, file))
 }
 
-/// The file of a socket on which another process listened until now: it is ours from here on. Its owner and mode become
-/// those of `place`.
+/// The file of a socket on which another process listened until now: it is ours from here on. It has owner and mode as
+/// before; `owner` is who gets it later.
 ///
 /// # Errors
-/// [`Error`]: there is no such socket, or it can't be given away.
-pub fn adopt(place: &Place) -> Result<SocketFile, Error> {
-    let Directory { dir, name } = directory::find(&place.path, place.owner.map(|(uid, _)| uid))?;
-    let failed = |source: Errno| Error::Os { path: place.path.clone(), source: source.into() };
+/// [`Error`]: there is no such socket, or somebody else could put another one in its place.
+pub fn adopt(path: &Path, owner: Option<(u32, u32)>) -> Result<SocketFile, Error> {
+    let Directory { dir, name } = directory::find(path, owner.map(|(uid, _)| uid))?;
+    let failed = |source: Errno| Error::Os { path: path.to_owned(), source: source.into() };
     let stat = rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
     if !is_socket(stat.st_mode) {
-        return Err(Error::NotSocket(place.path.clone()));
+        return Err(Error::NotSocket(path.to_owned()));
     }
-    let file = SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) };
-    if let Err(e) = file.give_to(place.owner, place.mode) {
-        // It stays with who listens there; a descriptor of its directory is all that is lost.
-        std::mem::forget(file);
-        return Err(e);
-    }
-    Ok(file)
+    Ok(SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) })
 }
 
 /// Sets owner and mode of exactly the file that `entry` refers to, whatever is at its path now. On the way, and if

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A listening socket and its file.
-pub type Listening = (OwnedFd, Box<dyn ListeningFile>);
+pub type Listening = (OwnedFd, Arc<dyn ListeningFile>);
 
 /// Creates sockets and files of memory, and connects to sockets: in this process ([`Here`]), or through another one
 /// that has the rights.
@@ -26,7 +26,7 @@ pub trait Sockets: Send + Sync {
     ///
     /// # Errors
     /// As [`adopt`].
-    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, Error>;
+    fn adopt(&self, path: &Path, owner: Option<(u32, u32)>) -> Result<Arc<dyn ListeningFile>, Error>;
 
     /// As [`open_memory`].
     ///
@@ -76,11 +76,11 @@ pub fn here() -> Arc<dyn Sockets> {
 impl Sockets for Here {
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, Error> {
         let (socket, file) = listen(place, kind, backlog)?;
-        Ok((socket, Box::new(file)))
+        Ok((socket, Arc::new(file)))
     }
 
-    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, Error> {
-        Ok(Box::new(adopt(place)?))
+    fn adopt(&self, path: &Path, owner: Option<(u32, u32)>) -> Result<Arc<dyn ListeningFile>, Error> {
+        Ok(Arc::new(adopt(path, owner)?))
     }
 
     fn memory(&self, place: &Place) -> Result<OwnedFd, Error> {

@@ -5,7 +5,7 @@
 //! that, and serves clients until it is stopped.
 
 use crate::forwarder::Forwarder;
-use crate::inherit::Inheritance;
+use crate::inherit::{Inheritance, Succession};
 use crate::listeners::{self, Clients, Open};
 use crate::machines::{self, Machines};
 use crate::notify::{self, Notifier};
@@ -22,7 +22,6 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tables::FlowLimits;
 use tokio::runtime::{Builder, Runtime};
@@ -43,7 +42,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
     let machines = Arc::new(Machines::new(start.shared.listeners.remove(machines::NAME)));
     let inherited =
-        start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.is_ours.clone()));
+        start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.succession.clone()));
     let ports = Arc::new(ExecutorPorts::new(
         forwarder.clone(),
         ovs.clone(),
@@ -68,7 +67,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let clients = Clients {
         privileges: &privileges,
         shared: &mut start.shared.listeners,
-        is_ours: start.is_ours,
+        succession: start.succession,
         missing: start.missing,
     };
     let Open { listeners, copies, replace, drivers, files: _files } =
@@ -106,8 +105,7 @@ struct Start {
     /// The daemon that this one is to replace, and what it shares.
     predecessor: Option<New>,
     shared: Shared,
-    /// Whether what the predecessor shares is this daemon's.
-    is_ours: Arc<AtomicBool>,
+    succession: Arc<Succession>,
     windows: verbs::Windows,
     /// Held until the daemon ends.
     _run_dir_lock: RunDir,
@@ -148,7 +146,7 @@ impl Start {
         let missing = Missing::default();
         Ok(Self {
             user,
-            is_ours: predecessor.as_ref().map(|new| new.is_ours.clone()).unwrap_or_default(),
+            succession: predecessor.as_ref().map(|new| new.succession.clone()).unwrap_or_default(),
             predecessor,
             windows,
             journals,

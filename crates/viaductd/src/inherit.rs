@@ -9,39 +9,39 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use wire::{Attachment, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
 /// What the other daemon shares of its ports: of each, its device and descriptors.
 pub struct Inheritance {
     ports: Mutex<BTreeMap<String, (String, Vec<OwnedFd>)>>,
-    is_ours: Arc<AtomicBool>,
+    succession: Arc<Succession>,
 }
 
 impl Inheritance {
-    /// These ports, which are this daemon's once `is_ours`.
-    pub fn new(ports: BTreeMap<String, (String, Vec<OwnedFd>)>, is_ours: Arc<AtomicBool>) -> Self {
-        Self { ports: Mutex::new(ports), is_ours }
+    /// These ports.
+    pub fn new(ports: BTreeMap<String, (String, Vec<OwnedFd>)>, succession: Arc<Succession>) -> Self {
+        Self { ports: Mutex::new(ports), succession }
     }
 
     /// Whether the other daemon still has the host.
     pub fn waits(&self) -> bool {
-        !self.is_ours.load(Ordering::Acquire)
+        !self.succession.is_done()
     }
 
     /// Privileges that open the port of this interface, if it was on that device, with what is shared of it.
     pub fn privileges(&self, name: &str, device: &str, own: &Privileges) -> Privileges {
-        let shared = self.ports.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let shared = lock(&self.ports).remove(name);
         let descriptors = shared.filter(|(its, _)| its == device).map(|(_, descriptors)| descriptors);
-        descriptors.map_or_else(|| own.clone(), |descriptors| own.inheriting(descriptors, &self.is_ours))
+        descriptors.map_or_else(|| own.clone(), |descriptors| own.inheriting(descriptors, &self.succession))
     }
 }
 
 impl Privileges {
     /// These privileges, with descriptors that are used before others are opened.
-    pub fn inheriting(&self, descriptors: Vec<OwnedFd>, is_ours: &Arc<AtomicBool>) -> Self {
-        let (descriptors, is_ours) = (Mutex::new(descriptors), is_ours.clone());
-        let all = Arc::new(Inheriting { own: self.clone(), descriptors, is_ours });
+    pub fn inheriting(&self, descriptors: Vec<OwnedFd>, succession: &Arc<Succession>) -> Self {
+        let (descriptors, succession) = (Mutex::new(descriptors), succession.clone());
+        let all = Arc::new(Inheriting { own: self.clone(), descriptors, succession });
         self.opening_by(all.clone(), all)
     }
 }
@@ -51,23 +51,19 @@ struct Inheriting {
     own: Privileges,
     /// Those that were not used yet.
     descriptors: Mutex<Vec<OwnedFd>>,
-    is_ours: Arc<AtomicBool>,
+    succession: Arc<Succession>,
 }
 
 impl Inheriting {
     fn take(&self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.lock())
+        std::mem::take(&mut lock(&self.descriptors))
     }
 
     /// The one that is a socket of this type. A device has one of each at most.
     fn take_socket(&self, kind: SocketType) -> Option<OwnedFd> {
-        let mut descriptors = self.lock();
+        let mut descriptors = lock(&self.descriptors);
         let at = descriptors.iter().position(|one| socket_type(one) == Ok(kind))?;
         Some(descriptors.remove(at))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
-        self.descriptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,12 +142,16 @@ impl Sockets for Inheriting {
         if socket_domain(&socket) != Ok(AddressFamily::UNIX) || socket_acceptconn(&socket) != Ok(true) {
             return Err(sockets::Error::InUse(place.path.clone()));
         }
-        let file = Some(self.own.sockets.adopt(place)?);
-        Ok((socket, Box::new(Shared { file, is_ours: self.is_ours.clone() })))
+        let file = self.own.sockets.adopt(&place.path, place.owner)?;
+        Ok((socket, self.succession.adopt(file, place)?))
     }
 
-    fn adopt(&self, place: &Place) -> Result<Box<dyn ListeningFile>, sockets::Error> {
-        self.own.sockets.adopt(place)
+    fn adopt(
+        &self,
+        path: &Path,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Arc<dyn ListeningFile>, sockets::Error> {
+        self.own.sockets.adopt(path, owner)
     }
 
     fn memory(&self, place: &Place) -> Result<OwnedFd, sockets::Error> {
@@ -167,23 +167,78 @@ impl Sockets for Inheriting {
     }
 }
 
-/// The file of a socket that another daemon listens on. It stays if that one goes on.
+/// Whether this daemon has succeeded the other one; and the files of sockets that it listens on with that one. These
+/// stay as they are if the other one goes on.
+#[derive(Debug, Default)]
+pub struct Succession {
+    is_done: AtomicBool,
+    files: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Succession {
+    fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Acquire)
+    }
+
+    /// The other daemon does not go on: the files go to their owners. They are removed with their sockets from here on.
+    pub fn succeed(&self) {
+        self.is_done.store(true, Ordering::Release);
+        let files = std::mem::take(&mut *lock(&self.files));
+        for file in files.iter().filter_map(Weak::upgrade) {
+            let to = lock(&file.to);
+            let Err(e) = file.give(*to) else { continue };
+            tracing::error!("a socket is nobody's, as it can't be given to its owner: {e}");
+            // Else it would stay with whom the other daemon gave it to.
+            let _ = file.give((None, 0));
+        }
+    }
+
+    /// The file of a socket at this place, which gets owner and mode once this daemon has succeeded.
+    fn adopt(
+        self: &Arc<Self>,
+        file: Arc<dyn ListeningFile>,
+        place: &Place,
+    ) -> Result<Arc<dyn ListeningFile>, sockets::Error> {
+        let shared = Arc::new(Shared { file: Some(file), to: Mutex::default(), succession: self.clone() });
+        lock(&self.files).push(Arc::downgrade(&shared));
+        shared.give_to(place.owner, place.mode)?;
+        Ok(shared)
+    }
+}
+
+/// User and group, and the mode.
+type To = (Option<(u32, u32)>, u32);
+
+/// The file of such a socket.
 #[derive(Debug)]
 struct Shared {
-    file: Option<Box<dyn ListeningFile>>,
-    is_ours: Arc<AtomicBool>,
+    file: Option<Arc<dyn ListeningFile>>,
+    to: Mutex<To>,
+    succession: Arc<Succession>,
+}
+
+impl Shared {
+    fn give(&self, (owner, mode): To) -> Result<(), sockets::Error> {
+        self.file.as_ref().map_or(Ok(()), |file| file.give_to(owner, mode))
+    }
 }
 
 impl ListeningFile for Shared {
     fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), sockets::Error> {
-        self.file.as_ref().map_or(Ok(()), |file| file.give_to(owner, mode))
+        let mut to = lock(&self.to);
+        *to = (owner, mode);
+        if self.succession.is_done() { self.give(*to) } else { Ok(()) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.is_ours.load(Ordering::Acquire) {
+        if !self.succession.is_done() {
             std::mem::forget(self.file.take());
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

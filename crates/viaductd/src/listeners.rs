@@ -1,5 +1,6 @@
 //! The sockets that clients come to.
 
+use crate::inherit::Succession;
 use crate::privileges::Privileges;
 use crate::readers::{self, Late};
 use crate::replace;
@@ -13,7 +14,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Connections to the control socket that may wait.
 const BACKLOG: i32 = 4096;
@@ -30,7 +30,7 @@ const OVS: &str = "ovs";
 pub struct Clients<'a> {
     pub privileges: &'a Privileges,
     pub shared: &'a mut BTreeMap<String, OwnedFd>,
-    pub is_ours: Arc<AtomicBool>,
+    pub succession: Arc<Succession>,
     /// Those that can't be had so far.
     pub missing: Missing,
 }
@@ -99,7 +99,7 @@ impl Clients<'_> {
     ) -> anyhow::Result<Open> {
         let place = Place { path: api::socket(run_dir), owner: None, mode: 0o660 };
         let (api, file) = self.listen(API, &place, SocketType::STREAM).context("control socket")?;
-        let (mut files, mut copies) = (vec![Arc::from(file)], vec![(API, api.try_clone()?)]);
+        let (mut files, mut copies) = (vec![file], vec![(API, api.try_clone()?)]);
         let readers = readers.and_then(|group| {
             let opened = self.readers(run_dir, group);
             opened.map_err(|why| lacks(&self.missing, why, "the next start")).ok()
@@ -119,38 +119,32 @@ impl Clients<'_> {
         let replace = self.listen(replace::NAME, &place, SocketType::SEQPACKET);
         let replace = replace.context("socket for a daemon that takes over")?;
         copies.push((replace::NAME, replace.0.try_clone()?));
-        files.push(Arc::from(replace.1));
+        files.push(replace.1);
         let place = Place { path: run_dir.join("ovs.sock"), owner: None, mode: 0o660 };
         let (drivers, file) =
             self.listen(OVS, &place, SocketType::SEQPACKET).context("socket for drivers of Open vSwitch")?;
         copies.push((OVS, drivers.try_clone()?));
-        files.push(Arc::from(file));
+        files.push(file);
         let listeners = control::Listeners { api, readers, metrics, missing: self.missing };
         Ok(Open { listeners, copies, replace: replace.0, drivers, files })
     }
 
-    /// The socket for this group. While there is no such group, it is there, and nobody else may connect. One that is
-    /// shared stays as it is meanwhile, as long as the other daemon may go on with it.
+    /// The socket for this group. While there is no such group, it is there, and nobody else may connect.
     fn readers(&mut self, run_dir: &Path, group: &str) -> Result<(OwnedFd, Arc<dyn ListeningFile>), String> {
         let path = api::readers_socket(run_dir);
-        let is_shared = self.shared.contains_key(READERS);
         let owner = readers::owner(self.privileges, group);
         let (given, mode) = match &owner {
             Ok(owner) => (Some(*owner), readers::MODE),
-            Err(_) if is_shared => (None, readers::mode_of(&path)),
             Err(_) => (None, readers::CLOSED),
         };
         let place = Place { path, owner: given, mode };
         let opened = self.listen(READERS, &place, SocketType::STREAM);
         let (socket, file) = opened.map_err(|e| format!("readers: {e}"))?;
-        let file: Arc<dyn ListeningFile> = Arc::from(file);
         if let Err(why) = owner {
             let message = lacks(&self.missing, why, "that changes");
             let late = Late {
                 group: group.to_owned(),
                 file: Arc::downgrade(&file),
-                is_ours: if is_shared { self.is_ours.clone() } else { Arc::new(true.into()) },
-                is_closed: !is_shared,
                 privileges: self.privileges.clone(),
                 missing: self.missing.clone(),
                 message,
@@ -167,6 +161,6 @@ impl Clients<'_> {
         kind: SocketType,
     ) -> Result<sockets::Listening, sockets::Error> {
         let shared = self.shared.remove(name).into_iter().collect();
-        self.privileges.inheriting(shared, &self.is_ours).sockets.listen(place, kind, BACKLOG)
+        self.privileges.inheriting(shared, &self.succession).sockets.listen(place, kind, BACKLOG)
     }
 }

@@ -4,10 +4,7 @@ use crate::listeners::lacks;
 use crate::privileges::Privileges;
 use control::Missing;
 use sockets::ListeningFile;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 /// The mode of the socket that the group has.
@@ -27,19 +24,10 @@ pub fn owner(privileges: &Privileges, group: &str) -> Result<(u32, u32), String>
     Ok((rustix::process::getuid().as_raw(), group))
 }
 
-/// The mode of a socket that is there.
-pub fn mode_of(path: &Path) -> u32 {
-    path.symlink_metadata().map_or(CLOSED, |file| file.permissions().mode() & 0o777)
-}
-
 /// The socket of a group that is not there yet.
 pub struct Late {
     pub group: String,
     pub file: Weak<dyn ListeningFile>,
-    /// Whether the socket is this daemon's alone. Until then, another one's readers may go on with it.
-    pub is_ours: Arc<AtomicBool>,
-    /// Whether nobody else can connect.
-    pub is_closed: bool,
     pub privileges: Privileges,
     pub missing: Missing,
     /// What is said of it meanwhile.
@@ -63,16 +51,8 @@ impl Late {
     /// Looks once. Returns whether there is nothing more to wait for.
     fn is_over(&mut self) -> bool {
         let Some(file) = self.file.upgrade() else { return true };
-        if !self.is_ours.load(Ordering::Acquire) {
-            return false;
-        }
-        let (owner, mode) = match owner(&self.privileges, &self.group) {
-            Ok(owner) => (Some(owner), MODE),
-            Err(_) if self.is_closed => return false,
-            Err(_) => (None, CLOSED),
-        };
-        match file.give_to(owner, mode) {
-            Ok(()) if owner.is_none() => self.is_closed = true,
+        let Ok(owner) = owner(&self.privileges, &self.group) else { return false };
+        match file.give_to(Some(owner), MODE) {
             Ok(()) => {
                 tracing::info!("[host] readers: the group \"{}\" is there, and is served", self.group);
                 self.missing.remove(&self.message);
@@ -96,11 +76,13 @@ impl Late {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inherit::Succession;
     use crate::listeners::{Clients, Open};
     use std::collections::BTreeMap;
     use std::os::fd::OwnedFd;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
-    use std::time::Instant;
+    use std::sync::Arc;
 
     /// A daemon takes over while nobody knows the group: the other one's readers go on until it has.
     #[test]
@@ -109,21 +91,18 @@ mod tests {
         let path = api::readers_socket(dir.path());
         let listening: OwnedFd = UnixListener::bind(&path).unwrap().into();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(MODE)).unwrap();
+        let mode = || path.symlink_metadata().unwrap().permissions().mode() & 0o777;
         let mut shared = BTreeMap::new();
         for takes_over in [false, true] {
             shared.insert("readers".to_owned(), listening.try_clone().unwrap());
-            let (is_ours, missing) = (Arc::new(AtomicBool::new(false)), Missing::default());
-            let (privileges, shared, counted) = (&Privileges::here(), &mut shared, is_ours.clone());
-            let clients = Clients { privileges, shared, is_ours: counted, missing };
+            let (succession, missing) = (Arc::<Succession>::default(), Missing::default());
+            let (privileges, shared, counted) = (&Privileges::here(), &mut shared, succession.clone());
+            let clients = Clients { privileges, shared, succession: counted, missing };
             let Open { files, .. } = clients.open(dir.path(), Some("no-such-group"), None).unwrap();
-            assert_eq!(mode_of(&path), MODE);
+            assert_eq!(mode(), MODE);
             if takes_over {
-                is_ours.store(true, Ordering::Release);
-                let since = Instant::now();
-                while mode_of(&path) != CLOSED {
-                    assert!(since.elapsed() < Duration::from_secs(60), "it stays open");
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                succession.succeed();
+                assert_eq!(mode(), CLOSED);
             }
             drop(files);
             assert_eq!(path.exists(), !takes_over);

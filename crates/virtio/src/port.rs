@@ -163,7 +163,7 @@ struct Device {
     /// In server role, for another process.
     listener: Option<Arc<Listener>>,
     /// The socket's file, kept here so that it is removed whatever the thread does.
-    _file: Option<Box<dyn ListeningFile>>,
+    _file: Option<Arc<dyn ListeningFile>>,
 }
 
 impl Port for Device {

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Connections that may wait while another VMM is served.
 const BACKLOG: i32 = 8;
@@ -20,7 +21,7 @@ impl Listener {
     pub(crate) fn new(
         port: &GuestPort,
         sockets: &dyn Sockets,
-    ) -> Result<(Self, Box<dyn ListeningFile>), sockets::Error> {
+    ) -> Result<(Self, Arc<dyn ListeningFile>), sockets::Error> {
         let place = Place { path: port.socket.clone(), owner: port.owner, mode: port.mode };
         let (socket, file) = sockets.listen(&place, SocketType::STREAM, BACKLOG)?;
         Ok((Self(socket.into()), file))

@@ -3,6 +3,7 @@
 use super::message::{Conversation, Greeting, Message, Refusal, socket};
 use super::now_ns;
 use crate::forwarder::Forwarder;
+use crate::inherit::Succession;
 use crate::privileges::Privileges;
 use anyhow::{Context, bail};
 use carryover::Opened;
@@ -17,7 +18,6 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most ports and parts of states that a daemon hands over.
 const MOST: usize = 1 << 20;
@@ -39,8 +39,7 @@ pub struct New {
     talk: Conversation,
     /// The old daemon.
     pidfd: OwnedFd,
-    /// Whether what it shared is this daemon's: files of its sockets are removed with them then.
-    pub is_ours: Arc<AtomicBool>,
+    pub succession: Arc<Succession>,
 }
 
 impl New {
@@ -70,7 +69,7 @@ impl New {
         let pidfd = running(&greeting)?;
         tracing::info!(pid = greeting.pid, version = greeting.build, "takes over from a daemon");
         let shared = shared(&mut talk)?;
-        Ok((Self { talk, pidfd, is_ours: Arc::default() }, shared))
+        Ok((Self { talk, pidfd, succession: Arc::default() }, shared))
     }
 
     /// Takes over, when everything is prepared: from here on packets wait. The old daemon's end is awaited elsewhere.
@@ -91,8 +90,9 @@ impl New {
             eprintln!("viaductd: the running daemon goes on: {e:#}");
             std::process::exit(1)
         });
-        self.is_ours.store(true, Ordering::Release);
         forwarder.resume();
+        // Before anybody is served.
+        self.succession.succeed();
         core.thaw();
         let waited_us = now_ns().saturating_sub(since_ns) / 1000;
         tracing::info!(waited_us, "has taken over");

@@ -1,15 +1,15 @@
 use super::message::{Conversation, Greeting, Message};
 use super::new::{shared, stopped};
-use crate::inherit::Inheritance;
+use crate::inherit::{Inheritance, Succession};
 use crate::privileges::Privileges;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use seqpacket::{Connection, MOST_DESCRIPTORS};
 use sockets::Place;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The other daemon's end, and ours.
 fn pair() -> (Connection, Conversation) {
@@ -94,11 +94,13 @@ fn the_file_of_a_shared_socket_goes_with_who_has_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place { path: dir.path().join("vm.sock"), owner: None, mode: 0o600 };
     let listening = UnixListener::bind(&place.path).unwrap();
-    let is_ours = Arc::new(AtomicBool::new(false));
+    let mode = || std::fs::metadata(&place.path).unwrap().permissions().mode() & 0o777;
+    let (others, succession) = (mode(), Arc::new(Succession::default()));
+    assert_ne!(others, place.mode);
     for has_the_host in [false, true] {
         let socket = listening.as_fd().try_clone_to_owned().unwrap();
         let ports = BTreeMap::from([("vm".to_owned(), ("here".to_owned(), vec![socket]))]);
-        let inheritance = Inheritance::new(ports, is_ours.clone());
+        let inheritance = Inheritance::new(ports, succession.clone());
         assert!(inheritance.waits());
         let own = Privileges::here();
         let listen = |device: &str| {
@@ -108,7 +110,13 @@ fn the_file_of_a_shared_socket_goes_with_who_has_the_host() {
         let _client = UnixStream::connect(&place.path).unwrap();
         assert!(UnixListener::from(socket).accept().is_ok());
         assert!(matches!(listen("here"), Err(sockets::Error::InUse(_))), "it is shared once");
-        is_ours.store(has_the_host, Ordering::Relaxed);
+        assert_eq!(mode(), others);
+        if has_the_host {
+            succession.succeed();
+            assert_eq!(mode(), place.mode);
+            file.give_to(None, 0o640).unwrap();
+            assert_eq!(mode(), 0o640);
+        }
         drop(file);
         assert_eq!(place.path.exists(), !has_the_host);
     }
@@ -124,7 +132,7 @@ fn each_socket_of_a_device_is_that_of_its_type() {
         .map(|(place, kind)| own.sockets.listen(place, kind, 8).unwrap())
         .into();
     let shared: Vec<_> = old.iter().map(|(socket, _)| socket.try_clone().unwrap()).collect();
-    let privileges = own.inheriting(shared, &Arc::new(AtomicBool::new(false)));
+    let privileges = own.inheriting(shared, &Arc::default());
     // In another order.
     for (place, kind) in [(&programs, SocketType::SEQPACKET), (&machines, SocketType::STREAM)] {
         let (socket, _file) = privileges.sockets.listen(place, kind, 8).unwrap();

@@ -35,7 +35,7 @@ pub struct Window {
 struct Own {
     open: Arc<OpenWindow>,
     listener: Listener,
-    file: Box<dyn ListeningFile>,
+    file: Arc<dyn ListeningFile>,
     /// Its virtual machine may migrate.
     migrates: bool,
 }
