@@ -39,6 +39,8 @@ pub struct Held {
     pub owner: Owner,
     /// What its counter had counted before.
     pub base: Counters,
+    /// Of port and match ([`ByMatch`]).
+    hash: u64,
 }
 
 /// What a new flow takes.
@@ -47,7 +49,16 @@ pub enum Plan {
     /// A flow of an earlier session is the same: it has this number, and is taken over.
     Adopt(u64),
     /// A new flow, after one of an earlier session with the same match is gone.
-    Add(Arc<Flow>, Option<u64>),
+    Add(New, Option<u64>),
+}
+
+/// A new flow.
+#[derive(Debug)]
+pub struct New {
+    /// As the executor is to have it.
+    pub flow: Arc<Flow>,
+    /// Of port and match.
+    hash: u64,
 }
 
 /// All flows.
@@ -73,14 +84,18 @@ struct ByMatch {
 }
 
 impl ByMatch {
-    /// The flow of a port with this match.
+    fn hash(&self, port: VifId, matching: &Match) -> u64 {
+        self.hasher.hash_one((port, matching))
+    }
+
+    /// The flow of a port with this match, which has this hash.
     fn find<'a>(
         &self,
         all: &'a BTreeMap<u64, Held>,
+        hash: u64,
         port: VifId,
         matching: &Match,
     ) -> Option<(u64, &'a Held)> {
-        let hash = self.hasher.hash_one((port, matching));
         let mut same = self.entries.iter_hash(hash).filter(|(other, _)| *other == hash);
         same.find_map(|(_, id)| {
             let held = all.get(id)?;
@@ -88,14 +103,12 @@ impl ByMatch {
         })
     }
 
-    fn insert(&mut self, flow: &Flow) {
-        let hash = self.hasher.hash_one((flow.port, &flow.matching));
-        self.entries.insert_unique(hash, (hash, flow.id.0), |(hash, _)| *hash);
+    fn insert(&mut self, hash: u64, id: u64) {
+        self.entries.insert_unique(hash, (hash, id), |(hash, _)| *hash);
     }
 
-    fn remove(&mut self, flow: &Flow) {
-        let hash = self.hasher.hash_one((flow.port, &flow.matching));
-        if let Ok(entry) = self.entries.find_entry(hash, |(_, id)| *id == flow.id.0) {
+    fn remove(&mut self, hash: u64, id: u64) {
+        if let Ok(entry) = self.entries.find_entry(hash, |(_, other)| *other == id) {
             entry.remove();
         }
     }
@@ -119,7 +132,8 @@ impl Flows {
         actions: Vec<Action>,
         now: Instant,
     ) -> Result<Plan, Refused> {
-        let there = self.by_match.find(&self.all, port, &matching);
+        let hash = self.by_match.hash(port, &matching);
+        let there = self.by_match.find(&self.all, hash, port, &matching);
         match there {
             Some((_, Held { owner: Owner::Session(_), .. })) => return Err(Refused::Exists),
             Some((id, held)) if held.flow.actions == actions => return Ok(Plan::Adopt(id)),
@@ -135,16 +149,16 @@ impl Flows {
         }
         let counter = self.indexes.take(now).ok_or(Refused::Full("flows"))?;
         self.last += 1;
-        let flow = Flow { id: FlowId(self.last), counter, port, matching, actions };
-        Ok(Plan::Add(Arc::new(flow), old))
+        let flow = Arc::new(Flow { id: FlowId(self.last), counter, port, matching, actions });
+        Ok(Plan::Add(New { flow, hash }, old))
     }
 
     /// The flow of a plan is there from now on; its counter begins with `base`.
-    pub fn insert(&mut self, flow: Arc<Flow>, session: u64, base: Counters) {
-        self.by_match.insert(&flow);
+    pub fn insert(&mut self, New { flow, hash }: New, session: u64, base: Counters) {
+        self.by_match.insert(hash, flow.id.0);
         *self.masks.entry(flow.port).or_default().entry(*flow.matching.mask()).or_default() += 1;
         self.bytes += size(&flow.actions);
-        self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base });
+        self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base, hash });
     }
 
     /// Indexes of the counters of all flows.
@@ -166,11 +180,11 @@ impl Flows {
         Some(&held.flow)
     }
 
-    /// The flow is not there any more.
-    pub fn remove(&mut self, id: u64, now: Instant) {
-        let Some(Held { flow, owner, .. }) = self.all.remove(&id) else { return };
+    /// The flow is not there any more. Returns it.
+    pub fn remove(&mut self, id: u64, now: Instant) -> Option<Arc<Flow>> {
+        let Held { flow, owner, hash, .. } = self.all.remove(&id)?;
         self.stale -= usize::from(matches!(owner, Owner::Stale(_)));
-        self.by_match.remove(&flow);
+        self.by_match.remove(hash, id);
         self.indexes.give_back(flow.counter, now);
         self.bytes -= size(&flow.actions);
         if let Some(masks) = self.masks.get_mut(&flow.port) {
@@ -184,6 +198,7 @@ impl Flows {
                 self.masks.remove(&flow.port);
             }
         }
+        Some(flow)
     }
 
     /// A flow.
@@ -291,11 +306,12 @@ mod tests {
         let (mut flows, now) = (Flows::default(), Instant::now());
         let drops = || vec![Action::Drop];
         let plan = |flows: &mut Flows, port| match flows.plan(VifId(port), Match::default(), drops(), now) {
-            Ok(Plan::Add(flow, None)) => Ok(flow),
+            Ok(Plan::Add(new, None)) => Ok(new),
             other => Err(other),
         };
         let one = plan(&mut flows, 1).unwrap();
-        flows.insert(one.clone(), 1, Counters::default());
+        let id = one.flow.id.0;
+        flows.insert(one, 1, Counters::default());
         let others = BYTES - size(&drops());
         flows.bytes += others;
         assert!(matches!(plan(&mut flows, 2), Err(Err(Refused::Full("bytes of flows")))));
@@ -304,7 +320,7 @@ mod tests {
         flows.bytes = BYTES - SPARE * 2 * LONGEST;
         assert_eq!(flows.ahead(), AHEAD);
         flows.bytes = size(&drops()) + others;
-        flows.remove(one.id.0, now);
+        flows.remove(id, now);
         let other = plan(&mut flows, 2).unwrap();
         flows.insert(other, 1, Counters::default());
         assert_eq!(flows.bytes, BYTES);

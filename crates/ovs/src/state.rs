@@ -375,7 +375,7 @@ impl State {
         if let Err(e) = self.tables.apply(&changes, true) {
             tracing::error!("flows of Open vSwitch are not removed: {e}");
         }
-        flows.iter().for_each(|id| self.flows.remove(*id, now));
+        flows.iter().for_each(|id| drop(self.flows.remove(*id, now)));
     }
 
     /// Does what is due: publishes counters and links, removes flows that nobody has made again.

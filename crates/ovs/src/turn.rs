@@ -88,13 +88,14 @@ impl State {
                 let seen = self.begin_to_count(flow.counter);
                 Ok((flow, seen))
             }
-            Plan::Add(flow, old) => {
+            Plan::Add(new, old) => {
                 if let Some(old) = old {
                     self.remove_in(turn, old, now);
                 }
+                let flow = new.flow.clone();
                 turn.changes.push(Change::Add(without(&flow, &turn.down)));
                 let seen = self.begin_to_count(flow.counter);
-                self.flows.insert(flow.clone(), id, seen);
+                self.flows.insert(new, id, seen);
                 Ok((flow, seen))
             }
         }
@@ -109,9 +110,9 @@ impl State {
     }
 
     fn remove_in(&mut self, turn: &mut Turn, flow: u64, now: Instant) {
-        turn.waits |= self.flows.get(flow).is_some_and(|held| held.flow.is_mark());
-        turn.changes.extend(self.flows.removal(flow));
-        self.flows.remove(flow, now);
+        let Some(flow) = self.flows.remove(flow, now) else { return };
+        turn.waits |= flow.is_mark();
+        turn.changes.push(Change::Remove { port: flow.port, id: flow.id });
     }
 
     /// Gives the tables what they do not have yet.

@@ -8,8 +8,15 @@ use imbl::OrdMap;
 use model::ovs::{Flow, FlowId};
 use std::sync::Arc;
 
-/// Flows of a chunk, in the order of their numbers, which are here so that a search reads no flows.
-type Chunk = Arc<Vec<(FlowId, Arc<Flow>)>>;
+/// Flows with successive numbers. What says where one is takes a word, so that it is found with few reads of memory that
+/// no cache has.
+#[derive(Clone, Default)]
+struct Chunk {
+    /// Which flows are here: a bit for each.
+    held: u64,
+    /// In the order of their numbers.
+    flows: Vec<Arc<Flow>>,
+}
 
 /// Most actions of a flow whose memory may stay for a while after its removal.
 const SHORT: usize = 4;
@@ -17,7 +24,7 @@ const SHORT: usize = 4;
 /// Flows by number.
 #[derive(Clone, Default)]
 pub(super) struct Store {
-    chunks: OrdMap<u64, Chunk>,
+    chunks: OrdMap<u64, Arc<Chunk>>,
     /// Which flows of a chunk are there: a bit for each.
     present: OrdMap<u64, u64>,
     len: usize,
@@ -28,8 +35,31 @@ const fn place(FlowId(id): FlowId) -> (u64, u64) {
     (id / u64::BITS as u64, 1 << (id % u64::BITS as u64))
 }
 
-fn search(chunk: &[(FlowId, Arc<Flow>)], id: FlowId) -> Result<usize, usize> {
-    chunk.binary_search_by_key(&id, |(id, _)| *id)
+impl Chunk {
+    /// Where the flow of a bit is, or belongs.
+    const fn at(&self, bit: u64) -> usize {
+        (self.held & (bit - 1)).count_ones() as usize
+    }
+
+    fn get(&self, bit: u64) -> Option<&Arc<Flow>> {
+        if self.held & bit == 0 { None } else { self.flows.get(self.at(bit)) }
+    }
+
+    fn put(&mut self, bit: u64, flow: &Arc<Flow>) {
+        let at = self.at(bit);
+        if self.held & bit == 0 {
+            self.held |= bit;
+            self.flows.insert(at, flow.clone());
+        } else {
+            self.flows[at] = flow.clone();
+        }
+    }
+
+    /// One with these flows alone.
+    fn kept(&self, bits: u64) -> Self {
+        let kept = self.flows.iter().filter(|flow| bits & place(flow.id).1 != 0);
+        Self { held: self.held & bits, flows: kept.cloned().collect() }
+    }
 }
 
 impl Store {
@@ -40,8 +70,8 @@ impl Store {
 
     /// A flow that is there.
     pub fn get(&self, id: FlowId) -> Option<&Arc<Flow>> {
-        let chunk = self.chunks.get(&place(id).0)?;
-        search(chunk, id).ok().map(|at| &chunk[at].1)
+        let (number, bit) = place(id);
+        self.chunks.get(&number)?.get(bit)
     }
 
     /// Whether a flow is there.
@@ -61,11 +91,7 @@ impl Store {
     /// Enters a flow, in the place of one with its number.
     pub fn put(&mut self, flow: &Arc<Flow>) {
         let (number, bit) = place(flow.id);
-        let chunk = Arc::make_mut(self.chunks.entry(number).or_default());
-        match search(chunk, flow.id) {
-            Ok(at) => chunk[at].1 = flow.clone(),
-            Err(at) => chunk.insert(at, (flow.id, flow.clone())),
-        }
+        Arc::make_mut(self.chunks.entry(number).or_default()).put(bit, flow);
         let bits = self.present.entry(number).or_default();
         self.len += usize::from(*bits & bit == 0);
         *bits |= bit;
@@ -79,14 +105,13 @@ impl Store {
         let left = *bits;
         self.len -= 1;
         let chunk = self.chunks.get(&number)?;
-        let flow = search(chunk, id).ok().map(|at| chunk[at].1.clone())?;
+        let flow = chunk.get(bit)?.clone();
         let is_long = flow.actions.len() > SHORT;
         if left == 0 {
             self.present.remove(&number);
             self.chunks.remove(&number);
-        } else if is_long || chunk.len() > 2 * left.count_ones() as usize {
-            let kept = chunk.iter().filter(|(id, _)| left & place(*id).1 != 0);
-            let kept = Arc::new(kept.cloned().collect());
+        } else if is_long || chunk.flows.len() > 2 * left.count_ones() as usize {
+            let kept = Arc::new(chunk.kept(left));
             self.chunks.insert(number, kept);
         }
         Some(flow)
@@ -134,7 +159,7 @@ mod tests {
                     prop_assert_eq!(store.has(FlowId(id)), map.contains_key(&id));
                     prop_assert!(map.get(&id).is_none_or(|flow| store.get(FlowId(id)) == Some(flow)));
                 }
-                let held: usize = store.chunks.values().map(|chunk| chunk.len()).sum();
+                let held: usize = store.chunks.values().map(|chunk| chunk.flows.len()).sum();
                 prop_assert!(held <= 2 * map.len());
             }
         }
