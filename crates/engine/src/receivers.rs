@@ -128,7 +128,7 @@ impl Receivers {
             } else if serve(receiver) {
                 (busy, receiver.last) = (true, now);
             }
-            if now.wrapping_sub(receiver.last) > PATIENCE {
+            if now.saturating_sub(receiver.last) > PATIENCE {
                 self.active -= 1;
                 self.all.swap(at, self.active);
             } else {
