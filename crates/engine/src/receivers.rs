@@ -127,13 +127,12 @@ impl Receivers {
                 busy = true;
             } else if serve(receiver) {
                 (busy, receiver.last) = (true, now);
-            }
-            if now.saturating_sub(receiver.last) > PATIENCE {
+            } else if now.saturating_sub(receiver.last) > PATIENCE {
                 self.active -= 1;
                 self.all.swap(at, self.active);
-            } else {
-                at += 1;
+                continue;
             }
+            at += 1;
         }
         let quiet = if busy || self.active == 0 { QUIET_PER_ROUND } else { QUIET_PER_SHORT_ROUND };
         for _ in 0..quiet.min(self.all.len() - self.active) {
@@ -226,8 +225,9 @@ mod tests {
         let mut two = receivers(2);
         served(&mut two, 0, 2, &[0, 1]);
         let mut turns = [0, 0];
-        for _ in 0..55 {
-            let busy = two.round(0, |receiver| {
+        // However long the rounds take.
+        for round in 0..55 {
+            let busy = two.round(round * PATIENCE, |receiver| {
                 let VifId(id) = receiver.from.vif;
                 turns[usize::from(id)] += 1;
                 receiver.sits_out = if id == 1 { 5 } else { 0 };
