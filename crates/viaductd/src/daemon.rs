@@ -66,7 +66,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
 
     let clients = Clients {
         privileges: &privileges,
-        shared: &mut start.shared.listeners,
+        shared: start.shared.listeners,
         succession: start.succession,
         missing: start.missing,
     };

@@ -29,7 +29,8 @@ const OVS: &str = "ovs";
 /// The sockets, with what a daemon shares of them from which this one takes over.
 pub struct Clients<'a> {
     pub privileges: &'a Privileges,
-    pub shared: &'a mut BTreeMap<String, OwnedFd>,
+    /// Those of the other daemon. What is not opened here is closed: nobody would serve who connects.
+    pub shared: BTreeMap<String, OwnedFd>,
     pub succession: Arc<Succession>,
     /// Those that can't be had so far.
     pub missing: Missing,

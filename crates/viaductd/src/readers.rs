@@ -92,11 +92,10 @@ mod tests {
         let listening: OwnedFd = UnixListener::bind(&path).unwrap().into();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(MODE)).unwrap();
         let mode = || path.symlink_metadata().unwrap().permissions().mode() & 0o777;
-        let mut shared = BTreeMap::new();
         for takes_over in [false, true] {
-            shared.insert("readers".to_owned(), listening.try_clone().unwrap());
+            let shared = BTreeMap::from([("readers".to_owned(), listening.try_clone().unwrap())]);
             let (succession, missing) = (Arc::<Succession>::default(), Missing::default());
-            let (privileges, shared, counted) = (&Privileges::here(), &mut shared, succession.clone());
+            let (privileges, counted) = (&Privileges::here(), succession.clone());
             let clients = Clients { privileges, shared, succession: counted, missing };
             let Open { files, .. } = clients.open(dir.path(), Some("no-such-group"), None).unwrap();
             assert_eq!(mode(), MODE);
