@@ -27,7 +27,7 @@ BAD = {
     "bad mac": (GOOD.replace(A1.mac, "02:00:00:00:01"), "02:00:00:00:01", []),
     "two guests of one name": (GOOD.replace('name = "a2"', 'name = "a1"'), "a1", []),
     "label out of range": (GOOD.replace(f"label = {A1.label}", "label = 7"), "label", ["16"]),
-    "not toml": (GOOD + "\n[[guest\n", "guest", []),
+    "not toml": (GOOD + "\n[[guest\n", "", ["unclosed array table"]),
 }
 
 

@@ -28,7 +28,8 @@ pub(crate) struct Placed<T> {
 pub(crate) struct Table<'a>(Vec<(Placed<Cow<'a, str>>, Placed<Node<'a>>)>);
 
 impl<'a> Table<'a> {
-    /// Parses a text; syntax errors are problems, and what could be read is returned.
+    /// Parses a text. Syntax errors are problems, and then nothing is read: what a parser makes of a broken line may
+    /// be another value than the text says.
     pub(crate) fn of_text(text: &'a str) -> (Self, Vec<Problem>) {
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = Lines(std::iter::once(0).chain(starts).filter(|start| *start <= text.len()).collect());
@@ -37,7 +38,8 @@ impl<'a> Table<'a> {
             let line = e.span().and_then(|span| lines.at(&span));
             Problem::new(line, "", e.message().trim())
         };
-        (lines.table(root.into_inner()), errors.into_iter().map(problem).collect())
+        let table = if errors.is_empty() { lines.table(root.into_inner()) } else { Self::default() };
+        (table, errors.into_iter().map(problem).collect())
     }
 
     /// The same from fields that no text says.
