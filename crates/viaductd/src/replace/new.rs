@@ -103,13 +103,10 @@ impl New {
 
     /// Until the old daemon has gone. Returns since when packets wait.
     fn switch(&mut self, core: &Core, left: Option<Opened>, privileges: &Privileges) -> anyhow::Result<u64> {
-        let left = left.map(|left| core.foresee(left));
-        self.talk.say(&Message::Freeze, &[])?;
-        let Stopped { sessions, learned, since_ns } = stopped(&mut self.talk)?;
-        core.adopt(sessions)?;
-        core.learn(&learned);
-        left.into_iter().for_each(|left| core.take_over(left));
-        core.refresh()?;
+        let since_ns = self.follow(core, left).inspect_err(|e| {
+            // The old daemon goes on at once, and its log says why.
+            let _ = self.talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
+        })?;
         // Both helpers keep the taps for a moment: either daemon may die.
         privileges.retire(false);
         self.talk.say(&Message::Commit, &[])?;
@@ -124,6 +121,18 @@ impl New {
             },
             Err(e) => Err(e),
         }
+    }
+
+    /// Goes on where the old daemon stops. Returns since when packets wait.
+    fn follow(&mut self, core: &Core, left: Option<Opened>) -> anyhow::Result<u64> {
+        let left = left.map(|left| core.foresee(left));
+        self.talk.say(&Message::Freeze, &[])?;
+        let Stopped { sessions, learned, since_ns } = stopped(&mut self.talk)?;
+        core.adopt(sessions)?;
+        core.learn(&learned);
+        left.into_iter().for_each(|left| core.take_over(left));
+        core.refresh()?;
+        Ok(since_ns)
     }
 
     fn has_ended(&self, seconds: i64) -> bool {

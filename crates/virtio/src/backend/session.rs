@@ -188,7 +188,10 @@ impl Backend {
     pub(crate) fn check(&self, session: &Session, descriptors: &[OwnedFd]) -> io::Result<()> {
         if session.rings.len() > self.rings.len() {
             let (theirs, ours) = (session.rings.len() / 2, self.rings.len() / 2);
-            let text = format!("its VMM uses {theirs} pairs of queues, and there are {ours} now");
+            let text = format!(
+                "its VMM uses {theirs} pairs of queues, and `queues` is {ours} now: \
+                 make it {theirs}, or stop the VMM first"
+            );
             return Err(io::Error::other(text));
         }
         match session.descriptors() == descriptors.len() {
