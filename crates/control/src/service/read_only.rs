@@ -9,8 +9,9 @@ use tonic::{Request, Status, Streaming};
 pub(crate) struct ReadOnly(pub(crate) Service);
 
 fn refused<T>(what: &str) -> Result<T, Status> {
-    let text =
-        format!("this socket is for reading: {what} needs the control socket (group viaduct, or root)");
+    let text = format!(
+        "this socket is for reading: {what} needs the control socket, viaduct.sock (for root, and members of its group)"
+    );
     Err(Status::permission_denied(text))
 }
 
