@@ -303,8 +303,8 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
 def test_sockets_are_given_away_by_the_daemon_that_serves(lab):
     """The next one's file says who else may connect. At first, that one lacks the queues which a VMM has."""
 
-    def config(queues, owner, mode):
-        keys = {"queues": queues, "owner": f"{owner}:{owner}", "socket_mode": mode}
+    def config(queues, owner, mode, user=None):
+        keys = {"queues": queues, "owner": f"{user or owner}:{owner}", "socket_mode": mode}
         guests = {"a1": vhost("a1", **keys), "a2": verbs(rdma_owner=f"{owner}:{owner}")}
         return host_config("a", guests, wire=False, readers=grp.getgrgid(owner).gr_name)
 
@@ -316,11 +316,14 @@ def test_sockets_are_given_away_by_the_daemon_that_serves(lab):
     lab.testpmd(host, "a1")
     old, before = host.daemon, groups()
     assert before == [(65534, 0o660)] * 3
-    host.config = config(1, 2, "600")
-    new = host.launch("--replace")
-    assert new.process.wait(PATIENCE) == 1 and "the running daemon goes on: " in new.text(), new.text()
-    why = "its VMM uses 2 pairs of queues"
-    assert why in new.text() and why in old.text() and groups() == before
+    for refused, why in [
+        (config(1, 2, "600"), "its VMM uses 2 pairs of queues"),
+        (config(2, 2, "600", user="no-such-user"), "its VMM is connected, and the port can't be opened: "),
+    ]:
+        host.config = refused
+        new = host.launch("--replace")
+        assert new.process.wait(PATIENCE) == 1 and "the running daemon goes on: " in new.text(), new.text()
+        assert why in new.text() and why in old.text() and groups() == before
     host.daemon, host.config = old, config(2, 2, "600")
     host.replace()
     assert groups() == [(2, 0o660), (2, 0o600), (2, 0o660)]

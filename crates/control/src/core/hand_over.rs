@@ -1,7 +1,7 @@
 //! Handing the host over to another daemon, and taking it over from one.
 
 use super::carry::{Carry, Early};
-use super::open_ports::Slot;
+use super::open_ports::{Slot, SlotState};
 use super::{Core, Error, State, View};
 use carryover::Opened;
 use mem::{Frozen, Port};
@@ -79,7 +79,7 @@ impl Core {
     /// Sets all ports up as those of another daemon stopped. They serve VMMs from [`Self::thaw`] on.
     ///
     /// # Errors
-    /// The first that can't.
+    /// The first that can't, also because it is not open.
     pub fn adopt(&self, mut frozen: BTreeMap<String, Frozen>) -> Result<(), Error> {
         for (name, port) in self.open_ports() {
             if let Some(frozen) = frozen.remove(&name) {
@@ -89,10 +89,16 @@ impl Core {
         }
         let state = self.lock();
         for name in frozen.keys() {
-            match state.slots.get(name) {
-                Some(_) => tracing::warn!(interface = name, "it can't be taken over, and is opened anew"),
-                None => tracing::warn!(interface = name, "it ends: it is no longer configured"),
-            }
+            let Some(slot) = state.slots.get(name) else {
+                tracing::warn!(interface = name, "it ends: it is no longer configured");
+                continue;
+            };
+            let why = match &slot.state {
+                SlotState::Fault(fault) => &fault.reason,
+                SlotState::Open { .. } => "it has just been; try again",
+            };
+            let reason = format!("its VMM is connected, and the port can't be opened: {why}");
+            return Err(Error::Port { name: name.clone(), reason });
         }
         Ok(())
     }
