@@ -50,8 +50,9 @@ impl Late {
 
     /// Looks once. Returns whether there is nothing more to wait for.
     fn is_over(&mut self) -> bool {
+        // The file is held only while it is given away: who drops it removes it at once.
+        let Ok(owner) = owner(&self.privileges, &self.group) else { return self.file.strong_count() == 0 };
         let Some(file) = self.file.upgrade() else { return true };
-        let Ok(owner) = owner(&self.privileges, &self.group) else { return false };
         match file.give_to(Some(owner), MODE) {
             Ok(()) => {
                 tracing::info!("[host] readers: the group \"{}\" is there, and is served", self.group);
