@@ -7,6 +7,7 @@ use crate::publish::{Sharing, at_once};
 use crate::queue_pair::Qp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
 
 const ON_RC: u64 = bit(IBV_WR_RDMA_READ) | bit(IBV_WR_ATOMIC_CMP_AND_SWP) | bit(IBV_WR_ATOMIC_FETCH_AND_ADD);
@@ -17,8 +18,9 @@ const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
     | bit(IBV_WR_BIND_MW);
 const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
 
-/// Yields while a slot is about to be returned: the device may wait for a CPU.
-const PATIENCE: u32 = 1 << 14;
+/// How long a slot may be about to be returned: the device may wait for a CPU, on a busy machine for tens of
+/// milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Operations that each type of queue pair supports: bits of `ibv_qp_create_send_ops_flags`, which are those of the
 /// opcodes.
@@ -82,14 +84,20 @@ impl SendQueue {
         if self.posted.wrapping_sub(self.retired.load(Ordering::Acquire)) >= self.limit {
             return None;
         }
-        // The device returns a slot right after it completes the request in it.
-        for _ in 0..PATIENCE {
-            if self.queue.has_room() {
-                return Some(self.posted);
+        (self.queue.has_room() || self.waits_for_room()).then_some(self.posted)
+    }
+
+    /// Waits for a slot: the device returns one right after it completes the request in it.
+    #[cold]
+    fn waits_for_room(&mut self) -> bool {
+        let began = Instant::now();
+        while !self.queue.has_room() {
+            if began.elapsed() >= PATIENCE {
+                return false;
             }
             std::thread::yield_now();
         }
-        None
+        true
     }
 
     /// Assigns a request its number, if there is room for it.
