@@ -1,7 +1,7 @@
 //! The queues from which a worker receives, and the order in which it polls them.
 //!
-//! Polling an empty queue costs tens of cycles, which packets need. Queues that had packets recently are polled in every
-//! round; of the others only a few, in turn. A host has many guests, and few of them send at a time.
+//! To poll an empty queue costs cycles that packets need. Queues that had packets recently are polled in every round;
+//! of the others only a few, in turn. A host has many guests, and few of them send at a time.
 
 use crate::core::Ingress;
 use crate::deliver::Ports;
@@ -16,8 +16,8 @@ use tables::Snapshot;
 const PATIENCE: u64 = 1 << 23;
 /// Quiet queues that are polled in each round.
 const QUIET_PER_ROUND: usize = 16;
-/// And in a round in which the other queues had no packets: such rounds are short, and who forwards a packet waits for
-/// the next one.
+/// The same for a round in which the queues polled before had no packets. Such a round is short, so that the next
+/// packet of a guest waits less.
 const QUIET_PER_SHORT_ROUND: usize = 4;
 
 /// A queue and the burst that is received from it.
@@ -116,7 +116,7 @@ impl Receivers {
     }
 
     /// A round that begins at `now`, in cycles: serves the queues whose turn it is. `serve` returns whether there was a
-    /// packet. Returns whether there was any.
+    /// packet. Returns whether any queue had one.
     pub fn round(&mut self, now: u64, mut serve: impl FnMut(&mut Receiver) -> bool) -> bool {
         let mut busy = false;
         let mut at = 0;

@@ -190,7 +190,8 @@ impl Worker {
         }
     }
 
-    /// Polls the queues whose turn it is, and forwards their packets. Returns whether there was a packet.
+    /// Polls the queues whose turn it is, and forwards their packets. `now` is in cycles. Returns whether there was a
+    /// packet.
     fn round(&mut self, now: u64) -> bool {
         let Self { receivers, reader, core, .. } = self;
         let mut waits_shortly = false;

@@ -18,8 +18,7 @@ const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
     | bit(IBV_WR_BIND_MW);
 const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
 
-/// How long a slot may be about to be returned: the device may wait for a CPU, on a busy machine for tens of
-/// milliseconds.
+/// How long a send waits for a slot that the device is about to return: the device may have no CPU just then.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Operations that each type of queue pair supports: bits of `ibv_qp_create_send_ops_flags`, which are those of the

@@ -93,11 +93,14 @@ impl Core {
                 tracing::warn!(interface = name, "it ends: it is no longer configured");
                 continue;
             };
-            let why = match &slot.state {
-                SlotState::Fault(fault) => &fault.reason,
-                SlotState::Open { .. } => "it has just been; try again",
+            let reason = match &slot.state {
+                SlotState::Fault(fault) => {
+                    format!("its VMM is connected, and the port can't be opened: {}", fault.reason)
+                }
+                SlotState::Open { .. } => {
+                    "its port was opened too late to be taken over: try again".to_owned()
+                }
             };
-            let reason = format!("its VMM is connected, and the port can't be opened: {why}");
             return Err(Error::Port { name: name.clone(), reason });
         }
         Ok(())

@@ -8,8 +8,8 @@ use imbl::OrdMap;
 use model::ovs::{Flow, FlowId};
 use std::sync::Arc;
 
-/// Flows with successive numbers. What says where one is takes a word, so that it is found with few reads of memory that
-/// no cache has.
+/// Flows with successive numbers. One word says where each is, so that to find one reads few lines of memory: they are
+/// seldom in a cache.
 #[derive(Clone, Default)]
 struct Chunk {
     /// Which flows are here: a bit for each.
