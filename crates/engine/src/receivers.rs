@@ -16,9 +16,11 @@ use tables::Snapshot;
 const PATIENCE: u64 = 1 << 23;
 /// Quiet queues that are polled in each round.
 const QUIET_PER_ROUND: usize = 16;
-/// The same for a round in which the queues polled before had no packets. Such a round is short, so that the next
+/// The least for a round in which the queues polled before had no packets. Such a round is short, so that the next
 /// packet of a guest waits less.
 const QUIET_PER_SHORT_ROUND: usize = 4;
+/// And one for so many of the queues polled before, lest others wait long for few.
+const ACTIVE_PER_QUIET: usize = 4;
 
 /// A queue and the burst that is received from it.
 pub(crate) struct Receiver {
@@ -134,7 +136,11 @@ impl Receivers {
             }
             at += 1;
         }
-        let quiet = if busy || self.active == 0 { QUIET_PER_ROUND } else { QUIET_PER_SHORT_ROUND };
+        let quiet = if busy || self.active == 0 {
+            QUIET_PER_ROUND
+        } else {
+            (self.active / ACTIVE_PER_QUIET).clamp(QUIET_PER_SHORT_ROUND, QUIET_PER_ROUND)
+        };
         for _ in 0..quiet.min(self.all.len() - self.active) {
             self.next =
                 if self.next + 1 < self.all.len() { (self.next + 1).max(self.active) } else { self.active };
@@ -199,6 +205,16 @@ mod tests {
         assert!((0..13).filter(|id| *id != 3).all(|id| times[&id] == 100), "4 of 12 a round: {times:?}");
         let times = served(&mut few, 3 * PATIENCE + 1, 300, &[]);
         assert!((0..13).all(|id| times[&id].abs_diff(300) <= 1), "{times:?}");
+    }
+
+    /// Nobody makes others wait longer by queues in which there seldom is a packet.
+    #[test]
+    fn many_queues_without_packets_do_not_keep_the_quiet_ones_waiting() {
+        let mut many = receivers(256);
+        let half: Vec<u16> = (0..128).collect();
+        served(&mut many, 2 * PATIENCE, 32, &half);
+        let times = served(&mut many, 3 * PATIENCE, 8, &[]);
+        assert!((0..256).all(|id| times[&id] == if id < 128 { 8 } else { 1 }), "{times:?}");
     }
 
     #[test]
