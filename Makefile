@@ -93,7 +93,7 @@ bench-instructions-update:
 	@scripts/check-instructions --update
 
 card-test: ## the FPGA card: its modules, its engine and the executor on it, simulated clock by clock; proofs
-	@scripts/setup rtl
+	@scripts/setup proofs
 	@rtl/generate --check
 	cargo test --profile card --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload
 	@rtl/formal/run
@@ -115,13 +115,13 @@ card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; p
 	@$(PYTHON) -m bench.card target/card-bench.json bench/report
 
 card-synthesis: ## what the FPGA card's engine takes of an FPGA, by Yosys, block by block (minutes)
-	@scripts/setup rtl
+	@scripts/setup proofs
 	@rtl/synth/run
 
-rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints; whether its tests (card-test) compile
+rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints; clippy with it
 	@scripts/setup rtl
 	@scripts/lint-rtl
-	VIADUCT_RTL_CHECK=1 cargo check --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload --tests
+	VIADUCT_RTL_CHECK=1 cargo clippy --workspace --all-targets --locked --features card/card-test,offload/card-sim -- -D warnings
 
 fmt: ## format the code
 	cargo fmt --all
