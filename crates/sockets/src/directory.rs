@@ -104,6 +104,12 @@ fn walk(path: &Path, owner: Option<u32>, is_others: bool) -> Result<Directory, E
     Ok(Directory { dir: way.at, name: name.to_owned() })
 }
 
+/// Whether others than root and us can make names in a directory.
+pub(crate) fn others_write(stat: &Stat) -> bool {
+    let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
+    !is_ours || stat.st_mode & (GROUP_WRITE | OTHERS_WRITE) != 0
+}
+
 /// The names of a path, last one first; `/` if it starts at the root.
 fn names(path: &Path) -> Vec<OsString> {
     let names = path.components().filter(|c| *c != Component::CurDir);

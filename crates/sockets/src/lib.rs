@@ -77,8 +77,8 @@ pub enum Error {
     /// Somebody listens there.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Another file took the socket's place while it was created.
-    #[error("{} was replaced while it was made", .0.display())]
+    /// Another file took the socket's place, or may have.
+    #[error("{} was replaced, or has another name as well", .0.display())]
     Replaced(PathBuf),
     /// Reported by the process that was asked to create it.
     #[error("{0}")]
@@ -165,13 +165,18 @@ pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd,
 /// before; `owner` is who gets it later.
 ///
 /// # Errors
-/// [`Error`]: there is no such socket, or somebody else could put another one in its place.
+/// [`Error`]: there is no such socket, it may be another one, or somebody else could put another one in its place.
 pub fn adopt(path: &Path, owner: Option<(u32, u32)>) -> Result<SocketFile, Error> {
     let Directory { dir, name } = directory::find(path, owner.map(|(uid, _)| uid))?;
     let failed = |source: Errno| Error::Os { path: path.to_owned(), source: source.into() };
     let stat = rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
     if !is_socket(stat.st_mode) {
         return Err(Error::NotSocket(path.to_owned()));
+    }
+    // Others may have given a name here to a socket that is not for them.
+    let others = directory::others_write(&rustix::fs::fstat(&dir).map_err(failed)?);
+    if others && stat.st_nlink != 1 {
+        return Err(Error::Replaced(path.to_owned()));
     }
     Ok(SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) })
 }

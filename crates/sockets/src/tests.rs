@@ -131,6 +131,24 @@ fn it_is_given_away_unless_something_took_its_place() {
     assert_eq!(fs::metadata(dir.join("precious")).unwrap().mode() & 0o7777, 0o640);
 }
 
+/// Who may write a directory may give a name there to another's socket, where the kernel lets them
+/// (`fs.protected_hardlinks` is 0).
+#[test]
+fn a_socket_of_several_names_is_not_taken_over() {
+    let (_outer, dir) = directory("run", 0o755);
+    let path = place(&dir).path;
+    let (_socket, _file) = listen_at(&dir).unwrap();
+    let theirs = dir.join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    fs::set_permissions(&theirs, Permissions::from_mode(0o1777)).unwrap();
+    fs::hard_link(&path, theirs.join("vm.sock")).unwrap();
+    assert!(matches!(adopt(&theirs.join("vm.sock"), None), Err(Error::Replaced(_))));
+    // That is no reason to refuse it where nobody else can make names.
+    let own = adopt(&path, None).unwrap();
+    own.give_to(None, 0o600).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+}
+
 #[test]
 fn what_took_the_place_of_a_socket_stays() {
     let (_outer, dir) = directory("run", 0o755);
