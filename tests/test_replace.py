@@ -337,6 +337,16 @@ def test_sockets_are_given_away_by_the_daemon_that_serves(lab):
     assert groups()[0] == (2, 0o660)
 
 
+def test_what_somebody_did_to_a_socket_stops_no_replacement(lab):
+    """Who may write the directory of a VM's socket is not to keep the host's daemon from being replaced."""
+    host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
+    lab.testpmd(host, "a2")
+    host.socket("a2").unlink()
+    host.replace()
+    assert "its VMM has to connect again" in host.daemon.text()
+    eventually(host.socket("a2").is_socket, "the socket is there again")
+
+
 def converse(host, *messages):
     """What the daemon answers to these messages."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:

@@ -20,6 +20,8 @@ pub trait Ports: Send + Sync {
     /// # Errors
     /// Why it can't be opened, and what would help.
     fn open(&self, spec: &PortSpec) -> Result<mem::Opened, PortError>;
+    /// Whether a port can't be opened because of what is at the path of its socket, which is up to who may write there.
+    fn is_of_place(&self, why: &PortError) -> bool;
     /// Checks what can be known of a port before its place is free: that there are the users it names.
     ///
     /// # Errors

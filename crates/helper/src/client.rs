@@ -322,7 +322,7 @@ impl Sockets for Helper {
 }
 
 fn asked(refusal: Refusal) -> sockets::Error {
-    sockets::Error::Asked(refusal.text)
+    sockets::Error::Asked { text: refusal.text, is_of_place: refusal.is_of_place }
 }
 
 impl ListeningFile for HelpersFile {
@@ -403,11 +403,12 @@ mod tests {
         assert_eq!(mode(), before);
         file.give_to(None, 0o600).unwrap();
         assert_eq!(mode(), 0o600);
-        assert!(helper.adopt(&dir.path().join("run/vm2.sock"), None).is_err());
+        let gone = helper.adopt(&dir.path().join("run/vm2.sock"), None).unwrap_err();
+        assert!(gone.is_of_place(), "{gone}");
         assert!(helper.adopt(Path::new("/etc/x.sock"), None).is_err());
         helper.settle();
-        let refused = helper.adopt(&place.path, None).unwrap_err().to_string();
-        assert!(refused.contains("has opened its ports"), "{refused}");
+        let refused = helper.adopt(&place.path, None).unwrap_err();
+        assert!(refused.to_string().contains("has opened its ports") && !refused.is_of_place(), "{refused}");
         drop(file);
         assert!(!place.path.exists());
     }

@@ -159,6 +159,8 @@ pub struct Refusal {
     pub errno: Option<i32>,
     /// In words.
     pub text: String,
+    /// Whether it is about what is at a path ([`sockets::Error::is_of_place`]).
+    pub is_of_place: bool,
     /// How far attaching a program went, and the verifier's log.
     pub xdp: Option<(Stage, Option<String>)>,
 }
@@ -174,7 +176,7 @@ impl Refusal {
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Self { errno: error.raw_os_error(), text: error.to_string(), xdp: None }
+        Self { errno: error.raw_os_error(), ..Self::new(error.to_string()) }
     }
 }
 

@@ -375,7 +375,7 @@ fn no_socket() -> Refusal {
 
 impl From<sockets::Error> for Refusal {
     fn from(error: sockets::Error) -> Self {
-        Self::new(error.to_string())
+        Self { is_of_place: error.is_of_place(), ..Self::new(error.to_string()) }
     }
 }
 

@@ -53,10 +53,9 @@ impl UnderWay {
         }
         let mut counts = self.lock();
         if parts.iter().any(|part| counts.get(part).is_some_and(|count| *count >= part.most())) {
-            return Err(Refusal::new(format!(
-                "{}: requests from before wait there: its file system may not answer",
-                path.display()
-            )));
+            let path = path.display();
+            let text = format!("{path}: requests from before wait there: its file system may not answer");
+            return Err(Refusal { is_of_place: true, ..Refusal::new(text) });
         }
         for part in &parts {
             *counts.entry(part.clone()).or_default() += 1;

@@ -81,8 +81,13 @@ pub enum Error {
     #[error("{} was replaced, or has another name as well", .0.display())]
     Replaced(PathBuf),
     /// Reported by the process that was asked to create it.
-    #[error("{0}")]
-    Asked(String),
+    #[error("{text}")]
+    Asked {
+        /// In words.
+        text: String,
+        /// See [`Error::is_of_place`].
+        is_of_place: bool,
+    },
     /// A system call failed.
     #[error("{}: {source}", path.display())]
     Os {
@@ -91,6 +96,24 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// Whether it is about what is at the path, which is up to who may write there.
+    #[must_use]
+    pub fn is_of_place(&self) -> bool {
+        match self {
+            Self::Link(_) | Self::NotSocket(_) | Self::Replaced(_) => true,
+            // That of another user is for another `owner`.
+            Self::Writable { who, .. } => !who.starts_with("user"),
+            Self::NotFile(_) | Self::NotMemory(_) | Self::InUse(_) => false,
+            Self::Asked { is_of_place, .. } => *is_of_place,
+            Self::Os { source, .. } => matches!(
+                Errno::from_io_error(source),
+                Some(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP)
+            ),
+        }
+    }
 }
 
 /// The file of a socket. Dropping it removes the file, if it is still the same.

@@ -113,6 +113,10 @@ impl Ports for ExecutorPorts {
         Ok(opened)
     }
 
+    fn is_of_place(&self, why: &PortError) -> bool {
+        matches!(why.downcast_ref(), Some(virtio::Error::Socket(e)) if e.is_of_place())
+    }
+
     fn check(&self, spec: &PortSpec) -> Result<(), PortError> {
         match &spec.device {
             Device::Vhost { owner: Some(owner), .. } => drop(self.privileges.owner("owner", owner)?),

@@ -79,7 +79,8 @@ impl Core {
     /// Sets all ports up as those of another daemon stopped. They serve VMMs from [`Self::thaw`] on.
     ///
     /// # Errors
-    /// The first that can't, also because it is not open.
+    /// The first that can't, also because it is not open. What somebody did to the directory of a VM's socket is no
+    /// reason: else they could keep the host's daemon from being replaced.
     pub fn adopt(&self, mut frozen: BTreeMap<String, Frozen>) -> Result<(), Error> {
         for (name, port) in self.open_ports() {
             if let Some(frozen) = frozen.remove(&name) {
@@ -94,6 +95,14 @@ impl Core {
                 continue;
             };
             let reason = match &slot.state {
+                SlotState::Fault(fault) if fault.is_of_place => {
+                    let why = &fault.reason;
+                    tracing::warn!(
+                        interface = name,
+                        "its VMM has to connect again: it can't be opened: {why}"
+                    );
+                    continue;
+                }
                 SlotState::Fault(fault) => {
                     format!("its VMM is connected, and the port can't be opened: {}", fault.reason)
                 }

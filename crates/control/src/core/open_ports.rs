@@ -35,6 +35,8 @@ pub(super) enum SlotState {
 /// Why a port is not open, and when the next attempt is due.
 pub(super) struct Fault {
     pub(super) reason: String,
+    /// As of [`Unopened`].
+    pub(super) is_of_place: bool,
     pub(super) due: Instant,
     pause: Duration,
     /// The last attempt has no end yet: there is no other one until then.
@@ -42,14 +44,15 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    fn new(Unopened { reason, late }: Unopened, now: Instant) -> Self {
-        Self { reason, due: now + PAUSES[0], pause: PAUSES[0], late }
+    fn new(Unopened { reason, is_of_place, late }: Unopened, now: Instant) -> Self {
+        Self { reason, is_of_place, due: now + PAUSES[0], pause: PAUSES[0], late }
     }
 
     /// Another attempt failed, or has no end yet.
-    pub(super) fn again(&mut self, Unopened { reason, late }: Unopened, now: Instant) {
-        self.pause = if late.is_some() { PAUSES[0] } else { (self.pause * 2).min(PAUSES[1]) };
-        (self.reason, self.due, self.late) = (reason, now + self.pause, late);
+    pub(super) fn again(&mut self, why: Unopened, now: Instant) {
+        self.pause = if why.late.is_some() { PAUSES[0] } else { (self.pause * 2).min(PAUSES[1]) };
+        (self.reason, self.is_of_place, self.late) = (why.reason, why.is_of_place, why.late);
+        self.due = now + self.pause;
     }
 }
 

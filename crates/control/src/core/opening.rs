@@ -2,7 +2,7 @@
 //! keeps the others waiting for a moment only. It is a fault until it opens after all.
 
 use super::open_ports::chain;
-use crate::ports::{PortSpec, Ports};
+use crate::ports::{PortError, PortSpec, Ports};
 use mem::Opened;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(6), Duration::from_millis(200)];
 
 /// A port, or why there is none.
-type Answer = Result<Opened, String>;
+type Answer = Result<Opened, Unopened>;
 
 /// A port that is still being opened.
 pub(super) struct Late(Receiver<Answer>);
@@ -21,7 +21,7 @@ impl Late {
     /// The port, or why there is none; itself while it is still being opened.
     pub(super) fn get(self) -> Result<Opened, Unopened> {
         match self.0.try_recv() {
-            Ok(answer) => answer.map_err(Unopened::from),
+            Ok(answer) => answer,
             Err(TryRecvError::Empty) => Err(Unopened::late(self)),
             Err(TryRecvError::Disconnected) => Err(Unopened::from(PANICKED.to_owned())),
         }
@@ -34,19 +34,27 @@ const PANICKED: &str = "what opened it has panicked";
 /// Why a port is not open.
 pub(super) struct Unopened {
     pub(super) reason: String,
+    /// Whether it is what somebody put into a directory, or took from there ([`Ports::is_of_place`]).
+    pub(super) is_of_place: bool,
     /// It may open yet.
     pub(super) late: Option<Late>,
 }
 
 impl From<String> for Unopened {
     fn from(reason: String) -> Self {
-        Self { reason, late: None }
+        Self { reason, is_of_place: false, late: None }
     }
 }
 
 impl Unopened {
+    /// Of a port that these could not open.
+    fn new(ports: &dyn Ports, why: &PortError) -> Self {
+        Self { reason: chain(&**why), is_of_place: ports.is_of_place(why), late: None }
+    }
+
     fn late(late: Late) -> Self {
-        Self { reason: "it is being opened, and something does not answer".to_owned(), late: Some(late) }
+        let reason = "it is being opened, and something does not answer".to_owned();
+        Self { late: Some(late), ..Self::from(reason) }
     }
 }
 
@@ -82,7 +90,7 @@ impl Opening {
         match answer {
             Ok(answer) => {
                 self.thread = Some((ask, answers));
-                answer.map_err(Unopened::from)
+                answer
             }
             Err(RecvTimeoutError::Timeout) => {
                 self.left = self.left.saturating_sub(began.elapsed());
@@ -100,7 +108,7 @@ fn start(ports: Arc<dyn Ports>) -> std::io::Result<(Sender<PortSpec>, Receiver<A
     let open = move || {
         for spec in asked {
             // A port whose change was undone meanwhile closes with the answer.
-            let _ = answer.send(ports.open(&spec).map_err(|e| chain(&*e)));
+            let _ = answer.send(ports.open(&spec).map_err(|e| Unopened::new(&*ports, &e)));
         }
     };
     std::thread::Builder::new().name("opens-ports".into()).spawn(open)?;

@@ -294,6 +294,17 @@ fn a_port_that_cannot_be_opened_at_the_start_is_a_fault_and_is_tried_again() {
 }
 
 #[test]
+fn what_somebody_did_to_a_socket_stops_no_takeover() {
+    for (device, why) in [("refused", Some("no such luck")), ("gone", None)] {
+        let bench = start(&FILE.replace("t1", device));
+        let frozen = BTreeMap::from([("vm1".to_owned(), mem::Frozen::default())]);
+        let refused = bench.core.adopt(frozen).map_err(|e| e.to_string());
+        assert!(refused.as_ref().err().is_some() == why.is_some(), "{refused:?}");
+        assert!(why.is_none_or(|why| refused.unwrap_err().contains(why)));
+    }
+}
+
+#[test]
 fn a_port_that_hangs_keeps_no_other_waiting() {
     let ports = FakePorts::new(Log::default());
     let log = ports.log();

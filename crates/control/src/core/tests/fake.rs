@@ -23,6 +23,9 @@ use uverbs::{QpState, QpType};
 pub const EARLY: RuleId = RuleId(7);
 pub const GONE: RuleId = RuleId(8);
 
+/// Why the device "gone" can't be opened.
+const GONE_AWAY: &str = "somebody removed it";
+
 #[derive(Default)]
 pub struct FakeExecutor {
     tables: Mutex<Tables>,
@@ -289,10 +292,17 @@ impl Ports for FakePorts {
         }
     }
 
+    fn is_of_place(&self, why: &PortError) -> bool {
+        why.to_string() == GONE_AWAY
+    }
+
     fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
         self.check(spec)?;
         if let Device::Tap { device, .. } = &spec.device {
             self.log.wait(device);
+            if device == "gone" {
+                return Err(GONE_AWAY.into());
+            }
         }
         self.log.note(format!("open {}", spec.name));
         let port: Arc<dyn Port> = Arc::new(FakePort(self.log.clone(), spec.clone()));
