@@ -32,7 +32,7 @@ def promtool(*arguments):
 
 
 def test_the_alerts_fire_when_they_should():
-    assert "15 rules found" in promtool("check", "rules", RULES)
+    assert "16 rules found" in promtool("check", "rules", RULES)
     assert "SUCCESS" in promtool("test", "rules", RULES.with_suffix(".test.yml"))
 
 
@@ -83,7 +83,7 @@ def test_prometheus_reads_the_metrics_and_the_rules(host, prometheus):
         found = [rule for group in groups for rule in group["rules"]]
         return found if found and all(rule["health"] == "ok" for rule in found) else None
 
-    assert len(eventually(rules, "every rule was evaluated")) == 15
+    assert len(eventually(rules, "every rule was evaluated")) == 16
 
     def value(query):
         return eventually(lambda: prometheus("query", query=query)["result"], query)
