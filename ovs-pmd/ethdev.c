@@ -300,6 +300,14 @@ static void take_argument(struct rte_kvargs *args, const char *key, const char *
 		*value = "";
 }
 
+/* Whether each argument is there once at most, and one at most says where the socket is. DPDK takes them in any number,
+ * and nobody would see which counts. */
+static bool are_clear(const struct rte_kvargs *args)
+{
+	return rte_kvargs_count(args, ARG_PORT) <= 1 &&
+	       rte_kvargs_count(args, ARG_RUN_DIR) + rte_kvargs_count(args, ARG_SOCKET) <= 1;
+}
+
 /* Makes the port of a device with these arguments. */
 static int probe_with(const char *name, struct rte_device *device, struct rte_kvargs *args)
 {
@@ -314,7 +322,8 @@ static int probe_with(const char *name, struct rte_device *device, struct rte_kv
 	take_argument(args, ARG_SOCKET, &socket);
 	take_argument(args, ARG_RUN_DIR, &run_dir);
 	if (of_viaduct == NULL || *of_viaduct == 0 || strlen(of_viaduct) >= VIADUCT_NAME) {
-		LOG(ERR, "%s: say which port of viaductd's it is: %s,port=NAME\n", name, name);
+		LOG(ERR, "%s: say which port of viaductd's it is, by 1 to %d characters: %s,port=NAME\n", name,
+		    VIADUCT_NAME - 1, name);
 		return -EINVAL;
 	}
 	snprintf(in_run_dir, sizeof(in_run_dir), "%s/ovs.sock", run_dir);
@@ -360,8 +369,9 @@ static int probe(struct rte_vdev_device *vdev)
 	struct rte_kvargs *args = rte_kvargs_parse(devargs == NULL || devargs->args == NULL ? "" : devargs->args, keys);
 	int error;
 
-	if (args == NULL) {
-		LOG(ERR, "%s: the arguments are port=NAME, and run-dir=DIR or socket=PATH\n", rte_dev_name(device));
+	if (args == NULL || !are_clear(args)) {
+		LOG(ERR, "%s: the arguments are port=NAME, and run-dir=DIR or socket=PATH, each once\n", rte_dev_name(device));
+		rte_kvargs_free(args);
 		return -EINVAL;
 	}
 	if (switch_domain == RTE_ETH_DEV_SWITCH_DOMAIN_ID_INVALID)

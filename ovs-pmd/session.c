@@ -552,6 +552,7 @@ struct session *session_find(const char *path)
 	struct session *session;
 	pthread_t thread;
 	sigset_t all, before;
+	int error;
 
 	pthread_mutex_lock(&sessions_lock);
 	LIST_FOREACH (session, &sessions, next)
@@ -570,8 +571,9 @@ struct session *session_find(const char *path)
 		session = NULL;
 		goto out;
 	}
-	if (start(session) != 0)
-		LOG(WARNING, "%s: viaductd does not answer; trying again\n", path);
+	error = start(session);
+	if (error != 0)
+		LOG(WARNING, "%s: viaductd does not answer (%s); trying again\n", path, strerror(error));
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	if (pthread_create(&thread, NULL, run, session) == 0) {

@@ -409,13 +409,25 @@ def test_a_port_that_is_deleted_and_added_again(lab):
         ovs.add_port("o9")
     ovs.switch.wait_for('there is no guest or wire "o9" with mode = "ovs"')
     # Where no daemon can be. The newer DPDK itself refuses arguments of more than 127 characters.
-    for number, where in enumerate(["run-dir=run", "run-dir", f"run-dir=/{'x' * 100}", "socket="], 20):
-        devargs = f"options:dpdk-devargs=net_viaduct{number},port=o9,{where}"
+    def attach(number, arguments):
+        devargs = f"options:dpdk-devargs=net_viaduct{number},{arguments}"
         ovs.vsctl("add-port", "br0", f"w{number}", "--", "set", "Interface", f"w{number}", "type=dpdk", devargs)
+
+    for number, where in enumerate(["run-dir=run", "run-dir", f"run-dir=/{'x' * 100}", "socket="], 20):
+        attach(number, f"port=o9,{where}")
         reasons = [f"net_viaduct{number}: run-dir= or socket= is no absolute path"]
         reasons += ["devargs truncated"] * (len(where) > 100)
         said = lambda reasons=reasons: any(each in ovs.switch.text() for each in reasons)
         eventually(said, f"{where} is refused")
+    # Arguments of which nobody could say which one counts, and names that no guest has.
+    for number, arguments in enumerate(["port=o9,port=o1", "port=o9,run-dir=/run,socket=/run/s", "prot=o9"], 30):
+        attach(number, arguments)
+        ovs.switch.wait_for(f"net_viaduct{number}: the arguments are port=NAME, and run-dir=DIR or socket=PATH, each once")
+    for number, name in enumerate(["", "x" * 64], 40):
+        attach(number, f"port={name}")
+        ovs.switch.wait_for(f"net_viaduct{number}: say which port of viaductd's it is, by 1 to 63 characters")
+    attach(50, "port=o1,run-dir=/nowhere")
+    ovs.switch.wait_for("/nowhere/ovs.sock: viaductd does not answer (No such file or directory); trying again")
 
 
 def test_viaductd_is_killed_and_comes_again(lab):
@@ -478,6 +490,7 @@ def test_a_guest_is_taken_away_and_put_back(lab):
     one.expect_ping(address(3))
     offloaded(ovs, rf"src={mac(1)},dst={mac(3)}", "0x0800")
     host.apply(guest_config(2))
+    host.daemon.wait_for("a driver of Open vSwitch is to connect again: a port of it is gone")
     one.expect_no_ping(address(3))
     one.expect_ping(address(2))
     host.apply(guest_config(3))

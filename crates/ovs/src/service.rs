@@ -222,7 +222,13 @@ impl Thread {
             gone.iter().for_each(|port| state.remove_port(port, Instant::now()));
             state.take_ended()
         };
-        ended.into_iter().for_each(|id| self.end(id));
+        for id in ended {
+            tracing::info!(
+                session = id,
+                "a driver of Open vSwitch is to connect again: a port of it is gone"
+            );
+            self.end(id);
+        }
     }
 
     /// Waits for something to do: whether somebody connects, and which sessions have messages.
