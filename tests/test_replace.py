@@ -232,6 +232,7 @@ def test_what_changed_is_stored_and_clients_find_the_new_daemon(lab):
     prefixes = lambda: {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
     assert "10.99.0.0/16" in prefixes()
     host.call("rt", "add", "10.98.0.0/16", "--network", "blue", "--to", "drop")
+    assert "the store can" not in host.daemon.text(), "nothing was wrong with it"
     host.kill()
     host.start()
     assert {"10.98.0.0/16", "10.99.0.0/16"} <= prefixes()

@@ -235,4 +235,4 @@ def test_sockets_are_in_directories_that_the_file_names(lab):
     assert [at(name).exists() for name in names] == [True, True, False]
     config.host["socket_dirs"].append(str(lab.directory / "other"))
     refused = host.call("apply", host.write(config), check=False)
-    assert "socket_dirs changes only with a restart" in refused.stderr
+    assert "socket_dirs can't change while the daemon runs" in refused.stderr

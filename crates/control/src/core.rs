@@ -578,10 +578,20 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     match &changed[..] {
         [] => Ok(()),
         keys => Err(Error::Conflict(format!(
-            "[host] {} {} only with a restart: put it in the file the daemon is started with and restart it",
+            "[host] {} can't change while the daemon runs: put that in the file it is started with, and {}",
             keys.join(", "),
-            if keys.len() == 1 { "changes" } else { "change" }
+            begin_anew(running, wanted)
         ))),
+    }
+}
+
+/// What to do, in words, so that all of this `[host]` is in force.
+fn begin_anew(running: &Host, wanted: &Host) -> &'static str {
+    if running.executor == wanted.executor {
+        "replace the daemon (`viaductd --replace`) or restart it"
+    } else {
+        // A card can't be handed over.
+        "restart the daemon"
     }
 }
 

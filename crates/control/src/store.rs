@@ -152,7 +152,7 @@ impl Store {
     /// The daemon from which this one takes over is gone: what was not written yet is written now.
     pub(crate) fn take(&self) {
         self.is_anothers.store(false, Ordering::Relaxed);
-        self.heal();
+        self.try_again();
     }
 
     /// The store in these files.
@@ -284,14 +284,20 @@ impl Store {
 
     /// Where the last write failed, tries whether the disk works again.
     pub(crate) fn heal(&self) {
+        if self.try_again() {
+            tracing::info!(dir = %self.dir.display(), "the store can be written again");
+        }
+    }
+
+    /// Where the last write failed, writes what is missing. Returns whether that succeeds now.
+    fn try_again(&self) -> bool {
         let state = &mut *self.lock();
-        if state.failed.is_some() && state.log.is_ok() {
+        let fails = state.failed.is_some() && state.log.is_ok();
+        if fails {
             let written = state.append_or_snapshot(&Record::default(), Durability::Disk);
-            if written.is_ok() {
-                tracing::info!(dir = %self.dir.display(), "the store can be written again");
-            }
             state.note(&self.dir, &written);
         }
+        fails && state.failed.is_none()
     }
 
     /// What is wrong with it, in words.

@@ -1,6 +1,6 @@
 //! The file that the daemon was started with: read again for a reload, and to tell whether it is in force.
 
-use super::{View, check_host};
+use super::{View, begin_anew, check_host};
 use crate::owner::Owner;
 use config::{Item, Object};
 use std::collections::BTreeSet;
@@ -134,7 +134,7 @@ fn compare(text: &str, view: &View) -> Option<String> {
     let differ = if more == 1 { "differs" } else { "differ" };
     let what = match check_host(&view.host, &file.host) {
         Ok(()) => "`viaduct diff` shows how",
-        Err(_) => "`[host]` changes with a restart",
+        Err(_) => begin_anew(&view.host, &file.host),
     };
     Some(format!("the running configuration is another: {} {differ}; {what}", names.join(", ")))
 }

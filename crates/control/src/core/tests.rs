@@ -502,14 +502,18 @@ fn a_file_that_stays_the_same_undoes_nothing() {
 }
 
 #[test]
-fn what_of_the_host_takes_a_restart_is_told_at_once() {
+fn what_of_the_host_takes_another_daemon_is_told_at_once() {
     let bench = start(FILE);
     let new = FILE.replace("name = \"a\"\n", "name = \"a\"\nworkers = [0]\nmetrics = \"127.0.0.1:9\"\n");
     bench.write(&new);
     let differs = bench.difference().unwrap();
-    assert!(differs.ends_with("[host] differs; `[host]` changes with a restart"), "{differs}");
+    assert!(
+        differs.ends_with("[host] differs; replace the daemon (`viaductd --replace`) or restart it"),
+        "{differs}"
+    );
     let said = bench.core.apply(&new, true).unwrap_err().to_string();
-    assert!(said.contains("[host] workers, metrics change only with a restart"), "{said}");
+    assert!(said.contains("[host] workers, metrics can't change while the daemon runs: "), "{said}");
+    assert!(said.ends_with("and replace the daemon (`viaductd --replace`) or restart it"), "{said}");
 }
 
 #[test]

@@ -30,7 +30,10 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
         found.push(Finding::broken(
             CHECK,
             format!("CPUs {} do not run here: their workers are not pinned", list(&absent)),
-            format!("choose from {} for `workers` in [host], and restart", list(&online)),
+            format!(
+                "choose from {} for `workers` in [host], and replace or restart the daemon",
+                list(&online)
+            ),
         ));
     }
     let shared = those(workers, |cpu| online.contains(cpu) && !isolated.contains(cpu));
