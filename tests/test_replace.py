@@ -1,13 +1,17 @@
 """A new daemon takes over from the running one: no packet that can wait is lost, and nobody has to connect again."""
 
+import contextlib
 import grp
 import json
 import os
+import select
 import signal
 import socket
 import stat
 import struct
 import threading
+import time
+from collections import deque
 
 import pytest
 
@@ -346,6 +350,34 @@ def test_what_somebody_did_to_a_socket_stops_no_replacement(lab):
     host.replace()
     assert "its VMM has to connect again" in host.daemon.text()
     eventually(host.socket("a2").is_socket, "the socket is there again")
+
+
+@since_this_build
+def test_programs_come_to_the_daemon_that_serves(lab):
+    """One that prepares to take over has the sockets of verbs devices as well, and takes nobody along when it fails."""
+    config = lambda queues: host_config("a", {"a1": vhost("a1", queues=queues), "a2": verbs()}, wire=False)
+    host = lab.host(config(2))
+    lab.testpmd(host, "a1")
+    old, host.config = host.daemon, config(1)
+    with contextlib.ExitStack() as stack:
+        programs = deque(maxlen=200)
+        new = host.launch("--replace")
+        while new.process.poll() is None:
+            program = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            program.connect(str(host.run_dir / "rdma/a2"))
+            if len(programs) == programs.maxlen:
+                programs[0].close()
+            programs.append(program)
+            time.sleep(0.002)
+        assert new.process.returncode == 1 and "its VMM uses 2 pairs of queues" in new.text(), new.text()
+        host.daemon = old
+        closed = select.select(programs, [], [], 0)[0]
+        assert not closed, f"{len(closed)} of {len(programs)} lost the device"
+    device = lab.verbs(host, "a2")
+    host.config = config(2)
+    for _ in range(2):
+        device.python(_HOLD).wait_for("open")
+        host.replace()
 
 
 def converse(host, *messages):

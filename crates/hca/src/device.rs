@@ -40,7 +40,8 @@ const CLOSING: usize = 64;
 /// How long all applications together may take to describe themselves: a thread may be stuck in its application's
 /// memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the device accepts no applications after the kernel ran out of descriptors or memory.
+/// How long the device accepts no applications after the kernel ran out of descriptors or memory, and how often it looks
+/// whether all still wait.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the programs of a virtual machine may take to end when that is halted. Nothing makes their threads wait.
 const HALT_PATIENCE: Duration = Duration::from_secs(5);
@@ -489,6 +490,9 @@ impl Shared {
             }
             inbox.settle(&mut taken);
             pause = pause.filter(|end| monotonic() < *end);
+            if self.fabric.reception.is_held() {
+                pause = Some(monotonic() + PAUSE);
+            }
             let deadline = cm.work().into_iter().chain(pause).chain(self.tend_windows(&mut tends)).min();
             let waits = downlink.arm() | inbox.set_asleep();
             let limit = timeout(deadline, waits);

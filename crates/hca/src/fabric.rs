@@ -90,6 +90,16 @@ impl Fabric {
         self.reception.listen(listener, None)
     }
 
+    /// Has programs wait at the sockets of all devices, until [`Self::accept`]: another process may accept them there.
+    pub fn hold(&self) {
+        self.reception.hold(true);
+    }
+
+    /// Accepts programs, within some tenths of a second.
+    pub fn accept(&self) {
+        self.reception.hold(false);
+    }
+
     /// Creates a device. Others find it by its addresses after [`Self::place`].
     pub(crate) fn adapter(&self, spec: DeviceSpec) -> Arc<Adapter> {
         Arc::new(Adapter::new(spec, &self.host_budget, &self.threads))

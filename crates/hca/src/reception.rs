@@ -24,7 +24,8 @@ const ATTEMPTS: u32 = 4;
 /// oldest. As many from one place can be closed at a time by threads of their own; meanwhile no more are accepted there.
 const UNPROVEN: usize = 64;
 const ALL_UNPROVEN: usize = 512;
-/// How long no streams are accepted after the kernel ran out of descriptors or memory.
+/// How long no streams are accepted after the kernel ran out of descriptors or memory, and how often it is looked
+/// whether they still wait.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a program is refused for now.
@@ -78,22 +79,38 @@ struct Shared {
     tickets: Arc<Tickets>,
     wake: OwnedFd,
     stops: AtomicBool,
+    /// Whether no streams are accepted for now.
+    is_held: Arc<AtomicBool>,
 }
 
 /// The thread's handle. It ends with this.
 #[derive(Debug, Default)]
-pub(crate) struct Reception(Mutex<Option<Arc<Shared>>>);
+pub(crate) struct Reception {
+    shared: Mutex<Option<Arc<Shared>>>,
+    is_held: Arc<AtomicBool>,
+}
 
 impl Reception {
     /// What it has in common with its thread.
     fn shared(&self) -> rustix::io::Result<Arc<Shared>> {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = &*shared {
             return Ok(shared.clone());
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (state, tickets, stops) = (Mutex::default(), Arc::default(), AtomicBool::new(false));
-        Ok(shared.insert(Arc::new(Shared { state, tickets, wake, stops })).clone())
+        let is_held = self.is_held.clone();
+        Ok(shared.insert(Arc::new(Shared { state, tickets, wake, stops, is_held })).clone())
+    }
+
+    /// Has programs wait at all sockets, also at those of devices; or accepts them, after [`PAUSE`] at most.
+    pub fn hold(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
+    /// Whether programs wait.
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Relaxed)
     }
 
     /// Accepts the streams of a listening socket.
@@ -145,7 +162,7 @@ impl Reception {
 
     /// Has the thread see which devices are closed.
     pub fn look(&self) {
-        if let Some(shared) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(shared) = &*self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
             shared.wake();
         }
     }
@@ -161,7 +178,7 @@ impl Reception {
 
 impl Drop for Reception {
     fn drop(&mut self) {
-        let shared = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = shared {
             shared.stops.store(true, Ordering::Relaxed);
             shared.wake();
@@ -328,6 +345,9 @@ impl Desk {
             let now = monotonic();
             self.unproven.retain(|stream| stream.until > now);
             self.pause = self.pause.filter(|end| now < *end);
+            if self.shared.is_held.load(Ordering::Relaxed) {
+                self.pause = Some(now + PAUSE);
+            }
             self.turn(now);
         }
     }

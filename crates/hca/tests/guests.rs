@@ -3,14 +3,16 @@
 
 mod common;
 
-use common::guests::{Guest, TestWindow, part_of, stranger};
-use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, described, gid, next, until, wait_readable};
+use common::guests::{Guest, TestWindow, dial, listener, part_of, stranger};
+use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, described, gid, next, open, until, wait_readable};
 use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use std::time::Duration;
 use uverbs::completion::Arm;
 use uverbs::qp::access;
 use uverbs::{
-    Backing, Bond, Claim, DirectPeer, Extent, Given, Opening, QpType, Refusal, Reply, Request, Uuid, VERSION,
-    Welcome, WindowKind, WorkRequest, work::opcode,
+    Backing, Bond, Claim, DirectPeer, Endpoint, Extent, Given, Opening, QpType, Refusal, Reply, Request,
+    Uuid, VERSION, Welcome, WindowKind, WorkRequest, work::opcode,
 };
 
 fn asked(opcode: u8, id: u64) -> WorkRequest {
@@ -504,6 +506,25 @@ fn a_machine_that_makes_its_window_longer_finds_it_cut() {
         rustix::fs::ftruncate(&guest.own.file, before + more).unwrap();
         until(|| has() == before);
     }
+}
+
+/// Another process has the same sockets, and may go on with them.
+#[test]
+fn programs_wait_at_all_sockets_until_they_are_to_be_accepted() {
+    let host = Host::new();
+    host.fabric.hold();
+    let (guest, path) = (host.guest(1, None), host.dir.path().join("all"));
+    let streams = listener(&path);
+    host.fabric.listen_streams(streams.try_clone().unwrap()).unwrap();
+    let _programs = (dial(&path), open(&host.socket(1)));
+    // Time for the threads that would accept them.
+    std::thread::sleep(Duration::from_millis(300));
+    for socket in [streams, guest.device.listener().unwrap()] {
+        accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+    }
+    host.fabric.accept();
+    App::join(&Endpoint::Files { own: guest.own.path(), common: None, socket: path }).unwrap();
+    App::attach(&host.socket(1));
 }
 
 /// Answers come in the order in which they were given, however long they are: otherwise it seems that some were lost.

@@ -57,8 +57,15 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         Some(_) => (None, start.carryover),
     };
     let config = privileges.config(&start.config);
-    let core =
-        Core::start(file, config, start.run_dir.clone(), start.store, forwarder.executor(), ports, left)?;
+    let core = Core::start(
+        file,
+        config,
+        start.run_dir.clone(),
+        start.store,
+        forwarder.executor(),
+        ports.clone(),
+        left,
+    )?;
     let core = Arc::new(core);
     if start.predecessor.is_none() {
         forwarder.resume();
@@ -76,6 +83,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let runtime = runtime()?;
     if let Some(new) = start.predecessor {
         new.take_over((&core, left_later), &forwarder, &privileges);
+        ports.succeed();
     }
     ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;
     let _links = watch_links(core.clone())?;

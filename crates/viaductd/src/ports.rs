@@ -48,7 +48,15 @@ impl ExecutorPorts {
     ) -> Self {
         let rules = Box::new(EngineRules(Arc::downgrade(forwarder.engine())));
         let verbs = Arc::new(Verbs::new(rules, privileges.clone(), windows, machines));
+        if inherited.is_some() {
+            verbs.hold();
+        }
         Self { forwarder, verbs, ovs, privileges, journals, inherited }
+    }
+
+    /// This daemon has the host: programs that come to verbs devices are its own.
+    pub fn succeed(&self) {
+        self.verbs.accept();
     }
 }
 

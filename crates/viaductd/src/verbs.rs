@@ -89,6 +89,16 @@ impl Verbs {
         Self { devices, fabric, privileges, windows, problems, running, vmms, machines }
     }
 
+    /// Has programs wait at the devices' sockets, which another daemon has as well, until [`Self::accept`].
+    pub fn hold(&self) {
+        self.fabric.hold();
+    }
+
+    /// Serves programs from now on.
+    pub fn accept(&self) {
+        self.fabric.accept();
+    }
+
     /// The executor has the port of an interface now, perhaps of a verbs device.
     pub fn attached(&self, vif: VifId, port: &Arc<dyn Port>) {
         let devices = self.devices();
