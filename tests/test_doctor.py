@@ -79,6 +79,17 @@ def test_a_worker_without_a_cpu_is_an_error_of_the_file(lab):
     assert status == 1 and any("4095" in message for message in broken(found)), found
 
 
+def test_users_that_a_file_names_are_looked_for(lab):
+    """Where they are missing, the file may be good all the same, for another machine."""
+    host = lab.host(host_config("a", {"a1": vhost("a1", owner="no-such-user")}, wire=False), start=False)
+    said, file = 'guest "a1": owner: there is no user "no-such-user" on this machine', host.write()
+    for words in ([binary("viaduct"), "check", file], [binary("viaductd"), "--config", file, "--check"]):
+        done = run(words)
+        assert said in done.stdout + done.stderr, done
+    status, found = doctor(host)
+    assert status == 1 and any(said in message for message in broken(found)), found
+
+
 def test_a_file_that_is_none(lab):
     host = lab.host(host_config("a", {}, wire=False), start=False)
     host.config.host["colour"] = "red"

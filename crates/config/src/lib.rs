@@ -18,7 +18,7 @@ mod value;
 
 pub use check::{CommonWindow, CommonWindows, Index, check, check_routes, warnings};
 pub use host::{Executor, Host};
-pub use machine::{check_machine, cpus};
+pub use machine::{check_machine, check_owners, check_readers, cpus};
 pub use object::{
     Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry, Mode,
     Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,

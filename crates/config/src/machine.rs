@@ -1,6 +1,7 @@
 //! What a file asks of the machine that it is for.
 
-use crate::{Document, Problem};
+use crate::{Document, Object, Problem};
+use std::collections::BTreeMap;
 
 /// The kernel's list of CPUs that run.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -35,6 +36,45 @@ fn check_workers(document: &Document, online: &str) -> Vec<Problem> {
         .collect()
 }
 
+/// Warnings about users and groups of guests that this machine lacks, each once, where it is first. `lookup` finds `user`
+/// or `user:group`.
+#[must_use]
+pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Vec<Problem> {
+    // Where it is first, and how many guests name it.
+    let mut named = BTreeMap::new();
+    for item in &document.objects {
+        let Object::Guest(guest) = &item.object else { continue };
+        for (key, opens, owner) in
+            [("owner", "port", &guest.owner), ("rdma_owner", "verbs device", &guest.rdma_owner)]
+        {
+            let Some(owner) = owner else { continue };
+            named.entry((key, opens, owner)).or_insert((item, 0)).1 += 1;
+        }
+    }
+    let mut problems = Vec::new();
+    for ((key, opens, owner), (item, count)) in named {
+        let Err(why) = lookup(owner) else { continue };
+        let more = match count {
+            1 => String::new(),
+            2 => " (1 more guest names it)".to_owned(),
+            _ => format!(" ({} more guests name it)", count - 1),
+        };
+        let message = format!("{key}: {why} on this machine, and the {opens} opens only once there is{more}");
+        problems.push(Problem::new(item.place.line(key), item.object.key().to_string(), message));
+    }
+    problems.sort_by_key(|problem| problem.line);
+    problems
+}
+
+/// A warning about `readers`, where this machine has no such group. `lookup` finds `user:group`.
+#[must_use]
+pub fn check_readers<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Option<Problem> {
+    let group = document.host.readers.as_deref()?;
+    let why = lookup(&format!("0:{group}")).err()?;
+    let message = format!("readers: {why} on this machine: nobody is served at the socket for readers");
+    Some(Problem::new(document.host_place.line("readers"), "[host]", message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +98,45 @@ mod tests {
             "{problems:?}"
         );
         assert!(check_workers(&document, "0-127").is_empty());
+    }
+
+    #[test]
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    fn who_is_named_and_not_there_is_told_once() {
+        let mut text =
+            "[host]\nname = \"a\"\nreaders = \"ops\"\n[[network]]\nname = \"n\"\nvrf = 1\n".to_owned();
+        for (name, owner) in
+            [("v0", "here"), ("v1", "gone"), ("v2", "gone"), ("v3", "gone"), ("v4", "here:gone")]
+        {
+            let keys = format!("name = \"{name}\"\nnetwork = \"n\"\nkind = \"vhost\"\nowner = \"{owner}\"\n");
+            text += &format!("[[guest]]\n{keys}");
+        }
+        text += "[[guest]]\nname = \"r\"\nnetwork = \"n\"\nkind = \"rdma\"\nmac = \"02:00:00:00:00:01\"\n\
+                 addresses = [\"10.1.1.1\"]\nrdma_owner = \"gone\"\n";
+        let document = crate::parse(&text).unwrap();
+        let lookup = |names: &str| {
+            if names.contains("gone") { Err(format!("there is no {names}")) } else { Ok(()) }
+        };
+        let problems = check_owners(&document, lookup);
+        let lines: Vec<_> = problems.iter().map(|problem| problem.line.unwrap()).collect();
+        assert_eq!(lines, [16, 31, 38]);
+        let said: Vec<_> =
+            problems.iter().map(|problem| format!("{}: {}", problem.at, problem.message)).collect();
+        let tail = "and the port opens only once there is";
+        assert_eq!(
+            said,
+            [
+                format!(
+                    "guest \"v1\": owner: there is no gone on this machine, {tail} (2 more guests name it)"
+                ),
+                format!("guest \"v4\": owner: there is no here:gone on this machine, {tail}"),
+                "guest \"r\": rdma_owner: there is no gone on this machine, and the verbs device opens only once \
+                 there is"
+                    .to_owned(),
+            ]
+        );
+        assert!(check_readers(&document, lookup).is_none());
+        let readers = check_readers(&document, |_| Err::<(), _>("there is no ops".to_owned())).unwrap();
+        assert_eq!((readers.line, readers.at.as_str()), (Some(3), "[host]"));
     }
 }

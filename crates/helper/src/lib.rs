@@ -36,8 +36,8 @@ pub use client::{Helper, HelperError};
 pub use directories::{Directories, WINDOWS};
 pub use machines::{PORT, listen_to_machines};
 pub use request::{Answer, Refusal, Reply, Request};
+pub use sandbox::lookup;
 pub use serve::{Server, serve};
-pub use users::lookup;
 
 /// Opens a configuration file for reading, without waiting for somebody who writes it.
 ///

@@ -231,7 +231,7 @@ impl Server {
             Request::Machines => return given(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => return given(vec![self.connect(path)?]),
             Request::Owner { names } => {
-                let (user, group) = users::lookup(names).map_err(Refusal::new)?;
+                let (user, group) = sandbox::lookup(names).map_err(Refusal::new)?;
                 return Ok((Reply::Owner(user, group), Vec::new()));
             }
             Request::Bar { address, number } => return given(vec![bar::open_bar(address, *number)?.into()]),

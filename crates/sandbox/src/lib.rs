@@ -19,7 +19,7 @@ pub use calls::Calls;
 pub use capabilities::names;
 pub use files::{Access, File};
 pub use rustix::thread::CapabilitySet;
-pub use user::{Account, USER, account};
+pub use user::{Account, USER, account, lookup};
 
 use std::path::Path;
 

@@ -12,8 +12,6 @@ mod privileges;
 mod windows;
 mod wires;
 
-pub use privileges::unknown_readers;
-
 use config::{Document, Guest, GuestKind, Index, Network, Object, Way, Wire};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

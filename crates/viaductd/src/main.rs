@@ -93,6 +93,10 @@ fn main() -> ExitCode {
         tracing::warn!("{}: {warning}", options.config.display());
     }
     if options.check {
+        let readers = config::check_readers(&file, helper::lookup);
+        for warning in config::check_owners(&file, helper::lookup).iter().chain(&readers) {
+            tracing::warn!("{}: {warning}", options.config.display());
+        }
         return ExitCode::SUCCESS;
     }
     for item in &file.objects {

@@ -2,7 +2,6 @@
 
 use super::{Context, value};
 use crate::client::Failure;
-use crate::doctor::unknown_readers;
 use crate::output::{green, print, print_json, red, yellow};
 use api::v1;
 use serde_json::{Value, json};
@@ -25,7 +24,8 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     match config::parse(&read(file)?).and_then(fits) {
         Ok(document) => {
             let mut warnings = config::warnings(&document.objects);
-            warnings.extend(readers(&document));
+            warnings.extend(config::check_readers(&document, sandbox::lookup));
+            warnings.extend(config::check_owners(&document, sandbox::lookup));
             if json {
                 let entry = |problem: &config::Problem| entry(&problem.at, &problem.message);
                 return print_json(&warnings.iter().map(entry).collect());
@@ -45,12 +45,6 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
             Err(Failure::Refused(format!("{} is wrong\n{}", file.display(), problems.in_file(file))))
         }
     }
-}
-
-/// A warning about a group that this machine lacks.
-fn readers(document: &config::Document) -> Option<config::Problem> {
-    let message = unknown_readers(&document.host)?;
-    Some(config::Problem { line: document.host_place.line("readers"), at: "[host]".into(), message })
 }
 
 /// Applies a file, or with `dry_run` shows what would change.

@@ -1,8 +1,6 @@
 //! Whether the daemon may do what it has to, and can give up the rest.
 
 use super::{Finding, Subject};
-use config::Host;
-use nix::unistd::Group;
 use rustix::thread::CapabilitySet;
 
 /// What the helper needs, and what each is for.
@@ -19,21 +17,17 @@ const NEEDED: &[(CapabilitySet, &str)] = &[
 /// The first number past those of users.
 const ALL_USERS: u64 = 1 << 32;
 
-/// Checks capabilities, the daemon's user, the sandbox and the group of readers.
+/// Checks capabilities, the daemon's user, the sandbox, and the users and groups of sockets.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
-    let group = unknown_readers(&subject.document.host);
-    let readers = group.map(|message| {
-        Finding::warning("readers", message, "groupadd --system GROUP, or name another in [host] readers")
+    let readers = config::check_readers(subject.document, sandbox::lookup).map(|problem| {
+        let advice = "groupadd --system GROUP, or name another in [host] readers";
+        Finding::warning("readers", problem.message, advice)
     });
-    [capabilities(), user(subject), sandbox()].into_iter().chain(readers).collect()
-}
-
-/// A warning about `readers` of a file, where this machine has no such group.
-pub fn unknown_readers(host: &Host) -> Option<String> {
-    let group = host.readers.as_deref().filter(|group| group.parse::<u32>().is_err())?;
-    let is_unknown = matches!(Group::from_name(group), Ok(None));
-    is_unknown
-        .then(|| format!("this machine has no group \"{group}\": nobody is served at the socket for readers"))
+    let owners = config::check_owners(subject.document, sandbox::lookup).into_iter().map(|problem| {
+        let advice = "useradd --system USER, groupadd --system GROUP, or name another in the file";
+        Finding::broken("owner", format!("{}: {}", problem.at, problem.message), advice)
+    });
+    [capabilities(), user(subject), sandbox()].into_iter().chain(readers).chain(owners).collect()
 }
 
 fn capabilities() -> Finding {

@@ -195,5 +195,13 @@ fn users_the_sandbox_and_the_kernel_are_looked_at() {
     let readers = |group| found(privileges::check, &format!("readers = \"{group}\""), &[]);
     assert_eq!([readers("root").len(), readers("4711").len()], [3, 3]);
     assert_eq!(levels(&readers("no-such-group")[3..]), [Level::Warning]);
+    let owner = |owner| found(privileges::check, &format!("{VM}owner = \"{owner}\""), &[]);
+    assert_eq!([owner("root:root").len(), owner("4711").len()], [3, 3]);
+    let unknown = owner("root:no-such-group");
+    assert_eq!(levels(&unknown[3..]), [Level::Broken]);
+    assert!(
+        unknown[3].message.contains("guest \"vm1\": owner: there is no group \"no-such-group\""),
+        "{unknown:?}"
+    );
     levels(&found(kernel::check, WIRE, &[]));
 }
