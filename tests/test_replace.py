@@ -16,6 +16,7 @@ from collections import deque
 import pytest
 
 from lab import PATIENCE, Lines, Stream, eventually
+from lab.shell import run
 from lab.topology import SEATS, UNDERLAY, host_config, one_host, tap, verbs, vhost
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
@@ -305,22 +306,29 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
     assert account(stream) == (0, 0, 0)
 
 
-def test_sockets_are_given_away_by_the_daemon_that_serves(lab):
+def test_sockets_and_windows_are_given_away_by_the_daemon_that_serves(lab):
     """The next one's file says who else may connect. At first, that one lacks the queues which a VMM has."""
 
     def config(queues, owner, mode, user=None):
         keys = {"queues": queues, "owner": f"{user or owner}:{owner}", "socket_mode": mode}
+        keys.update(rdma="a1", window_mb=64, rdma_trust="t")
         guests = {"a1": vhost("a1", **keys), "a2": verbs(rdma_owner=f"{owner}:{owner}")}
         return host_config("a", guests, wire=False, readers=grp.getgrgid(owner).gr_name)
 
     def groups():
-        files = [host.run_dir / "viaduct-read.sock", host.socket("a1"), host.run_dir / "rdma/a2"]
+        names = ["viaduct-read.sock", "a1.sock", "rdma/a2", "rdma/vm/a1", "rdma/vm/trust-t", "rdma/vm/a1.vsock_4791"]
+        files = [host.run_dir / name for name in names]
         return [(of.st_gid, stat.S_IMODE(of.st_mode)) for of in (file.stat() for file in files)]
 
-    host = lab.host(config(2, 65534, "660"))
+    host = lab.host(config(2, 65534, "660"), start=False)
+    windows = host.run_dir / "rdma/vm"
+    windows.mkdir(parents=True)
+    run(["mount", "-t", "tmpfs", "-o", "mode=755", "windows", windows])
+    lab.cleanup.callback(lambda: run(["umount", "--lazy", windows], check=False))
+    host.start()
     lab.testpmd(host, "a1")
     old, before = host.daemon, groups()
-    assert before == [(65534, 0o660)] * 3
+    assert before == [(65534, 0o660)] * 6
     for refused, why in [
         (config(1, 2, "600"), "its VMM uses 2 pairs of queues"),
         (config(2, 2, "600", user="no-such-user"), "its VMM is connected, and the port can't be opened: "),
@@ -331,7 +339,7 @@ def test_sockets_are_given_away_by_the_daemon_that_serves(lab):
         assert why in new.text() and why in old.text() and groups() == before
     host.daemon, host.config = old, config(2, 2, "600")
     host.replace()
-    assert groups() == [(2, 0o660), (2, 0o600), (2, 0o660)]
+    assert groups() == [(2, 0o660), (2, 0o600), (2, 0o660)] + [(2, 0o600)] * 3
     # Who serves no readers does not listen for them either, nor is in the way of who does again.
     del host.config.host["readers"]
     host.replace()

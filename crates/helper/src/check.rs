@@ -217,11 +217,11 @@ mod tests {
             refused(&listen(path, 0o660), &[]);
             refused(&Request::Connect { path: path.into() }, &[]);
             refused(&Request::AdoptSocket { path: path.into(), owner: None }, &[]);
-            refused(&Request::Memory { path: path.into(), owner: None, mode: 0o660 }, &[]);
+            refused(&Request::Memory { path: path.into(), owner: None, mode: 0o660, keeps: false }, &[]);
             refused(&Request::RemoveMemory { path: path.into() }, &[]);
         }
         refused(&listen("/run/vm1.sock", 0o4755), &[]);
-        refused(&Request::Memory { path: "/run/c1".into(), owner: None, mode: 0o4600 }, &[]);
+        refused(&Request::Memory { path: "/run/c1".into(), owner: None, mode: 0o4600, keeps: false }, &[]);
         refused(&Request::Give { file: 1, owner: None, mode: 0o2660 }, &[]);
     }
 

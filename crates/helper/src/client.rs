@@ -305,8 +305,9 @@ impl Sockets for Helper {
         }
     }
 
-    fn memory(&self, place: &Place) -> Result<OwnedFd, sockets::Error> {
-        let request = Request::Memory { path: place.path.clone(), owner: place.owner, mode: place.mode };
+    fn memory(&self, place: &Place, keeps: bool) -> Result<OwnedFd, sockets::Error> {
+        let request =
+            Request::Memory { path: place.path.clone(), owner: place.owner, mode: place.mode, keeps };
         self.descriptors(&request, &[]).and_then(one).map_err(asked)
     }
 
@@ -420,15 +421,19 @@ mod tests {
             (helper, dir)
         };
         let place = place(dir.path(), "run/rdma/vm/c1");
-        assert!(helper.memory(&place).is_err());
+        assert!(helper.memory(&place, false).is_err());
         std::fs::create_dir_all(dir.path().join("run/rdma/vm")).unwrap();
-        let file = helper.memory(&place).unwrap();
+        let file = helper.memory(&place, false).unwrap();
         rustix::fs::ftruncate(&file, 1 << 21).unwrap();
         let meta = std::fs::metadata(&place.path).unwrap();
         assert_eq!((meta.len(), meta.mode() & 0o7777), (1 << 21, 0o640));
+        for (keeps, mode) in [(true, 0o640), (false, 0o600)] {
+            helper.memory(&Place { mode: 0o600, ..place.clone() }, keeps).unwrap();
+            assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, mode);
+        }
         for elsewhere in ["run/rdma/c2", "run/rdma/vm/../c2", "c2"] {
             let place = Place { path: dir.path().join(elsewhere), ..place.clone() };
-            assert!(helper.memory(&place).is_err() && helper.remove_memory(&place.path).is_err());
+            assert!(helper.memory(&place, false).is_err() && helper.remove_memory(&place.path).is_err());
         }
         helper.remove_memory(&place.path).unwrap();
         assert!(!place.path.exists());

@@ -102,6 +102,8 @@ pub enum Request {
         owner: Option<(u32, u32)>,
         /// The file's mode.
         mode: u32,
+        /// Whether a file that is there keeps owner and mode.
+        keeps: bool,
     },
     /// Remove such a file, if it is there.
     RemoveMemory {

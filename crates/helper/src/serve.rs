@@ -224,9 +224,9 @@ impl Server {
                 let file = self.adopt(path, self.owner(*owner))?;
                 return Ok((Reply::Listening { file }, Vec::new()));
             }
-            Request::Memory { path, owner, mode } => {
+            Request::Memory { path, owner, mode, keeps } => {
                 let _work = self.begin_window(path)?;
-                return given(vec![sockets::Here.memory(&self.place(path, *owner, *mode))?]);
+                return given(vec![sockets::Here.memory(&self.place(path, *owner, *mode), *keeps)?]);
             }
             Request::Machines => return given(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => return given(vec![self.connect(path)?]),

@@ -32,7 +32,7 @@ pub trait Sockets: Send + Sync {
     ///
     /// # Errors
     /// As [`open_memory`].
-    fn memory(&self, place: &Place) -> Result<OwnedFd, Error>;
+    fn memory(&self, place: &Place, keeps: bool) -> Result<OwnedFd, Error>;
 
     /// As [`remove_memory`].
     ///
@@ -83,8 +83,8 @@ impl Sockets for Here {
         Ok(Arc::new(adopt(path, owner)?))
     }
 
-    fn memory(&self, place: &Place) -> Result<OwnedFd, Error> {
-        open_memory(place)
+    fn memory(&self, place: &Place, keeps: bool) -> Result<OwnedFd, Error> {
+        open_memory(place, keeps)
     }
 
     fn remove_memory(&self, path: &Path) -> Result<(), Error> {

@@ -12,18 +12,23 @@ const TMPFS: i64 = 0x0102_1994;
 const HUGETLBFS: i64 = 0x9584_58f6;
 
 /// Opens the file at `place`, for reading and writing, or makes an empty one. Its owner and mode become those of
-/// `place`; whoever had it open before still has.
+/// `place`, unless it was there and `keeps` them; whoever had it open before still has.
 ///
 /// # Errors
 /// [`Error::NotMemory`]: it would be on a disk; [`Error::NotFile`]: something else is there; others as of a socket.
-pub fn open_memory(place: &Place) -> Result<OwnedFd, Error> {
+pub fn open_memory(place: &Place, keeps: bool) -> Result<OwnedFd, Error> {
     let Directory { dir, name } = directory::find(&place.path, place.owner.map(|(uid, _)| uid))?;
     let failed = |source: Errno| Error::Os { path: place.path.clone(), source: source.into() };
     if ![TMPFS, HUGETLBFS].contains(&fstatfs(&dir).map_err(failed)?.f_type) {
         return Err(Error::NotMemory(place.path.parent().unwrap_or(&place.path).to_owned()));
     }
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(&dir, &name, flags, Mode::RUSR | Mode::WUSR) {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |flags| rustix::fs::openat(&dir, &name, flags, Mode::RUSR | Mode::WUSR);
+    let (opened, keeps) = match open(flags) {
+        Err(Errno::NOENT) => (open(flags | OFlags::CREATE), false),
+        opened => (opened, keeps),
+    };
+    let file = match opened {
         // A link, a directory, a socket.
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(Error::NotFile(place.path.clone())),
         other => other.map_err(failed)?,
@@ -32,7 +37,9 @@ pub fn open_memory(place: &Place) -> Result<OwnedFd, Error> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
         return Err(Error::NotFile(place.path.clone()));
     }
-    give_away(&file, place.owner, place.mode).map_err(failed)?;
+    if !keeps {
+        give_away(&file, place.owner, place.mode).map_err(failed)?;
+    }
     Ok(file)
 }
 
@@ -72,12 +79,14 @@ mod tests {
     fn a_file_is_made_once_and_keeps_its_contents() {
         let dir = in_memory();
         let place = place(dir.path());
-        drop(open_memory(&place).unwrap());
+        drop(open_memory(&place, true).unwrap());
         fs::write(&place.path, "precious").unwrap();
         fs::set_permissions(&place.path, fs::Permissions::from_mode(0o606)).unwrap();
         let of_file = || fs::metadata(&place.path).map(|file| (file.ino(), file.mode() & 0o7777)).unwrap();
         let before = of_file();
-        let mut file = fs::File::from(open_memory(&place).unwrap());
+        drop(open_memory(&place, true).unwrap());
+        assert_eq!(of_file(), before);
+        let mut file = fs::File::from(open_memory(&place, false).unwrap());
         assert_eq!(of_file(), (before.0, 0o640));
         let mut text = String::new();
         std::io::Read::read_to_string(&mut file, &mut text).unwrap();
@@ -93,7 +102,7 @@ mod tests {
         let (place, other) = (place(dir.path()), dir.path().join("other"));
         let refused = |made: &dyn Fn()| {
             made();
-            assert!(matches!(open_memory(&place), Err(Error::NotFile(path)) if path == place.path));
+            assert!(matches!(open_memory(&place, false), Err(Error::NotFile(path)) if path == place.path));
             let _ = fs::remove_file(&place.path);
             let _ = fs::remove_dir(&place.path);
         };
@@ -113,7 +122,7 @@ mod tests {
     #[test]
     fn a_disk_is_no_memory() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let said = open_memory(&place(dir.path())).unwrap_err();
+        let said = open_memory(&place(dir.path()), false).unwrap_err();
         assert!(matches!(&said, Error::NotMemory(at) if at == dir.path()), "{said}");
         assert!(said.to_string().contains("mount -t tmpfs"), "{said}");
         assert!(!dir.path().join("c1").exists());

@@ -7,7 +7,7 @@ use sockets::{Listening, ListeningFile, Place, Sockets};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use wire::{Attachment, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
@@ -27,6 +27,11 @@ impl Inheritance {
     /// Whether the other daemon still has the host.
     pub fn waits(&self) -> bool {
         !self.succession.is_done()
+    }
+
+    /// Privileges that give windows away once this daemon has the host.
+    pub fn late(&self, own: &Privileges) -> Privileges {
+        own.inheriting(Vec::new(), &self.succession)
     }
 
     /// Privileges that open the port of this interface, if it was on that device, with what is shared of it.
@@ -154,8 +159,8 @@ impl Sockets for Inheriting {
         self.own.sockets.adopt(path, owner)
     }
 
-    fn memory(&self, place: &Place) -> Result<OwnedFd, sockets::Error> {
-        self.own.sockets.memory(place)
+    fn memory(&self, place: &Place, keeps: bool) -> Result<OwnedFd, sockets::Error> {
+        self.own.sockets.memory(place, keeps || self.succession.keeps(place))
     }
 
     fn remove_memory(&self, path: &Path) -> Result<(), sockets::Error> {
@@ -167,12 +172,14 @@ impl Sockets for Inheriting {
     }
 }
 
-/// Whether this daemon has succeeded the other one; and the files of sockets that it listens on with that one. These
-/// stay as they are if the other one goes on.
+/// Whether this daemon has succeeded the other one; and the files that it has with that one, of sockets and windows.
+/// These stay as they are if the other one goes on.
 #[derive(Debug, Default)]
 pub struct Succession {
     is_done: AtomicBool,
     files: Mutex<Vec<Weak<Shared>>>,
+    /// To whom the files of windows go, by their paths.
+    windows: Mutex<BTreeMap<PathBuf, Place>>,
 }
 
 impl Succession {
@@ -180,8 +187,9 @@ impl Succession {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// The other daemon does not go on: the files go to their owners. They are removed with their sockets from here on.
-    pub fn succeed(&self) {
+    /// The other daemon does not go on: the files go to their owners, those of windows by `sockets`. Those of sockets are
+    /// removed with these from here on.
+    pub fn succeed(&self, sockets: &dyn Sockets) {
         self.is_done.store(true, Ordering::Release);
         let files = std::mem::take(&mut *lock(&self.files));
         for file in files.iter().filter_map(Weak::upgrade) {
@@ -191,6 +199,23 @@ impl Succession {
             // Else it would stay with whom the other daemon gave it to.
             let _ = file.give((None, 0));
         }
+        let windows = std::mem::take(&mut *lock(&self.windows));
+        for place in windows.into_values() {
+            let Err(e) = sockets.memory(&place, false) else { continue };
+            tracing::error!("a window is nobody's, as it can't be given to its owner: {e}");
+            let _ = sockets.memory(&Place { owner: None, mode: 0, ..place }, false);
+        }
+    }
+
+    /// Whether the file of a window that is at this place stays as it is, until this daemon has succeeded.
+    fn keeps(&self, place: &Place) -> bool {
+        let mut windows = lock(&self.windows);
+        // `succeed` takes them after it says that it is done.
+        let keeps = !self.is_done();
+        if keeps {
+            windows.insert(place.path.clone(), place.clone());
+        }
+        keeps
     }
 
     /// The file of a socket at this place, which gets owner and mode once this daemon has succeeded.

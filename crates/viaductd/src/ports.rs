@@ -47,7 +47,8 @@ impl ExecutorPorts {
         (windows, machines): (Windows, Arc<Machines>),
     ) -> Self {
         let rules = Box::new(EngineRules(Arc::downgrade(forwarder.engine())));
-        let verbs = Arc::new(Verbs::new(rules, privileges.clone(), windows, machines));
+        let late = inherited.as_ref().map_or_else(|| privileges.clone(), |from| from.late(&privileges));
+        let verbs = Arc::new(Verbs::new(rules, late, windows, machines));
         if inherited.is_some() {
             verbs.hold();
         }

@@ -101,7 +101,7 @@ mod tests {
             let Open { files, .. } = clients.open(dir.path(), Some("no-such-group"), None).unwrap();
             assert_eq!(mode(), MODE);
             if takes_over {
-                succession.succeed();
+                succession.succeed(&sockets::Here);
                 assert_eq!(mode(), CLOSED);
             }
             drop(files);

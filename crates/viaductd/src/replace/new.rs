@@ -92,7 +92,7 @@ impl New {
         });
         forwarder.resume();
         // Before anybody is served.
-        self.succession.succeed();
+        self.succession.succeed(&*privileges.sockets);
         core.thaw();
         let waited_us = now_ns().saturating_sub(since_ns) / 1000;
         tracing::info!(waited_us, "has taken over");

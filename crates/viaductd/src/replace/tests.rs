@@ -112,7 +112,7 @@ fn the_file_of_a_shared_socket_goes_with_who_has_the_host() {
         assert!(matches!(listen("here"), Err(sockets::Error::InUse(_))), "it is shared once");
         assert_eq!(mode(), others);
         if has_the_host {
-            succession.succeed();
+            succession.succeed(&sockets::Here);
             assert_eq!(mode(), place.mode);
             file.give_to(None, 0o640).unwrap();
             assert_eq!(mode(), 0o640);
@@ -120,6 +120,26 @@ fn the_file_of_a_shared_socket_goes_with_who_has_the_host() {
         drop(file);
         assert_eq!(place.path.exists(), !has_the_host);
     }
+}
+
+#[test]
+fn the_file_of_a_window_that_is_there_is_given_to_its_owner_by_who_has_the_host() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let place = |name: &str, mode| Place { path: dir.path().join(name), owner: None, mode };
+    let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+    std::fs::write(dir.path().join("old"), "").unwrap();
+    let (others, succession) = (mode("old"), Arc::new(Succession::default()));
+    let own = Privileges::here();
+    let privileges = Inheritance::new(BTreeMap::new(), succession.clone()).late(&own);
+    let open = |place: Place| drop(privileges.sockets.memory(&place, false).unwrap());
+    open(place("old", 0o640));
+    open(place("old", 0o600));
+    open(place("new", 0o640));
+    assert_eq!((mode("old"), mode("new")), (others, 0o640));
+    succession.succeed(&*own.sockets);
+    assert_eq!(mode("old"), 0o600);
+    open(place("old", 0o640));
+    assert_eq!(mode("old"), 0o640);
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Windows {
         let mut all = self.lock();
         let known = all.entry(spec.path.clone()).or_default();
         let place = Place { path: spec.path.clone(), owner, mode: spec.mode };
-        let mut file = sockets.memory(&place)?;
+        let mut file = sockets.memory(&place, false)?;
         let (mut id, size) = identify(&file)?;
         // Whoever made it longer keeps nobody out: this daemon knows how long it is to be.
         let is_it =
@@ -137,7 +137,7 @@ impl Windows {
         // Another size than this daemon gave it before: that is what was asked for.
         if size != spec.bytes && known.bytes == Some(size) {
             sockets.remove_memory(&spec.path)?;
-            file = sockets.memory(&place)?;
+            file = sockets.memory(&place, false)?;
             id = identify(&file)?.0;
         } else if size != 0 && size != spec.bytes {
             return Err(Problem::Size { path: spec.path.clone(), has: size, wanted: spec.bytes }.into());
@@ -167,7 +167,7 @@ impl Windows {
         sockets: &dyn Sockets,
     ) -> Result<(), sockets::Error> {
         let place = Place { path: spec.path.clone(), owner, mode: spec.mode };
-        sockets.memory(&place).map(drop)
+        sockets.memory(&place, false).map(drop)
     }
 
     /// Removes all files but these.
