@@ -71,7 +71,7 @@ pub struct Flows {
     /// How many are nobody's.
     stale: usize,
     /// How many flows of a port have each mask.
-    masks: HashMap<VifId, HashMap<Key, usize>>,
+    masks: HashMap<VifId, Vec<(Key, usize)>>,
     /// What the flows take together ([`size`]).
     bytes: usize,
 }
@@ -140,8 +140,8 @@ impl Flows {
             _ => {}
         }
         let old = there.map(|(id, _)| id);
-        let masks = self.masks.get(&port);
-        if masks.is_some_and(|masks| masks.len() >= MASKS && !masks.contains_key(matching.mask())) {
+        let is_new = |masks: &Vec<(Key, _)>| masks.iter().all(|(mask, _)| mask != matching.mask());
+        if self.masks.get(&port).is_some_and(|masks| masks.len() >= MASKS && is_new(masks)) {
             return Err(Refused::Full("masks of a port's flows"));
         }
         if self.bytes.saturating_add(size(&actions)) > BYTES {
@@ -156,7 +156,11 @@ impl Flows {
     /// The flow of a plan is there from now on; its counter begins with `base`.
     pub fn insert(&mut self, New { flow, hash }: New, session: u64, base: Counters) {
         self.by_match.insert(hash, flow.id.0);
-        *self.masks.entry(flow.port).or_default().entry(*flow.matching.mask()).or_default() += 1;
+        let masks = self.masks.entry(flow.port).or_default();
+        match masks.iter_mut().find(|(mask, _)| mask == flow.matching.mask()) {
+            Some((_, count)) => *count += 1,
+            None => masks.push((*flow.matching.mask(), 1)),
+        }
         self.bytes += size(&flow.actions);
         self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base, hash });
     }
@@ -188,11 +192,11 @@ impl Flows {
         self.indexes.give_back(flow.counter, now);
         self.bytes -= size(&flow.actions);
         if let Some(masks) = self.masks.get_mut(&flow.port) {
-            let mask = flow.matching.mask();
-            if let Some(count) = masks.get_mut(mask).filter(|count| **count > 1) {
-                *count -= 1;
-            } else {
-                masks.remove(mask);
+            if let Some(at) = masks.iter().position(|(mask, _)| mask == flow.matching.mask()) {
+                masks[at].1 -= 1;
+                if masks[at].1 == 0 {
+                    masks.swap_remove(at);
+                }
             }
             if masks.is_empty() {
                 self.masks.remove(&flow.port);

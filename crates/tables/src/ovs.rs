@@ -9,7 +9,7 @@ mod store;
 use crate::cells::{Cell, Touched};
 use imbl::OrdMap;
 use index::Index;
-use model::ovs::{Action, Change, Flow, FlowId, Key};
+use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
 use model::{Vif, VifId};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Tuple {
     mask: Key,
     /// Keys are hashed by a secret, because guests choose them.
     hasher: RandomState,
-    /// By the hashes of masked keys, as numbers: a reference to each would be counted with each copy of a node.
+    /// By the hashes of masked keys.
     flows: Index,
 }
 
@@ -70,7 +70,7 @@ impl Ovs {
             let matches = |flow: &Arc<Flow>| flow.matching.may_match(key, free);
             id < found.id && flows.get(id).is_some_and(matches)
         };
-        let older = others.into_iter().any(|tuple| tuple.flows.any(is_older));
+        let older = others.into_iter().any(|tuple| tuple.flows.all().any(is_older));
         (!older).then_some(found)
     }
 
@@ -156,9 +156,9 @@ impl Ovs {
 impl Tuple {
     /// The flow with the lowest number that matches.
     fn find<'a>(&self, key: &Key, flows: &'a Store) -> Option<&'a Flow> {
-        let key = key.masked(&self.mask);
-        let mut same = self.flows.of(self.hash(&key)).filter_map(|id| flows.get(id));
-        same.find(|flow| *flow.matching.key() == key).map(|flow| &**flow)
+        let matching = Match::new(key, &self.mask);
+        let same = self.flows.of(self.hash(matching.key())).filter_map(|id| flows.get(id));
+        same.filter(|flow| flow.matching == matching).min_by_key(|flow| flow.id).map(|flow| &**flow)
     }
 
     /// The hash of a masked key. In tests, many have the same.
@@ -177,7 +177,8 @@ impl Port {
             self.tuples.len() - 1
         });
         let tuple = Arc::make_mut(&mut self.tuples[at]);
-        tuple.flows.insert(tuple.hash(flow.matching.key()), flow.id);
+        let flows = &self.flows;
+        tuple.flows.insert(tuple.hash(flow.matching.key()), flow.id, |id| flows.get(id).is_some());
         self.flows.put(flow);
         self.count(flow);
     }
@@ -195,7 +196,7 @@ impl Port {
 
     /// Puts a flow in the place of one with its number and match. False if there is none.
     fn replace(&mut self, flow: &Arc<Flow>) -> bool {
-        if flow.id > self.last || !self.flows.has(flow.id) {
+        if flow.id > self.last {
             return false;
         }
         let Some(old) = self.flows.get(flow.id).filter(|old| old.matching == flow.matching).cloned() else {
@@ -229,7 +230,8 @@ impl Port {
         let mask = flow.matching.mask();
         let Some(at) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return true };
         let tuple = Arc::make_mut(&mut self.tuples[at]);
-        tuple.flows.remove(tuple.hash(flow.matching.key()), id);
+        let flows = &self.flows;
+        tuple.flows.remove(|id| flows.get(id).is_some());
         if tuple.flows.len() == 0 {
             self.tuples.remove(at);
             self.mask = self.tuples.iter().fold(Key::default(), |all, tuple| all.united(&tuple.mask));

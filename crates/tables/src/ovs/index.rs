@@ -1,160 +1,122 @@
-//! Numbers of flows by hashes. A clone is cheap, and a change after it copies little.
+//! Numbers of flows by hashes: a table that versions share, so that a change copies nothing.
 //!
-//! It is a tree over the bits of the hashes, the highest first. What a change copies is a leaf, which is plain memory,
-//! and a few references of each node above it. If leaves had references to flows, a copy would count each of these, in
-//! memory that no cache has.
+//! A version finds flows in it that only other versions have. Its store of flows says which are its own, so entries are
+//! only added; those of removed flows stay until the table is made anew.
 
 use model::ovs::FlowId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Bits of a hash that choose among the children of a node, and how many children that makes.
-const BITS: u32 = 3;
-const FAN: usize = 1 << BITS;
-/// Most entries of a leaf that can be split: more take longer to copy, fewer make more nodes above them.
-const MOST: usize = if cfg!(test) { 6 } else { 128 };
-/// Entries of a leaf from which a removal looks whether the node above needs children.
-const FEW: usize = MOST / FAN / 2 + 1;
-/// Depth from which leaves are not split, because no bits are left.
-const DEEPEST: u32 = u64::BITS / BITS;
+/// Fewest slots of a table.
+const FEWEST: usize = 8;
 
 /// A hash, and the number of a flow with it.
 type Entry = (u64, FlowId);
 
+/// A place for an entry. One thread at a time writes them. What it wrote for a version, readers see because they
+/// acquired that version; what it writes for the next one, they may see in part, and do not have the flow.
+#[derive(Default)]
+struct Slot {
+    hash: AtomicU64,
+    /// The flow's number with [`TAKEN`]; 0 in a free slot.
+    flow: AtomicU64,
+}
+
+const TAKEN: u64 = 1 << 63;
+
 /// A set of entries.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Index {
-    root: Arc<Node>,
+    /// A power of two, with linear probing. The highest bits of a hash choose the first one: so entries are in the same
+    /// order among more slots, and are moved there in the order of memory.
+    slots: Arc<[Slot]>,
+    /// Number of slots that are taken, whichever version has the flow.
+    used: Arc<AtomicUsize>,
+    /// Number of flows of this version.
     len: usize,
 }
 
-#[derive(Clone)]
-enum Node {
-    Leaf(Leaf),
-    /// By the bits of the node's depth.
-    Inner([Arc<Self>; FAN]),
-}
-
-/// Entries in order.
-#[derive(Default)]
-struct Leaf(Vec<Entry>);
-
-impl Clone for Leaf {
-    /// With room for what a version adds: otherwise the first of it would copy them again.
-    fn clone(&self) -> Self {
-        const ROOM: usize = 4;
-        let mut entries = Vec::with_capacity(self.0.len() + ROOM);
-        entries.extend_from_slice(&self.0);
-        Self(entries)
+impl Slot {
+    fn get(&self) -> Option<Entry> {
+        let flow = self.flow.load(Relaxed);
+        (flow != 0).then(|| (self.hash.load(Relaxed), FlowId(flow & !TAKEN)))
     }
 }
 
-impl Default for Node {
+impl Default for Index {
     fn default() -> Self {
-        Self::Leaf(Leaf::default())
+        Self::new(FEWEST, 0)
     }
-}
-
-/// Which child of a node at this depth has a hash.
-const fn child(hash: u64, depth: u32) -> usize {
-    (hash << (depth * BITS) >> (u64::BITS - BITS)) as usize
 }
 
 impl Index {
-    /// Number of entries.
+    fn new(slots: usize, len: usize) -> Self {
+        Self { slots: (0..slots).map(|_| Slot::default()).collect(), used: Arc::default(), len }
+    }
+
+    /// Number of flows.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// The flows with a hash, in the order of their numbers.
+    /// All slots, from the first one for this hash on.
+    fn slots_for(&self, hash: u64) -> impl Iterator<Item = &Slot> {
+        let first = hash >> (u64::BITS - self.slots.len().trailing_zeros());
+        let (before, after) = self.slots.split_at(first as usize);
+        after.iter().chain(before)
+    }
+
+    /// The flows with a hash, and perhaps others that only other versions have with it.
     pub fn of(&self, hash: u64) -> impl Iterator<Item = FlowId> {
-        let (mut node, mut depth) = (&*self.root, 0);
-        let Leaf(entries) = loop {
-            match node {
-                Node::Leaf(leaf) => break leaf,
-                Node::Inner(children) => node = &children[child(hash, depth)],
-            }
-            depth += 1;
-        };
-        let first = entries.partition_point(|(other, _)| *other < hash);
-        entries[first..].iter().take_while(move |(other, _)| *other == hash).map(|(_, id)| *id)
+        let entries = self.slots_for(hash).map_while(Slot::get);
+        entries.filter(move |(other, _)| *other == hash).map(|(_, id)| id)
     }
 
-    /// Whether something is so for any of the flows.
-    pub fn any(&self, mut which: impl FnMut(FlowId) -> bool) -> bool {
-        self.root.any(&mut which)
+    /// All flows, and perhaps others that only other versions have.
+    pub fn all(&self) -> impl Iterator<Item = FlowId> {
+        self.slots.iter().filter_map(Slot::get).map(|(_, id)| id)
     }
 
-    /// Enters a flow that is not there.
-    pub fn insert(&mut self, hash: u64, id: FlowId) {
-        Node::insert(&mut self.root, 0, (hash, id));
+    /// Enters a flow that is not there. `is_there` says which flows are.
+    pub fn insert(&mut self, hash: u64, id: FlowId, is_there: impl Fn(FlowId) -> bool) {
+        self.fit(is_there);
+        self.enter((hash, id));
         self.len += 1;
     }
 
-    /// Removes a flow that is there.
-    pub fn remove(&mut self, hash: u64, id: FlowId) {
-        Node::remove(&mut self.root, 0, &(hash, id));
+    /// Removes a flow that was there. `is_there` says which flows still are.
+    pub fn remove(&mut self, is_there: impl Fn(FlowId) -> bool) {
         self.len -= 1;
-    }
-}
-
-impl Node {
-    fn any(&self, which: &mut impl FnMut(FlowId) -> bool) -> bool {
-        match self {
-            Self::Leaf(Leaf(entries)) => entries.iter().any(|(_, id)| which(*id)),
-            Self::Inner(children) => children.iter().any(|child| child.any(which)),
-        }
+        self.fit(is_there);
     }
 
-    fn insert(this: &mut Arc<Self>, depth: u32, entry: Entry) {
-        match Arc::make_mut(this) {
-            Self::Inner(children) => Self::insert(&mut children[child(entry.0, depth)], depth + 1, entry),
-            Self::Leaf(Leaf(entries)) => {
-                let place = entries.partition_point(|other| *other < entry);
-                entries.insert(place, entry);
-                if entries.len() > MOST && depth < DEEPEST {
-                    let entries = std::mem::take(entries);
-                    *this = Arc::new(Self::split(&entries, depth));
+    /// Writes an entry, if another version did not. There is a free slot.
+    fn enter(&self, entry: Entry) {
+        for slot in self.slots_for(entry.0) {
+            match slot.get() {
+                None => {
+                    slot.hash.store(entry.0, Relaxed);
+                    slot.flow.store(entry.1.0 | TAKEN, Relaxed);
+                    self.used.fetch_add(1, Relaxed);
+                    return;
                 }
+                Some(other) if other == entry => return,
+                Some(_) => {}
             }
         }
     }
 
-    /// A node at this depth, with leaves that have these entries.
-    fn split(entries: &[Entry], depth: u32) -> Self {
-        let part = |at| entries.iter().copied().filter(|(hash, _)| child(*hash, depth) == at).collect();
-        Self::Inner(std::array::from_fn(|at| Arc::new(Self::Leaf(Leaf(part(at))))))
-    }
-
-    /// Returns whether the node has few entries left.
-    fn remove(this: &mut Arc<Self>, depth: u32, entry: &Entry) -> bool {
-        match Arc::make_mut(this) {
-            Self::Leaf(Leaf(entries)) => {
-                if let Ok(place) = entries.binary_search(entry) {
-                    entries.remove(place);
-                }
-                entries.len() < FEW
-            }
-            Self::Inner(children) => {
-                let few = Self::remove(&mut children[child(entry.0, depth)], depth + 1, entry);
-                let Some(joined) = few.then(|| Self::joined(children)).flatten() else { return false };
-                let is_few = joined.len() < FEW;
-                *this = Arc::new(Self::Leaf(Leaf(joined)));
-                is_few
-            }
+    /// Makes the table anew where few slots are free, or there are many for few flows.
+    fn fit(&mut self, is_there: impl Fn(FlowId) -> bool) {
+        let (slots, used) = (self.slots.len(), self.used.load(Relaxed));
+        if used < slots / 4 * 3 && slots <= FEWEST.max(8 * self.len) {
+            return;
         }
-    }
-
-    /// The entries of all children, if they are leaves and half of them would do for one.
-    fn joined(children: &[Arc<Self>; FAN]) -> Option<Vec<Entry>> {
-        let mut joined = Vec::new();
-        for child in children {
-            let Self::Leaf(Leaf(entries)) = &**child else { return None };
-            joined.extend_from_slice(entries);
-            if joined.len() > MOST / 2 {
-                return None;
-            }
-        }
-        Some(joined)
+        // To look flows up takes most of the time, which is in vain if none was removed.
+        let is_kept = |entry: &Entry| used == self.len || is_there(entry.1);
+        let kept: Vec<_> = self.slots.iter().filter_map(Slot::get).filter(is_kept).collect();
+        *self = Self::new((2 * kept.len()).next_power_of_two().max(FEWEST), self.len);
+        kept.into_iter().for_each(|entry| self.enter(entry));
     }
 }
 
@@ -164,42 +126,39 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
+    /// What a version finds of its own flows.
     fn check(index: &Index, wanted: &BTreeSet<Entry>) -> Result<(), TestCaseError> {
         prop_assert_eq!(index.len(), wanted.len());
         let hashes: BTreeSet<_> = wanted.iter().map(|(hash, _)| *hash).collect();
         for hash in hashes {
-            let of: Vec<_> = index.of(hash).collect();
-            let ids: Vec<_> = wanted.iter().filter(|(other, _)| *other == hash).map(|(_, id)| *id).collect();
+            let of: BTreeSet<_> = index.of(hash).filter(|id| wanted.contains(&(hash, *id))).collect();
+            let ids: BTreeSet<_> =
+                wanted.iter().filter(|(other, _)| *other == hash).map(|(_, id)| *id).collect();
             prop_assert_eq!(of, ids);
         }
-        let mut all = BTreeSet::new();
-        let found = index.any(|id| {
-            all.insert(id);
-            false
-        });
-        prop_assert!(!found);
-        prop_assert_eq!(all, wanted.iter().map(|(_, id)| *id).collect());
+        let all: BTreeSet<_> = index.all().collect();
+        prop_assert!(wanted.iter().all(|(_, id)| all.contains(id)));
         Ok(())
     }
 
     proptest! {
-        /// With hashes that agree in many bits, or in all. Earlier versions stay as they were.
+        /// With hashes that agree in many bits, or in all. So do earlier versions.
         #[test]
-        fn it_is_a_set_and_so_are_earlier_versions(
+        fn a_version_finds_its_flows(
             steps in prop::collection::vec((0..3_u64, 0..64_u64, 0..9_u64, any::<bool>(), any::<bool>()), 1..300),
         ) {
             let (mut index, mut set) = (Index::default(), BTreeSet::new());
             let mut versions = Vec::new();
             for (high, low, id, removes, keeps) in steps {
-                let entry = (high << 62 | low, FlowId(id));
+                let entry = (high << 62 | low, FlowId(low << 4 | id));
                 match (removes, set.contains(&entry)) {
                     (true, true) => {
                         set.remove(&entry);
-                        index.remove(entry.0, entry.1);
+                        index.remove(|id| set.iter().any(|(_, own)| *own == id));
                     }
                     (false, false) => {
+                        index.insert(entry.0, entry.1, |id| set.iter().any(|(_, own)| *own == id));
                         set.insert(entry);
-                        index.insert(entry.0, entry.1);
                     }
                     _ => {}
                 }
@@ -213,14 +172,47 @@ mod tests {
         }
     }
 
+    fn hash(id: u64) -> u64 {
+        id.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// What many flows took is given back with them.
     #[test]
-    fn an_index_that_is_empty_again_is_a_leaf() {
+    fn an_index_that_is_empty_again_is_small() {
         let mut index = Index::default();
-        let hash = |id: u64| id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (0..1000).for_each(|id| index.insert(hash(id), FlowId(id)));
-        assert!(matches!(*index.root, Node::Inner(_)));
-        (0..1000).for_each(|id| index.remove(hash(id), FlowId(id)));
-        assert!(matches!(&*index.root, Node::Leaf(leaf) if leaf.0.is_empty()));
+        (0..1000).for_each(|id| index.insert(hash(id), FlowId(id), |_| true));
+        assert_eq!(index.slots.len(), 2048);
+        (0..1000).for_each(|gone| index.remove(|FlowId(id)| id > gone));
+        assert_eq!((index.slots.len(), index.len()), (FEWEST, 0));
+    }
+
+    /// Flows that come and go take no more than those that are there.
+    #[test]
+    fn entries_of_removed_flows_are_given_back() {
+        let mut index = Index::default();
+        for new in 0..1000 {
+            index.insert(hash(new), FlowId(new), |FlowId(id)| id + 10 >= new);
+            if new >= 10 {
+                index.remove(|FlowId(id)| id + 10 > new);
+            }
+        }
+        assert_eq!(index.len(), 10);
+        assert!(index.slots.len() <= 64);
+    }
+
+    /// A version that nobody had takes room until the table is made anew, and loses nothing.
+    #[test]
+    fn versions_that_are_given_up_do_no_harm() {
+        let mut index = Index::default();
+        (0..100).for_each(|id| index.insert(hash(id), FlowId(id), |_| true));
+        for new in 100..1000 {
+            let mut given_up = index.clone();
+            given_up.insert(hash(new), FlowId(new), |FlowId(id)| id < 100);
+            given_up.remove(|FlowId(id)| id < 99 || id == new);
+            index.remove(|FlowId(id)| id < 99);
+            index.insert(hash(99), FlowId(99), |FlowId(id)| id < 99);
+        }
+        assert!((0..100).all(|id| index.of(hash(id)).any(|own| own == FlowId(id))));
+        assert!(index.slots.len() <= 1024);
     }
 }

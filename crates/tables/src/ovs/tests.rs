@@ -1,7 +1,6 @@
 //! The tuple space finds what a list finds.
 
 use super::*;
-use model::ovs::{Action, Match};
 use packet::Mac;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
