@@ -422,7 +422,8 @@ def test_a_port_that_is_deleted_and_added_again(lab):
     # Arguments of which nobody could say which one counts, and names that no guest has.
     for number, arguments in enumerate(["port=o9,port=o1", "port=o9,run-dir=/run,socket=/run/s", "prot=o9"], 30):
         attach(number, arguments)
-        ovs.switch.wait_for(f"net_viaduct{number}: the arguments are port=NAME, and run-dir=DIR or socket=PATH, each once")
+        wanted = "the arguments are port=NAME, and run-dir=DIR or socket=PATH, each once"
+        ovs.switch.wait_for(f"net_viaduct{number}: {wanted}")
     for number, name in enumerate(["", "x" * 64], 40):
         attach(number, f"port={name}")
         ovs.switch.wait_for(f"net_viaduct{number}: say which port of viaductd's it is, by 1 to 63 characters")

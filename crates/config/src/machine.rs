@@ -36,11 +36,11 @@ fn check_workers(document: &Document, online: &str) -> Vec<Problem> {
         .collect()
 }
 
-/// Warnings about users and groups of guests that this machine lacks, each once, where it is first. `lookup` finds `user`
-/// or `user:group`.
+/// Warnings about users and groups of guests that this machine lacks: each once, at the first guest that names it.
+/// `lookup` finds `user` or `user:group`.
 #[must_use]
 pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Vec<Problem> {
-    // Where it is first, and how many guests name it.
+    // The first guest that names it, and how many do.
     let mut named = BTreeMap::new();
     for item in &document.objects {
         let Object::Guest(guest) = &item.object else { continue };

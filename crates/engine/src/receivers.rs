@@ -16,10 +16,11 @@ use tables::Snapshot;
 const PATIENCE: u64 = 1 << 23;
 /// Quiet queues that are polled in each round.
 const QUIET_PER_ROUND: usize = 16;
-/// The least for a round in which the queues polled before had no packets. Such a round is short, so that the next
-/// packet of a guest waits less.
+/// The least in a round in which no active queue had a packet. Such a round is short, so that the next packet of a
+/// guest waits less.
 const QUIET_PER_SHORT_ROUND: usize = 4;
-/// And one for so many of the queues polled before, lest others wait long for few.
+/// Active queues for each quiet queue that is polled in such a round. Many active queues make the round long, and quiet
+/// queues should not wait for many long rounds.
 const ACTIVE_PER_QUIET: usize = 4;
 
 /// A queue and the burst that is received from it.

@@ -40,8 +40,8 @@ const CLOSING: usize = 64;
 /// How long all applications together may take to describe themselves: a thread may be stuck in its application's
 /// memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the device accepts no applications after the kernel ran out of descriptors or memory, and how often it looks
-/// whether all still wait.
+/// How long the device accepts no applications after the kernel ran out of descriptors or memory. While another process
+/// may accept them, how often it looks whether that is still so.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the programs of a virtual machine may take to end when that is halted. Nothing makes their threads wait.
 const HALT_PATIENCE: Duration = Duration::from_secs(5);

@@ -24,8 +24,8 @@ const ATTEMPTS: u32 = 4;
 /// oldest. As many from one place can be closed at a time by threads of their own; meanwhile no more are accepted there.
 const UNPROVEN: usize = 64;
 const ALL_UNPROVEN: usize = 512;
-/// How long no streams are accepted after the kernel ran out of descriptors or memory, and how often it is looked
-/// whether they still wait.
+/// How long no streams are accepted after the kernel ran out of descriptors or memory. While another process may
+/// accept them, how often the thread looks whether that is still so.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a program is refused for now.

@@ -187,8 +187,8 @@ impl Succession {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// The other daemon does not go on: the files go to their owners, those of windows by `sockets`. Those of sockets are
-    /// removed with these from here on.
+    /// The other daemon does not go on: the files go to their owners, those of windows by `sockets`. From here on, the
+    /// file of a socket is removed when the socket closes.
     pub fn succeed(&self, sockets: &dyn Sockets) {
         self.is_done.store(true, Ordering::Release);
         let files = std::mem::take(&mut *lock(&self.files));

@@ -13,8 +13,9 @@ const FEWEST: usize = 8;
 /// A hash, and the number of a flow with it.
 type Entry = (u64, FlowId);
 
-/// A place for an entry. One thread at a time writes them. What it wrote for a version, readers see because they
-/// acquired that version; what it writes for the next one, they may see in part, and do not have the flow.
+/// A place for an entry. One thread at a time writes slots: whoever changes the tables. Readers see all that it wrote
+/// for the version that they acquired. They may see a part of what it writes for the next one: the store of their
+/// version does not have such a flow.
 #[derive(Default)]
 struct Slot {
     hash: AtomicU64,
@@ -112,7 +113,7 @@ impl Index {
         if used < slots / 4 * 3 && slots <= FEWEST.max(8 * self.len) {
             return;
         }
-        // To look flows up takes most of the time, which is in vain if none was removed.
+        // Looking flows up takes most of the time. If no flow was removed, there is nothing to find out.
         let is_kept = |entry: &Entry| used == self.len || is_there(entry.1);
         let kept: Vec<_> = self.slots.iter().filter_map(Slot::get).filter(is_kept).collect();
         *self = Self::new((2 * kept.len()).next_power_of_two().max(FEWEST), self.len);
