@@ -2,7 +2,7 @@
 //! separate thread.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{App, Cq, Host, Qp, SIGNALED, gid, next, segment};
 use uverbs::qp::access;

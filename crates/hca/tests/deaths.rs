@@ -1,7 +1,7 @@
 //! What happens to an application whose peer dies, or stops, while it works with what they share.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{App, Cq, Host, Qp, SIGNALED, TRUSTING, gid, next, until, wait_readable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

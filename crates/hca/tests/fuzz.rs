@@ -2,7 +2,7 @@
 //! shares, the device serves others, and recovers everything once the program is gone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{App, Host, TRUSTING, gid, open, own_memory, spec, until, vector};
 use hca::Device;

@@ -3,7 +3,7 @@
 //! behind (streams, tickets, parts, numbers of keys) the next one has.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::guests::{Guest, TestWindow, dial};
 use common::{App, Host, TRUSTING, until};

@@ -1,7 +1,7 @@
 //! Programs in virtual machines: windows instead of files, streams instead of sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::guests::{Guest, TestWindow, dial, listener, part_of, stranger};
 use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, described, gid, next, open, until, wait_readable};

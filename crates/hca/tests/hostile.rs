@@ -1,7 +1,7 @@
 //! Programs that behave as badly as they can: what they may take, and whom they may delay.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{
     App, Host, PATIENCE, SIGNALED, TRUSTING, described, gid, next, open, segment, spec, two, until, vector,

@@ -1,7 +1,7 @@
 //! Hostile programs in virtual machines, at the device's streams.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::guests::{Guest, TestWindow, dial, listener, stranger};
 use common::{App, Host, TRUSTING, gid, own_memory, spec, until};

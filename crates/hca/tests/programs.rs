@@ -2,7 +2,7 @@
 //! connection and register them with another.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::guests::{Buffer, Guest, TestWindow, part_of};
 use common::{App, Host, SIGNALED, TRUSTING, gid, next, until};

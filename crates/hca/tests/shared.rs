@@ -1,7 +1,7 @@
 //! What the device does if an application that works with another's queues ends or lies.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{App, Cq, Host, Qp, Srq, TRUSTING, described, gid, next};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

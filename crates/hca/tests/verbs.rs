@@ -1,7 +1,7 @@
 //! Everything that two applications on one host can do.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{
     App, Host, SIGNALED, described, gid, next, open, own_memory, segment, two, vector, wait_readable,

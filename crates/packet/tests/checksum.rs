@@ -1,6 +1,6 @@
 //! The Internet checksum against a naive one.
 
-mod common;
+use crate::common;
 
 use packet::checksum::{self, Delta, Sum};
 use packet::proto;

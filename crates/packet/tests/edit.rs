@@ -1,7 +1,7 @@
 //! In-place edits: afterwards the packet is what it would be, had it been built that way.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{A, A4, A6, B, B4, B6, frame, icmp, ip, tcp, udp};
 use packet::checksum::{self, L4Check, verify_l4};

@@ -2,7 +2,7 @@
 //! `cargo bolero test frames -p packet` goes on from there.
 #![cfg(not(miri))]
 
-mod common;
+use crate::common;
 
 use common::exercise::exercise;
 

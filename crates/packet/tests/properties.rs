@@ -1,6 +1,6 @@
 //! Hostile bytes: nothing panics, and nothing reads or leads outside of the packet.
 
-mod common;
+use crate::common;
 
 use common::exercise::exercise;
 use common::{ethernet, icmp, ip, samples, tcp, udp};

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(not(miri))]
 
-#[path = "../../../tests/captures/captures.rs"]
-mod captures;
+use crate::captures;
 
 use captures::ip_packet;
 use packet::WriteError;

@@ -1,7 +1,7 @@
 //! Decapsulation headers: what is read, what is refused.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{A4, A6, B4, B6, frame, hex, udp};
 use packet::{Headers, ParseError, Tunnel, TunnelKind, checksum, proto};

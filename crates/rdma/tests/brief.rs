@@ -1,7 +1,7 @@
 //! Brief messages: what they do, held against what their packets would do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, SIZE, Side, WRITABLE, attributes};
 use proptest::prelude::*;

@@ -1,8 +1,7 @@
 //! The responder, compared with Linux's: the same requests get the same answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-#[path = "../../../tests/captures/captures.rs"]
-mod captures;
+use crate::recordings as captures;
 
 use packet::Headers;
 use packet::roce::{self, Datagram, Nak, Opcode, Operation, RnrTimer, Service, Syndrome};

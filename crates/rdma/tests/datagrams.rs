@@ -1,7 +1,7 @@
 //! Unreliable datagrams.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{PEER, Surroundings};
 use packet::roce::{self, Deth, Opcode, Operation, Service};

@@ -1,7 +1,7 @@
 //! Two queue pairs over a wire that loses, duplicates and reorders.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, WRITABLE, attributes};
 use packet::roce::{Nak, Opcode, Operation, Service, Syndrome};

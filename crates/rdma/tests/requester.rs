@@ -1,7 +1,7 @@
 //! What a requester sends, packet by packet, to a peer that makes its own answers (IBTA 9.7.2 to 9.7.6).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
 use packet::roce::{

@@ -1,7 +1,7 @@
 //! What a responder answers to single packets of a peer that makes its own packets (IBTA 9.7.4, 9.7.5).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
 use packet::roce::{

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[macro_use]
-mod program;
+use crate::program;
 
 use program::*;
 use std::mem::MaybeUninit;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-mod common;
+use crate::common;
 
 use common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, output, pair, receive, run, send, tcp_echo,

@@ -1,9 +1,9 @@
 //! Lines that HBM answers with an error: the card punts packets that need them, forwards others, and caches none of
 //! these lines.
 
-use crate::both::sim;
+use super::both::sim;
+use super::lockstep::Lockstep;
 use crate::host::{Known, tables, talk};
-use crate::lockstep::Lockstep;
 use card::expect::Outcome;
 use card::registers::{Punt, Table};
 use card::{CardError, Commands, MemoryErrors};

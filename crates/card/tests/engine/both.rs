@@ -1,7 +1,7 @@
 //! Two cards that get the same writes: the simulated one and one in memory.
 
+use super::weather::Weather;
 use crate::host::Known;
-use crate::weather::Weather;
 use card::expect::{Memory, Sizes};
 use card::registers::{Command, Table, command, identity};
 use card::sim::{Received, Sent, SimCard};

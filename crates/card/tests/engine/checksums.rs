@@ -1,7 +1,7 @@
 //! UDP tunnels over IPv6: their checksum precedes the payload that it covers.
 
-use crate::lockstep::{Lockstep, Prepared};
-use crate::weather::Weather;
+use super::lockstep::{Lockstep, Prepared};
+use super::weather::Weather;
 use model::generate::{Packet, Rng};
 use model::text;
 use model::vectors::Case;

@@ -1,9 +1,9 @@
 //! Nexthops that are not on chip: their lines are in HBM, and packets wait for them.
 
-use crate::both::STREAMS;
+use super::both::STREAMS;
+use super::lockstep::Lockstep;
+use super::weather::Weather;
 use crate::host::port_of;
-use crate::lockstep::Lockstep;
-use crate::weather::Weather;
 use card::compile::Attachment;
 use card::sim::{Received, Sent};
 use model::generate::{Packet, Rng};

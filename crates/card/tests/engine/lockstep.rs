@@ -1,9 +1,9 @@
 //! A simulated card and its host, in lock-step with the card's pipe in Rust: the fate of each packet.
 
-use crate::both::{Both, PIPES, STREAMS};
+use super::both::{Both, PIPES, STREAMS};
+use super::ledger::{DROPPED, FLOW, Ledger, PUNTED, RECEIVED, SENT};
 use crate::host::talk::Carrier;
 use crate::host::{Host, Known, port_of};
-use crate::ledger::{DROPPED, FLOW, Ledger, PUNTED, RECEIVED, SENT};
 use card::Commands;
 use card::compile::Attachment;
 use card::expect::{Outcome, dropped_flow, outcome};

@@ -1,7 +1,7 @@
 //! Ports of an Open vSwitch: packets whose flows are on the card, and others that differ from them in one field.
 
+use super::lockstep::Lockstep;
 use crate::host::{ovs, talk::Carrier};
-use crate::lockstep::Lockstep;
 use card::registers::Punt;
 use model::generate::Rng;
 

@@ -1,8 +1,8 @@
 //! Random packets of random tables.
 
+use super::lockstep::{Lockstep, Prepared};
+use super::weather::Weather;
 use crate::host::{tables, talk};
-use crate::lockstep::{Lockstep, Prepared};
-use crate::weather::Weather;
 use model::generate::{Rng, packet};
 
 /// Packets of the same tables.

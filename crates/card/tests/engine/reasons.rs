@@ -1,8 +1,8 @@
 //! Every reason for which the card punts a packet, and every one for which it drops one, occurs: in the model and in
 //! the engine.
 
+use super::lockstep::{Lockstep, Prepared};
 use crate::host::{Known, SECRET};
-use crate::lockstep::{Lockstep, Prepared};
 use card::cuckoo::Cuckoo;
 use card::entries;
 use card::expect::Outcome;

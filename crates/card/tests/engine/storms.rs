@@ -1,11 +1,11 @@
 //! Traffic under conditions that neither tables nor meaningful packets cause.
 
-use crate::both::STREAMS;
+use super::both::STREAMS;
+use super::ledger::RECEIVED;
+use super::lockstep::{Lockstep, Prepared};
+use super::random::traffic;
+use super::weather::Weather;
 use crate::host::tables;
-use crate::ledger::RECEIVED;
-use crate::lockstep::{Lockstep, Prepared};
-use crate::random::traffic;
-use crate::weather::Weather;
 use card::Card;
 use card::registers::counters;
 use model::generate::{Rng, packet};

@@ -1,7 +1,7 @@
 //! Packets by MPLS between guests of one subnet keep their TTL; all others that are routed lose one.
 
-use crate::lockstep::Lockstep;
-use crate::weather::Weather;
+use super::lockstep::Lockstep;
+use super::weather::Weather;
 use card::expect::Outcome;
 use card::registers::Punt;
 use model::generate::{Packet, Rng};

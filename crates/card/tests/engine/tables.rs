@@ -1,9 +1,9 @@
 //! Tables with too many entries in one place, and with too many entries in all.
 
-use crate::both::PIPES;
+use super::both::PIPES;
+use super::lockstep::{Lockstep, Prepared};
+use super::weather::Weather;
 use crate::host::SECRET;
-use crate::lockstep::{Lockstep, Prepared};
-use crate::weather::Weather;
 use card::cuckoo::Entry;
 use card::entries;
 use card::frame::Frame;

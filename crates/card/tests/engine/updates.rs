@@ -1,10 +1,10 @@
 //! Tables that change while packets are under way: each packet is treated by the old or the new ones, or is punted.
 
-use crate::both::STREAMS;
+use super::both::STREAMS;
+use super::ledger::{DROPPED, FLOW, PUNTED, REASONS, RECEIVED, SENT};
+use super::lockstep::{Lockstep, PATIENCE, Prepared, input_of, rewritten};
+use super::weather::Weather;
 use crate::host::{port_of, tables, talk, vif_at};
-use crate::ledger::{DROPPED, FLOW, PUNTED, REASONS, RECEIVED, SENT};
-use crate::lockstep::{Lockstep, PATIENCE, Prepared, input_of, rewritten};
-use crate::weather::Weather;
 use card::sim::{Received, Sent};
 use ipnet::IpNet;
 use model::generate::{Packet, Rng};

@@ -1,7 +1,7 @@
 //! The conformance vectors, through the card.
 
+use super::lockstep::{Lockstep, rewritten};
 use crate::host::vif_at;
-use crate::lockstep::{Lockstep, rewritten};
 use card::expect::Outcome;
 use model::vectors::{Case, Expected, Packet, Step, load};
 use model::{DropReason, Forward, Verdict};

@@ -1,6 +1,6 @@
 //! The conditions that a card must bear: outputs that don't accept, inputs that pause, memory that stalls.
 
-use crate::both::STREAMS;
+use super::both::STREAMS;
 use card::sim::SimCard;
 use model::generate::Rng;
 

@@ -1,7 +1,7 @@
 //! Flow counters and seen bits at the highest packet rate, and lines that are cleared during it.
 
-use crate::Both;
-use crate::{SECRET, frame, host, through};
+use super::Both;
+use super::{SECRET, frame, host, through};
 use card::Card;
 use card::cuckoo::Entry;
 use card::driver::{Driver, Usage};

@@ -1,6 +1,6 @@
 //! One guest can't fill the whole table, and the host serves flows that find no place.
 
-use crate::host::{Host, colliding, frame, guests};
+use super::host::{Host, colliding, frame, guests};
 use card::driver::Refused;
 use card::expect::Sizes;
 

@@ -1,6 +1,6 @@
 //! Flows that find no place in their buckets are in the stash until a place becomes free.
 
-use crate::host::{Host, colliding, frame, frame6, key};
+use super::host::{Host, colliding, frame, frame6, key};
 use card::driver::Refused;
 use card::expect::{Memory, Outcome, Sizes, held, outcome};
 use card::frame::Key;

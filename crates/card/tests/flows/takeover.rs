@@ -1,6 +1,6 @@
 //! A driver takes over a card from a driver that has ended.
 
-use crate::host::{Host, frame};
+use super::host::{Host, frame};
 use card::Commands;
 use card::driver::Driver;
 use card::expect::{Memory, Outcome, Sizes};

@@ -1,6 +1,6 @@
 //! The driver's knowledge of flows' packets: counters that restart, and flows without a counter.
 
-use crate::host::{Host, frame};
+use super::host::{Host, frame};
 use card::Commands;
 use card::driver::Usage;
 use card::expect::{Memory, Outcome, Sizes};
@@ -15,7 +15,7 @@ fn flow(host: &mut Host, port: u16) -> (Key, u32) {
         panic!("not on the card")
     };
     let frame = Frame::parse(&packet, packet.len(), false).unwrap();
-    (frame.key(crate::host::VRF.0, Path::Bridged).unwrap(), index)
+    (frame.key(super::host::VRF.0, Path::Bridged).unwrap(), index)
 }
 
 fn counted(packets: u64, bytes: u64) -> Option<Usage> {

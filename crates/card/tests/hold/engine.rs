@@ -1,7 +1,7 @@
 //! Flows that move onto the card under traffic, with a slow host: a flow's packets leave the card in order, and every
 //! missing one was counted.
 
-use crate::world::{Flow, tables};
+use super::world::{Flow, tables};
 use card::compile::Attachment;
 use card::driver::Driver;
 use card::frame::Key;

@@ -1,6 +1,6 @@
 //! The driver's writes for flows that change hands, as the card's pipe reads them.
 
-use crate::world::{Flow, ONE, tables};
+use super::world::{Flow, ONE, tables};
 use card::Commands;
 use card::compile::Attachment;
 use card::driver::Driver;

@@ -1,5 +1,5 @@
 //! A look-up unit between a requester and a memory that answers at any time and in any order.
-use crate::random::Random;
+use super::random::Random;
 use card::step::{LINE, Line, Step};
 use std::collections::{HashMap, VecDeque};
 

@@ -1,7 +1,7 @@
 //! `bridge_lookup` against the shadow of the bridge table.
-use crate::bench::{Answer, Bench, Figures, Manner, Unit, run, update};
-use crate::random::Random;
-use crate::secret;
+use super::bench::{Answer, Bench, Figures, Manner, Unit, run, update};
+use super::random::Random;
+use super::secret;
 use card::cuckoo::{Cuckoo, Entry};
 use card::registers::Bridge;
 use card::step::{Line, Step};
@@ -104,7 +104,7 @@ fn find<'a>(table: &'a Cuckoo<Bridge>, &(vrf, mac): &Key) -> Option<&'a Bridge> 
 
 /// A table filled to `percent` of its 1024 entries, also in memory.
 fn filled(bench: &mut Bench<BridgeUnitSim>, percent: usize) -> Cuckoo<Bridge> {
-    let mut table = Cuckoo::new(BITS, crate::SECRET);
+    let mut table = Cuckoo::new(BITS, super::SECRET);
     while table.len() < 1024 * percent / 100 {
         let entry = entry(key(&mut bench.random), &mut bench.random);
         let Ok(steps) = table.insert(entry) else { break };

@@ -1,7 +1,7 @@
 //! `route_lookup` against the shadows of the route memory.
-use crate::bench::{Answer, Bench, Figures, Manner, Unit, run, update};
-use crate::random::Random;
-use crate::secret;
+use super::bench::{Answer, Bench, Figures, Manner, Unit, run, update};
+use super::random::Random;
+use super::secret;
 use card::route6::Routes6;
 use card::step::{Line, Step};
 use card::trie::Trie;
@@ -126,7 +126,7 @@ impl Routes {
             steps.iter().for_each(|step| bench.write(step));
             roots.insert(vrf, root);
         }
-        Self { trie, roots, table: Routes6::new(BITS6, crate::SECRET), naive: BTreeMap::new() }
+        Self { trie, roots, table: Routes6::new(BITS6, super::SECRET), naive: BTreeMap::new() }
     }
 
     /// Adds a route, removes one, or changes its nexthop.

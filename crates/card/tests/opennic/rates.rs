@@ -1,7 +1,7 @@
 //! How fast packets pass the box. With plain memory: what the engine's own memory allows is measured without the box.
 
+use super::rounds::Rounds;
 use crate::host::port_of;
-use crate::rounds::Rounds;
 use card::expect::Outcome;
 use card::sim::Sent;
 use model::generate::Packet;
@@ -60,7 +60,7 @@ fn set_up(size: usize) -> (Rounds, [Vec<Packet>; 2]) {
             Step::Packet(packet) => {
                 let packet = Packet { ingress: packet.ingress, frame: packet.frame, gso_size: None };
                 rounds.host.hosted(&packet);
-                packets[usize::from(port_of(packet.ingress) == crate::shell::WIRE)].push(packet);
+                packets[usize::from(port_of(packet.ingress) == super::shell::WIRE)].push(packet);
             }
             step => panic!("{step:?}"),
         }

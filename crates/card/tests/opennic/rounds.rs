@@ -1,9 +1,9 @@
 //! Packets through the box and, in Rust, through the card's pipe: compares the results, in the order of each pipe.
 
+use super::shell::Shell;
 use crate::host::pair::Pair;
 use crate::host::talk::Carrier;
 use crate::host::{Host, port_of, tables};
-use crate::shell::Shell;
 use card::Commands;
 use card::compile::Attachment;
 use card::expect::Outcome;

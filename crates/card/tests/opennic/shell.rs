@@ -1,6 +1,6 @@
 //! OpenNIC's shell, as its box sees it: packets in beats with exact `tkeep`, two clocks, AXI4-Lite, and the reset.
 
-use crate::memory::Channels;
+use super::memory::Channels;
 use card::Card;
 use card::registers::PuntMeta;
 use card::sim::{Received, Sent};

@@ -1,6 +1,6 @@
 //! Sends packets through the rewriter and collects its output.
 
-use crate::edit::Edit;
+use super::edit::Edit;
 use model::generate::Rng;
 use model::{Forward, PacketView, rewrite};
 use rtl::RewriterSim;

@@ -1,6 +1,6 @@
 //! Checksums at the edges of one's complement, where 0 and ffff are the same number but not the same bytes.
 
-use crate::bench::{FULL, Job, run};
+use super::bench::{FULL, Job, run};
 use model::generate::Rng;
 use model::{
     Encap, EthernetRewrite, Forward, GATEWAY_MAC, Nat, PacketView, TunnelKind, VifId, rewrite, text,

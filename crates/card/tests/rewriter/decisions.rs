@@ -1,6 +1,6 @@
 //! The model's decisions over generated tables and packets, and over the conformance vectors.
 
-use crate::bench::{FULL, Job, Pace, run};
+use super::bench::{FULL, Job, Pace, run};
 use model::generate::{self, Rng};
 use model::vectors::{Case, Step, load};
 use model::{Forward, GATEWAY_MAC, Nat, PacketView, Tables, TunnelKind, Verdict, VifId, decide, text};

@@ -1,6 +1,6 @@
 //! Every size near a multiple of the beat size, and the cycles per packet.
 
-use crate::bench::{BEAT, FULL, Job, Pace, run};
+use super::bench::{BEAT, FULL, Job, Pace, run};
 use model::generate::Rng;
 use model::{Encap, EthernetRewrite, Forward, GATEWAY_MAC, PacketView, TunnelKind, VifId, text};
 use packet::Mac;

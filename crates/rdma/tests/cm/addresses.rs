@@ -1,7 +1,7 @@
 //! The addresses and ports that identifiers get and share, and the source from which a destination is reached.
 
-use crate::hosts::{CLIENT, Host, ip};
-use crate::peer::{Kind, Talk, gid};
+use super::hosts::{CLIENT, Host, ip};
+use super::peer::{Kind, Talk, gid};
 use packet::roce::cm::{Message, Req};
 use rdma::cm::{Choice, EventKind, Limits, PortSpace, Refused, Transport, status};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Limits on requests that wait for an answer: for a listener, for all listeners, and for all identifiers.
 
-use crate::hosts::{CLIENT, Host, parameters};
-use crate::peer::{Kind, Stage, Talk};
+use super::hosts::{CLIENT, Host, parameters};
+use super::peer::{Kind, Stage, Talk};
 use packet::roce::cm::{Ids, Message, Req};
 use rdma::cm::{EventKind, Limits, Transport};
 

@@ -3,7 +3,7 @@
 #[path = "../../../../tests/captures/captures.rs"]
 mod files;
 
-use crate::hosts::{CLIENT, Host, parameters};
+use super::hosts::{CLIENT, Host, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message};
 use packet::{Headers, roce};
 use rdma::cm::{EventKind, Outgoing, Transport};

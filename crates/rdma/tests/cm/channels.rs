@@ -1,7 +1,7 @@
 //! Channels, their identifiers, and what remains when they are gone.
 
-use crate::hosts::{CLIENT, Host, Random, config, parameters};
-use crate::peer::{Kind, STAGES, Stage, Talk};
+use super::hosts::{CLIENT, Host, Random, config, parameters};
+use super::peer::{Kind, STAGES, Stage, Talk};
 use packet::roce::cm::{self, Message, Req};
 use rdma::cm::{Client, Limits, PortSpace, Refused, Target, Transport};
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Connections over a wire without loss.
 
-use crate::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
+use super::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message, Req};
 use rdma::Mtu;
 use rdma::cm::{Choice, Client, EventKind, GRACE, Refused, Retrying, Target, Transition, Transport, status};

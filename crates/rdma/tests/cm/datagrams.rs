@@ -1,6 +1,6 @@
 //! Queries for queue pairs of datagrams.
 
-use crate::hosts::{CLIENT, carry, hosts, parameters};
+use super::hosts::{CLIENT, carry, hosts, parameters};
 use rdma::cm::{DatagramDetails, EventKind, GRACE, Target, Transition, Transport, UDP_QUEUE_KEY};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn a_question_may_be_turned_down() {
     let (mut a, mut b, ..) = hosts();
     let to = "10.0.0.2:7174".parse().unwrap();
     // A listener for connections does not serve datagrams.
-    let ask = |a: &mut crate::hosts::Host| {
+    let ask = |a: &mut super::hosts::Host| {
         let id = a.resolved(to, Transport::Datagram);
         a.manager.connect(NOW, CLIENT, id, &parameters(17, b"")).unwrap();
     };

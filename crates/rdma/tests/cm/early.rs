@@ -1,7 +1,7 @@
 //! Requests without a listener.
 
-use crate::hosts::{CLIENT, Host};
-use crate::peer::{Kind, Talk};
+use super::hosts::{CLIENT, Host};
+use super::peer::{Kind, Talk};
 use packet::roce::cm::{Message, Req};
 use rdma::cm::{GRACE, Transport};
 use std::time::Duration;

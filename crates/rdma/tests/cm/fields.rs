@@ -1,7 +1,7 @@
 //! The fields of messages, events and queue pairs.
 
-use crate::hosts::{CLIENT, Host, ip, parameters};
-use crate::peer::{Kind, OURS, Stage, THEIRS, Talk, gid};
+use super::hosts::{CLIENT, Host, ip, parameters};
+use super::peer::{Kind, OURS, Stage, THEIRS, Talk, gid};
 use packet::roce::cm::{Ids, Message, Rep, Req, SidrRep};
 use rdma::Mtu;
 use rdma::cm::{

@@ -1,6 +1,6 @@
 //! Fuzz target: connection managers that receive anything from anybody, while programs use them.
 
-use crate::hosts::{CLIENT, Host, config, ip, parameters};
+use super::hosts::{CLIENT, Host, config, ip, parameters};
 use crate::moves::Moves;
 use proptest::collection::vec;
 use proptest::prelude::*;

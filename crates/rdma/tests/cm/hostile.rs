@@ -1,6 +1,6 @@
 //! Messages from the wire that belong to no conversation change nothing.
 
-use crate::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
+use super::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
 use packet::roce::cm::{self, Message};
 use proptest::prelude::*;
 use rdma::cm::EventKind;

@@ -1,6 +1,6 @@
 //! A guest that connects to itself through loopback addresses.
 
-use crate::hosts::{CLIENT, Host, ip, parameters};
+use super::hosts::{CLIENT, Host, ip, parameters};
 use rdma::cm::{Event, EventKind, GRACE, IpHeader, Outgoing, Refused, Target, Transition, Transport};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Two managers over a wire that loses, duplicates and reorders.
 
-use crate::hosts::{CLIENT, Host, hosts, parameters};
+use super::hosts::{CLIENT, Host, hosts, parameters};
 use proptest::prelude::*;
 use rdma::cm::{EventKind, Outgoing, Refused};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The effect of single messages on an identifier at each stage of its life (IBTA 12.9.5): correct ones, and ones with
 //! one error.
 
-use crate::hosts::ip;
-use crate::peer::{Kind, NAME, OURS, STAGES, Stage, THEIRS, Talk};
+use super::hosts::ip;
+use super::peer::{Kind, NAME, OURS, STAGES, Stage, THEIRS, Talk};
 use packet::roce::cm::{Ids, Message, Rej};
 
 const ANSWERS: [Kind; 9] = [

@@ -1,6 +1,6 @@
 //! Multicast groups of datagrams.
 
-use crate::hosts::{CLIENT, Host, ip, parameters};
+use super::hosts::{CLIENT, Host, ip, parameters};
 use rdma::cm::{
     Choice, Client, DatagramDetails, EventKind, Group, MULTICAST_QUEUE_PAIR, Refused, Transport,
     UDP_QUEUE_KEY, status,

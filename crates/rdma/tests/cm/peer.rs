@@ -1,6 +1,6 @@
 //! An identifier at any stage of its life, and a peer that makes its own messages.
 
-use crate::hosts::{CLIENT, Host, ip, parameters};
+use super::hosts::{CLIENT, Host, ip, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message, Rej, Rep, Req, SidrRep};
 use rdma::cm::{IpHeader, Transport};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

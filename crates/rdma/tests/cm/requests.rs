@@ -1,7 +1,7 @@
 //! Requests during a conversation with the same peer: repeated, anew, or for another one.
 
-use crate::hosts::ip;
-use crate::peer::{Kind, NAME, STAGES, Stage, THEIRS, Talk};
+use super::hosts::ip;
+use super::peer::{Kind, NAME, STAGES, Stage, THEIRS, Talk};
 use packet::roce::cm::{Message, Req};
 use std::net::IpAddr;
 

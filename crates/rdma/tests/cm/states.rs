@@ -1,7 +1,7 @@
 //! What programs may do with an identifier at each stage of its life, and what its peer learns of its end.
 
-use crate::hosts::{CLIENT, parameters};
-use crate::peer::{STAGES, Stage, Talk};
+use super::hosts::{CLIENT, parameters};
+use super::peer::{STAGES, Stage, Talk};
 use rdma::cm::{Choice, Refused, Target};
 
 const VERBS: [&str; 14] = [

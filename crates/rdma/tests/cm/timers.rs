@@ -1,7 +1,7 @@
 //! What happens without an answer: how often and when a message is sent again, and the event in the end.
 
-use crate::hosts::{CLIENT, ip, parameters};
-use crate::peer::{Kind, STAGES, Stage, Talk};
+use super::hosts::{CLIENT, ip, parameters};
+use super::peer::{Kind, STAGES, Stage, Talk};
 use packet::roce::cm::{Ids, Message};
 use std::time::Duration;
 

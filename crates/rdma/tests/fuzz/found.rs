@@ -1,7 +1,7 @@
 //! Former bugs that a peer could exploit.
 
-use crate::guarded::{ADDRESS, RKEY};
-use crate::transport::{Side, attributes};
+use super::guarded::{ADDRESS, RKEY};
+use super::transport::{Side, attributes};
 use packet::roce::{self, Datagram, Operation, Reth};
 use rdma::Attributes;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Two queue pairs. Each treats what the other sends as hostile, and also receives packets from others.
 
-use crate::guarded::{ADDRESS, Guarded, RKEY, SIZE, Work};
+use super::guarded::{ADDRESS, Guarded, RKEY, SIZE, Work};
 use crate::moves::Moves;
 use packet::roce::{
     self, Aeth, Atomic, Bth, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome,

@@ -2,8 +2,7 @@
 //! the right bytes, no matter what is cached, in flight, stalled, or being written.
 #![cfg(feature = "card-test")]
 
-#[path = "../channel/mod.rs"]
-mod channel;
+use crate::channel;
 mod top;
 
 use std::array::from_fn;

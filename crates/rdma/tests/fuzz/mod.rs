@@ -5,6 +5,5 @@
 
 mod found;
 mod guarded;
-#[path = "../common/moves.rs"]
-mod moves;
+use crate::moves;
 mod transport;

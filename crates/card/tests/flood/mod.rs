@@ -3,8 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 mod counts;
-#[path = "../host/mod.rs"]
-mod host;
+use crate::host;
 
 use card::compile::Attachment;
 use card::driver::Driver;

@@ -2,8 +2,7 @@
 //! `decide` forwards or drops in the same way, with random tables that change, and random packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../host/mod.rs"]
-mod host;
+use crate::host;
 mod ovs;
 
 use card::Commands;

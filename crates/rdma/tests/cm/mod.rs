@@ -16,8 +16,7 @@ mod hosts;
 mod loopback;
 mod lossy;
 mod messages;
-#[path = "../common/moves.rs"]
-mod moves;
+use crate::moves;
 mod multicast;
 mod peer;
 mod requests;

@@ -7,8 +7,7 @@ mod bad_lines;
 mod both;
 mod checksums;
 mod hops;
-#[path = "../host/mod.rs"]
-mod host;
+use crate::host;
 mod ledger;
 mod lockstep;
 mod ovs;

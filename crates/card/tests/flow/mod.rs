@@ -2,8 +2,7 @@
 #![cfg(feature = "card-test")]
 
 mod bench;
-#[path = "../channel/mod.rs"]
-mod channel;
+use crate::channel;
 
 use std::time::Instant;
 

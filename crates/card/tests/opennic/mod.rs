@@ -3,8 +3,7 @@
 #![cfg(feature = "card-test")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-#[path = "../host/mod.rs"]
-mod host;
+use crate::host;
 mod memory;
 mod rates;
 mod rounds;

@@ -1,0 +1,19 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+mod channel;
+mod counter_ram;
+mod counting;
+mod decide;
+mod driver;
+mod engine;
+mod flood;
+mod flow;
+mod flows;
+mod hold;
+mod host;
+mod lookup;
+mod memory;
+mod open;
+mod opennic;
+mod parser;
+mod rewriter;

@@ -1,0 +1,17 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+mod atomics;
+mod common;
+mod deaths;
+mod fuzz;
+mod fuzz_streams;
+mod guests;
+mod hostile;
+mod hostile_guests;
+mod loopback;
+mod multicast;
+mod programs;
+mod shared;
+mod verbs;
+mod windows;
+mod wire;

@@ -1,0 +1,7 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+#[macro_use]
+mod common;
+
+mod carry;
+mod moving;

@@ -1,0 +1,16 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+mod brief;
+mod captures;
+mod cm;
+mod common;
+mod datagrams;
+mod fuzz;
+mod goodput;
+#[path = "common/moves.rs"]
+mod moves;
+mod pair;
+#[path = "../../../tests/captures/captures.rs"]
+mod recordings;
+mod requester;
+mod responder;

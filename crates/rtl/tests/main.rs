@@ -1,0 +1,4 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+mod probe;
+mod skid;

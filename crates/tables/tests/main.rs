@@ -1,0 +1,5 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+mod agree;
+mod learning;
+mod live;

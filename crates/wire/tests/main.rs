@@ -1,0 +1,6 @@
+//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+
+mod common;
+mod packet;
+mod tap;
+mod xdp;
