@@ -12,10 +12,6 @@ pub enum Owner {
     File,
     /// An API client.
     Api,
-    /// The BGP speaker.
-    Bgp,
-    /// OVS.
-    Ovs,
 }
 
 impl Owner {
@@ -25,15 +21,13 @@ impl Owner {
         match self {
             Self::File => "file",
             Self::Api => "api",
-            Self::Bgp => "bgp",
-            Self::Ovs => "ovs",
         }
     }
 
     /// The owner of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::File, Self::Api, Self::Bgp, Self::Ovs].into_iter().find(|owner| owner.name() == name)
+        [Self::File, Self::Api].into_iter().find(|owner| owner.name() == name)
     }
 }
 

@@ -5,13 +5,11 @@
 //! later ones succeed again. Damage is told, and costs the record in which it is.
 
 mod frame;
-mod legacy;
 mod log;
 mod record;
 
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::run_dir_lock::{same_file, when_free};
-use legacy::LegacyError;
 use log::{Log, Medium};
 use record::{Entry, Record, Stored};
 use rustix::fs::{FlockOperation, flock};
@@ -50,8 +48,6 @@ struct State {
     /// Why there is none in the second case.
     log: Result<Log, String>,
     is_used: bool,
-    /// Whether it was found as the version before had it.
-    is_migrating: bool,
     /// What is stored.
     objects: Objects,
     taken: Option<String>,
@@ -82,17 +78,6 @@ pub enum StoreError {
     /// Another process has it.
     #[error("the store in {} is in use by another daemon; give this one its own --state-dir", .0.display())]
     InUse(PathBuf),
-    /// It is that of an older version, and damaged.
-    #[error(
-        "the store {} can't be read: {reason}\nTo start anew from the configuration file, move it away: mv {} {}.bad",
-        path.display(), path.display(), path.display()
-    )]
-    Damaged {
-        /// Its path.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
     /// It can't be written.
     #[error("the store in {} can't be written: {reason}", dir.display())]
     Write {
@@ -108,7 +93,7 @@ impl Store {
     /// be had refuses changes, and is told by [`Self::problems`].
     ///
     /// # Errors
-    /// [`StoreError::InUse`]; [`StoreError::Damaged`].
+    /// [`StoreError::InUse`].
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         Self::open_from(state_dir, None)
     }
@@ -136,7 +121,7 @@ impl Store {
                 (Err(format!("{e}; repair it and restart the daemon")), None)
             }
         };
-        let store = Self::over(state_dir, files)?;
+        let store = Self::over(state_dir, files);
         store.lock().is_anothers = is_anothers.clone();
         Ok(Self { lock, is_anothers, ..store })
     }
@@ -156,7 +141,7 @@ impl Store {
     }
 
     /// The store in these files.
-    fn over(dir: &Path, files: Result<[Box<dyn Medium>; 2], String>) -> Result<Self, StoreError> {
+    fn over(dir: &Path, files: Result<[Box<dyn Medium>; 2], String>) -> Self {
         let read = files.and_then(|files| Log::read(files).map_err(|e| e.to_string()));
         let (log, contents) = match read {
             Ok((log, contents)) => (Ok(log), contents),
@@ -166,7 +151,6 @@ impl Store {
             failed: log.as_ref().err().cloned(),
             log,
             is_used: contents.is_used,
-            is_migrating: false,
             objects: Objects::default(),
             taken: None,
             kept: BTreeMap::new(),
@@ -176,17 +160,14 @@ impl Store {
         };
         let mut entries = BTreeMap::new();
         contents.records.into_iter().for_each(|record| state.replay(record, &mut entries));
-        if !state.is_used {
-            state.take_legacy(dir, &mut entries)?;
-        }
         state.understand(entries);
         let (dir, state) = (dir.to_owned(), Mutex::new(state));
         let store = Self { dir, state, lock: None, is_anothers: Arc::default() };
         store.settle();
-        Ok(store)
+        store
     }
 
-    /// Tells what was found, and puts damaged and old files aside.
+    /// Logs what is damaged, and copies the damaged files.
     fn settle(&self) {
         let state = &mut *self.lock();
         for damage in &state.damaged {
@@ -199,15 +180,6 @@ impl Store {
             tracing::error!("the store is left as it is, and changes are refused: {why}");
             let why = format!("{why}; make room there and restart the daemon");
             (state.failed, state.log) = (Some(why.clone()), Err(why));
-        }
-        let is_old = legacy::path(&self.dir).exists();
-        if is_old && !state.is_migrating {
-            tracing::warn!("{} is ignored: there is a newer store", legacy::path(&self.dir).display());
-        }
-        if is_old && let Err(e) = state.write_snapshot() {
-            tracing::warn!("the store can't be written anew yet: {e}");
-        } else if is_old && let Err(e) = legacy::put_aside(&self.dir) {
-            tracing::warn!("the store of the version before can't be put aside: {e}");
         }
     }
 
@@ -334,20 +306,6 @@ impl State {
         if !unknown.is_empty() {
             self.foreign.push(Record { unknown, ..Record::default() }.text());
         }
-    }
-
-    /// Takes over the store of the version before, where there is one.
-    fn take_legacy(&mut self, dir: &Path, entries: &mut BTreeMap<String, Stored>) -> Result<(), StoreError> {
-        let legacy = legacy::read(dir).map_err(|e| match e {
-            LegacyError::InUse => StoreError::InUse(dir.to_owned()),
-            LegacyError::Damaged(reason) => StoreError::Damaged { path: legacy::path(dir), reason },
-        })?;
-        if let Some(legacy) = legacy {
-            (self.is_used, self.is_migrating) = (true, true);
-            self.damaged.extend(legacy.damaged);
-            entries.extend(legacy.entries.into_iter().filter_map(|entry| Some((entry.key, entry.object?))));
-        }
-        Ok(())
     }
 
     /// Makes objects of what was stored. What can't be understood is kept as it is.

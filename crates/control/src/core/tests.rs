@@ -435,7 +435,7 @@ fn owners_keep_what_is_theirs() {
     let other = config::parse_objects(&ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }")).unwrap();
     let said = bench.core.add(Owner::Api, other).unwrap_err().to_string();
     assert!(said.contains("is there already"), "{said}");
-    assert!(bench.core.remove(Owner::Bgp, &[key]).unwrap_err().to_string().contains("belongs to api"));
+    assert!(bench.core.remove(Owner::File, &[key]).unwrap_err().to_string().contains("belongs to api"));
 }
 
 #[test]

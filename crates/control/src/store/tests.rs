@@ -207,27 +207,6 @@ fn what_a_newer_version_wrote_is_kept() {
     assert!(text.contains("\"version\":9") && text.contains("a song") && text.contains("teapot"), "{text}");
 }
 
-#[test]
-fn the_store_of_the_version_before_is_taken_over() {
-    let dir = tempfile::tempdir().unwrap();
-    let toml = "[[route]]\nnetwork = \"blue\"\nprefix = \"10.1.0.0/16\"\nto = \"drop\"\n";
-    let key = "route \"10.1.0.0/16\" of network \"blue\"";
-    legacy::tests::write(dir.path(), &[(key, toml), ("gone", toml)], &["[{\"key\":\"gone\"}]"]);
-    for _ in 0..2 {
-        let store = reopened(dir.path());
-        assert_eq!((store.stored(), store.problems()), (contents(&objects(&["10.1.0.0/16"])), vec![]));
-    }
-    assert!(dir.path().join("viaduct.redb.old").exists() && !dir.path().join("viaduct.redb").exists());
-}
-
-#[test]
-fn a_damaged_store_of_the_version_before_is_told_with_the_way_out() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("viaduct.redb"), "not a store").unwrap();
-    let said = Store::open(dir.path()).err().unwrap().to_string();
-    assert!(said.contains("can't be read") && said.contains("mv "), "{said}");
-}
-
 /// Two files of which some operations fail, and which know what the disk has.
 #[derive(Default)]
 struct Disk {
@@ -279,7 +258,7 @@ impl Medium for Half {
 
 fn store_on(disk: &Arc<Mutex<Disk>>) -> Store {
     let files = [0, 1].map(|half| Box::new(Half(disk.clone(), half)) as Box<dyn Medium>);
-    Store::over(Path::new("/nowhere"), Ok(files)).unwrap()
+    Store::over(Path::new("/nowhere"), Ok(files))
 }
 
 /// What a daemon finds that starts with these files.
