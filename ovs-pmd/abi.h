@@ -1,5 +1,5 @@
 /* DPDK's structures for drivers, which its development packages leave out: members by their offsets, and the functions
- * that its libraries export for drivers. offsets.h is of the version that is compiled against (see `offsets`).
+ * that its libraries export for drivers.
  */
 #ifndef VIADUCT_ABI_H
 #define VIADUCT_ABI_H
@@ -8,6 +8,19 @@
 #include <rte_ethdev.h>
 #include <rte_flow.h>
 #include <rte_version.h>
+
+/* The column of offsets.h (made by `offsets`) for the version that is compiled against. */
+#if RTE_VER_YEAR == 22 && RTE_VER_MONTH == 11
+#define VIADUCT_BY_DPDK(v22, v23, v24, v25) v22
+#elif RTE_VER_YEAR == 23 && RTE_VER_MONTH == 11
+#define VIADUCT_BY_DPDK(v22, v23, v24, v25) v23
+#elif RTE_VER_YEAR == 24 && RTE_VER_MONTH == 11
+#define VIADUCT_BY_DPDK(v22, v23, v24, v25) v24
+#elif RTE_VER_YEAR == 25 && RTE_VER_MONTH == 11
+#define VIADUCT_BY_DPDK(v22, v23, v24, v25) v25
+#else
+#error "offsets.h has no column for this version of DPDK: see ovs-pmd/offsets"
+#endif
 
 #include "offsets.h"
 
