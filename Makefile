@@ -13,12 +13,14 @@ TIME ?= 30
 STAGES ?=
 # make mutants MUTANTS="flow --shard 1/4": one of the areas, a quarter of its mutants.
 MUTANTS ?=
-# make test PYTEST="-k vxlan": arguments for the end-to-end tests.
+# make test-e2e PYTEST="-k vxlan": arguments for the end-to-end tests.
 PYTEST ?=
+# make test SINCE=main: the stages that can see what changed since then.
+SINCE ?=
 
 # make bench BENCH="--only throughput --rounds 3": arguments for the benchmark.
 BENCH ?=
-# make bench-quick PROFILE=card: with the binaries of the tests.
+# make bench-quick PROFILE=checked: with the binaries of the tests.
 PROFILE ?= release
 
 .PHONY: help demo test test-rust test-e2e nightly bench bench-quick bench-instructions bench-instructions-update \
@@ -39,7 +41,7 @@ verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in targ
 MUSL := $(shell uname -m)-unknown-linux-musl
 verbs-musl: ## the same for musl (Alpine), in target/*-linux-musl/release/verbs
 	@scripts/setup musl
-	RUSTFLAGS="-C target-feature=-crt-static" cargo +nightly build --release --locked -Zbuild-std=std,panic_abort \
+	RUSTFLAGS="-C target-feature=-crt-static" cargo +$$(cat scripts/nightly-toolchain) build --release --locked -Zbuild-std=std,panic_abort \
 		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm
 	@CC=musl-gcc scripts/link-verbs target/$(MUSL)/release
 
@@ -54,14 +56,14 @@ ovs-pmd: ## the driver by which an Open vSwitch programs Viaduct, for the DPDK o
 
 demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
-	@test -x target/card/viaductd || echo "building Viaduct, and C++ of rtl/ by Verilator: the first time that takes minutes"
+	@test -x target/checked/viaductd || echo "building Viaduct, and C++ of rtl/ by Verilator: the first time that takes minutes"
 	@$(MAKE) --no-print-directory test-binaries
 	@scripts/as-root $(PYTHON) demo/demo.py $(if $(filter no,$(QEMU)),--no-vm)
 
-test: ## every test but those of `make nightly`, the fast ones first; stops at the first stage that fails
-	@scripts/run-tests
+test: ## every test but those of `make nightly`; stops at the first stage that fails (SINCE=COMMIT: what can see the change)
+	@scripts/run-tests $(if $(SINCE),since $(SINCE))
 
-test-rust: ## unit, property and differential tests, then miri, other processors, the card
+test-rust: ## unit, property and differential tests, the card among them, then miri
 	@scripts/run-tests rust
 
 test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
@@ -95,33 +97,32 @@ bench-instructions-update:
 card-test: ## the FPGA card: its modules, its engine and the executor on it, simulated clock by clock; proofs
 	@scripts/setup proofs
 	@rtl/generate --check
-	cargo test --profile card --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload
+	cargo test --profile checked --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload
 	@rtl/formal/run
 
 card-soak: ## five million random packets and many changes of tables through the card's engine, then through one of two pipes each
 	@scripts/setup card
-	CARD_PACKETS=5000000 CARD_SEEDS=60 cargo test --profile card --locked --features card-sim -p card --test engine
-	cargo test --profile card --locked --features card-sim-2x2 -p card --test engine
+	CARD_PACKETS=5000000 CARD_SEEDS=60 cargo test --profile checked --locked --features card-sim -p card --test integration engine::
+	cargo test --profile checked --locked --features card-sim-2x2 -p card --test integration engine::
 
-test-binaries: ## what the demo and the tests run, in target/card: built quickly, viaductd with the simulated card in it
+test-binaries: ## what the demo and the tests run, in target/checked: built quickly, viaductd with the simulated card in it
 	@scripts/setup card
-	cargo build --profile card --locked -p viaductd -p viaduct -p verbs -p rdmacm -p cni --features viaductd/card-sim
-	@scripts/link-verbs target/card
+	cargo build --profile checked --locked -p viaductd -p viaduct -p verbs -p rdmacm -p cni --features viaductd/card-sim
+	@scripts/link-verbs target/checked
 
 card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; plots in bench/report (QUICK=1: one pipe of each direction, minutes)
 	@scripts/setup card-bench
-	cargo run --profile card --locked -p hbm --example rates
-	cargo run --profile card --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick) --json target/card-bench.json
+	cargo run --profile checked --locked -p hbm --example rates
+	cargo run --profile checked --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick) --json target/card-bench.json
 	@$(PYTHON) -m bench.card target/card-bench.json bench/report
 
 card-synthesis: ## what the FPGA card's engine takes of an FPGA, by Yosys, block by block (minutes)
 	@scripts/setup proofs
 	@rtl/synth/run
 
-rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints; clippy with it
+rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints
 	@scripts/setup rtl
 	@scripts/lint-rtl
-	VIADUCT_RTL_CHECK=1 cargo clippy --workspace --all-targets --locked --features card/card-test,offload/card-sim -- -D warnings
 
 fmt: ## format the code
 	cargo fmt --all
@@ -129,8 +130,13 @@ fmt: ## format the code
 fmt-check:
 	cargo fmt --all --check
 
-lint: ## clippy, warnings denied; ruff for Python
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+# With all features; the simulations of rtl/ need not be built for that.
+lint: export VIADUCT_RTL_CHECK = 1
+lint: ## clippy and rustdoc, warnings denied; how comments begin; messages of commits; ruff for Python
+	@scripts/lint-comments
+	@scripts/check-commits
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked --quiet
 	@scripts/lint-python
 
 dependencies: ## licences, sources and versions of all crates
@@ -147,7 +153,7 @@ mutants: ## mutations of the code that everything rests on: 95 % must be caught 
 soak: test-binaries ovs-pmd ## hostile driver, program and wire, changes and restarts at once, then verbs programs that die, for TIME seconds each (default 30); then an Open vSwitch that is killed a hundred times
 	@scripts/setup test
 	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
-	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived
+	SOAK_SECONDS=$(TIME) cargo test --profile checked --locked -p verbs --test deaths -- --ignored --nocapture survived
 	@scripts/as-root env VIADUCT_OVS_KILLS=100 $(PYTHON) -m pytest tests/test_ovs_churn.py -k killed --timeout 3600
 
 package: build verbs plug-ins ovs-pmd ## a .deb and an OCI image of what `make install` installs, and .debs for VMs and Open vSwitch, into target/packages

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def binaries():
     """The directory of what was built for the tests; VIADUCT_BIN names another one."""
-    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "card"
+    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "checked"
     return Path(os.environ.get("VIADUCT_BIN", default))
 
 
