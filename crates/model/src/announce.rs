@@ -10,12 +10,12 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Length of the longest announcement: Ethernet, IPv6, and the advertisement with its option, bytes.
 const ANNOUNCEMENT_LEN: usize = 86;
 
-/// A frame that this host sends on its own account, and where it goes.
+/// A frame that this host sends unasked, and its receivers.
 #[derive(Clone, Debug)]
 pub struct Unasked {
     /// The frame.
     pub frame: Vec<u8>,
-    /// Each delivery of it.
+    /// The deliveries of the frame.
     pub to: Vec<Forward>,
     /// An unknown neighbour (a tunnel's next hop) without which a delivery is missing.
     pub missing: Option<(NeighbourScope, IpAddr)>,
@@ -24,7 +24,7 @@ pub struct Unasked {
 /// An address that moved to a MAC; its neighbours must forget the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// Its network.
+    /// The network of the address.
     pub vrf: Vrf,
     /// The address.
     pub addr: IpAddr,
@@ -32,9 +32,9 @@ pub struct Announcement {
     pub guest: Option<VifId>,
 }
 
-/// The announcements of an address to the members of its network except the guest that has it: gratuitous ARP requests
-/// (RFC 5227, 3) or unsolicited advertisements (RFC 4861, 7.2.6), one for each MAC that the gateway has. Empty if the
-/// network has no other members.
+/// Returns the announcements of an address to the members of its network except the guest that has it:
+/// gratuitous ARP requests (RFC 5227, 3) or unsolicited advertisements (RFC 4861, 7.2.6), one for each MAC
+/// that the gateway has. Returns nothing if the network has no other members.
 #[must_use]
 pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked> {
     let Some(network) = tables.network(announced.vrf) else { return Vec::new() };
@@ -66,10 +66,10 @@ fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// MLD reports (RFC 3810, 5.2) by which this host joins the solicited-node groups of these addresses on a wire: a
-/// switch with MLD snooping forwards packets to a group only towards hosts that reported it. For the underlay
-/// ([`NeighbourScope::Wire`]) the wire itself is the sender; for a network attached to a wire, its gateway. Empty if
-/// there is no wire.
+/// Returns the MLD reports (RFC 3810, 5.2) by which this host joins the solicited-node groups of these
+/// addresses on a wire: a switch with MLD snooping forwards packets to a group only towards hosts that
+/// reported it. On the underlay ([`NeighbourScope::Wire`]) the wire itself is the sender; for a network
+/// attached to a wire, the network's gateway is. Returns nothing if there is no wire.
 #[must_use]
 pub fn report<T: Lookup>(tables: &T, scope: NeighbourScope, listening: &[Ipv6Addr]) -> Vec<Unasked> {
     let way = || match scope {

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
 
-/// One change. A batch is applied as a whole: no packet sees half of it. What a change refers to must exist once the
-/// whole batch is applied; what it deletes must exist before.
+/// One change. A batch is applied as a whole: no packet sees half of it. All that a change refers to must
+/// exist once the whole batch is applied; all that it deletes must exist before.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // each variant's fields are the key and the value of its table
 pub enum Change {
@@ -74,7 +74,7 @@ pub enum ApplyError {
     /// The executor has a limit.
     #[error("{what}: this executor holds at most {limit}")]
     Limit {
-        /// Of what.
+        /// The limited objects, in words.
         what: &'static str,
         /// The limit.
         limit: usize,

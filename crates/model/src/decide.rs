@@ -51,9 +51,9 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of this host's own frame into a network, as if from `origin`: to one MAC, or to all members. The
-/// attached wire is not a member for the gateway, which has another MAC there. Also returns an unknown neighbour
-/// without which a delivery is missing.
+/// Returns the deliveries of this host's own frame into a network, as if from `origin`: to one MAC, or to all
+/// members. The gateway does not reach the attached wire so, because it has a different MAC there. Also
+/// returns an unknown neighbour without which a delivery is missing.
 pub(crate) fn bridge_own<T: Lookup>(
     tables: &T,
     network: &Network,
@@ -90,7 +90,7 @@ struct Walk<'a, T> {
     effects: Effects,
 }
 
-/// What most steps return: where the packet goes, or why it stops.
+/// The result of most steps: where the packet goes, or why it stops.
 type Outcome = Result<Verdict, Stop>;
 
 /// Why a packet stops.
@@ -126,16 +126,16 @@ struct Frame<'a> {
     /// Offset of the end of the packet, bytes.
     end: usize,
     origin: Origin<'a>,
-    /// The network it is in.
+    /// The network that the packet is in.
     network: &'a Network,
-    /// Its new traffic class.
+    /// The packet's new traffic class.
     tos: u8,
-    /// How many of its tags, from the outermost on, are not the tenant's and are removed: the tag of the VLAN in which
-    /// it came, and priority tags.
+    /// The number of tags, from the outermost on, that are not the tenant's and are removed: the tag of the
+    /// VLAN in which the packet came, and priority tags.
     foreign_tags: u8,
 }
 
-/// Where a tenant's packet came from.
+/// The sender of a tenant's packet.
 #[derive(Clone, Copy)]
 pub(crate) enum Origin<'a> {
     /// A guest of this host.
@@ -149,7 +149,7 @@ pub(crate) enum Origin<'a> {
 }
 
 impl Origin<'_> {
-    /// The port through which the sender is reached.
+    /// Returns the port through which the sender is reached.
     fn port(&self) -> Option<VifId> {
         match self {
             Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif.id),
@@ -157,7 +157,8 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether it may be flooded to a network's tunnels: a frame from a tunnel may not (split horizon).
+    /// Returns whether a frame of this origin may be flooded to a network's tunnels: a frame from a tunnel
+    /// may not (split horizon).
     const fn may_flood_tunnels(&self, network: &Network) -> bool {
         match self {
             Self::Guest(_) | Self::Gateway => network.bridges_tunnels(),
@@ -172,25 +173,27 @@ impl Origin<'_> {
         matches!(self, Self::Guest(_))
     }
 
-    /// Whether the sender is behind this interface, or behind the same guest's other interface.
+    /// Returns whether the sender is behind this interface, or behind the same guest's other interface.
     fn is_of(&self, vif: &Vif) -> bool {
         let other = matches!(self, Self::Guest(own) if own.rdma == Some(vif.id));
         other || self.port() == Some(vif.id)
     }
 
-    /// Whether it is a verbs device. All its packets are routed, because it knows no neighbours.
+    /// Returns whether the sender is a verbs device. All packets of such a device are routed, because it
+    /// knows no neighbours.
     fn is_verbs(&self) -> bool {
         matches!(self, Self::Guest(vif) if vif.kind == VifKind::Rdma)
     }
 
-    /// Whether rules apply because of the sender. Among senders, only guests have rules.
+    /// Returns whether rules apply because of the sender. Among senders, only guests have rules.
     fn policy(&self) -> bool {
         matches!(self, Self::Guest(vif) if vif.policy)
     }
 }
 
 impl Frame<'_> {
-    /// The MAC of the network's gateway where the frame came from: on an attached wire, one of this host's own.
+    /// Returns the gateway's MAC on the side from which the frame came: on an attached wire, one of this
+    /// host's own.
     fn gateway_mac(&self) -> Mac {
         match self.origin {
             Origin::Attached { wire, .. } => wire.mac.unwrap_or(GATEWAY_MAC),
@@ -198,18 +201,20 @@ impl Frame<'_> {
         }
     }
 
-    /// Whether a MAC is the gateway's where the frame came from. Hosts on a wire may know the anycast MAC too.
+    /// Returns whether a MAC is the gateway's on the side from which the frame came. Hosts on a wire may know
+    /// the anycast MAC too.
     fn is_gateways(&self, mac: Mac) -> bool {
         mac == GATEWAY_MAC || mac == self.gateway_mac()
     }
 
-    /// The tenant's own VLAN tags.
+    /// Returns the tenant's own VLAN tags.
     fn tags(&self) -> &[Tag] {
         let tags = self.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
         tags.get(self.foreign_tags.into()..).unwrap_or_default()
     }
 
-    /// Whether it is RoCEv2 that a verbs device accepts: not a fragment, and not in a tenant's own VLAN.
+    /// Returns whether the packet is RoCEv2 that a verbs device accepts: not a fragment, and not in a
+    /// tenant's own VLAN.
     fn is_roce(&self) -> bool {
         let whole = self.headers.ip().is_some_and(|ip| ip.fragment == Fragment::Whole);
         whole && is_roce(&self.headers.l4) && self.tags().is_empty()
@@ -219,7 +224,7 @@ impl Frame<'_> {
         entropy_of(&self.headers)
     }
 
-    /// The new ECN field, if decapsulation changes it (RFC 6040).
+    /// Returns the new ECN field, if decapsulation changes it (RFC 6040).
     fn new_ecn(&self) -> Option<u8> {
         let ip = self.headers.ip()?;
         (self.tos != ip.tos).then_some(self.tos & packet::ecn::ECN_MASK)
@@ -230,15 +235,17 @@ fn is_roce(l4: &L4) -> bool {
     matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
 }
 
-/// How many of a frame's tags are removed: `own` tags of the VLAN in which it came, and the priority tags after them.
+/// Counts the tags to remove from a frame: `own` tags of the VLAN in which it came, and the priority tags
+/// after them.
 fn foreign_tags(headers: &Headers, own: usize) -> u8 {
     let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
     let behind = tags.iter().skip(own).take_while(|tag| tag.is_priority()).count();
     (own + behind) as u8
 }
 
-/// The entropy hash of a tenant's packet: of addresses and ports. If not all packets of the flow have the same ports
-/// (fragments; RoCEv2, whose flows are address pairs), of addresses alone. If it isn't IP, of the MACs.
+/// Returns the entropy hash of a tenant's packet: a hash of addresses and ports. If the packets of the flow
+/// do not all have the same ports (fragments; RoCEv2, whose flows are address pairs), only the addresses
+/// count. If the packet isn't IP, the MACs count.
 #[must_use]
 pub fn entropy_of(headers: &Headers) -> u32 {
     let Some(ip) = headers.ip() else {
@@ -254,14 +261,15 @@ pub fn entropy_of(headers: &Headers) -> u32 {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Forwards a tenant's packet, or answers its sender if it is stopped.
+    /// Forwards a tenant's packet. If a step stops the packet, answers its sender.
     fn tenant(&mut self, frame: &Frame<'a>) -> Outcome {
         self.switch(frame).or_else(|stop| Ok(self.stopped(frame, stop)))
     }
 }
 
 impl Effects {
-    /// Removes the effects that a verdict does not allow. `other` returns the other interface of a guest that has two.
+    /// Removes the effects that a verdict does not allow. `other` returns the second interface of a guest
+    /// that has two.
     fn restrict(&mut self, verdict: &Verdict, ingress: VifId, other: impl Fn(VifId) -> Option<VifId>) {
         let deliveries = match verdict {
             Verdict::Reply(reply) => std::slice::from_ref(&reply.forward),

@@ -8,16 +8,16 @@ use arrayvec::ArrayVec;
 use packet::{IcmpError, Mac, TunnelKind};
 use std::net::IpAddr;
 
-/// The whole answer.
+/// A verdict and its effects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Where the packet goes.
+    /// The packet's destination, if it has one.
     pub verdict: Verdict,
-    /// What else happens, whatever the verdict.
+    /// All else that happens, whatever the verdict.
     pub effects: Effects,
 }
 
-/// Where the packet goes.
+/// The destination of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// To one port.
@@ -25,28 +25,28 @@ pub enum Verdict {
     /// To every member of a network's bridge except the sender; or, if only other hosts' gateways need it, to the
     /// tunnels.
     Flood(Flood),
-    /// To one port or several, as a flow of an Open vSwitch says.
+    /// To the ports that a flow of an Open vSwitch names.
     Outputs(Vec<ovs::Output>),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
-    /// It waits for this neighbour, for which a solicitation is sent; then it is decided again.
+    /// The packet waits for this neighbour, for which a solicitation is sent. Then it is decided again.
     Hold {
-        /// Where the neighbour is looked for.
+        /// The wire or network in which to look for the neighbour.
         scope: NeighbourScope,
-        /// Its address.
+        /// The neighbour's address.
         addr: IpAddr,
     },
-    /// It was for Viaduct; nothing remains but its effects (an answer to ARP or ND).
+    /// The packet was for Viaduct; nothing remains but its effects (an answer to ARP or ND).
     Consumed,
     /// Nowhere.
     Drop(DropReason),
 }
 
-/// One destination, and how the packet is rewritten for it. The fields apply in their order: strip, ECN, TTL, NAT,
-/// MSS, Ethernet, VLAN, encapsulation.
+/// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:
+/// strip, ECN, TTL, NAT, MSS, Ethernet, VLAN, encapsulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
-    /// Interface it leaves by.
+    /// Interface by which the packet leaves.
     pub port: VifId,
     /// Bytes removed from the front of the frame: tunnel headers, and the Ethernet header if a new one is written.
     /// Padding after the packet is removed too ([`crate::rewrite::kept`]).
@@ -66,12 +66,12 @@ pub struct Forward {
     /// 802.1Q tags popped, from the outermost on, if the Ethernet header is kept: the attachment's tag, and priority
     /// tags.
     pub pop_tags: u8,
-    /// Tunnel it goes through.
+    /// Tunnel that the packet goes through.
     pub encap: Option<Encap>,
 }
 
 impl Forward {
-    /// Out of this port, unchanged.
+    /// Returns a delivery by this port that changes nothing.
     #[must_use]
     pub const fn unchanged(port: VifId) -> Self {
         Self {
@@ -88,21 +88,21 @@ impl Forward {
         }
     }
 
-    /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
+    /// Returns the flow entropy for the tunnel that the packet goes through; 0 without a tunnel.
     #[must_use]
     pub fn entropy(&self) -> u32 {
         self.encap.as_ref().map_or(0, |encap| encap.entropy)
     }
 
-    /// Whether the frame leaves as it came, perhaps in a tunnel.
+    /// Returns whether the frame leaves as it came, perhaps in a tunnel.
     pub(crate) fn keeps_frame(&self) -> bool {
         Self { encap: None, ..self.clone() } == Self::unchanged(self.port)
     }
 }
 
 impl Verdict {
-    /// The ports that the packet goes to, and how; none for an answer, or for what a flow of an Open vSwitch sends
-    /// ([`Self::outputs`]).
+    /// Returns the deliveries to ports. There are none for an answer, nor for packets that a flow of an Open
+    /// vSwitch sends ([`Self::outputs`]).
     #[must_use]
     pub fn deliveries(&self) -> &[Forward] {
         match self {
@@ -112,7 +112,7 @@ impl Verdict {
         }
     }
 
-    /// The ports that the packet goes to as a flow of an Open vSwitch says.
+    /// Returns the deliveries that a flow of an Open vSwitch makes.
     #[must_use]
     pub fn outputs(&self) -> &[ovs::Output] {
         match self {
@@ -176,29 +176,29 @@ pub struct Flood {
 /// An answer by Viaduct itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
-    /// What it says.
+    /// The content of the answer.
     pub kind: ReplyKind,
-    /// How it is sent. The answer is built from its L3 header on (ARP body, IP header); `forward` puts the Ethernet
-    /// header or the tunnel before it. `strip` is the offset of the L3 header in the frame that is answered.
+    /// The delivery of the answer. The answer is built from its L3 header on (ARP body, IP header); `forward`
+    /// puts the Ethernet header or the tunnel before it. `strip` is the offset of the L3 header in the frame
+    /// that is answered.
     pub forward: Forward,
-    /// If the packet was refused rather than served: the reason that is counted.
+    /// The reason that is counted, if the packet was refused rather than served.
     pub dropped: Option<DropReason>,
-    /// For an error: who is informed, by network and address. Executors limit how often (RFC 1812, 4.3.2.8; RFC 4443,
-    /// 2.4 f).
+    /// For an error: the sender to inform. Executors limit how often (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
     pub asker: Option<Asker>,
 }
 
 /// A sender who is informed that its packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asker {
-    /// The network in which the packet was.
+    /// The network that the packet was in.
     pub vrf: Vrf,
-    /// Its source address there.
+    /// The packet's source address in that network.
     pub addr: IpAddr,
 }
 
 impl Reply {
-    /// The same, without the tunnel.
+    /// Returns the same answer without the tunnel.
     #[must_use]
     pub fn bare(&self) -> Self {
         Self { forward: Forward { encap: None, ..self.forward.clone() }, ..self.clone() }
@@ -210,12 +210,12 @@ impl Reply {
 pub enum ReplyKind {
     /// ARP reply: `addr` is at `mac`.
     Arp {
-        /// The answer.
+        /// The MAC in the answer.
         mac: Mac,
     },
     /// Neighbour advertisement: the target is at `mac`.
     NeighbourAdvertisement {
-        /// The answer.
+        /// The MAC in the answer.
         mac: Mac,
         /// Whether the router flag is set.
         router: bool,
@@ -226,45 +226,45 @@ pub enum ReplyKind {
     IcmpError {
         /// Source address of the error.
         src: IpAddr,
-        /// Which.
+        /// The error.
         error: IcmpError,
     },
     /// TCP RST (RFC 9293, 3.10.7).
     TcpReset,
 }
 
-/// A packet's way through the port of a tunnel, which no executor has among its own.
+/// The passage of a packet through a tunnel's port, which no executor has among its own ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Crossing {
     /// The port.
     pub port: VifId,
-    /// By how many bytes the packet is longer there than the frame that came in.
+    /// Growth of the packet there, compared with the frame that came in, bytes.
     pub grown: i16,
 }
 
 /// The ports of tunnels that a packet passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings {
-    /// The one by which it comes out of a tunnel.
+    /// The port by which the packet comes out of a tunnel.
     pub came: Option<Crossing>,
-    /// Those by which it is sent into tunnels.
+    /// The ports by which the packet is sent into tunnels.
     pub sent: Vec<Crossing>,
 }
 
 impl Crossings {
-    /// By how many bytes the packet that flows see is longer than the frame that came in. It is negative if the packet
-    /// came out of a tunnel.
+    /// Returns the growth, in bytes, of the packet that flows see, compared with the frame that came in. It
+    /// is negative if the packet came out of a tunnel.
     #[must_use]
     pub fn grown(all: Option<&Self>) -> i16 {
         all.and_then(|all| all.came).map_or(0, |crossing| crossing.grown)
     }
 }
 
-/// What else happens.
+/// All that happens besides the verdict.
 ///
-/// Meters come first: a packet over its rate is dropped, and nothing else happens. A dropped packet leaves behind its
-/// source MAC, its counters and the copies of the frame as it came in, but never a connection. A held packet's meters,
-/// copies and connection wait until it is decided again.
+/// Meters come first: a packet over its rate is dropped, and nothing else happens. A dropped packet leaves
+/// behind its source MAC, its counters and the copies of the frame as it came in, but never a connection. A
+/// held packet's meters, copies and connection wait until it is decided again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     /// A source MAC to learn.
@@ -273,12 +273,13 @@ pub struct Effects {
     pub neighbour: Option<NeighbourFound>,
     /// A path MTU of the underlay that a router reported.
     pub path: Option<PathMtu>,
-    /// Connection table.
+    /// A change to the connection table.
     pub flow: Option<FlowChange>,
-    /// A similar packet may be decided otherwise, so the decision must not be cached: the rules allow this packet,
-    /// which belongs to no connection, but a similar one may; or it is too big for some of the ports to which it goes.
+    /// Whether the decision must not be cached because a similar packet may be decided differently: the rules
+    /// allow this packet, which belongs to no connection, but a similar one may; or it is too big for some of
+    /// the ports to which it goes.
     pub once: bool,
-    /// Protocol and ports for later fragments.
+    /// The protocol and ports, to remember for later fragments.
     pub fragment: Option<(FragmentKey, Transport)>,
     /// Policers, asked in this order. Each drops packets over its rate, with its own reason (`rate_limited`,
     /// `policed`); the guest's rate comes first. Police rules beyond the capacity are ignored.
@@ -296,7 +297,7 @@ pub struct Effects {
     pub rules: ArrayVec<RuleId, 10>,
     /// The nexthop used, for its counter.
     pub nexthop: Option<NexthopId>,
-    /// The counter of the Open vSwitch's flow that decided.
+    /// The counter of the Open vSwitch flow that decided.
     pub ovs_counter: Option<u32>,
 }
 
@@ -307,7 +308,7 @@ pub struct Learn {
     pub vrf: Vrf,
     /// The MAC.
     pub mac: Mac,
-    /// Where it is.
+    /// The location of the MAC.
     pub at: crate::BridgeTarget,
 }
 
@@ -317,22 +318,23 @@ pub struct Learn {
 pub struct PathMtu {
     /// The remote.
     pub remote: IpAddr,
-    /// Bytes.
+    /// The MTU, bytes.
     pub mtu: u16,
 }
 
 impl PathMtu {
-    /// Seconds after which it expires and larger packets are tried again (RFC 1191, 6.3; RFC 8201, 4).
+    /// Seconds after which a path MTU expires and larger packets are tried again (RFC 1191, 6.3; RFC 8201,
+    /// 4).
     pub const AGE: crate::Seconds = 600;
 }
 
 /// A neighbour seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourFound {
-    /// Where.
+    /// The neighbour's wire or network.
     pub scope: NeighbourScope,
-    /// Its address.
+    /// The neighbour's address.
     pub addr: IpAddr,
-    /// Its MAC.
+    /// The neighbour's MAC.
     pub mac: Mac,
 }

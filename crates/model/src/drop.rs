@@ -6,7 +6,7 @@ use packet::ParseError;
 
 macro_rules! reasons {
     ($($variant:ident = $name:literal, $help:literal;)*) => {
-        /// Reason of a drop.
+        /// The reason for a drop.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum DropReason {
@@ -17,13 +17,13 @@ macro_rules! reasons {
             /// All reasons, in the order of their discriminants.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The name operators see.
+            /// Returns the name that operators see.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it means, in a sentence.
+            /// Returns the meaning, in a sentence.
             #[must_use]
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$variant => $help,)* }

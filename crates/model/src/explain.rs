@@ -15,10 +15,10 @@ use packet::{Mac, TunnelKind};
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-/// The decision about a hypothetical packet.
+/// The decision about a hypothetical packet, with its look-ups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// Look-ups in their order.
+    /// The look-ups, in their order.
     pub steps: Vec<Step>,
     /// The decision.
     pub decision: Decision,
@@ -45,7 +45,7 @@ impl<'a, T> Traced<'a, T> {
         Self { tables, steps: RefCell::new(Vec::new()) }
     }
 
-    /// The look-ups so far, in order; each once.
+    /// Returns the look-ups so far, in order, each only once.
     #[must_use]
     pub fn into_steps(self) -> Vec<Step> {
         self.steps.into_inner()

@@ -33,7 +33,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The key of a packet between two inside addresses, with its ports. For RoCEv2 the source port is ignored.
+    /// Returns the key of a packet between two inside addresses, with its ports. For RoCEv2 the source port
+    /// is ignored.
     #[must_use]
     pub fn new(src: (Vrf, IpAddr), dst: (Vrf, IpAddr), protocol: u8, ports: (u16, u16)) -> Self {
         let roce = protocol == proto::UDP && ports.1 == proto::PORT_ROCE;
@@ -45,7 +46,7 @@ impl FlowKey {
         }
     }
 
-    /// The other direction. RoCEv2's also goes to port 4791.
+    /// Returns the key of the other direction. For RoCEv2 that also goes to port 4791.
     #[must_use]
     pub fn reverse(&self) -> Self {
         let roce = self.protocol == proto::UDP && self.dst.port == proto::PORT_ROCE && self.src.port == 0;
@@ -73,7 +74,7 @@ pub enum FlowState {
 }
 
 impl FlowState {
-    /// Seconds without a packet after which the connection is forgotten.
+    /// Returns after how many seconds without a packet the connection is forgotten.
     #[must_use]
     pub const fn timeout(self, protocol: u8) -> Seconds {
         match (protocol, self) {
@@ -89,31 +90,32 @@ impl FlowState {
     }
 }
 
-/// The state of a connection.
+/// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The direction of its first packet. For a connection picked up in mid-stream: the direction that rules allow.
     pub original: FlowKey,
-    /// Where it stands.
+    /// The phase of the connection.
     pub state: FlowState,
-    /// What was seen so far: a set of [`Connection::FIN`], [`Connection::REPLY_FIN`], [`Connection::REPLIED`] and
-    /// [`Connection::ASKED`].
+    /// The events seen so far: a set of [`Connection::FIN`], [`Connection::REPLY_FIN`],
+    /// [`Connection::REPLIED`] and [`Connection::ASKED`].
     pub seen: u8,
-    /// Sequence numbers, of TCP.
+    /// Sequence numbers, for TCP.
     pub tcp: Tcp,
 }
 
 /// How a packet relates to a connection that has its addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// It belongs to the connection, whose new state this is.
+    /// The packet belongs to the connection, whose new state this is.
     Moves(Connection),
-    /// It answers a SYN that came while the connection was open. The connection starts anew, with this state.
+    /// The packet answers a SYN that came while the connection was open. The connection starts anew, with
+    /// this state.
     Reopens(Connection),
-    /// It passes with the connection but does not change it: a TCP segment outside the stream, with which its receiver
-    /// deals, or a reset that its receiver must answer with a challenge ACK.
+    /// The packet passes with the connection but does not change it: a TCP segment outside the stream, with
+    /// which its receiver deals, or a reset that its receiver must answer with a challenge ACK.
     Stray,
-    /// A reset outside of the window.
+    /// A reset outside the window.
     Outside,
 }
 
@@ -129,8 +131,9 @@ impl Connection {
     /// Packets in both directions.
     pub const BOTH_WAYS: u8 = Self::REPLIED | Self::ASKED;
 
-    /// The connection that a first packet creates, if any. Resets create none; neither do ICMP messages other than
-    /// requests, nor packets to a group, which nobody answers. With `reply`, the packet goes against `original`.
+    /// Returns the connection that a first packet creates, if it creates one. Resets do not, nor do ICMP
+    /// messages other than requests, nor packets to a group, which nobody answers. With `reply`, the packet
+    /// goes against `original`.
     #[must_use]
     pub fn first(original: FlowKey, reply: bool, headers: &Headers, liberal: bool) -> Option<Self> {
         let v6 = original.src.addr.is_ipv6();
@@ -155,7 +158,8 @@ impl Connection {
         Some(new)
     }
 
-    /// The connection after a packet of a protocol other than TCP, or after a fragment whose flags are unknown.
+    /// Returns the connection after a packet of a protocol other than TCP, or after a fragment whose flags
+    /// are unknown.
     #[must_use]
     pub fn after(mut self, reply: bool) -> Self {
         self.seen |= Self::way(reply);
@@ -165,7 +169,8 @@ impl Connection {
         self
     }
 
-    /// How a packet relates to the connection. With `reply`, it goes against the original direction.
+    /// Returns how a packet relates to the connection. With `reply`, the packet goes against the original
+    /// direction.
     #[must_use]
     pub fn follow(self, reply: bool, headers: &Headers) -> Follow {
         match Segment::of(headers) {
@@ -175,11 +180,11 @@ impl Connection {
         }
     }
 
-    /// How a TCP segment relates to the connection.
+    /// Returns how a TCP segment relates to the connection.
     ///
-    /// TCP is established once the original direction acknowledges something of the other, or the other acknowledges
-    /// without a SYN. Where some packets go unseen ([`Tcp::liberal`]), it is established once either side acknowledges
-    /// without a SYN.
+    /// TCP is established once the original direction acknowledges anything that the other side sent, or the
+    /// other side acknowledges without a SYN. If some packets go unseen ([`Tcp::liberal`]), it is established
+    /// once either side acknowledges without a SYN.
     #[must_use]
     pub fn follow_segment(self, reply: bool, segment: &Segment) -> Follow {
         match segment {
@@ -190,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// After a segment that is neither SYN nor RST.
+    /// Follows the connection over a segment that is neither SYN nor RST.
     fn continued(mut self, reply: bool, segment: &Segment) -> Follow {
         if !self.tcp.advance(reply.into(), segment) {
             return Follow::Stray;
@@ -206,7 +211,8 @@ impl Connection {
         Follow::Moves(self)
     }
 
-    /// After a SYN without ACK. It does not change an open connection (RFC 5961, 4), but its answer may.
+    /// Follows the connection over a SYN without ACK. Such a SYN does not change an open connection (RFC
+    /// 5961, 4), but its answer may.
     fn opened(mut self, reply: bool, segment: &Segment) -> Follow {
         let side = usize::from(reply);
         match self.state {
@@ -220,7 +226,7 @@ impl Connection {
         Follow::Moves(self)
     }
 
-    /// After a SYN with ACK.
+    /// Follows the connection over a SYN with ACK.
     fn answered(mut self, reply: bool, segment: &Segment) -> Follow {
         match self.state {
             FlowState::New if self.tcp.answers(reply.into(), segment) => {
@@ -236,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// After a reset (RFC 9293, 3.10.7.4; RFC 5961, 3.2).
+    /// Follows the connection over a reset (RFC 9293, 3.10.7.4; RFC 5961, 3.2).
     fn reset(mut self, reply: bool, segment: &Segment) -> Follow {
         let reset = self.tcp.reset(reply.into(), segment);
         // A host also resets the answer to an old SYN of its own (RFC 9293, 3.5.2), whose numbers are unrelated.
@@ -268,17 +274,17 @@ impl Connection {
     }
 }
 
-/// What a packet does to the connection table.
+/// A packet's effect on the connection table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowChange {
     /// A new connection, with the rule that allowed it (`None`: the network's default).
     Create {
-        /// Its first state.
+        /// The connection's first state.
         connection: Connection,
-        /// The rule.
+        /// The rule that allowed the packet.
         rule: Option<RuleId>,
     },
-    /// A packet of a known one.
+    /// A packet of a known connection.
     Update {
         /// The state after this packet.
         connection: Connection,
@@ -287,20 +293,20 @@ pub enum FlowChange {
     },
 }
 
-/// What fragments of one datagram share (RFC 791): their ingress and header fields.
+/// The ingress and header fields that fragments of one datagram share (RFC 791).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
-    /// Interface; for fragments in a tunnel, the wire.
+    /// Interface by which the fragments come; for fragments in a tunnel, the wire.
     pub ingress: VifId,
-    /// Network.
+    /// Network that the fragments are in.
     pub vrf: Vrf,
     /// Source address as on the packet.
     pub src: IpAddr,
     /// Destination address as on the packet.
     pub dst: IpAddr,
-    /// IPv4's protocol.
+    /// IPv4's protocol; `None` for IPv6.
     pub protocol: Option<u8>,
-    /// Identification.
+    /// Identification of the datagram.
     pub id: u32,
 }
 

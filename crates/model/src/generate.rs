@@ -18,13 +18,13 @@ pub use tables::tables;
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator with this seed.
+    /// Returns a generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -33,17 +33,17 @@ impl Rng {
         x ^ x >> 31
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub const fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.next_u64() % end as u64) as usize }
     }
 
-    /// True with a probability of `n` per cent.
+    /// Returns true with a probability of `n` per cent.
     pub const fn percent(&mut self, n: usize) -> bool {
         self.below(100) < n
     }
 
-    /// One of `values`, which must not be empty.
+    /// Returns one of `values`, which must not be empty.
     pub fn one<V: Clone>(&mut self, values: &[V]) -> V {
         values[self.below(values.len())].clone()
     }

@@ -5,8 +5,9 @@ use crate::{Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of}
 use packet::Headers;
 use std::net::IpAddr;
 
-/// How a copy of an incoming packet with these headers goes to a mirror if the packet itself leaves as in `base`. A
-/// copy to another host loses the tag of a guest's VLAN. `None` if the mirror can't be reached.
+/// Returns the delivery of a copy of an incoming packet with these headers to a mirror, if the packet itself
+/// leaves as in `base`. A copy to another host loses the tag of a guest's VLAN. `None` if the mirror can't be
+/// reached.
 #[must_use]
 pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &Forward) -> Option<Forward> {
     let Some(tunnel) = remote(tables, mirror) else {
@@ -18,7 +19,7 @@ pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &F
     Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, ..base.clone() })
 }
 
-/// The unknown neighbour on the path to one of these mirrors.
+/// Returns the unknown neighbour on the path to one of these mirrors.
 pub(crate) fn missing<'m, T: Lookup>(
     tables: &T,
     mirrors: impl IntoIterator<Item = &'m VifId>,
@@ -31,7 +32,7 @@ pub(crate) fn missing<'m, T: Lookup>(
     })
 }
 
-/// The tunnel to a mirror, if it is on another host.
+/// Returns the tunnel to a mirror, if it is on another host.
 fn remote<T: Lookup>(tables: &T, mirror: VifId) -> Option<Tunnel> {
     match tables.vif(mirror)?.kind {
         VifKind::Mirror(tunnel) => Some(tunnel),

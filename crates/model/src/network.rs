@@ -12,9 +12,9 @@ pub const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
 /// A tenant network: one VRF with its bridge and route tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Its key.
+    /// The network's key.
     pub vrf: Vrf,
-    /// Its name in the configuration.
+    /// The network's name in the configuration.
     pub name: Arc<str>,
     /// Gateway addresses with their subnets, answered by [`GATEWAY_MAC`].
     pub gateways: Vec<IpNet>,
@@ -34,19 +34,19 @@ pub struct Network {
     pub flood: Vec<NexthopId>,
     /// The wire the network is attached to, if any: a member of its bridge.
     pub wire: Option<WireAttachment>,
-    /// How its bridge extends to other hosts.
+    /// How the bridge extends to other hosts.
     pub overlay: Overlay,
-    /// How its TCP connections are tracked.
+    /// How the network's TCP connections are tracked.
     pub tcp: TcpPaths,
 }
 
 /// Properties of the paths that a network's TCP connections take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpPaths {
-    /// Whether a connection may be picked up whose SYN was not seen, because it came before a restart or on another
-    /// path.
+    /// Whether a connection may be picked up although its SYN was not seen, because the SYN came before a
+    /// restart or on another path.
     pub midstream: bool,
-    /// Whether a direction may take another path. Then sequence numbers are not enforced.
+    /// Whether the two directions may take different paths. Then sequence numbers are not enforced.
     pub asymmetric: bool,
     /// Whether path MTU discovery fails on the path, so that the MSS of SYNs is clamped to what fits the exit.
     pub mss_clamp: bool,
@@ -63,14 +63,14 @@ impl Default for TcpPaths {
 pub struct Overlay {
     /// The host that bridges between the network's tunnels and the wire to which it is attached.
     pub l2_gateway: L2Gateway,
-    /// The identifiers of this network on hosts to which it floods, by address and in its order: their VNIs may differ
-    /// from ours.
+    /// The identifiers of this network on hosts to which it floods, by address and in the order of
+    /// `Network::flood`: their VNIs may differ from ours.
     pub vnis: Vec<(IpAddr, u32)>,
 }
 
 impl Network {
-    /// A network without gateways, members, tunnels or a wire, with an MTU of 1500 bytes. It learns no MACs, and allows
-    /// what no rule matches.
+    /// Returns a network without gateways, members, tunnels or a wire, with an MTU of 1500 bytes. It learns
+    /// no MACs, and allows what no rule matches.
     #[must_use]
     pub fn new(vrf: Vrf, name: &str) -> Self {
         Self {
@@ -89,19 +89,20 @@ impl Network {
         }
     }
 
-    /// Whether an address is a gateway's.
+    /// Returns whether an address is a gateway's.
     #[must_use]
     pub fn is_gateway(&self, addr: IpAddr) -> bool {
         self.gateways.iter().any(|gateway| gateway.addr() == addr)
     }
 
-    /// Whether frames may go between its tunnels and its other members.
+    /// Returns whether frames may go between the network's tunnels and its other members.
     #[must_use]
     pub const fn bridges_tunnels(&self) -> bool {
         self.wire.is_none() || !matches!(self.overlay.l2_gateway, L2Gateway::Elsewhere)
     }
 
-    /// This network's identifier on another host, from which frames came with the identifier `came_by`.
+    /// Returns this network's identifier on another host. Frames came from there with the identifier
+    /// `came_by`.
     #[must_use]
     pub fn vni_at(&self, remote: IpAddr, came_by: u32) -> u32 {
         let vnis = &self.overlay.vnis;
@@ -109,13 +110,13 @@ impl Network {
         vnis.get(at).filter(|(addr, _)| *addr == remote).map_or(came_by, |(_, vni)| *vni)
     }
 
-    /// Whether two addresses are in one subnet.
+    /// Returns whether two addresses are in one subnet.
     #[must_use]
     pub fn is_one_subnet(&self, one: IpAddr, other: IpAddr) -> bool {
         self.gateways.iter().any(|subnet| subnet.contains(&one) && subnet.contains(&other))
     }
 
-    /// The gateway address of `other`'s family: the one of its subnet, if there is one.
+    /// Returns the gateway address of `other`'s family, preferably the one in the subnet of `other`.
     #[must_use]
     pub fn gateway_for(&self, other: IpAddr) -> Option<IpAddr> {
         let family = || self.gateways.iter().filter(|gateway| gateway.addr().is_ipv4() == other.is_ipv4());
@@ -145,12 +146,12 @@ pub struct WireAttachment {
     pub vlan: Option<u16>,
 }
 
-/// Where frames to a MAC go.
+/// The location of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BridgeEntry {
     /// A static entry's target is configured; a learned one's is where the MAC was seen last.
     pub target: BridgeTarget,
-    /// Configured: learning never moves it, and it does not age.
+    /// Whether the entry is configured: learning never moves it, and it does not age.
     pub is_static: bool,
 }
 
@@ -173,7 +174,7 @@ pub enum BridgeTarget {
 /// A route's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Where packets go.
+    /// The nexthop to which packets go.
     pub nexthop: NexthopId,
     /// Length of the prefix that matched, bits.
     pub prefix_len: u8,
@@ -192,7 +193,7 @@ pub struct FloatingAddress {
     pub outside: IpAddr,
 }
 
-/// Where a neighbour lives.
+/// The place of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NeighbourScope {
     /// Underlay, on a wire.
@@ -204,7 +205,7 @@ pub enum NeighbourScope {
 /// Settings of the host as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Its name.
+    /// The host's name.
     pub name: Arc<str>,
     /// Outer source addresses of tunnels, at most one per family.
     pub tunnel_source: Vec<IpAddr>,

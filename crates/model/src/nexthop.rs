@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 
-/// What happens to a packet that a table sends here. Names follow Tungsten Fabric's vRouter.
+/// The treatment of a packet that a table sends here. Names follow Tungsten Fabric's vRouter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nexthop {
     /// Dropped as `discard_route`.
@@ -16,14 +16,14 @@ pub enum Nexthop {
     Encap {
         /// The guest.
         vif: VifId,
-        /// Its MAC.
+        /// The guest's MAC.
         mac: Mac,
     },
     /// Through a tunnel.
     Tunnel(Tunnel),
     /// To another network, where the look-up starts again.
     VrfTranslate {
-        /// That network.
+        /// The other network.
         vrf: Vrf,
     },
     /// A subnet or router, resolved by ARP or ND in the tenant network itself and then by its bridge table.
@@ -49,13 +49,13 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// How much of the underlay's MTU it takes, bytes, without an inner Ethernet header.
+    /// Returns how much of the underlay's MTU the tunnel takes, bytes, without an inner Ethernet header.
     #[must_use]
     pub const fn overhead(&self) -> usize {
         self.kind.overhead(self.remote.is_ipv6())
     }
 
-    /// Inner destination MAC of routed packets; `None` if they have no inner Ethernet header.
+    /// Returns the inner destination MAC of routed packets; `None` if they have no inner Ethernet header.
     #[must_use]
     pub fn inner_mac(&self) -> Option<Mac> {
         self.kind.has_ethernet().then(|| self.mac.unwrap_or(GATEWAY_MAC))
@@ -63,14 +63,14 @@ impl Tunnel {
 }
 
 impl Nexthop {
-    /// The remote, if it is a tunnel.
+    /// Returns the remote, if the nexthop is a tunnel.
     #[must_use]
     pub const fn remote(&self) -> Option<IpAddr> {
         if let Self::Tunnel(tunnel) = self { Some(tunnel.remote) } else { None }
     }
 
-    /// A hash in 32 bits that does not depend on this host's numbering: FNV-1a over a tag and the fields, with numbers
-    /// in big-endian order and IPv4 addresses as IPv4-mapped ones.
+    /// Returns a hash in 32 bits that does not depend on this host's numbering: FNV-1a over a tag and the
+    /// fields, with numbers in big-endian order and IPv4 addresses as IPv4-mapped ones.
     ///
     /// | nexthop | bytes |
     /// |---|---|
@@ -109,9 +109,9 @@ impl Nexthop {
         bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
     }
 
-    /// Its weight for a flow in rendezvous hashing: its fingerprint exclusive-ored with the flow's entropy hash, mixed
-    /// by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear: otherwise one of three members would
-    /// get half of all flows.
+    /// Returns the nexthop's weight for a flow in rendezvous hashing: its fingerprint exclusive-ored with the
+    /// flow's entropy hash, mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear:
+    /// otherwise one of three members would get half of all flows.
     #[must_use]
     pub fn weight(&self, entropy: u32) -> u32 {
         let mut x = self.fingerprint() ^ entropy;

@@ -1,9 +1,9 @@
-//! What an Open vSwitch programs: for each of its ports, flows with masked keys and lists of actions.
+//! The programming of an Open vSwitch: for each of its ports, flows with masked keys and lists of actions.
 //!
-//! OVS folds its tables, registers and resubmits into such flows (megaflows) and offloads them port by port. There are
-//! no priorities, because the flows of a port are disjoint. A packet that no flow matches goes to OVS itself, by the
-//! port's *OVS side*: another interface, of kind [`VifKind::Ovs`](crate::VifKind::Ovs). What comes from there leaves by
-//! the port.
+//! OVS folds its tables, registers and resubmits into such flows (megaflows) and offloads them port by port.
+//! There are no priorities, because the flows of a port are disjoint. A packet that no flow matches goes to
+//! OVS itself, by the port's *OVS side*: another interface, of kind [`VifKind::Ovs`](crate::VifKind::Ovs).
+//! Packets that OVS sends by this side leave by the port.
 
 mod action;
 mod edits;
@@ -30,25 +30,26 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// A flow of one port. Where several flows match a packet, the one with the lowest number counts, so that a new flow
-/// never changes what becomes of packets that have one.
+/// A flow of one port. If several flows match a packet, the one with the lowest number counts, so that a new
+/// flow never changes the treatment of packets that already have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its number.
+    /// The flow's number.
     pub id: FlowId,
-    /// Index of its counters, less than [`MAX_COUNTERS`]. Indexes are dense. One that was a removed flow's is not
-    /// given to another within some seconds, because workers count a little late.
+    /// Index of the flow's counters, less than [`MAX_COUNTERS`]. Indexes are dense. The index of a removed
+    /// flow goes to no other flow for some seconds, because workers count a little late.
     pub counter: u32,
-    /// The port whose packets it matches.
+    /// The port whose packets the flow matches.
     pub port: VifId,
-    /// Which packets.
+    /// The packets that the flow matches.
     pub matching: Match,
-    /// What happens to them, in order. Without an output, they are dropped.
+    /// Actions on the packets, in order. Without an output, the packets are dropped.
     pub actions: Vec<Action>,
 }
 
 impl Flow {
-    /// Whether OVS carries it out itself, and is only told which packets are its.
+    /// Returns whether OVS carries the flow out itself, and Viaduct only tells it which packets belong to the
+    /// flow.
     #[must_use]
     pub fn is_mark(&self) -> bool {
         self.actions == [Action::Mark]
@@ -61,16 +62,16 @@ pub const MAX_COUNTERS: u32 = 1 << 20;
 /// A change to the flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A new flow. A flow of its port with the same number is replaced.
+    /// Adds a flow. Replaces a flow of the same port with the same number.
     Add(Arc<Flow>),
-    /// A flow is removed, if it exists.
+    /// Removes a flow, if it exists.
     Remove {
-        /// Its port.
+        /// The flow's port.
         port: VifId,
-        /// Its number.
+        /// The flow's number.
         id: FlowId,
     },
-    /// All flows of a port are removed.
+    /// Removes all flows of a port.
     Flush {
         /// The port.
         port: VifId,

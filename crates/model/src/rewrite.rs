@@ -13,9 +13,9 @@ use crate::{Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict,
 use packet::{Headers, build, edit, proto};
 use std::ops::Range;
 
-/// Everything that leaves because of a packet: copies of the frame as it came in, deliveries, an answer, and copies of
-/// the answer or of the first delivery before encapsulation. `packet.bytes` must hold the whole packet, and its
-/// checksum must be complete.
+/// Returns every frame that leaves because of a packet: copies of the frame as it came in, deliveries, an
+/// answer, and copies of the answer or of the first delivery before encapsulation. `packet.bytes` must hold
+/// the whole packet, and its checksum must be complete.
 #[must_use]
 pub fn emit<T: Lookup>(tables: &T, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
     let mut out = Vec::new();
@@ -50,11 +50,13 @@ fn answer(reply: &Reply, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// By how much an answer may be longer than the packet it answers, bytes: an ICMP error's headers, and a tunnel's.
+/// Greatest difference in length between an answer and the packet that it answers, bytes: an ICMP error's
+/// headers, and a tunnel's.
 const MAX_ANSWER: usize = 256;
 
-/// The bytes of a packet that are kept: from `strip` on, without the padding of the links it leaves. If its Ethernet
-/// header is removed, the IP packet is kept; if a tunnel is removed, the packet in it.
+/// Returns the bytes of a packet that are kept: from `strip` on, without the padding of the links that it
+/// leaves. If the Ethernet header is removed, the IP packet is kept; if a tunnel is removed, the packet in
+/// the tunnel.
 #[must_use]
 pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
     let start = usize::from(forward.strip);
@@ -70,12 +72,12 @@ pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
     start..end.max(start)
 }
 
-/// Whether the kept bytes begin with the IP header rather than an Ethernet header.
+/// Returns whether the kept bytes begin with the IP header rather than an Ethernet header.
 fn is_network(forward: &Forward) -> bool {
     forward.ethernet.is_some() || forward.encap.is_some_and(|encap| !encap.kind.has_ethernet())
 }
 
-/// One delivery. `None` if the decision does not fit this packet.
+/// Returns the frame of one delivery. `None` if the decision does not fit this packet.
 #[must_use]
 pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     // It may be one that does not parse (`PacketView::arrived`).
@@ -126,8 +128,8 @@ fn tag(vlan: u16) -> [u8; proto::VLAN_LEN] {
     [a, b, c, d]
 }
 
-/// Translates addresses, also in the packet that an ICMP error quotes, which went in the opposite direction (RFC 5508,
-/// 4.2).
+/// Translates addresses, also in the packet that an ICMP error quotes: that packet went in the opposite
+/// direction (RFC 5508, 4.2).
 fn translate(body: &mut [u8], headers: &mut Headers, nat: &Nat) -> Option<()> {
     let Some(ip) = headers.ip().copied() else { return Some(()) };
     let quoted = headers.quoted(body, body.len()).ok().flatten();

@@ -12,14 +12,14 @@ const MAX_DEPTH: usize = 4;
 pub enum Destination {
     /// A gateway address of the network.
     Gateway,
-    /// A floating address of this inside address in that network.
+    /// A floating address. It belongs to this inside address in that network.
     Floating(Vrf, IpAddr),
-    /// Another: routes say.
+    /// Any other address: the routes decide.
     Routed,
 }
 
 impl Destination {
-    /// What an address is.
+    /// Returns the kind of an address.
     pub fn of<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> Self {
         if network.is_gateway(addr) {
             return Self::Gateway;
@@ -29,12 +29,12 @@ impl Destination {
     }
 }
 
-/// The nexthop with this id, or the member of its group that a flow with this entropy hash uses. `None` if it does not
-/// exist, or if groups are nested too deep.
+/// Returns the nexthop with this id, or the member of its group that a flow with this entropy hash uses.
+/// `None` if the nexthop does not exist, or if groups are nested too deep.
 ///
-/// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its member goes
-/// or a new one wins it, and every host with the same members makes the same choice. Tunnels behind a wire without a
-/// link win only among themselves.
+/// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its
+/// member goes or a new one wins it, and every host with the same members makes the same choice. Tunnels
+/// behind a wire without a link win only among themselves.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {
@@ -48,7 +48,7 @@ pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option
     None
 }
 
-/// Whether a nexthop is not a tunnel behind a wire without a link.
+/// Returns false for a tunnel behind a wire without a link, true for all other nexthops.
 fn is_live<T: Lookup>(tables: &T, nexthop: &Nexthop) -> bool {
     let all_up = || underlay(tables).all(|(_, wire)| !wire.is_down);
     match nexthop {

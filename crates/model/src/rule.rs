@@ -6,21 +6,21 @@ use ipnet::IpNet;
 /// The result of the rules for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// It passes, and so do the replies of its flow.
+    /// The packet passes, and so do the replies of its flow.
     #[default]
     Allow,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
-    /// It is dropped and its sender informed: TCP RST, or ICMP administratively prohibited.
+    /// The packet is dropped and its sender informed: TCP RST, or ICMP administratively prohibited.
     Reject,
 }
 
-/// What a rule does to a packet that then goes on to the next rule.
+/// The effect of a rule on a packet that then goes on to the next rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Modifier {
-    /// A copy goes to this guest.
+    /// Copies the packet to this guest.
     Mirror(VifId),
-    /// Dropped if over this rate.
+    /// Drops the packet if it is over this rate.
     Police(MeterId),
 }
 
@@ -37,22 +37,22 @@ impl PortRange {
     /// Every port.
     pub const ANY: Self = Self { first: 0, last: u16::MAX };
 
-    /// Whether `port` is inside.
+    /// Returns whether `port` is in the range.
     #[must_use]
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
 }
 
-/// A prioritised wildcard match. It matches if every given field does; addresses are inside ones (before source NAT,
-/// after destination NAT).
+/// A prioritised wildcard match. It matches if every given field does. Addresses are inside ones (before
+/// source NAT, after destination NAT).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its key.
+    /// The rule's key.
     pub id: RuleId,
-    /// Network to whose traffic it applies.
+    /// Network whose traffic the rule applies to.
     pub vrf: Vrf,
-    /// Lower first; among equal priorities, in the order of their ids.
+    /// Priority: lower ones come first. Rules of equal priority go in the order of their ids.
     pub priority: u32,
     /// Source prefixes; empty: any. A rule for a guest lists that guest's addresses.
     pub from: Vec<IpNet>,
@@ -62,12 +62,12 @@ pub struct Rule {
     pub protocol: Option<u8>,
     /// Destination ports. A rule with ports matches no packet without them (other protocols, unknown fragments).
     pub ports: Option<PortRange>,
-    /// What it does.
+    /// The effect on a packet that matches.
     pub action: RuleAction,
 }
 
 impl Rule {
-    /// Whether it matches.
+    /// Returns whether the rule matches.
     #[must_use]
     pub fn matches(&self, query: &RuleQuery) -> bool {
         let any_or =
@@ -79,12 +79,12 @@ impl Rule {
     }
 }
 
-/// What a rule does.
+/// The effect of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleAction {
-    /// Ends the walk.
+    /// Ends the walk through the rules.
     End(Action),
-    /// Goes on.
+    /// Goes on to the next rule.
     Modify(Modifier),
 }
 
@@ -109,14 +109,14 @@ pub struct Meter {
 const NS: u128 = 1_000_000_000;
 
 impl Meter {
-    /// A full bucket.
+    /// Returns a full bucket.
     #[must_use]
     pub const fn new(config: MeterConfig) -> Self {
         Self { config, tokens: config.burst_bytes as u128 * 8 * NS, last_ns: 0 }
     }
 
-    /// Whether a frame of `len` bytes at `now_ns` conforms; if so, takes its tokens. Time that runs backwards adds no
-    /// tokens.
+    /// Returns whether a frame of `len` bytes at `now_ns` conforms. If it does, takes its tokens. Time that
+    /// runs backwards adds no tokens.
     pub fn conforms(&mut self, now_ns: u64, len: usize) -> bool {
         let full = u128::from(self.config.burst_bytes) * 8 * NS;
         let elapsed = u128::from(now_ns.saturating_sub(self.last_ns));

@@ -7,33 +7,33 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Most questions for one neighbour: to the guests and tunnels of its network, and to its wire.
 const MAX_QUESTIONS: usize = 2;
-/// Length of the longest, bytes: Ethernet, IPv6, and the solicitation with its option.
+/// Length of the longest solicitation, bytes: Ethernet, IPv6, and the solicitation with its option.
 const MAX_LEN: usize = 86;
 
-/// An ARP request or neighbour solicitation, and where it is sent.
+/// An ARP request or neighbour solicitation, and its receivers.
 #[derive(Clone, Debug)]
 pub struct Solicitation {
     /// The frame.
     pub frame: ArrayVec<u8, MAX_LEN>,
-    /// Each delivery of it.
+    /// The deliveries of the frame.
     pub to: Vec<Forward>,
 }
 
-/// Who is asked for.
+/// The neighbour to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Where it is sought.
+    /// The neighbour's wire or network.
     pub scope: NeighbourScope,
-    /// Its address.
+    /// The neighbour's address.
     pub addr: IpAddr,
-    /// Its last known MAC: only that host is asked, whether it is still there (RFC 4861, 7.3.3). `None`: all are
-    /// asked.
+    /// The neighbour's last known MAC: only that host is asked, whether it is still there (RFC 4861, 7.3.3).
+    /// `None`: all are asked.
     pub at: Option<Mac>,
 }
 
-/// The questions for a neighbour: out of its wire, or from the gateway to the neighbour's MAC or to all members of its
-/// network (the gateway needs no address for that); one for each MAC that the gateway has. Empty if nobody can ask (no
-/// address of that family) or be asked.
+/// Returns the questions for a neighbour: by the neighbour's wire, or from the gateway to the neighbour's MAC
+/// or to all members of its network (for that the gateway needs no address). There is one for each MAC that
+/// the gateway has. Returns nothing if nobody can ask (no address of that family) or be asked.
 #[must_use]
 pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation, MAX_QUESTIONS> {
     let questions = match asked.scope {
@@ -46,7 +46,7 @@ pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation
     questions.into_iter().flatten().collect()
 }
 
-/// A question from this host to one of the underlay.
+/// Returns a question from this host to a host of the underlay.
 fn on_wire<T: Lookup>(tables: &T, id: VifId, asked: &Question) -> Option<Solicitation> {
     let (vif, target) = (tables.vif(id)?, asked.addr);
     let subnets = || {
@@ -58,7 +58,7 @@ fn on_wire<T: Lookup>(tables: &T, id: VifId, asked: &Question) -> Option<Solicit
     Some(Solicitation { frame, to: vec![Forward::unchanged(id)] })
 }
 
-/// A question from a gateway to guests, and through tunnels.
+/// Returns a question from a gateway to guests, and through tunnels.
 fn among_members<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
     let frame = from_gateway(network, GATEWAY_MAC, asked)?;
     let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
@@ -66,8 +66,8 @@ fn among_members<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> 
     (!to.is_empty()).then_some(Solicitation { frame, to })
 }
 
-/// A question from a gateway to the wire to which its network is attached, unless the neighbour is known to be
-/// elsewhere.
+/// Returns a question from a gateway to the wire to which its network is attached. `None` if the neighbour is
+/// known to be elsewhere.
 fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
     let (mac, forward) = attached(tables, network)?;
     let entry = asked.at.and_then(|at| tables.bridge(network.vrf, at));
@@ -76,7 +76,7 @@ fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Op
     (!elsewhere).then_some(Solicitation { frame, to: vec![forward] })
 }
 
-/// The gateway's MAC on the wire to which a network is attached, and the exit there.
+/// Returns the gateway's MAC on the wire to which a network is attached, and the exit there.
 pub(crate) fn attached<T: Lookup>(tables: &T, network: &Network) -> Option<(Mac, Forward)> {
     let attached = network.wire?;
     let mac = tables.vif(attached.vif)?.mac?;
@@ -88,9 +88,9 @@ fn from_gateway(network: &Network, mac: Mac, asked: &Question) -> Option<ArrayVe
     question(mac, sender, asked.addr, asked.at)
 }
 
-/// The sender's address for a gateway that has a MAC but no address: in ARP that of a probe (RFC 5227, 2.1.1), whose
-/// answer goes only to the MAC; in ND, where the answer to a probe would go to all, the link-local one (RFC 4291,
-/// 2.5.6).
+/// Returns the sender's address for a gateway that has a MAC but no address. In ARP this is the address of a
+/// probe (RFC 5227, 2.1.1), whose answer goes only to the MAC. In ND the answer to a probe would go to all,
+/// so this is the link-local address (RFC 4291, 2.5.6).
 fn nobody(mac: Mac, target: IpAddr) -> IpAddr {
     match target {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

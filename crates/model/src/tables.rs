@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Everything `decide` reads: the configuration, and what was learned from packets.
+/// All that `decide` reads: the configuration, and the state learned from packets.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     host: Host,
@@ -37,43 +37,43 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Empty tables.
+    /// Returns empty tables.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The interfaces, in the order of their ids.
+    /// Returns the interfaces, in the order of their ids.
     pub fn vifs(&self) -> impl Iterator<Item = &Vif> {
         self.vifs.values()
     }
 
-    /// The guests of a network, each by its first interface.
+    /// Returns the guests of a network, each by its first interface.
     fn guests(&self, vrf: Vrf) -> impl Iterator<Item = &Vif> {
         self.vifs.values().filter(move |vif| vif.vrf == Some(vrf) && !vif.is_second())
     }
 
-    /// The networks, in the order of their VRFs.
+    /// Returns the networks, in the order of their VRFs.
     pub fn networks(&self) -> impl Iterator<Item = &Network> {
         self.networks.values()
     }
 
-    /// The routes, by network and prefix.
+    /// Returns the routes, by network and prefix.
     pub fn routes(&self) -> impl Iterator<Item = (Vrf, IpNet, NexthopId)> {
         self.routes.iter().map(|(&(vrf, prefix), &nexthop)| (vrf, prefix, nexthop))
     }
 
-    /// The labels and their nexthops.
+    /// Returns the labels and their nexthops.
     pub fn labels(&self) -> impl Iterator<Item = (u32, NexthopId)> {
         self.mpls.iter().map(|(&label, &nexthop)| (label, nexthop))
     }
 
-    /// The VXLAN network identifiers and their networks.
+    /// Returns the VXLAN network identifiers and their networks.
     pub fn vnis(&self) -> impl Iterator<Item = (u32, Vrf)> {
         self.vxlan.iter().map(|(&vni, &vrf)| (vni, vrf))
     }
 
-    /// The floating addresses.
+    /// Returns the floating addresses.
     pub fn floating(&self) -> impl Iterator<Item = crate::FloatingAddress> {
         self.floating.iter().map(|(&(outside_vrf, outside), &(inside_vrf, inside))| crate::FloatingAddress {
             inside_vrf,

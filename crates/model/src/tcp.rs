@@ -16,16 +16,16 @@ pub const UNSCALED: u8 = 15;
 const LARGEST_WINDOW: u32 = 0xffff << UNKNOWN_SCALE;
 /// Acknowledgments at most this far behind are old, not forged.
 const OLD_ACK: i32 = 1 << 30;
-/// Half the least distance, in bytes, at which a segment may end behind the expected number and still count as a
-/// retransmission.
+/// Half the least distance, in bytes, at which a segment may end behind the expected number and still count
+/// as a retransmission.
 const LEAST_BACK: u32 = 1 << 16;
 
-/// What one side of a connection sent last.
+/// The end of one side's stream so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Edge {
-    /// Sequence number after the last byte, SYN or FIN it sent.
+    /// Sequence number after the last byte, SYN or FIN that the side sent.
     pub end: u32,
-    /// The highest sequence number it acknowledged, if any: what it expects next.
+    /// The highest sequence number that the side acknowledged, if any: it expects this one next.
     pub ack: Option<u32>,
 }
 
@@ -36,9 +36,9 @@ pub struct Segment {
     pub flags: u8,
     /// Sequence number.
     pub seq: u32,
-    /// Sequence numbers it takes: its bytes, SYN and FIN.
+    /// Sequence numbers that the segment takes: its bytes, SYN and FIN.
     pub len: u32,
-    /// Acknowledgment number, with the flag ACK.
+    /// Acknowledgment number, if the flag ACK is set.
     pub ack: u32,
     /// Window, as in the header.
     pub window: u16,
@@ -47,7 +47,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The segment in a packet, if it is TCP.
+    /// Returns the segment in a packet, if it is TCP.
     #[must_use]
     pub fn of(headers: &Headers) -> Option<Self> {
         let ip = headers.ip()?;
@@ -57,20 +57,20 @@ impl Segment {
         Some(Self { flags, seq, len: data + controls, ack, window, scale })
     }
 
-    /// Whether these flags are set.
+    /// Returns whether these flags are set.
     #[inline(always)]
     #[must_use]
     pub const fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
 
-    /// Whether it opens a connection: a SYN without ACK.
+    /// Returns whether the segment opens a connection: a SYN without ACK.
     #[must_use]
     pub const fn opens(&self) -> bool {
         self.flags & (proto::TCP_SYN | proto::TCP_ACK) == proto::TCP_SYN
     }
 
-    /// Whether it is neither SYN, FIN nor RST.
+    /// Returns whether the segment is neither SYN, FIN nor RST.
     #[must_use]
     pub const fn is_plain(&self) -> bool {
         self.flags & (proto::TCP_SYN | proto::TCP_FIN | proto::TCP_RST) == 0
@@ -81,49 +81,50 @@ impl Segment {
         self.seq.wrapping_add(self.len)
     }
 
-    /// The state of a side whose first segment this is.
+    /// Returns the state of a side whose first segment this is.
     #[inline(always)]
     const fn edge(&self) -> Edge {
         Edge { end: self.end(), ack: if self.has(proto::TCP_ACK) { Some(self.ack) } else { None } }
     }
 }
 
-/// The later of two sequence numbers.
+/// Returns the later of two sequence numbers.
 #[inline(always)]
 const fn later(a: u32, b: u32) -> u32 {
     if distance(a, b) > 0 { b } else { a }
 }
 
-/// How far `b` comes after `a`; negative if it comes before.
+/// Returns how far `b` comes after `a`. The result is negative if `b` comes before.
 #[inline(always)]
 const fn distance(a: u32, b: u32) -> i32 {
     b.wrapping_sub(a) as i32
 }
 
-/// What a reset does.
+/// The effect of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// It has exactly the number that its receiver expects: the connection ends.
+    /// The reset has exactly the number that its receiver expects: the connection ends.
     Exact,
-    /// It lies in the window: its receiver sends a challenge ACK (RFC 5961, 3.2), and the connection continues.
+    /// The reset lies in the window: its receiver sends a challenge ACK (RFC 5961, 3.2), and the connection
+    /// continues.
     Doubtful,
-    /// It lies outside the window.
+    /// The reset lies outside the window.
     Outside,
 }
 
 /// The sequence numbers of a TCP connection. Arrays are by side, the opener first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// What the sides sent; `None`: nothing yet.
+    /// The streams of the sides; `None` for a side that sent nothing yet.
     pub edges: [Option<Edge>; SIDES],
     /// The largest window that each side advertised, as in the header of a segment that is not a SYN. 0: none yet.
     pub windows: [u16; SIDES],
-    /// By how many bits each side's windows are shifted; also [`UNKNOWN_SCALE`] and [`UNSCALED`].
+    /// The number of bits by which each side's windows are shifted; also [`UNKNOWN_SCALE`] and [`UNSCALED`].
     pub scales: [u8; SIDES],
-    /// After the opener sent a SYN while the connection was open: the sequence number after that SYN. If it is
+    /// The sequence number after a SYN that the opener sent while the connection was open. If the SYN is
     /// answered, the connection starts anew there.
     pub reopen: Option<u32>,
-    /// Segments may go unseen, so none is known to be forged.
+    /// Whether segments may go unseen. Then no segment counts as forged.
     pub liberal: bool,
 }
 
@@ -140,7 +141,7 @@ impl Default for Tcp {
 }
 
 impl Tcp {
-    /// The state after the first segment, which `side` sent.
+    /// Returns the state after the first segment, which `side` sent.
     #[must_use]
     pub fn first(side: usize, segment: &Segment, liberal: bool) -> Self {
         let mut tcp = Self { liberal, ..Self::default() };
@@ -148,7 +149,7 @@ impl Tcp {
         tcp
     }
 
-    /// The state after this segment, if it answers the SYN in [`Tcp::reopen`].
+    /// Returns the state after this segment, if it answers the SYN in [`Tcp::reopen`].
     pub(crate) fn reopened(&self, segment: &Segment) -> Option<Self> {
         let opener = self.reopen.filter(|end| *end == segment.ack).map(|end| Edge { end, ack: None });
         let edges = [Some(opener?), Some(segment.edge())];
@@ -161,12 +162,13 @@ impl Tcp {
         self.note_window(side, segment);
     }
 
-    /// Whether this is all that a side has sent.
+    /// Returns whether a side has sent nothing but this segment.
     pub(crate) fn only(&self, side: usize, segment: &Segment) -> bool {
         self.edges[side].is_none_or(|edge| edge == segment.edge())
     }
 
-    /// Records the window, and by how much later ones are shifted. A SYN's own window is not shifted (RFC 7323, 2.2).
+    /// Records the window, and by how much later windows are shifted. A SYN's own window is not shifted (RFC
+    /// 7323, 2.2).
     fn note_window(&mut self, side: usize, segment: &Segment) {
         let mut window = segment.window;
         if segment.has(proto::TCP_SYN) {
@@ -184,8 +186,8 @@ impl Tcp {
         window_size(self.windows[side], self.scales[side], self.scales[1 - side])
     }
 
-    /// Records a segment of `side` without SYN and RST. Returns false, and records nothing, if it is not of the
-    /// stream.
+    /// Records a segment of `side` without SYN and RST. Returns false, and records nothing, if the segment
+    /// does not belong to the stream.
     pub(crate) fn advance(&mut self, side: usize, segment: &Segment) -> bool {
         let [own, other] = [self.edges[side], self.edges[1 - side]];
         // A segment before the answer to a SYN belongs to an older connection.
@@ -201,7 +203,7 @@ impl Tcp {
         edge.is_some()
     }
 
-    /// The effect of a reset that `side` sends.
+    /// Returns the effect of a reset that `side` sends.
     pub(crate) fn reset(&self, side: usize, segment: &Segment) -> Reset {
         let (own, other) = (self.edges[side], self.edges[1 - side]);
         let sent = own.map(|own| own.end);
@@ -211,7 +213,7 @@ impl Tcp {
                 segment.has(proto::TCP_ACK) && other.is_some_and(|other| other.end == segment.ack);
             return if acknowledges { Reset::Exact } else { Reset::Outside };
         };
-        // Its sender's last segment passed here, so its receiver has it or will have it soon.
+        // The last segment of the reset's sender passed here, so the receiver has it or will have it soon.
         if segment.seq == expected || sent == Some(segment.seq) {
             return Reset::Exact;
         }
@@ -220,7 +222,7 @@ impl Tcp {
         if inside { Reset::Doubtful } else { Reset::Outside }
     }
 
-    /// Whether a SYN with ACK answers the other side's SYN, or is the first segment seen.
+    /// Returns whether a SYN with ACK answers the other side's SYN, or is the first segment seen.
     pub(crate) fn answers(&self, side: usize, segment: &Segment) -> bool {
         self.edges[1 - side].is_none_or(|other| {
             let behind = distance(segment.ack, other.end);
@@ -230,8 +232,8 @@ impl Tcp {
     }
 }
 
-/// A side's window in bytes. `window` is the largest in its headers, `scale` that of its SYN, `other_scale` that of
-/// the other side's.
+/// Returns a side's window in bytes. `window` is the largest in its headers, `scale` the scale in its SYN,
+/// and `other_scale` the scale in the other side's SYN.
 #[inline(always)]
 #[must_use]
 pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
@@ -244,8 +246,8 @@ pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
     }
 }
 
-/// [`advance`] for the usual case, in few steps: a segment that begins where the last one ended, in a connection whose
-/// sides are both known. `None` says nothing about the segment.
+/// Does the same as [`advance`] for the usual case, in few steps: a segment that begins where the last one
+/// ended, in a connection whose sides are both known. `None` says nothing about the segment.
 #[inline(always)]
 #[must_use]
 pub fn advance_in_order(own: Edge, other: Edge, window: u32, segment: &Segment) -> Option<Edge> {
@@ -260,9 +262,10 @@ pub fn advance_in_order(own: Edge, other: Edge, window: u32, segment: &Segment) 
     in_order.then(|| segment.edge())
 }
 
-/// The new state of a side after a segment without SYN and RST. `own` is its state before, `other` the other side's,
-/// whose window is `window` bytes. `None` if the segment is not of the stream: its bytes must lie in the window or
-/// just before (RFC 9293, 3.10.7.4), and it must not acknowledge what was not sent (RFC 5961, 5.2).
+/// Returns the new state of a side after a segment without SYN and RST. `own` is its state before, `other`
+/// the other side's, whose window is `window` bytes. `None` if the segment does not belong to the stream: its
+/// bytes must lie in the window or just before (RFC 9293, 3.10.7.4), and it must not acknowledge data that
+/// was not sent (RFC 5961, 5.2).
 #[inline(always)]
 #[must_use]
 pub fn advance(

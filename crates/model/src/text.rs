@@ -31,24 +31,24 @@ mod show;
 
 pub use show::show;
 
-/// Most layers of a text. They nest, and each holds a copy of what is inside.
+/// Most layers of a text. Layers nest, and each holds a copy of all that is inside.
 const MOST_LAYERS: usize = 64;
-/// Most layers that are told apart in a frame; the rest is bytes. Those of a last round may be past it.
+/// Most layers that are told apart in a frame; the rest is bytes. The layers of the last round may exceed it.
 const MOST_SHOWN: usize = 32;
-/// Most VLAN tags of an Ethernet header, in both.
+/// Most VLAN tags of an Ethernet header, in both directions.
 const MOST_TAGS: usize = 8;
 
-/// What is wrong with a packet's text.
+/// An error in a packet's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("in '{layer}': {what}")]
 pub struct TextError {
     /// The layer.
     pub layer: String,
-    /// What is wrong.
+    /// The error.
     pub what: String,
 }
 
-/// The frame that a text describes.
+/// Returns the frame that a text describes.
 ///
 /// # Errors
 /// [`TextError`].

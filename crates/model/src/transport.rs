@@ -2,28 +2,29 @@
 
 use packet::{Headers, L4, proto};
 
-/// The protocol of a packet, and what distinguishes connections of that protocol between two hosts.
+/// The protocol of a packet, and the fields that distinguish connections of that protocol between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     /// IP protocol.
     pub protocol: u8,
-    /// The sender's and the receiver's port; zeros if the protocol has none. For an ICMP query, the identifier takes
-    /// the place of the asker's port and the type that of the answerer's, so replies have the type of their request
-    /// (RFC 5508, 3). `None` if it is no part of a connection, such as ICMP that is neither a query nor a reply.
+    /// The sender's and the receiver's port; zeros if the protocol has none. For an ICMP query, the
+    /// identifier takes the place of the asker's port and the type takes the place of the answerer's, so
+    /// replies have the type of their request (RFC 5508, 3). `None` if the packet belongs to no connection,
+    /// such as ICMP that is neither a query nor a reply.
     pub ports: Option<(u16, u16)>,
 }
 
 /// ICMP that belongs to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Query {
-    /// It asks.
+    /// A request.
     Request,
-    /// It answers a request of this type.
+    /// An answer to a request of this type.
     Reply(u8),
 }
 
 impl Transport {
-    /// The transport of a packet that is whole or a first fragment; `None` if it isn't IP.
+    /// Returns the transport of a packet that is whole or a first fragment; `None` if the packet isn't IP.
     #[must_use]
     pub fn of(headers: &Headers) -> Option<Self> {
         let ip = headers.ip()?;
@@ -38,13 +39,13 @@ impl Transport {
     }
 }
 
-/// Whether it is ICMP, of either version.
+/// Returns whether a protocol is ICMP, of either version.
 pub(crate) const fn is_icmp(protocol: u8) -> bool {
     matches!(protocol, proto::ICMP | proto::ICMPV6)
 }
 
-/// Whether ICMP of this type (ICMPv6, if `v6`) asks or answers. Errors, redirects, the messages of routers, of
-/// neighbour discovery and of group membership do neither, nor do unknown types.
+/// Returns whether ICMP of this type (ICMPv6, if `v6`) asks or answers. Errors, redirects, the messages of
+/// routers, of neighbour discovery and of group membership do neither, nor do unknown types.
 pub(crate) const fn query(v6: bool, kind: u8) -> Option<Query> {
     use Query::{Reply, Request};
     Some(match (v6, kind) {

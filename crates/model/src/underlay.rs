@@ -7,39 +7,40 @@ use std::net::IpAddr;
 /// The path to the remote of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct UnderlayPath<'a> {
-    /// Where packets leave.
+    /// The wire by which packets leave.
     pub wire: &'a Vif,
     /// Source MAC: the wire's.
     pub src_mac: Mac,
     /// Outer source address.
     pub src: IpAddr,
-    /// The remote itself, or the router to it.
+    /// The next hop: the remote itself, or the router to it.
     pub hop: IpAddr,
 }
 
 impl UnderlayPath<'_> {
-    /// Whether its wire has no link.
+    /// Returns whether the path's wire has no link.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.wire.wire.as_ref().is_some_and(|wire| wire.is_down)
     }
 
-    /// Where the next hop is looked for.
+    /// Returns where to look for the next hop.
     #[must_use]
     pub const fn scope(&self) -> NeighbourScope {
         NeighbourScope::Wire(self.wire.id)
     }
 
-    /// The encapsulation of a packet with this entropy in a tunnel to this path's remote. `dst_mac` is the next hop's,
-    /// `tos` the outer traffic class.
+    /// Returns the encapsulation of a packet with this entropy in a tunnel to this path's remote. `dst_mac`
+    /// is the next hop's, `tos` the outer traffic class.
     pub(crate) fn encap(&self, tunnel: &Tunnel, dst_mac: Mac, entropy: u32, tos: u8) -> Encap {
         let Self { src_mac, src, .. } = *self;
         Encap { kind: tunnel.kind, id: tunnel.id, src, dst: tunnel.remote, src_mac, dst_mac, entropy, tos }
     }
 }
 
-/// The path to a remote other than this host: the wire with the longest subnet that contains it, otherwise the first
-/// wire with a gateway of its family. Wires that have no link count only where no other leads there.
+/// Returns the path to a remote other than this host: the wire with the longest subnet that contains the
+/// remote, otherwise the first wire with a gateway of the remote's family. A wire without a link counts only
+/// if no other wire leads there.
 pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPath<'_>> {
     if is_own_underlay(tables, remote) {
         return None;
@@ -52,13 +53,13 @@ pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPa
     Some(UnderlayPath { wire, src_mac: wire.mac?, src: tunnel_source.or_else(own)?, hop })
 }
 
-/// Whether an address is this host's on the underlay.
+/// Returns whether an address is this host's on the underlay.
 pub(crate) fn is_own_underlay<T: Lookup>(tables: &T, addr: IpAddr) -> bool {
     tables.host().tunnel_source.contains(&addr)
         || underlay(tables).any(|(_, wire)| wire.addresses.iter().any(|subnet| subnet.addr() == addr))
 }
 
-/// The wires.
+/// Returns the wires.
 pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &WireAttributes)> {
     tables.wires().iter().filter_map(|id| {
         let wire = tables.vif(*id)?;
@@ -66,7 +67,7 @@ pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &Wi
     })
 }
 
-/// The wires that have a link, or those that have none.
+/// Returns the wires that have a link, or those that have none if `is_down`.
 fn wires<T: Lookup>(tables: &T, is_down: bool) -> impl Iterator<Item = (&Vif, &WireAttributes)> {
     underlay(tables).filter(move |(_, wire)| wire.is_down == is_down)
 }

@@ -34,16 +34,16 @@ use std::net::IpAddr;
 /// A case of a vector file.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it shows.
+    /// The statement that the case shows.
     pub name: String,
-    /// Its steps, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
     /// The tables, for their names.
     pub setup: Setup,
 }
 
 impl Case {
-    /// The flows of Open vSwitch, which are there from the beginning on.
+    /// Returns the flows of Open vSwitch, which are there from the beginning on.
     #[must_use]
     pub fn flows(&self) -> Vec<crate::ovs::Change> {
         self.setup.ovs.changes()
@@ -53,9 +53,9 @@ impl Case {
 /// A step of a case.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// The tables change.
+    /// Change the tables.
     Apply(Vec<Change>),
-    /// Something was learned before.
+    /// Take as known what these effects say.
     Learn(Box<Effects>),
     /// A neighbour was asked and does not answer.
     GiveUp(NeighbourScope, IpAddr),
@@ -70,38 +70,38 @@ pub enum Step {
 pub struct Packet {
     /// Line in the file, from 1.
     pub line: usize,
-    /// Where it comes in.
+    /// The interface by which the packet comes in.
     pub ingress: VifId,
     /// The frame.
     pub frame: Vec<u8>,
-    /// TCP payload bytes per segment, of a large send.
+    /// TCP payload bytes per segment, if the frame is a large send.
     pub gso_size: Option<u16>,
-    /// What is expected.
+    /// All that is expected.
     pub expected: Vec<Expected>,
 }
 
 /// One expectation of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// A frame goes out of this port.
+    /// A frame that leaves by this port.
     Out(VifId, Vec<u8>),
-    /// It is dropped, with or without an answer.
+    /// A drop, with or without an answer.
     Drop(DropReason),
     /// Any other verdict or effect, in words.
     Words(String),
 }
 
-/// What is wrong with a vector file.
+/// An error in a vector file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct VectorError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The error.
     pub what: String,
 }
 
-/// The cases of a vector file.
+/// Returns the cases of a vector file.
 ///
 /// # Errors
 /// [`VectorError`].
@@ -178,7 +178,7 @@ impl Case {
         })
     }
 
-    /// What a decision does, in the words of a vector file.
+    /// Returns the effects of a decision, in the words of a vector file.
     #[must_use]
     pub fn observed<T: Lookup>(
         &self,
@@ -202,7 +202,7 @@ impl Case {
         all
     }
 
-    /// The line for this expectation.
+    /// Returns the line for this expectation.
     #[must_use]
     pub fn words(&self, expected: &Expected) -> String {
         match expected {
@@ -219,7 +219,7 @@ impl Case {
         }
     }
 
-    /// Effects except copies, which are packets out, and counters.
+    /// Returns the effects in words, except copies, which are packets out, and counters.
     fn effects(&self, effects: &Effects) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(learn) = &effects.learn {

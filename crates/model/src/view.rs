@@ -13,28 +13,30 @@ pub struct PacketView<'a> {
     /// TCP payload bytes per segment, if the frame is a large send that is yet to be segmented. One segment then
     /// counts against an MTU.
     pub gso_size: Option<u16>,
-    /// Its (outermost) headers.
+    /// The frame's (outermost) headers.
     pub headers: Headers,
-    /// Whether a NIC, this host's kernel or an earlier sum vouches for the L4 checksum after these headers.
+    /// Whether a NIC, this host's kernel or an earlier check vouches for the L4 checksum after these headers.
     pub checked: bool,
 }
 
 impl<'a> PacketView<'a> {
-    /// Parses the frame whose first bytes are `bytes` and whose length is `len`. Nothing vouches for its checksum.
+    /// Parses the frame whose first bytes are `bytes` and whose length is `len`. Nothing vouches for its
+    /// checksum.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first malformation found.
     pub fn parse(bytes: &'a [u8], len: u32, gso_size: Option<u16>) -> Result<Self, ParseError> {
         let headers = Headers::ethernet(bytes, 0, len as usize)?;
         Ok(Self { bytes, len, gso_size, headers, checked: false })
     }
 
-    /// The same for a frame that arrives on an interface. What Open vSwitch sends by a port may be malformed: it may
-    /// have cut the end off (a mirror's `snaplen`, `max_len` of an output), or set a source address that no host may
-    /// use. Where nothing but OVS decides about the frame, only its Ethernet header and tags count.
+    /// Parses a frame like [`Self::parse`], as it arrives on an interface. A frame that Open vSwitch sends by
+    /// a port may be malformed: OVS may have cut the end off (a mirror's `snaplen`, `max_len` of an output),
+    /// or set a source address that no host may use. If nothing but OVS decides about the frame, only its
+    /// Ethernet header and tags count.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first malformation found.
     pub fn arrived<T: Lookup>(
         tables: &T,
         ingress: VifId,
@@ -52,7 +54,8 @@ impl<'a> PacketView<'a> {
     }
 }
 
-/// Whether an interface is the OVS side of a port that has neither rules nor a tunnel, which look at packets.
+/// Returns whether an interface is the OVS side of a port that has neither rules nor a tunnel. Those look at
+/// packets.
 #[cold]
 fn leaves_as_it_is<T: Lookup>(tables: &T, ingress: VifId) -> bool {
     let side = tables.vif(ingress).filter(|vif| vif.kind == VifKind::Ovs);

@@ -6,7 +6,7 @@ use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What an interface is connected to.
+/// The other end of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VifKind {
     /// A guest over vhost-user.
@@ -17,10 +17,11 @@ pub enum VifKind {
     Rdma,
     /// A way out of the host.
     Wire,
-    /// The OVS side of a port that an Open vSwitch programs: what comes from there OVS sends by the port.
+    /// The OVS side of a port that an Open vSwitch programs. OVS sends its packets here, and they leave by
+    /// the port.
     Ovs,
-    /// A tunnel to another host, as a port of an Open vSwitch: by tables, what comes from there comes in here, and what
-    /// is sent here goes there.
+    /// A tunnel to another host, as a port of an Open vSwitch. To the tables, packets from the tunnel come in
+    /// here, and packets sent by this port go into the tunnel.
     Tunnel(Tunnel),
     /// Not an interface of the host: copies go through this VXLAN tunnel to an observer.
     Mirror(Tunnel),
@@ -29,16 +30,17 @@ pub enum VifKind {
 /// An interface of the host: a guest's or a wire.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vif {
-    /// Its key.
+    /// The interface's key.
     pub id: VifId,
-    /// Its name in the configuration.
+    /// The interface's name in the configuration.
     pub name: Arc<str>,
-    /// What it is connected to.
+    /// The other end of the interface.
     pub kind: VifKind,
     /// A guest's network. `None` for a wire; networks attached to one are in [`WireAttributes::networks`].
     pub vrf: Option<Vrf>,
-    /// A guest's MAC: the only source it may use besides `macs`, and itself a static bridge entry. `None`: any,
-    /// learned. A wire's own MAC: the source of Viaduct's frames on it, and the only unicast address it accepts.
+    /// A guest's MAC: the only source that it may use besides `macs`, and itself a static bridge entry.
+    /// `None`: any, learned. A wire's own MAC: the source of Viaduct's frames on it, and the only unicast
+    /// address that it accepts.
     pub mac: Option<Mac>,
     /// More source MACs that a guest may use. Others may have them as well, so they are learned (a VRRP router's, RFC
     /// 9568, 7.3).
@@ -47,11 +49,11 @@ pub struct Vif {
     pub addresses: Vec<IpAddr>,
     /// More source prefixes a forwarding guest may use.
     pub allowed: Vec<IpNet>,
-    /// Largest IP packet it takes, bytes.
+    /// Largest IP packet that the interface takes, bytes.
     pub mtu: u16,
-    /// Whether rules run and flows are tracked for its traffic.
+    /// Whether rules run and flows are tracked for the interface's traffic.
     pub policy: bool,
-    /// Policer of what the guest sends.
+    /// Policer of the guest's packets.
     pub meter: Option<MeterId>,
     /// The guest, or the [`VifKind::Mirror`], that gets a copy of both directions.
     pub mirror: Option<VifId>,
@@ -64,8 +66,8 @@ pub struct Vif {
     /// For a guest or wire that an Open vSwitch programs: its OVS side, of kind [`VifKind::Ovs`]. For an OVS side: the
     /// guest or wire.
     pub ovs: Option<VifId>,
-    /// For a guest that an Open vSwitch programs: the network whose rules it obeys, in both directions and whatever the
-    /// flows say, though it is in no network.
+    /// For a guest that an Open vSwitch programs: the network whose rules it obeys, in both directions and
+    /// whatever the flows say. The guest belongs to no network.
     pub rules: Option<Vrf>,
     /// A guest's VLANs: identifiers, and the interfaces that stand for them. Frames without one of these tags belong
     /// to the guest's own network.
@@ -78,7 +80,7 @@ pub struct Vif {
 }
 
 impl Vif {
-    /// An interface without network, addresses, roles or policy, with an MTU of 1500 bytes.
+    /// Returns an interface without network, addresses, roles or policy, with an MTU of 1500 bytes.
     #[must_use]
     pub fn new(id: VifId, name: &str, kind: VifKind) -> Self {
         Self {
@@ -104,37 +106,37 @@ impl Vif {
         }
     }
 
-    /// The interface of the guest's verbs device, if it has one.
+    /// Returns the interface of the guest's verbs device, if it has one.
     #[must_use]
     pub fn verbs(&self) -> Option<VifId> {
         if self.kind == VifKind::Rdma { Some(self.id) } else { self.rdma }
     }
 
-    /// Whether a MAC is configured as the guest's.
+    /// Returns whether a MAC is configured as the guest's.
     #[must_use]
     pub fn has_mac(&self, mac: Mac) -> bool {
         self.mac == Some(mac) || self.macs.contains(&mac)
     }
 
-    /// Whether it has VLANs or stands for one.
+    /// Returns whether the interface has VLANs or stands for one.
     #[must_use]
     pub const fn is_tagged(&self) -> bool {
         !self.vlans.is_empty() || self.trunk.is_some()
     }
 
-    /// Whether an Open vSwitch programs it by flows.
+    /// Returns whether an Open vSwitch programs the interface by flows.
     #[must_use]
     pub fn takes_flows(&self) -> bool {
         self.ovs.is_some() && self.kind != VifKind::Ovs
     }
 
-    /// The tunnel that it is a port of.
+    /// Returns the tunnel of which this interface is the port, if it is one.
     #[must_use]
     pub const fn tunnel(&self) -> Option<&Tunnel> {
         if let VifKind::Tunnel(tunnel) = &self.kind { Some(tunnel) } else { None }
     }
 
-    /// Whether it is the second interface of its guest, which is looked up by its first one.
+    /// Returns whether this is the second interface of a guest. A guest is looked up by its first one.
     #[must_use]
     pub fn is_second(&self) -> bool {
         self.kind == VifKind::Rdma && self.rdma.is_some() || self.kind == VifKind::Ovs
@@ -150,7 +152,7 @@ pub struct Roles {
     pub dhcp_server: bool,
 }
 
-/// What only wires have.
+/// The attributes that only wires have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WireAttributes {
     /// Underlay addresses with their subnets; Viaduct answers ARP, ND and pings for them.
@@ -159,6 +161,6 @@ pub struct WireAttributes {
     pub gateways: Vec<IpAddr>,
     /// Tenant networks attached here: VLAN id (`None`: untagged) and network.
     pub networks: Vec<(Option<u16>, Vrf)>,
-    /// Whether it has no link: another wire that leads to the same place is taken instead.
+    /// Whether the wire has no link. Then another wire that leads to the same place is taken instead.
     pub is_down: bool,
 }

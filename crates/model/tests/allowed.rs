@@ -12,7 +12,7 @@ const WORLDS: u64 = 250;
 const PACKETS: usize = 250;
 const GUESTS: usize = 4;
 
-/// A rule that allows.
+/// A rule that allows traffic.
 #[derive(Debug)]
 struct Rule {
     from: Option<usize>,
@@ -33,20 +33,20 @@ struct Said {
     flags: &'static str,
 }
 
-/// A packet: its fields, or an error about another one.
+/// A packet: its fields, or an error about a different packet.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     Plain(Said),
     Error { from: usize, to: usize, about: Said },
 }
 
-/// Why a packet may pass.
+/// The reason why a packet may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Rule,
-    /// A packet delivered before allows it, which it answers.
+    /// A packet delivered before, which this packet answers.
     Answer,
-    /// The rules allow its other direction, in which a packet may have been delivered before the start.
+    /// The rules allow the other direction, in which a packet may have been delivered before the start.
     Midstream,
     Error,
 }
@@ -59,7 +59,7 @@ impl Said {
         matches!(self.protocol, 1 | 58)
     }
 
-    /// Whether it answers `asked`.
+    /// Returns whether this packet answers `asked`.
     fn answers(&self, asked: &Self) -> bool {
         let back =
             (self.from, self.to, self.v6, self.protocol) == (asked.to, asked.from, asked.v6, asked.protocol);
@@ -74,7 +74,7 @@ impl Said {
         back && fits
     }
 
-    /// Whether both belong to one connection.
+    /// Returns whether both packets belong to one connection.
     fn accompanies(&self, other: &Self) -> bool {
         let ways = |said: &Self| (said.from, said.to, said.v6, said.protocol, said.ports.1);
         let roce = self.protocol == 17 && self.ports.1 == 4791;
@@ -94,7 +94,7 @@ impl Rule {
     }
 }
 
-/// The reason why a packet may pass, if any.
+/// Returns the reason why a packet may pass, if any.
 fn leave(rules: &[Rule], delivered: &[Said], packet: &Packet) -> Option<Leave> {
     let ruled = |said: &Said| rules.iter().any(|rule| rule.allows(said));
     match packet {
@@ -199,7 +199,7 @@ fn said(rng: &mut Rng) -> Said {
     Said { v6, from, to: if to == from { from % GUESTS + 1 } else { to }, protocol, ports, flags }
 }
 
-/// A packet to send, mostly similar to delivered ones.
+/// Returns a packet to send, usually similar to a delivered one.
 fn packet(rng: &mut Rng, delivered: &[Said]) -> Packet {
     let mut said = if delivered.is_empty() || rng.percent(40) { said(rng) } else { rng.one(delivered) };
     if rng.percent(60) {
@@ -240,7 +240,7 @@ fn rule(rng: &mut Rng) -> Rule {
     }
 }
 
-/// The tables of a world, in the language of vectors.
+/// Returns the tables of a world, in the language of vectors.
 fn world(rules: &[Rule]) -> (Case, Tables) {
     let mut lines =
         vec!["network blue vrf 1 gateway 10.1.1.254/24 gateway fd00:1::ffff/64 default drop".to_owned()];

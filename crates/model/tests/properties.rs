@@ -17,7 +17,7 @@ use std::net::IpAddr;
 const WORLDS: u64 = 120;
 const PACKETS: usize = 200;
 
-/// Tables that know their neighbours.
+/// Returns tables that know their neighbours.
 fn world(rng: &mut Rng) -> Tables {
     let mut tables = Tables::new();
     tables.apply(&generate::tables(rng)).unwrap();
@@ -99,7 +99,7 @@ fn whatever_is_emitted_parses_again() {
     assert!(emitted > 10_000, "{emitted}");
 }
 
-/// Whether the host has an address on the underlay.
+/// Returns whether the host has an address on the underlay.
 fn is_own(tables: &Tables, addr: IpAddr) -> bool {
     let wires = tables.vifs().filter_map(|vif| vif.wire.as_ref());
     let mut own = wires.flat_map(|wire| wire.addresses.iter().map(|subnet| subnet.addr()));
@@ -125,7 +125,7 @@ fn rewriting_keeps_checksums_right() {
     assert!(checked > 10_000, "{checked}");
 }
 
-/// Whether a frame, and what a tunnel in it carries, has right checksums.
+/// Returns whether a frame, and the packet in a tunnel, have right checksums.
 fn checksums_valid_inside(frame: &[u8]) -> bool {
     let Ok(headers) = Headers::ethernet(frame, 0, frame.len()) else { return false };
     let inner = match packet::tunnel(frame, &headers, frame.len()) {
@@ -317,7 +317,8 @@ fn tables_that_contradict_themselves_do_no_harm() {
     });
 }
 
-/// Close together, so that numbers in order, old ones and ones outside a window all come up often.
+/// Returns a sequence number close to another, so that numbers in order, old ones and ones outside a window
+/// all come up often.
 fn sequence_number(rng: &mut Rng, near: u32) -> u32 {
     match rng.below(4) {
         0 => near,

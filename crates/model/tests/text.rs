@@ -3,7 +3,7 @@
 
 use model::text;
 
-/// A frame of known bytes around an IP packet.
+/// Returns a frame of known bytes around an IP packet.
 fn framed(packet: &str) -> Vec<u8> {
     text::parse(&format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 type 0x0800 / hex {packet}")).unwrap()
 }
@@ -67,7 +67,7 @@ fn roce_packets_that_cannot_be_are_refused() {
     }
 }
 
-/// A guest may send any depth, and whoever may read may ask for any.
+/// A guest may send layers of any depth, and everyone with read access may ask for the text of any frame.
 #[test]
 fn deep_packets_are_shown_and_deep_texts_refused() {
     const DEPTH: usize = 16_000;

@@ -18,8 +18,8 @@ fn files() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The result of the model for each packet of a case. Calls `look` with every table that was read, and whether it had
-/// the entry.
+/// Returns the result of the model for each packet of a case. Calls `look` with every table that was read,
+/// and whether it had the entry.
 fn run(case: &Case, mut look: impl FnMut(&'static str, bool)) -> Vec<(Packet, Vec<Expected>)> {
     let mut tables = Tables::new();
     let mut now = 1;
@@ -94,7 +94,7 @@ fn the_model_agrees_with_the_vectors() {
     assert!(bless || failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// The file with other expectations after its packets, which are identified by their lines.
+/// Returns the file with other expectations after its packets, which are identified by their lines.
 fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
     let mut out = String::new();
     let expects = |line: &str| {

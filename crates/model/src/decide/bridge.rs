@@ -7,13 +7,14 @@ use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Tunnel, V
 use packet::{Ethernet, Mac, TunnelKind};
 use std::net::IpAddr;
 
-/// The link-local group addresses that bridges do not forward: 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, 8.6.3).
+/// Returns whether bridges must not forward to a MAC: the link-local group addresses 01:80:c2:00:00:00 to 0f
+/// (IEEE 802.1Q, 8.6.3).
 const fn is_reserved(mac: Mac) -> bool {
     matches!(mac.0, [0x01, 0x80, 0xc2, 0, 0, 0x00..=0x0f])
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Takes a frame to the gateway if it is addressed to that, otherwise across the bridge.
+    /// Takes a frame to the gateway if the gateway is its destination, otherwise across the bridge.
     pub(super) fn switch(&mut self, frame: &Frame<'a>) -> Outcome {
         let eth = frame.headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
         if is_reserved(eth.dst) {
@@ -59,7 +60,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.leave(frame, frame.bridged(), network, exit).map(Verdict::Forward)
     }
 
-    /// The exit to which a bridge entry leads.
+    /// Returns the exit to which a bridge entry leads.
     pub(super) fn behind(&mut self, network: &'a Network, target: BridgeTarget) -> Result<Exit<'a>, Stop> {
         match target {
             BridgeTarget::Vif(id) => self.port(network, id),
@@ -79,7 +80,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The exit for this interface as a port of the network: a guest, or the wire the network is attached to.
+    /// Returns the exit for this interface as a port of the network: a guest, or the wire the network is
+    /// attached to.
     fn port(&self, network: &Network, id: crate::VifId) -> Result<Exit<'a>, Stop> {
         let vif = self.tables.vif(id).ok_or(DropReason::NexthopInvalid)?;
         match network.wire {
@@ -89,8 +91,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Delivers to every member of a network's bridge except the sender. Members that can't be sent to are left out;
-    /// if no member remains, the drop reason is theirs. `dst` is the packet's destination, if it is an IP packet.
+    /// Delivers to every member of a network's bridge except the sender. Members that can't be reached are
+    /// left out; if none remains, the packet is dropped for the reason of one of them. `dst` is the packet's
+    /// destination, if it is an IP packet.
     pub(super) fn flood(
         &mut self,
         frame: &Frame<'a>,
@@ -102,8 +105,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.flood_to(frame, network, base, dst, members)
     }
 
-    /// Passes an answer to the gateway on to other hosts' gateways: they all have the same MAC, and one of them may
-    /// have asked.
+    /// Passes an answer to the gateway on to the gateways of other hosts: they all have the same MAC, and one
+    /// of them may have asked.
     pub(super) fn relay(&mut self, frame: &Frame<'a>) -> Outcome {
         let network = frame.network;
         let tunnels = self.tunnels(frame.origin, network);
@@ -148,8 +151,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Flood(Flood { vrf: network.vrf, to }))
     }
 
-    /// The members of a network's bridge to which a frame may go: guests, the attached wire, tunnels. Guests that are
-    /// only a verbs device get nothing but RoCEv2.
+    /// Returns the members of a network's bridge to which a frame may go: guests, the attached wire, tunnels.
+    /// A guest that is only a verbs device gets nothing but RoCEv2.
     fn members(
         &self,
         frame: &Frame<'a>,
@@ -166,7 +169,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         ports.chain(self.tunnels(origin, network))
     }
 
-    /// The tunnels to which a network floods, if frames from `origin` may go there.
+    /// Returns the tunnels to which a network floods, if frames from `origin` may go there.
     fn tunnels(
         &self,
         origin: Origin<'a>,

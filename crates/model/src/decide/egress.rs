@@ -8,24 +8,24 @@ use crate::{
 };
 use packet::{Fragment, Headers, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
 
-/// Where a packet leaves.
+/// The place by which a packet leaves.
 #[derive(Clone, Copy)]
 pub(super) enum Exit<'a> {
     /// To a guest.
     Guest(&'a Vif),
-    /// Out of the wire to which its network is attached.
+    /// By the wire to which its network is attached.
     Attached { wire: &'a Vif, vlan: Option<u16> },
     /// To another host.
     Tunnel(Tunnel),
 }
 
 impl<'a> Exit<'a> {
-    /// The guest, if it is one.
+    /// Returns the guest, if the packet goes to one.
     pub fn guest(&self) -> Option<&'a Vif> {
         if let Self::Guest(vif) = self { Some(vif) } else { None }
     }
 
-    /// The interface, if it is already known.
+    /// Returns the interface. `None` for a tunnel: its wire is not chosen yet.
     pub fn vif(&self) -> Option<&'a Vif> {
         match self {
             Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif),
@@ -57,7 +57,7 @@ impl Frame<'_> {
         }
     }
 
-    /// A new Ethernet header for the packet.
+    /// Returns a new Ethernet header for the packet.
     pub(super) fn ethernet(&self, dst: Mac, src: Mac) -> EthernetRewrite {
         let ethertype = match (&self.headers.eth, self.headers.ip()) {
             (_, Some(ip)) if ip.src.is_ipv4() => proto::ETHERTYPE_IPV4,
@@ -67,14 +67,14 @@ impl Frame<'_> {
         EthernetRewrite { dst, src, ethertype }
     }
 
-    /// The length that counts against an MTU, bytes.
+    /// Returns the length of the packet that counts against an MTU, bytes.
     fn mtu_len(&self, gso_size: Option<u16>) -> usize {
         mtu_len(&self.headers, self.end, gso_size)
     }
 }
 
-/// The length that counts against an MTU, bytes, of a frame that ends at `end`: that of the IP packet; of a large send,
-/// that of one segment.
+/// Returns the length that counts against an MTU, bytes, for a frame that ends at `end`: the length of the IP
+/// packet. For a large send it is the length of one segment.
 pub(super) fn mtu_len(headers: &Headers, end: usize, gso_size: Option<u16>) -> usize {
     let Some(ip) = headers.ip() else {
         return end.saturating_sub(usize::from(headers.l3_at));
@@ -88,8 +88,9 @@ pub(super) fn mtu_len(headers: &Headers, end: usize, gso_size: Option<u16>) -> u
     }
 }
 
-/// The interface by which a guest receives a packet: RoCEv2 to one of its addresses or to a group goes to its verbs
-/// device. Pings to a guest that is only a verbs device are answered on its behalf.
+/// Returns the interface by which a guest receives a packet: RoCEv2 to one of the guest's addresses or to a
+/// group goes to its verbs device. Viaduct answers pings to a guest that is only a verbs device, on the
+/// guest's behalf.
 fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
     let ip = frame.headers.ip();
     let own = ip.is_some_and(|ip| vif.addresses.contains(&ip.dst));
@@ -150,9 +151,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Out of the wire to which a network is attached. The frame carries the attachment's tag and no other, because
-    /// another tag would put it into one of the wire's other VLANs. What the gateway sends comes from a MAC of this
-    /// host. Tunnel packets to hosts of the underlay are dropped.
+    /// Sends a packet by the wire to which a network is attached. The frame carries the attachment's tag and
+    /// no other, because a second tag could put it into one of the wire's other VLANs. Frames of the gateway
+    /// come from a MAC of this host. Tunnel packets to hosts of the underlay are dropped.
     pub(super) fn onto(
         &self,
         frame: &Frame<'_>,
@@ -186,8 +187,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(base)
     }
 
-    /// Through a tunnel. `tos` is the inner traffic class, which is copied to the outer header (RFC 2983, 3.1; ECN by
-    /// RFC 6040).
+    /// Sends a packet through a tunnel. `tos` is the inner traffic class, which is copied to the outer header
+    /// (RFC 2983, 3.1; ECN by RFC 6040).
     pub(super) fn through(
         &self,
         frame: &Frame<'_>,
@@ -206,9 +207,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 
-    /// Refuses a packet that is too big for a link with this MTU, bytes, and clamps the MSS of SYNs. The router
-    /// informs senders whose packets it routes. Senders whose packets it bridges it informs on behalf of the link, if
-    /// they set Don't Fragment (RFC 1191; RFC 8201).
+    /// Refuses a packet that is too big for a link with this MTU, bytes, and clamps the MSS of SYNs. The
+    /// gateway informs the senders of packets that it routes. It informs the senders of bridged packets on
+    /// behalf of the link, if they set Don't Fragment (RFC 1191; RFC 8201).
     fn fit(&self, frame: &Frame<'_>, base: Forward, network: &Network, link: usize) -> Result<Forward, Stop> {
         let mtu = link.min(network.mtu.into());
         if frame.mtu_len(self.packet.gso_size) <= mtu {
@@ -226,8 +227,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         })
     }
 
-    /// The value to which a SYN's MSS is lowered: what fits with IP and TCP headers of minimum length (RFC 6691, 2).
-    /// `None` if the SYN announces no more than that.
+    /// Returns the value to which a SYN's MSS is lowered: as many bytes as fit with IP and TCP headers of
+    /// minimum length (RFC 6691, 2). `None` if the SYN announces no more than that.
     #[cold]
     fn lower_mss(&self, frame: &Frame<'_>, mtu: usize) -> Option<u16> {
         let (_, told) = packet::mss(self.packet.bytes, &frame.headers)?;

@@ -12,7 +12,7 @@ use packet::{Ip, L4, proto};
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
 
-/// Whether a guest may send this. Guests without addresses are not checked.
+/// Checks that a guest may send this packet. Guests without configured addresses are not checked.
 pub(super) fn check(vif: &Vif, packet: &PacketView<'_>) -> Result<(), DropReason> {
     if vif.addresses.is_empty() {
         return Ok(());
@@ -30,7 +30,7 @@ pub(super) fn check(vif: &Vif, packet: &PacketView<'_>) -> Result<(), DropReason
     Ok(())
 }
 
-/// Whether it is a router's message to hosts.
+/// Returns whether the packet is a router's message to hosts.
 fn is_routers(ip: &Ip, l4: &L4) -> bool {
     let L4::Icmp { kind, .. } = *l4 else { return false };
     if ip.src.is_ipv4() {
@@ -40,14 +40,14 @@ fn is_routers(ip: &Ip, l4: &L4) -> bool {
     }
 }
 
-/// Whether it is a DHCP server's message to clients.
+/// Returns whether the packet is a DHCP server's message to clients.
 fn is_dhcp_servers(ip: &Ip, l4: &L4) -> bool {
     let client = if ip.src.is_ipv4() { DHCP_CLIENT } else { DHCPV6_CLIENT };
     matches!(*l4, L4::Udp { dst, .. } if dst == client)
 }
 
-/// Whether it is an IEEE 802.3 frame with a SNAP header (RFC 1042). Some receivers use the EtherType in that header,
-/// and Viaduct did not check the packet after it.
+/// Returns whether the packet is an IEEE 802.3 frame with a SNAP header (RFC 1042). Some receivers use the
+/// EtherType in that header, and Viaduct did not check the packet after it.
 fn is_snap(packet: &PacketView<'_>) -> bool {
     /// Lower values in the EtherType field are lengths (IEEE 802.3, 3.2.6).
     const FIRST_ETHERTYPE: u16 = 0x0600;

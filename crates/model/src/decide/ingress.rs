@@ -5,7 +5,7 @@ use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, 
 use packet::{Mac, Tag};
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The first step for every packet.
+    /// Takes the first step for every packet, according to the kind of its ingress.
     pub(super) fn enter(&mut self) -> Outcome {
         let vif = self.tables.vif(self.ingress).ok_or(DropReason::NoNetwork)?;
         match (vif.kind, vif.ovs) {
@@ -46,9 +46,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.tenant(&frame)
     }
 
-    /// The guest's interface for a frame's VLAN, and how many of the frame's tags are removed. A guest with VLANs may
-    /// use only those. Without one it may send no tags of its own either: to other guests with VLANs, they would look
-    /// like theirs.
+    /// Returns the guest's interface for a frame's VLAN, and how many of the frame's tags are removed. A
+    /// guest with VLANs may use only those. A guest without VLANs may send no tags of its own: other guests
+    /// might take them for tags of their VLANs.
     fn vlan_of(&self, port: &'a Vif) -> Result<(&'a Vif, u8), DropReason> {
         let headers = &self.packet.headers;
         let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
@@ -63,8 +63,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok((vif, foreign_tags(headers, 1)))
     }
 
-    /// Learns the location of a MAC, unless that is configured. The gateway's MAC is everywhere, so it is never
-    /// learned.
+    /// Learns the location of a MAC, unless that is configured. The gateway's MAC is everywhere, so it is
+    /// never learned.
     pub(super) fn learn(&mut self, network: &Network, mac: Mac, at: BridgeTarget) {
         let learnable = network.learning && !mac.is_group() && !mac.is_zero() && mac != GATEWAY_MAC;
         if learnable && !self.tables.bridge(network.vrf, mac).is_some_and(|entry| entry.is_static) {

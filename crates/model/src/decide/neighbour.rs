@@ -20,14 +20,14 @@ pub(super) struct Message {
     pub asks: bool,
     /// The address whose MAC it announces: the asker's or the answerer's.
     pub sender: IpAddr,
-    /// That MAC.
+    /// The MAC of `sender`.
     pub mac: Option<Mac>,
     /// The address asked for.
     pub target: IpAddr,
 }
 
 impl Message {
-    /// The ARP or ND message in a packet.
+    /// Returns the ARP or ND message in a packet.
     pub fn of(headers: &Headers) -> Option<Self> {
         match (&headers.l3, &headers.nd) {
             (L3::Arp(arp), _) => Some(Self {
@@ -46,7 +46,7 @@ impl Message {
         }
     }
 
-    /// The answer to this question.
+    /// Returns the answer to this question.
     pub fn answer(&self, mac: Mac, router: bool) -> ReplyKind {
         match self.target {
             IpAddr::V4(_) => ReplyKind::Arp { mac },
@@ -56,7 +56,7 @@ impl Message {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Handles an ARP or ND message. `None` if it is to be bridged like any other frame.
+    /// Handles an ARP or ND message. Returns `None` if the message is to be bridged like any other frame.
     pub(super) fn neighbour(
         &mut self,
         frame: &Frame<'a>,
@@ -87,7 +87,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Asks on behalf of another host's gateway, which has another MAC on the wire here. Its question waits meanwhile.
+    /// Asks on behalf of another host's gateway, which has a different MAC on the wire here. Meanwhile the
+    /// gateway's own question waits.
     fn ask_for_other(&mut self, frame: &Frame<'a>, scope: NeighbourScope, message: &Message) -> Outcome {
         let mac = self.neighbour_mac(scope, message.target)?;
         let entry = self.tables.bridge(frame.network.vrf, mac);
@@ -97,7 +98,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The MAC to answer with, if the owner of the address need not or must not be asked.
+    /// Returns the MAC to answer with, if the owner of the address need not or must not be asked.
     fn known(&self, frame: &Frame<'a>, message: &Message) -> Option<Mac> {
         let (vrf, target) = (frame.network.vrf, message.target);
         if message.sender == target {
@@ -112,11 +113,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (floating || self.leads_away(frame, message)).then_some(frame.gateway_mac())
     }
 
-    /// Whether a guest reaches an address of its own subnet by routing, because its route is longer than the subnet's
-    /// prefix. Questions from elsewhere are not answered so, or every host would answer.
+    /// Returns whether a guest reaches an address of its own subnet by routing, because the address has a
+    /// route longer than the subnet's prefix. Only guests are answered so: otherwise every host would answer.
     ///
-    /// Probes for duplicate addresses (RFC 5227, 2.1.1; RFC 4862, 5.4) are answered only for a host route. A route for
-    /// several addresses does not prove that each is in use, and the prober would give up a free one.
+    /// Probes for duplicate addresses (RFC 5227, 2.1.1; RFC 4862, 5.4) are answered only for a host route. A
+    /// route for several addresses does not prove that each is in use, and the prober would give up a free
+    /// one.
     fn leads_away(&self, frame: &Frame<'a>, message: &Message) -> bool {
         let (target, probes) = (message.target, message.sender.is_unspecified());
         let subnets = frame.network.gateways.iter().filter(|subnet| subnet.contains(&target));
@@ -155,8 +157,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Notes a neighbour. On the underlay it may have [`GATEWAY_MAC`]: where this host is itself a guest of Viaduct,
-    /// its router has.
+    /// Notes a neighbour. On the underlay the neighbour may have [`GATEWAY_MAC`]: if this host is itself a
+    /// guest of Viaduct, its router has that MAC.
     pub(super) fn note(&mut self, scope: NeighbourScope, message: &Message) {
         let unicast = !message.sender.is_unspecified() && !message.sender.is_multicast();
         let underlay = matches!(scope, NeighbourScope::Wire(_));
@@ -170,8 +172,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The MAC of a neighbour. If it is unknown, the packet waits. If the neighbour was asked and did not answer, the
-    /// router informs the sender that it can't reach the host (RFC 1812, 5.2.7.1; RFC 4861, 7.2.2).
+    /// Returns the MAC of a neighbour. If the MAC is unknown, the packet waits. If the neighbour was asked
+    /// and did not answer, the router informs the sender that it can't reach the host (RFC 1812, 5.2.7.1; RFC
+    /// 4861, 7.2.2).
     pub(super) fn neighbour_mac(&self, scope: NeighbourScope, addr: IpAddr) -> Result<Mac, Stop> {
         self.tables.neighbour(scope, addr).ok_or_else(|| match self.tables.is_unreachable(scope, addr) {
             true => Stop::Refuse(IcmpError::HostUnreachable, DropReason::NoNeighbour),
@@ -180,7 +183,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Whether another host's gateway sends this to a destination whose MAC is unknown here.
+/// Returns whether another host's gateway sends this frame to a destination with an unknown MAC.
 fn is_other_hosts(frame: &Frame<'_>, eth: &Ethernet) -> bool {
     let attached = frame.network.wire.is_some() && frame.network.bridges_tunnels();
     attached && matches!(frame.origin, Origin::Tunnel { .. }) && eth.src == GATEWAY_MAC

@@ -19,7 +19,8 @@ use packet::{Headers, L3, L4, MAX_TAGS, Tag, Tunnel, ecn_decap, ecn_encap, proto
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// A packet from a port that an Open vSwitch programs, or from its OVS side; `other` is the other one of the two.
+    /// Decides about a packet from a port that an Open vSwitch programs, or from its OVS side. `other` is the
+    /// other one of the two.
     #[cold]
     #[inline(never)]
     pub(super) fn enter_ovs(&mut self, vif: &'a Vif, other: VifId) -> Outcome {
@@ -30,7 +31,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// What OVS sends by a port leaves by it as it is.
+    /// Forwards a packet that OVS sends by a port, unchanged.
     fn sent_by_ovs(&mut self, side: &'a Vif, port: VifId) -> Outcome {
         let port = self.tables.vif(port).ok_or(DropReason::NexthopInvalid)?;
         if let Some(vrf) = port.rules {
@@ -47,8 +48,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Forward(Forward::unchanged(port.id)))
     }
 
-    /// A packet in a tunnel with a port of its own, which gets the packet inside, with the congestion mark of the
-    /// tunnel (RFC 6040).
+    /// Decapsulates a packet from a tunnel that has a port of its own. The port gets the packet inside, with
+    /// the congestion mark of the tunnel (RFC 6040).
     pub(super) fn out_of_tunnel(&mut self, port: VifId, tunnel: &Tunnel) -> Outcome {
         let port = self.tables.vif(port).ok_or(DropReason::NoNetwork)?;
         let side = port.ovs.ok_or(DropReason::NoNetwork)?;
@@ -71,8 +72,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         outcome
     }
 
-    /// Asks the rules of a network whether the packet may pass, and tracks its connection. Nobody is told of what they
-    /// reject: the port has no gateway that could. Copies are for the flows to make.
+    /// Asks the rules of a network whether the packet may pass, and tracks its connection. No sender is told
+    /// of a rejection, because the port has no gateway that could tell. Mirrors of the rules make no copies
+    /// here: the flows make copies.
     fn obey(&mut self, from: &'a Vif, vrf: Vrf) -> Result<(), Stop> {
         let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
         let headers = self.packet.headers.clone();
@@ -84,7 +86,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         passes
     }
 
-    /// A packet from a port with this OVS side, which takes what no flow matches.
+    /// Decides about a packet from a port by the port's rules and flows. Sends the packet to the OVS side if
+    /// no flow matches.
     fn ovs_port(&mut self, port: &'a Vif, side: VifId, came: Came) -> Outcome {
         if let Some(meter) = port.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
@@ -106,7 +109,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Forward(Forward { strip, ecn, ..Forward::unchanged(side) }))
     }
 
-    /// What leaves according to a flow; `None` if one of its actions does not fit the packet.
+    /// Returns the packets that leave according to a flow. `None` if one of its actions does not fit the
+    /// packet.
     fn outputs(&self, flow: &Flow, came: Came) -> Option<Vec<Output>> {
         let mut done = Done::new(self, came);
         let mut outputs = Vec::new();
@@ -119,9 +123,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Some(outputs)
     }
 
-    /// The outputs that the rules of their ports allow. `None` if that takes more than one question about the packet as
-    /// it came, because of several networks or of new addresses: OVS then sends to each of the ports, which asks by
-    /// itself.
+    /// Returns the outputs that the rules of their ports allow. Returns `None` if one question about the
+    /// packet as it came does not settle that, because several networks or new addresses are involved: then
+    /// OVS sends to each of the ports, and each port asks its rules.
     fn allowed(&mut self, from: &'a Vif, mut outputs: Vec<Output>) -> Result<Option<Vec<Output>>, Stop> {
         let tables = self.tables;
         let rules = |output: &Output| tables.vif(output.port).filter(|to| to.takes_flows())?.rules;
@@ -145,7 +149,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Some(outputs))
     }
 
-    /// Sends what can leave; the rest is dropped, as OVS does.
+    /// Sends the outputs that can leave and drops the rest, as OVS does.
     fn send_all(&mut self, outputs: Vec<Output>) -> Outcome {
         if outputs.is_empty() {
             return Err(DropReason::OvsDrop.into());
@@ -170,7 +174,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Outputs(to))
     }
 
-    /// How an output leaves, if it fits its port.
+    /// Returns an output as it leaves. Fails if it does not fit its port.
     fn leave_by(&mut self, output: Output) -> Result<Output, Stop> {
         let port = self.tables.vif(output.port).ok_or(DropReason::NexthopInvalid)?;
         // A port that has become a guest of a network takes no packets past the network's rules.
@@ -185,7 +189,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Sends what goes to the port of a tunnel: by a wire, in the tunnel.
+    /// Sends the output of a tunnel's port by a wire, in the tunnel.
     fn through_tunnel(&mut self, mut output: Output, tunnel: &crate::Tunnel) -> Result<Output, Stop> {
         let path = self.path(tunnel.remote)?;
         let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
@@ -205,7 +209,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(output)
     }
 
-    /// Whether the frame has no more tags than one that comes by a port, as from OVS where that pushes them itself.
+    /// Checks that the frame has no more tags than a frame may have that comes in by a port. OVS would send
+    /// such a frame by its OVS side, where this limit holds.
     fn fit_tags(&self, output: &Output) -> Result<(), DropReason> {
         let Edits { popped, pushed, .. } = &output.edits;
         let own = self.packet.headers.eth.as_ref().map_or(0, |eth| eth.tags.len());
@@ -213,7 +218,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if tags <= MAX_TAGS { Ok(()) } else { Err(DropReason::TooManyTags) }
     }
 
-    /// Whether an MTU allows this output. In a tunnel, the frame with its Ethernet header counts.
+    /// Checks that an output fits an MTU, bytes. In a tunnel, the whole frame with its Ethernet header
+    /// counts.
     fn fit_output(&self, output: &Output, mtu: u16) -> Result<(), DropReason> {
         let headers = &self.packet.headers;
         let packet = mtu_len(headers, self.packet.len as usize, self.packet.gso_size);
@@ -226,21 +232,21 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// What a port has of the tunnel in which a packet came.
+/// Changes that the tunnel makes to a packet which came out of it.
 #[derive(Clone, Copy, Default)]
 struct Came {
-    /// Bytes of its headers.
+    /// Length of the tunnel's headers, bytes.
     strip: u16,
     /// The packet's new ECN field, if the tunnel changes it.
     ecn: Option<u8>,
 }
 
-/// What a flow's actions have done to a packet so far.
+/// Changes to a packet by the flow's actions so far.
 struct Done<'a, T> {
     walk: &'a Walk<'a, T>,
     strip: u16,
     edits: Edits,
-    /// Its own tags that are left, the innermost first.
+    /// The packet's own tags that are left, the innermost first.
     own: Vec<Tag>,
     /// The headers for the next output.
     wrap: Option<Wrap>,
@@ -253,14 +259,14 @@ impl<'a, T: Lookup> Done<'a, T> {
         Self { walk, strip, edits, own: tags.iter().rev().copied().collect(), wrap: None }
     }
 
-    /// The packet as it is now, to a port. `None` for one in a tunnel that is to go into another.
+    /// Returns the packet as it is now, for a port. `None` if it would go through two tunnels.
     fn output(&mut self, port: VifId) -> Option<Output> {
         let wrap = self.wrap.take();
         let twice = wrap.is_some() && self.walk.tables.vif(port).is_some_and(|vif| vif.tunnel().is_some());
         (!twice).then(|| Output { port, strip: self.strip, edits: self.edits.clone(), wrap })
     }
 
-    /// Does an action other than an output. `None` if it does not fit the packet.
+    /// Does an action other than an output. Returns `None` if the action does not fit the packet.
     fn apply(&mut self, action: &Action) -> Option<()> {
         let edits = &mut self.edits;
         match action {
@@ -293,7 +299,8 @@ impl<'a, T: Lookup> Done<'a, T> {
         }
     }
 
-    /// Changes the outermost tag: one of its own is replaced by another. A packet without tags stays as it is.
+    /// Changes the outermost tag. If that is one of the packet's own, a pushed tag replaces it. A packet
+    /// without tags stays as it is.
     fn set_tag(&mut self, change: impl Fn(u16) -> u16) -> Option<()> {
         if self.edits.pushed.is_empty()
             && let Some(tag) = self.own.pop()
@@ -309,13 +316,13 @@ impl<'a, T: Lookup> Done<'a, T> {
 }
 
 impl<T: Lookup> Walk<'_, T> {
-    /// An address, if the packet has ones of its family.
+    /// Returns this address if the packet is IP of the same family.
     fn of_its_family(&self, addr: IpAddr) -> Option<IpAddr> {
         let ip = self.packet.headers.ip()?;
         (ip.src.is_ipv4() == addr.is_ipv4()).then_some(addr)
     }
 
-    /// Whether it is TCP or UDP with its header.
+    /// Returns whether the packet is TCP or UDP with its header.
     fn has_ports(&self) -> bool {
         matches!(self.packet.headers.l4, L4::Tcp { .. } | L4::Udp { .. })
     }

@@ -88,7 +88,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(())
     }
 
-    /// What rules and connections match on. `None` for a later fragment whose first one was not seen.
+    /// Returns the fields that rules and connections match on. `None` for a later fragment whose first
+    /// fragment was not seen.
     fn transport(&self, frame: &Frame<'_>, ip: &Ip) -> Option<Transport> {
         match ip.fragment {
             Fragment::Later { .. } if needs_first(ip) => {
@@ -98,8 +99,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// What the fragments of a packet's datagram share. For IPv6 this excludes the next header: in the first fragment,
-    /// more extension headers may stand before the upper-layer header (RFC 8200, 4.5).
+    /// Returns the fields that the fragments of a packet's datagram share. For IPv6 the next header is not
+    /// among them: in the first fragment, more extension headers may stand before the upper-layer header (RFC
+    /// 8200, 4.5).
     fn fragment_key(&self, frame: &Frame<'_>, ip: &Ip) -> FragmentKey {
         let id = match ip.fragment {
             Fragment::First { id } | Fragment::Later { id } => id,
@@ -110,15 +112,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
         FragmentKey { ingress, vrf, src: ip.src, dst: ip.dst, protocol, id }
     }
 
-    /// The connection of which `key` with these ports is a direction. A packet to UDP 4791 may be an answer to a
-    /// client that uses that port, not RoCEv2.
+    /// Returns the connection to which a packet with this key and these ports belongs, and whether the packet
+    /// goes in the reply direction. A packet to UDP 4791 may be an answer to a client that uses that port,
+    /// not RoCEv2.
     pub(super) fn connection(&self, key: &FlowKey, ports: (u16, u16)) -> Option<(Connection, bool)> {
         let plain = FlowKey { src: Endpoint { port: ports.0, ..key.src }, ..*key };
         let known = self.tables.connection(key, self.now);
         known.or_else(|| if plain == *key { None } else { self.tables.connection(&plain, self.now) })
     }
 
-    /// The TCP settings of both networks of a packet.
+    /// Returns the TCP settings of the two networks of a packet, combined.
     fn tcp_paths(&self, key: &FlowKey, headers: &Headers) -> TcpPaths {
         let mut paths = TcpPaths::default();
         if matches!(headers.l4, L4::Tcp { .. }) {
@@ -130,9 +133,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         paths
     }
 
-    /// For a mid-stream segment that the rules refuse: asks them about the other direction. If they refuse that too,
-    /// asks about the first direction again, so that the recorded effects are its own. `noted`: the length of the
-    /// effects before the first question.
+    /// Asks the rules about the other direction of a mid-stream segment that they refuse. If they refuse that
+    /// too, asks about the first direction again, so that the effects of that direction remain. `noted` holds
+    /// the numbers of effects before the first question.
     fn turn(
         &mut self,
         key: &FlowKey,
@@ -149,13 +152,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (*key, self.rules(key, origin))
     }
 
-    /// How many effects the rules have recorded so far.
+    /// Counts the effects that rules have recorded so far.
     fn noted(&self) -> [usize; 4] {
         let Effects { rules, meters, mirror_in, mirror_out, .. } = &self.effects;
         [rules.len(), meters.len(), mirror_in.len(), mirror_out.len()]
     }
 
-    /// Removes the effects that the rules recorded since.
+    /// Removes the effects that rules have recorded after [`Self::noted`] returned these numbers.
     fn forget(&mut self, [rules, meters, mirror_in, mirror_out]: [usize; 4]) {
         self.effects.rules.truncate(rules);
         self.effects.meters.truncate(meters);
@@ -163,7 +166,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.effects.mirror_out.truncate(mirror_out);
     }
 
-    /// Asks the rules of both networks. Returns the rule that allows.
+    /// Asks the rules of both networks. Returns the rule that allows the packet.
     fn rules(&mut self, key: &FlowKey, origin: &Origin<'_>) -> Result<Option<crate::RuleId>, Refusal> {
         let query = RuleQuery {
             src: key.src.addr,
@@ -184,7 +187,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(allowed_by)
     }
 
-    /// Records what matching rules do besides passing or dropping.
+    /// Records the modifiers of matching rules, and the matching rules themselves for their counters.
     fn note_rules(&mut self, matched: &RuleMatch, origin: &Origin<'_>) {
         for (id, modifier) in &matched.modifiers {
             push_new(&mut self.effects.rules, *id);
@@ -201,14 +204,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Packets to which rules can't apply pass if both networks allow by default.
+    /// Passes a packet to which rules can't apply, if all these networks allow by default.
     fn default_alone(&self, networks: &[Vrf]) -> Result<(), Stop> {
         let allows = |vrf: &Vrf| self.tables.network(*vrf).is_some_and(|n| n.default_action == Action::Allow);
         if networks.iter().all(allows) { Ok(()) } else { Err(DropReason::DefaultDrop.into()) }
     }
 
-    /// A packet's inside source: its address in the network it came from. A packet out of a tunnel may come from
-    /// another network, to which the route back to its source leads, and may have a floating address there.
+    /// Returns a packet's inside source: its address in the network that it comes from. A packet from a
+    /// tunnel may come from another network, to which the route back to its source leads, and may have a
+    /// floating address there.
     pub(super) fn source(&self, frame: &Frame<'_>, src: IpAddr) -> (Vrf, IpAddr) {
         let mut vrf = frame.network.vrf;
         if !matches!(frame.origin, Origin::Tunnel { .. }) {
@@ -225,10 +229,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Why rules refuse.
+/// A refusal by rules.
 struct Refusal {
     action: Action,
-    /// By a rule, not the default.
+    /// Whether a rule refused, not the default.
     by_rule: bool,
 }
 
@@ -249,15 +253,16 @@ impl Refusal {
     }
 }
 
-/// Whether later fragments lack what the first one has: ports or their substitute; for IPv6 also the protocol.
+/// Returns whether a later fragment lacks fields of the first one: ports or their substitute; for IPv6 also
+/// the protocol.
 const fn needs_first(ip: &Ip) -> bool {
     let has_ports =
         matches!(ip.protocol, proto::TCP | proto::UDP | proto::SCTP | proto::ICMP | proto::ICMPV6);
     has_ports || ip.src.is_ipv6()
 }
 
-/// Whether a packet belongs to the connection with its key. It does not if it opens a new connection between the ends
-/// of a closed one, or if it asks in the direction in which only answers go.
+/// Returns whether a packet belongs to the connection with its key. It does not if it opens a new connection
+/// between the ends of a closed one, or if it asks in the direction in which only answers go.
 pub(super) fn is_of(connection: &Connection, reply: bool, headers: &Headers) -> bool {
     let v6 = connection.original.src.addr.is_ipv6();
     match headers.l4 {
@@ -273,27 +278,28 @@ pub(super) fn is_of(connection: &Connection, reply: bool, headers: &Headers) -> 
     }
 }
 
-/// Whether it is a TCP connection that a SYN does not replace.
+/// Returns whether this is a TCP connection that a SYN does not replace.
 const fn is_open(connection: &Connection) -> bool {
     let established = matches!(connection.state, FlowState::Established | FlowState::Closing);
     established && connection.original.protocol == proto::TCP
 }
 
-/// Whether it is a TCP segment that may belong to a connection whose SYN was not seen.
+/// Returns whether the packet is a TCP segment that may belong to a connection whose SYN was not seen.
 fn is_midstream(headers: &Headers) -> bool {
     matches!(headers.l4, L4::Tcp { flags, .. } if flags & (proto::TCP_SYN | proto::TCP_RST) == 0)
 }
 
-/// Whether a packet of no known connection may pass where connections are not picked up in mid-stream: anything but
-/// TCP; a SYN; and, where SYNs may take another path, its answer.
+/// Returns whether a packet of no known connection may pass if connections are not picked up in mid-stream.
+/// It may if it is not TCP, or a SYN, or the answer to a SYN that may have taken another path.
 fn begins(headers: &Headers, paths: TcpPaths) -> bool {
     Segment::of(headers).is_none_or(|segment| {
         segment.opens() || segment.has(proto::TCP_SYN | proto::TCP_ACK) && paths.asymmetric
     })
 }
 
-/// Whether it is an answer of a DHCP server or relay in the network. The request went to a group or came from no
-/// address, so no connection is known. Servers elsewhere are asked by unicast, which makes a connection.
+/// Returns whether the packet is an answer of a DHCP server or relay in the network. The request went to a
+/// group or came from no address, so no connection is known. A request to a server elsewhere goes by unicast,
+/// which makes a connection.
 fn is_dhcp_answer(frame: &Frame<'_>, key: &FlowKey) -> bool {
     let is_bridged = frame.headers.eth.as_ref().is_some_and(|eth| eth.dst != GATEWAY_MAC);
     let ports = matches!((key.src.port, key.dst.port), (67, 68) | (547, 546));

@@ -8,8 +8,8 @@ use packet::{Ip, L4, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The connection that an ICMP error to `dst`, an inside address, is about. The error must quote one of its
-    /// packets that `dst` sent. Redirects are not errors.
+    /// Returns the connection that an ICMP error to `dst`, an inside address, is about. The error must quote
+    /// a packet of that connection that `dst` sent. Redirects are not errors.
     pub(super) fn refused(&self, frame: &Frame<'a>, ip: &Ip, dst: (Vrf, IpAddr)) -> Option<Connection> {
         let redirects = matches!(frame.headers.l4, L4::Icmp { kind: proto::ICMP_REDIRECT, .. });
         if ip.src.is_ipv4() && redirects {
@@ -27,9 +27,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Whether an error about a packet to `refused` may come from `src` through `origin`: the sender is the packet's
-/// destination or a router on the way. A guest with addresses counts as a router if it may send from `refused`, or if
-/// it is configured as one. Other hosts check their own guests.
+/// Returns whether an error about a packet to `refused` may come from `src` through `origin`: the sender must
+/// be the packet's destination or a router on the way. A guest with addresses counts as a router if it may
+/// send from `refused`, or if it is configured as one. Other hosts check their own guests.
 fn may_tell(origin: &Origin<'_>, src: IpAddr, refused: IpAddr) -> bool {
     match origin {
         Origin::Guest(vif) => {

@@ -4,7 +4,7 @@ use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict, Vif};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
-/// An answer to a guest, on the port where it asked.
+/// Returns the delivery of an answer to a guest, on the port from which the guest asked.
 pub(super) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, Stop> {
     match vif.trunk {
         Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
@@ -14,7 +14,7 @@ pub(super) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, Stop> {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The verdict on a packet that was stopped.
+    /// Returns the verdict on a packet that a step stopped.
     pub(super) fn stopped(&mut self, frame: &Frame<'a>, stop: Stop) -> Verdict {
         let (answer, reason) = match stop {
             Stop::Hold { scope, addr } => return Verdict::Hold { scope, addr },
@@ -39,8 +39,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// An ICMP error from the network's gateway, if it has one of this family and the packet may be answered so.
-    /// Without a gateway, a packet that is too big is refused in its destination's name.
+    /// Returns an ICMP error from the network's gateway, if the network has one of this family and the packet
+    /// may be answered with an error. Without a gateway, a packet that is too big is refused in its
+    /// destination's name.
     fn error(&mut self, frame: &Frame<'a>, error: IcmpError) -> Option<(ReplyKind, Forward)> {
         let ip = frame.headers.ip()?;
         let to = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
@@ -56,7 +57,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Some((ReplyKind::IcmpError { src, error }, forward))
     }
 
-    /// A TCP reset, as if from the packet's destination.
+    /// Returns a TCP reset, as if from the packet's destination.
     fn reset(&mut self, frame: &Frame<'a>) -> Option<(ReplyKind, Forward)> {
         if !reply::may_reset(&frame.headers) {
             return None;
@@ -73,7 +74,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The way back to the sender, for an answer from `mac` with the traffic class `tos`.
+    /// Returns the way back to the sender, for an answer from `mac` with the traffic class `tos`.
     pub(super) fn back(&mut self, frame: &Frame<'a>, mac: Mac, tos: u8) -> Result<Forward, Stop> {
         let Some(eth) = &frame.headers.eth else { return self.route_back(frame, tos) };
         let mut base = Forward {

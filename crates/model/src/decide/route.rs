@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// Most changes of network (by a route or a floating address) for one packet.
 pub(super) const MAX_TRANSLATIONS: usize = 4;
 
-/// Where routing led.
+/// The result of routing.
 pub(super) enum Found<'a> {
     /// To one of Viaduct's own gateway addresses.
     Local,
@@ -22,7 +22,7 @@ pub(super) enum Found<'a> {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Routes a packet from the network it is in.
+    /// Routes a packet from the network that it is in.
     pub(super) fn route(&mut self, frame: &Frame<'a>) -> Outcome {
         let shared = is_kernels_too(frame);
         let no_ip = if shared { DropReason::NotForUs } else { DropReason::GatewayNoService };
@@ -89,7 +89,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Err(DropReason::RouteLoop.into())
     }
 
-    /// The nexthop with this id, or the member of its group that the flow uses.
+    /// Returns the nexthop with this id, or the member of its group that the flow uses.
     pub(super) fn pick(&self, id: NexthopId, entropy: u32) -> Result<(NexthopId, &'a Nexthop), DropReason> {
         ecmp_member(self.tables, id, entropy).ok_or(DropReason::NexthopInvalid)
     }
@@ -134,9 +134,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.leave(frame, base, network, exit).map(Verdict::Forward)
     }
 
-    /// A hop between guests by MPLS, at either of its ends. Within a subnet it is a link, which costs no TTL: BGP (RFC
-    /// 4271), single-hop BFD (RFC 5881) and other protocols bound to the link rely on that. A packet that circles
-    /// between hosts is routed by them, and so loses a hop each time.
+    /// Counts a hop between guests by MPLS down, at either of its ends. Within a subnet the hop is a link,
+    /// which costs no TTL: BGP (RFC 4271), single-hop BFD (RFC 5881) and other protocols bound to the link
+    /// rely on that. A packet that circles between hosts is routed by them, and so loses a TTL with each hop.
     pub(super) fn hop(&self, frame: &Frame<'a>, base: Forward) -> Result<Forward, Stop> {
         if frame.headers.ip().is_some_and(|ip| frame.network.is_one_subnet(ip.src, ip.dst)) {
             return Ok(Forward { ttl_decrement: 0, ..base });
@@ -145,8 +145,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(base)
     }
 
-    /// Where a nexthop's packets leave, and the MAC they are sent to if they have a frame. No exit if the MAC's port
-    /// is unknown.
+    /// Returns where a nexthop's packets leave, and the destination MAC if they have a frame. There is no
+    /// exit if the MAC's port is unknown.
     pub(super) fn exit(
         &mut self,
         network: &'a Network,
@@ -183,7 +183,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The service of a gateway address: ping.
+    /// Serves a packet to a gateway address: answers pings, and refuses the rest.
     fn serve(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
         match frame.headers.l4 {
             _ if ip.fragment != Fragment::Whole => Err(DropReason::GatewayNoService.into()),
@@ -200,7 +200,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
     }
 
-    /// Routes an answer to `frame` back to its sender, for packets without an Ethernet header to turn round.
+    /// Routes an answer to `frame` back to its sender. This is for packets without an Ethernet header to turn
+    /// round.
     pub(super) fn route_back(&mut self, frame: &Frame<'a>, tos: u8) -> Result<Forward, Stop> {
         let ip = frame.headers.ip().ok_or(DropReason::NoRoute)?;
         let used = self.effects.nexthop;
@@ -223,14 +224,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Whether it was sent to a MAC that the host's kernel may share: a wire's, untagged. The kernel's addresses are not
-/// known here.
+/// Returns whether the frame was sent to a MAC that the host's kernel may share: a wire's, untagged. The
+/// model does not know the kernel's addresses.
 fn is_kernels_too(frame: &Frame<'_>) -> bool {
     let dst = frame.headers.eth.as_ref().map(|eth| eth.dst);
     matches!(frame.origin, Origin::Attached { wire, vlan: None } if dst == wire.mac)
 }
 
-/// Whether it goes from a guest into an MPLS tunnel, or from one to a guest.
+/// Returns whether the packet goes from a guest into an MPLS tunnel, or from an MPLS tunnel to a guest.
 fn is_link(frame: &Frame<'_>, exit: &Exit<'_>) -> bool {
     match (frame.origin, exit) {
         (Origin::Guest(_), Exit::Tunnel(tunnel)) => tunnel.kind != TunnelKind::Vxlan,
@@ -242,14 +243,14 @@ fn is_link(frame: &Frame<'_>, exit: &Exit<'_>) -> bool {
 /// The nexthop of a verbs device's packets in a network without gateways.
 static ON_LINK: Nexthop = Nexthop::Resolve { via: None };
 
-/// Whether an address without a route is a neighbour's. This holds for a verbs device, whose packets are routed even
-/// where there is only a bridge.
+/// Returns whether an address without a route belongs to a neighbour. It does for a verbs device, whose
+/// packets are routed even in a network that is only a bridge.
 fn is_on_link(frame: &Frame<'_>, network: &Network, dst: IpAddr) -> bool {
     frame.origin.is_verbs() && network.vrf == frame.network.vrf && network.gateway_for(dst).is_none()
 }
 
-/// Whether routers forward to and from it: it is one host's address, and not link-local or loopback (RFC 1812,
-/// 4.2.2.11; RFC 3927, 2.7; RFC 4291, 2.5.2 and 2.5.6).
+/// Returns whether routers forward to and from an address: it is one host's address, and not link-local or
+/// loopback (RFC 1812, 4.2.2.11; RFC 3927, 2.7; RFC 4291, 2.5.2 and 2.5.6).
 fn is_routable(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(v4) => {
@@ -265,14 +266,15 @@ fn is_routable(addr: IpAddr) -> bool {
     }
 }
 
-/// Whether it is an echo request that can be answered.
+/// Returns whether the packet is an echo request that can be answered.
 pub(super) fn is_ping(ip: &Ip, l4: &L4) -> bool {
     let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
     let asks = matches!(l4, L4::Icmp { kind, .. } if *kind == echo);
     asks && ip.fragment == Fragment::Whole && !ip.src.is_unspecified()
 }
 
-/// Whether it is the broadcast address of one of the network's subnets, to which routers do not forward (RFC 2644).
+/// Returns whether an address is the broadcast address of one of the network's subnets, to which routers do
+/// not forward (RFC 2644).
 fn is_subnet_broadcast(network: &Network, dst: IpAddr) -> bool {
     network.gateways.iter().any(|subnet| {
         matches!(subnet, ipnet::IpNet::V4(v4) if v4.prefix_len() < 31 && IpAddr::V4(v4.broadcast()) == dst)

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 const DHCP_CLIENT: u16 = 68;
 const DHCP_SERVER: u16 = 67;
 
-/// Whether a guest may send this.
+/// Checks that a guest may send this packet.
 pub(super) fn check<T: Lookup>(
     tables: &T,
     vif: &Vif,
@@ -80,8 +80,9 @@ fn may_say<T: Lookup>(
     own_mac && own_address
 }
 
-/// Whether a guest may probe for an address. For IPv6, it must be an address that the guest may have, or one that is
-/// answered as taken. Otherwise a host elsewhere that probes for the same address would give it up.
+/// Returns whether a guest may probe for an address. For IPv6, it must be an address that the guest may have,
+/// or one that is answered as taken. Otherwise a host elsewhere that probes for the same address would give
+/// it up.
 fn may_probe<T: Lookup>(tables: &T, vif: &Vif, network: &Network, target: IpAddr) -> bool {
     let IpAddr::V6(v6) = target else { return true };
     let is_answered = || network.is_gateway(target) || tables.guest_by_address(network.vrf, target).is_some();
@@ -89,14 +90,15 @@ fn may_probe<T: Lookup>(tables: &T, vif: &Vif, network: &Network, target: IpAddr
     may_have && !is_of_anothers_mac(tables, vif, network, target)
 }
 
-/// Whether an address is link-local and, as far as is known, nobody else's.
+/// Returns whether an address is link-local and, as far as is known, no other host's.
 fn is_free_link_local<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
     let link_local = matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let anothers = || tables.guest_by_address(network.vrf, addr).is_some_and(|id| !is_same_guest(vif, id));
     link_local && !network.is_gateway(addr) && !is_of_anothers_mac(tables, vif, network, addr) && !anothers()
 }
 
-/// Whether an address is the link-local one derived from another MAC of the network, or from the gateway's.
+/// Returns whether an address is the link-local one derived from another MAC of the network, or from the
+/// gateway's.
 fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
     let IpAddr::V6(v6) = addr else { return false };
     let own = |target| matches!(target, BridgeTarget::Vif(id) if is_same_guest(vif, id));
@@ -105,17 +107,17 @@ fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr:
     })
 }
 
-/// Whether an interface is the guest's, or its other one.
+/// Returns whether an interface belongs to the guest of `vif`, which may have two.
 fn is_same_guest(vif: &Vif, id: VifId) -> bool {
     vif.id == id || vif.rdma == Some(id)
 }
 
-/// Whether a MAC is the gateway's on the network's wire.
+/// Returns whether a MAC is the gateway's on the network's wire.
 fn is_wires<T: Lookup>(tables: &T, network: &Network, mac: Mac) -> bool {
     network.wire.and_then(|attached| tables.vif(attached.vif)?.mac) == Some(mac)
 }
 
-/// Whether an address is one for which hosts of the underlay send ARP or ND on a wire that the network shares: this
+/// Returns whether hosts of the underlay use ARP or ND for an address on a wire that the network shares: this
 /// host's, its router's or a peer's.
 fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> bool {
     let shared = network.wire.filter(|attached| attached.vlan.is_none());
@@ -128,18 +130,19 @@ fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> boo
     })
 }
 
-/// Whether a guest may send from an address.
+/// Returns whether a guest may send from an address.
 pub(super) fn owns(vif: &Vif, addr: IpAddr) -> bool {
     vif.addresses.contains(&addr) || vif.allowed.iter().any(|prefix| prefix.contains(&addr))
 }
 
-/// Whether it is RARP (RFC 903). Hypervisors use it to announce, on behalf of guests, that those have moved.
+/// Returns whether the packet is RARP (RFC 903). Hypervisors use it to announce, on behalf of guests, that
+/// the guests have moved.
 pub(super) fn is_rarp(headers: &Headers) -> bool {
     headers.eth.as_ref().is_some_and(|eth| eth.ethertype == proto::ETHERTYPE_RARP)
 }
 
-/// Whether a RARP request asks for the sender's own MAC. Servers' replies, which give addresses to others, do not
-/// count.
+/// Returns whether a RARP request asks for the sender's own MAC. Servers' replies, which give addresses to
+/// others, do not count.
 fn tells_of(packet: &PacketView<'_>, mac: Mac) -> bool {
     const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
     let body = packet.bytes.get(packet.headers.l3_at.into()..);
@@ -147,8 +150,8 @@ fn tells_of(packet: &PacketView<'_>, mac: Mac) -> bool {
         .is_some_and(|body| body[..8] == REQUEST && body[8..14] == mac.0 && body[18..24] == mac.0)
 }
 
-/// ND that could not be parsed here, and so not checked, but that another host may accept. Hosts that follow RFC 6980
-/// accept none in fragments; others do.
+/// Returns whether the packet is ND that could not be parsed here, and so was not checked, but that another
+/// host may accept. Hosts that follow RFC 6980 accept no ND in fragments; others do.
 fn is_malformed_nd(headers: &Headers) -> bool {
     let nd = matches!(
         headers.l4,

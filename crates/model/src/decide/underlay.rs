@@ -17,20 +17,20 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |field| u16::from_be_bytes(*field))
 }
 
-/// Whether tunnels have this UDP port.
+/// Returns whether tunnels have this UDP port.
 const fn is_tunnel_port(port: u16) -> bool {
     matches!(port, proto::PORT_VXLAN | proto::PORT_GENEVE | proto::PORT_MPLS)
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The path to a remote.
+    /// Returns the path to a remote.
     pub(super) fn path(&self, remote: IpAddr) -> Result<UnderlayPath<'a>, DropReason> {
         underlay_path(self.tables, remote).ok_or(DropReason::NoUnderlay)
     }
 
-    /// The MTU that an ICMP error to this host reports for the path to a remote, if it is less than the known one.
-    /// Anybody may forge such an error, so it must quote a tunnel packet as this host sends it there, longer than the
-    /// reported MTU (RFC 5927, 7).
+    /// Returns the MTU that an ICMP error to this host reports for the path to a remote, if that is less than
+    /// the known MTU. Anybody may forge such an error, so it must quote a tunnel packet as this host sends it
+    /// there, longer than the reported MTU (RFC 5927, 7).
     pub(super) fn too_big(&self, ip: &Ip) -> Option<PathMtu> {
         let headers = &self.packet.headers;
         let L4::Icmp { kind, code, .. } = headers.l4 else { return None };
@@ -57,30 +57,30 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (is_ours && is_less).then_some(PathMtu { remote: refused.dst, mtu })
     }
 
-    /// Whether an address is this host's on the underlay.
+    /// Returns whether an address is this host's on the underlay.
     pub(super) fn is_ours(&self, addr: IpAddr) -> bool {
         is_own_underlay(self.tables, addr)
     }
 
-    /// Whether tunnels lead to an address.
+    /// Returns whether tunnels lead to an address.
     fn is_remote(&self, addr: IpAddr) -> bool {
         self.is_peer(addr) || self.tables.is_port_remote(addr)
     }
 
-    /// Whether tunnel packets for any network are accepted from an address.
+    /// Returns whether tunnel packets for any network are accepted from an address.
     pub(super) fn is_peer(&self, addr: IpAddr) -> bool {
         self.tables.is_remote(addr)
             || self.tables.host().tunnel_peers.iter().any(|prefix| prefix.contains(&addr))
     }
 
-    /// Whether an address is one that hosts of the underlay may have.
+    /// Returns whether an address is one that hosts of the underlay may have.
     fn is_underlay(&self, addr: IpAddr) -> bool {
         let on_link = |wire: &WireAttributes| wire.addresses.iter().any(|subnet| subnet.contains(&addr));
         self.is_remote(addr) || self.is_ours(addr) || underlay(self.tables).any(|(_, wire)| on_link(wire))
     }
 
-    /// Whether a host of the underlay would accept a tenant's packet as a tunnel's, or would answer it to another
-    /// host. The addresses are those with which it leaves.
+    /// Returns whether a host of the underlay would take a tenant's packet for a tunnel packet and accept it,
+    /// or would answer it to another host. Judges by the addresses with which the packet leaves.
     pub(super) fn is_underlay_tunnel(&self, frame: &Frame<'_>, nat: Nat) -> bool {
         let Some(ip) = frame.headers.ip() else { return false };
         let tunnel = match frame.headers.l4 {

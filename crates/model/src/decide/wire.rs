@@ -44,8 +44,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.tenant(&frame)
     }
 
-    /// Handles a frame of the underlay; `None` if it isn't one. `shared`: an untagged network is attached here, whose
-    /// gateway also has the wire's MAC.
+    /// Handles a frame of the underlay. Returns `None` if the frame isn't one. With `shared`, an untagged
+    /// network is attached here, and its gateway also has the wire's MAC.
     fn underlay_frame(
         &mut self,
         vif: &'a Vif,
@@ -64,7 +64,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// ARP and ND of the underlay: answered for the wire's addresses. Neighbours on the wire's subnets are recorded.
+    /// Answers ARP and ND of the underlay for the wire's addresses. Records neighbours on the wire's subnets.
     fn underlay_neighbour(
         &mut self,
         vif: &Vif,
@@ -106,7 +106,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (to_us && !shared).then_some(Err(DropReason::NotForUs.into()))
     }
 
-    /// An IP packet to one of this host's underlay addresses: a tunnel packet, or a ping.
+    /// Handles an IP packet to one of this host's underlay addresses: a tunnel packet, an ICMP error about
+    /// one, or a ping.
     fn host(&mut self, vif: &'a Vif, eth: &Ethernet, ip: &Ip) -> Outcome {
         let headers = &self.packet.headers;
         let tunnels = matches!(ip.protocol, proto::UDP | proto::GRE);
@@ -142,7 +143,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Why a tunnel packet is dropped that comes from no peer: the remote of a tunnel's port sends to this port alone.
+    /// Returns the reason to drop a tunnel packet that comes from no peer. The remote of a tunnel's port
+    /// sends to this port alone.
     fn stranger(&self, tunnel: &Tunnel, remote: IpAddr) -> DropReason {
         if tunnel.kind.has_ethernet() && self.tables.is_port_remote(remote) {
             DropReason::UnknownVni
@@ -151,8 +153,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Whether a remote's tunnel packet may be decapsulated: its UDP checksum is right (RFC 768; over IPv6, RFC 8200,
-    /// 8.1).
+    /// Checks that a remote's tunnel packet may be decapsulated: its UDP checksum must be right (RFC 768;
+    /// over IPv6, RFC 8200, 8.1).
     fn admit_tunnel(&self, tunnel: &Tunnel) -> Result<(), DropReason> {
         if tunnel.lacks_checksum && !self.tables.host().udp6_zero_checksum {
             return Err(DropReason::OuterChecksumMissing);
@@ -178,7 +180,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.tenant(&frame)
     }
 
-    /// A label stands for a guest, or for a network to route in (RFC 3031; RFC 4364).
+    /// Handles an MPLS packet. Its label stands for a guest, or for a network to route in (RFC 3031; RFC
+    /// 4364).
     fn mpls(&mut self, tunnel: &Tunnel, remote: IpAddr) -> Outcome {
         if !tunnel.bottom {
             return Err(DropReason::LabelStack.into());
@@ -219,7 +222,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.leave(frame, base, frame.network, super::egress::Exit::Guest(vif)).map(Verdict::Forward)
     }
 
-    /// The packet in a tunnel. It gets the congestion mark of the tunnel (RFC 6040) and keeps its own DSCP (RFC 2983).
+    /// Returns the packet in a tunnel. It gets the congestion mark of the tunnel (RFC 6040) and keeps its own
+    /// DSCP (RFC 2983).
     fn decapsulated(
         &self,
         tunnel: &Tunnel,
@@ -237,7 +241,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// The way back out of a wire, for an answer from `mac`.
+/// Returns the delivery of an answer from `mac`, back by the wire from which the frame came.
 fn turned(vif: &Vif, l3_at: u16, eth: &Ethernet, mac: Mac) -> Forward {
     let ethernet = EthernetRewrite { dst: eth.src, src: mac, ethertype: eth.ethertype };
     Forward { strip: l3_at, ethernet: Some(ethernet), ..Forward::unchanged(vif.id) }

@@ -1,9 +1,9 @@
-//! What to do about drops. docs/debug.md shows the same table; a test compares them.
+//! Advice about drops. docs/debug.md shows the same table; a test compares them.
 
 use super::DropReason;
 
 impl DropReason {
-    /// What to do about it, in a sentence or two.
+    /// Returns what an operator can do about the drops, in a sentence or two.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -157,7 +157,7 @@ impl DropReason {
         }
     }
 
-    /// The table of all reasons, as docs/debug.md shows it.
+    /// Returns the table of all reasons, as docs/debug.md shows it.
     #[must_use]
     pub fn table() -> String {
         let row = |reason: &Self| format!("| `{reason}` | {} | {} |\n", reason.help(), reason.advice());

@@ -26,9 +26,9 @@ pub enum Step {
     Nexthop { id: NexthopId, found: Option<Nexthop> },
     /// Whether tunnel packets are accepted from a host.
     Remote { addr: IpAddr, found: bool },
-    /// What an MPLS label stands for.
+    /// The nexthop of an MPLS label.
     Mpls { label: u32, found: Option<NexthopId> },
-    /// What a VXLAN network identifier stands for.
+    /// The network of a VXLAN network identifier.
     Vxlan { vni: u32, found: Option<Vrf> },
     /// The port of a tunnel.
     Tunnel { kind: TunnelKind, remote: IpAddr, id: u32, found: VifId },
@@ -46,7 +46,7 @@ pub enum Step {
     Rules { vrf: Vrf, query: RuleQuery, found: Option<RuleMatch> },
     /// The network's default action, for packets that no rule matches.
     Default { vrf: Vrf, action: Action },
-    /// A connection, and whether the packet is of its reply direction.
+    /// A connection, and whether the packet goes in its reply direction.
     Flow { key: FlowKey, found: Option<(FlowState, bool)> },
     /// Protocol and ports of a fragment's datagram.
     Fragment { key: FragmentKey, found: Option<Transport> },
@@ -55,8 +55,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `ovs`,
-    /// `path`, `remote`, `route`, `rule`, `tunnel`, `vif` or `vxlan`.
+    /// Returns the name of the table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`,
+    /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `tunnel`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Step {
         }
     }
 
-    /// The IP protocol in its key.
+    /// Returns the IP protocol in the key, if the key has one.
     #[must_use]
     pub const fn protocol(&self) -> Option<u8> {
         match self {
@@ -92,7 +92,7 @@ impl Step {
         }
     }
 
-    /// The key, in words.
+    /// Returns the key, in words.
     #[must_use]
     pub fn key(&self, names: &dyn Names) -> String {
         let network = |vrf: &Vrf| names.network(*vrf);
@@ -136,7 +136,7 @@ impl Step {
         }
     }
 
-    /// The result, in words; `None` for a miss.
+    /// Returns the result, in words; `None` for a miss.
     #[must_use]
     pub fn result(&self, names: &dyn Names) -> Option<String> {
         Some(match self {
@@ -195,7 +195,7 @@ fn routed(addr: IpAddr, route: RouteEntry) -> String {
     format!("{prefix} to nexthop {}", route.nexthop)
 }
 
-/// The kind of an interface, as configurations call it.
+/// Returns the kind of an interface, as configurations call it.
 const fn word(kind: VifKind) -> &'static str {
     match kind {
         VifKind::Vhost => "vhost",

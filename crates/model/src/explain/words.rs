@@ -8,7 +8,7 @@ use crate::{
 use packet::{IcmpError, TunnelKind};
 use std::fmt::{Display, Formatter, Result};
 
-/// The name of an action, as configured.
+/// Returns the name of an action, as configured.
 pub(super) const fn action(action: Action) -> &'static str {
     match action {
         Action::Allow => "allow",
@@ -17,7 +17,7 @@ pub(super) const fn action(action: Action) -> &'static str {
     }
 }
 
-/// The name of an encapsulation, as configured.
+/// Returns the name of an encapsulation, as configured.
 const fn tunnel_kind(kind: TunnelKind) -> &'static str {
     match kind {
         TunnelKind::MplsUdp => "mpls-over-udp",
@@ -39,13 +39,13 @@ impl Display for Tunnel {
 
 /// The names of interfaces and networks.
 pub trait Names {
-    /// An interface.
+    /// Returns an interface's name.
     fn vif(&self, id: VifId) -> String;
-    /// A network's name, for texts that already say "network".
+    /// Returns a network's name, for texts that already say "network".
     fn network(&self, vrf: Vrf) -> String;
 }
 
-/// Numbers as names.
+/// Gives numbers as names.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers;
 
@@ -73,7 +73,7 @@ macro_rules! displayed {
 displayed!(Nexthop, RuleMatch, Verdict);
 
 impl Nexthop {
-    /// The nexthop's action, in words.
+    /// Returns the nexthop's action, in words.
     #[must_use]
     pub fn words(&self, names: &dyn Names) -> String {
         match self {
@@ -90,7 +90,7 @@ impl Nexthop {
 }
 
 impl RuleMatch {
-    /// The matching rules and their actions, in words.
+    /// Returns the matching rules and their actions, in words.
     pub(super) fn words(&self, names: &dyn Names) -> String {
         let modifier = |(id, modifier): &(RuleId, Modifier)| match modifier {
             Modifier::Mirror(vif) => format!("rule {id} mirror to {}", names.vif(*vif)),
@@ -170,7 +170,7 @@ fn icmp_error(error: IcmpError) -> String {
 }
 
 impl Verdict {
-    /// Its kind: `forward`, `flood`, `reply`, `hold`, `drop` or `consumed`.
+    /// Returns the kind: `forward`, `flood`, `reply`, `hold`, `drop` or `consumed`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -183,7 +183,7 @@ impl Verdict {
         }
     }
 
-    /// Why the packet is dropped, if it is.
+    /// Returns the reason, if the packet is dropped.
     #[must_use]
     pub const fn reason(&self) -> Option<DropReason> {
         match self {
@@ -193,7 +193,7 @@ impl Verdict {
         }
     }
 
-    /// The interfaces by which the packet, or the answer to it, leaves.
+    /// Returns the interfaces by which the packet, or the answer to it, leaves.
     #[must_use]
     pub fn egress(&self) -> Vec<VifId> {
         match self {
@@ -205,7 +205,7 @@ impl Verdict {
         }
     }
 
-    /// In words, one line for each action.
+    /// Returns the verdict in words, one line for each action.
     #[must_use]
     pub fn lines(&self, names: &dyn Names) -> Vec<String> {
         match self {
@@ -235,7 +235,7 @@ impl Verdict {
 }
 
 impl Effects {
-    /// In words, one line for each effect.
+    /// Returns the effects in words, one line for each.
     #[must_use]
     pub fn lines(&self, names: &dyn Names) -> Vec<String> {
         let mut lines = Vec::new();

@@ -11,17 +11,17 @@ use packet::{Mac, TunnelKind, proto};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The ports that [`ovs_ports`] makes. The OVS side of each has a number 10 higher.
+/// The ports that [`ovs_ports`] makes. The id of each port's OVS side is 10 higher.
 pub const OVS_PORTS: [VifId; 4] = [VifId(1), VifId(2), VifId(3), VifId(4)];
 
 /// The wire of the underlay, which no Open vSwitch programs.
 pub const UNDERLAY: VifId = VifId(30);
 const UNDERLAY_MAC: &str = "02:aa:00:00:00:01";
 
-/// The remotes of tunnels. The last one's next hop is not known.
+/// The remotes of tunnels. The next hop to the last one is unknown.
 const REMOTES: [&str; 3] = ["192.0.2.2", "2001:db8::2", "192.0.2.3"];
 
-/// Ports that an Open vSwitch programs: guests and a wire, some with an MTU that not all packets fit.
+/// Returns ports that an Open vSwitch programs: guests and a wire, some with an MTU that not all packets fit.
 #[must_use]
 pub fn ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     let mut vifs = Vec::new();
@@ -36,7 +36,7 @@ pub fn ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     vifs.into_iter().map(crate::Change::PutVif).collect()
 }
 
-/// The same, of which the first two are tunnels, and the wire of the underlay.
+/// Returns the ports of [`ovs_ports`], with tunnels in place of the first two, and the wire of the underlay.
 #[must_use]
 pub fn tunnelled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     let mut changes = ovs_ports(rng);
@@ -58,7 +58,7 @@ pub fn tunnelled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     changes
 }
 
-/// The neighbours on the underlay that are known.
+/// Returns the known neighbours on the underlay.
 #[must_use]
 pub fn ovs_neighbours() -> Vec<NeighbourFound> {
     let known = REMOTES[..2].iter().filter_map(|addr| addr.parse().ok());
@@ -76,7 +76,7 @@ fn tunnel(rng: &mut Rng) -> Tunnel {
     Tunnel { kind, remote, id: if rng.percent(90) { 77 } else { 78 }, mac: None }
 }
 
-/// The same, of which most guests obey the rules of one of two networks.
+/// Returns the ports of [`ovs_ports`], most guests of which obey the rules of one of two networks.
 #[must_use]
 pub fn ruled_ovs_ports(rng: &mut Rng) -> Vec<crate::Change> {
     let mut changes = ovs_ports(rng);
@@ -124,7 +124,7 @@ const V4: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.128.0.1"];
 const V6: [&str; 3] = ["fd00::1", "fd00::2", "fd00:1::1"];
 const PORTS: [u16; 4] = [53, 80, 1000, 0x8050];
 
-/// A packet of few possible values, so that many have flows in common.
+/// Returns a packet with few possible values, so that flows are often shared.
 #[must_use]
 pub fn ovs_packet(rng: &mut Rng) -> Packet {
     let mut ports = OVS_PORTS.to_vec();
@@ -137,7 +137,7 @@ pub fn ovs_packet(rng: &mut Rng) -> Packet {
     Packet { ingress: rng.one(&ports), frame, gso_size: None }
 }
 
-/// The same, half of them in tunnels.
+/// Returns a packet like [`ovs_packet`], in a tunnel half of the time.
 #[must_use]
 pub fn tunnelled_ovs_packet(rng: &mut Rng) -> Packet {
     if rng.percent(50) {
@@ -151,7 +151,7 @@ pub fn tunnelled_ovs_packet(rng: &mut Rng) -> Packet {
     Packet { ingress: UNDERLAY, frame, gso_size: None }
 }
 
-/// Changes bytes of a frame in a tunnel, or of the tunnel's own headers, or cuts it.
+/// Changes bytes of a frame in a tunnel, or of the tunnel's own headers, or cuts the frame.
 fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
     const OUTER: usize = proto::ETHERNET_LEN + proto::IPV4_LEN;
     for _ in 0..rng.below(4) {
@@ -164,7 +164,7 @@ fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
     }
 }
 
-/// The headers of a tunnel's packet.
+/// Returns the headers of a tunnel's packet.
 fn outside(rng: &mut Rng) -> String {
     let Tunnel { kind, remote, id, .. } = tunnel(rng);
     let (ip, own) = if remote.is_ipv4() { ("ip4", "192.0.2.1") } else { ("ip6", "2001:db8::1") };
@@ -180,7 +180,7 @@ fn outside(rng: &mut Rng) -> String {
     format!("eth 02:bb:00:00:00:02 > {UNDERLAY_MAC} / {udp} > {inner}")
 }
 
-/// A frame, in a tunnel or not.
+/// Returns a frame, in a tunnel or not.
 fn inside(rng: &mut Rng) -> String {
     let (src, dst) = (rng.one(&MACS[..3]), rng.one(&MACS));
     let tags =
@@ -220,7 +220,7 @@ fn layers(rng: &mut Rng, ip: &str, addresses: &[&str]) -> String {
     format!("{ip} {src} > {dst} ttl {ttl} tos {tos}{fragment} / {l4} / payload {payload}")
 }
 
-/// A change of the flows in these tables. `next` is the number of the next flow.
+/// Returns a change of the flows in these tables. `next` is the number of the next flow.
 #[must_use]
 pub fn ovs_change(rng: &mut Rng, tables: &Tables, next: &mut u64) -> Change {
     let port = rng.one(&OVS_PORTS);
@@ -256,10 +256,10 @@ fn flow(rng: &mut Rng, id: u64, port: VifId) -> Flow {
     Flow { id: FlowId(id), counter: (id % 64) as u32, port, matching, actions }
 }
 
-/// A port whose flows neither look at addresses and ports nor put the headers of tunnels in front.
+/// A port whose flows neither look at addresses and ports nor put tunnel headers in front.
 const COARSE: VifId = OVS_PORTS[3];
 
-/// Some fields of a packet, some of them in part.
+/// Returns a match on some fields of a packet, on some of them in part.
 fn matching(rng: &mut Rng, coarse: bool) -> Match {
     let near = text::parse(&inside(rng)).unwrap_or_default();
     let key = PacketView::parse(&near, near.len() as u32, None).ok();
@@ -321,7 +321,7 @@ fn action(rng: &mut Rng) -> Action {
     }
 }
 
-/// To one of the ports, or to one that does not exist.
+/// Returns an output to one of the ports, or to one that does not exist.
 fn output(rng: &mut Rng) -> Action {
     let [a, b, c, d] = OVS_PORTS;
     Action::Output(rng.one(&[a, a, b, b, c, c, d, d, VifId(9)]))

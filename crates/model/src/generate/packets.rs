@@ -9,16 +9,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A packet that comes in.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Where.
+    /// The interface by which it comes in.
     pub ingress: VifId,
     /// The frame.
     pub frame: Vec<u8>,
-    /// TCP payload bytes per segment, of a large send.
+    /// TCP payload bytes per segment, if the frame is a large send.
     pub gso_size: Option<u16>,
 }
 
-/// The frames by which the underlay and the tenants announce themselves beforehand: without them, most packets to
-/// tunnels wait for neighbours.
+/// Returns the frames by which the underlay and the tenants announce themselves beforehand: without them,
+/// most packets to tunnels wait for neighbours.
 #[must_use]
 pub fn warm_up(rng: &mut Rng, tables: &Tables) -> Vec<Packet> {
     let mut all = Vec::new();
@@ -49,7 +49,7 @@ pub fn warm_up(rng: &mut Rng, tables: &Tables) -> Vec<Packet> {
     all
 }
 
-/// An ARP reply or advertisement.
+/// Returns an ARP reply or advertisement.
 fn announcement(own: Mac, to: Mac, sender: IpAddr, target: IpAddr) -> String {
     match sender {
         IpAddr::V4(_) => format!("eth {own} > {to} / arp reply {sender} at {own} to {target} at {to}"),
@@ -59,13 +59,13 @@ fn announcement(own: Mac, to: Mac, sender: IpAddr, target: IpAddr) -> String {
     }
 }
 
-/// A frame from text. Texts written here always parse unless their addresses are of two families; those give an empty
-/// frame, which must do no harm either.
+/// Returns a frame from text. Texts written here always parse unless their addresses are of two families;
+/// those give an empty frame, which must do no harm either.
 fn made(ingress: VifId, text: &str) -> Packet {
     Packet { ingress, frame: text::parse(text).unwrap_or_default(), gso_size: None }
 }
 
-/// A packet for these tables.
+/// Returns a packet for these tables.
 #[must_use]
 pub fn packet(rng: &mut Rng, tables: &Tables) -> Packet {
     let vifs: Vec<&Vif> = tables.vifs().filter(|vif| !matches!(vif.kind, VifKind::Mirror(_))).collect();
@@ -116,7 +116,7 @@ fn from_guest(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
     }
 }
 
-/// A tenant's frame.
+/// Returns a tenant's frame.
 fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: IpAddr) -> String {
     let to = destination_mac(rng, tables, dst);
     let tags = match rng.below(25) {
@@ -139,7 +139,7 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
     }
 }
 
-/// A message of a router or DHCP server, or one that looks like it.
+/// Returns a message of a router or DHCP server, or one that looks like that.
 fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
     let v4 = dst.is_ipv4();
     let name = if v4 { "ip4" } else { "ip6" };
@@ -159,7 +159,7 @@ fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
     }
 }
 
-/// A packet from and to link-local addresses, not all of them the sender's.
+/// Returns a packet from and to link-local addresses, not all of them the sender's.
 fn link_local(rng: &mut Rng, own: Mac) -> String {
     let another = mac(10 + rng.below(8) as u16);
     let other = rng.one(&[own, own, another, GATEWAY_MAC]).link_local();
@@ -191,7 +191,7 @@ fn question(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr, tags: &str) -> St
     }
 }
 
-/// A destination that a guest of a network might use.
+/// Returns a destination that a guest of a network might use.
 fn destination(rng: &mut Rng, tables: &Tables, vrf: u16) -> IpAddr {
     let guests: Vec<IpAddr> = tables.vifs().flat_map(|vif| vif.addresses.iter().copied()).collect();
     let gateways: Vec<IpAddr> =

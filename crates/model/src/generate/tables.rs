@@ -23,7 +23,7 @@ const REMOTE_MIRROR: u16 = 70;
 const MIRROR_VNI: u32 = 7777;
 const METERS: u32 = 3;
 
-/// The address of a host in a network; for some numbers nobody has it.
+/// Returns the address of a host in a network. Some host numbers belong to nobody.
 pub(super) fn host4(vrf: u16, subnet: u8, host: u8) -> IpAddr {
     Ipv4Addr::new(10, vrf as u8, subnet, host).into()
 }
@@ -44,7 +44,7 @@ pub(super) fn floating(host: u8) -> IpAddr {
     Ipv4Addr::new(203, 0, 113, host).into()
 }
 
-/// Another tunnel endpoint: on the subnet of wire 1 or 2, or behind its router.
+/// Returns a remote tunnel endpoint: on the subnet of wire 1 or 2, or behind its router.
 pub(super) fn remote(rng: &mut Rng) -> IpAddr {
     let host = 2 + rng.below(3) as u16;
     match rng.below(5) {
@@ -54,7 +54,7 @@ pub(super) fn remote(rng: &mut Rng) -> IpAddr {
     }
 }
 
-/// Tables as a control plane would set them: every reference is valid.
+/// Returns tables as a control plane would set them: every reference is valid.
 #[must_use]
 pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let vrfs: Vec<u16> = (1..=1 + rng.below(3) as u16).collect();
@@ -107,7 +107,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     changes
 }
 
-/// Remotes that nexthops of VXLAN tunnels name.
+/// Returns the remotes that nexthops of VXLAN tunnels name.
 fn vxlan_remotes(nexthops: &[(NexthopId, Nexthop)]) -> impl Iterator<Item = IpAddr> {
     nexthops.iter().filter_map(|(_, nexthop)| match nexthop {
         Nexthop::Tunnel(tunnel) if tunnel.kind == TunnelKind::Vxlan => Some(tunnel.remote),
@@ -272,7 +272,7 @@ fn nexthops(rng: &mut Rng, vrfs: &[u16], guests: &[Vif]) -> Vec<(NexthopId, Next
     (0..).map(NexthopId).zip(all).collect()
 }
 
-/// Routes to gateways, subnets and guests.
+/// Returns the routes to gateways, subnets and guests.
 fn implied_routes(networks: &[Network], guests: &[Vif], nexthops: &[(NexthopId, Nexthop)]) -> Vec<Change> {
     let id_of = |wanted: &dyn Fn(&Nexthop) -> bool| {
         nexthops.iter().find(|(_, nexthop)| wanted(nexthop)).map(|(id, _)| *id)

@@ -1,22 +1,23 @@
-//! What a flow does to packets.
+//! The actions of flows.
 
 use crate::VifId;
 use packet::{Mac, proto};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// One action of a flow. Actions are done in order, and each output sends the packet as it then is.
+/// One action of a flow. Actions are done in order, and each output sends the packet as the actions before it
+/// made it.
 ///
-/// A flow with an action that does not fit a packet, such as an IPv6 address for an IPv4 packet, leaves that packet to
-/// OVS.
+/// A flow with an action that does not fit a packet, such as an IPv6 address for an IPv4 packet, leaves that
+/// packet to OVS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send a copy by this interface, which may be the one where the packet came in.
+    /// Send a copy by this interface, which may be the one by which the packet came in.
     Output(VifId),
-    /// Nothing: the flow is there to drop.
+    /// Do nothing: a flow with this action drops.
     Drop,
-    /// Send the packet to OVS, which carries the flow out itself, and say whose it is: OVS need not look it up. It is
-    /// its flow's only action.
+    /// Send the packet to OVS, and say to which flow it belongs: OVS carries that flow out itself and need
+    /// not look it up. A flow with this action has no other.
     Mark,
     /// Set the source MAC.
     SetMacSrc(Mac),
@@ -36,7 +37,7 @@ pub enum Action {
     SetPortDst(u16),
     /// Push a VLAN tag with this EtherType, 0x8100 or 0x88a8 (`true`), and a TCI of zero.
     PushVlan {
-        /// Whether it is a provider's S-tag.
+        /// Whether the tag is a provider's S-tag.
         service: bool,
     },
     /// Set the VLAN identifier of the outermost tag, twelve bits.
@@ -49,24 +50,24 @@ pub enum Action {
     Encap(Outer),
 }
 
-/// Longest tunnel headers, bytes: what executors have room for.
+/// Greatest length of tunnel headers, bytes: executors have room for no more.
 pub const MAX_OUTER: usize = 96;
 
-/// Tunnel headers as OVS makes them: Ethernet, IPv4 or IPv6, UDP or GRE and what follows, without what depends on the
-/// packet. IP lengths, the IPv4 checksum, UDP length and source port, the UDP checksum over IPv6 and the IPv6 flow
-/// label are completed per packet; so is the UDP checksum over IPv4 where OVS asks for one.
+/// Tunnel headers as OVS makes them: Ethernet, IPv4 or IPv6, UDP or GRE and the rest. Fields that depend on
+/// the packet are completed for each packet: IP lengths, the IPv4 checksum, UDP length and source port, the
+/// UDP checksum over IPv6, the IPv6 flow label, and, if OVS asks for it, the UDP checksum over IPv4.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outer {
     bytes: Arc<[u8]>,
-    /// Over IPv6.
+    /// Whether the headers are IPv6.
     v6: bool,
-    /// UDP; else GRE.
+    /// Whether the tunnel is over UDP; else it is over GRE.
     udp: bool,
-    /// With a UDP checksum.
+    /// Whether the UDP header gets a checksum.
     sum: bool,
 }
 
-/// Why headers can't be put in front of packets.
+/// The reason why headers can't be put in front of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadOuter {
     /// They end inside a header.
@@ -143,39 +144,39 @@ impl Outer {
         Ok(Self { bytes: clean(bytes, v6, l4, protocol).into(), v6, udp: protocol == proto::UDP, sum })
     }
 
-    /// The headers, with zeros for all lengths, checksums but IPv4's, and what depends on the flow; the IPv4 checksum
-    /// is right for that.
+    /// Returns the headers. Lengths, checksums except IPv4's, and fields that depend on the flow are zero;
+    /// the IPv4 checksum is right for these zeros.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether the outer packet is IPv6.
+    /// Returns whether the outer packet is IPv6.
     #[must_use]
     pub const fn is_v6(&self) -> bool {
         self.v6
     }
 
-    /// Whether the tunnel is over UDP; else it is GRE.
+    /// Returns whether the tunnel is over UDP; else it is over GRE.
     #[must_use]
     pub const fn is_udp(&self) -> bool {
         self.udp
     }
 
-    /// Whether the UDP checksum is to be made.
+    /// Returns whether the UDP header gets a checksum.
     #[must_use]
     pub const fn has_sum(&self) -> bool {
         self.sum
     }
 
-    /// Offset of the UDP or GRE header.
+    /// Returns the offset of the UDP or GRE header.
     #[must_use]
     pub const fn l4(&self) -> usize {
         proto::ETHERNET_LEN + if self.v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }
     }
 }
 
-/// The same headers without what is completed per packet.
+/// Returns these headers with zeros in the fields that are completed for each packet.
 fn clean(bytes: &[u8], v6: bool, l4: usize, protocol: u8) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let ip = &mut bytes[proto::ETHERNET_LEN..l4];

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// Most tags that a packet gets.
 pub const MAX_PUSHED: usize = 2;
 
-/// Changes to a packet's own headers. Fields first, then tags.
+/// Changes to a packet's own headers. Fields change first, then tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Edits {
     /// New source MAC.
@@ -22,13 +22,13 @@ pub struct Edits {
     pub ttl: Option<u8>,
     /// New DSCP.
     pub dscp: Option<u8>,
-    /// New ECN field: that of a tunnel's packet when it came out (RFC 6040).
+    /// New ECN field: a packet gets it when it comes out of a tunnel (RFC 6040).
     pub ecn: Option<u8>,
     /// New source port of TCP or UDP.
     pub port_src: Option<u16>,
     /// New destination port.
     pub port_dst: Option<u16>,
-    /// Number of its tags that are removed, from the outermost on.
+    /// Number of the packet's tags that are removed, from the outermost on.
     pub popped: u8,
     /// Tags that are pushed then, the innermost first.
     pub pushed: ArrayVec<Tag, MAX_PUSHED>,
@@ -38,19 +38,19 @@ pub struct Edits {
 const TAGS_AT: usize = 12;
 
 impl Edits {
-    /// Whether they change nothing.
+    /// Returns whether the edits change nothing.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether fields change, beside tags.
+    /// Returns whether the edits change fields; tags do not count.
     #[must_use]
     pub const fn changes_fields(&self) -> bool {
         self.mac_src.is_some() || self.mac_dst.is_some() || self.changes_ip()
     }
 
-    /// Whether IP fields or ports change.
+    /// Returns whether the edits change IP fields or ports.
     #[must_use]
     pub const fn changes_ip(&self) -> bool {
         self.ip_src.is_some()
@@ -62,15 +62,15 @@ impl Edits {
             || self.port_dst.is_some()
     }
 
-    /// The traffic class of a packet that had this one.
+    /// Returns the new traffic class of a packet that had the traffic class `before`.
     #[must_use]
     pub fn tos(&self, before: u8) -> u8 {
         let dscp = self.dscp.map_or(before & !packet::ecn::ECN_MASK, |dscp| dscp << 2);
         dscp | self.ecn.unwrap_or(before & packet::ecn::ECN_MASK)
     }
 
-    /// Sets the fields in a frame with these headers, whose tags stay as they are. With `partial`, the L4 checksum
-    /// holds the pseudo-header's sum, which somebody completes later.
+    /// Sets the fields in a frame with these headers. Leaves the tags as they are. With `partial`, the L4
+    /// checksum holds the pseudo-header's sum, which somebody completes later.
     ///
     /// # Errors
     /// [`WriteError`] if the edits do not fit the packet.
@@ -103,7 +103,7 @@ impl Edits {
         Ok(())
     }
 
-    /// The reference: applies all of them to a whole frame. `None` if they do not fit it.
+    /// Applies all edits to a whole frame: the reference. Returns `None` if they do not fit the frame.
     pub(crate) fn apply(&self, frame: &mut Vec<u8>) -> Option<()> {
         let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
         self.set_fields(frame, &headers, false).ok()?;
@@ -115,7 +115,7 @@ impl Edits {
         Some(())
     }
 
-    /// In words, each of them.
+    /// Returns each edit in words.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         words.extend(self.mac_src.map(|mac| format!("set eth_src {mac}")));
@@ -137,13 +137,13 @@ impl Edits {
         words
     }
 
-    /// By how many bytes a frame grows.
+    /// Returns by how many bytes a frame grows.
     #[must_use]
     pub fn grown(&self) -> isize {
         (self.pushed.len() as isize - isize::from(self.popped)) * proto::VLAN_LEN as isize
     }
 
-    /// The pushed tags as they lie in a frame after its addresses.
+    /// Returns the pushed tags as they lie in a frame after its addresses.
     pub fn tag_bytes(&self) -> impl Iterator<Item = [u8; proto::VLAN_LEN]> {
         self.pushed.iter().rev().map(|tag| {
             let kind = if tag.service { proto::ETHERTYPE_QINQ } else { proto::ETHERTYPE_VLAN };

@@ -1,4 +1,4 @@
-//! What flows match: the fields of a packet as OVS reads them, and masks over them.
+//! The match of flows: the fields of a packet as OVS reads them, and masks over them.
 
 use crate::PacketView;
 use packet::{Ethernet, Fragment, Headers, L4, Mac, proto};
@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 /// The fields of a packet, or a mask over them. A field that a packet does not have is zero.
 ///
-/// As OVS with its default `vlan-limit`, it knows one VLAN tag: behind a second one, neither IP nor L4 fields are read.
+/// As in OVS with its default `vlan-limit`, there is only one VLAN tag: behind a second tag, neither IP nor
+/// L4 fields are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Destination MAC.
@@ -63,17 +64,17 @@ macro_rules! each_field {
 }
 
 impl Key {
-    /// In [`Key::vlan_tci`]: there is a tag.
+    /// In [`Key::vlan_tci`]: the packet has a tag.
     pub const TAGGED: u16 = 0x1000;
-    /// In [`Key::ip_fragment`]: a fragment.
+    /// In [`Key::ip_fragment`]: the packet is a fragment.
     pub const FRAGMENT: u8 = 1;
-    /// In [`Key::ip_fragment`]: a fragment without L4 header.
+    /// In [`Key::ip_fragment`]: the packet is a fragment without L4 header.
     pub const LATER: u8 = 2;
     /// The EtherType of frames that have a length in its place.
     pub const NO_TYPE: u16 = 0x05ff;
 
-    /// The fields of a packet. `None` for frames of which OVS reads more than Viaduct: those with a SNAP header (RFC
-    /// 1042).
+    /// Returns the fields of a packet. `None` if OVS reads more of the frame than Viaduct: frames with a SNAP
+    /// header (RFC 1042).
     #[must_use]
     pub fn of(packet: &PacketView<'_>) -> Option<Self> {
         let headers = &packet.headers;
@@ -137,7 +138,7 @@ impl Key {
         }
     }
 
-    /// The bits of it that a mask has.
+    /// Returns the bits that a mask has too.
     #[must_use]
     pub fn masked(&self, mask: &Self) -> Self {
         let mac = |a: Mac, b: Mac| Mac(std::array::from_fn(|i| a.0[i] & b.0[i]));
@@ -145,7 +146,7 @@ impl Key {
         each_field!(self, mask, mac, and)
     }
 
-    /// The bits of it that a mask does not have.
+    /// Returns the bits that a mask does not have.
     #[must_use]
     pub fn without(&self, mask: &Self) -> Self {
         let mac = |a: Mac, b: Mac| Mac(std::array::from_fn(|i| a.0[i] & !b.0[i]));
@@ -153,7 +154,7 @@ impl Key {
         each_field!(self, mask, mac, and_not)
     }
 
-    /// The bits that at least one of two masks has.
+    /// Returns the bits that at least one of two masks has.
     #[must_use]
     pub fn united(&self, other: &Self) -> Self {
         let mac = |a: Mac, b: Mac| Mac(std::array::from_fn(|i| a.0[i] | b.0[i]));
@@ -163,7 +164,7 @@ impl Key {
 }
 
 impl Hash for Key {
-    /// In one piece: a hasher that is called for each field takes several times as long.
+    /// Hashes all fields in one piece: a hasher that is called for each field takes several times as long.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let half = |bits: u128| [(bits >> 64) as u64, bits as u64];
         let mac = |Mac([a, b, c, d, e, f]): Mac, beside: u16| {
@@ -187,7 +188,7 @@ impl Hash for Key {
     }
 }
 
-/// Which packets a flow matches.
+/// The packets that a flow matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Match {
     key: Key,
@@ -195,38 +196,38 @@ pub struct Match {
 }
 
 impl Match {
-    /// Those whose fields have the bits of `key` where `mask` has ones.
+    /// Returns the match of packets whose fields have the bits of `key` wherever `mask` has ones.
     #[must_use]
     pub fn new(key: &Key, mask: &Key) -> Self {
         Self { key: key.masked(mask), mask: *mask }
     }
 
-    /// The bits asked for; zero where nothing is.
+    /// Returns the required bits; zero where the mask is.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Which bits are compared.
+    /// Returns the mask: ones at the bits that are compared.
     #[must_use]
     pub const fn mask(&self) -> &Key {
         &self.mask
     }
 
-    /// Whether it looks at some bit of this mask.
+    /// Returns whether the match compares any bit of this mask.
     #[must_use]
     pub fn looks_at(&self, bits: &Key) -> bool {
         self.mask.masked(bits) != Key::default()
     }
 
-    /// Whether a packet matches that has these fields, but for the bits `free`, which may be any.
+    /// Returns whether the flow may match a packet with these fields, whatever it has in the bits `free`.
     #[must_use]
     pub fn may_match(&self, packet: &Key, free: &Key) -> bool {
         let mask = self.mask.without(free);
         packet.masked(&mask) == self.key.masked(&mask)
     }
 
-    /// Whether a packet with these fields matches.
+    /// Returns whether the flow matches a packet with these fields.
     #[must_use]
     pub fn matches(&self, packet: &Key) -> bool {
         packet.masked(&self.mask) == self.key

@@ -40,7 +40,7 @@ impl Display for Key {
     }
 }
 
-/// The fields of `key` that `mask` has, in the order in which they lie in packets.
+/// Returns in words the fields of `key` that `mask` covers, in the order in which they lie in packets.
 fn fields(key: &Key, mask: &Key) -> String {
     let mut out = String::new();
     let mut add = |name: &str, text: Option<String>| {
@@ -136,7 +136,7 @@ fn address(key: u128, mask: u128, v4: bool) -> Option<String> {
 }
 
 impl Action {
-    /// In words.
+    /// Returns the match and the actions in words.
     #[must_use]
     pub fn words(&self, names: &dyn Names) -> String {
         match self {
@@ -186,7 +186,7 @@ impl Display for Outer {
 }
 
 impl Flow {
-    /// Its actions, in words.
+    /// Returns the flow's actions in words.
     #[must_use]
     pub fn actions_in_words(&self, names: &dyn Names) -> String {
         let actions: Vec<_> = self.actions.iter().map(|action| action.words(names)).collect();

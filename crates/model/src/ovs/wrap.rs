@@ -9,38 +9,38 @@ use std::net::IpAddr;
 /// A port to which a flow sends a packet, and how the packet is changed on its way there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Interface it leaves by.
+    /// Interface by which the packet leaves.
     pub port: VifId,
-    /// Bytes removed from the front of the frame that came in: the headers of the tunnel of a tunnel's port. The link's
-    /// padding behind the packet inside is removed with them.
+    /// Bytes removed from the front of the frame that came in: the tunnel's headers, if the packet came by
+    /// the port of a tunnel. The link's padding behind the packet inside is removed with them.
     pub strip: u16,
-    /// Fields and tags.
+    /// Changes to fields and tags.
     pub edits: Edits,
-    /// Tunnel headers in front after that.
+    /// Tunnel headers that are then put in front.
     pub wrap: Option<Wrap>,
 }
 
 impl Output {
-    /// Whether the packet leaves as it came.
+    /// Returns whether the packet leaves as it came.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
         self.strip == 0 && self.wrap.is_none() && self.edits.is_nothing()
     }
 
-    /// Whether the packet that leaves is of another connection than the one that came.
+    /// Returns whether the packet that leaves belongs to a different connection than the one that came.
     pub(crate) const fn readdresses(&self) -> bool {
         let Edits { ip_src, ip_dst, port_src, port_dst, .. } = &self.edits;
         let addresses = ip_src.is_some() || ip_dst.is_some();
         self.wrap.is_some() || addresses || port_src.is_some() || port_dst.is_some()
     }
 
-    /// Flow entropy for the tunnel it goes through; 0 without a tunnel.
+    /// Returns the flow entropy for the tunnel that the packet goes through; 0 without a tunnel.
     #[must_use]
     pub fn entropy(&self) -> u32 {
         self.wrap.as_ref().map_or(0, |wrap| wrap.entropy)
     }
 
-    /// The reference: the frame that leaves. `None` if the changes do not fit this packet.
+    /// Returns the frame that leaves: the reference. `None` if the changes do not fit this packet.
     pub(crate) fn rewrite(&self, packet: &PacketView<'_>) -> Option<Vec<u8>> {
         let end = match self.strip {
             0 => packet.len as usize,
@@ -54,24 +54,24 @@ impl Output {
         }
     }
 
-    /// By how many bytes a frame grows.
+    /// Returns by how many bytes a frame grows.
     pub fn grown(&self) -> isize {
         let wrapped = self.wrap.as_ref().map_or(0, |wrap| wrap.outer.bytes().len());
         self.edits.grown() + wrapped as isize - self.strip as isize
     }
 }
 
-/// A tunnel through which a packet goes: [`super::Action::Encap`], with what depends on the packet.
+/// A tunnel through which a packet goes: [`super::Action::Encap`], and the entropy of the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrap {
     /// The headers.
     pub outer: Outer,
-    /// Flow entropy of the packet inside (as [`crate::Encap::entropy`]).
+    /// Flow entropy of the packet inside (like [`crate::Encap::entropy`]).
     pub entropy: u32,
 }
 
 impl Wrap {
-    /// The same tunnel as this encapsulation. `None` if its addresses are of two families.
+    /// Returns the same tunnel as this encapsulation. `None` if its addresses are of two families.
     pub(crate) fn of(encap: &Encap) -> Option<Self> {
         let mut headers = [0; MAX_OUTER];
         let len = write_encap(&mut headers, encap, 0).ok()?;
@@ -80,7 +80,8 @@ impl Wrap {
 }
 
 impl Wrap {
-    /// The reference: the headers, complete, before a whole frame. `None` if that is too long.
+    /// Puts the completed headers before a whole frame: the reference. Returns `None` if the result is too
+    /// long.
     pub(crate) fn put_before(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let mut whole = [self.outer.bytes(), frame].concat();
         self.complete(&mut whole).ok()?;
@@ -118,7 +119,7 @@ impl Wrap {
     }
 }
 
-/// Source and destination of an IP header without options.
+/// Returns source and destination of an IP header without options.
 fn addresses(ip: &[u8]) -> Option<[IpAddr; 2]> {
     if ip.len() == proto::IPV4_LEN {
         let (pair, _) = ip[12..].as_chunks::<4>();

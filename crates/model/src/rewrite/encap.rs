@@ -5,10 +5,10 @@ use packet::build::{self, Ipv4, Ipv6};
 use packet::{TunnelKind, WriteError, checksum, entropy_port, proto};
 use std::net::IpAddr;
 
-/// TTL of outer IP headers and of labels: to the packets inside, a tunnel is one hop (RFC 3443, pipe).
+/// TTL of outer IP headers and of labels. To the packets inside, a tunnel is one hop (RFC 3443, pipe).
 const TTL: u8 = 64;
 
-/// Length of the headers before a tunnel's payload, from the outer Ethernet header on, bytes.
+/// Returns the length of the headers before a tunnel's payload, from the outer Ethernet header on, bytes.
 #[must_use]
 pub const fn encap_len(encap: &Encap) -> usize {
     proto::ETHERNET_LEN + ip_len(encap) + encap.kind.header_len()

@@ -4,10 +4,10 @@ use super::{encap_len, is_network, kept};
 use crate::{Forward, PacketView, Verdict};
 use packet::{Fragment, Headers, L4, proto};
 
-/// Bytes that count against a packet's policers: those of the frames that leave because of it, from the Ethernet
-/// header on, tunnel headers included. A large send counts as its segments, each with its own headers, even if its
-/// receiver takes it whole. A flooded packet counts once, as the longest of its copies; a packet that is not delivered
-/// counts with its length on arrival.
+/// Returns how many bytes of a packet its policers count: the length of the frames that leave because of the
+/// packet, from the Ethernet header on, tunnel headers included. A large send counts as its segments, each
+/// with its own headers, even if its receiver takes it whole. A flooded packet counts once, as the longest of
+/// its copies; a packet that is not delivered counts with its length on arrival.
 #[must_use]
 pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
     match verdict {
@@ -23,13 +23,13 @@ pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
     }
 }
 
-/// Bytes of the frames of a packet of which nothing is stripped, and which grows by `grown` bytes.
+/// Returns the bytes of a packet's frames, if nothing is stripped and each grows by `grown` bytes.
 fn whole(grown: isize, packet: &PacketView<'_>) -> usize {
     let len = (packet.len as usize).saturating_add_signed(grown);
     segmented_len(len, &packet.headers, grown, packet.gso_size).unwrap_or(len)
 }
 
-/// Bytes of the frames of one delivery.
+/// Returns the bytes of the frames of one delivery.
 fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let kept = kept(forward, packet);
     let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
@@ -47,7 +47,8 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     segmented.unwrap_or(len)
 }
 
-/// Bytes of a large send's segments, whose headers grow by `grown` bytes each; `len` if it isn't a large send.
+/// Returns the bytes of a large send's segments, whose headers grow by `grown` bytes each. Returns `len` if
+/// the packet isn't a large send.
 fn segmented_len(len: usize, headers: &Headers, grown: isize, gso_size: Option<u16>) -> Option<usize> {
     let ip = headers.ip().filter(|ip| ip.fragment == Fragment::Whole)?;
     let (L4::Tcp { header_len, .. }, Some(size)) = (headers.l4, gso_size.filter(|size| *size > 0)) else {

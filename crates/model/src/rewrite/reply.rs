@@ -4,8 +4,9 @@ use super::{encap_len, write_encap};
 use crate::{PacketView, Reply, ReplyKind};
 use packet::{Arp, Headers, L3, Mac, WriteError, build, neighbour, proto, reply};
 
-/// Builds the whole frame of an answer to a packet in `out`. Returns its length, bytes. An echo needs the whole packet
-/// in `packet.bytes`, other answers only its headers; an ICMP error quotes as much as is there.
+/// Builds the whole frame of an answer to a packet in `out`. Returns the frame's length, bytes. An echo needs
+/// the whole packet in `packet.bytes`, other answers only its headers; an ICMP error quotes as much as is
+/// there.
 ///
 /// # Errors
 /// [`WriteError`]; nothing can be sent.
@@ -32,7 +33,7 @@ pub fn build_reply(reply: &Reply, packet: &PacketView<'_>, out: &mut [u8]) -> Re
     Ok(at + len)
 }
 
-/// The headers of the answered packet, as if it had no Ethernet header.
+/// Returns the headers of the answered packet, as if it had no Ethernet header.
 fn answered(reply: &Reply, packet: &PacketView<'_>) -> Option<Headers> {
     let outer = &packet.headers;
     if reply.forward.strip == outer.l3_at {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 impl Tables {
-    /// Applies a batch. What a change refers to must exist once the whole batch is applied; what it deletes must exist
-    /// before.
+    /// Applies a batch. All that a change refers to must exist once the whole batch is applied; all that it
+    /// deletes must exist before.
     ///
     /// # Errors
     /// [`ApplyError::Missing`]; nothing was applied.
@@ -74,7 +74,7 @@ impl Tables {
         Ok(())
     }
 
-    /// A meter keeps its tokens unless its configuration changes.
+    /// Sets a meter. It keeps its tokens unless its configuration changes.
     fn put_meter(&mut self, id: MeterId, config: crate::MeterConfig) {
         if self.meter_configs.insert(id, config) != Some(config) {
             self.dynamic.meters.insert(id, crate::Meter::new(config));

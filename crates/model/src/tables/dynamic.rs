@@ -1,4 +1,5 @@
-//! What the tables learn from packets: MACs, neighbours, connections, fragments, and the meters' levels.
+//! The state that the tables learn from packets: MACs, neighbours, connections, fragments, and the meters'
+//! levels.
 
 use super::Tables;
 use crate::{
@@ -9,9 +10,9 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Seconds after which a learned MAC expires if it was not seen again (IEEE 802.1Q, 8.8.3).
+/// Seconds after which a learned MAC expires if no packet shows it again (IEEE 802.1Q, 8.8.3).
 pub const MAC_AGE: Seconds = 300;
-/// Most connections, neighbours, learned MACs and fragments, of each.
+/// Most connections, most neighbours, most learned MACs and most fragments.
 const CAPACITY: usize = 65_536;
 
 /// A remembered connection.
@@ -30,7 +31,7 @@ pub(super) struct Dynamic {
     /// Neighbours that did not answer.
     unreachable: BTreeSet<(NeighbourScope, IpAddr)>,
     paths: BTreeMap<IpAddr, (u16, Seconds)>,
-    /// By the original direction.
+    /// Connections, by their original direction.
     connections: BTreeMap<FlowKey, Remembered>,
     fragments: BTreeMap<FragmentKey, (Transport, Seconds)>,
     pub(super) meters: BTreeMap<MeterId, Meter>,
@@ -89,11 +90,12 @@ impl Remembered {
 }
 
 impl Tables {
-    /// Carries out the effects on these tables of a decision about a packet that counts as `len` bytes
+    /// Carries out the effects of a decision on these tables. The packet counts as `len` bytes
     /// ([`crate::rewrite::metered_len`]). Counters and copies are left to the caller.
     ///
     /// # Errors
-    /// The reason why the packet is dropped after all: it is over a rate, or there is no room for its connection.
+    /// The reason why the packet is dropped after all: it is over a rate, or there is no room for its
+    /// connection.
     pub fn commit(&mut self, effects: &Effects, len: usize, now_ns: u64) -> Result<(), DropReason> {
         let now = (now_ns / 1_000_000_000) as Seconds;
         for (id, reason) in &effects.meters {
@@ -137,7 +139,7 @@ impl Tables {
         dynamic.fragments.retain(|_, (_, seen)| now.saturating_sub(*seen) < FragmentKey::TIMEOUT);
     }
 
-    /// The connections, with the rules that allowed them.
+    /// Returns the connections, with the rules that allowed them.
     pub fn connections(&self) -> impl Iterator<Item = (Connection, Option<RuleId>)> {
         self.dynamic.connections.values().map(|c| (c.connection, c.rule))
     }
@@ -161,7 +163,8 @@ impl Dynamic {
         Ok(())
     }
 
-    /// If the table is full, the oldest connection that is not established is evicted.
+    /// Makes room for a connection. If the table is full, evicts the oldest connection that is not
+    /// established.
     fn make_room(&mut self, now: Seconds) -> Result<(), DropReason> {
         if self.connections.len() < CAPACITY {
             return Ok(());
@@ -178,7 +181,7 @@ impl Dynamic {
     }
 }
 
-/// Inserts or replaces; adds a new entry only if there is room.
+/// Inserts or replaces an entry. Adds a new entry only if there is room.
 fn insert<K: Ord, V>(table: &mut BTreeMap<K, V>, key: K, value: V) {
     if table.len() < CAPACITY || table.contains_key(&key) {
         table.insert(key, value);

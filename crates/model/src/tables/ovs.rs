@@ -5,13 +5,13 @@ use crate::VifId;
 use crate::ovs::{Change, Flow, FlowId};
 
 impl Tables {
-    /// The flows of a port, by their numbers.
+    /// Returns the flows of a port, by their numbers.
     pub fn ovs_flows_of(&self, port: VifId) -> impl Iterator<Item = &Flow> {
         let all = (port, FlowId(0))..=(port, FlowId(u64::MAX));
         self.ovs_flows.range(all).map(|(_, flow)| &**flow)
     }
 
-    /// Changes flows. Ports that do not exist, or are no Open vSwitch's, get none.
+    /// Changes flows. Ignores flows for ports that do not exist or that no Open vSwitch programs.
     pub fn apply_ovs(&mut self, changes: &[Change]) {
         for change in changes {
             match change {

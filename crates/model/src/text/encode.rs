@@ -33,7 +33,7 @@ impl<'t> Words<'t> {
         word.parse().map_err(|_| self.error(format!("'{word}' is not understood")))
     }
 
-    /// A number, decimal or hexadecimal after 0x.
+    /// Reads a number, decimal, or hexadecimal after 0x.
     pub(super) fn number(&mut self) -> Result<u32, TextError> {
         let number = self.long()?;
         u32::try_from(number).map_err(|_| self.error(format!("{number} is too large")))
@@ -48,13 +48,13 @@ impl<'t> Words<'t> {
         parsed.map_err(|_| self.error(format!("'{word}' is not a number")))
     }
 
-    /// A number after its name.
+    /// Reads a number that follows its name.
     pub(super) fn named(&mut self, name: &str) -> Result<u64, TextError> {
         self.must(name)?;
         self.long()
     }
 
-    /// A number of bytes, at most what an IP packet holds.
+    /// Reads a number of bytes, at most as many as an IP packet holds.
     fn count(&mut self) -> Result<usize, TextError> {
         let count = self.number()?;
         u16::try_from(count).map(usize::from).map_err(|_| self.error(format!("{count} bytes are too many")))
@@ -64,7 +64,7 @@ impl<'t> Words<'t> {
         if self.word()? == expected { Ok(()) } else { Err(self.error(format!("'{expected}' expected"))) }
     }
 
-    /// Whether the next word is this one; if so, takes it.
+    /// Takes the next word if it is this one. Returns whether it was.
     pub(super) fn has(&mut self, expected: &str) -> bool {
         self.left.pop_if(|word| *word == expected).is_some()
     }
@@ -73,7 +73,7 @@ impl<'t> Words<'t> {
         if self.has(name) { self.number().map(Some) } else { Ok(None) }
     }
 
-    /// `A > B`
+    /// Reads `A > B`.
     fn pair<V: FromStr>(&mut self) -> Result<(V, V), TextError> {
         let first = self.value()?;
         self.must(">")?;
@@ -88,7 +88,7 @@ impl<'t> Words<'t> {
     }
 }
 
-/// What a layer must know of the one around it.
+/// The facts that a layer must know of the layer around it.
 #[derive(Clone, Copy)]
 struct Around {
     addresses: Option<(IpAddr, IpAddr)>,
@@ -140,7 +140,7 @@ fn followed_by(mut bytes: Vec<u8>, inner: &[&str], around: Around) -> Bytes {
     Ok(bytes)
 }
 
-/// Writes a header with a builder of crate `packet`, then appends its content.
+/// Writes a header with a builder of crate `packet`, then appends the content.
 fn with_header(
     len: usize,
     inside: &[u8],
@@ -202,7 +202,7 @@ fn arp(words: &mut Words<'_>) -> Bytes {
     Ok(with_header(proto::ARP_LEN, &[], |out| build::arp(out, &body)))
 }
 
-/// The protocol number of an IP packet's content.
+/// Returns the protocol number of an IP packet's content.
 fn protocol(inner: &[&str]) -> u8 {
     match inner.first().map(|layer| name_of(layer)) {
         Some("udp") => proto::UDP,
@@ -324,7 +324,7 @@ fn tcp(words: &mut Words<'_>, inside: &[u8]) -> Segment {
     Ok((out, proto::TCP, 16))
 }
 
-/// Whole words of them.
+/// Reads TCP options, which must fill whole words of four bytes.
 fn tcp_options(words: &mut Words<'_>) -> Bytes {
     const MOST: usize = 40;
     let mut options = Vec::new();

@@ -11,7 +11,7 @@ const DEFAULT_PARTITION: u16 = 0xffff;
 /// Most bytes of headers, padding and ICRC.
 const OVERHEAD: usize = 64;
 
-/// The text of a packet's layer, and the payload.
+/// Returns the text of a packet's layer, and the payload.
 pub(super) fn show<'p>(packet: &Datagram<'p>) -> (String, &'p [u8]) {
     let bth = &packet.bth;
     let mut text = match bth.opcode {
@@ -63,7 +63,7 @@ const fn flags(bth: &Bth) -> [(bool, &'static str); 5] {
     ]
 }
 
-/// The packet that a layer describes, around `payload`, with room for its ICRC.
+/// Returns the packet that a layer describes, around `payload`, with room for its ICRC.
 pub(super) fn encode(words: &mut Words<'_>, payload: &[u8]) -> Result<Vec<u8>, TextError> {
     let opcode = opcode(words)?;
     words.must(">")?;

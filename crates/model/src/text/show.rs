@@ -6,7 +6,7 @@ use packet::{Mac, proto, roce};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The text that describes a frame. It always parses to the same frame.
+/// Returns the text that describes a frame. The text always parses to the same frame.
 #[must_use]
 pub fn show(frame: &[u8]) -> String {
     let mut layers = Vec::new();
@@ -95,7 +95,7 @@ fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
     }
 }
 
-/// The name of a tag with this EtherType.
+/// Returns the word for a tag with this EtherType.
 fn tag_name(ethertype: u16) -> Option<&'static str> {
     match ethertype {
         proto::ETHERTYPE_VLAN => Some("vlan"),
@@ -162,7 +162,8 @@ fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
     transport(bytes[6], true, (packet, proto::IPV6_LEN), text, layers);
 }
 
-/// Completes the IP layer's text with the protocol, and continues with its content at an offset of the IP packet.
+/// Completes the IP layer's text with the protocol, and continues with the content at an offset of the IP
+/// packet.
 fn transport(
     protocol: u8,
     first: bool,

@@ -20,8 +20,8 @@ impl Flows {
 }
 
 impl Setup {
-    /// `ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]`: a guest that an Open vSwitch programs; its OVS side is
-    /// `NAME:ovs`.
+    /// Reads `ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]`: a guest that an Open vSwitch programs.
+    /// Its OVS side is `NAME:ovs`.
     pub(super) fn ovs_port(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let name: String = value(words)?;
         let side_name = format!("{name}:ovs");
@@ -40,7 +40,8 @@ impl Setup {
         Ok(())
     }
 
-    /// `ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]`: the port of a tunnel; its OVS side is `NAME:ovs`.
+    /// Reads `ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]`: the port of a tunnel. Its OVS side is
+    /// `NAME:ovs`.
     pub(super) fn ovs_tunnel(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let name: String = value(words)?;
         let side_name = format!("{name}:ovs");
@@ -56,7 +57,7 @@ impl Setup {
         Ok(())
     }
 
-    /// `flow PORT [FIELD VALUE[/MASK]]... > ACTION [, ACTION]...`
+    /// Reads `flow PORT [FIELD VALUE[/MASK]]... > ACTION [, ACTION]...`.
     pub(super) fn flow(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let port = self.vif(words)?;
         let (mut key, mut mask) = (Key::default(), Key::default());
@@ -167,7 +168,7 @@ fn field(words: &mut Words<'_>, key: &mut Key, mask: &mut Key) -> Result<(), Str
     Ok(())
 }
 
-/// An address, with the length of a prefix.
+/// Returns an address, and a mask for the length of its prefix.
 fn address(value: &str, len: Option<&str>) -> Result<(u128, u128), String> {
     let (bits, width) = match parsed(value)? {
         IpAddr::V4(addr) => (u128::from(addr.to_bits()), 32),

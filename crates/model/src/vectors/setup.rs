@@ -84,7 +84,7 @@ impl Setup {
     /// Takes in a line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the line.
     pub fn line(&mut self, line: &str) -> Result<(), String> {
         let mut words = line.split_whitespace().peekable();
         match words.next().unwrap_or_default() {
@@ -117,7 +117,7 @@ impl Setup {
         }
     }
 
-    /// The steps that bring the tables up to date, if they changed.
+    /// Returns the steps that bring the tables up to date, if anything changed.
     pub(super) fn take_steps(&mut self) -> Vec<Step> {
         if !std::mem::take(&mut self.changed) {
             return Vec::new();
@@ -142,7 +142,8 @@ impl Setup {
         std::iter::once(Step::Apply(changes)).chain(learned).collect()
     }
 
-    /// What the control plane derives from a network: routes to gateways, subnets and guests; its VNI.
+    /// Returns what the control plane derives from a network: routes to gateways, subnets and guests; the
+    /// network's VNI.
     fn implied(&mut self, network: &Network) -> Vec<Change> {
         let vrf = network.vrf;
         let mut routes = Vec::new();
@@ -164,7 +165,7 @@ impl Setup {
         changes
     }
 
-    /// The id of an interface, even if it is not defined yet.
+    /// Returns the id of an interface, even if it is not defined yet.
     pub fn vif_id(&mut self, name: &str) -> VifId {
         let known = self.vif_names.iter().position(|known| known == name);
         let index = known.unwrap_or_else(|| {
@@ -174,7 +175,7 @@ impl Setup {
         VifId(index as u16 + 1)
     }
 
-    /// The name of an interface.
+    /// Returns the name of an interface.
     #[must_use]
     pub fn vif_name(&self, id: VifId) -> &str {
         usize::from(id.0)
@@ -183,7 +184,7 @@ impl Setup {
             .map_or("?", String::as_str)
     }
 
-    /// The name of a network.
+    /// Returns the name of a network.
     #[must_use]
     pub fn network_name(&self, vrf: Vrf) -> &str {
         self.network_names.iter().find(|(_, known)| *known == vrf).map_or("?", |(name, _)| name)
@@ -386,7 +387,7 @@ impl Setup {
         Ok(Nexthop::Tunnel(Tunnel { kind, remote, id, mac: optional_mac(words)? }))
     }
 
-    /// One target, or several: equal-cost paths.
+    /// Reads a target, or several: equal-cost paths.
     fn targets(&mut self, words: &mut Words<'_>) -> Result<NexthopId, String> {
         must(words, ">")?;
         let mut members = Vec::new();
@@ -485,7 +486,7 @@ impl Setup {
         Ok(())
     }
 
-    /// A neighbour's scope and address: `NAME ADDR`.
+    /// Reads a neighbour's scope and address: `NAME ADDR`.
     pub(super) fn neighbour_key(&mut self, text: &str) -> Result<(NeighbourScope, IpAddr), String> {
         self.neighbour_of(&mut text.split_whitespace().peekable())
     }
