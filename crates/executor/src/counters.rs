@@ -1,4 +1,4 @@
-//! What executors count.
+//! The counters of executors.
 
 use model::{NexthopId, RuleId};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct StageCycles {
     pub deliver: u64,
     /// Whole loop iterations with at least one packet.
     pub busy: u64,
-    /// Iterations without.
+    /// Loop iterations without packets.
     pub idle: u64,
     /// Asleep, up to the last time that the worker woke.
     pub asleep: u64,
@@ -34,13 +34,13 @@ pub struct StageCycles {
 /// Counters of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerCounters {
-    /// Its number.
+    /// The worker's number.
     pub worker: usize,
-    /// CPU it is pinned to.
+    /// CPU that the worker is pinned to.
     pub cpu: Option<usize>,
-    /// Taken from ports.
+    /// Packets taken from ports.
     pub received: Counters,
-    /// Delivered to ports; a flooded packet counts once per delivery.
+    /// Packets delivered to ports; a flooded packet counts once per delivery.
     pub sent: Counters,
     /// Drops by reason, indexed as [`model::DropReason::ALL`].
     pub drops: Vec<u64>,
@@ -50,7 +50,7 @@ pub struct WorkerCounters {
     pub misses: u64,
     /// Answers sent by Viaduct itself.
     pub replies: u64,
-    /// Times it slept.
+    /// Times that the worker slept.
     pub sleeps: u64,
     /// Cycles.
     pub cycles: StageCycles,
@@ -59,7 +59,7 @@ pub struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    /// Adds what another one counted.
+    /// Adds the counters of another worker.
     pub fn add(&mut self, other: &Self) {
         let pair = |a: &mut Counters, b: Counters| {
             a.packets = a.packets.wrapping_add(b.packets);
@@ -85,14 +85,14 @@ impl WorkerCounters {
     }
 }
 
-/// What an executor before this one counted.
+/// The counts of an executor before this one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Past {
-    /// By worker.
+    /// Counters by worker.
     pub workers: Vec<WorkerCounters>,
-    /// By rule.
+    /// Counters by rule.
     pub rules: Vec<(RuleId, Counters)>,
-    /// By nexthop.
+    /// Counters by nexthop.
     pub nexthops: Vec<(NexthopId, Counters)>,
     /// Connections made.
     pub flows_created: u64,
@@ -112,7 +112,7 @@ pub struct VifCounters {
 }
 
 impl VifCounters {
-    /// Less these, modulo 2^64.
+    /// Returns the difference, modulo 2^64.
     #[must_use]
     pub const fn less(self, other: &Self) -> Self {
         const fn less(a: Counters, b: Counters) -> Counters {
@@ -127,32 +127,34 @@ impl VifCounters {
     }
 }
 
-/// What a card did.
+/// The counters of a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardCounters {
-    /// Clock of its pipes, MHz.
+    /// Clock rate of the card's pipes, MHz.
     pub clock: u32,
     /// Clock cycles since its start. A simulated card stands still while it has nothing to do.
     pub clocks: u64,
-    /// Of these, cycles with packets inside.
+    /// Clock cycles with packets inside.
     pub busy: u64,
-    /// Packets that came in by its ports.
+    /// Packets that came in by the card's ports.
     pub received: u64,
-    /// Of these, packets that it forwarded.
+    /// Received packets that the card forwarded.
     pub forwarded: u64,
-    /// Those it dropped.
+    /// Received packets that the card dropped.
     pub dropped: u64,
-    /// Packets that were inside when it failed.
+    /// Packets that were inside when the card failed.
     pub lost: u64,
-    /// Packets that it punted to the host, by the name of the reason; reasons without packets are left out.
+    /// Packets that the card punted to the host, by the name of the reason. Reasons without packets are left
+    /// out.
     pub punted: Vec<(&'static str, u64)>,
-    /// Flows in its table.
+    /// Flows in the card's table.
     pub flows: u64,
     /// How often a flow stayed on the host because its interface had used up its share of the table, or the table was
     /// full.
     pub flows_refused: u64,
-    /// Flows in its table without counters: connections, rules and nexthops do not count their packets.
+    /// Flows in the card's table that have no counters: connections, rules and nexthops do not count their
+    /// packets.
     pub flows_uncounted: u64,
-    /// How often its memory answered with an error.
+    /// How often the card's memory answered with an error.
     pub memory_errors: u64,
 }

@@ -1,4 +1,4 @@
-//! Which packets a capture takes, and which connections a list has: properties joined by and, or, not.
+//! Filters of captures and of lists of connections: properties joined by and, or, not.
 
 use ipnet::IpNet;
 use model::FlowState;
@@ -25,7 +25,7 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Whether it holds where `is` says which properties do.
+    /// Returns whether the expression holds. `is` says which properties hold.
     pub fn holds(&self, is: &dyn Fn(&Property) -> bool) -> bool {
         match self {
             Self::All(all) => all.iter().all(|filter| filter.holds(is)),
@@ -35,7 +35,7 @@ impl Filter {
         }
     }
 
-    /// The first property in it that is one of `these`.
+    /// Returns the first property in the expression for which `these` returns true.
     pub fn find(&self, these: &dyn Fn(&Property) -> bool) -> Option<&Property> {
         match self {
             Self::All(filters) | Self::Either(filters) => {
@@ -46,7 +46,7 @@ impl Filter {
         }
     }
 
-    /// Whether it holds for everything.
+    /// Returns whether the expression holds for everything.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self, Self::All(all) if all.is_empty())
@@ -74,7 +74,7 @@ pub enum Property {
     Dropped,
     /// The packet came in by the interface where it was captured.
     Inbound,
-    /// The packet left by it.
+    /// The packet left by the interface where it was captured.
     Outbound,
     /// The connection is in this state.
     State(FlowState),
@@ -85,16 +85,16 @@ pub enum Property {
 /// The side of a packet or connection that has a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Its source.
+    /// The source.
     Source,
-    /// Its destination.
+    /// The destination.
     Destination,
     /// At least one of both.
     Any,
 }
 
 impl Side {
-    /// Whether this side has what `has` asks for.
+    /// Returns whether `has` is true for this side.
     pub fn has<T>(self, src: T, dst: T, has: impl Fn(T) -> bool) -> bool {
         match self {
             Self::Source => has(src),

@@ -1,7 +1,8 @@
-//! What the control plane drives: whatever forwards packets by the model's tables.
+//! The interface of the control plane to the executors, which forward packets according to the model's
+//! tables.
 //!
-//! Owns: the trait [`Executor`], which the CPU engine implements, and the engine with a card in front; its answers:
-//! counters, listings of what executors learn and remember, dropped and captured packets.
+//! Owns: the trait [`Executor`], which the CPU engine implements, and the engine with a card in front; its
+//! answers: counters, listings of what executors learn and remember, dropped and captured packets.
 //!
 //! Must not know: how any executor forwards, how tables are configured, what the API looks like.
 #![deny(unsafe_code)]
@@ -24,7 +25,7 @@ use std::sync::mpsc::SyncSender;
 
 /// Anything that forwards packets according to the tables: the CPU engine, or a card.
 pub trait Executor: Send + Sync {
-    /// What it is and how it works at present.
+    /// Returns the executor's name and state.
     fn status(&self) -> ExecutorStatus;
 
     /// Applies a batch as a whole. Returns once removed objects no longer affect traffic, except on stalled workers
@@ -34,85 +35,89 @@ pub trait Executor: Send + Sync {
     /// [`ApplyError`]; nothing was applied.
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError>;
 
-    /// Changes the flows of ports that an Open vSwitch programs; ports that do not exist get none. If it `waits`, it
-    /// returns once removed flows no longer affect traffic, as [`Executor::apply`]; else they may for a while.
+    /// Changes the flows of ports that an Open vSwitch programs. Ignores flows of ports that do not exist.
+    /// With `waits`, returns once removed flows no longer affect traffic, like [`Executor::apply`]; otherwise
+    /// they may affect it for a while.
     ///
     /// # Errors
-    /// [`ApplyError::Limit`]: this executor carries out no such flows, or a counter's index is too high; nothing was
-    /// applied.
+    /// [`ApplyError::Limit`]: this executor carries out no such flows, or a counter's index is too high;
+    /// nothing was applied.
     fn ovs_apply(&self, _: &[ovs::Change], _waits: bool) -> Result<(), ApplyError> {
         Err(ApplyError::Limit { what: "flows of Open vSwitch", limit: 0 })
     }
-    /// Counters of such flows by their index ([`ovs::Flow::counter`]), since the start. They lag by some seconds at
-    /// most and never decrease; a flow that gets the index of a removed one goes on from there.
+    /// Returns counters of such flows by their index ([`ovs::Flow::counter`]), since the start. They lag by
+    /// some seconds at most and never decrease; a flow that gets the index of a removed one goes on from its
+    /// count.
     fn ovs_counts(&self, counters: &[u32]) -> Vec<Counters> {
         vec![Counters::default(); counters.len()]
     }
 
-    /// Where such flows' packets are forwarded; `None` without a card.
+    /// Returns the place where the packets of each such flow are forwarded. `None` without a card.
     fn ovs_places(&self, _: &[Arc<ovs::Flow>]) -> Option<Vec<OvsPlace>> {
         None
     }
 
-    /// Goes on counting where another one ended. Once, before packets flow.
+    /// Goes on counting from an earlier executor's counts. Called once, before packets flow.
     fn enter_counts(&self, past: Past);
-    /// Counters by worker.
+    /// Returns the counters of each worker.
     fn workers(&self) -> Vec<WorkerCounters>;
-    /// Counters of an interface, over all workers.
+    /// Returns the counters of an interface, summed over all workers.
     fn vif_counters(&self, vif: VifId) -> VifCounters;
-    /// Drops at an interface, by reason, indexed as [`model::DropReason::ALL`]. Packets that a card drops are not
-    /// among them: it counts by reason only.
+    /// Returns the drops at an interface, by reason, indexed as [`model::DropReason::ALL`]. Packets that a
+    /// card drops are not among them, because the card counts by reason only.
     fn drops_at(&self, vif: VifId) -> Vec<u64>;
-    /// Counter of a rule.
+    /// Returns the counters of a rule.
     fn rule_counters(&self, rule: RuleId) -> Counters;
-    /// Counter of a nexthop.
+    /// Returns the counters of a nexthop.
     fn nexthop_counters(&self, nexthop: NexthopId) -> Counters;
 
-    /// Brings the counters of connections, rules and nexthops up to date; otherwise they lag by two seconds at most.
+    /// Brings the counters of connections, rules and nexthops up to date. Without this they lag by two
+    /// seconds at most.
     fn settle(&self);
     /// Calls `each` for connections until it returns false.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool);
-    /// Enters connections that another host remembered; returns how many. Those that are known here stay as they are,
-    /// and those beyond an interface's share are left out.
+    /// Enters connections that another host remembered. Returns how many. Connections that are known here
+    /// stay as they are, and those beyond an interface's share are left out.
     fn enter_flows(&self, flows: &[FlowInfo]) -> usize;
-    /// The connection of a record of such an executor's table, whatever became of the process; `None` if there is none
-    /// in it.
+    /// Returns the connection in a record of such an executor's table, even if the process that wrote it is
+    /// gone. `None` if the record holds no connection.
     ///
     /// # Errors
     /// [`BadRecord`].
     fn remembered(&self, record: &[u64; RECORD]) -> Result<Option<FlowInfo>, BadRecord>;
-    /// Enters the connection of a record whose writer still forwards; `None` where [`Executor::enter_flows`] leaves it
-    /// out.
+    /// Enters the connection of a record while the process that wrote it still forwards. `None` if
+    /// [`Executor::enter_flows`] would leave the connection out.
     fn enter_early(&self, flow: &FlowInfo, record: &[u64; RECORD]) -> Option<Entered>;
-    /// Brings it up to date with the record once the writer has stopped, before packets flow here. False if the record
-    /// holds another connection now, or none: this one is removed then.
+    /// Brings an entered connection up to date with its record once the writer has stopped, before packets
+    /// flow here. If the record no longer holds this connection, removes it and returns false.
     ///
     /// # Errors
     /// [`BadRecord`]; the connection is removed.
     fn catch_up(&self, entered: Entered, record: &[u64; RECORD]) -> Result<bool, BadRecord>;
-    /// Removes the connections for which `which` returns true; returns how many.
+    /// Removes the connections for which `which` returns true. Returns how many.
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
-    /// Connections made, those before [`Executor::resume`] included.
+    /// Returns the number of connections made, those of earlier executors ([`Executor::enter_counts`]) included.
     fn flows_created(&self) -> u64;
-    /// Number of connections, including idle ones that have not been swept yet.
+    /// Returns the number of connections, including idle ones that have not been swept yet.
     fn flow_count(&self) -> usize;
-    /// An interface's use of the connection table.
+    /// Returns an interface's use of the connection table.
     fn flow_use(&self, vif: VifId) -> FlowUse;
-    /// Learned MACs.
+    /// Returns the learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
-    /// Enters MACs that were learned elsewhere, with the seconds since they were seen; returns how many are where they
-    /// say.
+    /// Enters MACs that were learned elsewhere, with the seconds since they were seen. Returns for how many
+    /// the table now holds the given location.
     fn enter_learned(&self, macs: &[(Learn, Seconds)]) -> usize;
-    /// Neighbours.
+    /// Returns the neighbours.
     fn neighbours(&self) -> Vec<NeighbourInfo>;
-    /// Those whose MAC is known, each with the interface that brought it.
+    /// Returns the neighbours whose MAC is known, each with the interface by which the MAC came.
     fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)>;
-    /// Enters neighbours that another process found, as packets would that come now.
+    /// Enters neighbours that another process found, as if packets announced them now.
     fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)]);
 
-    /// The decision about `frame` coming in on `ingress`, according to the live tables, without effects.
+    /// Returns the decision about `frame` coming in on `ingress`, according to the live tables, without
+    /// effects.
     fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation;
-    /// Dropped packets, newest last, at most `n`.
+    /// Returns the dropped packets, newest last, at most `n`.
     fn dropped(&self, n: usize) -> Vec<DroppedPacket>;
     /// Sends captured packets to `to` until its receiver is gone. Packets that do not fit are lost and counted.
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>);

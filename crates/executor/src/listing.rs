@@ -9,27 +9,28 @@ use std::net::IpAddr;
 /// A connection, for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowInfo {
-    /// The direction of its first packet.
+    /// The direction of the connection's first packet.
     pub key: FlowKey,
-    /// Where it stands.
+    /// The phase of the connection.
     pub state: FlowState,
     /// The rule that allowed it.
     pub rule: Option<RuleId>,
-    /// Original direction.
+    /// Counters of the original direction.
     pub forward: Counters,
-    /// Replies.
+    /// Counters of the replies.
     pub reply: Counters,
-    /// The counters miss packets: a card forwarded one of its directions without a counter.
+    /// Whether the counters miss packets: a card forwarded one of the directions without a counter.
     pub approximate: bool,
     /// Seconds since it began.
     pub age: Seconds,
     /// Seconds since the last packet.
     pub idle: Seconds,
-    /// What was seen of it, as [`model::Connection::seen`].
+    /// The events seen so far, as in [`model::Connection::seen`].
     pub seen: u8,
-    /// Sequence numbers, of TCP.
+    /// Sequence numbers, for TCP.
     pub tcp: Tcp,
-    /// Whose share of the table it takes: the interface's, and whether it came to it by a wire.
+    /// The interface in whose share of the table the connection counts, and whether the connection came to it
+    /// by a wire.
     pub charged: (VifId, bool),
 }
 
@@ -43,20 +44,21 @@ pub struct BadRecord;
 /// A connection that was entered while the process that wrote its record went on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Identifies it in the table of the executor.
+    /// Identifies the connection in the executor's table.
     pub flow: u64,
-    /// Identifies it in its record.
+    /// Identifies the connection in its record.
     pub seq: u64,
 }
 
 /// A guest's or a wire's use of the connection table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowUse {
-    /// Connections it opened.
+    /// Connections that it opened.
     pub opened: u64,
     /// Connections that came to it through a wire; for a wire, those that go to no single guest.
     pub from_wire: u64,
-    /// Connections of either kind that it was refused since the start: too many, too fast, or no room.
+    /// Connections of either kind that it was refused since the start: they were too many or too fast, or
+    /// there was no room.
     pub refused: u64,
     /// Connections of either kind that others evicted before they timed out.
     pub displaced: u64,
@@ -69,7 +71,7 @@ pub struct LearnedMac {
     pub vrf: Vrf,
     /// MAC.
     pub mac: Mac,
-    /// Where.
+    /// The location of the MAC.
     pub target: BridgeTarget,
     /// Seconds since it was last seen.
     pub idle: Seconds,
@@ -78,12 +80,12 @@ pub struct LearnedMac {
 /// A neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourInfo {
-    /// Where.
+    /// The neighbour's wire or network.
     pub scope: NeighbourScope,
     /// Address.
     pub addr: IpAddr,
-    /// Its MAC; `None` while being resolved.
+    /// The neighbour's MAC; `None` while it is being resolved.
     pub mac: Option<Mac>,
-    /// Packets waiting.
+    /// Packets that wait for the neighbour.
     pub held: usize,
 }

@@ -8,22 +8,23 @@ use model::{DropReason, VifId};
 pub struct DroppedPacket {
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Where it came in.
+    /// The interface by which the packet came in.
     pub ingress: VifId,
-    /// Why.
+    /// The reason for the drop.
     pub reason: DropReason,
     /// Whole length, bytes.
     pub len: u32,
-    /// Its head.
+    /// The first bytes of the packet.
     pub head: Vec<u8>,
 }
 
-/// Which packets a capture takes.
+/// The packets that a capture takes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CaptureFilter {
     /// Only at this interface.
     pub vif: Option<VifId>,
-    /// Only these. A tunnel packet has the properties of its outer and of its inner headers.
+    /// Only packets for which this filter holds. A tunnel packet has the properties of its outer and of its
+    /// inner headers.
     pub filter: Filter,
     /// Number of bytes kept of each packet.
     pub snap_len: u32,
@@ -38,10 +39,10 @@ pub struct Captured {
     pub vif: VifId,
     /// Whether it left by the interface; otherwise it came in.
     pub outbound: bool,
-    /// Why it was dropped, if it was.
+    /// The reason for the drop, if the packet was dropped.
     pub dropped: Option<DropReason>,
     /// Whole length, bytes.
     pub len: u32,
-    /// Its bytes, at most `snap_len`.
+    /// The packet's bytes, at most `snap_len`.
     pub bytes: Vec<u8>,
 }

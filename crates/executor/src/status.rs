@@ -9,16 +9,16 @@ pub struct ExecutorStatus {
     pub name: String,
     /// The card's counters, if there is a card.
     pub card: Option<CardCounters>,
-    /// Numbers of the workers that did not obey a message in time, and have not done so since: removed objects may
-    /// still affect their packets.
+    /// Numbers of the workers that did not obey a message in time and have obeyed none since: removed objects
+    /// may still affect their packets.
     pub stalled: Vec<usize>,
 }
 
-/// Where a host with a card forwards the packets of a flow of Open vSwitch.
+/// The place where a host with a card forwards the packets of a flow of Open vSwitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OvsPlace {
-    /// The card may: it has this many entries of the flow. What has none the host forwards.
+    /// The card: it holds this many entries of the flow. The host forwards packets without an entry.
     Card(u64),
-    /// The host: by the reason's name, the card can't.
+    /// The host, because the card can't. Holds the name of the reason.
     Host(&'static str),
 }

@@ -101,7 +101,7 @@ pub struct Ipv6 {
     pub traffic_class: u8,
     /// Flow label, 20 bits (RFC 6437).
     pub flow_label: u32,
-    /// Length of what follows this header, bytes.
+    /// Length of everything after this header, bytes.
     pub payload_len: u16,
 }
 

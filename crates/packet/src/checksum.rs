@@ -44,14 +44,14 @@ impl Sum {
         self.join(u64::from(value.to_be()), 4);
     }
 
-    /// The sum as a 16-bit number in host order; 0xffff over data that includes its valid checksum.
+    /// Returns the sum as a 16-bit number in host order; 0xffff over data that includes its valid checksum.
     #[inline]
     #[must_use]
     pub const fn fold(self) -> u16 {
         u16::from_be(fold(self.words))
     }
 
-    /// The checksum: the sum's complement.
+    /// Returns the checksum: the sum's complement.
     #[inline]
     #[must_use]
     pub const fn finish(self) -> u16 {
@@ -68,14 +68,14 @@ impl Sum {
     }
 }
 
-/// The sum of some bytes.
+/// Returns the sum of some bytes.
 #[inline]
 #[must_use]
 pub fn sum(bytes: &[u8]) -> Sum {
     Sum { words: add_words(bytes), odd: bytes.len() % 2 == 1 }
 }
 
-/// The folded sum of an IPv4 header without options: a few additions, no loop.
+/// Returns the folded sum of an IPv4 header without options. This takes a few additions and no loop.
 #[inline(always)]
 pub(crate) fn sum_ipv4_header(header: &[u8; proto::IPV4_LEN]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
@@ -113,7 +113,7 @@ fn add_words(bytes: &[u8]) -> u64 {
     total(&lanes) + add_rest(rest)
 }
 
-/// [`add_words`] of the bytes it copies.
+/// Copies bytes and returns their sum, as [`add_words`] does.
 #[inline(always)]
 fn copy_words(dst: &mut [u8], src: &[u8]) -> u64 {
     let (rounds, rest) = src.as_chunks::<ROUND>();
@@ -152,7 +152,7 @@ fn add_rest(rest: &[u8]) -> u64 {
     sum + u64::from(u32::from_ne_bytes(last))
 }
 
-/// The pseudo-header's sum for an L4 segment of `len` bytes (RFC 9293, 3.1; RFC 8200, 8.1).
+/// Returns the pseudo-header's sum for an L4 segment of `len` bytes (RFC 9293, 3.1; RFC 8200, 8.1).
 ///
 /// Addresses of different families have no pseudo-header; each is then summed as it is.
 #[inline]
@@ -174,8 +174,8 @@ fn add_address(sum: &mut Sum, addr: IpAddr) {
     }
 }
 
-/// The checksum of an L4 `segment` whose checksum field is zero. A UDP checksum of 0 is sent as 0xffff (RFC
-/// 768).
+/// Returns the checksum of an L4 `segment` whose checksum field is zero. A UDP checksum of 0 is sent as
+/// 0xffff (RFC 768).
 #[must_use]
 pub fn l4(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let mut sum = match protocol {

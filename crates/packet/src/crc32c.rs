@@ -44,7 +44,7 @@ impl Crc32c {
     }
 }
 
-/// The CRC of some bytes.
+/// Returns the CRC of some bytes.
 #[must_use]
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = Crc32c::default();

@@ -19,14 +19,14 @@ pub const CE: u8 = 3;
 #[error("congestion experienced by a packet that is not ECN-capable")]
 pub struct EcnDrop;
 
-/// The ECN field of the outer header, in normal mode (RFC 6040, 4.1): a copy of the inner one.
+/// Returns the ECN field of the outer header, in normal mode (RFC 6040, 4.1): a copy of the inner one.
 #[must_use]
 pub const fn ecn_encap(inner_tos: u8) -> u8 {
     inner_tos & ECN_MASK
 }
 
-/// The traffic class of the inner packet after decapsulation (RFC 6040, 4.2): its DSCP and the combined ECN
-/// field.
+/// Returns the traffic class of the inner packet after decapsulation (RFC 6040, 4.2): its DSCP and the
+/// combined ECN field.
 ///
 /// # Errors
 /// [`EcnDrop`] for an outer CE on an inner Not-ECT.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// Sets the addresses of the Ethernet header.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if there is none.
+/// [`WriteError::Mismatch`] if the packet has no Ethernet header.
 pub fn set_macs(bytes: &mut [u8], headers: &mut Headers, dst: Mac, src: Mac) -> Result<(), WriteError> {
     let eth = headers.eth.as_mut().ok_or(WriteError::Mismatch)?;
     let header: &mut [u8; 12] = field(bytes, usize::from(headers.at))?;
@@ -21,7 +21,7 @@ pub fn set_macs(bytes: &mut [u8], headers: &mut Headers, dst: Mac, src: Mac) -> 
 /// Decrements the TTL or hop limit. 0 stays 0: the caller drops packets that arrive with 0 or 1.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if it isn't an IP packet.
+/// [`WriteError::Mismatch`] if the packet isn't IP.
 pub fn decrement_ttl(bytes: &mut [u8], headers: &mut Headers) -> Result<(), WriteError> {
     let ttl = ip_mut(headers)?.ttl.saturating_sub(1);
     set_ttl(bytes, headers, ttl)
@@ -30,7 +30,7 @@ pub fn decrement_ttl(bytes: &mut [u8], headers: &mut Headers) -> Result<(), Writ
 /// Sets the TTL or hop limit.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if it isn't an IP packet.
+/// [`WriteError::Mismatch`] if the packet isn't IP.
 pub fn set_ttl(bytes: &mut [u8], headers: &mut Headers, ttl: u8) -> Result<(), WriteError> {
     let ip = ip_mut(headers)?;
     let at = usize::from(ip.at);
@@ -48,7 +48,7 @@ pub fn set_ttl(bytes: &mut [u8], headers: &mut Headers, ttl: u8) -> Result<(), W
 /// Sets the traffic class: DSCP and ECN.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if it isn't an IP packet.
+/// [`WriteError::Mismatch`] if the packet isn't IP.
 pub fn set_tos(bytes: &mut [u8], headers: &mut Headers, tos: u8) -> Result<(), WriteError> {
     let ip = ip_mut(headers)?;
     let at = usize::from(ip.at);
@@ -66,10 +66,11 @@ pub fn set_tos(bytes: &mut [u8], headers: &mut Headers, tos: u8) -> Result<(), W
 
 /// Sets the source address, and updates the checksums that cover it.
 ///
-/// With `partial`, the L4 checksum field holds the pseudo-header's sum, which somebody completes later (NEEDS_CSUM).
+/// With `partial`, the L4 checksum field holds the pseudo-header's sum, which somebody completes later
+/// (NEEDS_CSUM).
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if it isn't a packet of the address's family.
+/// [`WriteError::Mismatch`] if the packet isn't IP of the address's family.
 pub fn set_source(
     bytes: &mut [u8],
     headers: &mut Headers,
@@ -97,7 +98,7 @@ pub fn set_destination(
 /// With `partial`, the checksum does not cover the port yet and stays as it is.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if it is neither.
+/// [`WriteError::Mismatch`] if the packet is neither TCP nor UDP.
 pub fn set_source_port(
     bytes: &mut [u8],
     headers: &mut Headers,
@@ -120,8 +121,8 @@ pub fn set_destination_port(
     set_port(bytes, headers, Side::Destination, port, partial)
 }
 
-/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]). Updates the
-/// error's own checksum and those checksums of the quoted packet that are quoted.
+/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]). Updates
+/// the error's own checksum, and those checksums of the quoted packet that lie in the quote.
 ///
 /// With `partial`, the error's own checksum is still to be completed and stays as it is.
 ///
@@ -194,7 +195,7 @@ fn set_quoted_address(
     let (Some(ip), L4::Icmp { .. }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);
     };
-    // What lies past the error's end is padding, not a checksum field of the quoted packet.
+    // Bytes past the error's end are padding, not a checksum field of the quoted packet.
     let end = bytes.len().min(usize::from(ip.at) + ip.len as usize);
     let bytes = &mut bytes[..end];
     let delta = set_address(bytes, quoted, side, addr, false)?;
@@ -285,7 +286,7 @@ fn set_port(
     Ok(())
 }
 
-/// The L4 checksum after a change of its pseudo-header, or of what it covers.
+/// Returns the L4 checksum after a change of its pseudo-header, or of the data that it covers.
 fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     if partial {
         return address.apply_partial(before);
@@ -299,8 +300,8 @@ fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     }
 }
 
-/// The offset of the checksum that covers the pseudo-header, and whether it is UDP's or UDP-Lite's (RFC 3828), which
-/// is never 0. DCCP's (RFC 4340, 9.1) behaves like TCP's.
+/// Returns the offset of the checksum that covers the pseudo-header, and whether UDP or UDP-Lite (RFC 3828)
+/// has it: theirs is never 0. DCCP's (RFC 4340, 9.1) behaves like TCP's.
 fn l4_checksum(headers: &Headers) -> Option<(usize, bool)> {
     let ip = headers.ip()?;
     if matches!(ip.fragment, Fragment::Later { .. }) {

@@ -1,9 +1,9 @@
-//! The entropy hash: what spreads flows over equal-cost paths and over source ports of tunnels.
+//! The entropy hash, which spreads flows over equal-cost paths and over source ports of tunnels.
 //!
 //! It is specified to the bit, so that every executor sends a flow the same way: CRC-32C (polynomial
 //! 0x1edc6f41, reflected, initial value and final complement all ones) over a fixed layout. It is linear and
-//! unkeyed: whoever chooses the fields chooses the hash, so it must not index a table that a guest could then
-//! overload.
+//! has no key: whoever chooses the fields chooses the hash. So it must not index a table, because a guest
+//! could overload an entry of the table.
 
 use crate::Mac;
 use crate::crc32c::crc32c;
@@ -12,20 +12,21 @@ use std::net::IpAddr;
 /// First of the 16384 source ports of tunnels: the dynamic ports (RFC 6335; RFC 7510, 3).
 pub const FIRST_PORT: u16 = 49152;
 
-/// The entropy hash of an IP flow.
+/// Returns the entropy hash of an IP flow.
 ///
 /// CRC-32C over 37 bytes, all numbers big-endian:
+///
 ///
 /// | offset | length | field |
 /// |---|---|---|
 /// | 0 | 16 | source address; IPv4 as ::ffff:a.b.c.d |
-/// | 16 | 16 | destination address, likewise |
+/// | 16 | 16 | destination address, in the same form |
 /// | 32 | 1 | IPv4 protocol or last IPv6 next header |
 /// | 33 | 2 | source port |
 /// | 35 | 2 | destination port |
 ///
-/// Ports are 0 where the protocol has none. The caller passes 0 for a first fragment too; otherwise the fragments of a
-/// datagram take different paths.
+/// Ports are 0 if the protocol has none. The caller passes 0 for a first fragment too; otherwise the
+/// fragments of a datagram take different paths.
 #[must_use]
 pub fn entropy(src: IpAddr, dst: IpAddr, protocol: u8, sport: u16, dport: u16) -> u32 {
     let mut layout = [0; 37];
@@ -37,8 +38,8 @@ pub fn entropy(src: IpAddr, dst: IpAddr, protocol: u8, sport: u16, dport: u16) -
     crc32c(&layout)
 }
 
-/// The entropy hash of a frame that isn't IP: CRC-32C over source (6 bytes), destination (6), EtherType (2,
-/// big-endian).
+/// Returns the entropy hash of a frame that isn't IP: CRC-32C over source (6 bytes), destination (6),
+/// EtherType (2, big-endian).
 #[must_use]
 pub fn entropy_l2(src: Mac, dst: Mac, ethertype: u16) -> u32 {
     let mut layout = [0; 14];
@@ -48,7 +49,7 @@ pub fn entropy_l2(src: Mac, dst: Mac, ethertype: u16) -> u32 {
     crc32c(&layout)
 }
 
-/// The UDP source port of a tunnel packet: [`FIRST_PORT`] plus the hash's lower 14 bits.
+/// Returns the UDP source port of a tunnel packet: [`FIRST_PORT`] plus the hash's lower 14 bits.
 #[must_use]
 pub const fn entropy_port(hash: u32) -> u16 {
     FIRST_PORT + (hash & 0x3fff) as u16

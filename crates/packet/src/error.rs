@@ -1,6 +1,6 @@
-//! Why a packet can't be parsed.
+//! The reasons why a packet can't be parsed or written.
 
-/// What is wrong with a packet. Each error has its own drop reason and counter.
+/// An error in a packet. Each error has its own drop reason and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum ParseError {
     /// The frame ends inside the Ethernet header or a tag.
@@ -48,10 +48,10 @@ pub enum ParseError {
     TunnelRefused,
 }
 
-/// Why a packet can't be written or edited.
+/// The reason why a packet can't be written or edited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum WriteError {
-    /// The buffer ends before what was to be written.
+    /// The buffer is too short.
     #[error("buffer too short")]
     TooShort,
     /// The packet has no such header, or the header has another address family.

@@ -124,7 +124,7 @@ pub struct Nd {
     pub link_addr: Option<Mac>,
 }
 
-/// What follows the Ethernet header.
+/// The part of a packet that follows the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L3 {
     /// Any other EtherType.
@@ -136,7 +136,7 @@ pub enum L3 {
     Ip(Ip),
 }
 
-/// Most VLAN tags of a frame. One that has more is not parsed.
+/// Most VLAN tags of a frame. A frame with more is not parsed.
 pub const MAX_TAGS: usize = 2;
 
 /// A VLAN tag (IEEE 802.1Q, 9.3).
@@ -149,14 +149,14 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// The VLAN identifier.
+    /// Returns the VLAN identifier.
     #[must_use]
     pub const fn vlan(self) -> u16 {
         self.tci & 0xfff
     }
 
-    /// Whether it carries only a priority, so that the frame counts as untagged (IEEE 802.1Q, 6.9). An S-tag is never
-    /// a priority tag to a device that knows C-tags.
+    /// Returns whether the tag carries only a priority, so that the frame counts as untagged (IEEE 802.1Q,
+    /// 6.9). To a device that knows C-tags, an S-tag is never a priority tag.
     #[must_use]
     pub const fn is_priority(self) -> bool {
         !self.service && self.vlan() == 0
@@ -179,24 +179,24 @@ pub struct Ethernet {
 /// A parsed packet. Offsets are in bytes from the first byte of the slice that was parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Offset of the Ethernet header; equal to `l3_at` where there is none.
+    /// Offset of the Ethernet header. Equal to `l3_at` if there is none.
     pub at: u16,
     /// The Ethernet header, if any.
     pub eth: Option<Ethernet>,
-    /// Offset of what follows the Ethernet header and its tags.
+    /// Offset of the part after the Ethernet header and its tags.
     pub l3_at: u16,
-    /// What follows.
+    /// The part after the Ethernet header and its tags.
     pub l3: L3,
     /// The L4 header.
     pub l4: L4,
-    /// Offset of what follows the IP header, usually the L4 header; 0 in a later fragment and without IP.
+    /// Offset of the part after the IP header, usually the L4 header; 0 in a later fragment and without IP.
     pub l4_at: u16,
     /// ND body, if the packet is a well-formed ICMPv6 message of type 135 or 136 with hop limit 255.
     pub nd: Option<Nd>,
 }
 
 impl Headers {
-    /// The IP header's fields, if it is an IP packet.
+    /// Returns the IP header's fields, if the packet is IP.
     #[must_use]
     pub const fn ip(&self) -> Option<&Ip> {
         match &self.l3 {
@@ -205,7 +205,8 @@ impl Headers {
         }
     }
 
-    /// Source and destination port. An ICMP echo's identifier serves as both; 0 where the protocol has none.
+    /// Returns source and destination port. An ICMP echo's identifier serves as both. The ports are 0 if the
+    /// protocol has none.
     #[must_use]
     pub const fn ports(&self) -> (u16, u16) {
         match self.l4 {

@@ -1,9 +1,9 @@
 //! Wire formats: parse and build Ethernet, 802.1Q, ARP, IPv4, IPv6, ICMP, ND, TCP, UDP, SCTP, GRE, MPLS,
-//! VXLAN, RoCEv2.
+//! VXLAN, Geneve, RoCEv2.
 //!
 //! Owns the layout of headers, their checksums, and every rule that follows from a packet alone. It works in
-//! place on byte slices and allocates nothing. It must not know tables, ports or guests: whether a packet may
-//! pass and where it goes is decided elsewhere.
+//! place on byte slices and allocates nothing. It must not know tables, ports or guests: other crates decide
+//! whether a packet may pass and where it goes.
 #![deny(unsafe_code)]
 
 pub mod build;

@@ -12,26 +12,26 @@ impl Mac {
     /// ff:ff:ff:ff:ff:ff
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it addresses a group (multicast or broadcast).
+    /// Returns whether the address is a group's (multicast or broadcast).
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it is 00:00:00:00:00:00.
+    /// Returns whether the address is 00:00:00:00:00:00.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.0 == [0; 6]
     }
 
-    /// The IPv6 link-local address derived from it (RFC 4291, 2.5.6 and appendix A).
+    /// Returns the IPv6 link-local address derived from this MAC (RFC 4291, 2.5.6 and appendix A).
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
         Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// The MAC address from which this IPv6 link-local address is derived, if it has that form.
+    /// Returns the MAC address from which this IPv6 link-local address is derived, if it has that form.
     #[must_use]
     pub const fn of_link_local(addr: Ipv6Addr) -> Option<Self> {
         match addr.octets() {

@@ -17,16 +17,17 @@ const RECORD_LEN: usize = 20;
 /// Record type: listen to all sources (RFC 3810, 5.2.12: MODE_IS_EXCLUDE).
 const IS_EXCLUDE: u8 = 2;
 
-/// Most groups in one report: it fits IPv6's minimum MTU (1280 bytes).
+/// Most groups in one report, so that it fits IPv6's minimum MTU (1280 bytes).
 pub const MAX_GROUPS: usize = 60;
 
-/// Length of the frame that reports `groups` groups, bytes.
+/// Returns the length of the frame that reports `groups` groups, bytes.
 #[must_use]
 pub const fn report_len(groups: usize) -> usize {
     proto::ETHERNET_LEN + proto::IPV6_LEN + ALERT.len() + HEADER_LEN + groups * RECORD_LEN
 }
 
-/// Writes an untagged frame by which the host at `mac` reports the groups it listens to. Returns its length, bytes.
+/// Writes an untagged frame by which the host at `mac` reports the groups that it listens to. Returns the
+/// frame's length, bytes.
 ///
 /// # Errors
 /// [`WriteError::TooShort`]; also for more than [`MAX_GROUPS`].

@@ -2,10 +2,10 @@
 
 use crate::{Fragment, Headers, L4, proto};
 
-/// The MSS option of a SYN or SYN-ACK: the offset of its value in the frame, bytes, and the value.
+/// Returns the MSS option of a SYN or SYN-ACK: the offset of its value in the frame, bytes, and the value.
 ///
-/// `None` if the packet has no such option, if `bytes` ends before it, if the packet carries data, or if its options
-/// are malformed. Two MSS options count as malformed, because the receiver may use either.
+/// `None` if the packet has no such option, if `bytes` ends before it, if the packet carries data, or if its
+/// options are malformed. Two MSS options count as malformed, because the receiver may use either.
 #[must_use]
 pub fn mss(bytes: &[u8], headers: &Headers) -> Option<(usize, u16)> {
     let (ip, L4::Tcp { flags, header_len, .. }) = (headers.ip()?, headers.l4) else { return None };
@@ -19,7 +19,7 @@ pub fn mss(bytes: &[u8], headers: &Headers) -> Option<(usize, u16)> {
     among(bytes.get(first..end)?).map(|(at, value)| (first + at, value))
 }
 
-/// The option's value and its offset among others (RFC 9293, 3.1).
+/// Returns the MSS option's value, and the offset of the value in the options (RFC 9293, 3.1).
 fn among(options: &[u8]) -> Option<(usize, u16)> {
     const END: u8 = 0;
     const NOTHING: u8 = 1;

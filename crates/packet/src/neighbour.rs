@@ -156,14 +156,14 @@ fn message(
     Ok(at + build::put(&mut out[at..], body)?)
 }
 
-/// The solicited-node multicast address of an address (RFC 4291, 2.7.1).
+/// Returns the solicited-node multicast address of an address (RFC 4291, 2.7.1).
 #[must_use]
 pub fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = addr.octets();
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// The group MAC of an IPv6 multicast address (RFC 2464, 7).
+/// Returns the group MAC of an IPv6 multicast address (RFC 2464, 7).
 #[must_use]
 pub fn multicast_mac(addr: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = addr.octets();

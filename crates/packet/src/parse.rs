@@ -1,9 +1,9 @@
 //! Parsing: one pass over the headers, in place.
 //!
-//! `bytes` is what the caller has at hand, as a rule a snapshot of the frame's head; `len` is the length of
-//! the whole frame. A header that ends past `len` is malformed, and the error says which; one that ends past
-//! `bytes` but not past `len` is [`ParseError::HeaderTooLong`]: the caller may come again with more. After
-//! success every header, with its options, lies in `bytes`.
+//! `bytes` holds the bytes that the caller has at hand, as a rule a snapshot of the frame's head; `len` is
+//! the length of the whole frame. A header that ends past `len` is malformed, and the error says which
+//! header. A header that ends past `bytes` but not past `len` gives [`ParseError::HeaderTooLong`]: the caller
+//! may come again with more bytes. After success every header, with its options, lies in `bytes`.
 
 mod arp;
 mod ipv4;
@@ -18,7 +18,7 @@ pub(crate) use window::{Window, be16, be32};
 use crate::{Ethernet, Headers, L3, L4, Mac, Nd, ParseError, Tag, proto};
 use arrayvec::ArrayVec;
 
-/// The Ethernet header and the tags of a frame, and where they end.
+/// Returns the Ethernet header and the tags of a frame, and where they end.
 #[inline(always)]
 fn link(window: Window<'_>, at: usize) -> Result<(Ethernet, usize), ParseError> {
     let head: &[u8; 14] = window.read(at, ParseError::EthernetTruncated)?;
@@ -41,7 +41,8 @@ impl Headers {
     /// Parses a frame whose Ethernet header starts at `at`.
     ///
     /// # Errors
-    /// What is malformed, or [`ParseError::HeaderTooLong`] if `bytes` holds too little of the `len` bytes.
+    /// The first malformation found, or [`ParseError::HeaderTooLong`] if `bytes` holds too little of the
+    /// `len` bytes.
     pub fn ethernet(bytes: &[u8], at: usize, len: usize) -> Result<Self, ParseError> {
         let window = Window::new(bytes, len);
         let (eth, l3_at) = link(window, at)?;
@@ -62,7 +63,7 @@ impl Headers {
         })
     }
 
-    /// Parses the Ethernet header and the tags of a frame, and leaves open what they carry.
+    /// Parses the Ethernet header and the tags of a frame, and leaves their content unparsed.
     ///
     /// # Errors
     /// As for [`Headers::ethernet`].
@@ -89,7 +90,7 @@ impl Headers {
     }
 }
 
-/// What follows the Ethernet header. Small values returned by inlined functions stay in registers until
+/// The part after the Ethernet header. Small values that inlined functions return stay in registers until
 /// [`Headers`] is written, once.
 #[derive(Default)]
 struct Parsed {
@@ -97,7 +98,7 @@ struct Parsed {
     upper: Upper,
 }
 
-/// What follows the IP header.
+/// The part after the IP header.
 #[derive(Clone, Copy, Default)]
 struct Upper {
     /// Offset of the L4 header, or 0.
@@ -106,7 +107,7 @@ struct Upper {
     nd: Option<Nd>,
 }
 
-/// Headers hold offsets in 16 bits: no snapshot is that long.
+/// Converts an offset to 16 bits, as in [`Headers`]. No snapshot is too long for that.
 #[inline(always)]
 fn offset(at: usize) -> Result<u16, ParseError> {
     u16::try_from(at).map_err(|_| ParseError::HeaderTooLong)

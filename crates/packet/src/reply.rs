@@ -1,7 +1,7 @@
 //! Answers to a packet: ICMP echo replies and errors, TCP resets.
 //!
-//! Each takes a parsed packet and writes a whole frame to its sender, with the same VLAN tags. If the packet has no
-//! Ethernet header, the answer has none.
+//! Each writer takes a parsed packet and writes a whole frame to its sender, with the same VLAN tags. If the
+//! packet has no Ethernet header, the answer has none.
 
 use crate::build::{self, Ipv4, Ipv6};
 use crate::parse::be32;
@@ -15,7 +15,7 @@ pub const TOS_ERROR: u8 = 0xc0;
 const MAX_ERROR_V4: usize = 576;
 const MAX_ERROR_V6: usize = 1280;
 
-/// What an ICMP error says.
+/// The reason in an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
     /// TTL or hop limit ran out.
@@ -36,7 +36,7 @@ pub enum IcmpError {
 }
 
 impl IcmpError {
-    /// Type, code and the header's last four bytes.
+    /// Returns type, code and the header's last four bytes.
     const fn header(self, v6: bool) -> (u8, u8, u32) {
         const UNREACHABLE: u8 = proto::ICMP_UNREACHABLE;
         const UNREACHABLE_V6: u8 = proto::ICMPV6_UNREACHABLE;
@@ -59,7 +59,8 @@ impl IcmpError {
 
 /// Writes an ICMP error about the packet parsed from `request`, from the router at `mac` and `from`.
 ///
-/// It quotes as much of the packet as is at hand and fits: an error has at most 576 bytes for IPv4, 1280 for IPv6.
+/// Quotes as much of the packet as is at hand and fits: an error has at most 576 bytes for IPv4, 1280 for
+/// IPv6.
 ///
 /// # Errors
 /// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if `from` is of another family or the packet isn't IP;
@@ -95,8 +96,8 @@ pub fn icmp_error(
     Ok(at + proto::ICMP_LEN + len)
 }
 
-/// Whether an ICMP error may be sent about a packet: the packet has one known sender, isn't an error itself, and isn't
-/// a later fragment. About a packet to a group, only IPv6's packet too big may be sent.
+/// Returns whether an ICMP error may be sent about a packet: the packet has one known sender, isn't an error
+/// itself, and isn't a later fragment. About a packet to a group, only IPv6's packet too big may be sent.
 #[must_use]
 pub fn may_report(headers: &Headers, error: IcmpError) -> bool {
     let Some(ip) = headers.ip() else { return false };
@@ -115,19 +116,20 @@ pub fn may_report(headers: &Headers, error: IcmpError) -> bool {
         && !matches!(ip.fragment, Fragment::Later { .. })
 }
 
-/// Queries and their replies: echo, router discovery, timestamp, information, address mask (RFC 792, 950,
-/// 1256).
+/// Returns whether an ICMP type is that of a query or its reply: echo, router discovery, timestamp,
+/// information, address mask (RFC 792, 950, 1256).
 const fn is_icmp_query(kind: u8) -> bool {
     matches!(kind, proto::ICMP_ECHO_REPLY | proto::ICMP_ECHO_REQUEST | 9 | 10 | 13..=18)
 }
 
 /// Writes the answer to the ICMP echo request parsed from `request`. The whole request must be at hand.
 ///
-/// The checksum is updated, not recomputed: a request with a wrong one gets an answer with a wrong one.
+/// The checksum is updated, not recomputed: a request with a wrong checksum gets an answer with a wrong one.
 ///
 /// # Errors
-/// [`WriteError::TooShort`] if `out` or `request` is; [`WriteError::Mismatch`] if the packet is no echo request, or is
-/// a fragment; [`WriteError::Unanswerable`] if it was sent to a group or has no sender's address.
+/// [`WriteError::TooShort`] if `out` or `request` is too short; [`WriteError::Mismatch`] if the packet is no
+/// echo request, or is a fragment; [`WriteError::Unanswerable`] if it was sent to a group or has no sender's
+/// address.
 pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
     let ip = headers.ip().ok_or(WriteError::Mismatch)?;
     let (asked, answer) = match headers.l4 {
@@ -164,12 +166,12 @@ pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -
     Ok(at + echo.len())
 }
 
-/// Writes a reset in answer to the TCP segment parsed from `request`, as its destination would if no program listened
-/// there (RFC 9293, 3.10.7.1).
+/// Writes a reset in answer to the TCP segment parsed from `request`. The segment's destination would send
+/// the same if no program listened there (RFC 9293, 3.10.7.1).
 ///
 /// # Errors
-/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is a reset
-/// or a fragment, was sent to a group, or has no sender's address.
+/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if the packet isn't TCP; [`WriteError::Unanswerable`]
+/// if it is a reset or a fragment, was sent to a group, or has no sender's address.
 pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
     let (Some(ip), L4::Tcp { src, dst, flags, header_len, .. }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);
@@ -203,7 +205,8 @@ pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) ->
     Ok(at + build::put(&mut out[at..], reset)?)
 }
 
-/// Whether a packet may be answered by a TCP reset: it is a whole TCP segment between two hosts, and no reset itself.
+/// Returns whether a packet may be answered by a TCP reset: it must be a whole TCP segment between two hosts,
+/// and no reset itself.
 #[must_use]
 pub fn may_reset(headers: &Headers) -> bool {
     let (Some(ip), L4::Tcp { flags, .. }) = (headers.ip(), headers.l4) else { return false };

@@ -21,7 +21,7 @@ pub const BTH_LEN: usize = 12;
 /// Bytes of immediate data, and of the key in a SEND with invalidate.
 pub const IMMEDIATE_LEN: usize = 4;
 
-/// Why the payload of a UDP datagram is no RoCEv2 packet.
+/// The reason why the payload of a UDP datagram is no RoCEv2 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoceError {
     /// It ends inside a header, the padding or the ICRC.
@@ -30,7 +30,7 @@ pub enum RoceError {
     /// A transport header version other than 0.
     #[error("unknown transport header version {0}")]
     Version(u8),
-    /// An opcode that no service here has.
+    /// An opcode that none of the services here has.
     #[error("unknown opcode {0:#04x}")]
     Opcode(u8),
     /// A type of acknowledgement that is reserved.

@@ -4,7 +4,7 @@ use crate::parse::{Window, be16, be32};
 use crate::{Fragment, Headers, L4, ParseError, checksum, proto};
 use arrayvec::ArrayVec;
 
-/// How a packet was encapsulated.
+/// The encapsulation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TunnelKind {
     /// MPLS over UDP, port 6635.
@@ -18,7 +18,8 @@ pub enum TunnelKind {
 }
 
 impl TunnelKind {
-    /// Length of the headers between the outer IP header and the payload, bytes, without optional fields.
+    /// Returns the length of the headers between the outer IP header and the payload, bytes, without optional
+    /// fields.
     #[must_use]
     pub const fn header_len(self) -> usize {
         match self {
@@ -28,14 +29,14 @@ impl TunnelKind {
         }
     }
 
-    /// Whether the payload is an Ethernet frame; else it is an IP packet.
+    /// Returns whether the payload is an Ethernet frame; else it is an IP packet.
     #[must_use]
     pub const fn has_ethernet(self) -> bool {
         matches!(self, Self::Vxlan | Self::Geneve)
     }
 
-    /// How much of the underlay's MTU a tunnel takes, bytes: the outer IP header and those after it. VXLAN and Geneve
-    /// also carry an Ethernet header.
+    /// Returns how much of the underlay's MTU a tunnel takes, bytes: the outer IP header and the headers
+    /// after it. VXLAN and Geneve also carry an Ethernet header.
     #[must_use]
     pub const fn overhead(self, v6: bool) -> usize {
         (if v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }) + self.header_len()
@@ -45,23 +46,23 @@ impl TunnelKind {
 /// An encapsulation header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Which encapsulation.
+    /// The kind of encapsulation.
     pub kind: TunnelKind,
-    /// The network identifier of VXLAN or Geneve, or the top label once explicit nulls above another label are popped.
+    /// The network identifier of VXLAN or Geneve, or the top label after explicit nulls above it are popped.
     pub id: u32,
     /// The label stack from `id` on, top first; empty for VXLAN and Geneve.
     pub labels: ArrayVec<u32, 4>,
-    /// Whether `id` is the bottom of the label stack; true without one. Only then does `id` alone determine the
-    /// payload.
+    /// Whether `id` is the bottom of the label stack; true without a stack. Only then does `id` alone
+    /// determine the payload.
     pub bottom: bool,
-    /// TTL of the outermost label; that of the outer IP header where there is none.
+    /// TTL of the outermost label; without a label, the TTL of the outer IP header.
     pub mpls_ttl: u8,
-    /// Traffic class of the outermost label (RFC 5462); 0 without one.
+    /// Traffic class of the outermost label (RFC 5462); 0 without a label.
     pub mpls_tc: u8,
     /// Traffic class of the outer IP header: DSCP and ECN.
     pub outer_tos: u8,
-    /// The outer UDP checksum is zero over IPv6. RFC 8200, 8.1 forbids that unless the receiver allows it (RFC 6935,
-    /// 5).
+    /// Whether the outer UDP checksum is zero over IPv6. RFC 8200, 8.1 forbids that unless the receiver
+    /// allows it (RFC 6935, 5).
     pub lacks_checksum: bool,
     /// Offset of the inner packet, bytes: an Ethernet header for VXLAN and Geneve, usually an IP header for MPLS.
     pub inner_at: usize,
@@ -69,14 +70,15 @@ pub struct Tunnel {
     pub inner_end: usize,
 }
 
-/// The encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or `None` if there is none.
+/// Returns the encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or `None` if there
+/// is none.
 ///
-/// Fragments are not parsed: a tunnel packet must be reassembled first. A GRE checksum is verified; it covers the
-/// payload, so the whole packet must be at hand if there is one.
+/// Fragments are not parsed: a tunnel packet must be reassembled first. A GRE checksum is verified. It covers
+/// the payload, so the whole packet must be at hand if it has one.
 ///
 /// # Errors
-/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if `bytes` holds
-/// too little.
+/// [`ParseError::TunnelMalformed`], [`ParseError::TunnelRefused`], or [`ParseError::HeaderTooLong`] if
+/// `bytes` holds too little.
 pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel>, ParseError> {
     let Some(ip) = outer.ip().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
     let at = usize::from(outer.l4_at);
@@ -119,7 +121,7 @@ pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel
     Ok(Some(tunnel))
 }
 
-/// The UDP datagram at `at`, which may end before its IP packet does.
+/// Returns the UDP datagram at `at`, which may end before its IP packet does.
 fn datagram(packet: Window<'_>, at: usize) -> Result<Window<'_>, ParseError> {
     let head: &[u8; proto::UDP_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
     Ok(packet.until(at + usize::from(be16(head, 4))))
@@ -137,8 +139,9 @@ fn vxlan(packet: Window<'_>, at: usize, tunnel: &mut Tunnel) -> Result<(), Parse
     Ok(())
 }
 
-/// Whether a Geneve header is one that is taken: of version 0, before an Ethernet frame, without the bits for control
-/// packets and for critical options, none of which is known (RFC 8926, 3.4). Other options are skipped.
+/// Returns whether Viaduct accepts a Geneve header: one of version 0, before an Ethernet frame, without the
+/// bits for control packets and for critical options, because Viaduct knows no critical option (RFC 8926,
+/// 3.4). Other options are skipped.
 #[must_use]
 #[inline(always)]
 pub const fn takes_geneve(head: &[u8; proto::VXLAN_LEN]) -> bool {
@@ -147,7 +150,7 @@ pub const fn takes_geneve(head: &[u8; proto::VXLAN_LEN]) -> bool {
     first >> 6 == 0 && flags & CONTROL_OR_CRITICAL == 0 && u16::from_be_bytes([a, b]) == proto::ETHERTYPE_TEB
 }
 
-/// Length of a Geneve header's options, bytes.
+/// Returns the length of a Geneve header's options, bytes.
 #[must_use]
 #[inline(always)]
 pub const fn geneve_options(head: &[u8; proto::VXLAN_LEN]) -> usize {
@@ -196,7 +199,7 @@ fn mpls(packet: Window<'_>, at: usize, kind: TunnelKind, tunnel: &mut Tunnel) ->
     Ok(())
 }
 
-/// Where the payload of the GRE header at `at` starts, or `None` if it isn't MPLS.
+/// Returns the offset of the payload of the GRE header at `at`, or `None` if the payload isn't MPLS.
 fn gre(packet: Window<'_>, at: usize) -> Result<Option<usize>, ParseError> {
     /// Checksum and reserved field present (RFC 2784).
     const CHECKSUM: u16 = 0x8000;

@@ -14,7 +14,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// RFC 1071, section 1, word by word.
+/// Sums word by word, as RFC 1071, section 1, says.
 fn naive(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in bytes.chunks(2) {

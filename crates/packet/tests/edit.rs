@@ -21,7 +21,7 @@ fn parse(bytes: &[u8]) -> Headers {
     Headers::ethernet(bytes, 0, bytes.len()).unwrap()
 }
 
-/// A packet of each L4 protocol that has a checksum over the addresses, and ICMP, which has none.
+/// Returns a packet of each L4 protocol that has a checksum over the addresses, and ICMP, which has none.
 fn build(kind: usize, src: IpAddr, dst: IpAddr, payload: &[u8]) -> Vec<u8> {
     let (protocol, segment) = match kind {
         0 => (proto::TCP, tcp(src, dst, 0x10, &[], payload)),
@@ -152,7 +152,7 @@ proptest! {
             frame(dst, src, protocol, &icmp(dst, src, kind, 1, &body))
         };
         let mut bytes = error(src, dst);
-        // What follows the packet is no part of it.
+        // Bytes after the packet do not belong to it.
         bytes.extend([0x55; 30]);
         let mut headers = parse(&bytes);
         let mut quoted = headers.quoted(&bytes, bytes.len()).unwrap().unwrap();

@@ -28,8 +28,8 @@ fn roce() {
     });
 }
 
-/// `cargo bolero test connection_manager -p packet`. What was read is written as it was, but for bits that mean
-/// nothing.
+/// `cargo bolero test connection_manager -p packet`. A message that was read is written with the same bytes,
+/// except for bits without a meaning.
 #[test]
 fn connection_manager() {
     use packet::roce::cm;

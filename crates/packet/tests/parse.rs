@@ -307,7 +307,7 @@ fn the_packet_in_an_icmp_error_is_parsed() {
     assert_eq!(parse(&echo).unwrap().quoted(&echo, echo.len()), Ok(None));
 }
 
-/// A frame that ends early has a reason of its own; a snapshot that does, never another than `HeaderTooLong`.
+/// A frame that ends early has a reason of its own. A snapshot that ends early always gives `HeaderTooLong`.
 #[test]
 fn truncation_at_every_byte() {
     let step = if cfg!(miri) { 13 } else { 1 };

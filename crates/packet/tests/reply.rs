@@ -15,7 +15,7 @@ fn parse(bytes: &[u8]) -> Headers {
     headers
 }
 
-/// The answer a writer gives, which must fail cleanly in every shorter buffer.
+/// Returns the answer that a writer gives. The writer must fail cleanly in every shorter buffer.
 fn answer(write: impl Fn(&mut [u8]) -> Result<usize, WriteError>) -> Vec<u8> {
     let bytes = written(&write);
     for len in (0..bytes.len()).step_by(if cfg!(miri) { 13 } else { 1 }) {

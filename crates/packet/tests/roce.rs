@@ -1,4 +1,4 @@
-//! RoCEv2 against what Linux sends, and against itself.
+//! RoCEv2 against packets of Linux, and against itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(not(miri))]
 
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// Messages of the connection manager, in the order in which a capture has them.
+/// Returns the messages of the connection manager, in the order in which a capture has them.
 fn messages(capture: &str) -> Vec<cm::Mad> {
     let (_, frames) = captures::roce().into_iter().find(|(name, _)| name == capture).unwrap();
     let message = |frame: &Vec<u8>| {

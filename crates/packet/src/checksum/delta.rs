@@ -2,7 +2,7 @@
 
 use super::Sum;
 
-/// What replacing some fields does to a checksum over them (RFC 1624, equation 3).
+/// The change of a checksum when fields under it change (RFC 1624, equation 3).
 ///
 /// Fields must lie at even offsets of the summed data.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,15 +30,15 @@ impl Delta {
         self.0.add(&new);
     }
 
-    /// The checksum that replaces `checksum`.
+    /// Returns the checksum that replaces `checksum`.
     #[inline]
     #[must_use]
     pub fn apply(self, checksum: u16) -> u16 {
         !self.apply_partial(!checksum)
     }
 
-    /// The sum that replaces `sum`, the content of a checksum field that is still to be completed: such a field holds
-    /// the pseudo-header's sum, not complemented.
+    /// Returns the sum that replaces `sum`, the content of a checksum field that is still to be completed:
+    /// such a field holds the pseudo-header's sum, not complemented.
     #[inline]
     #[must_use]
     pub fn apply_partial(self, sum: u16) -> u16 {
@@ -48,7 +48,7 @@ impl Delta {
     }
 }
 
-/// The checksum after a 16-bit field changed from `old` to `new`.
+/// Returns the checksum after a 16-bit field changed from `old` to `new`.
 #[inline]
 #[must_use]
 pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {

@@ -11,13 +11,13 @@ pub enum L4Check {
     Right,
     /// It is wrong.
     Wrong,
-    /// Not checked: UDP's is 0, the protocol has none or an unknown one, or the packet is a fragment.
+    /// Not checked: a UDP checksum of 0, a protocol that has none or is unknown, or a fragment.
     Absent,
     /// `bytes` ends before the packet does.
     TooShort,
 }
 
-/// Checks the L4 checksum of the packet that `headers` were parsed from; SCTP's is a CRC-32C (RFC 9260,
+/// Checks the L4 checksum of the packet that `headers` were parsed from. SCTP has a CRC-32C (RFC 9260,
 /// appendix A).
 #[must_use]
 pub fn verify_l4(bytes: &[u8], headers: &Headers) -> L4Check {

@@ -34,7 +34,7 @@ pub(super) fn parse(window: Window<'_>, at: usize) -> Result<Parsed, ParseError>
     Ok(Parsed { l3: L3::Ip(ip), upper: l4::parse(packet, at + header_len, &ip)? })
 }
 
-/// The fields of the fixed header, checked only as far as they can be without the rest of the packet.
+/// Returns the fields of the fixed header. Makes only the checks that need no other bytes of the packet.
 #[inline(always)]
 pub(super) fn header(head: &[u8; proto::IPV4_LEN], at: usize) -> Result<Ip, ParseError> {
     if head[0] >> 4 != 4 || head[0] & 0xf < 5 {

@@ -36,7 +36,7 @@ pub(super) fn parse(window: Window<'_>, at: usize) -> Result<Parsed, ParseError>
     Ok(Parsed { l3: L3::Ip(ip), upper })
 }
 
-/// The fields of the fixed header; `protocol` is the next header it names.
+/// Returns the fields of the fixed header. `protocol` is the next header that it names.
 #[inline(always)]
 pub(super) fn header(head: &[u8; proto::IPV6_LEN], at: usize) -> Result<Ip, ParseError> {
     let word = be32(head, 0);

@@ -65,7 +65,8 @@ fn tcp(window: Window<'_>, at: usize, short: ParseError) -> Result<L4, ParseErro
     })
 }
 
-/// The window scale among a SYN's options (RFC 9293, 3.1; RFC 7323, 2.2). Parsing stops at a malformed option.
+/// Returns the window scale among a SYN's options (RFC 9293, 3.1; RFC 7323, 2.2). Parsing stops at a
+/// malformed option.
 #[cold]
 fn window_scale(mut options: &[u8]) -> Option<u8> {
     const END: u8 = 0;

@@ -12,8 +12,8 @@ const SOURCE_LINK_ADDR: u8 = 1;
 const TARGET_LINK_ADDR: u8 = 2;
 const FLAG_SOLICITED: u8 = 0x40;
 
-/// The ND body of the ICMPv6 message at `at`. `None` if the message is of another type or breaks the rules of RFC
-/// 4861, 7.1, which include its checksum.
+/// Returns the ND body of the ICMPv6 message at `at`. `None` if the message has a different type or breaks
+/// the rules of RFC 4861, 7.1, among them the checksum.
 #[inline(always)]
 pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip) -> Result<Option<Nd>, ParseError> {
     let [kind, code] = *window.read(at, ParseError::L4Malformed)?;
@@ -46,7 +46,8 @@ fn body(window: Window<'_>, at: usize, ip: &Ip, solicitation: bool) -> Result<Op
     Ok((valid && !target.is_multicast()).then_some(Nd { solicitation, target, link_addr }))
 }
 
-/// The link-layer address among the options from `at`; `None` if an option is malformed or there are too many.
+/// Returns the link-layer address among the options from `at`; `None` if an option is malformed or there are
+/// too many.
 #[allow(clippy::option_option, reason = "malformed and absent differ")]
 fn options(window: Window<'_>, at: usize, wanted: u8) -> Result<Option<Option<Mac>>, ParseError> {
     let mut at = at;
@@ -76,7 +77,7 @@ fn options(window: Window<'_>, at: usize, wanted: u8) -> Result<Option<Option<Ma
     Ok((at == window.end()).then_some(link_addr))
 }
 
-/// Whether it is in ff02::1:ff00:0/104.
+/// Returns whether an address is in ff02::1:ff00:0/104.
 fn is_solicited_node(addr: Ipv6Addr) -> bool {
     addr.octets()[..13] == [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff]
 }

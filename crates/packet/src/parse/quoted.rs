@@ -4,14 +4,16 @@ use super::{Window, be16, be32, ipv4, ipv6, l4, offset};
 use crate::{Fragment, Headers, Ip, L3, L4, ParseError, proto};
 
 impl Headers {
-    /// The headers of the packet that this ICMP error quotes, or `None` if it isn't an error.
+    /// Returns the headers of the packet that this ICMP error quotes, or `None` if this packet isn't an ICMP
+    /// error.
     ///
-    /// `bytes` and `len` are those that this packet was parsed from. The quote is only the start of a refused packet:
-    /// its length fields may exceed the quote, its IPv4 checksum isn't verified, and of a TCP header only the ports
-    /// are read (flags and header length are 0).
+    /// `bytes` and `len` are those that this packet was parsed from. The quote is only the start of a refused
+    /// packet: its length fields may exceed the quote, its IPv4 checksum isn't verified, and of a TCP header
+    /// only the ports are read (flags and header length are 0).
     ///
     /// # Errors
-    /// What is malformed in the quoted headers; [`ParseError::HeaderTooLong`] as for [`Headers::ethernet`].
+    /// The first malformation found in the quoted headers; [`ParseError::HeaderTooLong`] as for
+    /// [`Headers::ethernet`].
     pub fn quoted(&self, bytes: &[u8], len: usize) -> Result<Option<Self>, ParseError> {
         let (Some(outer), L4::Icmp { kind, .. }) = (self.ip(), self.l4) else { return Ok(None) };
         if !quotes_packet(outer.src.is_ipv6(), kind) {
@@ -43,7 +45,7 @@ impl Headers {
     }
 }
 
-/// Whether an ICMP (or, if `v6`, ICMPv6) type stands for an error that quotes the packet it is about.
+/// Returns whether an ICMP (or, if `v6`, ICMPv6) type stands for an error that quotes a packet.
 const fn quotes_packet(v6: bool, kind: u8) -> bool {
     if v6 {
         matches!(
@@ -65,7 +67,7 @@ const fn quotes_packet(v6: bool, kind: u8) -> bool {
     }
 }
 
-/// Errors quote at least 8 bytes of every L4 header.
+/// Parses the L4 header in a quote. Errors quote at least 8 bytes of it.
 fn quoted_l4(window: Window<'_>, at: usize, ip: &Ip) -> Result<L4, ParseError> {
     let read = || window.read::<8>(at, ParseError::L4Malformed);
     Ok(match ip.protocol {

@@ -1,8 +1,8 @@
-//! Bounds-checked reads. They distinguish a packet that ends too early from a snapshot that does.
+//! Bounds-checked reads. They distinguish a packet that ends too early from a snapshot that ends too early.
 
 use crate::ParseError;
 
-/// The bytes of a packet that are at hand, and the offset where the packet ends.
+/// The bytes of a packet that are at hand, and the offset at which the packet ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a> {
     /// Never reaches past `end`.
@@ -16,19 +16,19 @@ impl<'a> Window<'a> {
         Self { bytes: &bytes[..at_hand], end: len }
     }
 
-    /// The offset just past the packet.
+    /// Returns the offset just past the packet.
     pub(crate) const fn end(&self) -> usize {
         self.end
     }
 
-    /// The same bytes for a packet that ends at `end`, or where this one ends if that is earlier.
+    /// Returns the same bytes for a packet that ends at `end`, or where this one ends if that is earlier.
     #[inline(always)]
     pub(crate) fn until(&self, end: usize) -> Self {
         let end = end.min(self.end);
         Self { bytes: &self.bytes[..self.bytes.len().min(end)], end }
     }
 
-    /// `N` bytes at `at`; `short` if the packet ends before them.
+    /// Returns `N` bytes at `at`. Fails with `short` if the packet ends before them.
     #[inline(always)]
     pub(crate) fn read<const N: usize>(
         &self,
@@ -41,7 +41,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// `n` bytes at `at`; `short` if the packet ends before them.
+    /// Returns `n` bytes at `at`. Fails with `short` if the packet ends before them.
     #[inline(always)]
     pub(crate) fn slice(&self, at: usize, n: usize, short: ParseError) -> Result<&'a [u8], ParseError> {
         match self.bytes.get(at..).and_then(|rest| rest.get(..n)) {
@@ -56,13 +56,13 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Big-endian 16 bits at `at` of a header of known length.
+/// Returns the big-endian 16 bits at `at` of a header of known length.
 #[inline(always)]
 pub(crate) const fn be16<const N: usize>(header: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes([header[at], header[at + 1]])
 }
 
-/// Big-endian 32 bits at `at` of a header of known length.
+/// Returns the big-endian 32 bits at `at` of a header of known length.
 #[inline(always)]
 pub(crate) const fn be32<const N: usize>(header: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])

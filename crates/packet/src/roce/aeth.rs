@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Acknowledge extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What the responder says.
+    /// The responder's answer.
     pub syndrome: Syndrome,
     /// Message sequence number: messages finished so far, modulo 2^24.
     pub msn: u32,
@@ -15,15 +15,16 @@ pub struct Aeth {
 /// A responder's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Done. The code of the credit count (table 46); 31 means that the responder counts no credits.
+    /// The request is done. Holds the code of the credit count (table 46); 31 means that the responder counts
+    /// no credits.
     Ack(u8),
     /// No receive was posted: retry after this time.
     ReceiverNotReady(RnrTimer),
-    /// Not done.
+    /// The request is not done.
     Nak(Nak),
 }
 
-/// Why a request was not done (IBTA 9.7.5.2.8).
+/// The reason why a request is not done (IBTA 9.7.5.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Nak {
@@ -46,26 +47,26 @@ const NAKS: [Nak; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
-/// Their times, in tens of microseconds.
+/// The times of the codes, in tens of microseconds.
 const TIMES: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
 impl RnrTimer {
-    /// The timer with this code, of which only the lower five bits count.
+    /// Returns the timer with this code. Only the lower five bits of the code count.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 31)
     }
 
-    /// Its code.
+    /// Returns the code.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The time to wait.
+    /// Returns the time to wait.
     #[must_use]
     pub const fn duration(self) -> Duration {
         Duration::from_micros(TIMES[self.0 as usize] as u64 * 10)
@@ -81,10 +82,10 @@ impl Syndrome {
     /// An acknowledgement without credits.
     pub const NO_CREDITS: Self = Self::Ack(31);
 
-    /// From the wire.
+    /// Decodes a syndrome.
     ///
     /// # Errors
-    /// [`RoceError::Syndrome`] where it is reserved.
+    /// [`RoceError::Syndrome`] if the byte is reserved.
     pub fn from_byte(byte: u8) -> Result<Self, RoceError> {
         let value = byte & !TYPE;
         match byte & TYPE {
@@ -95,7 +96,7 @@ impl Syndrome {
         }
     }
 
-    /// For the wire.
+    /// Encodes the syndrome.
     #[must_use]
     pub const fn byte(self) -> u8 {
         match self {

@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 
 /// Bytes of a management datagram.
 pub const MAD_LEN: usize = 256;
-/// Queue pair of the connection manager, and the key that it has.
+/// Queue pair of the connection manager.
 pub const QUEUE_PAIR: u32 = 1;
 /// Queue key of queue pair 1.
 pub const QUEUE_KEY: u32 = 0x8001_0000;
@@ -16,7 +16,7 @@ const HEADER: usize = 24;
 /// Version, class (communication management), class version, method (send).
 const START: [u8; 4] = [1, 7, 2, 3];
 
-/// A message and its transaction. An answer has the transaction of its request.
+/// A message and its transaction. An answer belongs to the same transaction as its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mad {
     /// Transaction.
@@ -28,13 +28,13 @@ pub struct Mad {
 /// The identifiers that the two ends gave a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Ids {
-    /// The sender's.
+    /// The sender's identifier.
     pub local: u32,
-    /// The receiver's.
+    /// The receiver's identifier.
     pub remote: u32,
 }
 
-/// A message.
+/// A message of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Message {
@@ -52,9 +52,9 @@ pub enum Message {
 /// Request for a connection. Times are exponents: a code `n` stands for 4.096 us times 2^n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's name of the connection.
+    /// The sender's identifier of the connection.
     pub local: u32,
-    /// The service to connect to: with rdma_cm, port space and port.
+    /// The service to connect to. For rdma_cm, this is the port space and port.
     pub service: u64,
     /// The sender's adapter.
     pub guid: u64,
@@ -74,7 +74,7 @@ pub struct Req {
     pub flow_control: bool,
     /// First PSN that the sender expects; 24 bits.
     pub psn: u32,
-    /// How long the sender takes to answer.
+    /// Time that the sender takes to answer.
     pub local_timeout: u8,
     /// Retries.
     pub retries: u8,
@@ -84,9 +84,9 @@ pub struct Req {
     pub mtu: u8,
     /// Whether the RDC is known to exist.
     pub rdc: bool,
-    /// Retries where no receive is posted.
+    /// Retries if no receive is posted.
     pub rnr_retries: u8,
-    /// Retries of messages like this.
+    /// Retries of messages of the connection manager.
     pub cm_retries: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub shared_receives: bool,
@@ -106,33 +106,33 @@ pub struct Req {
     pub service_level: u8,
     /// Whether the path does not leave the subnet.
     pub subnet_local: bool,
-    /// How long an acknowledgement may take.
+    /// Longest time until an acknowledgement.
     pub ack_timeout: u8,
-    /// What the applications say to each other.
+    /// The applications' own data.
     pub private: [u8; 92],
 }
 
 /// Refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
-    /// Names.
+    /// Identifiers of the connection.
     pub ids: Ids,
-    /// What is refused: 0 REQ, 1 REP, 2 nothing of these.
+    /// The refused message: 0 REQ, 1 REP, 2 neither of these.
     pub which: u8,
-    /// Reason (table 108): 28, the application's.
+    /// Reason (table 108). 28 means that the application refused.
     pub reason: u16,
-    /// Bytes of `info` that count.
+    /// Number of valid bytes in `info`.
     pub info_len: u8,
-    /// More on the reason.
+    /// Details of the reason.
     pub info: [u8; 72],
-    /// What the applications say to each other.
+    /// The applications' own data.
     pub private: [u8; 148],
 }
 
 /// Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// Names.
+    /// Identifiers of the connection.
     pub ids: Ids,
     /// Queue key.
     pub queue_key: u32,
@@ -144,62 +144,62 @@ pub struct Rep {
     pub responder_resources: u8,
     /// Most READs and atomics that the sender has under way.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge.
+    /// Time that the sender takes to acknowledge.
     pub ack_delay: u8,
     /// Answer to an alternate path: 2 bits.
     pub failover: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// Retries where no receive is posted.
+    /// Retries if no receive is posted.
     pub rnr_retries: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub shared_receives: bool,
     /// The sender's adapter.
     pub guid: u64,
-    /// What the applications say to each other.
+    /// The applications' own data.
     pub private: [u8; 196],
 }
 
 /// Reply to the question for a service's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrRep {
-    /// The request it answers.
+    /// The request that this answers.
     pub request: u32,
-    /// 0: here it is; else why not.
+    /// 0 if the service has a queue pair here; otherwise the reason why not.
     pub status: u8,
-    /// Bytes of `info` that count.
+    /// Number of valid bytes in `info`.
     pub info_len: u8,
     /// Queue pair; 24 bits.
     pub queue_pair: u32,
     /// Service.
     pub service: u64,
-    /// Queue key of it.
+    /// Queue key of the queue pair.
     pub queue_key: u32,
-    /// More on the status.
+    /// Details of the status.
     pub info: [u8; 72],
-    /// What the applications say to each other.
+    /// The applications' own data.
     pub private: [u8; 136],
 }
 
-/// Why a datagram on queue pair 1 is no message of the connection manager.
+/// The reason why a datagram on queue pair 1 is no message of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CmError {
     /// Not 256 bytes long.
     #[error("{0} bytes, not 256")]
     Length(usize),
-    /// Of another class, version or method.
+    /// Class, version or method are not the connection manager's.
     #[error("not of the connection manager")]
     Class,
-    /// No message that is understood here; its attribute.
+    /// A message that is not understood here; holds its attribute.
     #[error("unknown message {0:#06x}")]
     Message(u16),
 }
 
-/// Reads the body of a message.
+/// The body of a message, for reading.
 struct Body<'a>(&'a [u8; MAD_LEN - HEADER]);
 
 impl Body<'_> {
-    /// Bytes from an offset on.
+    /// Returns the bytes from an offset on.
     fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
         // Every offset here lies within the body.
         self.0.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
@@ -314,7 +314,7 @@ impl Body<'_> {
 /// Parses the payload of a datagram to queue pair 1.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`CmError`].
 pub fn parse(bytes: &[u8]) -> Result<Mad, CmError> {
     let mad: &[u8; MAD_LEN] = bytes.try_into().map_err(|_| CmError::Length(bytes.len()))?;
     let (header, body) = mad.split_first_chunk::<HEADER>().ok_or(CmError::Class)?;
@@ -357,7 +357,7 @@ const DREP: u16 = 0x16;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
-/// A message in the making.
+/// A message under construction.
 struct Made([u8; MAD_LEN]);
 
 impl Made {
@@ -461,7 +461,8 @@ impl Made {
     }
 }
 
-/// The payload of the datagram that a message is. Fields that are too large for their bits lose the upper ones.
+/// Returns a message as the payload of a datagram. Fields that are too large for their bits lose the upper
+/// ones.
 #[must_use]
 pub fn write(mad: &Mad) -> [u8; MAD_LEN] {
     let made = |attribute| Made::new(mad.transaction, attribute);

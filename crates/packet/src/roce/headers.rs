@@ -5,7 +5,7 @@ use super::{Aeth, BTH_LEN, ICRC_LEN, IMMEDIATE_LEN, Opcode, Operation, RoceError
 /// Base transport header (IBTA 9.2). Padding follows from the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// The service and operation of the packet.
     pub opcode: Opcode,
     /// The receiver wakes its program when the message is complete.
     pub solicited: bool,
@@ -17,9 +17,9 @@ pub struct Bth {
     pub forward_congestion: bool,
     /// The packet that this one answers met congestion (BECN).
     pub backward_congestion: bool,
-    /// Number of the queue pair it is for; 24 bits.
+    /// Number of the receiving queue pair; 24 bits.
     pub destination: u32,
-    /// An acknowledgement is wanted.
+    /// The sender wants an acknowledgement.
     pub acknowledge: bool,
     /// Packet sequence number; 24 bits.
     pub psn: u32,
@@ -63,13 +63,13 @@ pub struct Deth {
 pub struct Datagram<'a> {
     /// Base transport header.
     pub bth: Bth,
-    /// Of datagrams.
+    /// For datagrams.
     pub deth: Option<Deth>,
-    /// Of the first packet of a WRITE and of READ requests.
+    /// For the first packet of a WRITE and for READ requests.
     pub reth: Option<Reth>,
-    /// Of atomic requests.
+    /// For atomic requests.
     pub atomic: Option<Atomic>,
-    /// Of acknowledgements, and of READ responses except middle ones.
+    /// For acknowledgements, and for READ responses except middle ones.
     pub aeth: Option<Aeth>,
     /// The value in memory before an atomic operation.
     pub original: Option<u64>,
@@ -111,16 +111,16 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The header that `read` parses, if `there`.
+/// Returns the header that `read` parses, if the packet has that header (`there`).
 fn optional<T>(there: bool, read: impl FnOnce() -> Result<T, RoceError>) -> Result<Option<T>, RoceError> {
     if there { read().map(Some) } else { Ok(None) }
 }
 
-/// Parses the payload of a UDP datagram to port [`PORT_ROCE`](crate::proto::PORT_ROCE). It includes the ICRC, which is
-/// not checked here.
+/// Parses the payload of a UDP datagram to port [`PORT_ROCE`](crate::proto::PORT_ROCE). The payload includes
+/// the ICRC, which is not checked here.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`RoceError`].
 pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, RoceError> {
     let (bytes, _icrc) = bytes.split_last_chunk::<ICRC_LEN>().ok_or(RoceError::Truncated)?;
     let mut fields = Fields(bytes);
@@ -153,7 +153,7 @@ pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, RoceError> {
     Ok(Datagram { bth, deth, reth, atomic, aeth, original, immediate, invalidate, payload })
 }
 
-/// The base transport header, and the length of the padding, bytes.
+/// Returns the base transport header, and the length of the padding, bytes.
 fn base(fields: &mut Fields<'_>) -> Result<(Bth, usize), RoceError> {
     let &[opcode, flags, p0, p1, congestion, d0, d1, d2, acknowledge, s0, s1, s2] =
         fields.take::<BTH_LEN>()?;
@@ -174,7 +174,7 @@ fn base(fields: &mut Fields<'_>) -> Result<(Bth, usize), RoceError> {
     Ok((bth, usize::from(flags >> 4 & 3)))
 }
 
-/// The bytes after the headers, without padding and ICRC.
+/// Returns the bytes after the headers, without padding and ICRC.
 fn payload<'a>(rest: &'a [u8], pad: usize, bth: &Bth) -> Result<&'a [u8], RoceError> {
     match bth.opcode.operation() {
         None => return if rest.len() == CNP_RESERVED { Ok(&[]) } else { Err(RoceError::Length) },
@@ -190,7 +190,7 @@ fn payload<'a>(rest: &'a [u8], pad: usize, bth: &Bth) -> Result<&'a [u8], RoceEr
 }
 
 impl<'a> Datagram<'a> {
-    /// A packet without extended headers.
+    /// Returns a packet without extended headers.
     #[must_use]
     pub const fn new(bth: Bth, payload: &'a [u8]) -> Self {
         Self {
@@ -206,7 +206,8 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Whether it has exactly the headers that its opcode requires, and no payload where the opcode has none.
+    /// Returns whether the packet has exactly the headers that its opcode requires, and no payload if the
+    /// opcode has none.
     pub(super) fn is_whole(&self, payload: usize) -> bool {
         let operation = self.bth.opcode.operation();
         let has = |header: fn(Operation) -> bool| operation.is_some_and(header);

@@ -10,8 +10,8 @@ pub const ICRC_LEN: usize = 4;
 /// Longest headers with masked fields, bytes: IPv4 with options, or IPv6; UDP; BTH.
 const MASKED: usize = 60 + proto::UDP_LEN + BTH_LEN;
 
-/// The invariant CRC in wire order of `packet`, which starts at the IP header and ends before the CRC. `None` if it
-/// isn't UDP with a BTH.
+/// Returns the invariant CRC of `packet` in wire order. The packet starts at the IP header and ends before
+/// the CRC. `None` if the packet isn't UDP with a BTH.
 #[must_use]
 pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let mut head = [0; MASKED];
@@ -45,7 +45,8 @@ pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     Some(crc.finalize().to_le_bytes())
 }
 
-/// Whether `packet`, which starts at the IP header and ends with the invariant CRC, has the right one.
+/// Returns whether the invariant CRC of `packet` is right. The packet starts at the IP header and ends with
+/// the CRC.
 #[must_use]
 pub fn has_right_icrc(packet: &[u8]) -> bool {
     let Some((covered, found)) = packet.split_last_chunk() else { return false };

@@ -11,7 +11,7 @@ pub enum Service {
     Ud,
 }
 
-/// What a packet is.
+/// A packet's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // the standard's names
 pub enum Operation {
@@ -70,36 +70,36 @@ const OPERATIONS: [(Operation, u8, &str); 23] = [
 ];
 
 impl Operation {
-    /// All of them.
+    /// Returns all operations.
     pub fn all() -> impl Iterator<Item = Self> {
         OPERATIONS.into_iter().map(|(operation, ..)| operation)
     }
 
-    /// Its name in lower-case words.
+    /// Returns the operation's name in lower-case words.
     #[must_use]
     pub fn name(self) -> &'static str {
         OPERATIONS[self as usize].2
     }
 
-    /// Whether it has an RDMA extended transport header.
+    /// Returns whether the packet has an RDMA extended transport header.
     #[must_use]
     pub const fn has_reth(self) -> bool {
         matches!(self, O::WriteFirst | O::WriteOnly | O::WriteOnlyImmediate | O::ReadRequest)
     }
 
-    /// Whether it has an atomic extended transport header.
+    /// Returns whether the packet has an atomic extended transport header.
     #[must_use]
     pub const fn has_atomic(self) -> bool {
         matches!(self, O::CompareSwap | O::FetchAdd)
     }
 
-    /// Whether it has an acknowledge extended transport header.
+    /// Returns whether the packet has an acknowledge extended transport header.
     #[must_use]
     pub const fn has_aeth(self) -> bool {
         matches!(self, O::ReadFirst | O::ReadLast | O::ReadOnly | O::Acknowledge | O::AtomicAcknowledge)
     }
 
-    /// Whether it has immediate data.
+    /// Returns whether the packet has immediate data.
     #[must_use]
     pub const fn has_immediate(self) -> bool {
         matches!(
@@ -108,13 +108,13 @@ impl Operation {
         )
     }
 
-    /// Whether it names a key to invalidate.
+    /// Returns whether the packet names a key to invalidate.
     #[must_use]
     pub const fn has_invalidate(self) -> bool {
         matches!(self, O::SendLastInvalidate | O::SendOnlyInvalidate)
     }
 
-    /// Whether it is a packet of a SEND.
+    /// Returns whether the packet belongs to a SEND.
     #[must_use]
     pub const fn is_send(self) -> bool {
         matches!(
@@ -130,7 +130,7 @@ impl Operation {
         )
     }
 
-    /// Whether it continues a SEND or WRITE that an earlier packet began.
+    /// Returns whether the packet continues a SEND or WRITE that an earlier packet began.
     #[must_use]
     pub const fn continues(self) -> bool {
         matches!(
@@ -145,23 +145,23 @@ impl Operation {
         )
     }
 
-    /// Whether a responder sends it.
+    /// Returns whether a responder sends the packet.
     #[must_use]
     pub const fn is_answer(self) -> bool {
         self.has_aeth() || matches!(self, O::ReadMiddle)
     }
 
-    /// Whether it may have payload.
+    /// Returns whether the packet may have payload.
     #[must_use]
     pub const fn has_payload(self) -> bool {
         !matches!(self, O::ReadRequest | O::Acknowledge | O::AtomicAcknowledge | O::CompareSwap | O::FetchAdd)
     }
 }
 
-/// The first byte of a base transport header.
+/// An opcode: the first byte of a base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opcode {
-    /// Of a service.
+    /// An operation of a service.
     Of(Service, Operation),
     /// Congestion notification packet (annex A17.9.3).
     CongestionNotification,
@@ -171,7 +171,7 @@ pub enum Opcode {
 const CNP: u8 = 0x81;
 
 impl Opcode {
-    /// Decodes an opcode. `None` if no service here has it.
+    /// Decodes an opcode. `None` if none of the services here has it.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         if byte == CNP {
@@ -187,7 +187,7 @@ impl Opcode {
         Self::of(service, operation)
     }
 
-    /// The opcode of a service's operation; `None` if the service has no such operation.
+    /// Returns the opcode of a service's operation. `None` if the service has no such operation.
     #[must_use]
     pub fn of(service: Service, operation: Operation) -> Option<Self> {
         let offered = match service {
@@ -198,7 +198,7 @@ impl Opcode {
         offered.then_some(Self::Of(service, operation))
     }
 
-    /// For the wire.
+    /// Encodes the opcode.
     #[must_use]
     pub fn byte(self) -> u8 {
         let Self::Of(service, operation) = self else { return CNP };
@@ -210,7 +210,7 @@ impl Opcode {
         service | OPERATIONS[operation as usize].1
     }
 
-    /// The operation, if it is one of a service.
+    /// Returns the operation, if the opcode belongs to a service.
     #[must_use]
     pub const fn operation(self) -> Option<Operation> {
         match self {

@@ -17,18 +17,18 @@ impl Out<'_> {
     }
 }
 
-/// A byte, then a number of 24 bits.
+/// Combines a byte and a number of 24 bits.
 const fn beside(byte: u8, number: u32) -> [u8; 4] {
     (number & 0xff_ffff | (byte as u32) << 24).to_be_bytes()
 }
 
-/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC, which the caller fills
-/// ([`icrc`](super::icrc)) because it covers the headers before this payload too. Returns the length in bytes, the
-/// ICRC included.
+/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC. The caller fills
+/// that room ([`icrc`](super::icrc)), because the ICRC also covers the headers before this payload. Returns
+/// the length in bytes, the ICRC included.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] if a header that the opcode requires is missing, if there is one too many, or if there is
-/// payload that the opcode does not allow; [`WriteError::TooShort`] if `out` has too little room.
+/// [`WriteError::Mismatch`] if a header that the opcode requires is missing, if there is one too many, or if
+/// there is payload that the opcode does not allow; [`WriteError::TooShort`] if `out` has too little room.
 pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError> {
     write_with(packet, packet.payload.len(), out, |place| {
         place.copy_from_slice(packet.payload);
@@ -58,7 +58,8 @@ pub fn write_with<E: From<WriteError>>(
 }
 
 impl Datagram<'_> {
-    /// Its length in bytes as [`write_with`] writes it with `len` bytes of payload, the ICRC included.
+    /// Returns the packet's length in bytes, if [`write_with`] writes it with `len` bytes of payload; the
+    /// ICRC is included.
     #[must_use]
     pub const fn bytes(&self, len: usize) -> usize {
         let Self { bth, deth, reth, atomic, aeth, original, immediate, invalidate, .. } = self;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 const MAC: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
 
-/// Parses all of `bytes`, which start at `at` of a packet that ends at `len`, and does with it what can be
-/// done.
+/// Parses all of `bytes`, which start at `at` of a packet that ends at `len`. Then reads, edits and answers
+/// the packet in every way.
 pub fn exercise(bytes: &[u8], at: usize, len: usize) {
     for parsed in [Headers::ethernet(bytes, at, len), Headers::network(bytes, at, len)] {
         let Ok(headers) = parsed else { continue };
@@ -22,7 +22,7 @@ pub fn exercise(bytes: &[u8], at: usize, len: usize) {
     }
 }
 
-/// All headers lie in what was at hand.
+/// Checks that all headers lie in the bytes at hand.
 fn check_bounds(headers: &Headers, at_hand: usize) {
     assert!(headers.at <= headers.l3_at && usize::from(headers.l3_at) <= at_hand);
     let Some(ip) = headers.ip() else { return };
@@ -48,7 +48,8 @@ fn other(addr: IpAddr) -> IpAddr {
     }
 }
 
-/// Edits keep a right checksum right and a wrong one wrong, and what they return is what parsing gives.
+/// Checks that edits keep a right checksum right and a wrong one wrong, and that the headers they leave equal
+/// those parsed anew.
 fn check_edits(headers: &Headers, bytes: &[u8]) {
     let Some(ip) = headers.ip() else { return };
     let (mut bytes, mut edited) = (bytes.to_vec(), headers.clone());
@@ -73,7 +74,7 @@ fn check_quoted(headers: &Headers, bytes: &[u8], len: usize) {
     assert_eq!(headers.quoted(&bytes, len), Ok(Some(quoted)));
 }
 
-/// Answers are packets that parse, with right checksums.
+/// Checks that answers are packets that parse, with right checksums.
 fn check_replies(headers: &Headers, bytes: &[u8]) {
     let mut out = [0; 2048];
     let from = other(headers.ip().map_or(IpAddr::from([0; 4]), |ip| ip.src));

@@ -16,13 +16,13 @@ pub const B4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 1, 2));
 pub const A6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1));
 pub const B6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2));
 
-/// Bytes from hexadecimal text.
+/// Returns bytes from hexadecimal text.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// What a writer wrote.
+/// Returns the bytes that a writer writes.
 pub fn written<E: std::fmt::Debug>(write: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Vec<u8> {
     let mut out = vec![0; 2048];
     let len = write(&mut out).unwrap();
@@ -30,7 +30,7 @@ pub fn written<E: std::fmt::Debug>(write: impl FnOnce(&mut [u8]) -> Result<usize
     out
 }
 
-/// An Ethernet header from A to B with tags.
+/// Returns an Ethernet header from A to B with tags.
 pub fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
     let first = if tags.is_empty() { ethertype } else { proto::ETHERTYPE_VLAN };
     let mut frame = written(|out| build::ethernet(out, B, A, first));
@@ -41,7 +41,7 @@ pub fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
     frame
 }
 
-/// An IP packet without options.
+/// Returns an IP packet without options.
 pub fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => written(|out| {
@@ -66,7 +66,7 @@ pub fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The same behind an untagged Ethernet header.
+/// Returns the IP packet that [`ip`] makes, behind an untagged Ethernet header.
 pub fn frame(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let ethertype = if src.is_ipv4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };
     let mut frame = ethernet(&[], ethertype);
@@ -74,7 +74,7 @@ pub fn frame(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> 
     frame
 }
 
-/// A UDP datagram with its checksum.
+/// Returns a UDP datagram with its checksum.
 pub fn udp(src: IpAddr, dst: IpAddr, sport: u16, dport: u16, payload: &[u8]) -> Vec<u8> {
     let len = (proto::UDP_LEN + payload.len()) as u16;
     let mut segment = written(|out| build::udp(out, sport, dport, len, 0));
@@ -84,7 +84,7 @@ pub fn udp(src: IpAddr, dst: IpAddr, sport: u16, dport: u16, payload: &[u8]) -> 
     segment
 }
 
-/// A TCP segment from port 1000 to 80 with its checksum.
+/// Returns a TCP segment from port 1000 to 80 with its checksum.
 pub fn tcp(src: IpAddr, dst: IpAddr, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut segment = hex("03e8 0050 00000001 00000002 5000 ffff 0000 0000");
     segment[12] = (((20 + options.len()) / 4) << 4) as u8;
@@ -96,7 +96,7 @@ pub fn tcp(src: IpAddr, dst: IpAddr, flags: u8, options: &[u8], payload: &[u8]) 
     segment
 }
 
-/// An ICMP or ICMPv6 message with its checksum.
+/// Returns an ICMP or ICMPv6 message with its checksum.
 pub fn icmp(src: IpAddr, dst: IpAddr, kind: u8, code: u8, rest: &[u8]) -> Vec<u8> {
     let mut message = vec![kind, code, 0, 0];
     message.extend(rest);
@@ -106,7 +106,7 @@ pub fn icmp(src: IpAddr, dst: IpAddr, kind: u8, code: u8, rest: &[u8]) -> Vec<u8
     message
 }
 
-/// One well-formed frame of every kind.
+/// Returns one well-formed frame of every kind.
 pub fn samples() -> Vec<Vec<u8>> {
     let mut samples = vec![
         frame(A4, B4, proto::UDP, &udp(A4, B4, 5000, 53, b"question")),
