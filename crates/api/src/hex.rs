@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Bytes as lower-case hexadecimal digits.
+/// Returns bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The bytes that hexadecimal digits stand for; white space and colons between bytes are ignored. `None`: something
-/// else is in it, or half a byte.
+/// Returns the bytes for which hexadecimal digits stand. Ignores white space and colons between bytes.
+/// Returns `None` if the text has other characters, or half a byte.
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace() && *c != ':').collect();

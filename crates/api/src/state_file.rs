@@ -1,4 +1,4 @@
-//! Files with a guest's state: a line that says what it is, then the parts, each after its length (protobuf varint).
+//! Files with a guest's state: a title line, then the parts, each after its length (protobuf varint).
 
 use crate::v1::GuestState;
 use prost::Message;
@@ -9,7 +9,7 @@ const TITLE: &[u8] = b"viaduct guest state\n";
 /// Longest part, bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Writes what comes before the parts.
+/// Writes the title line.
 ///
 /// # Errors
 /// The writer's.
@@ -28,7 +28,7 @@ pub fn write(to: &mut impl Write, part: &GuestState) -> io::Result<()> {
 /// Reads all parts.
 ///
 /// # Errors
-/// The reader's, and what is wrong with the file: it is none of these, or was cut.
+/// The reader's, and errors of the file: it is no such file, or was cut.
 pub fn read(from: &mut impl BufRead) -> io::Result<Vec<GuestState>> {
     let mut title = Vec::new();
     from.take(TITLE.len() as u64).read_to_end(&mut title)?;
@@ -47,7 +47,7 @@ pub fn read(from: &mut impl BufRead) -> io::Result<Vec<GuestState>> {
     Ok(parts)
 }
 
-/// A varint (protobuf, "Base 128 Varints") of three bytes at most.
+/// Reads a varint (protobuf, "Base 128 Varints") of three bytes at most.
 fn length(from: &mut impl Read) -> io::Result<u64> {
     let mut len = 0;
     for shift in [0, 7, 14] {

@@ -11,14 +11,15 @@ pub use subnets::warnings;
 
 use crate::{Item, Object, Problem};
 
-/// Checks everything that holds between the objects of a host, by their index; what is wrong with one alone was found
-/// when it was read. Empty: nothing is wrong.
+/// Checks everything that must hold between the objects of a host. `index` is the index of these objects.
+/// Errors in a single object were found when it was read. Returns nothing if nothing is wrong.
 #[must_use]
 pub fn check(index: &Index, objects: &[Item]) -> Vec<Problem> {
     check_beside(&[], index, objects)
 }
 
-/// The same, beside objects of these names that could not be read: that they are missing is no problem of others.
+/// Checks like [`check`], beside objects of these names that could not be read: a reference to one of them is
+/// no problem.
 pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -> Vec<Problem> {
     let mut problems = Vec::new();
     unique::check(objects, &mut problems);
@@ -27,8 +28,8 @@ pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -
     problems
 }
 
-/// Checks routes that come to a host whose objects, by `index`, were checked before. Their keys must be new: that is
-/// all that routes need of each other.
+/// Checks routes that are added to a host whose objects, in `index`, were checked before. The keys of the
+/// routes must be new: routes need nothing else of each other.
 #[must_use]
 pub fn check_routes<'a>(index: &Index, routes: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
     let items: Vec<Item> = routes.map(|route| Item::from(route.clone())).collect();

@@ -1,4 +1,4 @@
-//! `[host]`: what belongs to the daemon as a whole.
+//! `[host]`: the settings of the daemon as a whole.
 
 use crate::object::{Place, Wire};
 use crate::reader::Reader;
@@ -16,22 +16,24 @@ pub struct Host {
     pub name: String,
     /// Cores that workers are pinned to, one worker each. Empty: one worker, not pinned.
     pub workers: Vec<u16>,
-    /// What forwards packets.
+    /// The device that forwards packets.
     pub executor: Executor,
-    /// Outer source addresses of tunnels, at most one per family. Empty: see [`Host::tunnel_sources`].
+    /// Outer source addresses of tunnels, at most one per family. If empty, [`Host::tunnel_sources`] finds
+    /// them.
     pub tunnel_source: Vec<IpAddr>,
-    /// Prefixes that tunnel packets are taken from, beside the remotes that targets name.
+    /// Prefixes from which tunnel packets are accepted, besides the remotes that targets name.
     pub tunnel_peers: Vec<IpNet>,
-    /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
+    /// Whether tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,
-    /// Where Prometheus may scrape; `None`: nowhere.
+    /// The address that serves Prometheus; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
     /// Group whose members may read by a second API socket; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readers: Option<String>,
-    /// Directories, besides the run-dir and those of sockets in the file, in which sockets may be that are added while
-    /// the daemon runs; `DIR/**` is `DIR` with all below it. `/**` in a file that names none.
+    /// Directories in which sockets may be that are added while the daemon runs, besides the run-dir and
+    /// those of sockets in the file. `DIR/**` is `DIR` with all below it. If a file names none, the value is
+    /// `/**`.
     pub socket_dirs: Vec<String>,
 }
 
@@ -65,7 +67,7 @@ impl Value for Group {
     }
 }
 
-/// What forwards packets.
+/// The device that forwards packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Executor {
@@ -91,7 +93,7 @@ impl Value for Executor {
 }
 
 impl Host {
-    /// `[host]` in TOML for people: the name first, no defaults.
+    /// Returns `[host]` in TOML for people: the name first, no defaults.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let body = toml::Table::try_from(self).unwrap_or_default();
@@ -107,7 +109,8 @@ impl Host {
         format!("[host]\n{}", lines.collect::<String>())
     }
 
-    /// Where tunnels start: what is configured, or else the first address of each family that a wire has.
+    /// Returns the source addresses of tunnels: the configured ones, or else the first address of each family
+    /// on a wire.
     pub fn tunnel_sources<'a>(&self, wires: impl Iterator<Item = &'a Wire>) -> Vec<IpAddr> {
         if !self.tunnel_source.is_empty() {
             return self.tunnel_source.clone();

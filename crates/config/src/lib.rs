@@ -34,18 +34,18 @@ use tree::Table;
 /// A whole file.
 #[derive(Clone, Debug, std::default::Default)]
 pub struct Document {
-    /// Its `[host]`.
+    /// The `[host]` table.
     pub host: Host,
-    /// Where that is written.
+    /// The lines of `[host]`.
     pub host_place: Place,
-    /// Everything else, by kind and in the file's order.
+    /// All objects, by kind and in the file's order.
     pub objects: Vec<Item>,
 }
 
 /// Reads and checks a whole file.
 ///
 /// # Errors
-/// All of its problems.
+/// All problems of the file.
 pub fn parse(text: &str) -> Result<Document, Problems> {
     let mut parts = Parts::read(text);
     parts.require_host();
@@ -57,10 +57,11 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
 
-/// Reads a whole file, without [`check`]ing what holds between its objects: it may refer to ones that are not in it.
+/// Reads a whole file without the checks between its objects ([`check`]): they may refer to objects that the
+/// file lacks.
 ///
 /// # Errors
-/// All problems of its objects by themselves.
+/// All problems of single objects.
 pub fn read(text: &str) -> Result<Document, Problems> {
     let mut parts = Parts::read(text);
     parts.require_host();
@@ -71,7 +72,7 @@ pub fn read(text: &str) -> Result<Document, Problems> {
     Ok(Document { host, host_place, objects: parts.objects })
 }
 
-/// Reads objects alone, as they are kept in the store; what holds between objects is not checked.
+/// Reads objects alone, in the form in which the store keeps them. Makes no checks between objects.
 ///
 /// # Errors
 /// All problems of the text.
@@ -86,7 +87,7 @@ pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     Ok(parts.objects.into_iter().map(|item| item.object).collect())
 }
 
-/// Reads one object from its fields, as a message of the API has them; what holds between objects is not checked.
+/// Reads one object from its fields, in the form of a message of the API. Makes no checks between objects.
 ///
 /// # Errors
 /// All problems of the object.
@@ -100,13 +101,13 @@ pub fn object(kind: Kind, fields: toml::Table) -> Result<Object, Problems> {
     }
 }
 
-/// What could be read of a text.
+/// The readable parts of a text.
 struct Parts {
     host: Option<(Host, Place)>,
     objects: Vec<Item>,
     /// Names of objects that could not be read.
     unread: Vec<String>,
-    /// Whether the text is TOML: else what is missing may be there, but unreadable.
+    /// Whether the text is TOML. If it is not, objects that seem to be missing may be in it, but unreadable.
     is_toml: bool,
     problems: Vec<Problem>,
 }

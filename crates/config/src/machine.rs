@@ -1,4 +1,4 @@
-//! What a file asks of the machine that it is for.
+//! Requirements of a file on the machine that runs it.
 
 use crate::{Document, Object, Problem};
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 /// The kernel's list of CPUs that run.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Reads a list of CPUs as the kernel writes it, for example `0-3,7`. `None`: it is no such list.
+/// Reads a list of CPUs as the kernel writes it, for example `0-3,7`. Returns `None` if the text is no such
+/// list.
 #[must_use]
 pub fn cpus(list: &str) -> Option<Vec<u16>> {
     let mut cpus = Vec::new();
@@ -17,7 +18,7 @@ pub fn cpus(list: &str) -> Option<Vec<u16>> {
     Some(cpus)
 }
 
-/// Problems that a host with this file has on this machine: workers on CPUs that do not run.
+/// Returns the problems that a host with this file has on this machine: workers on CPUs that do not run.
 #[must_use]
 pub fn check_machine(document: &Document) -> Vec<Problem> {
     let online = std::fs::read_to_string(ONLINE);
@@ -36,8 +37,8 @@ fn check_workers(document: &Document, online: &str) -> Vec<Problem> {
         .collect()
 }
 
-/// Warnings about users and groups of guests that this machine lacks: each once, at the first guest that names it.
-/// `lookup` finds `user` or `user:group`.
+/// Returns warnings about users and groups of guests that this machine lacks. Each is named once, at the
+/// first guest that needs it. `lookup` finds `user` or `user:group`.
 #[must_use]
 pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Vec<Problem> {
     // The first guest that names it, and how many do.
@@ -66,7 +67,7 @@ pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, S
     problems
 }
 
-/// A warning about `readers`, where this machine has no such group. `lookup` finds `user:group`.
+/// Returns a warning about `readers` if this machine has no such group. `lookup` finds `user:group`.
 #[must_use]
 pub fn check_readers<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Option<Problem> {
     let group = document.host.readers.as_deref()?;

@@ -1,4 +1,4 @@
-//! The objects a host is made of, besides `[host]`.
+//! The objects that make up a host, besides `[host]`.
 
 mod guest;
 pub(crate) mod mode;
@@ -27,17 +27,17 @@ use crate::value::{Within, names};
 use std::fmt;
 use std::path::{Component, Path};
 
-/// An object as it was read.
+/// An object with its lines in the file.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// The object.
     pub object: Object,
-    /// Where it is written.
+    /// The lines of the object.
     pub place: Place,
 }
 
 impl Item {
-    /// A warning about what is allowed, but risky.
+    /// Returns a warning about a setting that is allowed, but risky.
     #[must_use]
     pub fn warning(&self) -> Option<Problem> {
         let message = self.object.warning()?;
@@ -51,7 +51,7 @@ impl From<Object> for Item {
     }
 }
 
-/// Where an object is written.
+/// The lines of an object and of its keys.
 #[derive(Clone, Debug, std::default::Default)]
 pub struct Place {
     pub(crate) line: Option<usize>,
@@ -59,21 +59,22 @@ pub struct Place {
 }
 
 impl Place {
-    /// The line of a key, or of the object where the key is absent.
+    /// Returns the line of a key. If the key is absent, returns the line of the object.
     #[must_use]
     pub fn line(&self, key: &str) -> Option<usize> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, line)| *line).or(self.line)
     }
 }
 
-/// What identifies an object. Displayed as messages call it.
+/// The identity of an object. Its `Display` is the object's name in messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its kind.
+    /// The object's kind.
     pub kind: Kind,
-    /// The network it belongs to, for what is named within one.
+    /// The network that the object belongs to, if its name is unique only within a network.
     pub network: Option<String>,
-    /// Its name: a name, prefix, MAC, address, label, VNI, or a rule's text; empty for what a network has one of.
+    /// The object's name: a name, prefix, MAC, address, label, VNI, or a rule's text. Empty if a network has
+    /// only one such object.
     pub name: String,
 }
 
@@ -102,7 +103,7 @@ macro_rules! objects {
         names!(Kind { $($variant = $name),* });
 
         impl Kind {
-            /// All kinds; what others refer to comes first.
+            /// All kinds. Kinds to which others refer come first.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
         }
 
@@ -115,20 +116,20 @@ macro_rules! objects {
         }
 
         impl Object {
-            /// Its kind.
+            /// Returns the object's kind.
             #[must_use]
             pub const fn kind(&self) -> Kind {
                 match self { $(Self::$variant(_) => Kind::$variant,)* }
             }
 
-            /// Its key.
+            /// Returns the object's key.
             #[must_use]
             pub fn key(&self) -> Key {
                 let (network, name) = match self { $(Self::$variant(object) => object.key(),)* };
                 Key { kind: self.kind(), network, name }
             }
 
-            /// A warning about what is allowed, but risky.
+            /// Returns a warning about a setting that is allowed, but risky.
             #[must_use]
             pub fn warning(&self) -> Option<&'static str> {
                 if let Self::Guest(guest) = self { guest.warning() } else { None }
@@ -169,7 +170,8 @@ objects! {
 }
 
 impl Object {
-    /// The object as `[[kind]]` in TOML for people: a key to a line, the name first, tables inline, no defaults.
+    /// Returns the object as `[[kind]]` in TOML for people: one key to a line, the name first, tables inline,
+    /// no defaults.
     #[must_use]
     pub fn to_concise_toml(&self) -> String {
         let mut body = toml::Table::try_from(self).unwrap_or_default();
@@ -188,7 +190,7 @@ impl Object {
         format!("[[{}]]\n{}", self.kind(), lines.collect::<String>())
     }
 
-    /// The object as `[[kind]]` in TOML, defaults written out.
+    /// Returns the object as `[[kind]]` in TOML, with defaults written out.
     ///
     /// # Panics
     /// Never: every object is a table of plain values.
@@ -202,7 +204,7 @@ impl Object {
     }
 }
 
-/// Names are used in file names, metrics and commands, so they are kept plain.
+/// Checks a name. File names, metrics and commands contain names, so they must be plain.
 fn check_name(r: &Reader<'_>, name: &str) {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.len() > 63 || name.starts_with(['.', '-']) || !name.chars().all(plain) {
@@ -213,7 +215,7 @@ fn check_name(r: &Reader<'_>, name: &str) {
     }
 }
 
-/// Reads the name of an object and calls it by that in messages.
+/// Reads the name of an object, and uses it in messages.
 fn read_name(r: &mut Reader<'_>, kind: Kind) -> Option<String> {
     let name: String = r.require("name")?;
     check_name(r, &name);
@@ -221,7 +223,7 @@ fn read_name(r: &mut Reader<'_>, kind: Kind) -> Option<String> {
     Some(name)
 }
 
-/// Reads the network an object belongs to and calls the object by its name in it.
+/// Reads the network that an object belongs to. Messages then name the object by the network and `name`.
 fn read_network(r: &mut Reader<'_>, kind: Kind, name: Option<&dyn fmt::Display>) -> Option<String> {
     let network: String = r.require("network")?;
     let name = name.map(ToString::to_string).unwrap_or_default();
@@ -244,7 +246,7 @@ type VlanId = Within<1, 4094>;
 /// The least MTU of a link with IPv6, bytes (RFC 8200, 5).
 pub(crate) const MIN_IPV6_MTU: u16 = 1280;
 
-/// Files and directories of the daemon's own in its run-dir.
+/// The daemon's own files and directories in its run-dir.
 const OWN_FILES: [&str; 13] = [
     "carryover.0",
     "carryover.1",

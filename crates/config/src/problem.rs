@@ -3,14 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
-/// One problem.
+/// A problem of a configuration, at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Line in the file, from 1; `None` for what is not in a file.
+    /// Line in the file, from 1; `None` if the problem is at no line.
     pub line: Option<usize>,
     /// The object, as in `guest "vm1"`.
     pub at: String,
-    /// What is wrong, and what would be right.
+    /// The error and its remedy.
     pub message: String,
 }
 
@@ -42,12 +42,12 @@ impl Problems {
         Self(problems)
     }
 
-    /// Each of them.
+    /// Returns the problems, one by one.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
     }
 
-    /// All of them as `FILE:LINE: ...`, a line each, as compilers write them.
+    /// Returns all problems as `FILE:LINE: ...`, a line each, as compilers write them.
     #[must_use]
     pub fn in_file(&self, file: &Path) -> String {
         let file = file.display();

@@ -1,4 +1,5 @@
-//! Reading of tables key by key: remembers lines, collects problems, and reports keys nobody asked for.
+//! Reading of tables key by key: the reader remembers lines, collects problems, and reports keys that nobody
+//! asked for.
 
 use crate::Problem;
 use crate::object::Place;
@@ -11,18 +12,18 @@ pub(crate) struct Reader<'a> {
     problems: &'a RefCell<Vec<Problem>>,
     table: &'a Table<'a>,
     line: Option<usize>,
-    /// What messages call the table.
+    /// The name of the table in messages.
     at: String,
     asked: Vec<&'static str>,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of a table that messages call `at`. `problems` gets what is wrong with it.
+    /// Returns a reader of a table that messages call `at`. `problems` collects the table's problems.
     pub(crate) fn new(problems: &'a RefCell<Vec<Problem>>, table: &'a Table<'a>, at: &str) -> Self {
         Self { problems, table, line: None, at: at.to_owned(), asked: Vec::new() }
     }
 
-    /// The table's `name`, whether or not the rest of it can be read.
+    /// Returns the table's `name`, whether or not the rest of it can be read.
     pub(crate) fn name(&self) -> Option<&'a str> {
         self.table.get("name").and_then(|value| value.of.as_str())
     }
@@ -42,12 +43,12 @@ impl<'a> Reader<'a> {
         self.problems.borrow_mut().push(Problem::new(line, at, message));
     }
 
-    /// Problems found so far.
+    /// Returns the number of problems found so far.
     pub(crate) fn problems(&self) -> usize {
         self.problems.borrow().len()
     }
 
-    /// Whether the key is there, whatever its value.
+    /// Returns whether the key is there, whatever its value.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.table.get(key).is_some()
     }
@@ -70,12 +71,12 @@ impl<'a> Reader<'a> {
         result.map_err(|message| self.record(value.line, &at, message)).ok()
     }
 
-    /// The value of an optional key; a bad one is a problem and reads as absent.
+    /// Returns the value of an optional key. A bad value is a problem and counts as absent.
     pub(crate) fn get<T: Value>(&mut self, key: &'static str) -> Option<T> {
         self.value(key).and_then(|value| self.read(key, value))
     }
 
-    /// The value of a key that must be there.
+    /// Returns the value of a required key. Its absence is a problem.
     pub(crate) fn require<T: Value>(&mut self, key: &'static str) -> Option<T> {
         let Some(value) = self.value(key) else {
             self.problem(None, format!("`{key}` is missing"));
@@ -84,12 +85,12 @@ impl<'a> Reader<'a> {
         self.read(key, value)
     }
 
-    /// The values of an array; none if the key is absent.
+    /// Returns the values of an array; none if the key is absent.
     pub(crate) fn list<T: Value>(&mut self, key: &'static str) -> Vec<T> {
         self.given(key).unwrap_or_default()
     }
 
-    /// The values of an array, if the key is there.
+    /// Returns the values of an array, if the key is there.
     pub(crate) fn given<T: Value>(&mut self, key: &'static str) -> Option<Vec<T>> {
         let Node::Array(array) = &self.value(key)?.of else {
             self.problem(Some(key), format!("`{key}` must be an array: {key} = [ ... ]"));
@@ -98,7 +99,7 @@ impl<'a> Reader<'a> {
         Some(array.iter().filter_map(|v| self.read(key, v)).collect())
     }
 
-    /// The values of an array, or a value that stands alone.
+    /// Returns the values of an array, or a value that stands alone.
     pub(crate) fn one_or_many<T: Value>(&mut self, key: &'static str) -> Vec<T> {
         match self.table.get(key).map(|value| &value.of) {
             Some(Node::Array(_)) | None => self.list(key),
@@ -106,7 +107,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A sub-table.
+    /// Returns a sub-table.
     pub(crate) fn table(&mut self, key: &'static str) -> Option<Reader<'a>> {
         let value = self.value(key)?;
         let Node::Table(table) = &value.of else {
@@ -116,7 +117,7 @@ impl<'a> Reader<'a> {
         Some(self.nested(format!("[{key}]"), value.line, table))
     }
 
-    /// The tables of an array of tables.
+    /// Returns the tables of an array of tables.
     pub(crate) fn tables(&mut self, key: &'static str) -> Vec<Reader<'a>> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let (entries, is_array) = match &value.of {
@@ -139,7 +140,7 @@ impl<'a> Reader<'a> {
         Reader { problems: self.problems, table, line, at, asked: Vec::new() }
     }
 
-    /// Reports the keys that nobody asked for, and says where the table is.
+    /// Reports the keys that nobody asked for. Returns the lines of the table.
     pub(crate) fn finish(self) -> Place {
         let mut place = Place { line: self.line, keys: Vec::new() };
         for key in self.table.keys() {
@@ -158,14 +159,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What to say after a wrong name: a suggestion where a known one is near, or nothing.
+/// Returns a suggestion to append to a message about a wrong name; empty if no known name is similar.
 #[must_use]
 pub fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> String {
     let near = nearest(name, known, 0.5);
     near.map(|other| format!("; did you mean \"{other}\"?")).unwrap_or_default()
 }
 
-/// The known name that a wrong one is most like, if their likeness (0 to 1) is above `least`.
+/// Returns the known name that is most like a wrong one, if their likeness (0 to 1) is above `least`.
 fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>, least: f64) -> Option<&'n str> {
     // Swapped letters count as one mistake; where that decides nothing, a common beginning does.
     let likeness = |other: &str| {

@@ -1,4 +1,5 @@
-//! A configuration as a tree of values: of a text in TOML, each value with its line, or of a message of the API.
+//! A configuration as a tree of values. It is read from a text in TOML, with the line of each value, or from
+//! a message of the API.
 
 use crate::Problem;
 use std::borrow::Cow;
@@ -11,13 +12,13 @@ pub(crate) enum Node<'a> {
     String(Cow<'a, str>),
     Integer(i128),
     Boolean(bool),
-    /// What no key takes, as it is written.
+    /// A value of a type that no key takes, as the text writes it.
     Other(String),
     Array(Vec<Placed<Node<'a>>>),
     Table(Table<'a>),
 }
 
-/// Something, and the line on which it is written, if it is.
+/// A key or value, and its line if it comes from a text.
 pub(crate) struct Placed<T> {
     pub(crate) line: Option<usize>,
     pub(crate) of: T,
@@ -28,8 +29,8 @@ pub(crate) struct Placed<T> {
 pub(crate) struct Table<'a>(Vec<(Placed<Cow<'a, str>>, Placed<Node<'a>>)>);
 
 impl<'a> Table<'a> {
-    /// Parses a text. Syntax errors are problems, and then nothing is read: what a parser makes of a broken line may
-    /// be another value than the text says.
+    /// Parses a text. Syntax errors are problems, and then nothing is read: after a broken line the parser
+    /// may see a value that the text does not say.
     pub(crate) fn of_text(text: &'a str) -> (Self, Vec<Problem>) {
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = Lines(std::iter::once(0).chain(starts).filter(|start| *start <= text.len()).collect());
@@ -42,7 +43,7 @@ impl<'a> Table<'a> {
         (table, errors.into_iter().map(problem).collect())
     }
 
-    /// The same from fields that no text says.
+    /// Returns the table of fields that come from no text.
     pub(crate) fn of_fields(fields: toml::Table) -> Table<'static> {
         let unplaced = |(key, value): (String, Value)| {
             (Placed { line: None, of: key.into() }, Placed { line: None, of: Node::of_value(value) })
@@ -50,24 +51,24 @@ impl<'a> Table<'a> {
         Table(fields.into_iter().map(unplaced).collect())
     }
 
-    /// The value of a key, with the key.
+    /// Returns the value of a key, with the key.
     pub(crate) fn entry(&self, key: &str) -> Option<&(Placed<Cow<'a, str>>, Placed<Node<'a>>)> {
         self.0.iter().find(|(name, _)| name.of == key)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&Placed<Node<'a>>> {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// The keys.
+    /// Returns the keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Placed<Cow<'a, str>>> {
         self.0.iter().map(|(key, _)| key)
     }
 }
 
 impl Node<'_> {
-    /// The text of a string.
+    /// Returns the text of a string.
     pub(crate) fn as_str(&self) -> Option<&str> {
         if let Self::String(text) = self { Some(text) } else { None }
     }
@@ -92,7 +93,7 @@ impl Node<'_> {
 struct Lines(Vec<usize>);
 
 impl Lines {
-    /// The line, from 1, on which something starts.
+    /// Returns the line, from 1, on which a span starts.
     fn at(&self, span: &Range<usize>) -> Option<usize> {
         Some(self.0.partition_point(|start| *start <= span.start))
     }

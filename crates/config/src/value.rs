@@ -8,24 +8,24 @@ use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Reads a value from the table it is written as.
+/// Reads a value from a table.
 pub(crate) type FromTable<T> = fn(Reader<'_>) -> Option<T>;
 
-/// What can be the value of a key.
+/// A type of values that keys can have.
 pub(crate) trait Value: Sized {
-    /// How it is read where it is a table.
+    /// Reads the value if it is a table; `None` if it can't be one.
     const TABLE: Option<FromTable<Self>> = None;
 
-    /// Reads anything but a table; the error says what was expected.
+    /// Reads anything but a table. The error says what was expected.
     fn read(value: &Node<'_>) -> Result<Self, String>;
 }
 
-/// The text of a string.
+/// Returns the text of a string.
 pub(crate) fn text<'a>(value: &'a Node<'_>) -> Result<&'a str, String> {
     value.as_str().ok_or_else(|| format!("expected a string in quotes, found {}", describe(value)))
 }
 
-/// A value as messages call it.
+/// Returns the description of a value in messages.
 pub(crate) fn describe(value: &Node<'_>) -> String {
     match value {
         Node::String(s) => format!("\"{s}\""),
@@ -79,12 +79,12 @@ impl<const MIN: u32, const MAX: u32> Value for Within<MIN, MAX> {
 }
 
 impl<const MIN: u32, const MAX: u32> Within<MIN, MAX> {
-    /// The number.
+    /// Returns the number.
     pub(crate) const fn wide(self) -> u32 {
         self.0
     }
 
-    /// The number, where it has 16 bits.
+    /// Returns the number as 16 bits. Exists only if `MAX` fits.
     pub(crate) const fn short(self) -> u16 {
         const { assert!(MAX <= u16::MAX as u32) };
         self.0 as u16
@@ -120,7 +120,7 @@ impl Value for IpAddr {
     }
 }
 
-/// An address that a host may have.
+/// Checks that a host may have an address.
 pub(crate) fn host_address(addr: IpAddr) -> Result<IpAddr, String> {
     if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() {
         return Err(format!("{addr} can't be a host's address"));
@@ -171,7 +171,7 @@ impl Value for Prefix {
 macro_rules! names {
     ($type:ident { $($variant:ident = $name:literal),* $(,)? }) => {
         impl $type {
-            /// Its name in the configuration.
+            /// Returns the name in the configuration.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -223,7 +223,7 @@ pub(crate) fn display_all<T: Display, S: serde::Serializer>(
     serializer.collect_seq(values.iter().map(ToString::to_string))
 }
 
-/// Serialises an optional value by `Display`; skip `None` by `skip_serializing_if`.
+/// Serialises an optional value by `Display`. Fields need `skip_serializing_if`, which leaves out `None`.
 pub(crate) fn display_some<T: Display, S: serde::Serializer>(
     value: &Option<T>,
     serializer: S,

@@ -1,4 +1,4 @@
-//! What a file may say, and what is said about one that may not.
+//! Contents that a file may have, and messages about those that it may not have.
 
 use config::{Kind, parse, parse_objects};
 
@@ -66,7 +66,7 @@ fn lines_are_those_of_the_keys() {
     assert_eq!(guest.place.line("label"), line_of("label = 100"));
 }
 
-/// The valid file with one text replaced, and what is said about it.
+/// Returns the messages about the valid file with one text replaced.
 fn complaint(from: &str, to: &str) -> String {
     let text = VALID.replacen(from, to, 1);
     assert_ne!(text, VALID, "{from} is not in valid.toml");
@@ -80,7 +80,7 @@ fn a_build_without_the_simulated_card_says_so() {
     assert!(said.contains("[host]: executor: this build has no card-sim; use \"cpu\""), "{said}");
 }
 
-/// What stands in the valid file, what stands there instead, and a part of what is said about that.
+/// A text in the valid file, its replacement, and a part of the message about that.
 const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "learning = true",

@@ -1,4 +1,4 @@
-//! Ports that an Open vSwitch programs (`mode = "ovs"`): what they may have.
+//! Ports that an Open vSwitch programs (`mode = "ovs"`), and the keys that they may have.
 
 use config::{parse, parse_objects};
 

@@ -1,4 +1,4 @@
-//! What a configuration may say, and is warned of.
+//! Configurations that are allowed and cause warnings.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use config::parse;

@@ -1,4 +1,4 @@
-//! How the committed code and the reference are made of `proto/viaduct.proto`.
+//! Generation of the committed code and the reference from `proto/viaduct.proto`.
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
@@ -8,7 +8,7 @@ use std::path::Path;
 #[path = "reference.rs"]
 mod reference;
 
-/// Writes the code into `out`, and returns the reference.
+/// Writes the code into `out`. Returns the reference.
 pub fn generate(out: &Path) -> Result<String> {
     let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let scratch = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! How docs/api-reference.md is made of the protocol file.
+//! Generation of docs/api-reference.md from the protocol file.
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, ServiceDescriptorProto};
@@ -18,7 +18,7 @@ Made of [viaduct.proto](../crates/api/proto/viaduct.proto) by `cargo run -p api 
 says how to use it.
 ";
 
-/// The page, in Markdown.
+/// Returns the page, in Markdown.
 pub fn reference(file: &FileDescriptorProto) -> String {
     let page = Page { comments: comments(file) };
     let mut text = HEAD.to_owned();
@@ -42,7 +42,7 @@ pub fn reference(file: &FileDescriptorProto) -> String {
     text
 }
 
-/// Comments by the path of what they are about.
+/// Returns comments by the path of the item that each is about.
 fn comments(file: &FileDescriptorProto) -> HashMap<Vec<i32>, String> {
     let locations = file.source_code_info.iter().flat_map(|info| &info.location);
     locations
@@ -103,8 +103,8 @@ impl Page {
     }
 }
 
-/// The type of a message's field in the words of the protocol file. A map is a list of entries, which have a type
-/// inside of the message.
+/// Returns the type of a message's field in the words of the protocol file. A map is a list of entries, whose
+/// type lies inside the message.
 fn kind_in(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let name = field.type_name().rsplit('.').next();
     match message.nested_type.iter().find(|entry| entry.name.as_deref() == name).map(|entry| &*entry.field) {
@@ -113,7 +113,7 @@ fn kind_in(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     }
 }
 
-/// A field's type in the words of the protocol file.
+/// Returns a field's type in the words of the protocol file.
 fn kind(field: &FieldDescriptorProto) -> String {
     let name = match field.r#type() {
         Type::Message | Type::Enum => link(field.type_name()),
@@ -126,7 +126,7 @@ fn kind(field: &FieldDescriptorProto) -> String {
     }
 }
 
-/// A message's name, which leads to its heading.
+/// Returns a message's name as a link to its heading.
 fn link(full: &str) -> String {
     let name = full.rsplit('.').next().unwrap_or(full);
     format!("[{name}](#{})", name.to_lowercase())

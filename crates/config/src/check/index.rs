@@ -9,9 +9,9 @@ use std::net::IpAddr;
 /// The window that all guests of a trust have in common, if one of them is a virtual machine with a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommonWindow {
-    /// Megabytes: as many as the largest window of these guests has.
+    /// Size in megabytes: that of the largest window of these guests.
     pub mb: u32,
-    /// The owner of these windows, as of a guest's socket.
+    /// The owner of these windows, in the form of a guest socket's owner.
     pub owner: Option<String>,
     /// Their mode, octal.
     pub mode: Option<String>,
@@ -22,7 +22,7 @@ pub struct CommonWindow {
 pub struct CommonWindows(HashMap<String, CommonWindow>);
 
 impl CommonWindows {
-    /// Those of these guests.
+    /// Returns the common windows of these guests.
     #[must_use]
     pub fn of<'a>(guests: impl Iterator<Item = &'a Guest>) -> Self {
         guests.fold(Self::default(), |mut all, guest| {
@@ -38,15 +38,15 @@ impl CommonWindows {
         common.mb = common.mb.max(mb);
     }
 
-    /// The window that the guests of a trust have in common, if they have one.
+    /// Returns the window that the guests of a trust have in common, if they have one.
     #[must_use]
     pub fn get(&self, trust: &str) -> Option<&CommonWindow> {
         self.0.get(trust)
     }
 }
 
-/// The wires, networks, guests and nexthops of a host: what other objects refer to. Routes, of which there may be a
-/// million, are not in it.
+/// The wires, networks, guests and nexthops of a host, to which other objects refer. Routes, of which there
+/// may be a million, are not in it.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     tunnel_sources: Vec<IpAddr>,
@@ -54,9 +54,9 @@ pub struct Index {
     networks: HashMap<String, Network>,
     guests: HashMap<String, Guest>,
     nexthops: HashMap<String, Nexthop>,
-    /// The windows of trusts.
+    /// The common windows, by trust.
     commons: CommonWindows,
-    /// Whose the addresses of guests and gateways are, by network.
+    /// The owners of the addresses of guests and gateways, by network.
     own: HashMap<String, HashMap<IpAddr, Key>>,
 }
 
@@ -95,37 +95,37 @@ impl Index {
         own.extend(addresses.map(|addr| (addr, of.key())));
     }
 
-    /// Where tunnels start: at most one address per family.
+    /// Returns the source addresses of tunnels: at most one per family.
     #[must_use]
     pub fn tunnel_sources(&self) -> &[IpAddr] {
         &self.tunnel_sources
     }
 
-    /// The wires, in their order.
+    /// Returns the wires, in their order.
     #[must_use]
     pub fn wires(&self) -> &[Wire] {
         &self.wires
     }
 
-    /// The wires that are no tunnels.
+    /// Returns the wires that are no tunnels.
     pub fn underlay(&self) -> impl Iterator<Item = &Wire> {
         self.wires.iter().filter(|wire| wire.tunnel().is_none())
     }
 
-    /// The wire of that name.
+    /// Returns the wire of that name.
     #[must_use]
     pub fn wire(&self, name: &str) -> Option<&Wire> {
         self.wires.iter().find(|wire| wire.name == name)
     }
 
-    /// The networks by name.
+    /// Returns the networks by name.
     #[must_use]
     pub const fn networks(&self) -> &HashMap<String, Network> {
         &self.networks
     }
 
-    /// Largest IP packet of a network, bytes: its own, that of the wire it is attached to, or what the smallest wire
-    /// takes with a tunnel's headers around it.
+    /// Returns the largest IP packet of a network, bytes: the network's own MTU, else the MTU of its wire,
+    /// else what the smallest wire takes with a tunnel's headers around it.
     #[must_use]
     pub fn network_mtu(&self, name: &str) -> u16 {
         let of = |network: &Network| {
@@ -142,7 +142,7 @@ impl Index {
         underlay.saturating_sub(if self.tunnel_sources.is_empty() { 0 } else { overhead as u16 })
     }
 
-    /// Largest IP packet of a guest, bytes.
+    /// Returns the largest IP packet of a guest, bytes.
     #[must_use]
     pub fn guest_mtu(&self, guest: &Guest) -> u16 {
         guest.mtu.unwrap_or_else(|| match guest.mode {
@@ -151,25 +151,25 @@ impl Index {
         })
     }
 
-    /// The guests by name.
+    /// Returns the guests by name.
     #[must_use]
     pub const fn guests(&self) -> &HashMap<String, Guest> {
         &self.guests
     }
 
-    /// The windows that guests of a trust have in common.
+    /// Returns the windows that guests of a trust have in common.
     #[must_use]
     pub const fn common_windows(&self) -> &CommonWindows {
         &self.commons
     }
 
-    /// The nexthops by name.
+    /// Returns the nexthops by name.
     #[must_use]
     pub const fn nexthops(&self) -> &HashMap<String, Nexthop> {
         &self.nexthops
     }
 
-    /// The guest or network whose address it is.
+    /// Returns the guest or network to which an address belongs.
     #[must_use]
     pub fn owner(&self, network: &str, addr: IpAddr) -> Option<&Key> {
         self.own.get(network)?.get(&addr)

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// The MAC of all gateways.
 const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
 
-/// Checks `items`; `unread` are the names of objects beside them that could not be read.
+/// Checks the references of `items`. `unread` are the names of other objects that could not be read.
 pub(super) fn check(index: &Index, unread: &[String], items: &[Item], problems: &mut Vec<Problem>) {
     for item in items {
         let mut checker = Checker { index, unread, items, item, problems };
@@ -51,14 +51,14 @@ impl<'a> Checker<'a, '_> {
         problem(self.problems, self.item, key, message);
     }
 
-    /// Says that something is not there, unless it is and could not be read.
+    /// Records that an object does not exist, unless it exists but could not be read.
     fn missing(&mut self, key: &str, kind: &str, name: &str, hint: String) {
         if !self.unread.iter().any(|unread| unread == name) {
             self.problem(key, format!("there is no {kind} \"{name}\"{hint}"));
         }
     }
 
-    /// The network `name`, or a problem.
+    /// Returns the network `name`, or records a problem.
     fn network(&mut self, key: &str, name: &str) -> Option<&'a Network> {
         let found = self.index.networks().get(name);
         if found.is_none() {
@@ -67,7 +67,7 @@ impl<'a> Checker<'a, '_> {
         found
     }
 
-    /// The guest `name`, or a problem.
+    /// Returns the guest `name`, or records a problem.
     fn guest(&mut self, key: &str, name: &str) -> Option<&'a Guest> {
         let found = self.index.guests().get(name);
         if found.is_none() {
@@ -76,7 +76,8 @@ impl<'a> Checker<'a, '_> {
         found
     }
 
-    /// Whether a guest is of no network because an Open vSwitch programs it, which is a problem.
+    /// Records a problem if an Open vSwitch programs a guest, so that the guest is in no network. Returns
+    /// whether it does.
     fn is_of_ovs(&mut self, key: &str, guest: Option<&Guest>) -> bool {
         let ovs = guest.filter(|guest| guest.mode == Mode::Ovs);
         if let Some(Guest { name, .. }) = ovs {
@@ -88,7 +89,7 @@ impl<'a> Checker<'a, '_> {
         ovs.is_some()
     }
 
-    /// The wire `name`, or a problem.
+    /// Returns the wire `name`, or records a problem.
     fn wire(&mut self, key: &str, name: &str) -> Option<&'a Wire> {
         let found = self.index.wire(name);
         if found.is_none() {
@@ -98,7 +99,7 @@ impl<'a> Checker<'a, '_> {
         found
     }
 
-    /// Checks that a network which is bridged to tunnels goes on to its wire, if it has one, by one host alone.
+    /// Checks that a network with VXLAN tunnels and a wire is bridged between them by one host alone.
     fn bridged_tunnels(&mut self, network: &str, to: &[Target]) {
         let Some(network) = self.index.networks().get(network) else { return };
         if network.wire.is_some()
@@ -187,7 +188,8 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    /// With IPv6 a guest's MTU must do for it. That of its network is a problem of the network, if it has a gateway.
+    /// Checks that a guest's MTU is large enough for IPv6, if the guest uses IPv6. If the MTU is the
+    /// network's and the network has an IPv6 gateway, the problem is the network's.
     fn guest_mtu(&mut self, guest: &Guest) {
         let network = self.index.networks().get(&guest.network);
         let gateway = network.and_then(ipv6_gateway);
@@ -204,7 +206,7 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    /// The guest, or the tunnel, that gets copies.
+    /// Checks the guest, or the tunnel, that gets copies.
     fn mirror(&mut self, key: &str, name: &str) {
         match Tunnel::of_mirror(name) {
             Some(Ok(tunnel)) => return self.tunnel(key, tunnel.remote),
@@ -400,7 +402,7 @@ fn ipv6_gateway(network: &Network) -> Option<&IpNet> {
     network.gateways.iter().find(|net| net.addr().is_ipv6())
 }
 
-/// A suggestion where another name is near.
+/// Returns a suggestion, if a known name is similar.
 fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n String>) -> String {
     crate::did_you_mean(name, known.map(String::as_str))
 }

@@ -1,12 +1,12 @@
-//! Addresses that may be meant, as some networks have them, but more often are a slip: those that no host of their
-//! subnet can have, and those outside of all subnets.
+//! Addresses that may be intended, because some networks have them, but more often are a slip: those that no
+//! host of their subnet can have, and those outside all subnets.
 
 use crate::{Item, Object, Problem};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Warnings about what is allowed, but risky or unusual.
+/// Returns warnings about addresses that are allowed, but risky or unusual.
 #[must_use]
 pub fn warnings(objects: &[Item]) -> Vec<Problem> {
     let networks: HashMap<&str, &[IpNet]> = objects
@@ -51,7 +51,8 @@ fn of_addresses(item: &Item, networks: &HashMap<&str, &[IpNet]>) -> Vec<Problem>
     addresses.iter().filter_map(message).map(problem).collect()
 }
 
-/// Whether it stands for the subnet, or for all of its hosts. The two addresses of a /31 are hosts (RFC 3021).
+/// Returns whether an address stands for the subnet, or for all hosts in it. The two addresses of a /31 are
+/// hosts (RFC 3021).
 fn is_reserved(subnet: &IpNet, address: IpAddr) -> bool {
     match subnet {
         IpNet::V4(net) => {
@@ -61,7 +62,7 @@ fn is_reserved(subnet: &IpNet, address: IpAddr) -> bool {
     }
 }
 
-/// Whether there are subnets of its family, and none has it.
+/// Returns whether there are subnets of the address's family, but none contains it.
 fn is_outside(subnets: &[IpNet], address: IpAddr) -> bool {
     let mut of_family =
         subnets.iter().filter(|subnet| subnet.addr().is_ipv4() == address.is_ipv4()).peekable();

@@ -4,10 +4,10 @@ use super::problem;
 use crate::{Item, Object, Problem, Way};
 use std::collections::HashMap;
 
-/// What is claimed: in words, and the key it is claimed by.
+/// A claimed value in words, and the key that claims it.
 type Claim = (String, &'static str);
 
-/// Whether every claim is made once.
+/// Checks that every value is claimed only once.
 pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
     let mut claimed: HashMap<String, &Item> = HashMap::with_capacity(objects.len() * 2);
     for item in objects {
@@ -33,8 +33,9 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Guests may share the MACs that are learned, but not those that are one guest's. Tunnels may share a VXLAN network
-/// identifier, but not with a network, which has it whatever the remote.
+/// Checks values that some objects may share. Guests may share the MACs that are learned, but not those that
+/// belong to one guest. Tunnels may share a VXLAN network identifier, but not with a network, which owns the
+/// identifier whatever the remote.
 fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Problem>) {
     if let Object::Wire(wire) = &item.object
         && let Way::Vxlan { vni, .. } = wire.way

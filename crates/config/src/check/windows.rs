@@ -1,11 +1,11 @@
-//! Checks what guests must agree on that have a window in common.
+//! Checks that guests with a common window agree.
 
 use super::{Index, problem};
 use crate::{Guest, Item, Object, Problem};
 use std::collections::HashMap;
 
-/// Whether the guests of each trust with a window are of one network, and their windows of one owner: all of them reach
-/// each other's memory there.
+/// Checks that the guests of each trust with a window are in one network, and that their windows have one
+/// owner: all of them reach each other's memory there.
 pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>) {
     let mut networks: HashMap<&str, &Guest> = HashMap::new();
     let mut owners: HashMap<&str, &Guest> = HashMap::new();

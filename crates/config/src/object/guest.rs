@@ -12,7 +12,7 @@ use packet::Mac;
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// How a guest is plugged in.
+/// The way in which a guest is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestKind {
     /// vhost-user.
@@ -25,7 +25,7 @@ pub enum GuestKind {
 
 names!(GuestKind { Vhost = "vhost", Tap = "tap", Rdma = "rdma" });
 
-/// Who listens on a vhost-user socket.
+/// The side that listens on a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// Viaduct.
@@ -69,15 +69,15 @@ impl Value for Rate {
 /// A guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Guest {
-    /// Its name.
+    /// The guest's name.
     pub name: String,
-    /// Who decides about its packets.
+    /// The switch that decides about the guest's packets.
     #[serde(skip_serializing_if = "Mode::is_default")]
     pub mode: Mode,
-    /// Its network; empty for a guest that an Open vSwitch programs.
+    /// The guest's network; empty for a guest that an Open vSwitch programs.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub network: String,
-    /// How it is plugged in.
+    /// The way in which the guest is connected.
     pub kind: GuestKind,
     /// vhost: the socket, relative to the run-dir.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,25 +85,25 @@ pub struct Guest {
     /// tap: the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// vhost: who listens.
+    /// vhost: the side that listens.
     pub role: Role,
     /// Queue pairs.
     pub queues: u16,
-    /// Its MAC, the only source it may use beside `macs`. `None`: any, learned.
+    /// The guest's MAC, the only source that it may use besides `macs`. `None`: any, learned.
     #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     /// More source MACs, which other guests may have as well.
     #[serde(serialize_with = "display_all")]
     pub macs: Vec<Mac>,
-    /// Its addresses.
+    /// The guest's addresses.
     pub addresses: Vec<IpAddr>,
-    /// Its VLANs, beside its own network, which is that of untagged frames.
+    /// The guest's VLANs. Untagged frames belong to the guest's own network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<GuestVlan>,
-    /// MPLS label of packets that arrive for it.
+    /// MPLS label of packets that arrive for the guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<u32>,
-    /// Policer of what it sends.
+    /// Policer of the guest's packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// The guest, or the other host ([`super::Tunnel::of_mirror`]), that gets a copy of both directions.
@@ -111,57 +111,58 @@ pub struct Guest {
     pub mirror: Option<String>,
     /// Whether rules run and flows are tracked.
     pub policy: bool,
-    /// More source prefixes than its addresses.
+    /// More source prefixes that the guest may use besides its addresses.
     pub allowed: Vec<IpNet>,
-    /// Whether it may send router advertisements and redirects.
+    /// Whether the guest may send router advertisements and redirects.
     pub router: bool,
-    /// Whether it may send what DHCP clients take from servers.
+    /// Whether the guest may send messages that DHCP clients accept from servers.
     pub dhcp_server: bool,
-    /// vhost: while its VMM is not connected, the guest is on another host, or on its way: its addresses, MAC and label
-    /// mean what they would without it.
+    /// vhost: while the guest's VMM is not connected, the guest is on another host, or on its way: this host
+    /// treats its addresses, MAC and label as if the guest were not in the file.
     pub standby: bool,
-    /// The wire with whose link its own goes; that of a VM by disconnecting its VMM.
+    /// The wire whose link the guest's link follows. For a VM, the link goes down by disconnecting the VMM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_follows: Option<String>,
-    /// vhost: who owns the socket, `user` or `user:group`.
+    /// vhost: owner of the socket, `user` or `user:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// vhost: mode of the socket, octal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
-    /// Largest IP packet, bytes. `None`: its network's.
+    /// Largest IP packet, bytes. `None`: the network's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Its verbs device: the name of the socket in `rdma/` of the run-dir. Always set where `kind` is
+    /// The verbs device: the name of the socket in `rdma/` of the run-dir. Always set if `kind` is
     /// [`GuestKind::Rdma`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma: Option<String>,
-    /// Who may open the verbs device, `user` or `user:group`.
+    /// The user who may open the verbs device, `user` or `user:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_owner: Option<String>,
-    /// Devices of one network, user and trust may share memory directly.
+    /// Trust of the verbs device: devices of one network, user and trust may share memory directly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_trust: Option<String>,
-    /// What clients of the verbs device may have together. Set wherever `rdma` is.
+    /// Limits of all clients of the verbs device together. Set whenever `rdma` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_limits: Option<RdmaLimits>,
-    /// vhost: megabytes (of 2^20 bytes) of the window, the file by which programs in the virtual machine share memory
-    /// with the verbs device. `None`: programs in it can't use the device.
+    /// vhost: size of the window in megabytes (of 2^20 bytes). The window is the file by which programs in
+    /// the virtual machine share memory with the verbs device. `None`: these programs can't use the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_mb: Option<u32>,
-    /// vhost: the virtual machine may migrate although it has a window; its programs lose their device then.
+    /// vhost: whether the virtual machine may migrate although it has a window. Its programs then lose their
+    /// device.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub window_migrates: bool,
 }
 
-/// Source MACs of a guest at most, beside its own.
+/// Most source MACs of a guest besides its own.
 const MAX_MACS: usize = 64;
-/// Queue pairs of a guest at most.
+/// Most queue pairs of a guest.
 const MAX_QUEUES: u32 = 64;
 
 impl Guest {
-    /// What the guest may do to its neighbours because keys are missing, and which keys. `None`: what it sends is
-    /// checked.
+    /// Returns a warning: what the guest may do to its neighbours because keys are missing, and which keys.
+    /// `None` if the guest's packets are checked.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
         match (self.mac, self.addresses.is_empty()) {
@@ -182,7 +183,7 @@ impl Guest {
         }
     }
 
-    /// Its addresses, those in its VLANs too.
+    /// Returns the guest's addresses, those in its VLANs too.
     pub fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let vlans = self.vlans.iter().flat_map(|vlan| &vlan.addresses);
         self.addresses.iter().chain(vlans).copied()
@@ -348,7 +349,7 @@ impl Guest {
     }
 }
 
-/// Checks who shall own a socket.
+/// Checks the owner of a socket.
 pub(super) fn check_owner(r: &Reader<'_>, key: &str, owner: Option<&str>) {
     let wrong = |owner: &str| owner.split(':').count() > 2 || owner.split(':').any(str::is_empty);
     if owner.is_some_and(wrong) {

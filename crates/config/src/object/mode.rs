@@ -1,10 +1,10 @@
-//! Who decides what becomes of a port's packets.
+//! The switch that decides about a port's packets.
 
 use super::{Guest, GuestKind, Wire, rdma};
 use crate::reader::Reader;
 use crate::value::names;
 
-/// Who decides what becomes of a port's packets.
+/// The switch that decides about a port's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Viaduct, by networks, routes and rules.
@@ -17,13 +17,13 @@ pub enum Mode {
 names!(Mode { Vrouter = "vrouter", Ovs = "ovs" });
 
 impl Mode {
-    /// Whether it is the one without the key.
+    /// Returns whether the mode is the one that a file without the key has.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Largest IP packet of a guest that an Open vSwitch programs, bytes, if nothing else is said.
+/// Largest IP packet of a guest that an Open vSwitch programs, bytes, if the file does not give one.
 pub(crate) const OVS_MTU: u16 = 1500;
 
 /// Checks that a guest which an Open vSwitch programs has no keys of networks.
@@ -71,7 +71,7 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
     }
 }
 
-/// The same for a wire.
+/// Checks that a wire which an Open vSwitch programs has no keys of networks.
 pub(super) fn check_wire(wire: &Wire, r: &Reader<'_>) {
     if wire.mode != Mode::Ovs {
         if wire.tunnel().is_some() {

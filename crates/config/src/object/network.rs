@@ -1,4 +1,4 @@
-//! `[[network]]` and what hangs off it: static MACs, floods, floating addresses, default action, labels and VNIs.
+//! `[[network]]` and its parts: static MACs, floods, floating addresses, default action, labels and VNIs.
 
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
 use super::{read_name, read_network};
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 /// A tenant network: one VRF with its bridge and route tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// Its name.
+    /// The network's name.
     pub name: String,
     /// Number of its VRF.
     pub vrf: u16,
@@ -23,7 +23,7 @@ pub struct Network {
     pub vni: Option<u32>,
     /// Whether MACs are learned.
     pub learning: bool,
-    /// The wire it is attached to.
+    /// The wire that the network is attached to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire: Option<String>,
     /// The VLAN on that wire; `None`: untagged.
@@ -32,14 +32,14 @@ pub struct Network {
     /// The name of the host that bridges between that wire and VXLAN tunnels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l2_gateway: Option<String>,
-    /// Largest IP packet, bytes. `None`: what fits the underlay with a tunnel's headers.
+    /// Largest IP packet, bytes. `None`: as much as fits the underlay with a tunnel's headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Whether TCP connections are picked up whose SYN was not seen.
+    /// Whether TCP connections are picked up although their SYN was not seen.
     pub tcp_midstream: bool,
-    /// Whether a direction of TCP connections may go another way.
+    /// Whether the two directions of TCP connections may take different paths.
     pub tcp_asymmetric: bool,
-    /// Whether TCP SYNs tell no larger MSS than fits where they leave.
+    /// Whether the MSS of TCP SYNs is lowered to what fits the exit.
     pub mss_clamp: bool,
 }
 
@@ -90,12 +90,12 @@ impl Network {
 /// A static bridge entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MacEntry {
-    /// Its network.
+    /// The network of the entry.
     pub network: String,
     /// The MAC.
     #[serde(serialize_with = "display")]
     pub mac: Mac,
-    /// Where frames to it go: a VXLAN tunnel or a guest.
+    /// The target of frames to the MAC: a VXLAN tunnel or a guest.
     pub to: Target,
 }
 
@@ -119,7 +119,7 @@ impl MacEntry {
     }
 }
 
-/// Where broadcast, multicast and unknown unicast of a network also go.
+/// More targets for broadcast, multicast and unknown unicast of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Flood {
     /// The network.
@@ -144,7 +144,7 @@ impl Flood {
     }
 }
 
-/// A floating address: one to one, both directions.
+/// A floating address: one-to-one NAT in both directions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nat {
     /// Network of the inside address.
@@ -187,7 +187,7 @@ impl Nat {
     }
 }
 
-/// What happens to a network's traffic that no rule matches.
+/// The action for a network's traffic that no rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Default {
     /// The network.
@@ -209,7 +209,7 @@ impl Default {
     }
 }
 
-/// What an MPLS label stands for, besides guests' own labels.
+/// The target of an MPLS label. Guests' own labels are not among these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mpls {
     /// The label.
@@ -237,7 +237,7 @@ impl Mpls {
     }
 }
 
-/// The network of a VXLAN network identifier, besides networks' own ones.
+/// The network of a VXLAN network identifier. Networks' own identifiers are not among these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vxlan {
     /// The identifier.

@@ -9,7 +9,7 @@ use crate::value::{Value, describe};
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// What the clients of a verbs device may have together.
+/// Limits of all clients of a verbs device together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RdmaLimits {
     /// Queue pairs.
@@ -20,7 +20,7 @@ pub struct RdmaLimits {
     pub registered_mb: u32,
     /// Memory of queues and tables of regions, megabytes.
     pub queues_mb: u32,
-    /// Connections: each program has one for each context that it opens, and for the connection manager.
+    /// Connections: each program has one for each context that it opens, and one for the connection manager.
     pub connections: u32,
 }
 
@@ -31,7 +31,7 @@ impl std::default::Default for RdmaLimits {
 }
 
 impl RdmaLimits {
-    /// The most that can be asked for.
+    /// Upper bounds of the limits.
     const MOST: Self = Self {
         qps: 262_144,
         mrs: 1_048_576,
@@ -71,27 +71,27 @@ impl Value for RdmaLimits {
     }
 }
 
-/// Megabytes of a window, least and most.
+/// Least and greatest size of a window, megabytes.
 const WINDOW_MB: RangeInclusive<u32> = 16..=1_048_576;
-/// Megabytes of a window that migrates, at most: what is noted of its pages has to be in front of its data.
+/// Greatest size of a window that migrates, megabytes: the notes on its pages must fit in front of its data.
 const MIGRATES_MB: u32 = 65_000;
-/// The name in the directory of verbs devices that is that of the windows' directory.
+/// Name of the windows' directory, in the directory of verbs devices.
 const WINDOWS: &str = "vm";
-/// How the name of a trust's window begins.
+/// Prefix of the name of a trust's window.
 const COMMON: &str = "trust-";
-/// What follows a window's name in that of its socket.
+/// Suffix that makes the name of a window's socket from the window's name.
 const SOCKET: &str = ".vsock";
 
-/// Characters of a verbs device's name at most.
+/// Most characters of a verbs device's name.
 const MAX_NAME: usize = 64;
 
-/// Whether a text can be the name of a file among others and of a word in a command.
+/// Returns whether a text can be both the name of a file among others and a word in a command.
 fn is_plain(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=MAX_NAME).contains(&text.len()) && text.chars().all(plain) && !text.starts_with(['.', '-'])
 }
 
-/// The keys of a verbs device, and whether the guest has them.
+/// Returns the keys of a verbs device, and whether the guest has them.
 pub(super) const fn keys(guest: &Guest) -> [(&'static str, bool); 6] {
     [
         ("rdma", guest.rdma.is_some()),

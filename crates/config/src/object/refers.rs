@@ -1,10 +1,10 @@
-//! What objects refer to.
+//! The references of objects.
 
 use super::{Endpoint, Key, Kind, Object, RuleAction, Target, Tunnel};
 use std::net::IpAddr;
 
 impl Object {
-    /// The objects that it refers to by their names; one may be there twice.
+    /// Returns the objects that this one refers to by name. The list may hold an object twice.
     #[must_use]
     pub fn refers_to(&self) -> Vec<Key> {
         let named = |kind: Kind, name: &str| Key { kind, network: None, name: name.to_owned() };
@@ -36,7 +36,7 @@ impl Object {
         keys
     }
 
-    /// The hosts and routers that it names as remotes of tunnels or as next hops.
+    /// Returns the hosts and routers that the object names as remotes of tunnels or as next hops.
     pub fn next_hops(&self) -> impl Iterator<Item = IpAddr> {
         self.targets().iter().filter_map(|target| match target {
             Target::Via(addr) => Some(*addr),
@@ -45,7 +45,7 @@ impl Object {
         })
     }
 
-    /// Where it sends packets.
+    /// Returns the targets to which the object sends packets.
     fn targets(&self) -> &[Target] {
         match self {
             Self::Nexthop(nexthop) => &nexthop.to,

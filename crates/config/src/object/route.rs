@@ -13,7 +13,7 @@ pub struct Route {
     pub network: String,
     /// The prefix.
     pub prefix: IpNet,
-    /// Where its packets go; several: one of them by flow.
+    /// The targets of the route's packets. If there are several, each flow goes to one of them.
     pub to: Vec<Target>,
 }
 
@@ -36,7 +36,7 @@ impl Route {
 pub struct Nexthop {
     /// The name.
     pub name: String,
-    /// Tunnels or guests; several: one of them by flow.
+    /// Tunnels or guests. If there are several, each flow goes to one of them.
     pub to: Vec<Target>,
 }
 
@@ -56,7 +56,7 @@ impl Nexthop {
     }
 }
 
-/// Members of an ECMP group at most.
+/// Most members of an ECMP group.
 const MAX_ECMP: usize = 64;
 
 fn read_targets(r: &mut Reader<'_>) -> Vec<Target> {

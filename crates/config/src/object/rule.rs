@@ -10,27 +10,27 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a network does with traffic that no rule matches.
+/// The action of a network on traffic that no rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DefaultAction {
-    /// It passes.
+    /// Let the packet pass.
     Allow,
-    /// It is dropped.
+    /// Drop the packet.
     Drop,
-    /// It is dropped and its sender told.
+    /// Drop the packet and inform its sender.
     Reject,
 }
 
 names!(DefaultAction { Allow = "allow", Drop = "drop", Reject = "reject" });
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RuleAction {
     /// Ends the walk: allow, drop or reject.
     End(DefaultAction),
-    /// A copy goes to this guest, or to another host ([`super::Tunnel::of_mirror`]); the walk goes on.
+    /// Copy the packet to this guest, or to another host ([`super::Tunnel::of_mirror`]); the walk goes on.
     Mirror(String),
-    /// Dropped where over this rate in megabits per second; the walk goes on.
+    /// Drop the packet if it is over this rate in megabits per second; otherwise the walk goes on.
     Police(u32),
 }
 
@@ -74,16 +74,16 @@ impl Value for RuleAction {
 /// Source or destination of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
-    /// Within this prefix.
+    /// Only addresses in this prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cidr: Option<IpNet>,
-    /// One of this guest's addresses.
+    /// Only this guest's addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<String>,
 }
 
 impl Endpoint {
-    /// Whether it matches every address.
+    /// Returns whether the endpoint matches every address.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.cidr.is_none() && self.guest.is_none()
@@ -210,9 +210,9 @@ impl Value for Ports {
 /// A security rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// The network whose traffic it sees.
+    /// The network whose traffic the rule sees.
     pub network: String,
-    /// Lower first.
+    /// Priority. Rules with a lower number come first.
     pub priority: u32,
     /// Source.
     #[serde(skip_serializing_if = "Endpoint::is_any")]
@@ -226,12 +226,12 @@ pub struct Rule {
     /// Destination ports; `None`: any.
     #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
     pub ports: Option<Ports>,
-    /// What it does.
+    /// The rule's action.
     #[serde(serialize_with = "display")]
     pub action: RuleAction,
 }
 
-/// As in `100 allow tcp from 10.1.1.0/24 to vm1 ports 80-443`.
+/// Displays a rule as in `100 allow tcp from 10.1.1.0/24 to vm1 ports 80-443`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.priority, self.action)?;

@@ -35,7 +35,8 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Bytes of headers that it puts before an IP packet: outer IP, its own, and what is inside of it before IP.
+    /// Returns the bytes of headers that the tunnel puts before an IP packet: outer IP, the tunnel's own, and
+    /// the inner Ethernet header if there is one.
     #[must_use]
     pub const fn overhead(&self) -> usize {
         let v6 = self.remote.is_ipv6();
@@ -46,11 +47,11 @@ impl Tunnel {
         }
     }
 
-    /// The tunnel to a mirror on another host, `vxlan:REMOTE:VNI`, with an IPv6 address in brackets or without.
-    /// Nothing where the mirror is a guest: no name of one has a colon.
+    /// Returns the tunnel to a mirror on another host, `vxlan:REMOTE:VNI`, with an IPv6 address in brackets
+    /// or without. Returns `None` if the mirror is a guest: guests' names have no colon.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, in words.
     #[must_use]
     pub fn of_mirror(mirror: &str) -> Option<Result<Self, String>> {
         let (scheme, rest) = mirror.split_once(':')?;
@@ -78,7 +79,7 @@ impl Tunnel {
     }
 }
 
-/// Where packets go.
+/// The destination of packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// Nowhere.
@@ -89,7 +90,7 @@ pub enum Target {
     Network(String),
     /// A `[[nexthop]]`.
     Nexthop(String),
-    /// A router of the same network, which is attached to a wire.
+    /// A router on the wire to which the network is attached.
     Via(IpAddr),
     /// Another host.
     Tunnel(Tunnel),
@@ -209,24 +210,24 @@ fn read_id(r: &Reader<'_>, kind: TunnelKind, label: Option<u32>, vni: Option<u32
 }
 
 impl Target {
-    /// The guest, if it is one.
+    /// Returns the guest, if the target is one.
     #[must_use]
     pub fn guest(&self) -> Option<&str> {
         if let Self::Guest(name) = self { Some(name) } else { None }
     }
 
-    /// The network, if it is one.
+    /// Returns the network, if the target is one.
     #[must_use]
     pub fn network(&self) -> Option<&str> {
         if let Self::Network(name) = self { Some(name) } else { None }
     }
 
-    /// The tunnel, if it is one.
+    /// Returns the tunnel, if the target is one.
     pub const fn tunnel(&self) -> Option<&Tunnel> {
         if let Self::Tunnel(tunnel) = self { Some(tunnel) } else { None }
     }
 
-    /// Whether it is a VXLAN tunnel.
+    /// Returns whether the target is a VXLAN tunnel.
     #[must_use]
     pub fn is_vxlan(&self) -> bool {
         matches!(self, Self::Tunnel(tunnel) if tunnel.kind == TunnelKind::Vxlan)

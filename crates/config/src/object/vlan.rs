@@ -8,19 +8,19 @@ use ipnet::IpNet;
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// VLANs of a guest at most.
+/// Most VLANs of a guest.
 const MAX_VLANS: usize = 64;
 
-/// A VLAN of a guest's, which is in a network of its own.
+/// A VLAN of a guest, in a network of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GuestVlan {
     /// VLAN identifier of the C-tags.
     pub tag: u16,
-    /// Its network.
+    /// The network of the VLAN.
     pub network: String,
     /// The guest's addresses there.
     pub addresses: Vec<IpAddr>,
-    /// More source prefixes than its addresses.
+    /// More source prefixes that the guest may use besides its addresses.
     pub allowed: Vec<IpNet>,
 }
 

@@ -10,7 +10,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use std::net::IpAddr;
 
-/// What a wire leads by, as files name it.
+/// The kind of a wire's driver, as files name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     /// Packet socket on a network device.
@@ -23,7 +23,7 @@ pub(crate) enum Driver {
     Vhost,
     /// No device: a VXLAN tunnel over the other wires.
     Vxlan,
-    /// The same by Geneve.
+    /// No device: a Geneve tunnel over the other wires.
     Geneve,
 }
 
@@ -37,7 +37,7 @@ names!(Driver {
 });
 
 impl Driver {
-    /// The encapsulation, if it is a tunnel.
+    /// Returns the encapsulation, if the wire is a tunnel.
     const fn encapsulation(self) -> Option<TunnelKind> {
         match self {
             Self::Vxlan => Some(TunnelKind::Vxlan),
@@ -59,14 +59,14 @@ pub struct WireTunnel {
 }
 
 impl WireTunnel {
-    /// Bytes of headers that it puts before an IP packet.
+    /// Returns the bytes of headers that the tunnel puts before an IP packet.
     #[must_use]
     pub const fn overhead(&self) -> usize {
         self.kind.overhead(self.remote.is_ipv6()) + proto::ETHERNET_LEN
     }
 }
 
-/// What a wire leads by.
+/// The device or tunnel that a wire uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A packet socket on this network device.
@@ -84,7 +84,7 @@ pub enum Way {
         /// Network identifier.
         vni: u32,
     },
-    /// The same by Geneve.
+    /// No device: a Geneve tunnel over the other wires, to this host.
     Geneve {
         /// The host.
         remote: IpAddr,
@@ -94,7 +94,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// The driver that files name.
+    /// Returns the driver that files name.
     pub(crate) const fn driver(&self) -> Driver {
         match self {
             Self::AfPacket(_) => Driver::AfPacket,
@@ -107,7 +107,7 @@ impl Way {
     }
 }
 
-/// As the keys of a file.
+/// Writes the keys of a file.
 impl Serialize for Way {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut keys = serializer.serialize_struct("Way", 3)?;
@@ -128,12 +128,12 @@ impl Serialize for Way {
 /// A way out of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wire {
-    /// Its name.
+    /// The wire's name.
     pub name: String,
-    /// Who decides about packets that come by it.
+    /// The switch that decides about packets which come by the wire.
     #[serde(skip_serializing_if = "Mode::is_default")]
     pub mode: Mode,
-    /// What it leads by.
+    /// The device or tunnel that the wire uses.
     #[serde(flatten)]
     pub way: Way,
     /// Underlay addresses with their subnets; Viaduct answers ARP, ND and pings for them.
@@ -149,7 +149,7 @@ impl Wire {
         (None, self.name.clone())
     }
 
-    /// The tunnel, if it is one.
+    /// Returns the tunnel, if the wire is one.
     #[must_use]
     pub const fn tunnel(&self) -> Option<WireTunnel> {
         match self.way {
