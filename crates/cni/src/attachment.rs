@@ -1,23 +1,22 @@
-//! An attachment: which interface of which container is in which of the runtime's networks.
+//! An attachment: the interface of a container in one of the runtime's networks.
 
 use crate::error::Error;
 
-/// What identifies an attachment. All parts may be used in the names of files.
+/// The identity of an attachment. All parts may be used in the names of files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attachment {
-    /// The runtime's name of the network.
     pub network: String,
-    /// The runtime's identifier of the container.
     pub container: String,
     /// The interface's name in the container, as the runtime knows it.
     pub ifname: String,
 }
 
-/// Longest name of a network or container, bytes: those of files, which may have 255, hold one and an interface's.
+/// Longest name of a network or container, bytes. A file's name may have 255 bytes, and it holds such a name
+/// and an interface's.
 const MAX_NAME: usize = 200;
 /// Longest name of an interface, bytes (`IFNAMSIZ` less the zero).
 const MAX_IFNAME: usize = 15;
-/// Characters of a container's identifier that people look at.
+/// Number of characters by which people recognise a container's identifier.
 const SHORT: usize = 12;
 
 impl Attachment {
@@ -34,25 +33,27 @@ impl Attachment {
         Ok(Self { network: network.to_owned(), container: container.to_owned(), ifname: ifname.to_owned() })
     }
 
-    /// The name of its guest: what people know the container by, and what makes it unique.
+    /// Returns the name of the guest: the part of the container's identifier that people know, and a part
+    /// that makes it unique.
     pub(crate) fn guest(&self) -> String {
         let short = &self.container[..self.container.len().min(SHORT)];
         format!("{short}-{}-{}", self.ifname, self.hash())
     }
 
-    /// The name of its tap in the daemon's network namespace.
+    /// Returns the name of the tap in the daemon's network namespace.
     pub(crate) fn device(&self) -> String {
         format!("vd{}", self.hash())
     }
 
-    /// A locally administered MAC, unless it is given one.
+    /// Returns a locally administered MAC, for a guest that is given none.
     pub(crate) fn mac(&self) -> String {
         let hash = self.hash();
         let octets: Vec<&str> = (0..5).map(|i| &hash[2 * i..2 * i + 2]).collect();
         format!("02:{}", octets.join(":"))
     }
 
-    /// 48 bits of it, as hexadecimal digits. Other versions of the plug-ins must find the same: FNV-1a.
+    /// Returns 48 bits of a hash, as hexadecimal digits. The hash is FNV-1a, because other versions of the
+    /// plug-ins must find the same.
     fn hash(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in
@@ -64,7 +65,6 @@ impl Attachment {
     }
 }
 
-/// Checks a runtime's name of a network.
 pub(crate) fn check_network(name: &str) -> Result<(), Error> {
     if plain(name, MAX_NAME) {
         Ok(())
@@ -73,7 +73,6 @@ pub(crate) fn check_network(name: &str) -> Result<(), Error> {
     }
 }
 
-/// Checks an interface's name.
 pub(crate) fn check_ifname(name: &str) -> Result<(), String> {
     if plain(name, MAX_IFNAME) { Ok(()) } else { Err(unfit(name, MAX_IFNAME)) }
 }
@@ -85,7 +84,7 @@ fn unfit(name: &str, longest: usize) -> String {
     )
 }
 
-/// Whether a name is one as CNI has them for networks and containers (1.1.0, sections 1 and 2).
+/// Returns whether CNI allows a name for networks and containers (1.1.0, sections 1 and 2).
 fn plain(name: &str, longest: usize) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     name.len() <= longest && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)

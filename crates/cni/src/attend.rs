@@ -1,4 +1,4 @@
-//! Attaching a container, detaching it, and bringing its tap back after the daemon's restart.
+//! Attaches and detaches containers, and returns their taps after the daemon's restart.
 
 use crate::attachment::Attachment;
 use crate::daemon::Daemon;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Keys of `[[guest]]` that a runtime's network may set for all its containers.
 const KEYS: [&str; 7] = ["allowed", "dhcp_server", "mirror", "policy", "queues", "rate", "router"];
 
-/// What the guests of a runtime's network have in common.
+/// Returns the keys that all guests of a runtime's network have in common.
 ///
 /// # Errors
 /// [`Error::Config`] names the key that is wrong.
@@ -33,7 +33,8 @@ pub(crate) fn template(
     Ok(v1::Guest { network: network.to_owned(), kind: "tap".to_owned(), mtu, ..guest })
 }
 
-/// Checks that the container has no interface of that name, but for one that an interrupted call left.
+/// Checks that the container has no interface of this name. An interface that an interrupted call left does
+/// not count.
 ///
 /// # Errors
 /// [`Error::Config`].
@@ -45,9 +46,9 @@ pub(crate) fn check_free(records: &Records, it: &Attachment, netns: &Netns, name
     Err(Error::Config(format!("{name}: the container has an interface of this name already")))
 }
 
-/// Adds the guest and plugs its tap into the container. If it fails, [`detach`] removes what there is.
+/// Adds the guest and plugs its tap into the container. After a failure, [`detach`] removes the parts that were made.
 ///
-/// `guest` has what [`template`] gives, and the MAC that it is to have, if any.
+/// `guest` has the keys from [`template`], and its MAC if it is given one.
 pub(crate) fn attach(
     daemon: &mut Daemon,
     records: &Records,
@@ -69,9 +70,9 @@ pub(crate) fn attach(
     Ok(link)
 }
 
-/// Removes the guest, and its tap with it. What is not there is no error.
+/// Removes the guest, and its tap with it. It is no error if they do not exist.
 ///
-/// A daemon that does not run is one only where the guest may be in its store.
+/// A daemon that does not run is an error only if the guest may be in the daemon's store.
 pub(crate) fn detach(run_dir: &Path, records: &Records, it: &Attachment) -> Result<(), Error> {
     match Daemon::connect(run_dir).and_then(|mut daemon| daemon.remove(&it.guest())) {
         Err(Error::NoDaemon(_)) if !records.has(it) => Ok(()),
@@ -82,7 +83,7 @@ pub(crate) fn detach(run_dir: &Path, records: &Records, it: &Attachment) -> Resu
 /// Plugs the taps into their containers again, after the daemon's restart made new ones. Returns how many.
 ///
 /// # Errors
-/// All of them; the other taps are plugged in nevertheless.
+/// All that occurred; the other taps are plugged in nevertheless.
 pub(crate) fn restore(records: &Records) -> Result<usize, Error> {
     let (mut restored, mut errors) = (0, Vec::new());
     for it in records.all()? {
@@ -95,7 +96,7 @@ pub(crate) fn restore(records: &Records) -> Result<usize, Error> {
     Error::all(errors).map(|()| restored)
 }
 
-/// Whether there was something to do.
+/// Plugs in one tap, if its container still exists and the tap is on the host. Returns whether it did.
 fn restore_one(records: &Records, it: &Attachment) -> Result<bool, Error> {
     let Some(record) = records.read(it) else { return Ok(false) };
     // A container that is gone is its runtime's affair.

@@ -1,4 +1,4 @@
-//! The daemon, as plug-ins see it: guests come and go.
+//! The daemon, to which plug-ins add guests and from which they remove them.
 
 use crate::error::{Context, Error};
 use api::v1::object::Object as One;
@@ -10,12 +10,11 @@ use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// A daemon that does not answer within this time is none.
+/// The longest wait for the daemon to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest answer, bytes: hosts may have thousands of guests.
+/// Largest answer, bytes. Hosts may have thousands of guests.
 const MAX_REPLY: usize = 64 << 20;
 
-/// A connection to the daemon.
 pub(crate) struct Daemon {
     runtime: Runtime,
     client: ViaductClient<Channel>,
@@ -42,13 +41,13 @@ impl Daemon {
         Ok(Self { runtime, client: ViaductClient::new(channel).max_decoding_message_size(MAX_REPLY) })
     }
 
-    /// Adds a guest. It is there when this returns, with its tap.
+    /// Adds a guest. When this returns, the guest and its tap exist.
     pub(crate) fn add(&mut self, guest: v1::Guest) -> Result<(), Error> {
         let objects = vec![v1::Object { object: Some(One::Guest(guest)) }];
         self.runtime.block_on(self.client.add(v1::AddRequest { objects })).map_err(refused).map(drop)
     }
 
-    /// Removes a guest, if it is there.
+    /// Removes a guest, if it exists.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), Error> {
         let key = v1::Key { kind: Kind::Guest.into(), network: None, name: name.to_owned() };
         match self.runtime.block_on(self.client.remove(v1::RemoveRequest { keys: vec![key] })) {
@@ -57,7 +56,6 @@ impl Daemon {
         }
     }
 
-    /// The guest of that name.
     pub(crate) fn guest(&mut self, name: &str) -> Result<Option<v1::Guest>, Error> {
         let objects = self.objects(Kind::Guest)?;
         Ok(objects.into_iter().find_map(|object| match object {
@@ -66,13 +64,12 @@ impl Daemon {
         }))
     }
 
-    /// Whether there is a network of that name.
     pub(crate) fn has_network(&mut self, name: &str) -> Result<bool, Error> {
         let objects = self.objects(Kind::Network)?;
         Ok(objects.iter().any(|object| matches!(object, One::Network(network) if network.name == name)))
     }
 
-    /// Whether packets can flow by the interface of that name, and why not if they can't.
+    /// Checks that packets can flow by the interface of this name. The error says why they can't.
     pub(crate) fn is_up(&mut self, vif: &str) -> Result<(), Error> {
         let request = v1::TableRequest { table: TableName::Vif.into(), ..Default::default() };
         let table = self.runtime.block_on(self.client.table(request)).map_err(refused)?.into_inner();
@@ -102,7 +99,7 @@ fn refused(status: Status) -> Error {
     }
 }
 
-/// The cause of all.
+/// Returns the innermost cause of an error.
 fn innermost(mut error: &dyn std::error::Error) -> String {
     while let Some(cause) = error.source() {
         error = cause;

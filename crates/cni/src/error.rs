@@ -1,60 +1,44 @@
 //! Errors, with the codes that CNI gives them.
 
-/// Why a plug-in can't do what it is asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration is of a version that has no such command, or that nobody here knows.
+    /// The configuration's version does not have the command, or is unknown here.
     #[error("{0}")]
     Version(String),
-    /// There is no such network namespace.
     #[error("no network namespace at {path}: {reason}")]
     Container {
-        /// Where it should be.
         path: String,
-        /// What is there instead.
+        /// Description of what is there instead.
         reason: String,
     },
-    /// An environment variable is missing or wrong.
     #[error("{0}: {1}")]
     Environment(&'static str, String),
-    /// Reading or writing failed.
     #[error("{0}: {1}")]
     Io(String, std::io::Error),
-    /// What was sent is not the JSON that it should be.
+    /// The input is not JSON of the expected form.
     #[error("{0}: {1}")]
     Decode(&'static str, serde_json::Error),
-    /// The configuration asks for what can't be.
+    /// The configuration asks for something impossible.
     #[error("{0}")]
     Config(String),
-    /// The daemon does not answer.
     #[error("{0}")]
     NoDaemon(String),
-    /// The daemon refuses it.
     #[error("viaductd refuses it: {0}")]
     Refused(String),
-    /// The kernel refuses it.
     #[error("{0}: {1}")]
     Kernel(String, String),
-    /// The attachment is not as it should be.
+    /// The attachment is not as it was made.
     #[error("{0}")]
     Broken(String),
-    /// A plug-in that this one calls fails.
     #[error("{plugin}: {message}")]
-    Delegate {
-        /// Its name.
-        plugin: String,
-        /// Its code.
-        code: u32,
-        /// Its message.
-        message: String,
-    },
-    /// Some of several things failed.
+    Delegate { plugin: String, code: u32, message: String },
+    /// Several errors of one call.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
 }
 
 impl Error {
-    /// Its code (CNI 1.1.0, section 5: "Error"); from 100 on, our own.
+    /// Returns the error's code (CNI 1.1.0, section 5: "Error"). Codes from 100 on are our own.
     #[must_use]
     pub fn code(&self) -> u32 {
         match self {
@@ -73,7 +57,7 @@ impl Error {
         }
     }
 
-    /// This error and one that came while its effects were undone.
+    /// Adds an error that came while the effects of this one were undone.
     #[must_use]
     pub(crate) fn and(self, undone: Result<(), Self>) -> Self {
         match undone {
@@ -82,13 +66,13 @@ impl Error {
         }
     }
 
-    /// Success, or all that failed.
+    /// Returns success, or all errors.
     pub(crate) fn all(errors: Vec<Self>) -> Result<(), Self> {
         if errors.is_empty() { Ok(()) } else { Err(Self::Several(errors)) }
     }
 }
 
-/// Says what failed.
+/// Adds words to an I/O error: what failed.
 pub(crate) trait Context<T> {
     fn context(self, what: impl FnOnce() -> String) -> Result<T, Error>;
 }

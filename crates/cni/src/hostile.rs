@@ -1,4 +1,4 @@
-//! Whatever a runtime or another plug-in sends is read or refused.
+//! A plug-in reads or refuses all input of runtimes and other plug-ins.
 
 const CALL: &str = r#"{"cniVersion":"1.1.0","name":"blue","type":"viaduct-cni","network":"blue","mtu":1400,
     "guest":{"policy":false,"rate":{"mbps":100}},"runtimeConfig":{"mac":"02:00:00:00:00:01"},"dns":{},
@@ -14,7 +14,7 @@ const REQUEST: &str = r#"{"container_id":"c1","container_name":"one","port_mappi
         "routes":[{"destination":"10.2.0.0/16","gateway":"10.1.1.9","metric":9}]},
     "network_options":{"interface_name":"eth0","static_ips":["10.1.1.7"],"static_mac":null}}"#;
 
-/// `text` with `noise` in the place of a piece of it: gets further than noise alone.
+/// Replaces a piece of `text` by `noise`. The result gets further than noise alone.
 fn spoilt(text: &str, noise: &str, at: u16, length: u16) -> String {
     let start = text.floor_char_boundary(usize::from(at) % text.len());
     let end = text.floor_char_boundary((start + usize::from(length) % 64).min(text.len()));

@@ -1,4 +1,4 @@
-//! A container's interface: moving a tap into its namespace, and configuring it there, by rtnetlink.
+//! A container's interface: a tap is moved into its namespace and configured there, through rtnetlink.
 
 use crate::error::Error;
 use crate::netns::{Netns, on_host};
@@ -13,16 +13,16 @@ use serde_json::{Map, Value};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// What an interface is given.
+/// The properties that an interface gets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Interface {
-    /// Its name in the container.
+    /// The interface's name in the container.
     pub name: String,
     pub addresses: Vec<IpNet>,
     pub routes: Vec<Route>,
 }
 
-/// A route, as CNI has it (1.1.0, section 5).
+/// A route in CNI's form (1.1.0, section 5).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Route {
@@ -41,16 +41,16 @@ pub(crate) struct Route {
     pub table: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<u8>,
-    /// What else there is.
+    /// All other keys.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// What the kernel says of an interface.
+/// The kernel's view of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     index: u32,
-    /// As in 02:00:00:00:00:01.
+    /// In the form `02:00:00:00:00:01`.
     pub mac: String,
     /// Bytes.
     pub mtu: u32,
@@ -77,12 +77,13 @@ async fn configure(handle: &Handle, interface: &Interface) -> Result<Link, Error
     let Interface { name, addresses, routes } = interface;
     let found = link(handle, name).await?.ok_or_else(|| kernel(name, "it is gone"))?;
     if addresses.iter().any(|address| address.addr().is_ipv6()) {
-        // Runtimes switch IPv6 off in containers that have none otherwise. Without IPv6 there is no such file.
+        // Runtimes switch IPv6 off in containers that have no other IPv6. A kernel without IPv6 has no such
+        // file.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "0");
     }
     for address in addresses {
         let mut request = handle.address().add(found.index, address.addr(), address.prefix_len());
-        // Nobody else may have it: the daemon drops what others send from it.
+        // No duplicates are possible: the daemon drops packets that others send from this address.
         request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
         request.execute().await.map_err(|e| kernel(&format!("address {address} of {name}"), e))?;
     }
@@ -123,12 +124,10 @@ impl Route {
     }
 }
 
-/// Whether the container has an interface of that name.
 pub(crate) fn exists(netns: &Netns, name: &str) -> Result<bool, Error> {
     netns.work(async |handle| Ok(link(&handle, name).await?.is_some()))
 }
 
-/// Whether the host has a device of that name.
 pub(crate) fn on_host_exists(name: &str) -> Result<bool, Error> {
     on_host(async |handle| Ok(link(&handle, name).await?.is_some()))
 }
@@ -202,7 +201,7 @@ async fn addresses_of(handle: &Handle, index: u32) -> Result<Vec<IpNet>, Error> 
     Ok(found)
 }
 
-/// Destinations in the main table.
+/// Returns the destinations in the main table.
 async fn destinations(handle: &Handle, ipv6: bool) -> Result<Vec<IpNet>, Error> {
     let default: IpAddr = if ipv6 { [0; 16].into() } else { [0; 4].into() };
     let message = match default {

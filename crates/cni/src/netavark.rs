@@ -1,5 +1,5 @@
-//! The plug-in protocol of netavark, since its version 1.6: a command and the namespace's path as arguments, JSON on
-//! standard input and output (plugin-API.md of netavark). Netavark allocates the addresses.
+//! The plug-in protocol of netavark since version 1.6: a command and the namespace's path as arguments, JSON
+//! on standard input and output (plugin-API.md of netavark). Netavark allocates the addresses.
 
 use crate::attachment::Attachment;
 use crate::attend::{attach, check_free, detach, template};
@@ -18,14 +18,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Version of the protocol.
 const API_VERSION: &str = "1.0.0";
 /// Longest input, bytes.
 const MAX_INPUT: u64 = 4 << 20;
 /// Keys of `--opt`.
 const OPTIONS: [&str; 5] = ["data_dir", "guest", "mtu", "network", "run_dir"];
 
-/// A container's place in one network.
+/// A container and its place in one network.
 #[derive(Deserialize)]
 struct Request {
     container_id: String,
@@ -64,7 +63,7 @@ struct NetworkOptions {
     static_mac: Option<String>,
 }
 
-/// Carries out one command.
+/// Carries out the command in the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = crate::arguments().collect();
@@ -73,7 +72,7 @@ pub fn main() -> ExitCode {
         Ok(output) => (output, ExitCode::SUCCESS),
         Err(e) => (Some(json!({ "error": e.to_string() })), ExitCode::FAILURE),
     };
-    // Whoever does not read it has ended.
+    // If nobody reads the output, its reader has ended.
     let _ = output.map(|output| writeln!(std::io::stdout(), "{output}"));
     status
 }
@@ -119,7 +118,7 @@ fn create(input: &[u8]) -> Result<Value, Error> {
         )));
     }
     text["ipv6_enabled"] = subnets.iter().any(|subnet| subnet.subnet.addr().is_ipv6()).into();
-    // Its server would have to be in the Viaduct network.
+    // Netavark's DNS server would have to be in the Viaduct network.
     text["dns_enabled"] = false.into();
     text["ipam_options"]["driver"] = "host-local".into();
     Ok(text)
@@ -143,7 +142,7 @@ fn setup(netns: &str, request: &Request) -> Result<Value, Error> {
         routes: routes(&request.network, &addresses),
     };
     let mut daemon = Daemon::connect(&settings.run_dir)?;
-    // An interrupted call may have left it; so may a container from before the host's last start.
+    // An interrupted call may have left the guest; so may a container from before the host's last start.
     daemon.remove(&it.guest())?;
     settings.records.begin(&it)?;
     let mut guest = settings.guest.clone();
@@ -163,7 +162,7 @@ fn teardown(request: &Request) -> Result<(), Error> {
     settings.clear(&settings.attachment(request)?)
 }
 
-/// Whether a request can be carried out, as far as it goes.
+/// Returns whether a request can be used up to the point where the daemon is needed.
 #[cfg(test)]
 pub(crate) fn is_whole(input: &[u8]) -> bool {
     let Ok(request) = request(input) else { return false };
@@ -172,7 +171,7 @@ pub(crate) fn is_whole(input: &[u8]) -> bool {
     settings.is_ok() && addresses.is_ok_and(|addresses| !routes(&request.network, &addresses).is_empty())
 }
 
-/// The container's addresses, with the gateways of their subnets.
+/// Returns the container's addresses, with the gateways of their subnets.
 fn addresses(request: &Request) -> Result<Vec<(IpNet, Option<IpAddr>)>, Error> {
     let subnets = request.network.subnets.as_deref().unwrap_or_default();
     let of = |address: &IpAddr| {
@@ -185,12 +184,12 @@ fn addresses(request: &Request) -> Result<Vec<(IpNet, Option<IpAddr>)>, Error> {
     request.network_options.static_ips.as_deref().unwrap_or_default().iter().map(of).collect()
 }
 
-/// The network's routes, and default routes by its gateways.
+/// Returns the network's routes, and default routes by its gateways.
 fn routes(network: &Network, addresses: &[(IpNet, Option<IpAddr>)]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for gateway in addresses.iter().filter_map(|(_, gateway)| *gateway) {
         let dst = if gateway.is_ipv4() { Ipv4Net::default().into() } else { Ipv6Net::default().into() };
-        // Several subnets of a family have one default route.
+        // Several subnets of a family share one default route.
         if !routes.iter().any(|other| other.dst == dst) {
             routes.push(Route { dst, gw: Some(gateway), ..Route::default() });
         }
@@ -204,7 +203,7 @@ fn routes(network: &Network, addresses: &[(IpNet, Option<IpAddr>)]) -> Vec<Route
     routes
 }
 
-/// What the options of a network say.
+/// The options of a network.
 struct Settings {
     guest: v1::Guest,
     run_dir: PathBuf,
@@ -240,7 +239,7 @@ impl Settings {
         Attachment::new(&request.network.name, &request.container_id, &request.network_options.interface_name)
     }
 
-    /// Removes all there is of an attachment.
+    /// Removes everything that belongs to an attachment.
     fn clear(&self, it: &Attachment) -> Result<(), Error> {
         detach(&self.run_dir, &self.records, it)?;
         self.records.remove(it)

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Netns {
     descriptor: OwnedFd,
     path: PathBuf,
-    /// Inode: which namespace it is.
+    /// Inode number, which identifies the namespace.
     pub inode: u64,
 }
 
@@ -31,7 +31,7 @@ impl Netns {
         if (it.st_dev, it.st_ino) == (own.st_dev, own.st_ino) {
             return Err(error("it is the host's own".to_owned()));
         }
-        // All namespaces are of one file system.
+        // All namespaces are on one file system.
         if it.st_dev != own.st_dev {
             return Err(error("it is another kind of file".to_owned()));
         }
@@ -46,7 +46,7 @@ impl Netns {
         self.descriptor.as_fd()
     }
 
-    /// Does `work` in it, on a thread of its own.
+    /// Does `work` in the namespace, on a thread of its own.
     pub(crate) fn work<T: Send>(
         &self,
         work: impl AsyncFnOnce(Handle) -> Result<T, Error> + Send,

@@ -1,5 +1,5 @@
-//! Records of attachments, a file each: what an interrupted call leaves behind is found by them, and what a restarted
-//! daemon has to be given back.
+//! Records of attachments, one file each. They show what an interrupted call left behind, and which taps a
+//! restarted daemon must get back into their containers.
 
 use crate::attachment::Attachment;
 use crate::error::{Context, Error};
@@ -9,38 +9,36 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where records are unless told otherwise.
+/// The default directory of records.
 pub(crate) const DATA_DIR: &str = "/var/lib/viaduct-containers";
 
-/// Between the names of container and interface, neither of which may contain it.
+/// Separates the names of container and interface. Neither may contain it.
 const BETWEEN: char = ':';
 
-/// What was plugged in.
+/// The tap of an attachment and its place.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Path of the container's network namespace.
     pub netns: PathBuf,
-    /// Its inode: another namespace may come to be at that path.
+    /// The namespace's inode number: a different namespace may come to be at that path.
     pub inode: u64,
     pub interface: Interface,
 }
 
-/// The records below a directory.
 pub(crate) struct Records(PathBuf);
 
 impl Records {
-    /// Those below `data_dir`.
     pub(crate) const fn new(data_dir: PathBuf) -> Self {
         Self(data_dir)
     }
 
-    /// Records that something of an attachment may be there from now on.
+    /// Records that parts of an attachment may exist from now on.
     pub(crate) fn begin(&self, it: &Attachment) -> Result<(), Error> {
         let path = self.path(it);
         let directory = self.0.join(&it.network);
         loop {
-            // Another call may remove the network's last record meanwhile, and the directory with it. It may do so
-            // after mkdir(2) said that the directory exists, and before the check that it is one.
+            // Meanwhile another call may remove the network's last record, and the directory with it. It may
+            // do so after mkdir(2) said that the directory exists, and before the check that it is one.
             match fs::create_dir_all(&directory) {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists && is_gone_or_directory(&directory) => {
                     continue;
@@ -54,7 +52,7 @@ impl Records {
         }
     }
 
-    /// Records what was plugged in.
+    /// Records the tap and its place.
     pub(crate) fn complete(&self, it: &Attachment, record: &Record) -> Result<(), Error> {
         let (path, draft) = (self.path(it), self.draft(it));
         let text = serde_json::to_vec(record).map_err(|e| Error::Decode("the record", e))?;
@@ -62,17 +60,16 @@ impl Records {
         written.context(|| format!("writing {}", path.display()))
     }
 
-    /// Whether there is one.
     pub(crate) fn has(&self, it: &Attachment) -> bool {
         self.path(it).exists()
     }
 
-    /// What was plugged in; `None` where that is not known.
+    /// Returns the tap and its place; `None` if they are not known.
     pub(crate) fn read(&self, it: &Attachment) -> Option<Record> {
         serde_json::from_slice(&fs::read(self.path(it)).ok()?).ok()
     }
 
-    /// Forgets an attachment, and its network's directory with the last one.
+    /// Forgets an attachment. Removes the network's directory with its last one.
     pub(crate) fn remove(&self, it: &Attachment) -> Result<(), Error> {
         for path in [self.draft(it), self.path(it)] {
             match fs::remove_file(&path) {
@@ -82,15 +79,15 @@ impl Records {
                 _ => {}
             }
         }
-        // It has others' records, or is gone.
+        // The directory has records of other attachments, or is gone.
         let _ = fs::remove_dir(self.0.join(&it.network));
         Ok(())
     }
 
-    /// The attachments of a network.
+    /// Returns the attachments of a network.
     pub(crate) fn of(&self, network: &str) -> Result<Vec<Attachment>, Error> {
         let found = names(&self.0.join(network))?;
-        // Drafts begin with a dot, as no container does.
+        // Names of drafts begin with a dot; names of containers do not.
         let parse = |name: &String| {
             let (container, ifname) = name.split_once(BETWEEN)?;
             Attachment::new(network, container, ifname).ok()
@@ -98,7 +95,6 @@ impl Records {
         Ok(found.iter().filter_map(parse).collect())
     }
 
-    /// All attachments.
     pub(crate) fn all(&self) -> Result<Vec<Attachment>, Error> {
         let mut found = Vec::new();
         for network in names(&self.0)? {
@@ -116,7 +112,7 @@ impl Records {
     }
 }
 
-/// Whether nothing is there any more, or a directory again.
+/// Returns whether the path does not exist, or is a directory now.
 fn is_gone_or_directory(path: &Path) -> bool {
     match fs::symlink_metadata(path) {
         Ok(found) => found.is_dir(),
@@ -124,7 +120,7 @@ fn is_gone_or_directory(path: &Path) -> bool {
     }
 }
 
-/// The names in a directory; none where there is no directory.
+/// Returns the names in a directory; none if there is no directory.
 fn names(directory: &Path) -> Result<Vec<String>, Error> {
     let entries = match fs::read_dir(directory) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// The BAR with a card's registers (docs/card.md). The registers of its DMA engine are in another one.
+/// The number of the BAR with a card's registers (docs/card.md). A different BAR has the registers of the
+/// card's DMA engine.
 pub(crate) const REGISTERS: u8 = 2;
 
 /// The card's vendor: Xilinx, according to pci.ids.

@@ -1,4 +1,4 @@
-//! Whether a request is valid: a guest may have taken over the daemon.
+//! Checks of requests: a guest may have taken over the daemon.
 
 use crate::bar;
 use crate::request::{Refusal, Request};
@@ -9,13 +9,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 use wire::{MAX_QUEUES, TapPort, XdpProgram};
 
-/// Most bytes of a path (`PATH_MAX`).
+/// `PATH_MAX`.
 const LONGEST_PATH: usize = 4096;
-/// Most bytes of user and group names.
 const LONGEST_NAME: usize = 256;
-/// Most addresses of a wire.
 const MOST_ADDRESSES: usize = 1024;
-/// Longest backlog of connections.
 const MOST_WAITING: i32 = 4096;
 /// The smallest MTU that a device may have (RFC 791).
 const LEAST_MTU: u16 = 68;
@@ -27,7 +24,7 @@ const TUN: (u32, u32) = (10, 200);
 /// Checks a request and its descriptors.
 ///
 /// # Errors
-/// What is wrong.
+/// The reason to refuse the request.
 pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
     let wanted = match request {
         Request::TapState | Request::TapCarrier { .. } | Request::ConfigureTap { .. } => 1,
@@ -95,12 +92,13 @@ fn within(number: u16, least: usize, most: usize) -> bool {
     (least..=most).contains(&usize::from(number))
 }
 
-/// Whether an interface may be a wire: what programs of this host send to each other is not the daemon's business.
+/// Returns whether an interface may be a wire. The loopback device may not: traffic between programs of this
+/// host is not the daemon's business.
 const fn is_wire(index: i32) -> bool {
     index > LOOPBACK
 }
 
-/// A name that the kernel takes literally; it would expand `tap%d` itself.
+/// Checks the properties of a tap. The kernel must take its name literally; it would expand `tap%d` itself.
 fn tap(port: &TapPort) -> Result<(), Refusal> {
     let name = port.device.as_bytes();
     let plain = name.iter().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(byte));
@@ -120,7 +118,7 @@ fn is_mode(mode: u32) -> bool {
     mode & !0o777 == 0
 }
 
-/// An absolute path without `..`.
+/// Checks that a path is absolute and has no `..`.
 fn is_path(path: &Path) -> Result<(), Refusal> {
     let bytes = path.as_os_str().as_encoded_bytes();
     let downwards = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
@@ -139,7 +137,7 @@ fn is_xdp(descriptor: &OwnedFd) -> bool {
     socket_domain(descriptor).is_ok_and(|domain| domain == AddressFamily::XDP)
 }
 
-/// `0000:01:00.0`: domain, bus, device and function.
+/// Returns whether a text is a PCI address as in `0000:01:00.0`: domain, bus, device and function.
 fn is_pci_address(address: &str) -> bool {
     address.len() == 12
         && address.bytes().enumerate().all(|(at, byte)| match at {
@@ -241,8 +239,8 @@ mod tests {
         }
     }
 
-    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, only the permitted kinds of actions are
-    /// done.
+    /// `cargo bolero test -p helper check::tests::requests`: no request leads to an action of a kind that is
+    /// not permitted.
     #[test]
     fn requests() {
         bolero::check!().for_each(|bytes: &[u8]| {
@@ -276,7 +274,7 @@ mod tests {
                     assert!(!path.components().any(|part| part == Component::ParentDir));
                 }
                 Request::Bar { address, .. } => assert!(!address.contains('/')),
-                // /dev/null is neither.
+                // /dev/null is no tap, and no unix socket.
                 Request::TapState
                 | Request::TapCarrier { .. }
                 | Request::ConfigureTap { .. }

@@ -17,18 +17,16 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::{Attachment, Opener, Stage, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
-/// How long the helper may take: user names may come from another machine.
+/// The longest wait for an answer. User names may have to come from another machine.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Why there is no helper.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
-    /// It can't be started.
     #[error("can't start the helper process: {0}")]
     Start(io::Error),
 }
 
-/// The helper. It ends when this and all sockets that came from it are dropped.
+/// The helper. It ends when this value and all sockets that came from it are dropped.
 #[derive(Clone, Debug)]
 pub struct Helper(Arc<Shared>);
 
@@ -41,8 +39,8 @@ struct Shared {
 }
 
 impl Helper {
-    /// Starts it: this same program, with [`ARGUMENT`], the log level, the configuration file and the directories of
-    /// sockets.
+    /// Starts the helper: this same program, with [`ARGUMENT`], the log level, the configuration file and the
+    /// directories of sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
@@ -55,13 +53,13 @@ impl Helper {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).arg(config).args(directories.words());
-        // Requests come through its standard input. It holds none of our outputs, so that readers notice when the
-        // daemon ends.
+        // The helper's requests come through its standard input. It holds none of our outputs, so that
+        // readers notice when the daemon ends.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
         Self::over(ours, Pid::from_child(&child))
     }
 
-    /// The helper that runs in this process, at the other end of a socket.
+    /// Returns a client of the helper that runs in this process, at the other end of `socket`.
     fn over(socket: OwnedFd, pid: Pid) -> io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let connection = Mutex::new(Connection::carrying(socket, MOST_DESCRIPTORS));
@@ -69,13 +67,12 @@ impl Helper {
         Ok(Self(Arc::new(Shared { connection, pid, pidfd })))
     }
 
-    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.pid
     }
 
-    /// A descriptor that polls readable when the helper has ended.
+    /// Returns a descriptor that polls readable when the helper has ended.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -83,12 +80,14 @@ impl Helper {
         self.0.pidfd.try_clone()
     }
 
-    /// The daemon has opened its ports: taps of the daemon before it that it did not open end.
+    /// Tells the helper that the daemon has opened its ports. The helper then lets go of taps of the daemon
+    /// before that this one did not open.
     pub fn settle(&self) {
         let _ = self.ask(&Request::Settle, &[]);
     }
 
-    /// A tap that another daemon hands over, by its queues. [`Opener::tap`] then returns it.
+    /// Hands the helper the queues of a tap that another daemon gives to this one. [`Opener::tap`] then
+    /// returns the tap.
     ///
     /// # Errors
     /// It is no tap, or the daemon has opened its ports.
@@ -97,25 +96,26 @@ impl Helper {
         Ok(self.descriptors(&Request::InheritTap { device: device.to_owned() }, &queues).map(drop)?)
     }
 
-    /// Whether another daemon takes over, and has the taps.
+    /// Tells the helper whether another daemon takes over, and has the taps.
     pub fn retire(&self, retires: bool) {
         let _ = self.ask(&Request::Retire(retires), &[]);
     }
 
-    /// The daemon has taken over from another one, which ends.
+    /// Tells the helper that the daemon has taken over from another one, which ends.
     ///
     /// # Errors
-    /// Its helper's socket can't have the place of the other one's: taps end with this daemon.
+    /// The helper's socket can't take the place of the other helper's: taps end with this daemon.
     pub fn succeed(&self) -> io::Result<()> {
         Ok(self.descriptors(&Request::Succeed, &[]).map(drop)?)
     }
 
-    /// The daemon stops: taps that it drops from now on are kept for the next one.
+    /// Tells the helper that the daemon stops. Taps that the daemon drops from now on are kept for the next
+    /// daemon.
     pub fn stop(&self) {
         let _ = self.ask(&Request::Stop, &[]);
     }
 
-    /// User and group id of `user` or `user:group`; see [`crate::lookup`].
+    /// Returns the user and group id of `user` or `user:group`, found by [`crate::lookup`].
     ///
     /// # Errors
     /// If there is no such user or group.
@@ -126,7 +126,7 @@ impl Helper {
         }
     }
 
-    /// See [`crate::open_bar`].
+    /// Opens the registers of a card with [`crate::open_bar`].
     ///
     /// # Errors
     /// If there is no such device, or permission is missing.
@@ -135,7 +135,7 @@ impl Helper {
         Ok(one(self.descriptors(&request, &[])?)?.into())
     }
 
-    /// See [`crate::listen_to_machines`].
+    /// Returns the socket that [`crate::listen_to_machines`] opens.
     ///
     /// # Errors
     /// As there.
@@ -143,7 +143,7 @@ impl Helper {
         Ok(one(self.descriptors(&Request::Machines, &[])?)?)
     }
 
-    /// The daemon's configuration file, for reading.
+    /// Opens the daemon's configuration file for reading.
     ///
     /// # Errors
     /// It can't be opened.
@@ -162,7 +162,7 @@ impl Helper {
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
             let all: Vec<_> = [theirs.as_fd()].into_iter().chain(descriptors.iter().copied()).collect();
             self.0.connection.lock().unwrap_or_else(PoisonError::into_inner).send(request, &all)?;
-            // If it ends without an answer, this socket is closed.
+            // If the helper ends without an answer, this socket is closed.
             drop(theirs);
             let mut readable = [PollFd::new(&ours, PollFlags::IN)];
             rustix::io::retry_on_intr(|| poll(&mut readable, Some(&PATIENCE)))?;
@@ -188,12 +188,12 @@ impl Helper {
     }
 }
 
-/// The refusal, or an error for an answer to another request.
+/// Returns the refusal. If the answer belongs to another request, returns an error about that.
 fn unexpected(answer: Result<(Reply, Vec<OwnedFd>), Refusal>) -> Refusal {
     answer.err().unwrap_or_else(|| Refusal::new("the helper process gave an answer to another request"))
 }
 
-/// The only descriptor.
+/// Returns the only descriptor of an answer.
 fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
     descriptors
         .into_iter()
@@ -220,7 +220,7 @@ impl Opener for Helper {
     }
 
     fn forget_tap(&self, device: &str) {
-        // A helper that has ended keeps nothing.
+        // A helper that has ended keeps no taps.
         let _ = self.ask(&Request::ForgetTap { device: device.to_owned() }, &[]);
     }
 
@@ -269,7 +269,7 @@ fn xdp_error(refusal: Refusal) -> XdpError {
     XdpError { stage, source: refusal.into(), log }
 }
 
-/// The file of a socket that the helper created.
+/// The file of a socket that the helper created. Dropping it has the helper remove the file.
 #[derive(Debug)]
 struct HelpersFile {
     helper: Helper,
@@ -350,7 +350,8 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::PathBuf;
 
-    /// A helper as a thread of this process, for a daemon with its own run-dir. Sockets may also be next to that.
+    /// Runs a helper as a thread of this process, for a daemon with its own run-dir. Sockets may also be next
+    /// to that directory.
     fn helper() -> (Helper, tempfile::TempDir) {
         let (helper, dir, _) = helper_and_server();
         (helper, dir)
@@ -396,7 +397,7 @@ mod tests {
     fn a_socket_is_handed_over_before_ports_are_open() {
         let (helper, dir) = helper();
         let place = place(dir.path(), "run/vm1.sock");
-        // That of another daemon.
+        // Another daemon listens there.
         let _listening = UnixListener::bind(&place.path).unwrap();
         let mode = || std::fs::metadata(&place.path).unwrap().mode() & 0o7777;
         let before = mode();
@@ -485,7 +486,7 @@ mod tests {
     fn paths_that_do_not_answer_hold_few_threads() {
         let (helper, dir, server) = helper_and_server();
         let path = dir.path().join("vmm.sock");
-        // As with requests that wait for a file system.
+        // Keeps two requests in progress, as if they waited for a file system.
         let waiting = [server.begin(&path).unwrap(), server.begin(&path).unwrap()];
         let refused = helper.connect(&path).unwrap_err().to_string();
         assert!(refused.contains("vmm.sock: requests from before wait there"), "{refused}");
@@ -523,7 +524,7 @@ mod tests {
         assert!(text.contains("times=512"), "{text}");
     }
 
-    /// What is logged.
+    /// Collects the log.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -544,8 +545,8 @@ mod tests {
         assert_eq!(helper.ask(&nobody, &[]).unwrap_err().text, "no such socket");
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(helper.tap_state(null.as_fd()).unwrap_err().to_string().contains("not of a tap"));
-        // Requests without a socket for the answer, and malformed ones: nobody gets an answer, and the helper
-        // continues.
+        // Sends requests without a socket for the answer, and malformed ones: nobody gets an answer, and the
+        // helper continues.
         let connection = || helper.0.connection.lock().unwrap();
         connection().send(&nobody, &[]).unwrap();
         connection().send(&"nonsense", &[]).unwrap();

@@ -1,11 +1,11 @@
-//! What the helper itself keeps of its privileges.
+//! The privileges that the helper itself keeps.
 
 use sandbox::{Access, Calls, CapabilitySet, File, Keep, Report};
 use std::path::Path;
 
-/// Capabilities that requests need, in this order: for taps and programs; for packet and AF_XDP sockets; for programs;
-/// for frames of AF_XDP; for owners and for modes of files that no longer belong to us; for directories that are
-/// closed to others.
+/// Capabilities that requests need, in this order: for taps and programs; for packet and AF_XDP sockets; for
+/// programs; for frames of AF_XDP; for owners and for modes of files that no longer belong to us; for
+/// directories that are closed to others.
 pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
@@ -14,8 +14,9 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Gives up the rest. The helper is then no longer root: peers of its connections see that, and it does not own root's
-/// files. `windows`: the directory above that of windows, which may be a file system of its own.
+/// Gives up all other privileges. The helper is then no longer root: peers of its connections see that, and
+/// it does not own root's files. `windows` is the directory above the windows' directory, which may be a file
+/// system of its own.
 pub(crate) fn confine(windows: &Path) -> Report {
     let file = |path, access| File { path, access };
     // Sockets may be anywhere; user names are looked up in files and by services.

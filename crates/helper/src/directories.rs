@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 /// The directory of windows, in the run-dir.
 pub const WINDOWS: &str = "rdma/vm";
-/// The last name of an entry that also allows everything below its directory.
+/// Last component of an entry that also allows everything below its directory.
 const BELOW: &str = "**";
 /// Most entries that a refusal names.
 const MOST_NAMED: usize = 16;
 
-/// The run-dir with all below it, and other directories without what is below them; `DIR/**` is `DIR` with all below
-/// it.
+/// The run-dir with all below it, and other directories without their subdirectories; `DIR/**` is `DIR` with
+/// all below it.
 ///
-/// Paths are compared as they are written, because links on the path belong to root or to us ([`sockets`]). `/var/run`
-/// is `/run`.
+/// Paths are compared as they are written, because links on the path belong to root or to us ([`sockets`]).
+/// `/var/run` is `/run`.
 #[derive(Clone, Debug)]
 pub struct Directories {
     run_dir: PathBuf,
@@ -24,7 +24,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// For the daemon with this run-dir, an absolute path.
+    /// Returns the directories for the daemon with this run-dir, an absolute path.
     pub fn new(run_dir: &Path, others: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut others: Vec<_> = others.into_iter().map(|dir| plain(&dir)).collect();
         others.sort();
@@ -32,7 +32,7 @@ impl Directories {
         Self { run_dir: plain(run_dir), others }
     }
 
-    /// The command line of a helper, after its first argument. The first word is the run-dir.
+    /// Returns the helper's command line after its first argument. The first word is the run-dir.
     pub(crate) fn words(&self) -> impl Iterator<Item = &OsStr> {
         std::iter::once(&self.run_dir).chain(&self.others).map(|dir| dir.as_os_str())
     }
@@ -44,17 +44,16 @@ impl Directories {
         Some(Self::new(Path::new(run_dir), others.iter().map(PathBuf::from)))
     }
 
-    /// The run-dir.
     pub(crate) fn run_dir(&self) -> &Path {
         &self.run_dir
     }
 
-    /// Whether a path is in or below the run-dir.
+    /// Returns whether a path is in or below the run-dir.
     pub(crate) fn is_in_run_dir(&self, path: &Path) -> bool {
         plain(path).starts_with(&self.run_dir)
     }
 
-    /// Whether a window may be at `path`: directly in their directory.
+    /// Checks that a window may be at `path`: directly in the windows' directory.
     ///
     /// # Errors
     /// If it may not.
@@ -66,10 +65,10 @@ impl Directories {
         Err(Refusal::new(format!("{}: windows are in {}", path.display(), dir.display())))
     }
 
-    /// Whether a socket may be at `path`.
+    /// Checks that a socket may be at `path`.
     ///
     /// # Errors
-    /// If it may not; the error says what to do.
+    /// If it may not; the error says how to allow it.
     pub(crate) fn check(&self, path: &Path) -> Result<(), Refusal> {
         let path = plain(path);
         let dir = path.parent().unwrap_or(&path);
@@ -104,7 +103,7 @@ fn allows(entry: &Path, dir: &Path) -> bool {
     }
 }
 
-/// The path with `/run` for `/var/run`, its old name (file-hierarchy(7)).
+/// Returns the path with `/run` for `/var/run`, its old name (file-hierarchy(7)).
 fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }

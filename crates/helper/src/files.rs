@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most files: a daemon has a few for each guest.
+/// Most files. A daemon has a few for each guest.
 const MOST: usize = 65_536;
 
-/// See above.
 #[derive(Debug, Default)]
 pub(crate) struct Files(Mutex<State>);
 
@@ -23,7 +22,7 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the file at a path; `None` if there are too many.
+    /// Keeps the file at a path. Returns its number, or `None` if there are too many files.
     pub(crate) fn keep(&self, path: &Path, file: Arc<dyn ListeningFile>) -> Option<u64> {
         let mut state = self.lock();
         if state.files.len() >= MOST {
@@ -35,14 +34,14 @@ impl Files {
         Some(number)
     }
 
-    /// The path of a file, and the file.
     pub(crate) fn get(&self, number: u64) -> Option<(PathBuf, Arc<dyn ListeningFile>)> {
         self.lock().files.get(&number).cloned()
     }
 
-    /// Forgets a file. It is removed once nobody uses it any more.
+    /// Forgets a file. The file is removed once nobody uses it any more.
     pub(crate) fn forget(&self, number: u64) {
-        // Not while the table is locked: the owner of a file system (FUSE) determines how long this takes.
+        // Drops the file while the table is not locked: the owner of a file system (FUSE) determines how long
+        // this takes.
         let file = self.lock().files.remove(&number);
         drop(file);
     }

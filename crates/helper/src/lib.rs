@@ -1,14 +1,15 @@
-//! The helper: a small process that keeps the daemon's privileges, and does a few things with them when the daemon
-//! asks.
+//! The helper: a small process that keeps the daemon's privileges, and does a few things with them when the
+//! daemon asks.
 //!
-//! The daemon touches guests' memory and reads what guests, programs and peers send, so one of them may take it over.
-//! An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet, or that the last
-//! daemon had; sockets on a network device; a unix socket where no stranger can put one, or a connection to a VMM's,
-//! both in directories that the helper was told at its start; files of memory for virtual machines; and the daemon's
-//! own configuration file. The helper never sees guests' memory, and nothing but the daemon speaks to it.
+//! The daemon touches guests' memory and reads input from guests, programs and peers, so one of them may take
+//! it over. An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet,
+//! or that the last daemon had; sockets on a network device; a unix socket where no stranger can put one, or
+//! a connection to a VMM's, both in directories that the helper was told at its start; files of memory for
+//! virtual machines; and the daemon's own configuration file. The helper never sees guests' memory, and only
+//! the daemon speaks to it.
 //!
-//! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). What is done is in
-//! `wire` and `sockets`: a daemon without a sandbox calls the same functions itself.
+//! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). `wire` and
+//! `sockets` do the work: a daemon without a sandbox calls the same functions itself.
 //!
 //! Must not know: the configuration, guests, packets.
 #![deny(unsafe_code)]
@@ -39,10 +40,10 @@ pub use request::{Answer, Refusal, Reply, Request};
 pub use sandbox::lookup;
 pub use serve::{Server, serve};
 
-/// Opens a configuration file for reading, without waiting for somebody who writes it.
+/// Opens a configuration file for reading. Does not wait for a writer of a named pipe.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's.
 pub fn config_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())

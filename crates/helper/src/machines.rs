@@ -4,9 +4,9 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, VsockAddr, bi
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Its port.
+/// The vsock port on which the daemon listens.
 pub const PORT: u32 = 4791;
-/// Connections that may wait.
+/// Length of the backlog.
 const WAITING: i32 = 128;
 
 /// Listens on [`PORT`] for all virtual machines of the host that have a vhost-vsock device of the kernel. Accepting
@@ -33,10 +33,10 @@ mod tests {
     use rustix::net::AddressFamily;
     use rustix::net::sockopt::{socket_acceptconn, socket_domain};
 
-    /// That virtual machines connect needs one with a vhost-vsock device.
+    /// Only the listening is tested: a connection would need a virtual machine with a vhost-vsock device.
     #[test]
     fn it_listens_once() {
-        // Any port: a daemon may have its own.
+        // Takes any port: a daemon may run and have its own.
         let socket = match listen_on(nix::libc::VMADDR_PORT_ANY) {
             Err(e) if e.raw_os_error() == Some(nix::libc::EAFNOSUPPORT) => return,
             other => other.unwrap(),

@@ -5,169 +5,148 @@ use std::io;
 use std::path::PathBuf;
 use wire::{Mode, Stage, TapPort, TapState, XdpProgram};
 
-/// A request. Its first descriptor is the socket for the answer; the descriptors named here follow.
+/// A request. Its first descriptor is the socket for the answer; the descriptors that a variant names follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Create a tap. The answer has its queues.
     Tap(TapPort),
-    /// The state of a tap. One of its queues comes with the request.
+    /// Query the state of a tap. One of its queues comes with the request.
     TapState,
-    /// A tap that another daemon hands over: its queues come with the request, and [`Request::Tap`] returns them.
-    /// Before [`Request::Settle`] only.
+    /// Take a tap that another daemon hands over: its queues come with the request, and [`Request::Tap`]
+    /// returns them. Only before [`Request::Settle`].
     InheritTap {
-        /// The name under which it was created.
+        /// The name under which the tap was created.
         device: String,
     },
-    /// Whether another daemon takes over and has the taps: then they are not to be kept when this one ends.
+    /// Whether another daemon takes over and has the taps. If so, the helper does not keep them when this
+    /// daemon ends.
     Retire(bool),
     /// The daemon has taken over from another one, which ends: from now on its taps are kept for the next.
     Succeed,
-    /// Let go of a tap, which ends with its last descriptor.
+    /// Let go of a tap. It ends with its last descriptor.
     ForgetTap {
-        /// The name under which it was created.
+        /// The name under which the tap was created.
         device: String,
     },
     /// The daemon has all the taps that it wants of the daemon before it: let go of the others.
     Settle,
-    /// The daemon stops: what it drops from now on is for the next daemon.
+    /// The daemon stops: keep the taps that it drops from now on for the next daemon.
     Stop,
-    /// Another MTU and, if given, link-layer address for the device of a tap. One of its queues comes with the request.
+    /// Set the MTU and, if given, the link-layer address of a tap's device. One of its queues comes with the
+    /// request.
     ConfigureTap {
         /// MTU, bytes.
         mtu: u16,
-        /// Link-layer address.
         mac: Option<[u8; 6]>,
     },
-    /// Carrier, or none, for the device of a tap. One of its queues comes with the request.
-    TapCarrier {
-        /// Whether there is one.
-        up: bool,
-    },
-    /// The daemon's configuration file, for reading. The answer has it.
+    /// Set the carrier of a tap's device on or off. One of its queues comes with the request.
+    TapCarrier { up: bool },
+    /// Open the daemon's configuration file for reading. The answer has it.
     Config,
-    /// Packet sockets on an interface. The answer has them.
+    /// Open packet sockets on an interface. The answer has them.
     Packet {
-        /// Index of the interface.
         index: i32,
-        /// How many.
+        /// Number of sockets.
         sockets: u16,
     },
-    /// An AF_XDP socket. The answer has the socket and the memory of its frames.
+    /// Open an AF_XDP socket. The answer has the socket and the memory of its frames.
     XdpSocket,
     /// Attach a program that passes frames to the sockets that come with the request. Answered by [`Reply::Attached`].
     AttachXdp(XdpProgram),
     /// Replace the program whose map and link come with the request.
     ReplaceXdp(XdpProgram),
-    /// A listening unix socket. The answer is [`Reply::Listening`] with the socket.
+    /// Create a listening unix socket. The answer is [`Reply::Listening`] with the socket.
     Listen {
-        /// Path of its file.
         path: PathBuf,
         /// Whether it keeps the boundaries of messages (`SOCK_SEQPACKET`); otherwise it is a stream.
         messages: bool,
         /// User and group that will own the file; `None`: whoever started the daemon.
         owner: Option<(u32, u32)>,
-        /// The file's mode.
         mode: u32,
-        /// Connections that may wait.
         backlog: i32,
     },
-    /// The file of a socket that another daemon hands over. The answer is [`Reply::Listening`], without the socket.
-    /// Before [`Request::Settle`] only.
+    /// Adopt the file of a socket that another daemon hands over. The answer is [`Reply::Listening`], without
+    /// the socket. Only before [`Request::Settle`].
     AdoptSocket {
-        /// Path of its file.
         path: PathBuf,
-        /// To whom it will be given ([`Request::Give`]).
+        /// The owner that the file will get later ([`Request::Give`]).
         owner: Option<(u32, u32)>,
     },
     /// Give a socket's file to another owner.
     Give {
-        /// Its number.
+        /// The number in [`Reply::Listening`].
         file: u64,
-        /// As above.
+        /// As for [`Request::Listen`].
         owner: Option<(u32, u32)>,
-        /// As above.
         mode: u32,
     },
     /// Remove a socket's file.
     Remove {
-        /// Its number.
+        /// The number in [`Reply::Listening`].
         file: u64,
     },
-    /// A file of memory that a virtual machine maps, which is made if it is not there. The answer has it, open for
-    /// reading and writing.
+    /// Open a file of memory that a virtual machine maps, and create it if it does not exist. The answer has
+    /// it, open for reading and writing.
     Memory {
-        /// Its path, in [`WINDOWS`](crate::WINDOWS) of the run-dir.
+        /// The file's path, in [`WINDOWS`](crate::WINDOWS) of the run-dir.
         path: PathBuf,
         /// As for [`Request::Listen`].
         owner: Option<(u32, u32)>,
-        /// The file's mode.
         mode: u32,
-        /// Whether a file that is there keeps owner and mode.
+        /// Whether a file that exists keeps owner and mode.
         keeps: bool,
     },
-    /// Remove such a file, if it is there.
-    RemoveMemory {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// The socket of the daemon that virtual machines reach ([`listen_to_machines`](crate::listen_to_machines)). The
+    /// Remove a file of memory, if it exists.
+    RemoveMemory { path: PathBuf },
+    /// Open the daemon's socket for virtual machines ([`listen_to_machines`](crate::listen_to_machines)). The
     /// answer has it.
     Machines,
     /// Connect to the unix socket at a path. The answer has the connection.
-    Connect {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// The numbers of `user` or `user:group`. Answered by [`Reply::Owner`].
-    Owner {
-        /// The names.
-        names: String,
-    },
-    /// The registers of a PCI device. The answer has the file.
+    Connect { path: PathBuf },
+    /// Look up the ids of `user` or `user:group`. Answered by [`Reply::Owner`].
+    Owner { names: String },
+    /// Open the registers of a PCI device. The answer has the file.
     Bar {
         /// The device's address, as `0000:01:00.0`.
         address: String,
-        /// Which of its six.
+        /// Number of the BAR, one of six.
         number: u8,
     },
 }
 
-/// What was done.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Done, with descriptors if there are any.
+    /// The request is done. Descriptors come with the answer if it has any.
     Done,
-    /// State of a tap.
     TapState(TapState),
-    /// The program is attached. With its map and link and, if everything is ours, a third descriptor for queries about
-    /// the device.
+    /// The program is attached. With its map and link and, if everything is ours, a third descriptor for
+    /// queries about the device.
     Attached {
-        /// Where the program runs.
+        /// The place where the program runs.
         mode: Mode,
     },
-    /// With the socket.
+    /// The socket listens, and comes with the answer.
     Listening {
-        /// Number of its file.
+        /// Number of the socket's file, for later requests.
         file: u64,
     },
-    /// User and group.
+    /// User and group id.
     Owner(u32, u32),
 }
 
-/// Why a request was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The kernel's error code, if it refused.
+    /// The kernel's error code, if the kernel refused.
     pub errno: Option<i32>,
-    /// In words.
+    /// The reason in words.
     pub text: String,
-    /// Whether it is about what is at a path ([`sockets::Error::is_of_place`]).
+    /// Whether the file or directory at a path is the reason ([`sockets::Error::is_of_place`]).
     pub is_of_place: bool,
-    /// How far attaching a program went, and the verifier's log.
+    /// The stage that attaching a program reached, and the verifier's log.
     pub xdp: Option<(Stage, Option<String>)>,
 }
 
-/// The answer to a request.
 pub type Answer = Result<Reply, Refusal>;
 
 impl Refusal {

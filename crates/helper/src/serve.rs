@@ -21,20 +21,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpProgram, XdpSocket};
 
-/// Most requests that are handled at a time.
 const MOST_AT_ONCE: usize = 256;
 
-/// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be in these
-/// directories; `config` is the daemon's configuration file.
+/// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
+/// in these directories; `config` is the daemon's configuration file.
 ///
-/// Call it while the process has only one thread; it first gives up privileges that it does not need.
+/// Call it while the process has only one thread: it first gives up privileges that it does not need.
 pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
     users::prepare();
     let daemon = rustix::process::getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    // A daemon that ends closes this before its children get another parent, which does not end.
+    // When a daemon ends, this closes before its children get another parent. That parent would not end.
     if is_closed(&socket) {
         return;
     }
@@ -58,17 +57,20 @@ pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
         Ok(watch) => drop(watch.join()),
         Err(e) => tracing::warn!("the helper can't start a thread: {e}"),
     }
-    // A daemon that ends normally has removed its sockets. Those of one that died are for the next daemon to replace:
-    // it may already have started, and a file system may have reused the inode numbers for its files.
+    // A daemon that ends normally has removed its sockets. Sockets of a daemon that died are left to the next
+    // daemon, which replaces them: it may already have started, and a file system may have reused the inode
+    // numbers for its files.
     std::mem::forget(server);
 }
 
-/// Ends this process after the daemon, whoever else got its end of the socket: a daemon controlled by a guest could
-/// give it away. Before that, it keeps the taps for the next daemon. One of `daemon` polls readable after its end.
+/// Ends this process after the daemon, even if somebody else has the daemon's end of the socket: a daemon
+/// controlled by a guest could give it away. Before that, keeps the taps for the next daemon. One of `daemon`
+/// polls readable after the daemon's end.
 fn outlive(daemon: Vec<OwnedFd>, heir: Option<Heir>, server: &Server) {
     let ended = || {
         server.has_ended.store(true, Ordering::Relaxed);
-        // Who ends all processes of a service ends this one, too; who ends the daemon by the terminal does not.
+        // If somebody ends all processes of the service, this one ends too. If somebody ends the daemon by
+        // the terminal, it stays.
         let _ = SigSet::from(Signal::SIGTERM).thread_unblock();
     };
     match heir {
@@ -78,14 +80,15 @@ fn outlive(daemon: Vec<OwnedFd>, heir: Option<Heir>, server: &Server) {
     std::process::exit(0);
 }
 
-/// Signals of the terminal and of the service manager are for the daemon: the helper ends after it.
+/// Ignores the signals of the terminal and of the service manager. They are for the daemon; the helper ends
+/// after it.
 fn ignore_terminal() {
     let signals: SigSet =
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None);
 }
 
-/// What does the requests.
+/// The executor of requests.
 #[derive(Debug)]
 pub struct Server {
     directories: Directories,
@@ -94,18 +97,19 @@ pub struct Server {
     started_as: Account,
     files: Files,
     taps: Taps,
-    /// The socket of [`Heir`], or why there is none.
+    /// The path of the socket of [`Heir`], or the reason why there is none.
     heir: Result<PathBuf, String>,
     at_once: AtomicUsize,
-    /// The daemon has: nobody may ask for anything.
+    /// The daemon has ended: nobody may ask for anything.
     has_ended: AtomicBool,
     under_way: UnderWay,
-    /// Lines to log that the daemon caused.
+    /// Number of log lines that the daemon caused.
     lines: AtomicU64,
 }
 
 impl Server {
-    /// For the daemon with sockets in these directories and this configuration file that this user started.
+    /// Returns a server for a daemon that the user `started_as` started, with sockets in these directories
+    /// and this configuration file.
     #[must_use]
     pub fn new(directories: Directories, config: PathBuf, started_as: Account) -> Self {
         Self {
@@ -122,8 +126,8 @@ impl Server {
         }
     }
 
-    /// Takes the taps of the daemon before this one, and waits for who takes those of this one. While the process still
-    /// has the rights of whoever started it.
+    /// Takes the taps of the daemon before this one, and listens for the helper that will take over this
+    /// daemon's taps. Runs while the process still has the rights of whoever started it.
     fn inherit(&mut self) -> Option<Heir> {
         let (taps, heir) = taps::inherit(self.directories.run_dir(), self.started_as.uid);
         self.taps = taps;
@@ -131,8 +135,8 @@ impl Server {
         heir.ok()
     }
 
-    /// Logs what the daemon causes, the first, second, fourth, eighth time and so on: however many invalid requests it
-    /// sends, it does not fill the log.
+    /// Logs a warning that the daemon causes, only the first, second, fourth, eighth time and so on: so
+    /// invalid requests never fill the log.
     fn warn(&self, what: fmt::Arguments<'_>) {
         let times = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
         if times.is_power_of_two() {
@@ -140,7 +144,6 @@ impl Server {
         }
     }
 
-    /// Handles requests from this socket until its other end is closed.
     pub fn serve(self: Arc<Self>, socket: OwnedFd) {
         let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
         loop {
@@ -154,7 +157,7 @@ impl Server {
         }
     }
 
-    /// Has a request handled and answered on its own thread.
+    /// Handles a request on its own thread, and answers it.
     fn take(self: Arc<Self>, request: Request, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
         let Some(to) = descriptors.next() else {
@@ -177,7 +180,7 @@ impl Server {
             };
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             let answer: Answer = answer;
-            // The daemon may no longer wait for it.
+            // The daemon may no longer wait for the answer.
             let _ = Connection::carrying(to, MOST_DESCRIPTORS).send(&answer, &borrowed);
             server.at_once.fetch_sub(1, Ordering::Relaxed);
         };
@@ -193,7 +196,7 @@ impl Server {
     /// Checks a request and carries it out.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it was refused or failed.
     pub fn handle(
         &self,
         request: &Request,
@@ -235,7 +238,7 @@ impl Server {
                 return Ok((Reply::Owner(user, group), Vec::new()));
             }
             Request::Bar { address, number } => return given(vec![bar::open_bar(address, *number)?.into()]),
-            // The others have nothing to answer but that they are done.
+            // The other requests need no answer but "done".
             Request::ForgetTap { device } => self.taps.forget(device),
             Request::Settle => self.taps.settle(),
             Request::InheritTap { device } => {
@@ -258,22 +261,22 @@ impl Server {
         Ok((Reply::Done, Vec::new()))
     }
 
-    /// The daemon has taken over from another one: its taps are kept for the next daemon.
+    /// Records that the daemon has taken over from another one: its taps are kept for the next daemon.
     fn succeed(&self) -> Result<(), Refusal> {
         self.taps.set_anothers(false);
-        // Nobody else's: another daemon that starts may have been faster to listen.
+        // Refuses to put this socket into the place of a third daemon's helper, which may have been faster to
+        // listen.
         let no_heir = |why| Refusal::new(format!("{why}; replace the daemon again"));
         Ok(move_in(self.heir.as_ref().map_err(no_heir)?, self.directories.run_dir())?)
     }
 
-    /// Gives the file of a socket to another owner.
+    /// Gives the file of a socket to a new owner.
     fn give(&self, file: u64, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Refusal> {
         let (path, file) = self.files.get(file).ok_or_else(no_socket)?;
         let _work = self.begin(&path)?;
         Ok(file.give_to(Some(self.owner(owner)), mode)?)
     }
 
-    /// Removes the file of a socket.
     fn remove(&self, file: u64) -> Result<(), Refusal> {
         let (path, _) = self.files.get(file).ok_or_else(no_socket)?;
         let _work = self.begin(&path)?;
@@ -281,7 +284,7 @@ impl Server {
         Ok(())
     }
 
-    /// A tap: that of the daemon before, or a new one.
+    /// Returns a tap of the daemon before, or a new one.
     fn tap(&self, port: &TapPort) -> Result<Vec<OwnedFd>, Refusal> {
         if let Some(queues) = self.taps.take(port) {
             return Ok(queues);
@@ -291,7 +294,6 @@ impl Server {
         Ok(queues)
     }
 
-    /// The place of a socket or a file of memory.
     fn place(&self, path: &Path, owner: Option<(u32, u32)>, mode: u32) -> Place {
         Place { path: path.to_owned(), owner: Some(self.owner(owner)), mode }
     }
@@ -300,12 +302,12 @@ impl Server {
         owner.unwrap_or((self.started_as.uid, self.started_as.gid))
     }
 
-    /// Starts work on the path of a socket.
+    /// Counts a request for the path of a socket, until the returned value is dropped.
     pub(crate) fn begin(&self, path: &Path) -> Result<Work<'_>, Refusal> {
         self.under_way.begin(path, self.directories.is_in_run_dir(path))
     }
 
-    /// Starts work on the path of a window.
+    /// Counts a request for the path of a window, until the returned value is dropped.
     fn begin_window(&self, path: &Path) -> Result<Work<'_>, Refusal> {
         self.directories.check_window(path)?;
         self.begin(path)
@@ -328,7 +330,8 @@ impl Server {
         self.files.keep(path, file).ok_or_else(|| Refusal::new("too many sockets"))
     }
 
-    /// What is handed over comes before the daemon serves guests, one of which may take it over.
+    /// Checks that the daemon has not opened its ports. Nothing is handed over after that: a guest may have
+    /// taken over the daemon.
     fn check_not_settled(&self) -> Result<(), Refusal> {
         match self.taps.is_settled() {
             false => Ok(()),
@@ -338,7 +341,8 @@ impl Server {
         }
     }
 
-    /// Connects to a VMM: in the run-dir, to anybody's socket; elsewhere, not to root's, whose services grant rights.
+    /// Connects to a VMM. In the run-dir, anybody may listen on the socket. Elsewhere root may not, because
+    /// services of root grant rights.
     fn connect(&self, path: &Path) -> Result<OwnedFd, Refusal> {
         self.directories.check(path)?;
         let _work = self.begin(path)?;
@@ -364,7 +368,7 @@ fn attach_xdp(program: &XdpProgram, sockets: &[OwnedFd]) -> Result<(Reply, Vec<O
 /// Replaces the program whose map and link came with the request.
 fn replace_xdp(program: &XdpProgram, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
     let [map, link] = [&descriptors[0], &descriptors[1]].map(OwnedFd::try_clone);
-    // The place where it runs does not matter here.
+    // `mode` and `promiscuous` do not matter here.
     let attachment = Attachment { map: map?, link: link?, mode: Mode::Generic, promiscuous: None };
     Ok(wire::Here.replace_xdp(program, &attachment)?)
 }
@@ -418,7 +422,7 @@ mod tests {
         assert!(files.iter().all(Option::is_some) && none.is_none());
         let refused = succeed(&third).unwrap_err().text;
         assert!(refused.contains("taps-next.sock") && refused.contains("replace"), "{refused}");
-        // One that had no other to replace has its place.
+        // A helper that had none to replace already has the place.
         succeed(&first).unwrap();
         assert_eq!([file("taps.sock"), file("taps-next.sock")], files);
         succeed(&second).unwrap();

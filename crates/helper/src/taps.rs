@@ -1,5 +1,5 @@
-//! Taps outlive the daemon: the helper keeps a descriptor of each queue. After the daemon's end it waits for the next
-//! daemon's helper, gives it the taps and ends; it ends as well once none of the devices is left.
+//! Taps outlive the daemon: the helper keeps a descriptor of each queue. After the daemon's end it waits for
+//! the next daemon's helper, gives it the taps and ends. It also ends once none of the devices is left.
 //!
 //! So a container keeps its interface, with addresses and routes, over a restart or a crash of the daemon.
 
@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wire::TapPort;
 
-/// How often to look whether devices still exist. To learn of it one would have to read the packets that wait for the
-/// next daemon.
+/// Time between two checks whether devices still exist. A notification would come only by reading packets,
+/// which wait for the next daemon.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long an earlier daemon's helper may take to answer, or have its [`Turn`]. One that was stopped must not keep
-/// this daemon from starting.
+/// The longest wait for an earlier daemon's helper to answer, or for the [`Turn`]. A helper that was stopped
+/// must not keep this daemon from starting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often to look whether it is this helper's turn.
+/// Time between two attempts to get the [`Turn`].
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// The inode of a network namespace, and its file system's device.
@@ -42,13 +42,15 @@ pub(crate) struct Taps(Mutex<State>);
 struct State {
     /// By the name under which they were created.
     kept: BTreeMap<String, Vec<OwnedFd>>,
-    /// Those that the daemon has not asked for yet.
+    /// The taps that the daemon has not asked for yet.
     inherited: BTreeMap<String, Vec<OwnedFd>>,
-    /// The daemon has opened its ports, and inherits nothing any more.
+    /// The daemon has opened its ports, and inherits no more taps.
     is_settled: bool,
-    /// The taps are another daemon's: that from which this one takes over, or the one that takes over from this one.
+    /// The taps belong to another daemon: one from which this daemon takes over, or one that takes over from
+    /// this daemon.
     are_anothers: bool,
-    /// The helper of a daemon that had ended gave its taps to this one at the start: nobody else has them.
+    /// This helper got its taps at the start from the helper of a daemon that had ended: nobody else has
+    /// them.
     is_heir: bool,
     /// The daemon is stopping: the taps that it drops now are kept, if somebody moved them.
     is_stopping: bool,
@@ -57,9 +59,9 @@ struct State {
 }
 
 impl Taps {
-    /// With those of the daemon before this one.
+    /// Returns the taps of the daemon before this one.
     fn of_earlier(run_dir: &Path, user: u32) -> Self {
-        // One that died while it took over has its socket beside.
+        // A daemon that died while it took over has its socket at the second path.
         let inherited = [path(run_dir), path_beside(run_dir)].into_iter().flat_map(|socket| {
             receive(&socket, user).unwrap_or_else(|e| {
                 tracing::debug!("{}: no taps of an earlier daemon: {e}", socket.display());
@@ -75,8 +77,8 @@ impl Taps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queues of a tap that the daemon before this one had; `None` if it had none like this. They are kept from now
-    /// on: the daemon may end at any instant.
+    /// Returns the queues of a tap that the daemon before this one had; `None` if it had no such tap. The
+    /// helper keeps them from now on: the daemon may end at any instant.
     pub(crate) fn take(&self, port: &TapPort) -> Option<Vec<OwnedFd>> {
         let mut state = self.lock();
         let queues = state.inherited.remove(&port.device)?;
@@ -89,15 +91,15 @@ impl Taps {
         Some(given)
     }
 
-    /// Keeps a tap of the daemon.
     pub(crate) fn keep(&self, device: &str, queues: &[OwnedFd]) -> io::Result<()> {
         let queues = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         self.lock().kept.insert(device.to_owned(), queues);
         Ok(())
     }
 
-    /// Lets go of a tap that the daemon drops, unless it drops everything and somebody moved the tap. One that nobody
-    /// moved is gone before the daemon is, so that a daemon without a helper can make it again at once.
+    /// Lets go of a tap that the daemon drops. Keeps the tap if the daemon drops everything and somebody
+    /// moved the tap. A tap that nobody moved is gone before the daemon is, so that a daemon without a helper
+    /// can make it again at once.
     pub(crate) fn forget(&self, device: &str) {
         let mut state = self.lock();
         let State { kept, is_stopping, here, .. } = &mut *state;
@@ -113,7 +115,6 @@ impl Taps {
         state.is_settled = true;
     }
 
-    /// Whether the daemon has opened its ports.
     pub(crate) fn is_settled(&self) -> bool {
         self.lock().is_settled
     }
@@ -125,18 +126,18 @@ impl Taps {
         Ok(())
     }
 
-    /// Whether the taps are another daemon's, which keeps them.
+    /// Sets whether the taps belong to another daemon, which keeps them.
     pub(crate) fn set_anothers(&self, are_anothers: bool) {
         self.lock().are_anothers = are_anothers;
     }
 
-    /// The daemon is about to drop everything.
+    /// Records that the daemon is about to drop everything.
     pub(crate) fn stop(&self) {
         self.lock().is_stopping = true;
     }
 
-    /// After the daemon's end: what is for the next one, with what this one did not come to ask for. Taps that nobody
-    /// moved out of the daemon's namespace end.
+    /// Returns the taps for the next daemon, after this one's end. Taps that this daemon did not come to ask
+    /// for are among them. Taps that nobody moved out of the daemon's namespace end.
     fn for_heir(&self) -> BTreeMap<String, Vec<OwnedFd>> {
         let mut state = self.lock();
         let mut taps = std::mem::take(&mut state.inherited);
@@ -152,7 +153,7 @@ impl Taps {
     }
 }
 
-/// Whether somebody moved a tap out of the namespace `here`.
+/// Returns whether somebody moved a tap out of the namespace `here`.
 fn is_elsewhere(queues: &[OwnedFd], here: Option<Namespace>) -> bool {
     queues.first().and_then(namespace_of) != here
 }
@@ -166,7 +167,7 @@ fn namespace_of(queue: &OwnedFd) -> Option<Namespace> {
     Some((namespace.st_ino, namespace.st_dev))
 }
 
-/// The namespace of this process.
+/// Returns the namespace of this process.
 fn namespace() -> Option<Namespace> {
     let namespace = rustix::fs::stat("/proc/self/ns/net").ok()?;
     Some((namespace.st_ino, namespace.st_dev))
@@ -176,13 +177,14 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("taps.sock")
 }
 
-/// Where the helper of a daemon listens that takes over from another one, whose helper listens at [`path`].
+/// Returns the path at which a helper listens while its daemon takes over from another one. The other
+/// daemon's helper listens at [`path`].
 fn path_beside(run_dir: &Path) -> PathBuf {
     run_dir.join("taps-next.sock")
 }
 
-/// Puts the socket of a daemon that took over into the place of the other one's, unless it is there already. Who
-/// listens there stays the same.
+/// Moves the socket of a daemon that took over to the place of the other daemon's socket, unless it is there
+/// already. The same process still listens on it.
 ///
 /// # Errors
 /// The kernel's.
@@ -190,20 +192,21 @@ pub(crate) fn move_in(socket: &Path, run_dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::rename(socket, path(run_dir))?)
 }
 
-/// A tap that changes hands: the name under which it was created, with its queues. `None` comes last.
+/// A tap that changes hands: the name under which it was created, with its queues. `None` marks the end.
 type Message = Option<String>;
 
-/// The right to ask for taps, until dropped. Daemons that die quickly leave helpers that still start: each keeps it
-/// from before it asks until it listens. So who asks next finds whoever has the taps.
+/// The right to ask for taps, until dropped. Daemons that die quickly leave helpers that still start. Each
+/// helper holds the right from before it asks until it listens, so that the next helper that asks finds the
+/// one that has the taps.
 struct Turn {
     _lock: OwnedFd,
 }
 
 impl Turn {
-    /// Waits for it.
+    /// Waits for the right.
     ///
     /// # Errors
-    /// Whoever has it keeps it for too long, or the lock can't be opened.
+    /// Another helper holds it for too long, or the lock can't be opened.
     fn take(run_dir: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(run_dir)?;
         let lock = sockets::open_own_file(&run_dir.join("taps.lock")).map_err(io::Error::other)?;
@@ -218,14 +221,15 @@ impl Turn {
     }
 }
 
-/// Takes the taps of the daemon before this one, and listens for who takes those of this one.
+/// Takes the taps of the daemon before this one, and listens for the helper that will take over this daemon's
+/// taps.
 pub(crate) fn inherit(run_dir: &Path, user: u32) -> (Taps, Result<Heir, sockets::Error>) {
     let turn = Turn::take(run_dir).inspect_err(|e| {
         tracing::warn!("{}: taps of an earlier daemon may be lost: {e}", run_dir.display());
     });
     let taps = Taps::of_earlier(run_dir, user);
     let heir = match Heir::listen(run_dir, user) {
-        // A daemon runs there: this one does not stay, or takes over.
+        // A daemon runs there. This one does not stay, or it takes over.
         Err(sockets::Error::InUse(_)) => {
             taps.set_anothers(true);
             Heir::listen_beside(run_dir, user)
@@ -236,7 +240,7 @@ pub(crate) fn inherit(run_dir: &Path, user: u32) -> (Taps, Result<Heir, sockets:
     (taps, heir)
 }
 
-/// Asks the helper of a daemon before this one.
+/// Receives the taps from the helper of an earlier daemon.
 fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for way in [Timeout::Recv, Timeout::Send] {
@@ -254,16 +258,16 @@ fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, Soc
     Ok(taps)
 }
 
-/// Whether the other end is root's, or of the user that starts daemons here.
+/// Returns whether the other end belongs to root, or to the user that starts daemons here.
 fn may_have(socket: &OwnedFd, user: u32) -> bool {
     socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid.as_raw() == user)
 }
 
 /// The socket by which the next daemon's helper asks for the taps.
 pub(crate) struct Heir {
-    /// Where it was made.
     pub(crate) path: PathBuf,
-    /// Removed when dropped: before the socket is closed, so that it is not another's who then listens there.
+    /// The socket's file. Dropped before the socket is closed, so that it does not remove the file of the
+    /// next helper that listens there.
     _file: Arc<dyn ListeningFile>,
     socket: OwnedFd,
     /// The user that starts daemons here, besides root.
@@ -274,12 +278,12 @@ impl Heir {
     /// Listens in the run-dir.
     ///
     /// # Errors
-    /// If it can't, or another daemon's helper does.
+    /// If that fails, or another daemon's helper listens there.
     fn listen(run_dir: &Path, user: u32) -> Result<Self, sockets::Error> {
         Self::listen_at(path(run_dir), user)
     }
 
-    /// The same, beside the helper of another daemon.
+    /// Listens at [`path_beside`], while the helper of another daemon listens at [`path`].
     ///
     /// # Errors
     /// As for [`Self::listen`].
@@ -293,13 +297,14 @@ impl Heir {
         Ok(Self { path, socket, _file, user })
     }
 
-    /// Waits for the daemon's end, calls `ended`, and gives the taps to the next daemon's helper. Returns when that is
-    /// done, or none of the devices is left.
+    /// Waits for the daemon's end, calls `ended`, and gives the taps to the next daemon's helper. Returns
+    /// when that is done, or when none of the devices is left.
     pub(crate) fn serve(self, daemon: &[OwnedFd], taps: &Taps, ended: impl FnOnce()) {
-        // The daemon's end comes first: who asks after it is the heir.
+        // If both are ready, the daemon's end comes first: only a helper that asks after that end is the
+        // heir.
         let all: Vec<_> = daemon.iter().chain([&self.socket]).collect();
         while wait(&all, None).is_none_or(|first| first == daemon.len()) {
-            // A second daemon of this run-dir, which does not stay.
+            // A second daemon of this run-dir asks. It does not stay.
             drop(accept_with(&self.socket, SocketFlags::CLOEXEC));
         }
         ended();
@@ -321,13 +326,14 @@ impl Heir {
         }
     }
 
-    /// Who asks for the taps, if he may have them.
+    /// Accepts a helper that asks for the taps. Returns `None` if it may not have them.
     fn heir(&self) -> Option<OwnedFd> {
         let peer = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
         may_have(&peer, self.user).then_some(peer)
     }
 
-    /// Gives the taps and its place to the heir. Returns itself if he is gone: he has waited too long.
+    /// Gives the heir the taps, and then this socket's place. Returns `self` if the heir is gone because it
+    /// waited too long.
     fn give(self, heir: OwnedFd, taps: &BTreeMap<String, Vec<OwnedFd>>) -> Result<(), Self> {
         let mut connection = Connection::carrying(heir, MOST_DESCRIPTORS);
         for (device, queues) in taps {
@@ -337,21 +343,21 @@ impl Heir {
                 return Err(self);
             }
         }
-        // It listens here itself after the last message.
+        // The heir listens here itself after the last message.
         drop(self);
         let _ = connection.send(&None::<String>, &[]);
         Ok(())
     }
 }
 
-/// Waits until one of these is readable, or failed. Returns the first that is, if any within this time.
+/// Waits until one of these is readable or failed, or until the time is over. Returns the index of the first
+/// that is ready.
 pub(crate) fn wait(on: &[&OwnedFd], most: Option<&Timespec>) -> Option<usize> {
     let mut fds: Vec<_> = on.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
     let _ = rustix::event::poll(&mut fds, most);
     fds.iter().position(|fd| !fd.revents().is_empty())
 }
 
-/// Whether the other end of a socket is closed.
 pub(crate) fn is_closed(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::empty())];
     let _ = rustix::event::poll(&mut fds, Some(&Timespec::default()));
@@ -367,7 +373,7 @@ mod tests {
         rustix::process::getuid().as_raw()
     }
 
-    /// What a helper does that gives a tap of this name to the first who asks.
+    /// Returns a helper's work that gives a tap of this name to the first who asks.
     fn give_one(heir: Heir, device: &str) -> impl FnOnce() + use<> {
         let queues = vec![std::fs::File::open("/dev/null").unwrap().into()];
         let taps = BTreeMap::from([(device.to_owned(), queues)]);
@@ -391,7 +397,7 @@ mod tests {
         let (taps, heir) = inherit(dir.path(), user());
         given.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(taps.lock().inherited.keys().collect::<Vec<_>>(), ["a", "b"]);
-        // Both have made room.
+        // Both helpers have given up their places.
         assert_eq!(heir.unwrap().path, path(dir.path()));
         Heir::listen_beside(dir.path(), user()).unwrap();
     }
@@ -443,7 +449,7 @@ mod tests {
         let gives_up = received();
         gives_up.set_anothers(true);
         assert_eq!(gives_up.for_heir().len(), 1);
-        // Later it is replaced itself.
+        // Later this daemon is replaced itself.
         let replaced = received();
         let queues = replaced.lock().inherited.remove("a").unwrap();
         replaced.keep("a", &queues).unwrap();
@@ -454,7 +460,8 @@ mod tests {
 
     #[test]
     fn a_daemon_that_stops_leaves_the_taps_that_somebody_moved() {
-        // What is no tap is in no namespace: here for a daemon that does not know its own, else elsewhere.
+        // A file that is no tap has no namespace. So it counts as here for a daemon that does not know its
+        // own namespace, and as elsewhere for others.
         for (here, are_kept) in [(Some((0, 0)), true), (None, false)] {
             let taps = Taps(Mutex::new(State { here, ..State::default() }));
             taps.keep("a", &[std::fs::File::open("/dev/null").unwrap().into()]).unwrap();

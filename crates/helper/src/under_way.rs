@@ -1,6 +1,6 @@
-//! The paths on which requests are at work. The owner of a file system (FUSE, NFS) determines how long an access to a
-//! path takes, and each access occupies a thread. So paths that do not answer occupy a few threads of the helper,
-//! never all of them.
+//! The paths on which requests are at work. The owner of a file system (FUSE, NFS) determines how long an
+//! access to a path takes, and each access occupies a thread. So paths that do not answer may occupy a few
+//! threads of the helper, never all of them.
 
 use crate::request::Refusal;
 use std::collections::BTreeMap;
@@ -9,12 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most requests for one path: one that waits, and one that removes the file.
 const AT_A_PATH: usize = 2;
-/// Most requests for the paths of one directory.
 const IN_A_DIRECTORY: usize = 32;
-/// Most requests for all paths outside the run-dir: half of what the helper handles at a time.
+/// Most requests for all paths outside the run-dir: half of the requests that the helper handles at a time.
 const OUTSIDE: usize = 128;
 
-/// What is limited.
+/// A set of paths with a limit of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Path(PathBuf),
@@ -41,7 +40,7 @@ impl UnderWay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts work on a path, which lasts until the returned value is dropped.
+    /// Counts a request for a path, until the returned value is dropped.
     ///
     /// # Errors
     /// If the limit of requests is reached there.
@@ -65,7 +64,7 @@ impl UnderWay {
     }
 }
 
-/// A request at work.
+/// A request that is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
     of: &'a UnderWay,
@@ -91,7 +90,7 @@ impl Drop for Work<'_> {
 mod tests {
     use super::*;
 
-    /// Starts work on paths until it is refused; returns how often it was not.
+    /// Starts work on these paths until one is refused. Returns the work that was not.
     fn begun<'a>(
         under_way: &'a UnderWay,
         paths: impl Iterator<Item = String>,

@@ -1,7 +1,7 @@
 //! The path to a directory, protected against entries that others put there.
 //!
-//! Whoever can write a directory decides what its names mean. So the path is walked name by name; each directory is
-//! held open by a descriptor and checked before its names are used.
+//! Everybody who can write a directory decides what its names mean. So the path is walked name by name; each
+//! directory is held open by a descriptor and checked before its names are used.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -18,21 +18,21 @@ const STICKY: u32 = 0o1000;
 const GROUP_WRITE: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
-/// A directory, open, and a name in it.
+/// An open directory, and a name in it.
 pub(crate) struct Directory {
     pub(crate) dir: OwnedFd,
     pub(crate) name: OsString,
 }
 
-/// Who may write directories on the path.
+/// The users who may write directories on the path.
 struct Trusted {
-    /// Us.
+    /// This process's user.
     uid: u32,
     gid: u32,
     /// The socket's user, who only harms himself by replacing his own socket.
     owner: Option<u32>,
-    /// The number that the kernel shows for users that are not mapped into this user namespace: the host's, who
-    /// control it anyway.
+    /// The number that the kernel shows for users that are not mapped into this user namespace. They are the
+    /// host's, who control it anyway.
     unmapped: Option<u32>,
 }
 
@@ -42,12 +42,12 @@ impl Trusted {
         Self { uid, gid, owner, unmapped: unmapped() }
     }
 
-    /// Whether this is root or us: links of these may be followed.
+    /// Returns whether a user is root or us. Links of these users may be followed.
     fn is_ours(&self, uid: u32) -> bool {
         uid == 0 || uid == self.uid || Some(uid) == self.unmapped
     }
 
-    /// Who else can write the directory, in words.
+    /// Returns who else can write the directory, in words.
     fn stranger(&self, stat: &Stat) -> Option<String> {
         let shared = |bit| stat.st_mode & bit != 0 && stat.st_mode & STICKY == 0;
         if !self.is_ours(stat.st_uid) && Some(stat.st_uid) != self.owner {
@@ -62,7 +62,7 @@ impl Trusted {
     }
 }
 
-/// See [`Trusted::unmapped`].
+/// Returns the value for [`Trusted::unmapped`].
 fn unmapped() -> Option<u32> {
     let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
     let mut words = map.split_whitespace();
@@ -71,13 +71,13 @@ fn unmapped() -> Option<u32> {
     if whole { None } else { shown.trim().parse().ok() }
 }
 
-/// The directory of `path`, in which a socket for the user `owner` will be created.
+/// Finds the directory of `path`, in which a socket for the user `owner` will be created.
 pub(crate) fn find(path: &Path, owner: Option<u32>) -> Result<Directory, Error> {
     walk(path, owner, false)
 }
 
-/// The directory of `path`, whoever can write it: what is there is theirs. But their links are not followed, which
-/// could lead to places they can't reach themselves.
+/// Finds the directory of `path`, even if others can write it: the file there is theirs. But their links are
+/// not followed, because they could lead to places that these users can't reach themselves.
 pub(crate) fn find_of_others(path: &Path) -> Result<Directory, Error> {
     walk(path, None, true)
 }
@@ -104,19 +104,18 @@ fn walk(path: &Path, owner: Option<u32>, is_others: bool) -> Result<Directory, E
     Ok(Directory { dir: way.at, name: name.to_owned() })
 }
 
-/// Whether others than root and us can make names in a directory.
+/// Returns whether users other than root and us can make names in a directory.
 pub(crate) fn others_write(stat: &Stat) -> bool {
     let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
     !is_ours || stat.st_mode & (GROUP_WRITE | OTHERS_WRITE) != 0
 }
 
-/// The names of a path, last one first; `/` if it starts at the root.
 fn names(path: &Path) -> Vec<OsString> {
     let names = path.components().filter(|c| *c != Component::CurDir);
     names.rev().map(|c| c.as_os_str().to_owned()).collect()
 }
 
-/// Why a step is refused.
+/// The reason why a step is refused.
 enum Stop {
     Os(Errno),
     Link,
@@ -134,7 +133,7 @@ struct Way {
     at: OwnedFd,
     /// The path for display, without the links on it.
     path: PathBuf,
-    /// Whether only we decide what names here mean.
+    /// Whether only we decide what names mean here.
     ours: bool,
     stranger: Option<String>,
     links: usize,
@@ -146,7 +145,7 @@ impl Way {
         Ok(Self { trusted, at, path: PathBuf::from("/"), ours: true, stranger: None, links: 0 })
     }
 
-    /// Steps to `name`. If it is a link, its target determines how.
+    /// Steps to `name`. If that is a link, the caller goes on with the link's target.
     fn step(&mut self, name: &OsStr) -> Result<Option<PathBuf>, Stop> {
         let next = open_at(&self.at, name)?;
         let stat = rustix::fs::fstat(&next)?;

@@ -1,7 +1,8 @@
-//! Unix sockets to listen on, and files of memory to share, for guests and programs; files for the daemon alone.
+//! Unix sockets to listen on, and files of memory to share, for guests and programs; files for the daemon
+//! alone.
 //!
-//! Owns: the way to the directory of such a file, past everything that somebody else could have put there; its owner
-//! and mode, from when it is made until it is removed; how sockets are closed where somebody else determines how long
+//! Owns: the way to the directory of such a file, past everything that others could have put there; its owner
+//! and mode, from its creation to its removal; the closing of sockets if somebody else determines how long
 //! that takes.
 //!
 //! Must not know: what is spoken over a socket, what is in a file.
@@ -33,18 +34,16 @@ pub use untrusted::{Closing, Listener, Untrusted};
 /// Path, owner and mode of a socket, or of a file of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Path of its file.
     pub path: PathBuf,
-    /// User and group that it belongs to; ours if none.
+    /// User and group of the file; ours if `None`.
     pub owner: Option<(u32, u32)>,
-    /// Mode of its file, whatever the umask.
+    /// Mode of the file, whatever the umask.
     pub mode: u32,
 }
 
-/// Why a socket can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else could put another socket in its place, and talk to the programs that connect.
+    /// Somebody else could put a different socket in its place, and talk to the programs that connect.
     #[error(
         "{} can be written by {who}, who could put another socket in its place: \
          take that right away, {}choose another directory",
@@ -54,19 +53,15 @@ pub enum Error {
     Writable {
         /// The directory, or one above it.
         dir: PathBuf,
-        /// In words.
+        /// The user or group that can write it, in words.
         who: String,
     },
-    /// A link whose target somebody else determines.
     #[error("{} is a symbolic link that others can change: give the path that it leads to", .0.display())]
     Link(PathBuf),
-    /// Something else is at the path.
     #[error("{} exists and is not a socket: remove it", .0.display())]
     NotSocket(PathBuf),
-    /// What is there is no file of memory.
     #[error("{} exists and is not a file of its own: remove it", .0.display())]
     NotFile(PathBuf),
-    /// A file there would be on a disk.
     #[error(
         "{} is not in memory: mount a tmpfs that has room for its windows, or a hugetlbfs, as in \
          `mount -t tmpfs -o mode=755,size=16G windows {}`",
@@ -74,37 +69,29 @@ pub enum Error {
         .0.display()
     )]
     NotMemory(PathBuf),
-    /// Somebody listens there.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Another file took the socket's place, or may have.
     #[error("{} was replaced, or has another name as well", .0.display())]
     Replaced(PathBuf),
-    /// Reported by the process that was asked to create it.
+    /// The error of another process that was asked to create the socket.
     #[error("{text}")]
     Asked {
-        /// In words.
         text: String,
-        /// See [`Error::is_of_place`].
+        /// The value for [`Error::is_of_place`].
         is_of_place: bool,
     },
-    /// A system call failed.
     #[error("{}: {source}", path.display())]
-    Os {
-        /// The socket's path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Os { path: PathBuf, source: io::Error },
 }
 
 impl Error {
-    /// Whether it is about what is at the path, which is up to who may write there.
+    /// Returns whether the error is about the file or directory at the path, which the users who may write
+    /// there determine.
     #[must_use]
     pub fn is_of_place(&self) -> bool {
         match self {
             Self::Link(_) | Self::NotSocket(_) | Self::Replaced(_) => true,
-            // That of another user is for another `owner`.
+            // A directory that another user can write fits a different `owner`.
             Self::Writable { who, .. } => !who.starts_with("user"),
             Self::NotFile(_) | Self::NotMemory(_) | Self::InUse(_) => false,
             Self::Asked { is_of_place, .. } => *is_of_place,
@@ -116,22 +103,21 @@ impl Error {
     }
 }
 
-/// The file of a socket. Dropping it removes the file, if it is still the same.
+/// The file of a socket. Dropping it removes the file, if the same file is still there.
 #[derive(Debug)]
 pub struct SocketFile {
     dir: OwnedFd,
     name: OsString,
-    /// Device and inode number of the file.
     id: (u64, u64),
 }
 
 impl SocketFile {
-    /// Whether this is the file. File systems reuse the inode numbers of removed files.
+    /// Returns whether this is the file. File systems reuse the inode numbers of removed files.
     fn is(&self, stat: &Stat) -> bool {
         (stat.st_dev, stat.st_ino) == self.id && is_socket(stat.st_mode)
     }
 
-    /// Gives it to another user and group, and sets its mode.
+    /// Gives the file to another user and group, and sets its mode.
     ///
     /// # Errors
     /// [`Error::Replaced`], or the kernel's error.
@@ -157,8 +143,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Creates a socket at `place` and listens there, with up to `backlog` waiting connections. Accepting from it never
-/// waits. A socket file on which nobody listens any more is replaced.
+/// Creates a socket at `place` and listens there, with up to `backlog` waiting connections. Accepting from it
+/// never waits. Replaces a socket file on which nobody listens any more.
 ///
 /// # Errors
 /// [`Error`]; no file remains.
@@ -179,16 +165,17 @@ pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd,
     // From here on, an error removes the file.
     let file = SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) };
     give_away(&entry, place.owner, place.mode).map_err(failed)?;
-    // Nobody can connect before this, so not before owner and mode are set.
+    // Nobody can connect before this call, so owner and mode are set in time.
     rustix::net::listen(&socket, backlog).map_err(failed)?;
     Ok((socket, file))
 }
 
-/// The file of a socket on which another process listened until now: it is ours from here on. It has owner and mode as
-/// before; `owner` is who gets it later.
+/// Takes over the file of a socket on which another process listened until now. Owner and mode stay as they
+/// are; `owner` is the user and group that the file gets later.
 ///
 /// # Errors
-/// [`Error`]: there is no such socket, it may be another one, or somebody else could put another one in its place.
+/// [`Error`]: there is no such socket, the socket may be a different one, or somebody else could put another
+/// one in its place.
 pub fn adopt(path: &Path, owner: Option<(u32, u32)>) -> Result<SocketFile, Error> {
     let Directory { dir, name } = directory::find(path, owner.map(|(uid, _)| uid))?;
     let failed = |source: Errno| Error::Os { path: path.to_owned(), source: source.into() };
@@ -204,8 +191,8 @@ pub fn adopt(path: &Path, owner: Option<(u32, u32)>) -> Result<SocketFile, Error
     Ok(SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) })
 }
 
-/// Sets owner and mode of exactly the file that `entry` refers to, whatever is at its path now. On the way, and if
-/// it fails, nobody may do what the new mode does not allow, or the former did not.
+/// Sets owner and mode of exactly the file that `entry` refers to, whatever is at its path now. In between,
+/// and after a failure, nobody may do what either the old or the new mode forbids.
 fn give_away(entry: &OwnedFd, owner: Option<(u32, u32)>, mode: u32) -> rustix::io::Result<()> {
     // A descriptor without access to the contents (O_PATH) does not allow fchmod.
     let path = format!("/proc/self/fd/{}", entry.as_raw_fd());
@@ -228,7 +215,7 @@ fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
 }
 
-/// The address of `name` in `dir`, however long the path to it is.
+/// Returns the address of `name` in `dir`, however long the path to it is.
 fn address(dir: BorrowedFd<'_>, name: &OsString) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
@@ -245,7 +232,7 @@ fn remove_stale(dir: &OwnedFd, name: &OsString, path: &Path, kind: SocketType) -
     let probe = new_socket(kind).map_err(failed)?;
     match rustix::net::connect(&probe, &address(dir.as_fd(), name).map_err(failed)?) {
         Err(Errno::CONNREFUSED) => rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(failed),
-        // Its queue is full, or it is a socket of another kind.
+        // The queue is full, or the socket is of a different kind.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(Error::InUse(path.to_owned())),
         Err(e) => Err(failed(e)),
     }

@@ -10,50 +10,49 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A listening socket and its file.
 pub type Listening = (OwnedFd, Arc<dyn ListeningFile>);
 
-/// Creates sockets and files of memory, and connects to sockets: in this process ([`Here`]), or through another one
-/// that has the rights.
+/// Creates sockets and files of memory, and connects to sockets: in this process ([`Here`]), or through
+/// another process that has the rights.
 pub trait Sockets: Send + Sync {
-    /// As [`listen`].
+    /// Does the work of [`listen`].
     ///
     /// # Errors
     /// As [`listen`].
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, Error>;
 
-    /// As [`adopt`].
+    /// Does the work of [`adopt`].
     ///
     /// # Errors
     /// As [`adopt`].
     fn adopt(&self, path: &Path, owner: Option<(u32, u32)>) -> Result<Arc<dyn ListeningFile>, Error>;
 
-    /// As [`open_memory`].
+    /// Does the work of [`open_memory`].
     ///
     /// # Errors
     /// As [`open_memory`].
     fn memory(&self, place: &Place, keeps: bool) -> Result<OwnedFd, Error>;
 
-    /// As [`remove_memory`].
+    /// Does the work of [`remove_memory`].
     ///
     /// # Errors
     /// As [`remove_memory`].
     fn remove_memory(&self, path: &Path) -> Result<(), Error>;
 
-    /// Connects to a stream socket, without waiting for room in its backlog. Links of others are not followed: they
-    /// could lead to a socket that is not theirs.
+    /// Connects to a stream socket, without waiting for room in its backlog. Does not follow links of others,
+    /// which could lead to a socket that is not theirs.
     ///
     /// # Errors
     /// [`Error`].
     fn connect(&self, path: &Path) -> Result<OwnedFd, Error>;
 }
 
-/// The file of a socket. Dropping it removes the file, if it is still the same.
+/// The file of a socket. Dropping it removes the file, if the same file is still there.
 pub trait ListeningFile: Debug + Send + Sync {
-    /// Gives it to another user and group, and sets its mode.
+    /// Gives the file to another user and group, and sets its mode.
     ///
     /// # Errors
-    /// If the path now has another file, or permission is missing (CAP_CHOWN).
+    /// If the path now has a different file, or permission is missing (CAP_CHOWN).
     fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Error>;
 }
 
@@ -63,11 +62,11 @@ impl ListeningFile for SocketFile {
     }
 }
 
-/// This process.
+/// Creates sockets and files in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Here;
 
-/// Creates sockets in this process.
+/// Returns [`Here`].
 #[must_use]
 pub fn here() -> Arc<dyn Sockets> {
     Arc::new(Here)
@@ -107,7 +106,7 @@ fn connect(path: &Path) -> Result<OwnedFd, Error> {
         FileType::Symlink => return Err(Error::Link(path.to_owned())),
         _ => return Err(Error::NotSocket(path.to_owned())),
     }
-    // To exactly this file, whatever is at its path now.
+    // Connects to exactly this file, whatever is at its path now.
     let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", entry.as_raw_fd())).map_err(failed)?;
     let socket = new_socket(SocketType::STREAM).map_err(failed)?;
     retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Files of memory that other processes map, by their paths.
+//! Files of memory that other processes map by their paths.
 
 use crate::directory::{self, Directory};
 use crate::{Error, Place, give_away};
@@ -11,11 +11,12 @@ use std::path::Path;
 const TMPFS: i64 = 0x0102_1994;
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Opens the file at `place`, for reading and writing, or makes an empty one. Its owner and mode become those of
-/// `place`, unless it was there and `keeps` them; whoever had it open before still has.
+/// Opens the file at `place` for reading and writing, or makes an empty one. The file gets the owner and mode
+/// of `place`, unless it existed and `keeps` is set. Processes that had it open before still have it.
 ///
 /// # Errors
-/// [`Error::NotMemory`]: it would be on a disk; [`Error::NotFile`]: something else is there; others as of a socket.
+/// [`Error::NotMemory`]: it would be on a disk; [`Error::NotFile`]: something else is there; others as for a
+/// socket.
 pub fn open_memory(place: &Place, keeps: bool) -> Result<OwnedFd, Error> {
     let Directory { dir, name } = directory::find(&place.path, place.owner.map(|(uid, _)| uid))?;
     let failed = |source: Errno| Error::Os { path: place.path.clone(), source: source.into() };
@@ -29,7 +30,7 @@ pub fn open_memory(place: &Place, keeps: bool) -> Result<OwnedFd, Error> {
         opened => (opened, keeps),
     };
     let file = match opened {
-        // A link, a directory, a socket.
+        // The path has a link, a directory or a socket.
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(Error::NotFile(place.path.clone())),
         other => other.map_err(failed)?,
     };
@@ -43,7 +44,7 @@ pub fn open_memory(place: &Place, keeps: bool) -> Result<OwnedFd, Error> {
     Ok(file)
 }
 
-/// Removes the file at `path`, if there is one. Whoever has it open or mapped still has its memory.
+/// Removes the file at `path`, if there is one. Processes that have it open or mapped still have its memory.
 ///
 /// # Errors
 /// [`Error::NotFile`], or the kernel's.

@@ -5,20 +5,13 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Why such a file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnFileError {
-    /// Somebody else could read or write it.
+    /// Another user could read or write it.
     #[error("{} is not a file of this user alone: remove it", .0.display())]
     Foreign(PathBuf),
-    /// A system call failed.
     #[error("{}: {source}", path.display())]
-    Os {
-        /// The file's path.
-        path: PathBuf,
-        /// Why.
-        source: Errno,
-    },
+    Os { path: PathBuf, source: Errno },
 }
 
 /// Opens a file for reading and writing, or makes an empty one.

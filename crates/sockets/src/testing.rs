@@ -9,10 +9,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long the last one to close such a socket waits, unless its other end goes.
+/// The time for which closing such a socket waits, unless its other end goes.
 const LINGER: Duration = Duration::from_secs(3600);
 
-/// Two ends of a connection. The first one has data that the other does not read, and lingers on close.
+/// Returns both ends of a connection. The first one has data that the other does not read, and lingers on
+/// close.
 #[must_use]
 pub fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -27,7 +28,7 @@ pub fn lingering() -> (TcpStream, TcpStream) {
     (stream, other)
 }
 
-/// Sends bytes with this descriptor, so often.
+/// Sends bytes with `count` copies of this descriptor.
 ///
 /// # Errors
 /// The kernel's.

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use tempfile::TempDir;
 
-/// A directory, and one in it named `name` with `mode`.
+/// Makes a directory, and one in it named `name` with `mode`.
 fn directory(name: &str, mode: u32) -> (TempDir, PathBuf) {
     let outer = tempfile::tempdir().unwrap();
     let inner = outer.path().join(name);
@@ -44,7 +44,7 @@ fn the_file_belongs_to_whom_it_is_for() {
         return;
     }
     let (_outer, dir) = directory("run", 0o755);
-    // Even if the directory belongs to that user.
+    // This holds even if the directory belongs to that user.
     std::os::unix::fs::chown(&dir, Some(4711), Some(4712)).unwrap();
     assert!(matches!(listen_at(&dir), Err(Error::Writable { who, .. }) if who == "user 4711"));
     let place = Place { owner: Some((4711, 4712)), ..place(&dir) };
@@ -53,13 +53,13 @@ fn the_file_belongs_to_whom_it_is_for() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (4711, 4712, 0o626));
 }
 
-/// Its mode is for a group that it does not belong to.
+/// The new mode is for a group to which the file does not belong.
 #[test]
 fn a_file_that_cannot_be_given_away_stays_closed() {
     let (_outer, dir) = directory("run", 0o755);
     let place = Place { mode: 0o600, ..place(&dir) };
     let (_socket, file) = listen(&place, SocketType::STREAM, 1).unwrap();
-    // Root can't, either, without capabilities; they are those of a thread.
+    // Even root can't do it without capabilities. Capabilities belong to a thread.
     let given = std::thread::spawn(move || {
         let none = CapabilitySets {
             effective: CapabilitySet::empty(),
@@ -131,7 +131,7 @@ fn it_is_given_away_unless_something_took_its_place() {
     assert_eq!(fs::metadata(dir.join("precious")).unwrap().mode() & 0o7777, 0o640);
 }
 
-/// Who may write a directory may give a name there to another's socket, where the kernel lets them
+/// Users who may write a directory may give a name there to somebody else's socket, if the kernel lets them
 /// (`fs.protected_hardlinks` is 0).
 #[test]
 fn a_socket_of_several_names_is_not_taken_over() {
@@ -143,7 +143,7 @@ fn a_socket_of_several_names_is_not_taken_over() {
     fs::set_permissions(&theirs, Permissions::from_mode(0o1777)).unwrap();
     fs::hard_link(&path, theirs.join("vm.sock")).unwrap();
     assert!(matches!(adopt(&theirs.join("vm.sock"), None), Err(Error::Replaced(_))));
-    // That is no reason to refuse it where nobody else can make names.
+    // The second name is no reason to refuse the socket where nobody else can make names.
     let own = adopt(&path, None).unwrap();
     own.give_to(None, 0o600).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
@@ -173,7 +173,7 @@ fn only_a_stale_socket_is_replaced() {
     fs::write(&path, "precious").unwrap();
     assert!(matches!(listen_at(&dir), Err(Error::NotSocket(_))));
     fs::remove_file(&path).unwrap();
-    // Nor what a link leads to.
+    // Nor does it go to the target of a link.
     let secret = dir.join("secret");
     fs::write(&secret, "precious").unwrap();
     let mode = fs::metadata(&secret).unwrap().mode();
@@ -212,7 +212,7 @@ fn directories_that_others_can_write_are_refused() {
         assert!(matches!(&error, Error::Writable { dir: it, .. } if *it == dir), "{error}");
         assert!(error.to_string().contains("everybody"), "{error}");
     }
-    // Unless they can only add files of their own.
+    // They may write it if they can only add files of their own.
     fs::set_permissions(&dir, Permissions::from_mode(0o1777)).unwrap();
     listen_at(&dir).unwrap();
     listen_at(&below).unwrap();

@@ -1,7 +1,8 @@
-//! Our ends of connections with somebody who may send what takes long to close.
+//! Our ends of connections with peers who may send descriptors that take long to close.
 //!
-//! A descriptor may take as long to close as whoever made it likes (`SO_LINGER`, FUSE). It comes with a message, whether
-//! we have room for it or not, and waits in the socket if nobody reads that. Who closes it last waits.
+//! The peer that makes a descriptor determines how long its closing takes (`SO_LINGER`, FUSE). The descriptor
+//! comes with a message, whether we have room for it or not, and waits in the socket if nobody reads that.
+//! Whoever closes it last waits.
 
 use rustix::io::{Errno, IoSliceMut};
 use rustix::net::sockopt::{set_socket_oobinline, socket_type};
@@ -17,11 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes of control data for as many descriptors as a message can have (`SCM_MAX_FD`).
 const ANY_FILES: usize = rustix::cmsg_space!(ScmRights(253));
 
-/// Counts what is being closed, for a bound of it.
+/// Counts the sockets that are being closed, so that their number can be bounded.
 pub struct Closing {
     now: AtomicUsize,
     tell: Option<Box<dyn Fn() + Send + Sync>>,
-    /// Who makes one of these links threads. Libraries for programs have the same types, and no threads.
+    /// Starts the thread that closes. It is a pointer, so that only programs which make a `Closing` link
+    /// threads: libraries for programs have the same types, and no threads.
     elsewhere: fn(Box<dyn Send>),
 }
 
@@ -32,18 +34,18 @@ impl Default for Closing {
 }
 
 impl Closing {
-    /// With what is called each time that something was closed.
+    /// Returns a counter that calls `tell` each time that something was closed.
     pub fn telling(tell: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { tell: Some(Box::new(tell)), ..Self::default() })
     }
 
-    /// How many sockets have a thread now that closes them.
+    /// Returns how many sockets have a thread now that closes them.
     #[must_use]
     pub fn count(&self) -> usize {
         self.now.load(Ordering::Acquire)
     }
 
-    /// Has another thread drop this.
+    /// Has another thread drop a value.
     fn close(self: Arc<Self>, what: impl Send + 'static) {
         self.now.fetch_add(1, Ordering::AcqRel);
         let elsewhere = self.elsewhere;
@@ -57,7 +59,7 @@ impl fmt::Debug for Closing {
     }
 }
 
-/// Drops one, then tells of it.
+/// Drops a value, then tells of it.
 struct Closed<T> {
     what: Option<T>,
     closing: Arc<Closing>,
@@ -71,25 +73,26 @@ impl<T> Drop for Closed<T> {
     }
 }
 
-/// A connected socket, by which no descriptors are wanted. Whoever drops it shuts it down, and does not wait: if there
-/// may be something that takes long to close, another thread does it.
+/// A connected socket that accepts no descriptors. Dropping it shuts it down, and does not wait: if there may
+/// be something that takes long to close, another thread closes it.
 #[derive(Debug)]
 pub struct Untrusted {
-    /// Taken when it is dropped.
+    /// `None` only during drop.
     socket: Option<OwnedFd>,
-    /// Descriptors that came. Nothing is received any more then.
+    /// Descriptors that came. After that, nothing is received any more.
     files: Mutex<Vec<OwnedFd>>,
     closing: Arc<Closing>,
 }
 
 impl Untrusted {
-    /// A socket of any kind, which counts while another thread closes it.
+    /// Wraps a socket of any kind. It counts in `closing` while another thread closes it.
     ///
     /// # Errors
     /// It is no socket.
     pub fn new(socket: OwnedFd, closing: &Arc<Closing>) -> rustix::io::Result<Self> {
         let own = Self { socket: Some(socket), files: Mutex::default(), closing: closing.clone() };
-        // The kernel would pass over a byte out of band, and close what comes with it here and now.
+        // The kernel would skip an out-of-band byte, and close the descriptors that come with it here and
+        // now.
         set_socket_oobinline(&own, true)?;
         Ok(own)
     }
@@ -103,7 +106,7 @@ impl Untrusted {
         if !files.is_empty() {
             return Err(Errno::BADMSG);
         }
-        // The kernel would close those without room here and now.
+        // The kernel would close descriptors without room here and now.
         let mut space = [MaybeUninit::uninit(); ANY_FILES];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -130,7 +133,7 @@ impl AsFd for Untrusted {
 impl Drop for Untrusted {
     fn drop(&mut self) {
         let Some(socket) = self.socket.take() else { return };
-        // Nothing comes any more afterwards.
+        // No more data comes after this.
         let _ = shutdown(&socket, Shutdown::Both);
         let files = std::mem::take(&mut *self.files());
         if !files.is_empty() || has_unread(&socket) {
@@ -139,22 +142,23 @@ impl Drop for Untrusted {
     }
 }
 
-/// Whether something may wait in a socket that was shut down.
+/// Returns whether unread data may wait in a socket that was shut down.
 fn has_unread(socket: &OwnedFd) -> bool {
-    // Of other types, an empty message looks like the end.
+    // With other types, an empty message looks like the end.
     socket_type(socket) != Ok(SocketType::STREAM)
         || recv(socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0)
 }
 
-/// Drops this on a thread of its own: it may take long.
+/// Drops a value on a thread of its own, because that may take long.
 fn drop_elsewhere(what: Box<dyn Send>) {
-    // Without another thread, this one does it.
+    // If no thread can be started, this one drops the value.
     if let Err(error) = std::thread::Builder::new().name("close".into()).spawn(move || drop(what)) {
         tracing::warn!("no thread closes what another process sent: {error}");
     }
 }
 
-/// A listening socket. Connections that nobody accepted are closed with it, and what was sent there: on another thread.
+/// A listening socket. Closing it also closes connections that nobody accepted and their unread data: on
+/// another thread.
 #[derive(Debug)]
 pub struct Listener(Option<OwnedFd>);
 

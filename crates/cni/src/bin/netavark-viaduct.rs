@@ -1,4 +1,3 @@
-//! The netavark plug-in.
 #![deny(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! The commands.
+//! The commands of CNI.
 
 use super::config::Config;
 use super::delegate::Delegate;
@@ -14,7 +14,7 @@ use crate::records::Records;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// An attachment, and all that is needed to work on it.
+/// An attachment, and everything that work on it needs.
 struct Call<'a> {
     config: &'a Config,
     it: Attachment,
@@ -33,7 +33,6 @@ impl<'a> Call<'a> {
         Ok(Self { config, it, records: Records::new(config.data_dir.clone()), ipam })
     }
 
-    /// The interface's name in the container.
     fn interface(&self) -> &str {
         self.config.interface.as_deref().unwrap_or(&self.it.ifname)
     }
@@ -43,7 +42,8 @@ impl<'a> Call<'a> {
         self.ipam.as_ref().map(|ipam| ipam.call(command, of)).transpose()
     }
 
-    /// Removes all there is of the attachment. The record goes last: until then, what is left can be found.
+    /// Removes everything that belongs to the attachment. The record goes last: until then, a later call can
+    /// find what is left.
     fn clear(&self) -> Result<(), Error> {
         detach(&self.config.run_dir, &self.records, &self.it)?;
         self.addresses("DEL")?;
@@ -51,7 +51,6 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Attaches the container.
 pub(super) fn add(config: &Config) -> Result<Value, Error> {
     let call = Call::new(config)?;
     let path = variable("CNI_NETNS")?;
@@ -74,7 +73,7 @@ pub(super) fn add(config: &Config) -> Result<Value, Error> {
     }
 }
 
-/// Gets addresses, and the interface. Returns what is ours of the result.
+/// Gets addresses, and plugs in the interface. Returns our part of the result.
 fn plug(call: &Call<'_>, daemon: &mut Daemon, netns: &Netns) -> Result<(Interface, Outcome), Error> {
     let config = call.config;
     let mut ours = match call.addresses("ADD")? {
@@ -102,7 +101,7 @@ fn plug(call: &Call<'_>, daemon: &mut Daemon, netns: &Netns) -> Result<(Interfac
     Ok((interface, ours))
 }
 
-/// Detaches the container. What is gone already is no error.
+/// Detaches the container. It is no error if parts are gone already.
 pub(super) fn del(config: &Config) -> Result<(), Error> {
     Call::new(config)?.clear()
 }
@@ -129,7 +128,7 @@ pub(super) fn check(config: &Config) -> Result<(), Error> {
     call.addresses("CHECK").map(drop)
 }
 
-/// Checks that the daemon's guest is the one that was added.
+/// Checks that the daemon has the guest as it was added.
 fn check_guest(daemon: &mut Daemon, call: &Call<'_>, interface: &interface::Interface) -> Result<(), Error> {
     let name = call.it.guest();
     let broken = |what: String| Error::Broken(format!("viaductd's guest {name}: {what}"));
@@ -151,7 +150,7 @@ pub(super) fn status(config: &Config) -> Result<(), Error> {
     ipam.map_or(Ok(()), |ipam| ipam.call("STATUS", None).map(drop))
 }
 
-/// Removes what there is of attachments to this network that the runtime does not know. Goes on after errors.
+/// Removes what is left of attachments to this network that the runtime does not know. Goes on after errors.
 pub(super) fn gc(config: &Config) -> Result<(), Error> {
     let known = |it: &Attachment| {
         config.valid.iter().any(|valid| (&valid.container, &valid.ifname) == (&it.container, &it.ifname))
@@ -165,7 +164,7 @@ pub(super) fn gc(config: &Config) -> Result<(), Error> {
     Error::all(errors)
 }
 
-/// The MAC that the runtime asks for in the old way.
+/// Returns the MAC that the runtime asks for in `CNI_ARGS`, the old way.
 fn mac_argument() -> Option<String> {
     let arguments = std::env::var("CNI_ARGS").ok()?;
     let mac = arguments.split(';').find_map(|argument| argument.strip_prefix("MAC="))?;

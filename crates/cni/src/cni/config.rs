@@ -10,29 +10,28 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// What is asked for, checked.
+/// The checked configuration.
 pub(super) struct Config {
     pub version: Version,
-    /// The runtime's name of the network.
     pub name: String,
-    /// The plug-in that has the addresses.
+    /// The plug-in that allocates addresses.
     pub ipam: Option<String>,
     pub previous: Option<Value>,
     pub dns: Option<Value>,
-    /// Name of the interface where it is another one than `CNI_IFNAME`.
+    /// Name of the interface, if it differs from `CNI_IFNAME`.
     pub interface: Option<String>,
-    /// What all guests have in common.
+    /// The keys that all guests have in common.
     pub guest: v1::Guest,
-    /// The MAC that this one is to have.
+    /// The MAC of this container's guest, if it is given one.
     pub mac: Option<String>,
     pub run_dir: PathBuf,
     pub data_dir: PathBuf,
     pub valid: Vec<Valid>,
-    /// As it was sent, for other plug-ins.
+    /// The configuration as it was sent, for other plug-ins.
     pub text: Vec<u8>,
 }
 
-/// An attachment that is not garbage.
+/// An attachment that the garbage collection must keep.
 #[derive(Deserialize)]
 pub(super) struct Valid {
     #[serde(rename = "containerID")]
@@ -59,7 +58,7 @@ struct Raw {
     data_dir: Option<PathBuf>,
     #[serde(rename = "cni.dev/valid-attachments")]
     valid: Option<Vec<Valid>>,
-    /// As runtimes call it that were written by the first text of the specification.
+    /// The name in runtimes that follow the first text of the specification.
     #[serde(rename = "cni.dev/attachments")]
     attachments: Option<Vec<Valid>>,
 }
@@ -76,7 +75,7 @@ struct RuntimeConfig {
 }
 
 impl Config {
-    /// Reads and checks it.
+    /// Reads and checks a configuration.
     ///
     /// # Errors
     /// [`Error::Decode`], [`Error::Version`], [`Error::Config`].

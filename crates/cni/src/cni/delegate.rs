@@ -1,4 +1,4 @@
-//! Calling another plug-in: the one that has the addresses (1.1.0, section 4).
+//! Calls of the plug-in that allocates addresses (1.1.0, section 4).
 
 use super::{Config, Error, MAX_INPUT, variable};
 use crate::error::Context;
@@ -7,14 +7,14 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// A plug-in for addresses.
+/// A plug-in that allocates addresses.
 pub(super) struct Delegate<'a> {
     name: &'a str,
     program: PathBuf,
     text: &'a [u8],
 }
 
-/// What a plug-in prints where it fails.
+/// The output of a plug-in that fails.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Failure {
@@ -24,7 +24,7 @@ struct Failure {
 }
 
 impl<'a> Delegate<'a> {
-    /// The plug-in of that name in `CNI_PATH`.
+    /// Finds the plug-in of this name in `CNI_PATH`.
     pub(super) fn find(name: &'a str, config: &'a Config) -> Result<Self, Error> {
         if name.contains('/') || name == ".." || name == "." {
             return Err(Error::Config(format!("ipam: {name:?} can't be the name of a plug-in")));
@@ -36,7 +36,8 @@ impl<'a> Delegate<'a> {
         Ok(Self { name, program: program.ok_or_else(missing)?, text: &config.text })
     }
 
-    /// Has it carry out a command, for an interface of a container where it is about one. Returns what it prints.
+    /// Has the plug-in carry out a command. `of` is the container and the interface, if the command is about
+    /// one. Returns the plug-in's output.
     pub(super) fn call(&self, command: &str, of: Option<(&str, &str)>) -> Result<Vec<u8>, Error> {
         let mut child = Command::new(&self.program);
         child.env("CNI_COMMAND", command);
@@ -46,7 +47,7 @@ impl<'a> Delegate<'a> {
         let child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.context(|| format!("starting {}", self.program.display()))?;
         let printed = self.talk(&mut child);
-        // One that prints more than is read is not waited for.
+        // Does not wait for a plug-in that prints more than is read.
         let _ = printed.is_err().then(|| child.kill());
         let status = child.wait().context(|| format!("waiting for {}", self.name))?;
         let printed = printed?;
@@ -63,11 +64,10 @@ impl<'a> Delegate<'a> {
         })
     }
 
-    /// Sends the configuration, and reads the answer.
     fn talk(&self, child: &mut Child) -> Result<Vec<u8>, Error> {
         if let Some(mut input) = child.stdin.take() {
             let text = self.text.to_vec();
-            // It may print before it reads, and end without reading.
+            // The plug-in may print before it reads, and end without reading.
             std::thread::spawn(move || input.write_all(&text));
         }
         let mut printed = Vec::new();

@@ -1,5 +1,5 @@
-//! CNI, version 1.1.0 and older: commands by the environment, the configuration by standard input, results and errors
-//! as JSON on standard output (SPEC.md of the Container Network Interface).
+//! CNI, version 1.1.0 and older: the environment holds the command, standard input the configuration; results
+//! and errors go to standard output as JSON (SPEC.md of the Container Network Interface).
 
 mod commands;
 mod config;
@@ -18,11 +18,11 @@ use version::Version;
 /// Longest configuration, bytes.
 const MAX_INPUT: u64 = 4 << 20;
 
-/// What it says to arguments that it does not know.
+/// The output for unknown arguments.
 const USAGE: &str = "without arguments it is a CNI plug-in, which container runtimes call; `viaduct-cni restore \
     [DIRECTORY]` plugs the taps of a restarted daemon into their containers again, those that the directory names";
 
-/// Carries out one command; what the process was called with decides which.
+/// Carries out one command. The arguments and the environment of the process say which.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut arguments = crate::arguments();
@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
         Ok(output) => (output, ExitCode::SUCCESS),
         Err(e) => (Some(failure(&input, &e)), ExitCode::FAILURE),
     };
-    // Whoever does not read it has ended.
+    // If nobody reads the output, its reader has ended.
     let _ = output.map(|output| writeln!(std::io::stdout(), "{output}"));
     status
 }
@@ -79,7 +79,7 @@ fn run(input: &[u8]) -> Result<Option<serde_json::Value>, Error> {
     }
 }
 
-/// The configuration of a command that there is since a version.
+/// Returns the configuration of a command that exists since `version` of the specification.
 fn since(version: Version, input: &[u8]) -> Result<Config, Error> {
     let config = Config::read(input)?;
     if config.version < version {
@@ -92,7 +92,7 @@ fn since(version: Version, input: &[u8]) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// An environment variable that must be there.
+/// Returns an environment variable that must be set.
 fn variable(name: &'static str) -> Result<String, Error> {
     match std::env::var(name) {
         Ok(value) if !value.is_empty() => Ok(value),
@@ -103,7 +103,7 @@ fn variable(name: &'static str) -> Result<String, Error> {
     }
 }
 
-/// Whether a configuration, and the result in it, can be used.
+/// Returns whether a configuration, and the result in it, can be used.
 #[cfg(test)]
 pub(crate) fn is_whole(input: &[u8]) -> bool {
     let Ok(config) = Config::read(input) else { return false };

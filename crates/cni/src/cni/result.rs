@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// What an attachment has.
+/// The interfaces, addresses and routes of an attachment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Outcome {
@@ -21,7 +21,7 @@ pub(super) struct Outcome {
     pub routes: Vec<Route>,
     #[serde(skip_serializing_if = "Value::is_null")]
     pub dns: Value,
-    /// What else there is.
+    /// All other keys.
     #[serde(flatten)]
     other: Map<String, Value>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Interface {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Ip {
-    /// Before 1.0.0: 4 or 6.
+    /// `4` or `6`, in versions before 1.0.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     pub address: IpNet,
@@ -56,12 +56,12 @@ pub(super) struct Ip {
 }
 
 impl Outcome {
-    /// What another plug-in printed.
+    /// Reads the output of another plug-in.
     pub(super) fn read(of: &'static str, text: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(text).map_err(|e| Error::Decode(of, e))
     }
 
-    /// The result of the plug-in before this one, or of the whole chain.
+    /// Returns the result of the plug-in before this one, or of the whole chain.
     pub(super) fn previous(result: &Value) -> Result<Self, Error> {
         serde_json::from_value(result.clone()).map_err(|e| Error::Decode("prevResult", e))
     }
@@ -85,7 +85,7 @@ impl Outcome {
         }
     }
 
-    /// The routes, each with its gateway: its own, or that of the addresses of its family.
+    /// Returns the routes, each with a gateway: its own, or that of the addresses of its family.
     pub(super) fn whole_routes(&self) -> Vec<Route> {
         let gateway = |dst: &IpNet| {
             let of_family = |ip: &&Ip| ip.address.addr().is_ipv4() == dst.addr().is_ipv4();

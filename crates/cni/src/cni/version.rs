@@ -27,6 +27,8 @@ impl Version {
         }
     }
 
+    /// Returns the version of this name.
+    ///
     /// # Errors
     /// [`Error::Version`].
     pub(super) fn from_name(name: &str) -> Result<Self, Error> {
@@ -37,13 +39,12 @@ impl Version {
     }
 }
 
-/// The version of a configuration, if that can be told.
+/// Returns the version of a configuration, if it can be read.
 pub(super) fn of(input: &[u8]) -> Option<Version> {
     let config: Value = serde_json::from_slice(input).ok()?;
     Version::from_name(config.get("cniVersion")?.as_str()?).ok()
 }
 
-/// The answer to `VERSION`.
 pub(super) fn supported(input: &[u8]) -> Value {
     json!({
         "cniVersion": of(input).unwrap_or(Version::LATEST).name(),

@@ -1,4 +1,4 @@
-//! Sockets that end while something waits in them.
+//! Sockets that end while unread data waits in them.
 
 use super::*;
 use crate::testing::{lingering, send_with};
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Our end, and the other one.
+/// Returns our end, and the other one.
 fn pair(kind: SocketType, closing: &Arc<Closing>) -> (Untrusted, OwnedFd) {
     let (ours, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     (Untrusted::new(ours, closing).unwrap(), other)
 }
 
-/// Drops this on a thread that must not wait.
+/// Drops a value on a thread that must not wait.
 fn drop_in_time(what: impl Send + 'static) {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
