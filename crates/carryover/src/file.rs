@@ -1,4 +1,4 @@
-//! The two files, and which of them is whose.
+//! The two files, and their owners.
 
 use crate::header::{self, Header, InForce, Refused};
 use crate::slots;
@@ -15,40 +15,36 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Names in the run-dir.
 const NAMES: [&str; 2] = ["carryover.0", "carryover.1"];
-/// `tmpfs` (statfs(2)).
 const TMPFS: u64 = 0x0102_1994;
-/// Bytes read at a time.
 const CHUNK: usize = 1 << 16;
 
-/// What a daemon finds and gets.
+/// The files that a daemon finds and gets.
 pub struct Opened {
-    /// For itself.
+    /// The file for this daemon.
     pub own: Own,
-    /// Of the daemon before.
+    /// The file of the daemon before, if it can be read.
     pub former: Option<Former>,
-    /// Why what was there is not taken.
+    /// The reason why an existing file is not taken.
     pub refused: Option<Refused>,
 }
 
-/// The file of this daemon.
 pub struct Own {
     file: File,
-    /// That of the daemon before, which is the next one's.
+    /// The file of the daemon before. It will be the next daemon's.
     other: File,
     header: Header,
     generation: u64,
-    /// Of the last snapshot.
+    /// Number of the last snapshot.
     written: Mutex<u64>,
 }
 
-/// The file of the daemon before.
 pub struct Former {
     file: File,
     header: Header,
 }
 
-/// Opens the files of a run-dir, which only one daemon does at a time. `table`: bytes that its table may take;
-/// `format`: version of its records and snapshots.
+/// Opens the files of a run-dir. Only one daemon may do this at a time. `table` is the number of bytes that
+/// its table may take, `format` the version of its records and snapshots.
 ///
 /// # Errors
 /// The system's, or that a file there is not this user's alone.
@@ -71,7 +67,8 @@ fn open_since(run_dir: &Path, mut header: Header) -> io::Result<Opened> {
     let last = generation(&a).max(generation(&b));
     let (other, found, path) =
         if generation(&b) > generation(&a) { (second, b, &paths[0]) } else { (first, a, &paths[1]) };
-    // A daemon that did not get to take over may have it mapped: nothing is cut below it.
+    // A daemon that did not get to take over may still map this file. So a new file takes its place: the old
+    // one must not get shorter under the mapping.
     fs::remove_file(path)?;
     let file = open_file(path)?;
     if !has_room(&file, header.table)? {
@@ -88,7 +85,8 @@ fn open_since(run_dir: &Path, mut header: Header) -> io::Result<Opened> {
     Ok(Opened { own, former, refused })
 }
 
-/// Whether the file system has room for a table. A store to a page for which it has none would end the process.
+/// Returns whether the file system has room for a table. Without room, a store to a page of it would end the
+/// process.
 fn has_room(file: &File, table: u64) -> io::Result<bool> {
     let of = fstatvfs(file)?;
     let free = of.f_bavail.saturating_mul(of.f_frsize);
@@ -108,7 +106,7 @@ fn has_room(file: &File, table: u64) -> io::Result<bool> {
 }
 
 impl Own {
-    /// The memory of the table, if there is room for one. Once.
+    /// Returns the memory of the table, if there is room for one. Call it once.
     ///
     /// # Errors
     /// The system's.
@@ -119,7 +117,7 @@ impl Own {
     /// Writes a snapshot, of at most [`slots::MOST`] bytes, in place of the last one.
     ///
     /// # Errors
-    /// It is too long, or the file system has no room. The last one is whole.
+    /// It is too long, or the file system has no room. The last one is then still whole.
     pub fn write(&self, snapshot: &[u8]) -> io::Result<()> {
         let mut last = self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         slots::write(&self.file, *last + 1, snapshot)?;
@@ -127,14 +125,15 @@ impl Own {
         Ok(())
     }
 
-    /// From now on, this is what the next daemon reads, in place of that of the daemon before.
+    /// Puts this file in force: from now on the next daemon reads it, in place of the file of the daemon
+    /// before.
     ///
     /// # Errors
     /// The file system's.
     pub fn succeed(&self) -> io::Result<()> {
         header::put_in_force(&self.file, self.generation)?;
         header::retire(&self.other)?;
-        // A daemon that still has it mapped finds zeros there.
+        // A daemon that still maps the file then finds zeros there.
         let len = self.other.metadata()?.len().saturating_sub(header::LEN);
         if len > 0 {
             let _ = fallocate(
@@ -149,7 +148,7 @@ impl Own {
 }
 
 impl Former {
-    /// Its last snapshot.
+    /// Returns the last snapshot.
     ///
     /// # Errors
     /// The file can't be read.
@@ -157,7 +156,8 @@ impl Former {
         slots::read(&self.file)
     }
 
-    /// The first byte from here on that is in a page which somebody wrote, if the file system tells.
+    /// Returns the first offset from `at` on that lies in a page which somebody wrote, as far as the file
+    /// system tells.
     fn written_from(&self, at: u64) -> io::Result<Option<u64>> {
         match seek(&self.file, SeekFrom::Data(at)) {
             Ok(at) => Ok(Some(at)),
@@ -166,8 +166,8 @@ impl Former {
         }
     }
 
-    /// Calls `each` for the records of its table, of `N` words, that are not all zero, with their numbers, which
-    /// ascend. The daemon that wrote them may still be there, if it writes no more.
+    /// Calls `each` for the records of the table, of `N` words, that are not all zero, with their numbers,
+    /// which ascend. The daemon that wrote them may still be there, if it writes no more.
     ///
     /// # Errors
     /// The file can't be read.
@@ -175,8 +175,8 @@ impl Former {
         self.read_records(1, each)
     }
 
-    /// The same while the daemon that writes them goes on: only those that are the same twice. So all words of a record
-    /// were read after the first ones were there.
+    /// Does the same as [`Self::records`] while the daemon still writes. Takes only records that two readings
+    /// show alike: all words of such a record were read after the first ones were there.
     ///
     /// # Errors
     /// As for [`Self::records`].
@@ -184,7 +184,7 @@ impl Former {
         self.read_records(2, each)
     }
 
-    /// Reads each part of the table so many times.
+    /// Reads each part of the table `times` times. Calls `each` for records that all readings show alike.
     fn read_records<const N: usize>(
         &self,
         times: usize,
@@ -196,7 +196,7 @@ impl Former {
         let mut at = slots::END;
         while let Some(next) = self.written_from(at)?.filter(|next| *next < end) {
             at = next - (next - slots::END) % size as u64;
-            // What nobody wrote is not read: connections are few pages in a large table.
+            // Skips pages that nobody wrote: connections take few pages of a large table.
             let hole = seek(&self.file, SeekFrom::Hole(next)).unwrap_or(end).min(end);
             let want = (hole - at).next_multiple_of(size as u64).min(end - at) as usize;
             let want = want.min(CHUNK) / size * size;
@@ -205,7 +205,7 @@ impl Former {
             }
             for reading in &mut readings {
                 self.file.read_exact_at(&mut reading[..want], at)?;
-                // The next reading is later on any processor.
+                // On any processor, the next reading happens later.
                 fence(Ordering::SeqCst);
             }
             let first = (at - slots::END) as usize / size;

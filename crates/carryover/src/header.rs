@@ -1,4 +1,5 @@
-//! The first page of a file: whose it is, and whether it is in force.
+//! The first page of a file. It says which version and which start of the machine the file is from, and
+//! whether it is in force.
 
 use std::fs::File;
 use std::io;
@@ -7,33 +8,30 @@ use std::os::unix::fs::FileExt;
 /// Bytes of the header.
 pub(crate) const LEN: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"viaduct\n");
-/// Of this crate's part of a file; that of the records comes from their owner.
+/// Version of this crate's part of a file. The owner of the records gives a version for them.
 const VERSION: u64 = 1;
-/// Words that are checked together.
+/// Number of words under the checksum.
 const CHECKED: usize = 6;
-/// The word of the generation, and its complement after it.
+/// Offset of the generation. Its complement follows it.
 pub(crate) const GENERATION: u64 = 8 * (CHECKED as u64 + 1);
 
-/// Why a file is not taken.
+/// The reason why a file is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It has another header.
     #[error("it is not what a viaductd writes")]
     Foreign,
-    /// Another version wrote it.
     #[error("another version of viaductd wrote it")]
     Version,
-    /// It is from before the machine started.
     #[error("it is from before the machine started last")]
     Boot,
 }
 
-/// What the owner of a file says of it.
+/// The properties of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Version of the records and snapshots.
     pub format: u32,
-    /// Of the machine's start (`/proc/sys/kernel/random/boot_id`).
+    /// Identifier of the machine's start (`/proc/sys/kernel/random/boot_id`).
     pub boot: u128,
     /// Bytes of the table.
     pub table: u64,
@@ -54,13 +52,13 @@ impl Header {
         words
     }
 
-    /// Writes it; the file is not in force.
+    /// Writes the header. The file is not in force yet.
     pub fn write(self, file: &File) -> io::Result<()> {
         write_words(file, 0, &self.words())
     }
 
-    /// Reads the header of a file and its generation; `None` if it is not in force. `wanted` tells the format and the
-    /// machine's start.
+    /// Reads the header of a file and its generation. Returns `None` if the file is not in force. `wanted`
+    /// has the expected format and start of the machine.
     pub fn read(file: &File, wanted: Self) -> io::Result<Option<InForce>> {
         if file.metadata()?.len() < LEN {
             return Ok(None);
@@ -92,18 +90,17 @@ impl Header {
 /// A file in force.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    /// The latest counts, whoever wrote it.
+    /// The generation. The file with the higher one counts, whoever wrote it.
     pub generation: u64,
-    /// Its header, or why it is not taken.
+    /// The file's header, or the reason why the file is not taken.
     pub header: Result<Header, Refused>,
 }
 
-/// Puts a file in force. A part of this is as if it had not begun.
+/// Puts a file in force. If only a part of this is written, the file is not in force.
 pub(crate) fn put_in_force(file: &File, generation: u64) -> io::Result<()> {
     write_words(file, GENERATION, &[generation, !generation])
 }
 
-/// Takes a file out of force.
 pub(crate) fn retire(file: &File) -> io::Result<()> {
     write_words(file, GENERATION, &[0])
 }

@@ -1,10 +1,12 @@
-//! What a daemon leaves to the next one, whenever and however it ends: a table of records in a file of the run-dir,
-//! which is the memory that it works in ([`Table`]), and snapshots of what else it knows ([`Own::write`]).
+//! State that a daemon leaves to the next one, whenever and however it ends: a table of records in a file of
+//! the run-dir, which is the memory that the daemon works in ([`Table`]), and snapshots of all else that it
+//! knows ([`Own::write`]).
 //!
-//! Two files take turns. A daemon reads the one in force ([`Former`]), fills its own, and then puts that in force
-//! ([`Own::succeed`]). Until then the former one is whole, and the next daemon reads it again.
+//! Two files take turns. A daemon reads the one in force ([`Former`]), fills its own, and then puts that in
+//! force ([`Own::succeed`]). Until then the former one is whole, and the next daemon reads it again.
 //!
-//! Owns: the files, their header, which of them is in force, the mapping, snapshots that were written only in part.
+//! Owns: the files, their header, which of them is in force, the mapping, snapshots that were written only in
+//! part.
 //!
 //! Must not know: what records and snapshots say.
 #![deny(unsafe_code)]

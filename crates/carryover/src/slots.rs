@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 
 /// Longest snapshot, bytes.
 pub const MOST: usize = (32 << 20) - HEAD;
-/// Bytes before a snapshot: its number, its length, and a checksum of all of it.
+/// Bytes before a snapshot: its number, its length, and a checksum of number and content.
 const HEAD: usize = 24;
-/// Where the table begins.
+/// Offset of the table.
 pub(crate) const END: u64 = header::LEN + 2 * (MOST + HEAD) as u64;
 
 fn place(number: u64) -> u64 {
@@ -23,10 +23,10 @@ fn checksum(number: u64, bytes: &[u8]) -> u64 {
     hasher.finalize().into()
 }
 
-/// Writes the snapshot of this number. Whatever of it is missing, the one before stays whole.
+/// Writes the snapshot of this number. If only a part is written, the snapshot before it is still whole.
 ///
 /// # Errors
-/// It is too long, and those of the file.
+/// The snapshot is too long; errors of the file.
 pub(crate) fn write(file: &File, number: u64, bytes: &[u8]) -> io::Result<()> {
     if bytes.len() > MOST {
         let text = format!("{} bytes are more than {MOST}", bytes.len());
@@ -37,7 +37,7 @@ pub(crate) fn write(file: &File, number: u64, bytes: &[u8]) -> io::Result<()> {
     write_words(file, at, &[number, bytes.len() as u64, checksum(number, bytes)])
 }
 
-/// The last one that was written whole, if any was.
+/// Returns the last snapshot that was written whole, if there is one.
 pub(crate) fn read(file: &File) -> io::Result<Option<Vec<u8>>> {
     let [a, b] = [read_from(file, 0)?, read_from(file, 1)?];
     Ok([a, b].into_iter().flatten().max_by_key(|(number, _)| *number).map(|(_, bytes)| bytes))

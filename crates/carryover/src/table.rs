@@ -7,8 +7,8 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// A mapped table. What is stored in it is in the file at once, as far as other processes and the next daemon see it.
-/// Pages that nobody wrote take no memory.
+/// A mapped table. Other processes and the next daemon see every store in the file at once. Pages that nobody
+/// wrote take no memory.
 #[derive(Debug)]
 pub struct Table {
     start: *mut AtomicU64,
@@ -29,7 +29,7 @@ impl Table {
         Ok(Self { start: start.cast(), words: len / size_of::<AtomicU64>() })
     }
 
-    /// Its words, zero at first.
+    /// Returns the table's words, zero at first.
     #[must_use]
     pub const fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping holds that many words until this is dropped, is aligned to pages, and any bits are valid.

@@ -1,8 +1,9 @@
-//! System calls, by seccomp(2).
+//! System calls, filtered by seccomp(2).
 //!
-//! Three filters, of which the kernel applies the strictest result. Calls that only an intruder would make end the
-//! process. `clone3` appears to be missing, so that `clone`'s flags show what new threads share. All other calls fail
-//! that are not on the list. A call without conditions costs the kernel one look-up in a bitmap.
+//! There are three filters, and the kernel applies the strictest result. Calls that only an intruder would
+//! make end the process. `clone3` appears to be missing, so that programs use `clone`, whose flags show what
+//! new threads share. All other calls that are not on the list fail. A call without conditions costs the
+//! kernel one look-up in a bitmap.
 
 use libc::c_long;
 use seccompiler::{
@@ -11,7 +12,7 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// Which calls a process keeps.
+/// The system calls that a process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// A process that carries packets and serves an API: memory, threads, and descriptors that it was given or
@@ -23,7 +24,7 @@ pub enum Calls {
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Calls that neither makes: they execute programs, inspect other processes, or change the machine.
+/// Calls that neither process makes: they execute programs, inspect other processes, or change the machine.
 const HOSTILE: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -70,7 +71,6 @@ const HOSTILE: &[c_long] = &[
     libc::SYS_capset,
 ];
 
-/// Calls of both processes.
 const COMMON: &[c_long] = &[
     // Descriptors.
     libc::SYS_read,
@@ -143,7 +143,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_prlimit64,
 ];
 
-/// The daemon's besides.
+/// More calls of the daemon.
 const DAEMON: &[c_long] = &[
     libc::SYS_pread64,
     libc::SYS_pwrite64,
@@ -170,7 +170,7 @@ const DAEMON: &[c_long] = &[
     libc::SYS_accept4,
     libc::SYS_recvmmsg,
     libc::SYS_sendmmsg,
-    // For signalling eventfds that others hold.
+    // Signals eventfds that others hold.
     libc::SYS_io_setup,
     libc::SYS_io_destroy,
     libc::SYS_io_submit,
@@ -193,7 +193,7 @@ const DAEMON: &[c_long] = &[
     libc::SYS_wait4,
 ];
 
-/// The helper's besides.
+/// More calls of the helper.
 const HELPER: &[c_long] = &[
     libc::SYS_socket,
     // Landlock lets everybody connect to unix sockets that have a path.
@@ -220,10 +220,10 @@ const HELPER: &[c_long] = &[
     libc::SYS_sendmmsg,
 ];
 
-/// `fchmodat2` (since 6.6), which this version of libc does not name on all machines.
+/// `fchmodat2` (since Linux 6.6), which this version of libc does not name on all machines.
 const SYS_FCHMODAT2: c_long = 452;
 
-/// Calls that only x86-64 has, besides their newer forms.
+/// Older forms of these calls, which only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[c_long] = &[
     libc::SYS_open,
@@ -242,13 +242,14 @@ const OLD: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[c_long] = &[];
 
-/// Removing and giving away files, by the older names.
+/// Older calls that remove files and give them away.
 #[cfg(target_arch = "x86_64")]
 const OLD_HELPER: &[c_long] = &[libc::SYS_unlink, libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_HELPER: &[c_long] = &[];
 
-/// What the daemon may ask of descriptors (ioctl(2)): files, terminals, devices; nothing that changes a device.
+/// The ioctl(2) queries that the daemon may make about descriptors of files, terminals and devices. None of
+/// them changes a device.
 const QUESTIONS: &[libc::Ioctl] = &[
     libc::FIONBIO,
     libc::FIONREAD,
@@ -289,7 +290,7 @@ fn program(
     SeccompFilter::new(rules, otherwise, matching, machine)?.try_into()
 }
 
-/// Calls without conditions.
+/// Returns rules without conditions.
 fn plain<'a>(calls: impl IntoIterator<Item = &'a c_long>) -> Rules {
     calls.into_iter().map(|call| (*call, Vec::new())).collect()
 }
@@ -300,7 +301,7 @@ fn allowed(calls: Calls) -> Result<Rules, seccompiler::BackendError> {
         Calls::Helper => [HELPER, OLD_HELPER],
     };
     let mut rules = plain([COMMON, OLD].iter().chain(&besides).copied().flatten());
-    // The second filter answers it, so this one must not refuse it.
+    // The second filter answers this call, so this filter must not refuse it.
     rules.insert(libc::SYS_clone3, Vec::new());
     let thread = libc::CLONE_THREAD as u64;
     rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
@@ -321,10 +322,10 @@ fn allowed(calls: Calls) -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// Names a mapping (linux/prctl.h), as the allocator and thread stacks do.
+/// The prctl that names a mapping (linux/prctl.h). The allocator and thread stacks use it.
 const PR_SET_VMA: libc::c_int = 0x5356_4d41;
 
-/// A rule with one condition, on the lower half of an argument.
+/// Returns a rule with one condition, on the lower half of an argument.
 fn when(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
     SeccompRule::new(vec![condition])

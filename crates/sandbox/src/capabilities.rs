@@ -1,5 +1,3 @@
-//! Capability sets, capabilities(7).
-
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
@@ -16,7 +14,7 @@ pub(crate) fn empty_bounding_set() -> io::Result<()> {
         match capability_is_in_bounding_set(capability) {
             Ok(true) => remove_capability_from_bounding_set(capability)?,
             Ok(false) => {}
-            // Past the kernel's last.
+            // Number past the kernel's last capability.
             Err(Errno::INVAL) => break,
             Err(e) => return Err(e.into()),
         }
@@ -24,7 +22,7 @@ pub(crate) fn empty_bounding_set() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps those of `wanted` that the process has, as effective ones.
+/// Keeps the capabilities of `wanted` that the process has, and makes them effective.
 pub(crate) fn keep(wanted: CapabilitySet) -> io::Result<()> {
     clear_ambient_capability_set()?;
     let kept = capabilities(None)?.permitted & wanted;
@@ -32,12 +30,12 @@ pub(crate) fn keep(wanted: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Those that the process has or may have.
+/// Returns the capabilities that the process has or may have.
 pub(crate) fn present() -> CapabilitySet {
     capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted | sets.effective)
 }
 
-/// Those that an executed program could gain.
+/// Returns the capabilities that an executed program could gain.
 pub(crate) fn bounding() -> CapabilitySet {
     NUMBERS
         .map(|number| CapabilitySet::from_bits_retain(1 << number))
@@ -45,7 +43,7 @@ pub(crate) fn bounding() -> CapabilitySet {
         .collect()
 }
 
-/// Their names in lower case, as systemd and capsh print them.
+/// Returns the capabilities' names in lower case, as systemd and capsh print them.
 #[must_use]
 pub fn names(set: CapabilitySet) -> Vec<String> {
     set.iter_names().map(|(name, _)| format!("cap_{}", name.to_ascii_lowercase())).collect()

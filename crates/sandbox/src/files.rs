@@ -7,10 +7,10 @@ use landlock::{
 };
 use std::path::Path;
 
-/// The version for which the rules are written. What the kernel lacks of it is left out.
+/// The Landlock version for which the rules are written. Rules that the kernel does not know are left out.
 const VERSION: ABI = ABI::V6;
 
-/// What a process may do with a file, or with everything below a directory.
+/// The access of a process to a file, or to everything below a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it.
@@ -23,12 +23,10 @@ pub enum Access {
     Files,
 }
 
-/// A file or directory, and the allowed access. One that does not exist is left out.
+/// A file or directory, and the allowed access. Paths that do not exist are left out.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
-    /// Its path.
     pub path: &'a Path,
-    /// What may be done.
     pub access: Access,
 }
 
@@ -45,8 +43,8 @@ impl Access {
     }
 }
 
-/// Forbids all other files and, unless `outside`, TCP sockets, and signals and abstract sockets of processes outside
-/// the sandbox. Returns the version in force.
+/// Forbids all other files and, unless `outside`, TCP sockets, and signals and abstract sockets of processes
+/// outside the sandbox. Returns Landlock's version in force.
 pub(crate) fn restrict(files: &[File<'_>], outside: bool) -> Result<u32, String> {
     apply(files, outside).map_err(|e| e.to_string())?
 }

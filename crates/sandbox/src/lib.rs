@@ -1,11 +1,11 @@
-//! What a process gives up before it looks at what others sent: its user, its capabilities, system calls and files.
+//! A process gives up its user, its capabilities, system calls and files before it looks at what others sent.
 //!
-//! Owns: the order in which a process gives these up, the lists of system calls, and the [`Report`] of what is in
-//! force.
+//! Owns: the order in which a process gives these up, the lists of system calls, and the [`Report`] of what
+//! is in force.
 //!
-//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one
-//! thread. What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with
-//! the rest.
+//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it
+//! has one thread. If the kernel lacks or refuses a part, that is no error: the [`Report`] says so, and the
+//! process goes on with the rest.
 //!
 //! Must not know: what the process does.
 #![deny(unsafe_code)]
@@ -23,14 +23,12 @@ pub use user::{Account, USER, account, lookup};
 
 use std::path::Path;
 
-/// What a process keeps.
+/// The privileges that a process keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep<'a> {
-    /// Capabilities.
     pub capabilities: CapabilitySet,
-    /// System calls.
     pub calls: Calls,
-    /// Files it may open, with the access to each.
+    /// Files that it may open, with the access to each.
     pub files: &'a [File<'a>],
     /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside its
     /// sandbox.
@@ -40,31 +38,31 @@ pub struct Keep<'a> {
 /// The state of a process after [`enter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// User id.
     pub uid: u32,
     /// The user's name, if it has one.
     pub user: String,
-    /// Capabilities it has or may have, as capabilities(7) names them.
+    /// Capabilities that it has or may have, with the names of capabilities(7).
     pub capabilities: Vec<String>,
-    /// Capabilities that a program it executes could gain.
+    /// Capabilities that a program which it executes could gain.
     pub bounding: Vec<String>,
-    /// Whether programs it executes gain nothing (`PR_SET_NO_NEW_PRIVS`).
+    /// Whether programs that it executes gain nothing (`PR_SET_NO_NEW_PRIVS`).
     pub no_new_privs: bool,
     /// Whether its system calls are filtered.
     pub seccomp: bool,
     /// Landlock's version in force; 0: none.
     pub landlock: u32,
-    /// The parts of the sandbox that are missing, and why.
+    /// The parts of the sandbox that are missing, and the reasons.
     pub missing: Vec<String>,
 }
 
-/// Keeps this and nothing else. A process of root becomes `account`; another one keeps its user.
+/// Gives up everything except `keep`. A process of root becomes `account`; any other process keeps its user.
 #[must_use]
 pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
     let mut missing = Vec::new();
-    // The first reading finds out how to read a clock without a system call, which nobody can from here on.
+    // The first reading finds out how to read a clock without a system call. After this function nobody can
+    // find that out.
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Names are in files.
+    // Looks names up now, because they are in files.
     let names = [account.uid, nix::unistd::geteuid().as_raw()].map(|uid| (uid, user::name(uid)));
     let mut note = |what: &str, done: std::io::Result<()>| {
         if let Err(error) = done {
@@ -79,14 +77,15 @@ pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
         missing.push(format!("Landlock: {why}"));
         0
     });
-    // Queried before the filter, which forbids these calls.
+    // Queries the state before the filter, which forbids these calls.
     let mut now = gave_up();
     now.user = names.into_iter().find(|(uid, _)| *uid == now.uid).map_or(now.user, |(_, name)| name);
     let seccomp = calls::restrict(keep.calls).map_err(|why| missing.push(format!("seccomp: {why}"))).is_ok();
     Report { seccomp, landlock, missing, ..now }
 }
 
-/// What the kernel lacks or refuses of a daemon's sandbox, and Landlock's version. A thread tries it, and ends.
+/// Tries a daemon's sandbox on a thread, which then ends. Returns the parts that the kernel lacks or refuses,
+/// and Landlock's version.
 #[must_use]
 pub fn offered() -> Report {
     let attempt = || {
@@ -109,14 +108,14 @@ pub fn offered() -> Report {
     std::thread::spawn(attempt).join().unwrap_or_default()
 }
 
-/// The state of a process that gave up nothing.
+/// Returns the state of a process that gave up nothing.
 #[must_use]
 pub fn now() -> Report {
     let report = gave_up();
     Report { user: user::name(report.uid), ..report }
 }
 
-/// The same, without the user's name.
+/// Returns the process's state, without the user's name.
 fn gave_up() -> Report {
     Report {
         uid: nix::unistd::geteuid().as_raw(),
@@ -127,7 +126,6 @@ fn gave_up() -> Report {
     }
 }
 
-/// A file or directory that may be read.
 #[must_use]
 pub const fn readable(path: &Path) -> File<'_> {
     File { path, access: Access::Read }

@@ -3,7 +3,7 @@
 use nix::unistd::{Gid, Group, Uid, User, geteuid, setgroups, setresgid, setresuid};
 use std::io;
 
-/// The user of a daemon that was started by root.
+/// The user that a daemon becomes if root started it.
 pub const USER: &str = "viaduct";
 
 /// User and group if the user [`USER`] does not exist. No account has this number: systemd reserves 61184 to 65519 for
@@ -11,16 +11,13 @@ pub const USER: &str = "viaduct";
 /// hardly gets the same.
 const NOBODY_ELSE: u32 = 64_917;
 
-/// User and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// User id.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
 }
 
-/// The user that a daemon of root becomes: [`USER`] if it exists, otherwise a number that nobody has.
+/// Returns the user that a daemon of root becomes: [`USER`] if it exists, otherwise a number that nobody has.
 #[must_use]
 pub fn account() -> Account {
     let user = User::from_name(USER).ok().flatten();
@@ -30,13 +27,12 @@ pub fn account() -> Account {
     })
 }
 
-/// The name of a user, or its number.
 pub(crate) fn name(uid: u32) -> String {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// Switches to this user if the process is root's. Capabilities stay.
+/// Switches to this user if the process belongs to root. Capabilities stay.
 pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
@@ -47,13 +43,14 @@ pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
         io::Error::new(error.kind(), format!("it stays root: {what}: {error}"))
     };
     rustix::thread::set_keep_capabilities(true)?;
-    // First the call that fails if ids are not mapped: all three happen, or none.
+    // The call that fails if ids are not mapped comes first: all three happen, or none.
     setgroups(&[]).map_err(|e| failed("setgroups", e))?;
     setresgid(gid, gid, gid).map_err(|e| failed("setresgid", e))?;
     setresuid(uid, uid, uid).map_err(|e| failed("setresuid", e))
 }
 
-/// User and group id of `user` or `user:group`, by name or number. Without a group, it is the user's primary one.
+/// Returns the user and group id of `user` or `user:group`, by name or number. Without a group, the group is
+/// the user's primary one.
 ///
 /// # Errors
 /// If there is no such user or group.
@@ -73,7 +70,8 @@ pub fn lookup(owner: &str) -> Result<(u32, u32), String> {
     Ok((uid, gid.ok_or_else(|| format!("there is no group \"{group}\""))?))
 }
 
-/// An id in digits. The highest number is nobody's: to chown(2) it means that the owner stays.
+/// Reads an id in digits. Returns `None` for the highest number, which is nobody's: to chown(2) it means that
+/// the owner stays.
 fn number(digits: &str) -> Option<u32> {
     digits.parse().ok().filter(|id| *id != u32::MAX)
 }

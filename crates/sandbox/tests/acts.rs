@@ -1,5 +1,5 @@
-//! What a process in the sandbox can no longer do. This same program, started anew, does each act: once without the
-//! sandbox, where it works, and once in the sandbox, where it must not.
+//! Acts that a process in the sandbox can no longer do. This same program, started anew, does each act: once
+//! without the sandbox, where it works, and once in the sandbox, where it must not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-/// The child's act, and how it does it.
+/// Environment variable with the name of the child's act.
 const ACT: &str = "SANDBOX_TEST_ACT";
 const ENTER: &str = "SANDBOX_TEST_ENTER";
 /// Exit status of a child whose act worked. If the act failed, the status is its errno.
@@ -21,7 +21,7 @@ const WORKED: i32 = 200;
 /// User and group in the sandbox.
 const ACCOUNT: Account = Account { uid: 64_000, gid: 64_000 };
 
-/// Something that is tried.
+/// An act that a child tries.
 type Act = fn() -> io::Result<()>;
 
 /// The acts, by name.
@@ -58,7 +58,7 @@ const ACTS: &[(&str, Act)] = &[
     ("become-root", || Ok(nix::unistd::setresuid(0.into(), 0.into(), 0.into())?)),
 ];
 
-/// Executable memory.
+/// Maps executable memory.
 fn executable() -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let access = ProtFlags::READ | ProtFlags::EXEC;
@@ -73,8 +73,8 @@ fn enter(calls: Calls) -> Report {
     sandbox::enter(ACCOUNT, &keep)
 }
 
-/// Ends the child at once. The standard library would first free the main thread's stack for signals, on which that
-/// thread may still handle the one by which glibc changes the user of all threads.
+/// Ends the child at once. The standard library would first free the main thread's alternate signal stack.
+/// But that thread may still be handling the signal by which glibc changes the user of all threads.
 fn end(status: i32) -> ! {
     // SAFETY: it only ends the process; what has not been written yet may be lost.
     unsafe { libc::_exit(status) }
@@ -97,10 +97,10 @@ fn act() {
     end(status);
 }
 
-/// How a child with this act ends.
+/// Runs a child with this act, and returns its exit status.
 fn child(act: &str, enter: &str) -> ExitStatus {
     let dir = tempfile::tempdir().unwrap();
-    // For anybody, so that only the sandbox keeps the child from creating files there.
+    // Anybody may write here, so that only the sandbox keeps the child from creating files.
     std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "act", "--quiet", "--nocapture"]).env(ACT, act).env(ENTER, enter);

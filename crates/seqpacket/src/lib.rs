@@ -25,16 +25,13 @@ pub const MOST_DESCRIPTORS: usize = 253;
 /// Bytes of control data for requests, which have at most one descriptor (the kernel has room for two in that space).
 const ONE_DESCRIPTOR: usize = rustix::cmsg_space!(ScmRights(1));
 
-/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The other side is gone.
     #[error("the connection is closed")]
     Closed,
-    /// What the kernel says.
     #[error("{0}")]
     Kernel(#[from] Errno),
-    /// Not a message, or too long for one.
+    /// The bytes are no message, or too long for one.
     #[error("not a message of this protocol: {0}")]
     Malformed(String),
 }
@@ -44,17 +41,16 @@ pub enum SocketError {
 pub struct Connection {
     socket: Socket,
     buffer: Vec<u8>,
-    /// Room for the descriptors of an incoming message, and how many go with one.
+    /// Room for the descriptors of an incoming message.
     space: Vec<MaybeUninit<u8>>,
     most: usize,
 }
 
-/// Its socket.
 #[derive(Clone, Debug)]
 enum Socket {
     /// This end asks.
     Asks(Arc<OwnedFd>),
-    /// It answers.
+    /// This end answers.
     Serves(Arc<Untrusted>),
 }
 
@@ -68,13 +64,13 @@ impl AsFd for Socket {
 }
 
 impl Connection {
-    /// The end that asks.
+    /// Returns the requester's end.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self::carrying(socket, DESCRIPTORS)
     }
 
-    /// The same, with messages of up to `most` descriptors, at most [`MOST_DESCRIPTORS`].
+    /// Returns the requester's end, for messages of up to `most` descriptors, at most [`MOST_DESCRIPTORS`].
     #[must_use]
     pub fn carrying(socket: OwnedFd, most: usize) -> Self {
         let most = most.min(MOST_DESCRIPTORS);
@@ -82,8 +78,8 @@ impl Connection {
         Self { socket: Socket::Asks(Arc::new(socket)), buffer: Vec::new(), space, most }
     }
 
-    /// The responder's end. It never waits for a peer that does not read its answers, and accepts no more descriptors
-    /// than a request has.
+    /// Returns the responder's end. It never waits for a peer that does not read its answers, and accepts no
+    /// more descriptors than a request has.
     #[must_use]
     pub fn serving(socket: Arc<Untrusted>) -> Self {
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -108,7 +104,7 @@ impl Connection {
         self.send_bytes(&bytes, descriptors)
     }
 
-    /// Sends a message that is bytes already.
+    /// Sends a message of bytes.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -126,7 +122,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives a message with its descriptors. Waits for it.
+    /// Waits for a message with its descriptors, and returns it.
     ///
     /// # Errors
     /// If none comes, or it is not of this protocol.
@@ -136,7 +132,7 @@ impl Connection {
         Ok((message, descriptors))
     }
 
-    /// Receives a message as bytes. If it does not wait, and there is none, the kernel's error is `EAGAIN`.
+    /// Receives a message as bytes. Without `waits`, fails with the kernel's `EAGAIN` if there is none.
     ///
     /// # Errors
     /// As [`Self::receive`].

@@ -36,7 +36,7 @@ fn records_have_their_numbers_whether_the_daemon_runs_or_not() {
     assert_eq!(found(), numbers.map(|number| (number, [0, 0, number as u64 + 1, 0])));
 }
 
-/// A daemon's life: puts a record and a snapshot.
+/// Leaves a record and a snapshot, as a daemon does in its life.
 fn leave(own: &Own, at: usize, word: u64) {
     own.table().unwrap().unwrap().words()[at].store(word, Ordering::Relaxed);
     own.write(&word.to_le_bytes()).unwrap();
@@ -109,7 +109,7 @@ fn what_others_wrote_is_refused_and_said() {
     assert!(open_since(dir.path(), HEADER).is_err(), "somebody else's file");
 }
 
-/// The daemon is killed at each byte of a write.
+/// The daemon may be killed at each byte of a write.
 #[test]
 fn a_write_that_was_cut_leaves_what_was_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn a_write_that_was_cut_leaves_what_was_before() {
     own.write(b"third!").unwrap();
     let (_, third) = before(40);
     let at = slots::END - (slots::END - header::LEN) / 2;
-    // The order in which they are written: content, then head.
+    // The order of the writes: content, then head.
     let order: Vec<usize> = (24..40).chain(0..24).collect();
     for cut in 0..=order.len() {
         let mut torn = odd.clone();
@@ -141,7 +141,8 @@ fn a_write_that_was_cut_leaves_what_was_before() {
     assert_eq!(even[24..30], *b"second");
 }
 
-/// The daemon is killed at each byte of what puts its file in force, and takes the other one out of it.
+/// The daemon may be killed at each byte of the writes that put its file in force and take the other one out
+/// of it.
 #[test]
 fn a_succession_that_was_cut_leaves_one_or_the_other() {
     for cut in 0..=24 {
@@ -165,7 +166,7 @@ fn a_succession_that_was_cut_leaves_one_or_the_other() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever stands in the files, they are opened, and what is read ends.
+    /// Files with any content can be opened, and reading them ends.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0_u64..9000, cut: bool) {
         let dir = tempfile::tempdir().unwrap();
