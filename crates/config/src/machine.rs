@@ -41,7 +41,7 @@ fn check_workers(document: &Document, online: &str) -> Vec<Problem> {
 /// first guest that needs it. `lookup` finds `user` or `user:group`.
 #[must_use]
 pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Vec<Problem> {
-    // The first guest that names it, and how many do.
+    // For each name: the first guest with it, and the number of guests with it.
     let mut named = BTreeMap::new();
     for item in &document.objects {
         let Object::Guest(guest) = &item.object else { continue };

@@ -175,7 +175,7 @@ impl Object {
     #[must_use]
     pub fn to_concise_toml(&self) -> String {
         let mut body = toml::Table::try_from(self).unwrap_or_default();
-        // Those of other kinds have no defaults.
+        // Other kinds have no defaults.
         let has_defaults = matches!(self, Self::Wire(_) | Self::Network(_) | Self::Guest(_) | Self::Rule(_));
         for key in body.keys().filter(|_| has_defaults).cloned().collect::<Vec<_>>() {
             let value = body.remove(&key);

@@ -168,7 +168,7 @@ pub fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Str
 
 /// Returns the known name that is most like a wrong one, if their likeness (0 to 1) is above `least`.
 fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>, least: f64) -> Option<&'n str> {
-    // Swapped letters count as one mistake; where that decides nothing, a common beginning does.
+    // Swapped letters count as one mistake. Among equally near names, the one with a common beginning wins.
     let likeness = |other: &str| {
         (strsim::normalized_damerau_levenshtein(name, other), strsim::jaro_winkler(name, other))
     };

@@ -448,7 +448,7 @@ fn what_an_object_has_twice_is_told() {
 fn syntax_errors_have_lines() {
     let said = parse("[host]\nname = \"a\"\n\n[[guest]\n").unwrap_err().to_string();
     assert!(said.starts_with("line 4: "), "{said}");
-    // The parser reads 0 there.
+    // The parser reads 0 from the broken line.
     let said = parse(&VALID.replacen("vrf = ", "vrf = = ", 1)).unwrap_err().to_string();
     assert!(said.contains("extra `=`") && !said.contains("vrf"), "{said}");
 }

@@ -73,7 +73,7 @@ fn what_has_no_meaning_at_a_port_of_an_open_vswitch_is_refused() {
         let complaint = parse(&format!("{host}{keys}")).unwrap_err().to_string();
         assert!(complaint.contains(&expected), "{keys}: {complaint}");
     }
-    // No advice that leads to the next refusal: each key is refused once, and none is missing.
+    // No message gives advice that leads to the next refusal: each key is refused once, and none is missing.
     let problems = |text: &str| parse(text).unwrap_err().to_string().lines().count();
     for keys in ["rdma = \"v\"", "rdma_trust = \"t\"", "window_mb = 64", "label = 100"] {
         assert_eq!(problems(&format!("{host}{keys}")), 1, "{keys}");

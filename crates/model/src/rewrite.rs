@@ -80,7 +80,7 @@ fn is_network(forward: &Forward) -> bool {
 /// Returns the frame of one delivery. `None` if the decision does not fit this packet.
 #[must_use]
 pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
-    // It may be one that does not parse (`PacketView::arrived`).
+    // The packet may be one that does not parse (`PacketView::arrived`).
     if *forward == Forward::unchanged(forward.port) {
         return Some(packet.bytes.to_vec());
     }

@@ -208,7 +208,7 @@ impl Tcp {
         let (own, other) = (self.edges[side], self.edges[1 - side]);
         let sent = own.map(|own| own.end);
         let Some(expected) = other.and_then(|other| other.ack).or(sent) else {
-            // It answers a SYN, which it must acknowledge (RFC 9293, 3.10.7.3).
+            // The reset answers a SYN, which it must acknowledge (RFC 9293, 3.10.7.3).
             let acknowledges =
                 segment.has(proto::TCP_ACK) && other.is_some_and(|other| other.end == segment.ack);
             return if acknowledges { Reset::Exact } else { Reset::Outside };
@@ -226,7 +226,7 @@ impl Tcp {
     pub(crate) fn answers(&self, side: usize, segment: &Segment) -> bool {
         self.edges[1 - side].is_none_or(|other| {
             let behind = distance(segment.ack, other.end);
-            // It need not acknowledge data in the SYN.
+            // The answer need not acknowledge data in the SYN.
             behind >= 0 && behind < LEAST_BACK as i32
         })
     }

@@ -184,7 +184,7 @@ fn nothing_goes_back_to_where_it_came_from_by_bridging() {
             Some(Verdict::Flood(flood)) => flood.to.iter().filter(bridged).any(|f| f.port == packet.ingress),
             _ => false,
         };
-        // Out of a tunnel into a network attached to the same wire is not the way back.
+        // A packet from a tunnel into a network attached to the same wire does not go back.
         assert!(!same || from_wire, "{}", text::show(&packet.frame));
     });
 }

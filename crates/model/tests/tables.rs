@@ -75,7 +75,7 @@ fn host_bits_of_a_prefix_do_not_count() {
 
 #[test]
 fn a_meter_passes_its_burst_and_then_its_rate() {
-    // A byte a millisecond, a hundred at once.
+    // One byte per millisecond, and a burst of a hundred bytes.
     let mut meter = Meter::new(MeterConfig { bits_per_second: 8_000, burst_bytes: 100 });
     assert!(meter.conforms(0, 100));
     assert!(!meter.conforms(0, 1));

@@ -18,7 +18,7 @@ fn roce_packets_are_told_by_their_headers() {
         "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.0.0.1 > 10.0.0.2 tos 2 df / udp 49170 > 4791 nosum / \
          roce rc ack > 18 psn 100 migrated syndrome 0x1f msn 1"
     );
-    // With a wrong ICRC it is shown as bytes.
+    // A packet with a wrong ICRC is shown as bytes.
     let mut wrong = ack.clone();
     *wrong.last_mut().unwrap() ^= 1;
     let shown = text::show(&wrong);
@@ -76,7 +76,7 @@ fn deep_packets_are_shown_and_deep_texts_refused() {
     let quoted = framed(&"4500000000000000400100000a0000010a0000020300000000000000".repeat(DEPTH / 8));
     let tags = [&[2; 12][..], &[0x81, 0, 0, 7].repeat(DEPTH)].concat();
     for mut frame in [labels, quoted, tags] {
-        // Lengths that say "all there is".
+        // Sets the lengths to all that follows.
         if frame[12..14] == [8, 0] {
             let length = (frame.len() - 14).min(0xffff) as u16;
             frame[16..18].copy_from_slice(&length.to_be_bytes());

@@ -183,7 +183,7 @@ fn mpls(packet: Window<'_>, at: usize, kind: TunnelKind, tunnel: &mut Tunnel) ->
         at += proto::MPLS_LEN;
         let null = matches!(label, proto::MPLS_EXPLICIT_NULL_V4 | proto::MPLS_EXPLICIT_NULL_V6);
         if null && !bottom && tunnel.labels.is_empty() && popped < tunnel.labels.capacity() {
-            // Says nothing but that another label follows (RFC 4182).
+            // An explicit null above another label only says that a label follows (RFC 4182).
             popped += 1;
         } else {
             tunnel.labels.try_push(label).map_err(|_| ParseError::TunnelMalformed)?;

@@ -85,7 +85,7 @@ proptest! {
         new in any::<[u8; 16]>(),
         place in 0_usize..11,
     ) {
-        // A sum over nothing but zeros is the one that has two checksums.
+        // Only a sum over nothing but zeros has two checksums, so not all bytes may be zero.
         bytes[39] |= 1;
         let before = checksum::sum(&bytes).finish();
         let at = 2 * place;

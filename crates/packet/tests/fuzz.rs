@@ -40,7 +40,7 @@ fn connection_manager() {
     };
     bolero::check!().for_each(|bytes: &[u8]| {
         check(bytes);
-        // With a header that is right, which hardly comes about by chance: there are few attributes.
+        // Puts a right header in front, which hardly comes about by chance: there are few attributes.
         let Some((attribute, body)) = bytes.split_first() else { return };
         let mut mad = [0; cm::MAD_LEN];
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);

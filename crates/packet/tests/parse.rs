@@ -277,7 +277,7 @@ fn the_window_scale_of_a_syn() {
     assert_eq!(scale(syn | ack, &[2, 4, 5, 0xb4, 4, 2, 1, 3, 3, 9, 0, 0]), Some(9));
     assert_eq!(scale(syn, &[3, 3, 200, 0]), Some(14), "no shift is larger (RFC 7323, 2.3)");
     assert_eq!(scale(ack, &[1, 3, 3, 7]), None, "only a SYN says so");
-    // Ended, cut off, too short or too long.
+    // Options that end early, are cut off, too short or too long.
     for options in
         [[0, 3, 3, 7], [1, 1, 3, 3], [3, 2, 3, 7], [3, 4, 7, 7], [8, 0, 3, 3], [1, 1, 1, 8], [8, 200, 3, 3]]
     {

@@ -33,7 +33,7 @@ fn what_linux_sends_is_read_and_written_back_bit_for_bit() {
         }
     }
     assert!(operations.values().sum::<i32>() > 2400);
-    // All but SEND with invalidate, which nobody sent.
+    // All operations but SEND with invalidate, which nobody sent.
     let rc = Operation::all().filter(|operation| !operation.has_invalidate());
     for operation in rc {
         let opcode = Opcode::of(Service::Rc, operation).unwrap();
@@ -114,7 +114,7 @@ proptest! {
         prop_assert_eq!(roce::parse(&out[..len]), Ok(datagram));
         prop_assert_eq!(roce::write(&datagram, &mut out[..len - 1]), Err(WriteError::TooShort));
         for shorter in 0..len {
-            // Less payload is a packet too, headers cut off aren't.
+            // A packet with less payload is a packet too; one with headers cut off isn't.
             let cut = roce::parse(&out[..shorter]);
             prop_assert!(cut.is_err() || has(Operation::has_payload) && cut != Ok(datagram));
         }

@@ -137,7 +137,7 @@ impl Index {
     fn tunnelled_mtu(&self) -> u16 {
         let underlay = self.underlay().map(|wire| wire.mtu).min().unwrap_or(1500);
         let v6 = self.tunnel_sources.iter().any(IpAddr::is_ipv6);
-        // The longest encapsulation's.
+        // VXLAN's headers are the longest.
         let overhead = TunnelKind::Vxlan.overhead(v6) + proto::ETHERNET_LEN;
         underlay.saturating_sub(if self.tunnel_sources.is_empty() { 0 } else { overhead as u16 })
     }

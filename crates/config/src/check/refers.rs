@@ -312,7 +312,7 @@ impl<'a> Checker<'a, '_> {
         if route.prefix.prefix_len() < route.prefix.max_prefix_len() {
             return;
         }
-        // While a guest on standby is not here, such a route leads to where it is.
+        // While a guest on standby is elsewhere, such a route leads to its host.
         let standby = |owner: &Key| {
             owner.kind == Kind::Guest && self.index.guests().get(&owner.name).is_some_and(|g| g.standby)
         };
@@ -388,7 +388,7 @@ impl<'a> Checker<'a, '_> {
                 format!("guest \"{name}\" has no addresses to match; give it some, or use {{ cidr = ... }}");
             self.problem(key, message);
         }
-        // A guest of another network is fine: both networks' rules see traffic between them.
+        // A guest of a different network is allowed: the rules of both networks see traffic between them.
         let wrong = |v4: bool| {
             rule.protocol.is_some_and(|p| p.0 == if v4 { packet::proto::ICMPV6 } else { packet::proto::ICMP })
         };

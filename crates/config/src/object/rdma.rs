@@ -105,7 +105,7 @@ pub(super) const fn keys(guest: &Guest) -> [(&'static str, bool); 6] {
 
 /// Checks the keys of a guest's verbs device by themselves and with each other.
 pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
-    // They are refused one and all ([`super::mode`]).
+    // [`super::mode`] refuses all of these keys.
     if guest.mode == Mode::Ovs {
         return;
     }

@@ -164,7 +164,8 @@ impl Wire {
         let mode = r.get("mode").unwrap_or_default();
         let driver = r.require("driver");
         let tunnels = driver.is_some_and(|driver: Driver| driver.encapsulation().is_some());
-        // Neither of both where the driver is wrong: then nothing else is said of what it needs.
+        // With a wrong driver, `tunnels` and `has_device` are both false: then no message says what the
+        // driver needs.
         let has_device = driver.is_some_and(|driver| driver.encapsulation().is_none());
         let device = if has_device { r.require("device") } else { r.get("device").or(Some(String::new())) };
         let remote = if tunnels { r.require("remote") } else { r.get("remote") };

@@ -198,7 +198,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> Result<Forward, Stop> {
         let path = self.path(tunnel.remote)?;
         let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
-            // A bridge is no router: it informs nobody.
+            // A bridge is no router: it informs no senders.
             Stop::Refuse(_, reason) if base.ttl_decrement == 0 => reason.into(),
             stop => stop,
         })?;

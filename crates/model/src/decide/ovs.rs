@@ -164,7 +164,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 Err(stop) => refused = stop,
             }
         }
-        // A shorter packet may reach more of them.
+        // A shorter packet may reach more of the ports.
         self.effects.once |= to.len() < all;
         match (to.is_empty(), missing) {
             (true, Some((scope, addr))) => return Err(Stop::Hold { scope, addr }),

@@ -46,7 +46,7 @@ fn fields(key: &Key, mask: &Key) -> String {
     let mut add = |name: &str, text: Option<String>| {
         if let Some(text) = text {
             let comma = if out.is_empty() { "" } else { ", " };
-            // A string takes everything.
+            // Writing to a string can't fail.
             let _ = write!(out, "{comma}{name} {text}");
         }
     };

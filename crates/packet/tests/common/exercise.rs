@@ -95,7 +95,7 @@ fn check_replies(headers: &Headers, bytes: &[u8]) {
         let parsed = parse_like(headers, answer);
         match parsed {
             Ok(parsed) => assert_eq!(verify_l4(answer, &parsed), L4Check::Right),
-            // Who sends to a loopback address is answered from it.
+            // An answer to a packet to a loopback address has that address as its source.
             Err(error) => assert_eq!(error, ParseError::IpSource),
         }
     }
