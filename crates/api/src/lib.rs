@@ -5,6 +5,7 @@
 //! serialise as tables of host.toml.
 //!
 //! Must not know: the daemon or the command line.
+#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 /// Generated from `proto/viaduct.proto` by `cargo run -p api --example generate`.

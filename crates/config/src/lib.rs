@@ -5,6 +5,7 @@
 //! the problem is, what is wrong and what would be right.
 //!
 //! Must not know: the daemon's tables, ports and storage.
+#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 mod check;

@@ -5,6 +5,7 @@
 //! answers: counters, listings of what executors learn and remember, dropped and captured packets.
 //!
 //! Must not know: how any executor forwards, how tables are configured, what the API looks like.
+#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 mod counters;

@@ -9,6 +9,7 @@
 //! and random tables and packets (feature `generate`).
 //!
 //! Must not know: I/O, threads, guest memory, how executors optimise it.
+#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 mod announce;

@@ -4,6 +4,7 @@
 //! Owns the layout of headers, their checksums, and every rule that follows from a packet alone. It works in
 //! place on byte slices and allocates nothing. It must not know tables, ports or guests: other crates decide
 //! whether a packet may pass and where it goes.
+#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod build;

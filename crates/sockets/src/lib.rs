@@ -14,7 +14,7 @@ mod maker;
 mod memory;
 mod own_file;
 #[cfg(any(test, feature = "testing"))]
-#[allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "a test fails by panicking")]
+#[allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a test fails by panicking")]
 pub mod testing;
 mod untrusted;
 
