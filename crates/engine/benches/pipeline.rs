@@ -49,7 +49,7 @@ fn measure(name: &str, frames: Vec<Vec<u8>>) {
     );
 }
 
-/// CPU time of the worker, once its thread has its name.
+/// Returns the CPU time of the worker's thread, in nanoseconds; waits until that thread has its name.
 fn on_cpu_ns() -> u64 {
     loop {
         let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");

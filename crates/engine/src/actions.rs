@@ -18,18 +18,15 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tables::Deps;
 
-/// How long ago packets may have come, seconds, that are counted now: entries of the cache pass their counts on within
-/// two seconds, and actions within one.
+/// Age limit in seconds: packets that are counted now came no longer ago than this. Cache entries pass their
+/// counts on within two seconds, and actions within one.
 const LATE: Seconds = 4;
 
-/// The identity of an action: two actions are equal if all of this is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// How packets are rewritten.
     pub template: Template,
     /// The table entries on which the decision depended.
     pub deps: Deps,
-    /// What the tables learn from the packets.
     pub learn: Option<Learn>,
     /// Whether the packets belong to a tracked TCP connection.
     pub follows: bool,
@@ -37,7 +34,6 @@ pub(crate) struct Policy {
     pub meters: ArrayVec<(MeterId, DropReason), 4>,
     /// Rules that matched.
     pub rules: ArrayVec<RuleId, 10>,
-    /// Nexthop of the route.
     pub nexthop: Option<NexthopId>,
     /// Ports of tunnels that packets pass.
     pub crossings: Option<Box<Crossings>>,
@@ -45,20 +41,18 @@ pub(crate) struct Policy {
     pub marks: bool,
     /// The counter of the flow of Open vSwitch, if entries belong to connections instead.
     pub ovs_counter: Option<u32>,
-    /// The fields that it sets.
+    /// The fields that a flow of Open vSwitch sets.
     pub fields: Option<Box<ovs::Edits>>,
-    /// The packets are dropped for this reason instead.
+    /// If set, packets are dropped for this reason instead of forwarded.
     pub drops: Option<DropReason>,
-    /// Or go to several ports, in this order.
+    /// The ports to which packets go, in this order, if there are several.
     pub copies: Box<[Copy]>,
 }
 
 /// A copy of a packet that goes to several ports.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
-    /// How it is rewritten.
     pub template: Template,
-    /// The fields that are set.
     pub fields: Option<ovs::Edits>,
 }
 
@@ -76,7 +70,6 @@ impl Hash for Policy {
     }
 }
 
-/// An action.
 #[derive(Debug)]
 pub(crate) struct Action {
     /// Epoch at which it was last known to hold; [`GONE`] once it no longer does.
@@ -85,17 +78,16 @@ pub(crate) struct Action {
     pub template: Template,
     /// Whether packets belong to a tracked TCP connection, are policed, copied, dropped or have a mark.
     pub looks: bool,
-    /// Whether they go to Open vSwitch with the counters of their entries' flows.
+    /// Whether packets go to Open vSwitch with the counters of their entries' flows.
     pub marks: bool,
-    /// Whether they are policed.
     pub metered: bool,
-    /// Whether they belong to such a connection.
+    /// Whether packets belong to a tracked TCP connection.
     pub follows: bool,
-    /// They are dropped for this reason instead of forwarded.
+    /// If set, packets are dropped for this reason instead of forwarded.
     pub drops: Option<DropReason>,
-    /// They go to several ports.
+    /// Whether packets go to several ports.
     pub copied: bool,
-    /// Entries with its number.
+    /// Number of cache entries that refer to the action.
     users: u32,
     /// Packets and bytes not yet counted to its rules, nexthop and flow.
     pending: (u64, u64),
@@ -103,11 +95,11 @@ pub(crate) struct Action {
     policy: Option<Arc<Policy>>,
 }
 
-/// No epoch.
+/// Stamp of an action that no longer holds: no epoch has this number.
 const GONE: u64 = u64::MAX;
 
 impl Action {
-    /// Whether it is known to hold at `epoch`.
+    /// Returns whether it is known to hold at `epoch`.
     #[inline(always)]
     pub const fn holds(&self, epoch: u64) -> bool {
         self.stamp == epoch
@@ -120,17 +112,14 @@ impl Action {
         self.pending.1 += bytes;
     }
 
-    /// The fields that a flow of Open vSwitch sets.
     pub fn fields(&self) -> Option<&ovs::Edits> {
         self.policy()?.fields.as_deref()
     }
 
-    /// The copies that go to several ports.
     pub fn copies(&self) -> &[Copy] {
         self.policy().map_or(&[], |policy| &policy.copies)
     }
 
-    /// Its policy.
     pub fn policy(&self) -> Option<&Policy> {
         self.policy.as_deref()
     }
@@ -160,8 +149,8 @@ pub(crate) struct Actions {
 }
 
 impl Actions {
-    /// The number of the action of `policy`, decided at `epoch`, with one more user. `None` if there are too many
-    /// actions.
+    /// Returns the number of the action of `policy`, decided at `epoch`, and counts one more user of it.
+    /// `None` if there are too many actions.
     pub fn take(&mut self, policy: Policy, tables: Tables<'_>, epoch: u64) -> Option<u32> {
         if let Some(number) = self.find(&policy)
             && self.revalidate(number, tables, epoch)
@@ -203,7 +192,7 @@ impl Actions {
         Some(number)
     }
 
-    /// The number of a policy, which is usually that of the last one.
+    /// Finds the number of a policy's action; it is usually the one found last.
     fn find(&mut self, policy: &Policy) -> Option<u32> {
         let recent = self.all.get(self.recent as usize).filter(|action| action.stamp != GONE);
         if recent.is_none_or(|action| action.policy() != Some(policy)) {
@@ -212,19 +201,19 @@ impl Actions {
         Some(self.recent)
     }
 
-    /// An action in use.
+    /// Returns an action; the number must be in use.
     #[inline(always)]
     pub fn get(&self, number: u32) -> &Action {
         &self.all[number as usize]
     }
 
-    /// The same, to count.
     #[inline(always)]
     pub fn get_mut(&mut self, number: u32) -> &mut Action {
         &mut self.all[number as usize]
     }
 
-    /// Whether an action still holds, at the epoch of these tables.
+    /// Returns whether an action still holds at the epoch of these tables. If it does not, it never will
+    /// again.
     pub fn revalidate(&mut self, number: u32, tables: Tables<'_>, epoch: u64) -> bool {
         let action = &mut self.all[number as usize];
         if action.stamp == epoch {
@@ -242,7 +231,7 @@ impl Actions {
         false
     }
 
-    /// Gives a use back.
+    /// Gives a use of an action back. The last use passes on the action's counts and frees its number.
     pub fn give_back(&mut self, number: u32, cells: &WorkerCells) {
         let action = &mut self.all[number as usize];
         action.users -= 1;
@@ -259,8 +248,8 @@ impl Actions {
         self.free.push(number);
     }
 
-    /// Passes on the counts, confirms what the tables learned from the packets, and marks the neighbours as used. Once
-    /// a second.
+    /// Passes on the counts, confirms what the tables learned from the packets, and marks the neighbours as
+    /// used. Runs once a second.
     pub fn settle(&mut self, tables: Tables<'_>, cells: &WorkerCells, now: Seconds) {
         for action in &mut self.all {
             let counted = action.pending.0 > 0 && action.stamp != GONE;

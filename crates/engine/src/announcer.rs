@@ -1,7 +1,9 @@
-//! What this host announces unasked, once a second: new addresses, three times each, and the groups it listens to.
+//! Unsolicited announcements, sent once a second: new addresses, three times each, and the groups that this
+//! host listens to.
 //!
-//! It compares what should be announced with what was announced. So it does not matter whether an address is new
-//! because of the configuration, because its guest's link came up, or because it moved to another MAC.
+//! It compares what should be announced with what was announced. So it does not matter whether an address is
+//! new because of the configuration, because its guest's link came up, or because it moved to a different
+//! MAC.
 
 use model::{Announcement, Lookup, NeighbourScope, Nexthop, Seconds, Unasked, VifId, VifKind, Vrf};
 use packet::Mac;
@@ -20,12 +22,12 @@ const PER_SECOND: usize = 64;
 /// usual timers remembers them (RFC 3810, 9.2: Query Interval 125 s, twice and a bit).
 const REPORT_EVERY: Seconds = 60;
 
-/// Which MAC each address has.
+/// The interface and MAC of each address.
 type Places = BTreeMap<(Vrf, IpAddr), (Option<VifId>, Mac)>;
 /// The groups to report, by the addresses from which they derive.
 type Listening = BTreeMap<NeighbourScope, BTreeSet<Ipv6Addr>>;
 
-/// What was told.
+/// The announcements made so far, and those that are due.
 #[derive(Default)]
 pub(crate) struct Announcer {
     /// The tables from which the rest was made, and the interfaces that were up.
@@ -46,7 +48,7 @@ struct Due {
 }
 
 impl Announcer {
-    /// What to send in this second.
+    /// Returns the announcements to send in this second.
     pub fn tell(&mut self, view: &View<'_>, up: BTreeSet<VifId>) -> Vec<Unasked> {
         let same = |(of, was_up): &(Snapshot, _)| of.is_configured_as(view.snapshot()) && *was_up == up;
         if !self.of.as_ref().is_some_and(same) {
@@ -103,7 +105,7 @@ impl Announcer {
     }
 }
 
-/// The addresses of guests whose link is up, and floating ones of guests of this host.
+/// Returns the addresses of guests whose link is up, and the floating addresses of this host's guests.
 fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
     let mut places = Places::new();
     let snapshot = view.snapshot();
@@ -121,7 +123,8 @@ fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
     places
 }
 
-/// Whether an inside address is on this host: a guest's whose link is up, or, as far as is known, on no other host.
+/// Returns whether an inside address is on this host: it belongs to a guest whose link is up, or, as far as
+/// is known, to no other host.
 fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> bool {
     if let Some(guest) = view.guest_by_address(vrf, addr) {
         return up.contains(&guest);
@@ -130,8 +133,8 @@ fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> boo
     nexthop.is_none_or(|nexthop| matches!(nexthop, Nexthop::Encap { .. } | Nexthop::Resolve { .. }))
 }
 
-/// The IPv6 addresses for which this host answers solicitations from wires: those of the underlay and, in networks
-/// attached to a wire, those of gateways and guests and floating ones.
+/// Returns the IPv6 addresses for which this host answers solicitations from wires: those of the underlay
+/// and, in networks attached to a wire, those of gateways and guests and floating ones.
 fn listening(view: &View<'_>, up: &BTreeSet<VifId>, places: &Places) -> Listening {
     let mut listening = Listening::new();
     let mut add = |scope, addr| {

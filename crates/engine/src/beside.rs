@@ -10,13 +10,12 @@ use std::sync::Arc;
 use tables::{Deps, View};
 
 impl Engine {
-    /// Lets `look` read the live tables.
     pub fn view<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
         let snapshot = self.common.shared.snapshot();
         look(&snapshot.view(self.common.shared.flows(), self.now()))
     }
 
-    /// Seconds since it started: the `now` of decisions.
+    /// Returns the seconds since the machine started: the `now` of decisions.
     #[must_use]
     pub fn now(&self) -> Seconds {
         self.common.clock.now().seconds
@@ -37,12 +36,11 @@ impl Engine {
         !any || flows.touch(flow, reply, counters.packets, counters.bytes, now)
     }
 
-    /// A decision that depends on `deps` sent packets that the engine did not see.
+    /// Records that a decision that depends on `deps` sent packets that the engine did not see.
     pub fn used(&self, deps: &Deps) {
         self.common.shared.used(deps, self.now());
     }
 
-    /// Whether packets are captured.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         !lock(&self.common.taps).is_empty()
@@ -58,7 +56,8 @@ impl Engine {
         true
     }
 
-    /// From when this returns, sends to an attached interface by other queues; false if it is not attached.
+    /// Sends to an attached interface through these queues; in force when this returns. False if the
+    /// interface is not attached.
     pub fn send(&self, vif: VifId, queues: Vec<Arc<dyn TxQueue>>) -> bool {
         let _control = self.control();
         let attached = self.is_attached(vif);

@@ -30,7 +30,7 @@ const DENSITY: usize = WAYS / 4;
 type Reference = u32;
 const NUMBER_BITS: u32 = 21;
 const NUMBER: Reference = (1 << NUMBER_BITS) - 1;
-/// Where the bits of a hash are that references have.
+/// Position, in a hash, of the bits that references contain.
 const TAG_AT: u32 = u64::BITS - (Reference::BITS - 1 - NUMBER_BITS);
 
 /// The end of the list of free lines.
@@ -55,18 +55,16 @@ pub(crate) struct Entry {
     pub bytes: u32,
     /// Entropy hash of the flow, for tunnels: the lower 20 bits, which are enough for every use.
     pub entropy: u32,
-    /// What its packets belong to.
     pub owner: Owner,
 }
 
-/// What the packets of an entry belong to.
+/// The connection or flow to which the packets of an entry belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Owner {
     #[default]
     Nobody,
     /// A connection, and whether they go in its reply direction.
     Connection(FlowRef, bool),
-    /// A flow of Open vSwitch.
     Ovs(OvsFlow),
 }
 
@@ -75,19 +73,20 @@ pub(crate) enum Owner {
 pub(crate) struct OvsFlow {
     /// The cell that changes when it is removed.
     pub cell: FlowCell,
-    /// Its counter; `None` if the packets do not fit its actions.
+    /// Counter of the flow; `None` if the packets do not fit the flow's actions.
     pub counter: Option<u32>,
     /// The last bits of the epoch at which it was last known to be there.
     pub stamp: u32,
 }
 
 impl OvsFlow {
-    /// A flow that is there at `epoch`.
+    /// Creates a reference to a flow that exists at `epoch`.
     pub const fn new(cell: FlowCell, counter: Option<u32>, epoch: u64) -> Self {
         Self { cell, counter, stamp: epoch as u32 & STAMP }
     }
 
-    /// The epoch of its stamp, seen from `now`. An entry that is so old that this is another one is not used any more.
+    /// Returns the epoch of its stamp, seen from `now`. For an entry so old that the stamp's bits have
+    /// wrapped around, the result is wrong; such an entry is not used any more.
     pub const fn since(self, now: u64) -> u64 {
         now.saturating_sub(((now as u32).wrapping_sub(self.stamp) & STAMP) as u64)
     }
@@ -122,7 +121,8 @@ const BYTES_AT: u32 = 22;
 const BYTES_BITS: u32 = 22;
 const ENTROPY_AT: u32 = 44;
 
-/// The same in the last word of an entry of a flow of Open vSwitch, whose cell comes first.
+/// Positions of the fields in the last word of an entry of a flow of Open vSwitch; the flow's cell comes
+/// first.
 const COUNTER_AT: u32 = FlowCell::BITS;
 const COUNTER_BITS: u32 = 21;
 const STAMP_AT: u32 = COUNTER_AT + COUNTER_BITS;
@@ -137,7 +137,7 @@ const fn field(word: u64, at: u32, bits: u32) -> u32 {
 }
 
 impl Entry {
-    /// Numbers of actions.
+    /// Actions that entries can number.
     pub const ACTIONS: usize = 1 << ACTION_BITS;
     /// Bits of an entropy hash that entries keep.
     pub const ENTROPY: u32 = (1 << (64 - ENTROPY_AT)) - 1;
@@ -186,43 +186,42 @@ impl Entry {
 pub(crate) struct Found<'a>(&'a mut Line);
 
 impl Found<'_> {
-    /// Number of the action.
     #[inline(always)]
     pub const fn action(&self) -> u32 {
         field(self.0[5], ACTION_AT, ACTION_BITS)
     }
 
-    /// Whether it was updated in this tick and can count another packet.
+    /// Returns whether the entry was updated in this tick and can count one more packet.
     #[inline(always)]
     pub const fn is_current(&self, tick: u8) -> bool {
         ((self.0[5] >> TICK_AT) as u8 == tick) & (field(self.0[6], PACKETS_AT, PACKETS_BITS) < Entry::FULL)
     }
 
-    /// Longest IP packet that is known to pass.
     #[inline(always)]
     pub const fn max_len(&self) -> u16 {
         self.0[6] as u16
     }
 
-    /// Entropy hash of the flow.
     #[inline(always)]
     pub const fn entropy(&self) -> u32 {
         (self.0[6] >> ENTROPY_AT) as u32
     }
 
-    /// Whether the flow of Open vSwitch to which it belongs was there at this epoch, if it belongs to one.
+    /// Returns whether the entry's flow of Open vSwitch existed at this epoch; true if it belongs to no such
+    /// flow.
     #[inline(always)]
     pub const fn holds_at(&self, epoch: u64) -> bool {
         (self.0[5] >> OVS_AT & 1 == 0) | (self.0[7] >> STAMP_AT == epoch & STAMP as u64)
     }
 
-    /// The counter of the flow of Open vSwitch to which it belongs, for actions that mark packets by it.
+    /// Returns the counter of the entry's flow of Open vSwitch, for actions that mark packets with it.
     #[inline(always)]
     pub const fn ovs_counter(&self) -> u32 {
         field(self.0[7], COUNTER_AT, COUNTER_BITS)
     }
 
-    /// Its connection, if it has one or none, and whether its packets go in the reply direction.
+    /// Returns its connection, and whether its packets go in the reply direction; `None` if it has no
+    /// connection. Must not be called for an entry of a flow of Open vSwitch.
     #[inline(always)]
     pub const fn flow(&self) -> Option<(FlowRef, bool)> {
         if self.0[7] == NO_FLOW {
@@ -231,7 +230,6 @@ impl Found<'_> {
         Some((FlowRef::from_bits(self.0[7]), self.0[5] >> REPLY_AT & 1 != 0))
     }
 
-    /// Counts a packet.
     #[inline(always)]
     pub const fn count(&mut self, len: u32) {
         self.0[6] += 1 << PACKETS_AT | (len as u64) << BYTES_AT;
@@ -240,7 +238,6 @@ impl Found<'_> {
 
 const _: () = assert!(Entry::FULL < 1 << PACKETS_BITS && (Entry::FULL as u64 * (66_000)) < 1 << BYTES_BITS);
 
-/// The flow cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
     /// The entries. Free lines begin with 0, and then have the number of the next free one.
@@ -264,20 +261,19 @@ pub(crate) struct Cache {
     pub contexts: Contexts,
 }
 
-/// The part of a reference that is of the hash.
+/// Returns the part of a reference that comes from the hash.
 #[inline(always)]
 const fn tag_of(hash: u64) -> Reference {
     1 << (Reference::BITS - 1) | ((hash >> TAG_AT) as Reference) << NUMBER_BITS
 }
 
-/// Whether a reference has this tag.
 #[inline(always)]
 const fn has_tag(reference: Reference, tag: Reference) -> bool {
     (reference ^ tag) >> NUMBER_BITS == 0
 }
 
 impl Cache {
-    /// A cache of at least `capacity` entries, but at most 2^21.
+    /// Creates a cache of at least `capacity` entries, but at most 2^21.
     pub fn new(capacity: usize) -> Self {
         let most = capacity.div_ceil(WAYS).next_power_of_two().clamp(1, (1 << NUMBER_BITS) / WAYS);
         let sets = most.min(FIRST_SETS);
@@ -297,26 +293,24 @@ impl Cache {
         }
     }
 
-    /// The hash of a key.
     #[inline(always)]
     pub const fn hash(&self, key: &Key) -> u64 {
         self.hash.of(key)
     }
 
-    /// The set of a hash. A set that is not yet split also holds the flows of the new set.
+    /// Returns the set of a hash. A set that is not yet split also holds the flows of the new set.
     #[inline(always)]
     fn set_of(&self, hash: u64) -> usize {
         let set = hash as usize & self.mask;
         if set < self.sets { set } else { set & (self.mask >> 1) }
     }
 
-    /// Prefetches the set of a hash.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         prefetch(self.index[self.set_of(hash)].as_ptr().cast());
     }
 
-    /// Where the entry with this hash most likely is, if there is one; prefetches it.
+    /// Returns the slot of the entry with this hash, if there is one, most likely; prefetches the entry.
     #[inline(always)]
     pub fn guess(&self, hash: u64) -> Slot {
         let slot = self.like(hash) & NUMBER;
@@ -324,7 +318,8 @@ impl Cache {
         Slot(slot)
     }
 
-    /// The reference with the tag of a hash; 0 if there is none, and any number if there are several.
+    /// Returns the reference with the tag of a hash; 0 if there is none, and an arbitrary number if there are
+    /// several.
     #[inline(always)]
     fn like(&self, hash: u64) -> Reference {
         let (set, tag) = (&self.index[self.set_of(hash)], tag_of(hash));
@@ -332,7 +327,7 @@ impl Cache {
         set.iter().fold(0, |all, &one| all | if has_tag(one, tag) { one } else { 0 })
     }
 
-    /// Whether the entry of a key is at a slot.
+    /// Returns whether the entry of a key is at a slot.
     #[inline(always)]
     pub fn is_at(&self, Slot(slot): Slot, Key(key): &Key) -> bool {
         let line = &self.lines[slot as usize];
@@ -346,7 +341,7 @@ impl Cache {
         differs == 0
     }
 
-    /// The entry of a key.
+    /// Finds the slot of a key's entry.
     pub fn find(&self, hash: u64, key: &Key) -> Option<Slot> {
         if self.like(hash) == 0 {
             return None;
@@ -356,26 +351,26 @@ impl Cache {
         of_tag.find(|slot| self.is_at(*slot, key))
     }
 
-    /// The entry at a slot.
+    /// Returns the entry at a slot, to use it in place.
     #[inline(always)]
     pub fn found(&mut self, Slot(slot): Slot) -> Found<'_> {
         Found(&mut self.lines[slot as usize])
     }
 
-    /// What an entry says.
+    /// Unpacks the entry at a slot.
     #[inline(always)]
     pub fn get(&self, Slot(slot): Slot) -> Entry {
         Entry::unpack(&self.lines[slot as usize])
     }
 
-    /// Changes an entry.
+    /// Overwrites an entry; its key stays.
     #[inline(always)]
     pub fn set(&mut self, Slot(slot): Slot, entry: &Entry) {
         entry.pack_into(&mut self.lines[slot as usize]);
     }
 
-    /// Inserts an entry. If its set is full, the entry of this set that is unused for longest makes room, and is
-    /// returned; so is a replaced entry of the same key.
+    /// Inserts an entry. If its set is full, the set's entry that is unused for longest makes room. Returns
+    /// the entry that made room, or the replaced entry of the same key.
     pub fn insert(&mut self, hash: u64, key: &Key, entry: &Entry) -> Option<Entry> {
         let known = self.find(hash, key);
         let (Slot(at), removed) = match known {
@@ -395,7 +390,7 @@ impl Cache {
         removed
     }
 
-    /// Removes the entry unused for longest from the set of a hash, if that is full.
+    /// Removes the entry that is unused for longest from the set of a hash, if the set is full.
     fn make_room(&mut self, hash: u64, now: u8) -> Option<Entry> {
         let set = &self.index[self.set_of(hash)];
         if set.contains(&0) {
@@ -446,7 +441,7 @@ impl Cache {
         }
     }
 
-    /// The hash of an entry's key.
+    /// Returns the hash of the key of the entry at a slot.
     fn hash_at(&self, Slot(slot): Slot) -> u64 {
         let [a, b, c, d, e, f, ..] = self.lines[slot as usize];
         self.hash(&Key([a, b, c, d, e, u64::from(f as u32)]))
@@ -469,7 +464,7 @@ impl Cache {
         Some(removed)
     }
 
-    /// The next `lines` lines of an endless round through the table.
+    /// Returns the next `lines` slots of an endless round through the table.
     pub fn walk(&mut self, lines: usize) -> impl Iterator<Item = Slot> + use<> {
         let total = self.lines();
         let start = self.cursor;
@@ -492,19 +487,19 @@ impl Cache {
         }
     }
 
-    /// Whether there is an entry at a slot.
+    /// Returns whether there is an entry at a slot.
     #[inline(always)]
     pub fn is_used(&self, Slot(slot): Slot) -> bool {
         // No context has the number 0.
         self.lines[slot as usize][0] != 0
     }
 
-    /// Whether there is no entry.
     pub const fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Lines that a round through the table visits: all in use, but not so few that contexts are soon forgotten.
+    /// Returns the number of lines that a round through the table visits: all in use, but not so few that
+    /// contexts are soon forgotten.
     pub fn lines(&self) -> usize {
         self.touched.max(FIRST_SETS * WAYS).min(self.lines.len())
     }

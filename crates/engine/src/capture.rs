@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Number of dropped packets that a worker remembers.
 const LOG: usize = 1024;
-/// Bytes of each.
+/// Bytes that it remembers of each packet.
 pub(crate) const LOG_HEAD: usize = 128;
 /// Most drops logged per burst; the others are only counted.
 const LOG_PER_BURST: usize = 8;
@@ -31,7 +31,7 @@ struct Dropped {
 pub(crate) struct DropLog(Mutex<VecDeque<Dropped>>);
 
 impl DropLog {
-    /// An empty log. It allocates all the memory it will ever need.
+    /// Creates an empty log, and allocates all the memory that the log will ever need.
     pub fn new() -> Self {
         Self(Mutex::new(VecDeque::with_capacity(LOG)))
     }
@@ -48,7 +48,7 @@ impl DropLog {
         log.push_back(Dropped { time_ns, ingress, reason, len: len as u32, head_len: head_len as u8, head });
     }
 
-    /// Its content, oldest first.
+    /// Returns the logged packets, oldest first.
     pub fn read(&self) -> Vec<DroppedPacket> {
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         log.iter()
@@ -68,7 +68,7 @@ impl DropLog {
 pub(crate) struct LogBudget(usize);
 
 impl LogBudget {
-    /// Of a new burst.
+    /// Creates the budget of a new burst.
     pub const fn new() -> Self {
         Self(LOG_PER_BURST)
     }
@@ -81,7 +81,6 @@ impl LogBudget {
     }
 }
 
-/// One live capture.
 #[derive(Debug)]
 pub(crate) struct Tap {
     filter: CaptureFilter,
@@ -95,35 +94,32 @@ pub(crate) struct Tap {
 pub(crate) struct Seen<'a> {
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Interface.
     pub vif: VifId,
     /// Whether it leaves by the interface; otherwise it came in.
     pub outbound: bool,
-    /// Dropped, and why.
+    /// The reason, if the packet was dropped.
     pub dropped: Option<DropReason>,
-    /// Whole length.
+    /// Length of the whole packet, bytes.
     pub len: usize,
-    /// Its first bytes.
+    /// The packet's first bytes.
     pub bytes: &'a [u8],
 }
 
 impl Tap {
-    /// A capture of what passes `filter`.
     pub fn new(filter: CaptureFilter, to: SyncSender<Captured>) -> Self {
         Self { filter, to, lost: AtomicU64::new(0), gone: AtomicBool::new(false) }
     }
 
-    /// Whether the receiver is gone.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Packets for which there was no room.
+    /// Returns the number of packets for which the receiver had no room.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Number of bytes that it takes of each packet.
+    /// Returns the number of bytes that it takes of each packet.
     pub fn snap_len(&self) -> usize {
         self.filter.snap_len as usize
     }
@@ -169,7 +165,6 @@ impl Tap {
     }
 }
 
-/// Whether headers have a property.
 fn has(headers: &Headers, property: &Property) -> bool {
     let ip = headers.ip();
     match property {
@@ -200,7 +195,7 @@ fn has(headers: &Headers, property: &Property) -> bool {
     }
 }
 
-/// The headers inside a tunnel, if it is a tunnel packet.
+/// Returns the headers inside a tunnel, if it is a tunnel packet.
 fn inner(seen: &Seen<'_>, outer: &Headers) -> Option<Headers> {
     let tunnel = packet::tunnel(seen.bytes, outer, seen.len).ok()??;
     if tunnel.kind.has_ethernet() {

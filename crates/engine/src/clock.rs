@@ -12,7 +12,6 @@ pub(crate) struct Clock {
     start_unix_ns: u64,
 }
 
-/// A moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Now {
     /// Nanoseconds since the machine started.
@@ -26,7 +25,7 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// The moment `ns` nanoseconds after the start.
+    /// Returns the moment `ns` nanoseconds after the start.
     #[inline]
     pub const fn at(ns: u64, start_unix_ns: u64) -> Self {
         let seconds = (ns / 1_000_000_000) as Seconds;
@@ -35,7 +34,7 @@ impl Now {
 }
 
 impl Clock {
-    /// As it is on this machine.
+    /// Reads the clocks to find when this machine started.
     pub fn start() -> Self {
         let since = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
         let now = Instant::now(); // It reads the same clock.
@@ -44,7 +43,6 @@ impl Clock {
         Self { start, start_unix_ns: unix.saturating_sub(since).as_nanos() as u64 }
     }
 
-    /// Now.
     #[inline]
     pub fn now(&self) -> Now {
         Now::at(self.start.elapsed().as_nanos() as u64, self.start_unix_ns)

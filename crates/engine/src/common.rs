@@ -1,4 +1,4 @@
-//! What the engine and its housekeeper share.
+//! State that the engine and its housekeeper share.
 
 use crate::capture::{DropLog, Tap};
 use crate::clock::Clock;
@@ -15,20 +15,20 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tables::Shared;
 
-/// What other threads hold of a worker.
+/// The parts of a worker that other threads hold.
 pub(crate) struct Handle {
     pub cpu: Option<usize>,
     pub mailbox: Arc<Mailbox<Message>>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
-    /// What such a worker of an engine before this one counted.
+    /// Counters of the corresponding worker of the engine before this one.
     pub past: OnceLock<WorkerCounters>,
-    /// The change that it did not process in time.
+    /// The change that the worker did not process in time.
     behind: Mutex<Option<Pending>>,
 }
 
 impl Handle {
-    /// For a new worker, which may be pinned to a CPU.
+    /// Creates the handle of a new worker, which may be pinned to a CPU.
     ///
     /// # Errors
     /// If no event descriptor is left.
@@ -43,12 +43,12 @@ impl Handle {
         })
     }
 
-    /// Records that it did not process a change in time.
+    /// Records that the worker did not process a change in time.
     pub fn falls_behind(&self, pending: Pending) {
         *lock(&self.behind) = Some(pending);
     }
 
-    /// Whether it is late with a change.
+    /// Returns whether the worker is late with a change.
     pub fn is_stalled(&self) -> bool {
         let mut behind = lock(&self.behind);
         if behind.as_ref().is_some_and(|pending| pending.wait(Instant::now())) {
@@ -58,7 +58,6 @@ impl Handle {
     }
 }
 
-/// What the engine and its housekeeper share.
 pub(crate) struct Common {
     pub shared: Arc<Shared>,
     pub clock: Clock,

@@ -8,23 +8,25 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::Ipv6Addr;
 use tables::Snapshot;
 
-/// Contexts known at once.
+/// Most contexts known at a time.
 const MOST: usize = 1 << 16;
-/// About how many are forgotten at once where there would be more: so many new ones pay for a look at all.
+/// About how many contexts are forgotten at once when there are too many: each time, all are looked at, and
+/// so many new contexts pay for that.
 const SHED: usize = MOST / 4;
 /// Bits that tell which numbers are in use. Numbers that share one are kept together.
 const MARKS: usize = 2 * MOST;
-/// Numbers given away after which they begin anew, before the next burst: packets of a burst may have earlier ones.
+/// Once so many numbers were given away, numbering begins anew before the next burst, because packets of a
+/// burst may still have numbers from before.
 const ENOUGH: u32 = 1 << 31;
 /// Contexts that are found without the map: those of the most recent bursts.
 const RECENT: usize = 64;
 
-/// How keys of packets that meet flows of Open vSwitch differ from those of others.
+/// How keys of packets that meet flows of Open vSwitch differ from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Looks {
-    /// Whether they may meet any.
+    /// Whether packets may meet any.
     pub at_flows: bool,
-    /// Flows look at these fields of single packets, so that they distinguish contexts.
+    /// Whether flows look at these fields of single packets: then the fields distinguish contexts.
     ttl: bool,
     tcp_flags: bool,
     /// Nobody looks at addresses and ports, so that keys do not have them ([`Snapshot::ovs_is_coarse`]).
@@ -32,23 +34,23 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Those that a mask has.
     const fn of(mask: &ovs::Key) -> Self {
         Self { at_flows: true, ttl: mask.ip_ttl != 0, tcp_flags: mask.tcp_flags != 0, coarse: false }
     }
 
-    /// Those of a port that an Open vSwitch programs.
+    /// Returns the looks at a port that an Open vSwitch programs.
     pub fn of_port(port: &Vif, snapshot: &Snapshot) -> Self {
         Self { coarse: snapshot.ovs_is_coarse(port), ..Self::of(&snapshot.ovs_mask(port.id)) }
     }
 
-    /// Those at a wire: of packets in tunnels with ports of their own.
+    /// Returns the looks at a wire: those at packets in tunnels that have ports of their own.
     pub fn of_wire(snapshot: &Snapshot) -> Self {
         snapshot.ovs_tunnel_mask().map_or_else(Self::default, |mask| Self::of(&mask))
     }
 }
 
-/// What a flow's packets have in common besides the 5-tuple: their ingress, and all L2 and tunnel headers.
+/// The properties that a flow's packets share besides the 5-tuple: their ingress, and all L2 and tunnel
+/// headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context {
     /// Interface, the outermost header's tag (with its presence in bit 16), TTL and TCP flags where they decide,
@@ -61,17 +63,19 @@ pub(crate) struct Context {
     outer: [u64; 6],
 }
 
-/// Nobody's context.
+/// A context that no packet has.
 pub(crate) const NOBODY: Context = Context { origin: u64::MAX, macs: [0; 2], outer: [0; 6] };
-/// In place of the number of a context that has none: in no entry's key. Nor is it 0, which is in empty lines.
+/// Stands for the number of a context that has none. No entry's key contains it. It is not 0 either, because
+/// empty lines contain 0.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
-/// The kind of a context without a tunnel.
+/// Kind of a context without a tunnel.
 const PLAIN: u64 = 0;
 const KIND_AT: u32 = 48;
 const TTL_AT: u32 = 33;
 const FLAGS_AT: u32 = 41;
-/// In contexts of coarse keys, so that none of them is another packet's whose addresses and ports are zero.
+/// Set in contexts of coarse keys, so that none of them equals that of a packet whose addresses and ports are
+/// zero.
 const COARSE_AT: u32 = 46;
 /// The flags below this bit are in no packet that the fast parse accepts: FIN, SYN, RST.
 const FIRST_FLAG: u32 = 3;
@@ -79,7 +83,7 @@ const FIRST_FLAG: u32 = 3;
 const KINDS: [TunnelKind; 4] =
     [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan, TunnelKind::Geneve];
 
-/// The number of a kind of tunnel in a context.
+/// Returns the number that stands for a kind of tunnel in a context.
 const fn number_of(kind: TunnelKind) -> u64 {
     match kind {
         TunnelKind::MplsUdp => 1,
@@ -89,7 +93,7 @@ const fn number_of(kind: TunnelKind) -> u64 {
     }
 }
 
-/// Addresses of an Ethernet header, as two words.
+/// Returns the addresses of an Ethernet header as two words.
 #[inline(always)]
 pub(crate) const fn macs(ethernet: &[u8; 14]) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *ethernet;
@@ -97,36 +101,31 @@ pub(crate) const fn macs(ethernet: &[u8; 14]) -> [u64; 2] {
 }
 
 impl Context {
-    /// The context of a packet from `ingress`, without any headers yet.
     #[inline(always)]
     pub const fn of(ingress: VifId) -> Self {
         Self { origin: ingress.0 as u64, macs: [0; 2], outer: [0; 6] }
     }
 
-    /// The interface that its packets come from.
     const fn ingress(&self) -> VifId {
         VifId(self.origin as u16)
     }
 
-    /// Sets the addresses of the Ethernet header.
     #[inline(always)]
     pub const fn set_macs(&mut self, macs: [u64; 2]) {
         self.macs = macs;
     }
 
-    /// Sets the tag control information of an outer tag.
     #[inline(always)]
     pub const fn set_tag(&mut self, tag: u16) {
         self.origin |= (1 << 16 | tag as u64) << 16;
     }
 
-    /// Whether it has a tag.
     #[inline(always)]
     pub const fn is_tagged(&self) -> bool {
         self.origin >> 32 & 1 != 0
     }
 
-    /// Takes in the fields at which flows look.
+    /// Adds the fields at which flows look to the context.
     #[inline(always)]
     pub fn look(&mut self, at: Looks, ttl: u8, tcp_flags: impl FnOnce() -> u8) {
         if at.ttl {
@@ -148,7 +147,7 @@ impl Context {
         self.macs = [0; 2];
     }
 
-    /// Enters the tunnel of `other`.
+    /// Enters the same tunnel as `other`.
     #[inline(always)]
     pub const fn enter_as(&mut self, other: &Self) {
         self.origin |= other.origin >> KIND_AT << KIND_AT;
@@ -156,7 +155,6 @@ impl Context {
         self.macs = [0; 2];
     }
 
-    /// The kind of its tunnel.
     #[inline(always)]
     pub fn tunnel(&self) -> Option<TunnelKind> {
         KINDS.into_iter().find(|kind| number_of(*kind) == self.origin >> KIND_AT)
@@ -169,7 +167,7 @@ impl Context {
         self.macs[1] |= (id as u64) << 32;
     }
 
-    /// Whether it is the same as `other`. `WIRE`: whether it may have a tunnel.
+    /// Returns whether it equals `other`. `WIRE`: whether it may have a tunnel.
     #[inline(always)]
     pub fn is<const WIRE: bool>(&self, other: &Self) -> bool {
         let plain =
@@ -177,13 +175,13 @@ impl Context {
         plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer_differs(other) == 0)
     }
 
-    /// Without `==`, which would call `memcmp`.
+    /// Compares the outer headers without `==`, which would call `memcmp`; 0 if they are equal.
     #[inline(always)]
     fn outer_differs(&self, other: &Self) -> u64 {
         (0..self.outer.len()).fold(0, |all, i| all | self.outer[i] ^ other.outer[i])
     }
 
-    /// Its place among the recent ones.
+    /// Returns its index among the recent contexts.
     #[inline(always)]
     const fn place(&self) -> usize {
         let mixed =
@@ -199,26 +197,26 @@ impl std::hash::Hash for Context {
     }
 }
 
-/// The contexts.
+/// A worker's contexts and their numbers.
 #[derive(Debug)]
 pub(crate) struct Contexts {
     recent: Box<[(Context, u32); RECENT]>,
     numbers: HashMap<Context, u32, Keyed>,
-    /// How many of them each interface has.
+    /// Number of contexts of each interface.
     held: HashMap<VifId, usize, Keyed>,
-    /// Whether entries with these numbers were seen in the look at the cache that goes on.
+    /// Which numbers the current round through the cache has seen in entries.
     marks: Box<[u64; MARKS / 64]>,
     next: u32,
 }
 
-/// The word of a number's mark, and its bit there.
+/// Returns the word that holds a number's mark, and the mark's bit in it.
 #[inline(always)]
 const fn mark(number: u32) -> (usize, u64) {
     (number as usize % MARKS / 64, 1 << (number % 64))
 }
 
 impl Contexts {
-    /// Empty. `secrets` prevent senders from making contexts collide.
+    /// Creates an empty collection. `secrets` prevent senders from making contexts collide.
     pub fn new(secrets: [u64; 2]) -> Self {
         Self {
             recent: Box::new([(NOBODY, UNKNOWN); RECENT]),
@@ -229,7 +227,8 @@ impl Contexts {
         }
     }
 
-    /// The number of a known context, otherwise [`UNKNOWN`]. `WIRE`: whether it may have a tunnel.
+    /// Returns the number of a known context, otherwise [`UNKNOWN`]. `WIRE`: whether the context may have a
+    /// tunnel.
     #[inline(always)]
     pub fn number<const WIRE: bool>(&mut self, context: &Context) -> u32 {
         let (recent, number) = &self.recent[context.place()];
@@ -246,14 +245,15 @@ impl Contexts {
         number
     }
 
-    /// The number of a context, which is assigned if it has none. Where there are too many, others are forgotten.
+    /// Returns the number of a context, and assigns one if it has none. If there are too many contexts,
+    /// forgets some.
     pub fn intern(&mut self, context: &Context) -> u32 {
         match self.number::<true>(context) {
             UNKNOWN => {
                 if self.numbers.len() >= MOST {
                     self.shed();
                 }
-                // No burst has so many that this one is `UNKNOWN`.
+                // A burst has too few packets for this number to reach `UNKNOWN`.
                 self.next += 1;
                 self.numbers.insert(*context, self.next);
                 *self.held.entry(context.ingress()).or_default() += 1;
@@ -263,9 +263,9 @@ impl Contexts {
         }
     }
 
-    /// Makes room: each interface keeps as many as every other may, and those that have more keep so many of theirs, at
-    /// random. Nobody finds entries of the others any more, whose numbers are not given away again: they are removed
-    /// when they are old.
+    /// Makes room: all interfaces may keep the same number of contexts; those that have more keep that many,
+    /// chosen at random. Nobody finds cache entries of forgotten contexts any more, because their numbers are
+    /// not given away again; these entries are removed when they are old.
     fn shed(&mut self) {
         let (held, random) = (&self.held, Keyed([self.next.into(), 0x9e37_79b9_7f4a_7c15]));
         let share = share(|most| held.values().map(|count| (*count).min(most)).sum());
@@ -277,7 +277,6 @@ impl Contexts {
         self.count();
     }
 
-    /// Counts how many each interface has.
     fn count(&mut self) {
         self.held.clear();
         for context in self.numbers.keys() {
@@ -292,7 +291,7 @@ impl Contexts {
         self.marks[word] |= bit;
     }
 
-    /// Forgets those whose numbers no entry was found to have since the last time.
+    /// Forgets contexts whose numbers were not seen in any entry since the last call.
     pub fn age(&mut self) {
         let (marks, before) = (&self.marks, self.numbers.len());
         self.numbers.retain(|_, number| {
@@ -316,25 +315,27 @@ impl Contexts {
         self.held.clear();
     }
 
-    /// Whether so many numbers were given away that they must begin anew.
+    /// Returns whether so many numbers were given away that numbering must begin anew.
     #[inline(always)]
     pub const fn are_worn(&self) -> bool {
         self.next >= ENOUGH
     }
 
-    /// Begins with the first number again. All contexts are forgotten, and no packet has the number of one.
+    /// Begins with the first number again. Before this, all contexts must be forgotten, and no packet may
+    /// have a number.
     pub const fn renew(&mut self) {
         self.next = 0;
     }
 
-    /// As if nearly all numbers had been given away.
+    /// Pretends that nearly all numbers were given away.
     #[cfg(test)]
     pub const fn wear(&mut self) {
         self.next = UNKNOWN - 1;
     }
 }
 
-/// The most that each interface may have for [`SHED`] to be free. `kept`: how many there are with so many each at most.
+/// Returns how many contexts each interface may have at most, so that [`SHED`] become free. `kept` computes
+/// the number of contexts that remain if each interface has at most so many.
 fn share(kept: impl Fn(usize) -> usize) -> usize {
     let (mut fits, mut too_many) = (0, MOST);
     while too_many - fits > 1 {
@@ -381,7 +382,6 @@ impl Hasher for KeyedHasher {
 mod tests {
     use super::*;
 
-    /// The context number `i` of an interface.
     fn context(vif: u16, i: usize) -> Context {
         let mut context = Context::of(VifId(vif));
         context.set_macs([i as u64, 0]);
@@ -389,7 +389,6 @@ mod tests {
     }
 
     impl Contexts {
-        /// How many an interface has.
         fn of(&self, vif: u16) -> usize {
             self.held.get(&VifId(vif)).copied().unwrap_or_default()
         }

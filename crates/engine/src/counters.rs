@@ -12,7 +12,6 @@ use std::sync::{Mutex, OnceLock};
 /// Most interfaces: their counters and queues are found by index.
 pub(crate) const MAX_VIFS: usize = 4096;
 
-/// Number of classes of burst sizes.
 pub(crate) const BURST_CLASSES: usize = 7;
 
 /// A number with one writer. An add is a load and a store, not an atomic read-modify-write.
@@ -20,19 +19,17 @@ pub(crate) const BURST_CLASSES: usize = 7;
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds; by the one writer.
+    /// Adds `n`. Only the one writer may call this.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Packets and bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Pair {
     packets: Count,
@@ -40,7 +37,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Adds; by the one writer.
+    /// Adds packets and bytes. Only the one writer may call this.
     #[inline(always)]
     pub fn add(&self, packets: u64, bytes: u64) {
         self.packets.add(packets);
@@ -64,7 +61,7 @@ impl OvsCells {
         Self((0..(ovs::MAX_COUNTERS as usize).div_ceil(OVS_CHUNK)).map(|_| OnceLock::new()).collect())
     }
 
-    /// Makes room for an index; not on the packet path.
+    /// Makes room for an index. Not for the packet path: it allocates.
     pub fn make_room(&self, counter: u32) {
         if let Some(chunk) = self.0.get(counter as usize / OVS_CHUNK) {
             chunk.get_or_init(|| (0..OVS_CHUNK).map(|_| Pair::default()).collect());
@@ -75,36 +72,33 @@ impl OvsCells {
         self.0.get(counter as usize / OVS_CHUNK)?.get()?.get(counter as usize % OVS_CHUNK)
     }
 
-    /// Adds; by the one writer.
+    /// Counts to an index that has room. Only the one writer may call this.
     pub fn add(&self, counter: u32, packets: u64, bytes: u64) {
         if let Some(pair) = self.pair(counter) {
             pair.add(packets, bytes);
         }
     }
 
-    /// The counters of an index.
     pub fn get(&self, counter: u32) -> Counters {
         self.pair(counter).map_or_else(Counters::default, Pair::get)
     }
 }
 
-/// One interface's.
+/// The counters of one interface.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct VifCells {
-    /// From it.
+    /// Packets from the interface.
     pub received: Pair,
-    /// To it.
+    /// Packets to the interface.
     pub sent: Pair,
-    /// From it, dropped.
+    /// Packets from the interface that were dropped.
     pub receive_drops: Count,
     /// Packets to it that were dropped because it had no room or no connection.
     pub send_drops: Count,
 }
 
-/// Cycles by stage.
 #[derive(Debug, Default)]
-#[allow(missing_docs)] // as in `StageCycles`
 pub(crate) struct CycleCells {
     pub receive: Count,
     pub lookup: Count,
@@ -119,10 +113,8 @@ fn drop_index(vif: VifId, reason: DropReason) -> usize {
     usize::from(vif.0) * DropReason::ALL.len() + reason as usize
 }
 
-/// All counters of one worker.
 #[derive(Debug)]
 #[repr(align(128))]
-#[allow(missing_docs)] // as in `WorkerCounters`
 pub(crate) struct WorkerCells {
     pub received: Pair,
     pub sent: Pair,
@@ -133,7 +125,8 @@ pub(crate) struct WorkerCells {
     pub cycles: CycleCells,
     pub bursts: [Count; BURST_CLASSES],
     drops: Vec<Count>,
-    /// Those at each interface, one interface after the other: 8 bytes for each reason, 2.4 MB for all interfaces.
+    /// Drops at each interface, one interface after the other: 8 bytes for each reason, 2.4 MB for all
+    /// interfaces.
     vif_drops: Vec<Count>,
     vifs: Vec<VifCells>,
     pub ovs: OvsCells,
@@ -143,7 +136,6 @@ pub(crate) struct WorkerCells {
 }
 
 impl WorkerCells {
-    /// All zero.
     pub fn new() -> Self {
         Self {
             received: Pair::default(),
@@ -164,7 +156,6 @@ impl WorkerCells {
         }
     }
 
-    /// Counts a drop at an interface.
     pub fn drop(&self, vif: VifId, reason: DropReason) {
         self.drops[reason as usize].add(1);
         if let Some(count) = self.vif_drops.get(drop_index(vif, reason)) {
@@ -172,24 +163,22 @@ impl WorkerCells {
         }
     }
 
-    /// Drops at an interface for that reason.
     pub fn drops_at(&self, vif: VifId, reason: DropReason) -> u64 {
         self.vif_drops.get(drop_index(vif, reason)).map_or(0, Count::get)
     }
 
-    /// Counts a burst of `n` packets.
     #[inline(always)]
     pub fn burst(&self, n: usize) {
         self.bursts[(n.max(1).ilog2() as usize).min(BURST_CLASSES - 1)].add(1);
     }
 
-    /// An interface's.
     #[inline(always)]
     pub fn vif(&self, vif: VifId) -> Option<&VifCells> {
         self.vifs.get(usize::from(vif.0))
     }
 
-    /// Counts packets to rules and a nexthop. Once per 64 packets of a flow, or per packet on the slow path.
+    /// Counts packets to rules and a nexthop. Called once per 64 packets of a flow, or per packet on the slow
+    /// path.
     pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, packets: u64, bytes: u64) {
         if !rules.is_empty() {
             let mut counted = lock(&self.rules);
@@ -202,7 +191,7 @@ impl WorkerCells {
         }
     }
 
-    /// Counts packets to the ports of tunnels that they pass; `bytes` are those of the frames that came in.
+    /// Counts packets to the ports of tunnels that they pass; `bytes` is the sum of the frames that came in.
     pub fn cross(&self, crossings: &Crossings, packets: u64, bytes: u64) {
         let Crossings { came, sent } = crossings;
         let add = |Crossing { port, grown }: &Crossing, pair: fn(&VifCells) -> &Pair| {
@@ -230,38 +219,33 @@ impl WorkerCells {
         }
     }
 
-    /// Packets that wait for a neighbour.
+    /// Returns the number of packets that wait for a neighbour.
     pub fn held(&self, neighbour: (NeighbourScope, IpAddr)) -> usize {
         lock(&self.held).get(&neighbour).copied().unwrap_or(0)
     }
 
-    /// Goes on counting rules and nexthops from here.
+    /// Continues the counts of rules and nexthops from these values.
     pub fn resume(&self, rules: Vec<(RuleId, Counters)>, nexthops: Vec<(NexthopId, Counters)>) {
         lock(&self.rules).extend(rules);
         lock(&self.nexthops).extend(nexthops);
     }
 
-    /// Forgets a rule that no longer exists.
     pub fn forget_rule(&self, rule: RuleId) {
         lock(&self.rules).remove(&rule);
     }
 
-    /// Forgets a nexthop that no longer exists.
     pub fn forget_nexthop(&self, nexthop: NexthopId) {
         lock(&self.nexthops).remove(&nexthop);
     }
 
-    /// A rule's.
     pub fn rule_counters(&self, rule: RuleId) -> Counters {
         lock(&self.rules).get(&rule).copied().unwrap_or_default()
     }
 
-    /// A nexthop's.
     pub fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
         lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
     }
 
-    /// An interface's.
     pub fn vif_counters(&self, vif: VifId) -> VifCounters {
         self.vif(vif).map_or_else(VifCounters::default, |cells| VifCounters {
             received: cells.received.get(),
@@ -271,7 +255,7 @@ impl WorkerCells {
         })
     }
 
-    /// All of the worker's own counters.
+    /// Returns all of the worker's own counters.
     pub fn snapshot(&self, worker: usize, cpu: Option<usize>) -> WorkerCounters {
         let cycles = &self.cycles;
         WorkerCounters {
@@ -298,12 +282,12 @@ impl WorkerCells {
     }
 }
 
-/// Bytes of so many packets where each is longer by `grown` than the frame that came in.
+/// Returns the bytes of `packets` packets that are each longer by `grown` than the frame that came in; those
+/// frames have `bytes` together.
 pub(crate) const fn there(grown: i16, packets: u64, bytes: u64) -> u64 {
     bytes.saturating_add_signed(grown as i64 * packets as i64)
 }
 
-/// Sum of two.
 pub(crate) fn sum(a: Counters, b: Counters) -> Counters {
     Counters { packets: a.packets.wrapping_add(b.packets), bytes: a.bytes.wrapping_add(b.bytes) }
 }

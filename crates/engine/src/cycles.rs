@@ -1,7 +1,7 @@
 //! The cycle counter.
 #![allow(unsafe_code)]
 
-/// Cycles since some moment: TSC ticks on x86, nanoseconds elsewhere.
+/// Returns the cycles since some moment: TSC ticks on x86, nanoseconds elsewhere.
 #[inline(always)]
 pub(crate) fn now() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -25,12 +25,11 @@ const ATTEMPTS: usize = 2;
 struct Held {
     /// Time by the engine's clock; 0: at once.
     until_ns: u64,
-    /// The last interval.
     wait_ns: u64,
 }
 
 impl Held {
-    /// The lease failed again.
+    /// Records that the lease failed again, and lengthens the interval.
     fn fails(&mut self, now_ns: u64) {
         let (least, most) = LEFT_ALONE_NS.into_inner();
         self.wait_ns = (self.wait_ns * 2).clamp(least, most);
@@ -41,13 +40,12 @@ impl Held {
 /// The queues of one interface, and the lanes of this burst for it.
 struct Sender {
     queues: Arc<[Arc<dyn TxQueue>]>,
-    /// Of each queue.
+    /// State of each queue.
     held: Box<[Held]>,
     first: u8,
     last: u8,
 }
 
-/// All interfaces to which this worker can send.
 pub(crate) struct Ports {
     senders: Vec<Option<Sender>>,
     /// Interfaces with lanes waiting.
@@ -66,17 +64,14 @@ pub(crate) type Order = ArrayVec<u8, LANES>;
 /// Writes the frame with this number, for a receiver that accepts these offloads.
 pub(crate) type Write<'a> = dyn FnMut(u8, &mut dyn Room, Accepts) -> Result<Delivered, Refused> + 'a;
 
-/// The result of a delivery.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
-    /// What was delivered.
     pub sent: Delivered,
     /// The frames that were not delivered, and why.
     pub drops: ArrayVec<(u8, DropReason), LANES>,
 }
 
 impl Ports {
-    /// None yet.
     pub fn new(worker: usize) -> Self {
         Self {
             senders: (0..MAX_VIFS).map(|_| None).collect(),
@@ -95,25 +90,25 @@ impl Ports {
         }
     }
 
-    /// Whether it is one.
+    /// Returns whether an interface is the OVS side of a port.
     pub fn is_ovs_side(&self, vif: VifId) -> bool {
         let word = self.ovs_sides.get(usize::from(vif.0 / 64)).copied().unwrap_or(0);
         word >> (vif.0 % 64) & 1 != 0
     }
 
-    /// Whether an interface has room for more than a burst, as far as its queues tell.
+    /// Returns whether an interface has room for more than a burst, as far as its queues tell.
     pub fn has_room(&self, vif: VifId) -> bool {
         let Some(Some(sender)) = self.senders.get(usize::from(vif.0)) else { return true };
         sender.queues.iter().any(|queue| queue.has_room())
     }
 
-    /// Why packets for an interface that is not connected are dropped.
+    /// Returns the reason for which packets to an unconnected interface are dropped.
     #[cold]
     pub fn absent(&self, vif: VifId) -> DropReason {
         if self.is_ovs_side(vif) { DropReason::OvsAbsent } else { DropReason::TxDown }
     }
 
-    /// Sends to `vif` by these queues from now on.
+    /// Sends to `vif` through these queues from now on.
     pub fn attach(&mut self, vif: VifId, queues: Arc<[Arc<dyn TxQueue>]>) {
         if let Some(place) = self.senders.get_mut(usize::from(vif.0)) {
             let held = vec![Held::default(); queues.len()].into();
@@ -128,7 +123,7 @@ impl Ports {
         }
     }
 
-    /// Queues a lane for `vif`; false if that is not attached.
+    /// Queues a lane for `vif`; false if `vif` is not attached.
     #[inline(always)]
     pub fn enqueue(&mut self, vif: VifId, lane: u8) -> bool {
         let Some(Some(sender)) = self.senders.get_mut(usize::from(vif.0)) else { return false };

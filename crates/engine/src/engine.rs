@@ -29,11 +29,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{FlowLimits, Flows, Shared};
 
-/// How long workers may take to obey. A worker that takes longer counts as stalled, and nothing waits for it any more.
-/// Where tests run, a busy machine may have no CPU for one.
+/// How long workers may take to obey. A worker that takes longer counts as stalled, and nothing waits for it
+/// any more. Tests allow more, because a busy machine may have no CPU for a worker.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 1 });
 
-/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Workers, each with the CPU to which it is pinned, if any.
@@ -49,7 +48,7 @@ pub struct EngineConfig {
     /// Approximate limit of copies per second that all workers make of one guest's flooded packets; ten times as many
     /// of a wire's.
     pub flooded_per_second: u32,
-    /// Whether it announces, unasked, new addresses to neighbours and group memberships to switches.
+    /// Whether the engine announces, unasked, new addresses to neighbours and group memberships to switches.
     pub announces: bool,
 }
 
@@ -66,13 +65,12 @@ impl Default for EngineConfig {
     }
 }
 
-/// Why a port can't be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// There is one already.
+    /// The interface has a port already.
     #[error("interface {0} already has a port")]
     Attached(VifId),
-    /// Its number is too high.
+    /// The interface's number is too high.
     #[error("interface {0}: at most {MAX_VIFS} are possible")]
     TooMany(VifId),
 }
@@ -81,11 +79,10 @@ pub enum AttachError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("worker {worker} is stalled")]
 pub struct Stalled {
-    /// Its number.
     pub worker: usize,
 }
 
-/// What the control plane's calls change.
+/// State that calls of the control plane change.
 #[derive(Default)]
 pub(crate) struct Control {
     meters: Meters,
@@ -112,10 +109,10 @@ impl Engine {
         Self::with_flows(config, Flows::new(config.flows))
     }
 
-    /// As [`Self::new`], with this connection table.
+    /// Starts the workers with this connection table, otherwise as [`Self::new`] does.
     ///
     /// # Errors
-    /// As there.
+    /// If the system has no more threads or descriptors.
     pub fn with_flows(config: &EngineConfig, flows: Flows) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::with_flows(flows));
         let clock = Clock::start();
@@ -147,10 +144,10 @@ impl Engine {
         Ok(Arc::new(Self { common, control: Mutex::default(), threads, _housekeeper: housekeeper }))
     }
 
-    /// From now on, moves packets through this port. Its receiving queues are spread over the workers.
+    /// Moves packets through this port from now on. The workers share its receiving queues.
     ///
     /// # Errors
-    /// [`AttachError`].
+    /// If the interface has a port already, or its number is too high.
     pub fn attach(&self, vif: VifId, opened: Opened) -> Result<(), AttachError> {
         if usize::from(vif.0) >= MAX_VIFS {
             return Err(AttachError::TooMany(vif));
@@ -166,12 +163,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether an interface has a port.
     pub(crate) fn is_attached(&self, vif: VifId) -> bool {
         lock(&self.common.ports).contains_key(&vif)
     }
 
-    /// Assigns the queues to workers in turn.
+    /// Assigns receiving queues to workers in turn.
     pub(crate) fn share_out(&self, control: &mut Control, vif: VifId, queues: Vec<Box<dyn RxQueue>>) {
         for queue in queues {
             let worker = &self.common.workers[control.next_worker % self.common.workers.len()];
@@ -190,8 +186,8 @@ impl Engine {
         true
     }
 
-    /// Has the workers leave all queues alone, until [`Self::resume`]. When it returns, no burst is under way. What is
-    /// asked of them besides is done meanwhile, except to count to the last packet and to send.
+    /// Has the workers leave all queues alone, until [`Self::resume`]. When it returns, no burst is under
+    /// way. Meanwhile the workers obey other requests, except those to count to the last packet and to send.
     ///
     /// # Errors
     /// A worker is stalled; all others go on.
@@ -212,7 +208,6 @@ impl Engine {
         self.tell_all(|| Message::Resume);
     }
 
-    /// State of the port of an interface.
     #[must_use]
     pub fn status(&self, vif: VifId) -> Option<PortStatus> {
         lock(&self.common.ports).get(&vif).map(|port| port.status())
@@ -225,7 +220,6 @@ impl Engine {
         self.common.shared.neighbour(&self.common.shared.snapshot(), found, by, now);
     }
 
-    /// The live tables.
     #[cfg(test)]
     pub(crate) fn tables(&self) -> &Shared {
         &self.common.shared
@@ -237,7 +231,7 @@ impl Engine {
         self.await_all(pending);
     }
 
-    /// Tells all workers.
+    /// Sends a message to all workers, without waiting.
     fn post_all(&self, message: impl Fn() -> Message) -> Vec<Pending> {
         let post = |worker: &Handle| {
             let (receipt, pending) = Receipt::new();
@@ -295,15 +289,15 @@ impl Engine {
         lock(&self.control)
     }
 
-    /// The guest or wire whose OVS side an interface is.
+    /// Returns the guest or wire that has this interface as its OVS side.
     #[must_use]
     pub fn ovs_port(&self, side: VifId) -> Option<VifId> {
         let snapshot = self.common.shared.snapshot();
         snapshot.vif(side).filter(|vif| vif.kind == VifKind::Ovs)?.ovs
     }
 
-    /// The decision about a packet that comes in on `ingress`, according to the live tables, without effects. The
-    /// packet may be hypothetical: headers without bytes.
+    /// Returns the decision about a packet that comes in on `ingress`, according to the live tables, without
+    /// effects. The packet may be hypothetical: headers without bytes.
     #[must_use]
     pub fn decide(&self, ingress: VifId, packet: &PacketView<'_>) -> Decision {
         let snapshot = self.common.shared.snapshot();
@@ -408,7 +402,7 @@ impl Executor for Engine {
         let mut workers = past.workers.into_iter();
         let mut own: Vec<_> =
             self.common.workers.iter().map(|_| workers.next().unwrap_or_default()).collect();
-        // There were more of them.
+        // The earlier engine had more workers.
         own.first_mut().into_iter().for_each(|first| workers.by_ref().for_each(|gone| first.add(&gone)));
         for (worker, past) in self.common.workers.iter().zip(own) {
             let _ = worker.past.set(past);
@@ -459,7 +453,8 @@ impl Executor for Engine {
     }
 
     fn settle(&self) {
-        // Not worth more than a moment: a worker that is late counts by itself soon.
+        // Settling is worth no more than a moment's wait: a worker that is late soon counts its packets by
+        // itself.
         let deadline = Instant::now() + PATIENCE;
         let pending = self.post_all(|| Message::Settle);
         for (worker, pending) in self.common.workers.iter().zip(pending) {

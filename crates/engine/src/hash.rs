@@ -4,7 +4,6 @@ use crate::key::Key;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-/// Multiplies to 128 bits.
 #[inline(always)]
 const fn multiply(a: u64, b: u64) -> (u64, u64) {
     let product = a as u128 * b as u128;
@@ -26,18 +25,15 @@ pub(crate) const fn fold(a: u64, b: u64) -> u64 {
 pub(crate) struct KeyHash([u64; 9]);
 
 impl KeyHash {
-    /// A hash with secrets of its own.
     pub fn random() -> Self {
         let random = RandomState::new();
         Self(std::array::from_fn(|i| random.hash_one(i)))
     }
 
-    /// Two of the secrets.
     pub const fn secrets(&self) -> [u64; 2] {
         [self.0[0], self.0[1]]
     }
 
-    /// The hash of a key.
     #[inline(always)]
     pub const fn of(&self, key: &Key) -> u64 {
         let (Key(key), Self(s)) = (key, self);
@@ -55,7 +51,8 @@ impl KeyHash {
 mod tests {
     use super::*;
 
-    /// Keys that differ in one field, by one from each to the next: a port, an address, or two of these.
+    /// Returns sequences of keys that differ in one field, by one from each to the next: a port, an address,
+    /// or two of these.
     fn progressions() -> [fn(u64) -> Key; 8] {
         const fn v4(addresses: u64, ports: u64) -> Key {
             Key([17 << 32 | 1, addresses, 0, 0, 0, ports])

@@ -11,7 +11,7 @@ const PER_NEIGHBOUR: usize = 16;
 const TOTAL: usize = 1024;
 /// Most bytes held by a worker.
 const BYTES: usize = 4 << 20;
-/// One holder gets at most this part of both, which leaves the rest to others.
+/// Most packets and bytes of one holder: a part of the whole, which leaves the rest to others.
 const PER_INTERFACE: Share = Share { packets: TOTAL / 8, bytes: BYTES / 8 };
 /// Buffers longer than this are not kept for later packets.
 const SPARE: usize = 4096;
@@ -21,25 +21,23 @@ pub(crate) const PATIENCE_NS: u64 = 3_000_000_000;
 /// A neighbour: where it is looked for, and its address.
 pub(crate) type Neighbour = (NeighbourScope, IpAddr);
 
-/// Whose packets wait, and share a limit: a guest's, or those of one network behind a wire.
+/// The party whose packets wait and share a limit: a guest, or one network behind a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
-    /// Where they came in.
+    /// The interface at which they came in.
     pub ingress: VifId,
-    /// Behind a wire: where the packets' neighbours are looked for.
+    /// Behind a wire: the scope in which the packets' neighbours are looked for.
     pub scope: Option<NeighbourScope>,
 }
 
-/// A packet that waits.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// The neighbour that it waits for.
     pub neighbour: Neighbour,
-    /// Whose it is.
     pub holder: Holder,
-    /// As it came in.
+    /// The offloads with which it came in.
     pub offload: Offload,
-    /// Since when, by the engine's clock.
+    /// When it came, by the engine's clock.
     pub since_ns: u64,
     /// The whole frame.
     pub frame: Vec<u8>,
@@ -49,7 +47,6 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct NoRoom;
 
-/// Packets and bytes held.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     packets: usize,
@@ -57,7 +54,6 @@ struct Share {
 }
 
 impl Share {
-    /// Whether a packet of `len` bytes fits.
     const fn has_room(self, most: Self, len: usize) -> bool {
         self.packets < most.packets && self.bytes + len <= most.bytes
     }
@@ -88,12 +84,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.packets == 0
     }
 
-    /// Packets held.
     pub fn len(&self) -> usize {
         self.all.packets
     }
@@ -174,7 +168,6 @@ impl Hold {
         Some(held)
     }
 
-    /// Keeps a buffer for a later packet.
     pub fn recycle(&mut self, held: Held) {
         if held.frame.capacity() <= SPARE {
             self.spare.push(held.frame);
@@ -194,7 +187,8 @@ mod tests {
         Holder { ingress: VifId(id), scope: None }
     }
 
-    /// Pushes packets of a holder, each for another neighbour, until there is no room; returns how many were held.
+    /// Pushes packets of a holder, each for a different neighbour, until there is no room; returns how many
+    /// were held.
     fn fill(hold: &mut Hold, holder: Holder, len: usize) -> usize {
         let frame = vec![0; len];
         let held = |n| hold.push(neighbour(n), holder, Offload::default(), 0, &frame).is_ok();

@@ -17,14 +17,14 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Seconds within which every connection is visited.
 const SECONDS_PER_WALK: usize = 8;
 
-/// The thread. It ends when this is dropped.
+/// The housekeeper's thread. It ends when this is dropped.
 pub(crate) struct Housekeeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Housekeeper {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// If the system has no more threads.
@@ -65,7 +65,7 @@ fn keep_house(common: &Common, visit: usize, announcer: Option<&mut Announcer>) 
     forget_ended_captures(common);
 }
 
-/// Removes captures from the workers whose receiver is gone.
+/// Removes captures whose receiver is gone from the workers.
 fn forget_ended_captures(common: &Common) {
     let mut taps = lock(&common.taps);
     let before = taps.len();
@@ -85,7 +85,7 @@ fn forget_ended_captures(common: &Common) {
     }
 }
 
-/// What to announce in this second, with solicitations for the neighbours needed for it.
+/// Returns the announcements for this second, with solicitations for the neighbours that they need.
 fn tell(common: &Common, announcer: &mut Announcer, now: Seconds) -> Vec<Message> {
     let up = lock(&common.ports).iter().filter(|(_, port)| port.is_up()).map(|(vif, _)| *vif).collect();
     let snapshot = common.shared.snapshot();

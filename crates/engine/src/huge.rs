@@ -7,10 +7,10 @@ use std::ops::{Deref, DerefMut};
 /// A cache line.
 pub(crate) type Line = [u64; 8];
 
-/// What a table holds.
+/// A row of a table.
 ///
 /// # Safety
-/// A cache line of plain numbers: all-zero bytes are valid, and any thread may have it.
+/// The type is a cache line of plain numbers: all-zero bytes are valid, and any thread may have it.
 pub(crate) unsafe trait Row {}
 
 // SAFETY: 64 bytes of numbers.
@@ -29,7 +29,7 @@ pub(crate) struct Table<T: Row> {
 unsafe impl<T: Row> Send for Table<T> {}
 
 impl<T: Row> Table<T> {
-    /// A table of `len` lines.
+    /// Creates a table of `len` lines.
     ///
     /// # Panics
     /// If there is no address space for it, as `Vec` does.

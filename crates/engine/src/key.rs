@@ -14,9 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Packets with a TTL or hop limit up to this always take the slow path: a packet is routed at most twice.
 pub(crate) const LOW_TTL: u8 = 2;
 
-/// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word),
-/// addresses, and ports (lower half of the last word, whose upper half belongs to the cache). Coarse keys have neither
-/// addresses nor ports.
+/// The fields that distinguish flows of one context: protocol, traffic class and flags (upper half of the
+/// first word), addresses, and ports (lower half of the last word, whose upper half belongs to the cache).
+/// Coarse keys have neither addresses nor ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key(pub [u64; 6]);
 
@@ -27,21 +27,21 @@ impl Key {
         self.0[0] = self.0[0] & !0xffff_ffff | u64::from(context);
     }
 
-    /// Whether it is the same as `other`. Most that differ do so in the words compared first.
+    /// Returns whether it equals `other`. The words in which most different keys differ are compared first.
     #[inline(always)]
     pub const fn is(&self, other: &Self) -> bool {
         let ([about, a, b, c, d, ports], o) = (self.0, &other.0);
         (a ^ o[1]) | (ports ^ o[5]) == 0 && (about ^ o[0]) | (b ^ o[2]) | (c ^ o[3]) | (d ^ o[4]) == 0
     }
 
-    /// Leaves the addresses and ports out.
     #[inline(always)]
     pub const fn make_coarse(&mut self) {
         let Self([about, ..]) = *self;
         *self = Self([about, 0, 0, 0, 0, 0]);
     }
 
-    /// The connection of a packet that stays within `vrf`, without address translation; only for TCP and UDP.
+    /// Returns the connection of a packet that stays within `vrf`, without address translation; only for TCP
+    /// and UDP.
     pub fn flow(&self, vrf: Vrf) -> Option<FlowKey> {
         let [about, a, b, c, d, ports] = self.0;
         let protocol = (about >> 32) as u8;
@@ -59,7 +59,7 @@ impl Key {
         })
     }
 
-    /// The number of its context; 0 before one is set.
+    /// Returns the number of its context; 0 before one is set.
     #[inline(always)]
     pub const fn context(&self) -> u32 {
         self.0[0] as u32
@@ -69,15 +69,13 @@ impl Key {
 /// A packet that the fast parse accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fast {
-    /// Key.
     pub key: Key,
     /// Offsets of the parts of the (inner) packet.
     pub at: Layout,
     /// Length that counts against MTUs: that of the IP packet, or of one segment of a large send.
     pub mtu_len: u16,
-    /// TTL or hop limit.
     pub ttl: u8,
-    /// Where the packet in the tunnel ends in the frame; 0 without a tunnel.
+    /// End of the packet in the tunnel, as an offset in the frame; 0 without a tunnel.
     pub tunnel_end: u32,
     /// For a tunnel packet whose outer headers were parsed: the end of the UDP header if it has a checksum, otherwise
     /// 0.
@@ -85,7 +83,8 @@ pub(crate) struct Fast {
 }
 
 impl Fast {
-    /// The end of what is kept of the frame of `len` bytes: the padding of links is removed with their headers.
+    /// Returns where the part that is kept of the frame of `len` bytes ends: the padding of links is removed
+    /// with their headers.
     #[inline(always)]
     pub fn end(&self, len: usize, template: &Template) -> usize {
         if template.strip == 0 {
@@ -107,11 +106,8 @@ pub(crate) struct Layout {
     pub l4: u16,
     /// Offset just past the L4 header.
     pub l4_end: u16,
-    /// Length of the IP packet.
     pub ip_len: u16,
-    /// IP protocol.
     pub protocol: u8,
-    /// Over IPv6.
     pub v6: bool,
     /// Whether it came out of a tunnel.
     pub tunnelled: bool,
@@ -120,23 +116,21 @@ pub(crate) struct Layout {
 /// The outer headers of a tunnel packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
-    /// Kind of tunnel.
     pub kind: TunnelKind,
     /// Offset in the frame of the tunnel's own header, after UDP's or GRE's.
     pub at: usize,
-    /// Where the packet in the tunnel ends in the frame.
+    /// Offset in the frame at which the packet in the tunnel ends.
     pub end: usize,
-    /// ECN field.
     pub ecn: u8,
 }
 
 /// A GRE header without options before an MPLS label stack (RFC 4023).
 const GRE_MPLS: [u8; proto::GRE_LEN] = [0, 0, 0x88, 0x47];
 
-/// In place of ports, for GRE with another header: a tunnel that does not end here.
+/// In place of ports, for GRE with a different header: such a tunnel does not end here.
 const OTHER_GRE: u32 = 1;
 
-/// Whether more of IPv6's headers follow a header with this number (RFC 8200, 4; RFC 4302).
+/// Returns whether more of IPv6's headers follow a header with this number (RFC 8200, 4; RFC 4302).
 #[inline(always)]
 const fn is_extension(next: u8) -> bool {
     matches!(
@@ -172,7 +166,7 @@ pub(crate) fn parse(
     Some(())
 }
 
-/// The offset of the IP header and whether it is version 6.
+/// Parses the Ethernet header at `at`. Returns the offset of the IP header and whether it is version 6.
 #[inline(always)]
 fn ethernet(head: &[u8], at: usize, context: &mut Context) -> Option<(usize, bool)> {
     let eth: &[u8; 14] = head.get(at..)?.first_chunk()?;
@@ -293,7 +287,7 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
         }
         protocol if fast.at.v6 && is_extension(protocol) => return None,
         proto::ICMP | proto::ICMPV6 => return None,
-        // Identified by its addresses alone.
+        // Such a packet is identified by its addresses alone.
         _ => {
             ports = 0;
             0
@@ -304,14 +298,13 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
     Some(())
 }
 
-/// The flags of a TCP segment; 0 of another packet.
 #[inline(always)]
 pub(crate) fn tcp_flags(head: &[u8], fast: &Fast) -> u8 {
     let flags = head.get(usize::from(fast.at.l4) + 13).copied().unwrap_or(0);
     if fast.at.protocol == proto::TCP { flags } else { 0 }
 }
 
-/// The identifier of an echo message; the code goes into the key too.
+/// Returns the identifier of an echo message, and puts the message's code into the key.
 #[inline(always)]
 fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u32> {
     if icmp[0] == reply {
@@ -334,7 +327,7 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
     }
 }
 
-/// Parses the packet inside the one in `fast`, and replaces that one.
+/// Parses the packet inside the one in `fast`, and replaces the outer one with it.
 #[inline]
 fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast) -> Option<()> {
     let (end, sum) = match kind {
@@ -463,7 +456,7 @@ const fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     (be32(bytes, at) as u64) << 32 | be32(bytes, at + 4) as u64
 }
 
-// By its path, since the benchmark includes this file as its own.
+// The path is given because the benchmark includes this file as its own.
 #[cfg(test)]
 #[path = "key/tests.rs"]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -15,13 +15,13 @@ use packet::{Fragment, Headers, L4, proto};
 /// Bytes of each packet that are copied before anything is examined.
 pub(crate) const SNAPSHOT: usize = 192;
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of a packet that are prefetched early: a frame of the usual MTU. Longer copies run ahead of themselves.
+/// Bytes of a packet that are prefetched early: a frame of the usual MTU. A longer copy is far enough ahead
+/// by itself.
 const PREFETCHED: usize = 1536;
 
-/// Lanes of packets, then those of copies.
+/// Number of lanes: those of packets, then those of copies.
 pub(crate) const LANES: usize = 2 * BURST;
 
 /// A packet's head with room for new headers before it.
@@ -32,32 +32,31 @@ pub(crate) struct Head(pub [u8; HEADROOM + SNAPSHOT]);
 /// A packet ready for delivery.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Out {
-    /// Where the frame starts in its [`Head`].
+    /// Offset in its [`Head`] at which the frame starts.
     pub start: u16,
-    /// Where its part in the head ends.
+    /// Offset in its [`Head`] at which the frame's part there ends.
     pub end: u16,
     /// Number of its bytes in the sender's memory after the snapshot.
     pub rest_len: u32,
-    /// Which packet of the burst it is.
+    /// Index of the packet in the burst.
     packet: u8,
-    /// What is left to do, if anything is.
+    /// The work that is left to do, if any.
     pub work: Option<Work>,
 }
 
-/// What remains to be done to a frame when its receiver is known.
+/// Work on a frame that remains until its receiver is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// By its sender.
+    /// The state in which the sender left checksum and segmentation.
     pub unfinished: Unfinished,
     /// Offsets of the headers in the new frame.
     pub at: Layout,
-    /// Outer headers.
     pub tunnel: Option<OuterHeaders>,
 }
 
 impl Out {
-    /// A frame from `start` to `end` of its [`Head`], which continues in the sender's memory for `rest_len` bytes.
-    /// `at` are the headers' offsets in the original frame.
+    /// Describes a frame from `start` to `end` of its [`Head`], which continues in the sender's memory for
+    /// `rest_len` bytes. `at` are the headers' offsets in the original frame.
     #[inline(always)]
     pub fn set(
         &mut self,
@@ -77,38 +76,37 @@ impl Out {
     }
 }
 
-/// The results of the fast parse.
 pub(crate) struct Parsed {
     lanes: Box<[Fast; BURST]>,
-    /// Which lanes it took.
+    /// Which lanes it accepted, one bit each.
     taken: u64,
-    /// Which of these have the key of the last one before.
+    /// Which of these have the key of the accepted lane before, one bit each.
     repeats: u64,
 }
 
 const _: () = assert!(BURST <= u64::BITS as usize);
 
 impl Parsed {
-    /// Records that it accepted none.
+    /// Records that it accepted no lane.
     #[inline(always)]
     pub const fn clear(&mut self) {
         (self.taken, self.repeats) = (0, 0);
     }
 
-    /// Records that it accepted this lane, whose key is that of the last one that it accepted.
+    /// Records that it accepted this lane, and that the lane has the key of the last one that it accepted.
     #[inline(always)]
     pub const fn mark_repeat(&mut self, lane: usize) {
         self.mark(lane);
         self.repeats |= 1 << lane;
     }
 
-    /// Whether this lane has the key of the last one before that was accepted.
+    /// Returns whether this lane has the key of the accepted lane before it.
     #[inline(always)]
     pub const fn repeats(&self, lane: usize) -> bool {
         self.repeats >> lane & 1 != 0
     }
 
-    /// The lanes that it accepted, but those that repeat the key of the one before.
+    /// Returns the lanes that it accepted, except those that repeat the key of the one before.
     #[inline(always)]
     pub fn firsts(&self) -> impl Iterator<Item = usize> + use<> {
         let mut left = self.taken & !self.repeats;
@@ -125,42 +123,37 @@ impl Parsed {
         self.taken |= 1 << lane;
     }
 
-    /// A lane's result, if the lane exists and was accepted.
+    /// Returns a lane's result, if the lane exists and was accepted.
     #[inline(always)]
     pub fn get(&self, lane: usize) -> Option<&Fast> {
         self.lanes.get(lane).filter(|_| self.taken >> lane & 1 != 0)
     }
 
-    /// The result of a lane that was accepted.
     #[inline(always)]
     pub fn at(&self, lane: usize) -> &Fast {
         &self.lanes[lane]
     }
 }
 
-/// The scratch.
+/// The scratch memory of a burst.
 pub(crate) struct Lanes {
-    /// Heads.
     pub heads: Box<[Head; LANES]>,
     /// Number of the packet's bytes in each head.
     pub head_len: [u16; LANES],
-    /// Lanes of copies in use.
+    /// Number of copies' lanes in use.
     copies: usize,
-    /// The results of the fast parse.
     pub fast: Parsed,
-    /// Hash of the key.
     pub hash: [u64; BURST],
-    /// Where the key's entry probably is.
+    /// The slot where the key's entry probably is.
     pub guess: [Slot; BURST],
-    /// What is to be delivered.
     pub out: Box<[Out; LANES]>,
-    /// Which packets Open vSwitch is to know by a flow, and the counters of their flows.
+    /// Which packets to mark for Open vSwitch, one bit each, and the counters of their flows, which are the
+    /// marks.
     marked: u64,
     marks: [u32; BURST],
 }
 
 impl Lanes {
-    /// Empty lanes.
     pub fn new() -> Self {
         Self {
             heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); LANES]),
@@ -192,7 +185,7 @@ impl Lanes {
             let head = &mut self.heads[lane].0[HEADROOM..HEADROOM + len];
             self.head_len[lane] = mem::gather(burst.segments(packet), 0, head) as u16;
             if let [only] = burst.segments(packet) {
-                // What will be copied after the snapshot arrives while the burst is processed.
+                // The bytes to copy after the snapshot arrive while the burst is processed.
                 for at in (SNAPSHOT..only.len().min(PREFETCHED)).step_by(LINE) {
                     mem::prefetch(only.as_ptr().wrapping_add(at));
                 }
@@ -201,37 +194,37 @@ impl Lanes {
         bytes
     }
 
-    /// The snapshot of a packet, and the place for its fast parse's result.
+    /// Returns the snapshot of a packet, and the place for the result of its fast parse.
     #[inline(always)]
     pub fn parts(&mut self, lane: usize) -> (&[u8], &mut Fast) {
         let head = &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])];
         (head, &mut self.fast.lanes[lane])
     }
 
-    /// Whether there are lanes for so many copies.
+    /// Returns whether there are lanes for so many copies.
     pub const fn has_room(&self, copies: usize) -> bool {
         copies <= LANES - BURST - self.copies
     }
 
-    /// All lanes are delivered: those of copies are free, and packets to come have no marks.
+    /// Records that all lanes are delivered: frees the lanes of copies, and clears the marks.
     pub const fn delivered(&mut self) {
         (self.copies, self.marked) = (0, 0);
     }
 
-    /// Open vSwitch is to know a lane's packet by the flow with this counter.
+    /// Marks a lane's packet with the counter of its flow, by which Open vSwitch is to know it.
     #[inline(always)]
     pub const fn mark(&mut self, lane: usize, counter: u32) {
         self.marked |= 1 << lane;
         self.marks[lane] = counter;
     }
 
-    /// The counter of the flow by which Open vSwitch is to know a lane's packet.
+    /// Returns the mark of a lane's packet: the counter of the flow by which Open vSwitch is to know it.
     #[inline(always)]
     pub fn mark_of(&self, lane: usize) -> Option<u32> {
         self.marks.get(lane).copied().filter(|_| self.marked >> lane & 1 != 0)
     }
 
-    /// Copies a packet that is not rewritten yet into a lane of its own, whose number is returned.
+    /// Copies a packet that is not rewritten yet into a lane of its own, and returns the number of that lane.
     pub fn copy(&mut self, lane: usize) -> Option<usize> {
         let to = BURST + self.copies;
         let (packets, copies) = self.heads.split_at_mut(BURST);
@@ -244,8 +237,8 @@ impl Lanes {
         Some(to)
     }
 
-    /// Rewrites a packet of `len` bytes that the fast parse accepted in its own lane or in that of a copy. `fields`:
-    /// what a flow of Open vSwitch sets, for templates that want it.
+    /// Rewrites a packet of `len` bytes that the fast parse accepted, in its own lane or in that of a copy.
+    /// `fields`: the fields that a flow of Open vSwitch sets, for templates that need them.
     #[allow(clippy::too_many_arguments)] // a packet and how it is rewritten
     #[inline(always)]
     pub fn rewrite<'a>(
@@ -290,7 +283,8 @@ impl Lanes {
         self.out[lane].set(all, Unfinished::default(), None, &Layout::default());
     }
 
-    /// Tracks a lane's TCP segment, which must not be rewritten yet. False if that takes the slow path.
+    /// Tracks a lane's TCP segment, which must not be rewritten yet. False if the segment needs the slow
+    /// path.
     #[inline(always)]
     pub fn follow(&self, lane: usize, entry: &Found<'_>, tables: Tables<'_>) -> bool {
         let fast = &self.fast.lanes[lane];
@@ -300,7 +294,7 @@ impl Lanes {
         tables.shared.flows().advance(flow, reply, &segment(header, fast.at.payload()))
     }
 
-    /// The snapshot of a packet that is not rewritten yet.
+    /// Returns the snapshot of a packet that is not rewritten yet.
     #[inline(always)]
     pub fn head(&self, lane: usize) -> &[u8] {
         &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
@@ -328,7 +322,6 @@ impl Lanes {
         Ok(Delivered { packets: 1, bytes: (head.len() + rest_len) as u64 })
     }
 
-    /// The frame to deliver.
     pub fn frame<'a>(&'a mut self, lane: usize, burst: &'a Burst) -> Frame<'a> {
         let out = &self.out[lane];
         let packet = &burst.packets()[usize::from(out.packet)];
@@ -345,7 +338,7 @@ impl Lanes {
     }
 }
 
-/// A TCP segment with this header and payload length, neither SYN nor FIN.
+/// Describes a TCP segment with this header and payload length, neither SYN nor FIN.
 #[inline(always)]
 fn segment(header: &[u8; proto::TCP_LEN], payload: usize) -> Segment {
     let [_, _, _, _, s0, s1, s2, s3, a0, a1, a2, a3, _, flags, w0, w1, ..] = *header;
@@ -360,7 +353,8 @@ fn segment(header: &[u8; proto::TCP_LEN], payload: usize) -> Segment {
 }
 
 impl Layout {
-    /// The offsets of the headers parsed into `headers`; `None` if it isn't an IP packet with a known L4 header.
+    /// Finds the offsets of the headers parsed into `headers`; `None` if it isn't an IP packet with a known
+    /// L4 header.
     pub fn of(headers: &Headers, tunnelled: bool) -> Option<Self> {
         let ip = headers.ip()?;
         let header_len = match headers.l4 {
@@ -384,17 +378,17 @@ impl Layout {
         })
     }
 
-    /// Segments of a large send with `size` bytes of payload each.
+    /// Returns the number of segments of a large send with `size` bytes of payload each.
     pub fn segments(&self, size: u16) -> usize {
         self.payload().div_ceil(size.max(1).into()).max(1)
     }
 
-    /// Bytes after the L4 header, without padding.
+    /// Returns the number of bytes after the L4 header, without padding.
     pub fn payload(&self) -> usize {
         (usize::from(self.l3) + usize::from(self.ip_len)).saturating_sub(self.l4_end.into())
     }
 
-    /// The same headers in a frame that starts `by` bytes earlier.
+    /// Returns the same headers in a frame that starts `by` bytes earlier.
     #[inline(always)]
     pub fn shifted(self, by: isize) -> Self {
         let shift = |at: u16| (at as isize + by) as u16;
@@ -456,8 +450,8 @@ pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Un
     Ok(unfinished)
 }
 
-/// Bytes that count against policers if a packet of `len` bytes that the fast parse accepted leaves by `template`, as
-/// defined by [`model::rewrite::metered_len`].
+/// Returns the bytes that count against policers if a packet of `len` bytes that the fast parse accepted
+/// leaves by `template`, as defined by [`model::rewrite::metered_len`].
 #[cold]
 pub(crate) fn metered_len(fast: &Fast, packet: &RxPacket, template: &Template) -> usize {
     let grown = template.grown();
@@ -468,7 +462,7 @@ pub(crate) fn metered_len(fast: &Fast, packet: &RxPacket, template: &Template) -
     })
 }
 
-/// The packet's length that counts against an MTU; for a large send, that of one segment.
+/// Returns the packet's length that counts against an MTU; for a large send, that of one segment.
 #[inline(always)]
 pub(crate) fn mtu_len(fast: &Fast, packet: &RxPacket) -> u16 {
     match packet.offload.gso {

@@ -10,14 +10,12 @@ pub(crate) const MAX_FRAME: usize = 66_000;
 /// Bytes of a linear packet that are rewritten for each destination. All its headers must be in them.
 pub(crate) const MAX_HEAD: usize = 1024;
 
-/// The buffers.
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// The packet as it came in. Taken out during the work on it.
     pub original: Vec<u8>,
     /// A copy of its head, with room before it. Taken out during the work on it.
     pub head: Vec<u8>,
-    /// An answer.
     pub reply: Vec<u8>,
     shown: Vec<u8>,
 }
@@ -40,19 +38,19 @@ impl Linear {
         original
     }
 
-    /// The first `len` bytes of a packet, for captures.
+    /// Loads the first `len` bytes of a packet, for captures, and returns them.
     pub fn load(&mut self, segments: &[Segment], head: &[u8], len: usize) -> &[u8] {
         fill(&mut self.shown, segments, head, len);
         &self.shown
     }
 
-    /// Bytes of the last packet that was shown to captures.
+    /// Returns how many bytes of the last packet were shown to captures.
     #[cfg(test)]
     pub fn shown_len(&self) -> usize {
         self.shown.len()
     }
 
-    /// The first bytes, at most `most`, of a frame for delivery, for captures.
+    /// Copies the first bytes, at most `most`, of a frame for delivery, for captures, and returns them.
     pub fn gather(&mut self, frame: &Frame<'_>, most: usize) -> &[u8] {
         self.shown.resize(frame.len().min(most).min(MAX_FRAME), 0);
         let len = frame.gather(&mut self.shown);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// If this many messages wait for a thread, only messages that somebody needs are added.
+/// If this many messages wait for a thread, only messages whose sender relies on them are added.
 pub(crate) const FULL: usize = 4096;
 
 /// Proof that a message was processed: it is dropped with the message.
@@ -23,7 +23,7 @@ pub struct Receipt {
 pub struct Pending(Receiver<()>);
 
 impl Receipt {
-    /// A receipt, and the end that notices when the receipt is dropped.
+    /// Creates a receipt, and the end that notices when the receipt is dropped.
     #[must_use]
     pub fn new() -> (Self, Pending) {
         let (sender, receiver) = channel();
@@ -36,12 +36,11 @@ impl Pending {
     #[must_use]
     pub fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Ends, with an error, when the sender is gone.
+        // Receiving ends, with an error, when the sender is gone.
         self.0.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
-/// The mailbox of a thread, for messages `M`.
 #[derive(Debug)]
 pub struct Mailbox<M> {
     messages: Mutex<VecDeque<(M, Receipt)>>,
@@ -50,7 +49,7 @@ pub struct Mailbox<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// An empty one.
+    /// Creates an empty mailbox.
     ///
     /// # Errors
     /// If no event descriptor can be created.
@@ -64,7 +63,6 @@ impl<M> Mailbox<M> {
         self.post_with(message, Receipt { _sender: None });
     }
 
-    /// Posts a message.
     pub fn post_with(&self, message: M, receipt: Receipt) {
         self.lock().push_back((message, receipt));
         self.waiting.store(true, Ordering::Release);
@@ -73,11 +71,10 @@ impl<M> Mailbox<M> {
 
     /// Wakes the thread if it sleeps.
     pub fn wake(&self) {
-        // It can fail only if it is full, and then the thread is awake already.
+        // Writing can fail only if the counter is full, and then the thread is awake already.
         let _ = io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// The next message.
     #[inline(always)]
     pub fn next(&self) -> Option<(M, Receipt)> {
         if !self.waiting.load(Ordering::Relaxed) {
@@ -96,25 +93,24 @@ impl<M> Mailbox<M> {
         message
     }
 
-    /// Whether so many messages wait that only those are added that somebody needs.
+    /// Returns whether so many messages wait that only those are added whose sender relies on them.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.lock().len() >= FULL
     }
 
-    /// Whether there is a message.
     #[must_use]
     pub fn has_mail(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Becomes readable when the thread should wake.
+    /// Returns the descriptor that becomes readable when the thread should wake.
     #[must_use]
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Resets the wake-ups so far.
+    /// Clears the wake-ups so far.
     pub fn drain(&self) {
         let mut count = [0; 8];
         let _ = io::read(&self.event, &mut count);

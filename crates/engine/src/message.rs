@@ -6,17 +6,16 @@ use mem::{RxQueue, TxQueue};
 use model::{Question, Unasked, VifId};
 use std::sync::Arc;
 
-/// A message to a worker.
 pub(crate) enum Message {
     /// Own this receiving queue of an interface: its `index`th.
     Receive { vif: VifId, queue: Box<dyn RxQueue> },
-    /// Send to an interface by these queues, starting with the one of the worker's number.
+    /// Send to an interface through these queues, first through the one of the worker's number.
     Send { vif: VifId, queues: Arc<[Arc<dyn TxQueue>]> },
     /// Drop all queues of an interface.
     Detach(VifId),
     /// These interfaces are OVS sides of ports, or no longer.
     OvsSides(Arc<[(VifId, bool)]>),
-    /// Police by these meters.
+    /// Police with these meters.
     Meters(Arc<Meters>),
     /// Show packets to these captures.
     Taps(Vec<Arc<Tap>>),
@@ -30,10 +29,10 @@ pub(crate) enum Message {
     Forget,
     /// Leave all queues alone, until [`Message::Resume`]; meanwhile only messages are obeyed that do not send.
     Pause,
-    /// Go on.
+    /// Go on after a pause.
     Resume,
     /// Nothing: the receipt shows that the worker runs.
     Answer,
-    /// End.
+    /// End the thread.
     Stop,
 }

@@ -13,7 +13,7 @@ const SPINS: usize = 1000;
 pub(crate) struct SharedMeter(Mutex<Meter>);
 
 impl SharedMeter {
-    /// Whether a frame of `len` bytes conforms; if so, takes its tokens.
+    /// Returns whether a frame of `len` bytes conforms; if so, takes its tokens.
     pub fn conforms(&self, now_ns: u64, len: usize) -> bool {
         for _ in 0..SPINS {
             if let Ok(mut meter) = self.0.try_lock() {
@@ -37,19 +37,19 @@ impl Meters {
         }
     }
 
-    /// Removes a meter.
     pub fn remove(&mut self, id: MeterId) {
         self.0.remove(&id);
     }
 
-    /// The reason to drop a frame that exceeds the rate of one of an action's meters. Earlier meters lose its tokens.
+    /// Returns the reason to drop a frame that exceeds the rate of one of an action's meters. The meters
+    /// before that one have already taken the frame's tokens.
     #[cold]
     pub fn over(&self, action: &Action, now_ns: u64, len: usize) -> Option<DropReason> {
         let meters = &action.policy()?.meters;
         meters.iter().find(|(meter, _)| !self.conforms(*meter, now_ns, len)).map(|(_, reason)| *reason)
     }
 
-    /// Whether a frame conforms. A meter that does not exist limits nothing.
+    /// Returns whether a frame conforms. A meter that does not exist limits nothing.
     pub fn conforms(&self, id: MeterId, now_ns: u64, len: usize) -> bool {
         self.0.get(&id).is_none_or(|(_, meter)| meter.conforms(now_ns, len))
     }

@@ -33,12 +33,11 @@ pub(crate) fn note(
     show(taps, now, vif, outbound, Some(reason), len, bytes);
 }
 
-/// Most bytes of a packet that captures examine or take.
+/// Returns how many bytes of a packet captures examine or take at most.
 pub(crate) fn shown_len(taps: &[Arc<Tap>]) -> usize {
     taps.iter().map(|tap| tap.snap_len()).max().unwrap_or(0).max(MAX_HEAD)
 }
 
-/// Shows a packet to all captures.
 pub(crate) fn show(
     taps: &[Arc<Tap>],
     now: Now,

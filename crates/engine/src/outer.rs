@@ -12,7 +12,7 @@ use mem::{Burst, Csum, RxPacket};
 use packet::checksum::pseudo_header;
 use packet::proto;
 
-/// Bytes of such headers.
+/// Length of the outer headers in their usual form.
 const LEN: usize = proto::ETHERNET_LEN + proto::IPV4_LEN + proto::UDP_LEN;
 /// The bytes that are compared, as words: all except UDP's checksum.
 type Words = [u64; 5];
@@ -29,7 +29,6 @@ struct Known {
     context: Context,
 }
 
-/// Outer headers of the most recent packets.
 #[derive(Debug)]
 pub(crate) struct Outers(Box<[Known; RECENT]>);
 
@@ -39,7 +38,7 @@ impl Default for Outers {
     }
 }
 
-/// The start of a frame, in words of the wire's byte order. `None` if UDP has a checksum.
+/// Reads the start of a frame as words in the wire's byte order. `None` if UDP has a checksum.
 #[inline(always)]
 fn words(head: &[u8]) -> Option<Words> {
     let headers: &[u8; LEN] = head.first_chunk()?;
@@ -48,7 +47,8 @@ fn words(head: &[u8]) -> Option<Words> {
     Some([a, b, c, d, e].map(u64::from_le_bytes))
 }
 
-/// Where they are kept: by the sender's address and the port that determines the kind of tunnel.
+/// Returns the index at which headers are kept. It depends on the sender's address and on the port that
+/// determines the kind of tunnel.
 #[inline(always)]
 const fn place(words: &Words) -> usize {
     let mixed = words[3] >> 16 ^ words[4] & 0xffff_0000_0000;
@@ -91,7 +91,8 @@ impl Outers {
     }
 }
 
-/// Whether the outer UDP checksum of the packet with the snapshot `head` is right. `fast` says that it has one.
+/// Returns whether the outer UDP checksum of the packet with the snapshot `head` is right. `fast` says that
+/// it has one.
 #[cold]
 pub(crate) fn sum_is_right(
     head: &[u8],
@@ -144,7 +145,7 @@ mod tests {
 
     const INNER: &str = "ip4 10.9.0.7 > 10.1.1.1 / udp 5000 > 5001 / payload 20";
 
-    /// A UDP packet in a tunnel.
+    /// Builds a UDP packet in a tunnel.
     fn frame(kind: TunnelKind, remote: &str, source_port: u16) -> Vec<u8> {
         let outer = format!(
             "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 {remote} > 192.0.2.1 / udp {source_port}"
@@ -207,7 +208,7 @@ mod tests {
                 }
             }
             if mend {
-                // Otherwise every change of the outer header would be found by its checksum.
+                // Otherwise the checksum would reveal every change of the outer header.
                 changed[24..26].fill(0);
                 let sum = packet::checksum::sum(&changed[14..34]).finish();
                 changed[24..26].copy_from_slice(&sum.to_be_bytes());

@@ -5,28 +5,29 @@
 //! that guest is not polled while the ring is nearly full. This holds up all that the guest sends, as an Open vSwitch
 //! that forwards by itself does, and nobody else. Wires and tunnels never wait: their packets come from many.
 
-/// How long a queue waits at most, nanoseconds. An Open vSwitch that polls takes packets within microseconds, one that
-/// shares its CPU within tens of milliseconds. One that hangs holds up what it has flows for once, for so long.
+/// How long a queue waits at most, nanoseconds. An Open vSwitch that polls takes packets within microseconds,
+/// one that shares its CPU within tens of milliseconds. One that hangs delays the packets for which it has
+/// flows once, for this long.
 const LONGEST_NS: u64 = 100_000_000;
 
-/// For how long its worker polls meanwhile, nanoseconds. An Open vSwitch that polls on another CPU makes room within
-/// that, and a worker that slept would come back too late to keep it busy.
+/// For how long the queue's worker polls meanwhile, nanoseconds. An Open vSwitch that polls on a different
+/// CPU makes room within that, and a worker that slept would come back too late to keep it busy.
 const SHORT_NS: u64 = 200_000;
 
-/// Whether a queue waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// No.
+    /// The queue does not wait.
     #[default]
     Ready,
-    /// Until there is room, or until this time.
+    /// The queue waits until there is room, or until this time.
     Waits(u64),
-    /// It waited in vain, and does not wait again until there has been room.
+    /// The queue waited in vain, and does not wait again until there has been room.
     Over,
 }
 
 impl Patience {
-    /// After a burst of which packets went to Open vSwitch, where there is room for more, or not.
+    /// Updates the state after a burst that sent packets to Open vSwitch. `has_room`: whether there is room
+    /// for more.
     pub const fn sent(&mut self, has_room: bool, now_ns: u64) {
         *self = match (has_room, *self) {
             (true, _) => Self::Ready,
@@ -35,7 +36,8 @@ impl Patience {
         };
     }
 
-    /// Whether the queue is not to be polled now.
+    /// Returns whether the queue must not be polled now. Ends the wait if there is room, or if it took too
+    /// long.
     pub const fn holds(&mut self, has_room: bool, now_ns: u64) -> bool {
         if let Self::Waits(end) = *self {
             *self = match has_room {
@@ -47,12 +49,11 @@ impl Patience {
         false
     }
 
-    /// Whether it has begun to wait so recently that its worker polls.
+    /// Returns whether it has begun to wait so recently that its worker polls.
     pub const fn waits_shortly(self, now_ns: u64) -> bool {
         matches!(self, Self::Waits(end) if now_ns + LONGEST_NS < end + SHORT_NS)
     }
 
-    /// Whether it waits.
     pub const fn waits(self) -> bool {
         matches!(self, Self::Waits(_))
     }

@@ -11,7 +11,7 @@ pub(crate) struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// As `decide` reads them.
+    /// Returns the tables in the form that `decide` reads.
     pub fn view(self, now: Seconds) -> View<'a> {
         self.snapshot.view(self.shared.flows(), now)
     }

@@ -25,9 +25,7 @@ const ACTIVE_PER_QUIET: usize = 4;
 
 /// A queue and the burst that is received from it.
 pub(crate) struct Receiver {
-    /// Queue.
     pub queue: Box<dyn RxQueue>,
-    /// Burst.
     pub burst: Burst,
     /// The origin of its packets.
     pub from: Ingress,
@@ -44,19 +42,18 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// For a queue of an interface.
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
         let (from, patience) = (Ingress::new(vif), Patience::default());
         Self { queue, burst: Burst::new(), from, epoch: 0, last: 0, sits_out: 0, patience, is_watched: true }
     }
 
-    /// What `epoll` says of it.
+    /// Returns the data with which `epoll` reports it.
     pub fn event(&self) -> epoll::EventData {
         epoll::EventData::new_u64(u64::from(self.from.vif.0) + 1)
     }
 
-    /// Has `epoll` tell of its packets, or not while it waits for an Open vSwitch: with packets in it, some descriptors
-    /// stay readable, and the worker would not sleep.
+    /// Has `epoll` report its packets, except while it waits for an Open vSwitch: with packets in it, some
+    /// descriptors stay readable, and the worker would not sleep.
     pub fn watch(&mut self, epoll: &OwnedFd) {
         let is_watched = !self.patience.waits();
         if is_watched != self.is_watched {
@@ -67,7 +64,7 @@ impl Receiver {
         }
     }
 
-    /// Updates what kind of interface it is, if the tables changed.
+    /// Looks up the kind of its interface, if the tables changed.
     #[inline]
     pub fn look_up_kind(&mut self, snapshot: &Snapshot) {
         if self.epoch != snapshot.epoch() {
@@ -76,13 +73,13 @@ impl Receiver {
         }
     }
 
-    /// Whether it goes on waiting for an Open vSwitch.
+    /// Returns whether it goes on waiting for an Open vSwitch.
     pub fn is_held(&mut self, ports: &Ports, now_ns: u64) -> bool {
         let has_room = self.from.side.is_none_or(|side| ports.has_room(side));
         self.patience.holds(has_room, now_ns)
     }
 
-    /// Packets of its last burst went to an Open vSwitch.
+    /// Records that packets of its last burst went to an Open vSwitch.
     pub fn asked_ovs(&mut self, ports: &Ports, now_ns: u64) {
         if let Some(side) = self.from.side {
             self.patience.sent(ports.has_room(side), now_ns);
@@ -94,32 +91,30 @@ impl Receiver {
 #[derive(Default)]
 pub(crate) struct Receivers {
     all: Vec<Receiver>,
-    /// How many had.
+    /// Number of queues that had packets recently.
     active: usize,
     /// The quiet queue to poll next.
     next: usize,
 }
 
 impl Receivers {
-    /// Adds one.
     pub fn push(&mut self, receiver: Receiver) {
         self.all.push(receiver);
     }
 
-    /// Takes out those of an interface.
+    /// Takes out the queues of an interface.
     pub fn remove(&mut self, vif: VifId) -> Vec<Receiver> {
         let of = |receiver: &Receiver| receiver.from.vif == vif;
         self.active -= self.all[..self.active].iter().filter(|receiver| of(receiver)).count();
         self.all.extract_if(.., |receiver| of(receiver)).collect()
     }
 
-    /// All of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Receiver> {
         self.all.iter_mut()
     }
 
-    /// A round that begins at `now`, in cycles: serves the queues whose turn it is. `serve` returns whether there was a
-    /// packet. Returns whether any queue had one.
+    /// Runs a round that begins at `now`, in cycles: serves the queues whose turn it is. `serve` returns
+    /// whether there was a packet. Returns whether any queue had one.
     pub fn round(&mut self, now: u64, mut serve: impl FnMut(&mut Receiver) -> bool) -> bool {
         let mut busy = false;
         let mut at = 0;
@@ -172,7 +167,8 @@ mod tests {
         receivers
     }
 
-    /// How often each interface is served in these rounds, which all begin at `now`, if those in `busy` have packets.
+    /// Returns how often each interface is served in these rounds, which all begin at `now`, if those in
+    /// `busy` have packets.
     fn served(receivers: &mut Receivers, now: u64, rounds: u32, busy: &[u16]) -> BTreeMap<u16, u32> {
         let mut times = BTreeMap::new();
         for _ in 0..rounds {
@@ -208,7 +204,7 @@ mod tests {
         assert!((0..13).all(|id| times[&id].abs_diff(300) <= 1), "{times:?}");
     }
 
-    /// Nobody makes others wait longer by queues in which there seldom is a packet.
+    /// Nobody makes others wait longer with many queues that seldom have a packet.
     #[test]
     fn many_queues_without_packets_do_not_keep_the_quiet_ones_waiting() {
         let mut many = receivers(256);
@@ -242,7 +238,7 @@ mod tests {
         let mut two = receivers(2);
         served(&mut two, 0, 2, &[0, 1]);
         let mut turns = [0, 0];
-        // However long the rounds take.
+        // This holds however long the rounds take.
         for round in 0..55 {
             let busy = two.round(round * PATIENCE, |receiver| {
                 let VifId(id) = receiver.from.vif;

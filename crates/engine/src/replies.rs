@@ -6,10 +6,11 @@ use model::{Asker, ReplyKind, Seconds};
 use packet::IcmpError;
 use std::hash::{BuildHasher, RandomState};
 
-/// How many times the limit of one address all of a guest's addresses share, or all hosts of a network behind wires.
+/// Limit for all addresses of a guest together, or for all hosts of a network behind wires, as a multiple of
+/// the limit of one address.
 const TOGETHER: u32 = 10;
-/// How many times as many "packet too big" errors are allowed; they are counted apart from the others. Without them a
-/// connection hangs, and each makes the packets fit.
+/// Limit for "packet too big" errors as a multiple of the limit for others; they are counted apart from the
+/// others. Without them a connection hangs, and each makes the packets fit.
 const TOO_BIG: u32 = 10;
 /// Receivers that a worker distinguishes within a second: sets, and receivers in each.
 const SETS: usize = 1024;
@@ -25,18 +26,18 @@ struct Bucket {
     sent: Sent,
 }
 
-/// A worker's errors.
+/// The errors that a worker sent, and their limits.
 #[derive(Debug)]
 pub(crate) struct ReplyLimits {
     per_second: u32,
     askers: Vec<[Bucket; WAYS]>,
-    /// By interface, then by network; twice, the second time for packets too big.
+    /// Errors by interface, then by network. All of that is there twice, the second time for packets too big.
     together: Vec<Sent>,
     hash: RandomState,
 }
 
 impl ReplyLimits {
-    /// At most `per_second` errors per second to one receiver.
+    /// Creates limits of `per_second` errors per second to one receiver.
     pub fn new(per_second: u32) -> Self {
         Self {
             per_second,
@@ -46,7 +47,7 @@ impl ReplyLimits {
         }
     }
 
-    /// Whether an answer of this kind may be sent to `asker`, behind `sender`.
+    /// Returns whether an answer of this kind may be sent to `asker`, behind `sender`.
     pub fn allow(&mut self, sender: Flooder, asker: Option<Asker>, kind: &ReplyKind, now: Seconds) -> bool {
         let too_big = match kind {
             ReplyKind::IcmpError { error: IcmpError::TooBig { .. }, .. } => true,
@@ -67,8 +68,8 @@ impl ReplyLimits {
     }
 }
 
-/// The errors sent to a receiver. `None` if others of this second occupy its set: then only the limit of the network
-/// applies.
+/// Returns the number of errors sent to a receiver. `None` if other receivers of this second occupy its set:
+/// then only the limit of the network applies.
 fn bucket(askers: &mut [[Bucket; WAYS]], asker: u64, now: Seconds) -> Option<&mut Sent> {
     let set = &mut askers[asker as usize % SETS];
     let is_free = |bucket: &Bucket| bucket.sent >> 32 != u64::from(now);
@@ -78,7 +79,7 @@ fn bucket(askers: &mut [[Bucket; WAYS]], asker: u64, now: Seconds) -> Option<&mu
     Some(&mut set[at].sent)
 }
 
-/// Errors of the second `now`.
+/// Returns the number of errors in the second `now`.
 const fn count(sent: Sent, now: Seconds) -> u32 {
     if sent >> 32 == now as u64 { sent as u32 } else { 0 }
 }
@@ -108,7 +109,6 @@ mod tests {
         error: IcmpError::TooBig { mtu: 1400 },
     };
 
-    /// How many of `n` errors are sent to the host `host` of a network behind a wire.
     fn sent(limits: &mut ReplyLimits, vrf: u16, host: u32, kind: &ReplyKind, n: usize) -> usize {
         let asker = Asker { vrf: Vrf(vrf), addr: Ipv4Addr::from(host).into() };
         (0..n).filter(|_| limits.allow(Flooder::Wires(Vrf(vrf)), Some(asker), kind, 7)).count()

@@ -34,7 +34,7 @@ pub(crate) fn set_fields(
     let checksum_at = match at.protocol {
         proto::TCP => 16,
         proto::UDP => 6,
-        // The general editor knows the rest.
+        // The general editor handles the other cases.
         _ => {
             let end = usize::from(at.l3) + usize::from(at.ip_len);
             let headers = Headers::ethernet(frame, strip.into(), end).ok()?;
@@ -161,7 +161,7 @@ fn edit_ipv6(ip: &mut [u8], template: &Template) -> Option<()> {
     Some(())
 }
 
-/// Floating addresses, which are rare enough for the general editor.
+/// Translates floating addresses with the general editor, because they are rare.
 #[inline(never)]
 fn translate(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
     let l3 = usize::from(at.l3);
@@ -233,8 +233,8 @@ pub(crate) fn edit_any(
     set_addresses(frame, &mut edited, template, partial)
 }
 
-/// The headers of the packet that remains after `template` strips the frame, and where it ends: the padding of
-/// stripped links is left out.
+/// Returns the headers of the packet that remains after `template` strips the frame, and where that packet
+/// ends: the padding of stripped links is left out.
 pub(crate) fn kept(
     frame: &[u8],
     headers: &Headers,
@@ -308,16 +308,16 @@ pub(crate) fn place(
     Some((start, HEADROOM + in_head, end - in_head))
 }
 
-/// Total length and checksum in the outer IPv4 header of `headers`.
+/// Returns the total length and the checksum in the outer IPv4 header of `headers`.
 #[inline(always)]
 pub(crate) fn ipv4_sums(headers: &[u8]) -> Option<(u16, u16)> {
     let ip: &[u8; proto::IPV4_LEN] = headers.get(OuterHeaders::IP..)?.first_chunk()?;
     Some((u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]])))
 }
 
-/// Sets the fields that depend on length and flow in the outer headers at the start of `frame`, a frame of `len`
-/// bytes. `sums` are length and checksum in it before ([`ipv4_sums`]). UDP's checksum is left zero, because it
-/// covers the payload.
+/// Sets the fields that depend on length and flow in the outer headers at the start of `frame`, a frame of
+/// `len` bytes. `sums` are the length and checksum that were in it before ([`ipv4_sums`]). UDP's checksum is
+/// left zero, because it covers the payload.
 #[inline(always)]
 pub(crate) fn finish_outer(
     frame: &mut [u8],
@@ -349,7 +349,6 @@ pub(crate) fn finish_outer(
     Some(())
 }
 
-/// The addresses of the outer IP header at the start of `frame`.
 pub(crate) fn outer_addresses(frame: &[u8], outer: OuterHeaders) -> Option<(IpAddr, IpAddr)> {
     let ip = frame.get(OuterHeaders::IP..outer.l4())?;
     if outer.v6 {

@@ -5,14 +5,13 @@ use crate::counters::MAX_VIFS;
 use model::{Seconds, VifId, Vrf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many times as many copies wires may cause in a network as a guest may: its guests on other hosts are behind
-/// them.
+/// Number of copies that wires may cause in a network, as a multiple of a guest's: behind them are the
+/// network's guests on other hosts.
 const WIRE_FACTOR: u32 = 10;
 
 /// Who causes copies. For wires, copies are counted by network, so that guests of one network leave others theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flooder {
-    /// A guest of this host.
     Guest(VifId),
     /// Other hosts' guests in a network.
     Wires(Vrf),
@@ -22,7 +21,7 @@ impl Flooder {
     /// Number of counters.
     pub const COUNT: usize = MAX_VIFS + u16::MAX as usize + 1;
 
-    /// Its index among all: guests, then networks.
+    /// Returns its index among all counters: guests, then networks.
     pub fn index(self) -> Option<usize> {
         match self {
             Self::Guest(vif) => Some(usize::from(vif.0)).filter(|index| *index < MAX_VIFS),
@@ -41,7 +40,8 @@ pub(crate) struct Storms {
 }
 
 impl Storms {
-    /// At most about `per_second` copies for a guest: a flood that begins below the limit goes to all its members.
+    /// Creates a limit of about `per_second` copies for a guest: a flood that begins below the limit goes to
+    /// all its members.
     pub fn new(per_second: u32) -> Self {
         Self { per_second, made: (0..Flooder::COUNT).map(|_| AtomicU64::new(0)).collect() }
     }
@@ -50,7 +50,6 @@ impl Storms {
         self.made.get(who.index()?)
     }
 
-    /// Whether a packet may be flooded now.
     pub fn may_flood(&self, who: Flooder, now: Seconds) -> bool {
         let most = match who {
             Flooder::Guest(_) => self.per_second,
@@ -59,18 +58,17 @@ impl Storms {
         self.made(who).is_some_and(|made| made_in(made.load(Ordering::Relaxed), now) < most)
     }
 
-    /// Counts copies.
     pub fn add(&self, who: Flooder, copies: usize, now: Seconds) {
         let Some(made) = self.made(who) else { return };
         let copies = u32::try_from(copies).unwrap_or(u32::MAX);
         let after =
             |before| Some(u64::from(now) << 32 | u64::from(made_in(before, now).saturating_add(copies)));
-        // The update never fails.
+        // The update never fails, because its closure always returns a value.
         let _ = made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }
 }
 
-/// The copies made in the second `now`.
+/// Returns the number of copies made in the second `now`.
 const fn made_in(made: u64, now: Seconds) -> u32 {
     if made >> 32 == now as u64 { made as u32 } else { 0 }
 }

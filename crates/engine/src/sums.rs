@@ -15,7 +15,7 @@ pub(crate) fn complete(packet: &mut [u8], offload: &Offload) {
     let Some(bytes) = packet.get_mut(usize::from(start)..) else { return };
     let sum = packet::checksum::sum(bytes).finish();
     let field = bytes.get_mut(usize::from(offset)..).and_then(|rest| rest.first_chunk_mut());
-    // Zero of UDP would say that there is none. Of TCP, both are zero.
+    // A UDP checksum of zero means that there is none. For TCP, zero and all ones are equal.
     let value = if sum == 0 { [0xff; 2] } else { sum.to_be_bytes() };
     field.into_iter().for_each(|field| *field = value);
 }
@@ -46,7 +46,6 @@ pub(crate) fn append(sum: &mut Sum, tail: Sum, len: usize) {
     *sum = aligned;
 }
 
-/// The addresses of the (inner) IP header of `frame`.
 pub(crate) fn addresses(frame: &[u8], at: &Layout) -> Option<(IpAddr, IpAddr)> {
     let ip = frame.get(usize::from(at.l3)..)?;
     if at.v6 {

@@ -15,10 +15,10 @@ const SHORT_PREFIX: usize = 64;
 
 const TTL: u8 = 64;
 
-/// Bytes of the tags that are pushed at most.
+/// Most bytes of pushed tags.
 const MAX_TAGS: usize = ovs::MAX_PUSHED * proto::VLAN_LEN;
 
-/// What is edited in a packet's own headers.
+/// The part of a packet's own headers that is edited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     Nothing,
@@ -31,7 +31,6 @@ pub(crate) enum Edit {
 /// A compiled [`Forward`].
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
-    /// Interface it leaves by.
     pub port: VifId,
     /// Bytes stripped from the front.
     pub strip: u16,
@@ -39,28 +38,25 @@ pub(crate) struct Template {
     pub ecn: Option<u8>,
     /// Decrements of TTL or hop limit.
     pub ttl_decrement: u8,
-    /// Address translation.
     pub nat: Nat,
-    /// The value to which a SYN's MSS is lowered.
     pub mss: Option<u16>,
     /// Tags to push into a kept Ethernet header, as they lie there; their first bytes, and how many.
     tags: [u8; MAX_TAGS],
     tags_len: u8,
-    /// What is edited besides, before headers are put in front.
+    /// Edits besides these, done before headers are put in front.
     pub edit: Edit,
     /// Number of tags to remove from a kept Ethernet header.
     pub pop_tags: u8,
     /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
     pub keeps_ip: bool,
-    /// Tunnel it goes through.
+    /// The tunnel that packets go through.
     pub tunnel: Option<OuterHeaders>,
     unchanged: bool,
-    /// The new headers, at its end.
+    /// The new headers, at the end of this room.
     prefix: [u8; MAX_PREFIX],
     prefix_len: u8,
 }
 
-/// How one packet is rewritten.
 #[derive(Clone, Copy)]
 pub(crate) struct Rewrite<'a> {
     pub template: &'a Template,
@@ -71,12 +67,12 @@ pub(crate) struct Rewrite<'a> {
 }
 
 impl<'a> Rewrite<'a> {
-    /// As `forward` says, of which the template is.
+    /// Describes the rewrite that `forward` demands; `template` must be compiled from it.
     pub fn of(forward: &Forward, template: &'a Template) -> Self {
         Self { template, fields: None, entropy: forward.entropy() }
     }
 
-    /// As `output` says, of which the template is.
+    /// Describes the rewrite that `output` demands; `template` must be compiled from it.
     pub fn of_output(output: &'a ovs::Output, template: &'a Template) -> Self {
         let fields = (template.edit == Edit::Fields).then_some(&output.edits);
         Self { template, fields, entropy: output.entropy() }
@@ -98,14 +94,14 @@ impl OuterHeaders {
     /// Offset of the outer IP header from the outer Ethernet header's first byte.
     pub const IP: usize = proto::ETHERNET_LEN;
 
-    /// Offset of the header after the outer IP header.
+    /// Returns the offset of the header after the outer IP header.
     pub const fn l4(self) -> usize {
         Self::IP + if self.v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }
     }
 }
 
 impl Template {
-    /// Compiles what `decide` said.
+    /// Compiles a decision to forward.
     pub fn new(forward: &Forward) -> Self {
         let mpls = |encap: &Encap| !encap.kind.has_ethernet();
         let mut template = Self {
@@ -147,7 +143,7 @@ impl Template {
         template
     }
 
-    /// Compiles what a flow of Open vSwitch says, but for the fields that it sets.
+    /// Compiles an output of a flow of Open vSwitch, except for the fields that it sets.
     #[cold]
     #[inline(never)]
     pub fn of_output(output: &ovs::Output) -> Self {
@@ -186,23 +182,22 @@ impl Template {
         Some(end - len)
     }
 
-    /// Whether packets are forwarded unchanged.
     pub const fn changes_nothing(&self) -> bool {
         self.unchanged
     }
 
-    /// The headers to put in front. Lengths and what depends on them are not set yet.
+    /// Returns the headers to put in front. Lengths, and the fields that depend on them, are not set yet.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix[MAX_PREFIX - usize::from(self.prefix_len)..]
     }
 
-    /// By how many bytes a packet grows.
+    /// Returns by how many bytes a packet grows.
     pub fn grown(&self) -> isize {
         let popped = usize::from(self.pop_tags) * proto::VLAN_LEN;
         (self.prefix().len() + self.tags().len()) as isize - (usize::from(self.strip) + popped) as isize
     }
 
-    /// Whether the IP header is edited.
+    /// Returns whether the IP header is edited.
     pub const fn edits_ip(&self) -> bool {
         self.ecn.is_some()
             || self.ttl_decrement > 0
@@ -211,7 +206,7 @@ impl Template {
             || self.mss.is_some()
     }
 
-    /// Tags to push into a kept Ethernet header, as they lie there.
+    /// Returns the tags to push into a kept Ethernet header, as they lie there.
     #[inline(always)]
     pub fn tags(&self) -> &[u8] {
         &self.tags[..usize::from(self.tags_len)]
@@ -293,7 +288,7 @@ impl Template {
         }
     }
 
-    /// Everything that distinguishes templates.
+    /// Returns everything that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
         let l4 = (self.nat.src, self.nat.dst, self.mss);
         let fields = (

@@ -17,7 +17,7 @@ pub type Packet = (Vec<u8>, Offload);
 pub struct Wire {
     to_engine: Mutex<VecDeque<Packet>>,
     from_engine: Mutex<Vec<Packet>>,
-    /// Of each of these packets, the counter of the flow of Open vSwitch of which it was told.
+    /// The mark of each packet that the engine sent: the counter of its flow of Open vSwitch, if it has one.
     marks: Mutex<Vec<Option<u32>>>,
     arrived: Condvar,
     event: OwnedFd,
@@ -25,7 +25,7 @@ pub struct Wire {
     /// Buffers free for the engine; `usize::MAX`: unlimited.
     room: AtomicUsize,
     down: AtomicBool,
-    /// Whether it is told of right checksums.
+    /// Whether it asks the engine to be told of right checksums.
     tells_valid: AtomicBool,
     /// Longest piece of a packet, bytes.
     piece: usize,
@@ -36,10 +36,10 @@ pub struct Wire {
 pub struct TestPort(Arc<Wire>);
 
 impl TestPort {
-    /// A port whose packets are in pieces of at most `piece` bytes.
+    /// Creates a port whose packets are in pieces of at most `piece` bytes.
     ///
     /// # Panics
-    /// Without event descriptors.
+    /// If there are no event descriptors.
     #[must_use]
     #[allow(clippy::expect_used)]
     pub fn new(accepts: Accepts, piece: usize) -> Self {
@@ -58,13 +58,12 @@ impl TestPort {
         }))
     }
 
-    /// The port as it is attached to an engine.
     #[must_use]
     pub fn open(&self) -> Opened {
         Self::open_all(std::slice::from_ref(self))
     }
 
-    /// One port with several queue pairs.
+    /// Opens several queue pairs as one port.
     #[must_use]
     pub fn open_all(queues: &[Self]) -> Opened {
         Opened {
@@ -74,31 +73,27 @@ impl TestPort {
         }
     }
 
-    /// The engine's receiving half.
     #[must_use]
     pub fn receiver(&self) -> TestRx {
         TestRx { wire: self.0.clone(), lent: Vec::new() }
     }
 
-    /// The engine's sending half.
     #[must_use]
     pub fn sender(&self) -> Arc<dyn TxQueue> {
         Arc::new(TestTx { wire: self.0.clone(), leased: Mutex::new(()) })
     }
 
-    /// Sends packets to the engine.
     pub fn send(&self, packets: impl IntoIterator<Item = Packet>) {
         lock(&self.0.to_engine).extend(packets);
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// Takes what the engine sent.
     #[must_use]
     pub fn take(&self) -> Vec<Packet> {
         std::mem::take(&mut *lock(&self.0.from_engine))
     }
 
-    /// Takes the marks of what the engine sent.
+    /// Takes the marks of the packets that the engine sent.
     #[must_use]
     pub fn take_marks(&self) -> Vec<Option<u32>> {
         std::mem::take(&mut *lock(&self.0.marks))
@@ -114,22 +109,21 @@ impl TestPort {
         std::mem::take(&mut *guard)
     }
 
-    /// Sets how many more packets it accepts.
     pub fn set_room(&self, room: usize) {
         self.0.room.store(room, Ordering::Relaxed);
     }
 
-    /// It wants to be told of right checksums, as an Open vSwitch does.
+    /// Asks the engine to be told of right checksums, as an Open vSwitch does.
     pub fn tell_valid(&self) {
         self.0.tells_valid.store(true, Ordering::Relaxed);
     }
 
-    /// Disconnects it, or connects it again.
+    /// Disconnects the port, or connects it again.
     pub fn set_down(&self, down: bool) {
         self.0.down.store(down, Ordering::Relaxed);
     }
 
-    /// Whether no engine holds any part of it.
+    /// Returns whether no engine holds any part of it.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         Arc::strong_count(&self.0) == 1
@@ -194,7 +188,7 @@ impl TxQueue for TestTx {
     }
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
-        // Waits for a holder that waits for a CPU.
+        // This blocks: the holder of the lease may be waiting for a CPU.
         let _lease = lock(&self.leased);
         let mut room = TestRoom {
             wire: &self.wire,
@@ -250,7 +244,7 @@ impl Room for TestRoom<'_> {
     }
 }
 
-/// The pieces of a frame. Its bytes must not move or be freed while they are in use.
+/// Splits a frame into pieces. The frame's bytes must not move or be freed while the pieces are in use.
 fn pieces(frame: &mut [u8], piece: usize) -> Vec<Segment> {
     let piece = piece.max(frame.len().div_ceil(64)).max(1);
     // SAFETY: each piece lies in the frame, a heap buffer that is kept until the burst has ended.

@@ -4,10 +4,10 @@
 /// one burst, in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and for a flood to as many interfaces as there can
 /// be.
 const PACKETS: u32 = 4096;
-/// Their bytes.
+/// Most bytes of these copies and segments.
 const BYTES: u32 = 2 << 20;
-/// The copies and segments of a turn that may be followed by another in the next round: those of an ordinary burst of
-/// large sends.
+/// The copies and segments of a turn whose interface may have a turn in the next round, too: those of an
+/// ordinary burst of large sends.
 const PACKETS_PER_ROUND: u32 = 256;
 const BYTES_PER_ROUND: u32 = 256 << 10;
 
@@ -19,7 +19,6 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// A new turn.
     pub const NEW: Self = Self { packets: PACKETS, bytes: BYTES };
 
     /// Takes the work for this many packets from the budget; false if the budget is used up. Work that was begun is
@@ -33,12 +32,12 @@ impl Turn {
         true
     }
 
-    /// Whether nothing is left.
     pub const fn is_done(&self) -> bool {
         self.packets == 0 || self.bytes == 0
     }
 
-    /// Rounds that the interface must sit out for this turn, so that others get as much work.
+    /// Returns the number of rounds that the interface must sit out for this turn, so that others get as much
+    /// work.
     pub const fn rounds(&self) -> u32 {
         let packets = (PACKETS - self.packets) / PACKETS_PER_ROUND;
         let bytes = (BYTES - self.bytes) / BYTES_PER_ROUND;

@@ -55,7 +55,6 @@ pub(crate) struct Parts {
     pub limits: Limits,
 }
 
-/// The worker.
 pub(crate) struct Worker {
     cpu: Option<usize>,
     shared: Arc<Shared>,
@@ -65,9 +64,10 @@ pub(crate) struct Worker {
     reader: Reader<Snapshot>,
     receivers: Receivers,
     core: Core,
-    /// Packets were forwarded that are not all counted yet.
+    /// Whether packets were forwarded that are not all counted yet.
     unsettled: bool,
-    /// Who waits for all to be counted, and how many lines of the cache are still to be visited for that.
+    /// Receipts of those who wait until all packets are counted, and how many lines of the cache are still to
+    /// be visited for that.
     settling: (Vec<Receipt>, usize),
     /// How long it polls in vain before it sleeps.
     spin: Duration,
@@ -87,10 +87,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker without queues.
+    /// Creates a worker without queues.
     ///
     /// # Errors
-    /// Of epoll.
+    /// If epoll fails.
     pub fn new(parts: Parts) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
@@ -290,7 +290,7 @@ impl Worker {
 
     /// Sleeps until there is a packet or a message.
     fn sleep(&mut self) {
-        // Who waits for an Open vSwitch is looked at again soon, whatever is in its queue.
+        // If a queue waits for an Open vSwitch, the worker looks again soon, whatever is in the queue.
         let waits = self.receivers.iter_mut().any(|receiver| receiver.patience.waits());
         self.receivers.iter_mut().for_each(|receiver| receiver.watch(&self.epoll));
         let arm = |receiver: &mut Receiver| !receiver.patience.waits() && receiver.queue.arm();
@@ -328,7 +328,7 @@ impl Worker {
         self.receivers.iter_mut().take(armed).for_each(|receiver| receiver.queue.disarm());
     }
 
-    /// After a second without packets: passes on all counts, so that the worker may sleep indefinitely.
+    /// Passes on all counts after a second without packets, so that the worker may sleep indefinitely.
     fn settle_all(&mut self) {
         self.core.now = self.clock.now();
         let pinned = self.reader.pin();
@@ -338,7 +338,7 @@ impl Worker {
         self.unsettled = false;
     }
 
-    /// Does what a message says, of which the receipt tells; false if the worker is to end.
+    /// Does what a message says; the receipt is dropped when that is done. False if the worker is to end.
     fn obey(&mut self, message: Message, receipt: Receipt) -> bool {
         match message {
             Message::Receive { vif, queue } => self.receive(vif, queue),
@@ -370,7 +370,7 @@ impl Worker {
                 self.core.clear(Tables { shared: &self.shared, snapshot: pinned.get() });
             }
             Message::Pause => {
-                // Who waits for the pause has it.
+                // The sender of the message now knows that the worker pauses.
                 drop(receipt);
                 return self.pause();
             }
@@ -391,7 +391,7 @@ impl Worker {
                     return true;
                 }
                 Some((Message::Pause, _)) => {}
-                // Another daemon may use the queues at this time.
+                // A different daemon may use the queues at this time.
                 Some((message @ (Message::Solicit(_) | Message::Tell(_)), _)) => {
                     if waiting.len() < mailbox::FULL {
                         waiting.push(message);
@@ -426,14 +426,15 @@ impl Worker {
 
     fn detach(&mut self, vif: VifId) {
         for receiver in self.receivers.remove(vif) {
-            // It was added before; and its descriptor is closed with the queue anyway.
+            // Deleting can't fail, because the queue was added before; besides, its descriptor is closed with
+            // it.
             let _ = epoll::delete(&self.epoll, receiver.queue.event_fd());
         }
         self.core.ports.detach(vif);
     }
 }
 
-/// How long to poll in vain next time, after `idle` without packets.
+/// Returns how long to poll in vain next time, after `idle` without packets.
 fn spin_after(idle: Duration) -> Duration {
     if idle <= LONGEST_SPIN { LONGEST_SPIN } else { SHORTEST_SPIN }
 }

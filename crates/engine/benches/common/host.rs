@@ -8,7 +8,6 @@ use model::{
 use packet::Mac;
 use std::net::IpAddr;
 
-/// The wire.
 pub const WIRE: VifId = VifId(10);
 /// MAC of the guest that receives.
 pub const GUEST: &str = "02:00:00:00:00:02";
@@ -23,7 +22,7 @@ pub fn net(text: &str) -> IpNet {
     text.parse().expect("a prefix")
 }
 
-/// A guest of the network, whose connections are tracked.
+/// Returns a guest of the network; its connections are tracked.
 pub fn guest(id: u16) -> Vif {
     Vif {
         vrf: Some(Vrf(1)),
@@ -33,7 +32,7 @@ pub fn guest(id: u16) -> Vif {
     }
 }
 
-/// The tunnel to the other host.
+/// Returns the change that makes nexthop 1 the tunnel to the other host.
 pub fn tunnel(kind: TunnelKind) -> Change {
     let tunnel = Tunnel { kind, remote: addr("192.0.2.2"), id: 100, mac: None };
     Change::PutNexthop(NexthopId(1), Nexthop::Tunnel(tunnel))
@@ -64,7 +63,7 @@ pub fn tables() -> Vec<Change> {
     ]
 }
 
-/// The other host, as ARP would have found it.
+/// Returns what ARP would have found out about the other host.
 pub fn neighbour() -> NeighbourFound {
     NeighbourFound {
         scope: NeighbourScope::Wire(WIRE),
@@ -73,12 +72,13 @@ pub fn neighbour() -> NeighbourFound {
     }
 }
 
-/// Frames, `len` bytes each, of `flows` UDP flows from the first guest.
+/// Returns frames of `len` bytes each, one for each of `flows` UDP flows from the first guest.
 pub fn frames(to: &str, flows: usize, len: usize) -> Vec<Vec<u8>> {
     frames_of(to, flows, &|sport| format!("udp {sport} > 53 nosum / payload {}", len - 42))
 }
 
-/// Frames of flows from the first guest, whose upper layer `upper` derives from the source port.
+/// Returns a frame for each of `flows` flows from the first guest; `upper` derives the upper layer from the
+/// source port.
 pub fn frames_of(to: &str, flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
     let far = if to.starts_with("02") { "10.1.0.2" } else { "10.9.0.2" };
     let frame = |(near, port)| {
@@ -87,12 +87,12 @@ pub fn frames_of(to: &str, flows: usize, upper: &dyn Fn(usize) -> String) -> Vec
     clients(flows).map(frame).collect()
 }
 
-/// Addresses and ports of the first guest's flows.
+/// Returns the addresses and source ports of the first guest's flows.
 pub fn clients(flows: usize) -> impl Iterator<Item = (String, usize)> {
     (0..flows).map(|flow| (format!("10.1.0.{}", flow / 50_000 + 5), 1000 + flow % 50_000))
 }
 
-/// The frame that this text describes.
+/// Parses the text of a packet into its frame.
 pub fn packet(text: &str) -> Vec<u8> {
     model::text::parse(text).expect("a packet")
 }

@@ -15,7 +15,6 @@ pub struct Source {
 }
 
 impl Source {
-    /// Of these packets.
     pub fn new(frames: Vec<Vec<u8>>) -> Self {
         let event = eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd");
         Self { frames, next: 0, event }
@@ -53,7 +52,7 @@ impl RxQueue for Source {
 pub struct Sink(Vec<Segment>);
 
 impl Sink {
-    /// With buffers that are never freed.
+    /// Creates a sink with buffers that are never freed.
     pub fn leaked() -> Self {
         let memory = Vec::leak(vec![0_u8; 256 * 2048]);
         let buffers = memory.chunks_mut(2048);
@@ -95,7 +94,7 @@ impl Port for Device {
     }
 }
 
-/// A port that sends these packets forever, if there are any, and takes all.
+/// Opens a port that sends these packets forever, if there are any, and takes all packets sent to it.
 #[allow(dead_code)] // not every benchmark has an engine to attach it to
 pub fn port(frames: Vec<Vec<u8>>) -> Opened {
     let rx: Vec<Box<dyn RxQueue>> =

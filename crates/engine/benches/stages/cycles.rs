@@ -5,7 +5,6 @@ use super::callgrind;
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 
-/// A stage of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Copies of the packets' heads, counters.
@@ -19,7 +18,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The counter's readings, in a burst of `packets`, between which the stage lies; every second reading ends it.
+    /// Returns between which of the counter's readings, in a burst of `packets`, the stage lies; every second
+    /// reading ends it.
     fn readings(self, packets: u64) -> RangeInclusive<u64> {
         match self {
             Self::Receive => 0..=1,
@@ -35,10 +35,11 @@ thread_local! {
     static COUNTED: Cell<(u64, u64)> = const { Cell::new((u64::MAX, 0)) };
 }
 
-/// Counts `stage` while `work` takes a burst of `packets` through the engine; counts nothing if `stage` is `None`.
+/// Counts `stage` while `work` takes a burst of `packets` through the engine; counts nothing if `stage` is
+/// `None`.
 ///
 /// # Panics
-/// If the burst took another path: the slow one, or not.
+/// If the burst took a different path: the slow one where the fast one was expected, or the reverse.
 pub fn counted(stage: Option<Stage>, packets: u64, work: impl FnOnce()) {
     READINGS.set(0);
     COUNTED.set(stage.map_or((u64::MAX, 0), |stage| stage.readings(packets).into_inner()));
@@ -48,7 +49,7 @@ pub fn counted(stage: Option<Stage>, packets: u64, work: impl FnOnce()) {
     assert!(came, "{stage:?}: {} readings, not {expected}: some packet took another way", READINGS.get());
 }
 
-/// The number of this reading within the burst.
+/// Counts a reading and returns its number within the burst.
 #[inline(always)]
 pub fn now() -> u64 {
     let reading = READINGS.get();

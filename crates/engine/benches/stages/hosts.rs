@@ -10,7 +10,6 @@ use model::{
 };
 use packet::{Mac, proto};
 
-/// What happens to a packet between guests.
 #[derive(Clone, Copy)]
 pub enum Policy {
     /// Forwarded without rules.
@@ -28,7 +27,7 @@ const OTHER_RULES: u16 = 31;
 /// The label or VXLAN network identifier with which the other host sends.
 const ID: u32 = 16;
 
-/// UDP flows of small packets from guest to guest.
+/// Returns a worker that forwards UDP flows of small packets from guest to guest.
 pub fn between_guests(policy: Policy, flows: usize) -> Worker {
     let mut changes = tables();
     match policy {
@@ -41,8 +40,8 @@ pub fn between_guests(policy: Policy, flows: usize) -> Worker {
     Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN))
 }
 
-/// Open TCP connections from guest to guest, allowed by a rule, whose clients send data: each segment follows the last
-/// one.
+/// Returns a worker with open TCP connections between guests, which a rule allows; the clients send data, and
+/// each segment follows the last one.
 pub fn tcp_between_guests(flows: usize) -> Worker {
     let mut changes = tables();
     changes.push(rule(1000, "10.1.0.0/24", 53, Action::Allow, proto::TCP));
@@ -62,7 +61,7 @@ pub fn tcp_between_guests(flows: usize) -> Worker {
     worker
 }
 
-/// Frames by which the second guest answers those flows.
+/// Returns the frames with which the second guest answers these flows.
 fn answers_of(flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
     let frame = |(near, port)| {
         packet(&format!("eth {GUEST} > 02:00:00:00:00:01 / ip4 10.1.0.2 > {near} / {}", upper(port)))
@@ -79,7 +78,7 @@ pub enum Megaflows {
     Each,
 }
 
-/// UDP flows of small packets between guests that an Open vSwitch programs.
+/// Returns a worker that forwards UDP flows of small packets between guests, programmed by an Open vSwitch.
 pub fn under_ovs(megaflows: Megaflows, flows: usize) -> Worker {
     let vif = |id, ovs, kind| {
         Change::PutVif(Vif { kind, ovs: Some(VifId(ovs)), vrf: None, policy: false, ..guest(id) })
@@ -102,7 +101,7 @@ pub fn under_ovs(megaflows: Megaflows, flows: usize) -> Worker {
     worker
 }
 
-/// UDP flows of small packets that an Open vSwitch sends to a guest.
+/// Returns a worker that forwards UDP flows of small packets from an Open vSwitch to a guest.
 pub fn from_ovs(flows: usize) -> Worker {
     let mut worker = under_ovs(Megaflows::One, flows);
     worker.receives(ingress(VifId(12), false), frames(GUEST, flows, LEN));
@@ -110,14 +109,12 @@ pub fn from_ovs(flows: usize) -> Worker {
     worker
 }
 
-/// UDP flows from a guest into a tunnel.
 pub fn into_tunnel(kind: TunnelKind, flows: usize) -> Worker {
     let mut changes = tables();
     changes.push(tunnel(kind));
     Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GATEWAY, flows, LEN))
 }
 
-/// UDP flows out of a tunnel to a guest.
 pub fn out_of_tunnel(kind: TunnelKind, flows: usize) -> Worker {
     let to_guest = Nexthop::Encap { vif: VifId(2), mac: Mac([2, 0, 0, 0, 0, 2]) };
     let mut changes = tables();
@@ -128,7 +125,7 @@ pub fn out_of_tunnel(kind: TunnelKind, flows: usize) -> Worker {
     Worker::new(&changes, &neighbour(), ingress(WIRE, true), frames)
 }
 
-/// A packet of a flow as the other host sends it.
+/// Returns a packet of a flow as the other host sends it.
 fn tunnelled(kind: TunnelKind, flow: usize) -> Vec<u8> {
     let inner = format!("ip4 10.9.0.2 > 10.1.0.2 / udp {} > 53 nosum / payload 18", 1000 + flow);
     let (port, carried) = match kind {
@@ -142,7 +139,7 @@ fn tunnelled(kind: TunnelKind, flow: usize) -> Vec<u8> {
     model::text::parse(&text).expect("a packet")
 }
 
-/// Rules, of which the last one decides.
+/// Returns rules of which the last one decides.
 fn rules(action: Action) -> impl Iterator<Item = Change> {
     let others = (1..=OTHER_RULES)
         .map(|n| rule(u32::from(n), &format!("10.1.{n}.0/24"), 1000 + n, Action::Drop, proto::UDP));

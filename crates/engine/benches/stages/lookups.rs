@@ -27,7 +27,7 @@ impl<Q> Asked<Q> {
     }
 }
 
-/// Addresses to route, over prefixes of all usual lengths.
+/// Returns tables with prefixes of all usual lengths, and addresses to route.
 pub fn routes(v6: bool) -> Asked<IpAddr> {
     let mut random = Rng::new(1);
     let prefixes: Vec<_> = (0..ROUTES).map(|_| prefix(&mut random, v6)).collect();
@@ -46,7 +46,8 @@ fn prefix(random: &mut Rng, v6: bool) -> IpNet {
     }
 }
 
-/// Packets to classify by security groups: eight rules for each guest, with its address and one service each.
+/// Returns tables with rules as security groups make them (eight for each guest, with its address and one
+/// service each), and packets to classify.
 pub fn rules() -> Asked<RuleQuery> {
     const SERVICES: [u16; 8] = [22, 80, 443, 8080, 5432, 6443, 9100, 53];
     let guest = |number: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a01_0100 + number));

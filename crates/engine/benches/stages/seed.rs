@@ -4,7 +4,7 @@
 /// Replaces libc's function, which the standard library asks for the keys.
 ///
 /// # Safety
-/// As of libc's.
+/// The caller upholds the contract of libc's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
     for at in 0..len {

@@ -13,7 +13,7 @@ use model::{Change, NeighbourFound, VifId, ovs};
 use std::sync::Arc;
 use tables::{FlowLimits, Reader, Shared, Snapshot};
 
-/// Packets that every benchmark counts.
+/// Number of packets that every benchmark counts.
 pub const PACKETS: usize = 10_240;
 
 const CACHE_ENTRIES: usize = 1 << 21;
@@ -30,7 +30,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker of a host with these tables, which receives `frames` from an interface.
+    /// Creates a worker of a host with these tables; it receives `frames` from an interface.
     pub fn new(changes: &[Change], neighbour: &NeighbourFound, from: Ingress, frames: Vec<Vec<u8>>) -> Self {
         let limits = FlowLimits { new_per_second: u32::MAX, per_guest: 1 << 20, connections: 1 << 20 };
         let shared = Arc::new(Shared::new(limits));
@@ -64,13 +64,13 @@ impl Worker {
         }
     }
 
-    /// From now on, receives other frames from this interface.
+    /// Receives different frames, from this interface, from now on.
     pub fn receives(&mut self, from: Ingress, frames: Vec<Vec<u8>>) {
         self.source.release(&mut self.burst);
         (self.from, self.source) = (from, Source::new(frames));
     }
 
-    /// Gives the interface from which it receives these flows of Open vSwitch.
+    /// Programs the interface from which the worker receives with these flows of Open vSwitch.
     pub fn program(&mut self, flows: impl Iterator<Item = ovs::Flow>) {
         let changes: Vec<_> = flows.map(|flow| ovs::Change::Add(Arc::new(flow))).collect();
         self.core.cells.ovs.make_room(changes.len() as u32);
@@ -78,19 +78,17 @@ impl Worker {
         self.from = self.from.in_tables(&self.shared.snapshot());
     }
 
-    /// Polls the next burst.
     pub fn poll(&mut self) {
         self.source.release(&mut self.burst);
         self.source.poll(&mut self.burst, usize::MAX);
     }
 
-    /// Packets sent so far.
+    /// Returns the number of packets sent so far.
     pub fn sent(&self) -> usize {
         self.core.cells.snapshot(0, None).sent.packets as usize
     }
 }
 
-/// The origin of packets received from an interface.
 pub fn ingress(vif: VifId, wire: bool) -> Ingress {
     Ingress { wire, ..Ingress::new(vif) }
 }

@@ -5,7 +5,6 @@ use model::{Decision, DropReason, PacketView, Verdict, VifId};
 use packet::Headers;
 use tables::{Deps, FlowCell, View};
 
-/// A packet and the decision about it.
 pub(crate) struct Case {
     pub ingress: VifId,
     pub offload: Offload,
@@ -14,15 +13,15 @@ pub(crate) struct Case {
     /// Bytes that count against policers, if there are any.
     pub metered: usize,
     pub deps: Deps,
-    /// The flow of Open vSwitch on which the decision depends, too.
+    /// The flow of Open vSwitch on which the decision depends besides.
     pub ovs_flow: Option<FlowCell>,
 }
 
-/// Decides the frame of `len` bytes that starts with `bytes`, according to `view`. `checked`: its outer checksum is
-/// known to be right.
+/// Decides the frame of `len` bytes that starts with `bytes`, according to `view`. `checked`: its outer
+/// checksum is known to be right.
 ///
 /// # Errors
-/// What is malformed; [`DropReason::HeaderTooLong`] also if `bytes` holds too little.
+/// The drop reason of a malformed frame; [`DropReason::HeaderTooLong`] also if `bytes` holds too little.
 #[inline(always)] // or its result is copied
 pub(super) fn decide(
     view: &View<'_>,

@@ -82,8 +82,8 @@ impl Core {
         Ok(())
     }
 
-    /// Delivers to all destinations, until the turn's budget is used up. A member that is not connected misses nothing;
-    /// if none is connected, there is no member.
+    /// Delivers to all destinations, until the turn's budget is used up. For a member that is not connected,
+    /// no drop is counted; if none is connected, the flood has no member.
     fn flood(
         &mut self,
         tables: Tables<'_>,
@@ -113,7 +113,8 @@ impl Core {
         Ok(())
     }
 
-    /// Sends what a flow of Open vSwitch says. All copies but the first count against the turn's budget.
+    /// Sends a packet to the outputs of a flow of Open vSwitch. All copies but the first count against the
+    /// turn's budget.
     fn send_outputs(&mut self, case: &Case, original: &[u8]) {
         for (number, output) in case.decision.verdict.outputs().iter().enumerate() {
             let whole = match number == 0 || self.turn.take(1, original.len()) {
@@ -129,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Sends mirrors what the receiver of `forward` gets, before encapsulation.
+    /// Sends mirrors a copy of what the receiver of `forward` gets, before encapsulation.
     fn send_mirrored(&mut self, tables: Tables<'_>, case: &Case, original: &[u8], forward: &Forward) {
         for &mirror in &case.decision.effects.mirror_out {
             self.send_copy(tables, case, original, mirror, forward);
@@ -147,7 +148,6 @@ impl Core {
         }
     }
 
-    /// Sends one rewritten copy.
     fn send(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         match Whole::new(case, original, forward) {
             Ok(whole) => self.send_whole(&whole, Rewrite::of(forward, &Template::new(forward))),
@@ -188,7 +188,6 @@ impl Core {
         self.deliver_one(template.port, &mut frame);
     }
 
-    /// Sends one of our own frames.
     fn send_own(&mut self, frame: &[u8], forward: &Forward) {
         let (headers, layout, unfinished) = Default::default();
         let whole = Whole { bytes: frame, headers, end: frame.len(), layout, unfinished };
@@ -342,7 +341,7 @@ impl Core {
         let view = tables.view(self.now.seconds).flooding(&floods).without(&unreachable);
         let case = decide(&view, original, original.len(), ingress, offload, false)?;
         match case.decision.verdict {
-            // With several tunnels to flood to, this may be another's neighbour.
+            // If a packet is flooded to several tunnels, this may be the neighbour of a different one.
             Verdict::Hold { scope, addr } if self.ask(tables, ingress, (scope, addr))? => {
                 self.keep(tables, original, &case, (scope, addr))
             }
@@ -351,7 +350,7 @@ impl Core {
         }
     }
 
-    /// Whether a packet of this interface may be flooded in a network; the error is the drop reason.
+    /// Checks whether a packet of this interface may be flooded in a network; the error is the drop reason.
     pub(super) fn may_flood(&self, tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Result<(), DropReason> {
         if self.turn.is_done() {
             return Err(DropReason::TurnBudget);
@@ -379,7 +378,8 @@ impl Core {
         let (scope, addr) = held.neighbour;
         if tables.view(self.now.seconds).neighbour(scope, addr).is_some() {
             self.cells.release(held.neighbour);
-            // What is held is for a neighbour, so that it came by no port that it leaves as it is.
+            // A packet that waits for a neighbour did not come from an OVS side, so no port is needed that it
+            // leaves by.
             let from = Ingress::new(held.holder.ingress);
             self.whole(tables, &mut held.frame, from, held.offload);
             self.hold.recycle(held);
@@ -405,8 +405,8 @@ impl Core {
         }
     }
 
-    /// Sends one of our own frames to each of these, as far as the turn's budget allows. Who is not connected misses
-    /// nothing.
+    /// Sends one of our own frames to each of these, as far as the turn's budget allows. No drop is counted
+    /// for interfaces that are not connected.
     pub fn send_all(&mut self, frame: &[u8], to: &[Forward]) {
         self.absent = Some(0);
         for forward in to {
@@ -419,14 +419,14 @@ impl Core {
     }
 }
 
-/// To whom copies of a packet of this interface in a network are counted.
+/// Returns the party that is charged for copies of a packet from this interface in a network.
 fn flooder(tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Flooder {
     let is_wire = tables.snapshot.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
     if is_wire { Flooder::Wires(vrf) } else { Flooder::Guest(ingress) }
 }
 
 impl<'a> Whole<'a> {
-    /// The packet that `forward` forwards.
+    /// Prepares the packet that `forward` forwards.
     fn new(case: &Case, bytes: &'a [u8], forward: &Forward) -> Result<Self, DropReason> {
         Self::stripped(case, bytes, forward.strip, Template::new(forward).keeps_ip)
     }

@@ -1,31 +1,31 @@
-//! Where a burst comes from, and what that says about its packets.
+//! The origin of a burst, and its consequences for the burst's packets.
 
 use crate::contexts::Looks;
 use model::{VifId, VifKind};
 use tables::Snapshot;
 
-/// The origin of a burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ingress {
-    /// Interface.
     pub vif: VifId,
     /// Whether tunnels may end there.
     pub wire: bool,
-    /// What flows of Open vSwitch look at there.
+    /// The fields at which flows of Open vSwitch look there.
     pub looks: Looks,
-    /// The port by which everything from there leaves as it is, without being looked up: the interface is its OVS side.
+    /// If the interface is an OVS side: the port by which all its packets leave, unchanged and without a
+    /// look-up.
     pub port: Option<VifId>,
-    /// Of a guest: the OVS side to which packets go that match no flow. Its queues wait while that has no room.
+    /// If the interface is a guest: the OVS side to which packets go that match no flow. The guest's queues
+    /// wait while that side has no room.
     pub side: Option<VifId>,
 }
 
 impl Ingress {
-    /// An interface, about which nothing is known yet.
+    /// Creates the origin for an interface about which nothing is known yet.
     pub fn new(vif: VifId) -> Self {
         Self { vif, wire: false, looks: Looks::default(), port: None, side: None }
     }
 
-    /// The same interface in these tables.
+    /// Returns the same interface as these tables describe it.
     pub fn in_tables(self, snapshot: &Snapshot) -> Self {
         let vif = snapshot.vif(self.vif);
         let flows = vif.filter(|vif| vif.takes_flows());
@@ -35,7 +35,7 @@ impl Ingress {
             (None, true) => Looks::of_wire(snapshot),
             (None, false) => Looks::default(),
         };
-        // Rules and tunnels look at the packet.
+        // If the port has rules or a tunnel, every packet must be looked at.
         let side = vif.filter(|vif| vif.kind == VifKind::Ovs);
         let port = side.and_then(|side| snapshot.vif(side.ovs?));
         let port = port.filter(|port| port.rules.is_none() && port.tunnel().is_none()).map(|port| port.id);

@@ -40,8 +40,8 @@ pub(super) fn settle(
     }
 }
 
-/// Whether later packets of the same flow would be decided alike as long as none of the decision's dependencies
-/// change. TCP flags that take the slow path anyway are not considered.
+/// Returns whether later packets of the same flow would be decided alike as long as none of the decision's
+/// dependencies change. TCP flags that take the slow path anyway are not considered.
 pub(super) fn is_lasting(decision: &Decision) -> bool {
     let effects = &decision.effects;
     let alone = super::slow::is_memoised(&decision.verdict)

@@ -39,7 +39,6 @@ const ALL_IDLE_NS: u64 = 300_000_000_000;
 /// Limits on what a worker does for others.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Entries of its cache.
     pub cache_entries: usize,
     /// ICMP errors and TCP resets per second to one address in a network.
     pub errors_per_second: u32,
@@ -69,20 +68,20 @@ pub(crate) struct Core {
     pub now: Now,
     /// Epoch of the tables at the last burst.
     pub epoch: u64,
-    /// When that was, nanoseconds.
+    /// Time of the last burst, nanoseconds.
     pub last_ns: u64,
-    /// The neighbour that was last solicited without a waiting packet: scope, address, whose packet, second.
+    /// The neighbour that was last solicited without a waiting packet: scope, address, interface of the
+    /// packet, second.
     pub asked: Option<(NeighbourScope, IpAddr, VifId, u32)>,
     /// While a flood is delivered: how many of its copies were for ports that are down.
     pub absent: Option<usize>,
-    /// Whether packets of this burst went to an Open vSwitch.
     pub asked_ovs: bool,
     /// Which entries this burst created: one bit for each 64th of the hashes.
     pub memoised: u64,
 }
 
 impl Core {
-    /// For the worker `number`.
+    /// Creates the state of the worker `number`.
     pub fn new(number: usize, cells: Arc<WorkerCells>, log: Arc<DropLog>, now: Now, limits: &Limits) -> Self {
         Self {
             cells,
@@ -111,7 +110,6 @@ impl Core {
         }
     }
 
-    /// Forwards a burst.
     pub fn burst(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) {
         let start = cycles::now();
         self.log_budget = LogBudget::new();
@@ -162,8 +160,8 @@ impl Core {
         }
     }
 
-    /// Keys and look-ups of packets that meet flows of Open vSwitch. Apart, so that the code of the others stays as it
-    /// is.
+    /// Makes keys and looks up packets that meet flows of Open vSwitch. A separate function, so that it
+    /// leaves the code for other packets unchanged.
     #[inline(never)]
     fn by_flows(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
         match from.wire {
@@ -230,16 +228,17 @@ impl Core {
         }
     }
 
-    /// Queues packets for a port as they are, without a look-up: no table says anything else of those that the fast
-    /// parse accepts. Returns the cycles of the slow path, which takes the others.
+    /// Queues packets for a port as they are, without a look-up: for packets that the fast parse accepts, no
+    /// table says otherwise. Returns the cycles of the slow path, which takes the other packets.
     #[inline(never)] // so that the code of others' look-ups stays as it is
     fn pass(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress, port: VifId) -> u64 {
         let (mut hits, mut slow) = (0, 0);
-        // The slow path is to remember nothing.
+        // The slow path must not memoise anything.
         self.lanes.fast.clear();
         for (lane, packet) in burst.packets().iter().enumerate() {
             let len = packet.len as usize;
-            // Only whether it accepts the packet is of interest, so that most of the work falls away.
+            // Only whether the fast parse accepts the packet is of interest, so that the compiler drops most
+            // of the work.
             let (mut context, mut fast) = (Context::of(from.vif), Fast::default());
             if key::parse(self.lanes.head(lane), len, false, &mut context, &mut fast).is_some() {
                 self.lanes.leave(lane, len);
@@ -261,7 +260,7 @@ impl Core {
     #[inline(always)]
     fn lookups<const FLOWS: bool>(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
         let (mut hits, mut slow) = (0, 0);
-        // The entry of the last packet, if it was forwarded by one: then it is still where it was.
+        // The entry of the last packet, if an entry forwarded it: that entry has not moved since.
         let mut last = None;
         self.memoised = 0;
         for (lane, packet) in burst.packets().iter().enumerate() {
@@ -285,14 +284,14 @@ impl Core {
         slow
     }
 
-    /// The entry of a lane's packet.
+    /// Finds the entry of a lane's packet, at its likely slot or through the index.
     #[inline(always)]
     fn find(&self, lane: usize) -> Option<Slot> {
         let (key, guess) = (&self.lanes.fast.get(lane)?.key, self.lanes.guess[lane]);
         if self.cache.is_at(guess, key) { Some(guess) } else { self.find_anew(lane) }
     }
 
-    /// The same where there was no entry, or another one, in the expected place.
+    /// Finds the entry of a lane's packet through the index, because it is not at its likely slot.
     #[cold]
     fn find_anew(&self, lane: usize) -> Option<Slot> {
         self.cache.find(self.lanes.hash[lane], &self.lanes.fast.get(lane)?.key)
@@ -322,8 +321,8 @@ impl Core {
         slot.is_some_and(|slot| self.hit_any::<true>(tables, burst, packet, lane, from.vif, slot))
     }
 
-    /// New flows come in bursts: prefetches what the decision about this lane's packet will read of the connection
-    /// table.
+    /// Prefetches the parts of the connection table that the decision about this lane's packet will read,
+    /// because new flows come in bursts.
     fn expect_new(&self, tables: Tables<'_>, lane: usize, ingress: VifId) {
         if let Some(fast) = self.lanes.fast.get(lane)
             && let Some(vrf) = tables.snapshot.vif(ingress).and_then(|vif| vif.vrf)
@@ -333,7 +332,7 @@ impl Core {
         }
     }
 
-    /// The context of a packet that the fast parse accepted.
+    /// Returns the context of a packet that the fast parse accepted.
     #[cold]
     pub fn context(&self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Context> {
         let mut context = Context::of(from.vif);
@@ -344,8 +343,8 @@ impl Core {
         Some(context)
     }
 
-    /// Forwards a packet by an entry, or does else what it says. False if that takes the slow path. `FLOWS`: whether
-    /// the entry may belong to a flow of Open vSwitch.
+    /// Does what an entry says with a packet, which is usually to forward it. False if the packet needs the
+    /// slow path. `FLOWS`: whether the entry may belong to a flow of Open vSwitch.
     #[inline(always)]
     fn hit<const FLOWS: bool>(
         &mut self,
@@ -363,7 +362,8 @@ impl Core {
         }
     }
 
-    /// The same of packets with offloads, too. Apart, so that the code of the others has nothing of them.
+    /// Does the same for packets that may have offloads. A separate function, so that the code for other
+    /// packets contains no part of it.
     #[inline(never)]
     fn hit_any<const FLOWS: bool>(
         &mut self,
@@ -377,7 +377,7 @@ impl Core {
         self.apply::<FLOWS, true>(tables, burst, packet, lane, ingress, slot)
     }
 
-    /// Does what an entry says with a packet. `OFFLOADS`: whether it may have some.
+    /// Does what an entry says with a packet. `OFFLOADS`: whether the packet may have some.
     #[inline(always)]
     fn apply<const FLOWS: bool, const OFFLOADS: bool>(
         &mut self,
@@ -499,7 +499,8 @@ impl Core {
     fn renew(&mut self, tables: Tables<'_>, slot: Slot, lane: usize) -> bool {
         let found = self.cache.found(slot);
         if self.actions.get(found.action()).follows && !self.lanes.follow(lane, &found, tables) {
-            // This shows no life of the connection: the entry stays as it is, for packets that do.
+            // Such a packet does not show that the connection lives: the entry stays as it is, for packets
+            // that do.
             return false;
         }
         let mut entry = self.cache.get(slot);
@@ -517,7 +518,8 @@ impl Core {
         holds
     }
 
-    /// Whether an entry's flow of Open vSwitch is still there, if it belongs to one; stamps the entry.
+    /// Returns whether an entry's flow of Open vSwitch still exists, and stamps the entry; true if the entry
+    /// has none.
     fn renew_owner(&self, tables: Tables<'_>, owner: &mut Owner) -> bool {
         let Owner::Ovs(flow) = owner else { return true };
         let holds = tables.shared.flow_holds(flow.cell, flow.since(self.epoch));
@@ -525,7 +527,6 @@ impl Core {
         holds
     }
 
-    /// Delivers every queued lane.
     pub fn flush(&mut self, burst: &Burst) {
         self.deliver_all(burst);
         self.lanes.delivered();
@@ -566,7 +567,7 @@ impl Core {
         }
     }
 
-    /// Delivers these lanes.
+    /// Delivers these lanes to a port.
     #[inline(always)]
     fn deliver_to(&mut self, port: VifId, order: &[u8], burst: &Burst) -> Delivery {
         let Self { lanes, ports, chunk, turn, now, .. } = self;
@@ -582,7 +583,6 @@ impl Core {
         })
     }
 
-    /// Drops an incoming packet.
     #[cold]
     pub fn drop(&mut self, lane: usize, packet: &RxPacket, ingress: VifId, reason: DropReason) {
         let (len, bytes) = (packet.len as usize, self.lanes.head(lane));
@@ -593,8 +593,8 @@ impl Core {
         note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, dropped);
     }
 
-    /// Records the epoch of the tables for a burst. Empties the cache when its entries are too old for their age to be
-    /// told, and when the numbers of contexts run short.
+    /// Records the epoch of the tables for a burst. Empties the cache when its entries are so old that their
+    /// age can no longer be told, and when the numbers of contexts run short.
     pub fn follow(&mut self, tables: Tables<'_>) {
         self.epoch = tables.snapshot.epoch();
         if self.now.ns.saturating_sub(self.last_ns) > ALL_IDLE_NS || self.cache.contexts.are_worn() {
@@ -604,13 +604,13 @@ impl Core {
         self.last_ns = self.now.ns;
     }
 
-    /// Empties the cache.
     pub fn clear(&mut self, tables: Tables<'_>) {
         self.cache.walk(self.cache.lines()).for_each(|slot| self.forget(tables, slot));
         self.cache.contexts.clear();
     }
 
-    /// The key of a packet that the fast parse accepted. Assigns a number to its context if necessary.
+    /// Returns the key of a packet that the fast parse accepted, and assigns a number to its context if
+    /// necessary.
     pub fn key_of(&mut self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Key> {
         let mut key = self.lanes.fast.get(lane)?.key;
         if key.context() == UNKNOWN {
@@ -621,7 +621,7 @@ impl Core {
     }
 }
 
-/// The bit of a hash in [`Core::memoised`].
+/// Returns the bit of a hash in [`Core::memoised`].
 const fn hash_bit(hash: u64) -> u64 {
     1 << (hash >> 58)
 }

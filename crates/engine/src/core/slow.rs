@@ -18,8 +18,9 @@ use model::{Crossings, DropReason, Forward, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, Deps, FlowRef, Snapshot};
 
-/// The account of a packet's connection: the guest that sent it; for a packet from a wire or an Open vSwitch, the guest
-/// that receives it, or the wire if that is not exactly one guest. For a guest with two interfaces, it is the port's.
+/// Returns the account of a packet's connection: that of the guest that sent it; for a packet from a wire or
+/// an Open vSwitch, that of the guest that receives it, or of the wire if there is not exactly one such
+/// guest. For a guest with two interfaces, it is the account of the port.
 fn charged(snapshot: &Snapshot, case: &Case) -> Account {
     let guest = |id| {
         let vif = snapshot.vif(id).filter(|vif| !matches!(vif.kind, VifKind::Wire | VifKind::Ovs))?;
@@ -37,7 +38,7 @@ fn charged(snapshot: &Snapshot, case: &Case) -> Account {
     Account::from_wire(receiver.unwrap_or(case.ingress))
 }
 
-/// Whether decisions of this kind are memoised, if nothing else speaks against it.
+/// Returns whether decisions of this kind are memoised, if nothing else forbids it.
 pub(super) fn is_memoised(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Forward(_) => true,
@@ -47,8 +48,8 @@ pub(super) fn is_memoised(verdict: &Verdict) -> bool {
     }
 }
 
-/// What an entry belongs to; then what its action keeps: dependencies, and the counter of a flow of Open vSwitch where
-/// the entry has no room for it beside a connection.
+/// Returns the owner of an entry, and the parts that its action keeps: dependencies, and the counter of a
+/// flow of Open vSwitch if the entry has no room for it beside a connection.
 fn owner(case: &Case, connection: Option<(FlowRef, bool)>, epoch: u64) -> (Owner, Deps, Option<u32>) {
     let counter = case.decision.effects.ovs_counter;
     match (connection, case.ovs_flow) {
@@ -61,13 +62,12 @@ fn owner(case: &Case, connection: Option<(FlowRef, bool)>, epoch: u64) -> (Owner
     }
 }
 
-/// Whether the checksum is to be finished of which only the sender knows where it is. What a guest sends must stay what
-/// was decided about.
+/// Returns whether a checksum is to be finished whose position only the sender's request tells. Packets from
+/// guests don't qualify: they must stay as they were when they were decided.
 fn is_to_complete(case: &Case, from: Ingress) -> bool {
     from.port.is_some() && matches!(case.offload.csum, Csum::Partial { .. }) && case.headers.ip().is_none()
 }
 
-/// The copies of a packet that goes to several ports.
 fn copies(verdict: &Verdict) -> Box<[Copy]> {
     let outputs = verdict.outputs();
     let copy = |output| {
@@ -127,8 +127,8 @@ impl Core {
         }
     }
 
-    /// The same for a packet that is needed whole: its headers are longer than the snapshot, or its checksum
-    /// [`is_to_complete`].
+    /// Decides a packet that is needed whole, because its headers are longer than the snapshot or its
+    /// checksum [`is_to_complete`], and executes the decision.
     fn slow_whole(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         self.flush(burst);
         let packet = burst.packets()[lane];
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Sends a lane as a flow of Open vSwitch says.
+    /// Sends a lane to the output of a flow of Open vSwitch.
     #[cold]
     #[inline(never)]
     fn output_lane(
@@ -182,7 +182,7 @@ impl Core {
         flow: Option<(FlowRef, bool)>,
     ) {
         let outputs = case.decision.verdict.outputs().iter();
-        // Only the bytes that it adds count: packets are policed by the longest of their copies.
+        // Only the bytes that a copy adds count: packets are policed by the longest of their copies.
         let longest = outputs.clone().max_by_key(|output| output.grown());
         let unchanged = || Template::new(&Forward::unchanged(from.vif));
         let template = longest.map_or_else(unchanged, Template::of_output);
@@ -241,8 +241,8 @@ impl Core {
         Ok(())
     }
 
-    /// The effects of a decision besides forwarding. Returns the packet's connection, and whether the packet is a
-    /// reply.
+    /// Executes the effects of a decision besides forwarding. Returns the packet's connection, and whether
+    /// the packet is a reply.
     pub(super) fn effects(
         &mut self,
         tables: Tables<'_>,
@@ -327,7 +327,6 @@ impl Core {
         self.memoise(tables, &key, policy, entry);
     }
 
-    /// Drops a packet in our own buffer.
     pub(super) fn drop_whole(&mut self, original: &[u8], ingress: VifId, reason: DropReason) {
         let dropped = Dropped { vif: ingress, outbound: false, reason, len: original.len(), bytes: original };
         if let Some(cells) = self.cells.vif(ingress) {

@@ -16,10 +16,9 @@ pub(crate) const CHUNK: usize = 2048;
 /// The checksum is right, and nothing is left to do.
 const VALID: Offload = Offload { csum: Csum::Valid, gso: None };
 
-/// Buffer for a chunk of payload.
 pub(crate) type Chunk = [u8; CHUNK];
 
-/// Where the bytes of a packet after its head are.
+/// Location of the bytes that follow a packet's head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rest<'a> {
     /// In the sender's memory.
@@ -66,7 +65,8 @@ impl Rest<'_> {
     }
 }
 
-/// What the engine knows about a frame's L4 checksum and segmentation. Offsets are from the frame's first byte.
+/// The engine's knowledge about a frame's L4 checksum and segmentation. Offsets are from the frame's first
+/// byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     /// The checksum is partial.
@@ -78,47 +78,40 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Whether nothing remains to be done or told, whoever the receiver is.
+    /// Returns whether nothing remains to be done or told, whoever the receiver is.
     #[inline(always)]
     pub const fn is_nothing(&self) -> bool {
         !self.partial && !self.valid && self.gso.is_none()
     }
 }
 
-/// A packet ready to be delivered.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    /// Its first bytes, which include all headers, rewritten.
+    /// The packet's first bytes, rewritten. They include all headers.
     pub head: &'a mut [u8],
-    /// Where the packet lay.
+    /// The original packet, for the bytes after `head`.
     pub rest: Rest<'a>,
     /// Offset in the original packet of the first byte that is not in `head`.
     pub rest_at: usize,
-    /// Number of bytes from there on.
+    /// Number of bytes from `rest_at` on.
     pub rest_len: usize,
-    /// What is left to do.
     pub unfinished: Unfinished,
     /// Offsets of the (inner) headers in `head`; used if something is unfinished.
     pub at: Layout,
-    /// Outer headers at its start.
+    /// Outer headers at the packet's start.
     pub tunnel: Option<OuterHeaders>,
 }
 
-/// What was delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered {
-    /// Frames.
     pub packets: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
-/// Why a frame was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The receiver has no room.
     NoRoom(NoRoom),
-    /// It can't be segmented.
+    /// The large send can't be segmented.
     Segment,
     /// A header lies beyond the rewritten bytes.
     Header,
@@ -133,12 +126,11 @@ impl From<NoRoom> for Refused {
 }
 
 impl Frame<'_> {
-    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.head.len() + self.rest_len
     }
 
-    /// Copies its first bytes, as they are delivered, into `out`; returns how many.
+    /// Copies the frame's first bytes, as they are delivered, into `out`; returns how many.
     pub fn gather(&self, out: &mut [u8]) -> usize {
         let head = self.head.len().min(out.len());
         out[..head].copy_from_slice(&self.head[..head]);
@@ -146,8 +138,8 @@ impl Frame<'_> {
         head + self.rest.gather(self.rest_at, &mut out[head..head + rest])
     }
 
-    /// Writes it into `room`. Finishes what the receiver does not accept unfinished, as far as the turn's budget
-    /// allows.
+    /// Writes the frame into `room`. Finishes what the receiver does not accept unfinished, as far as the
+    /// turn's budget allows.
     #[inline]
     pub fn write(
         &mut self,
@@ -188,7 +180,6 @@ impl Frame<'_> {
         Ok(Delivered { packets: 1, bytes: self.len() as u64 })
     }
 
-    /// Offset of the checksum field in the L4 header.
     pub fn csum_offset(&self) -> u16 {
         if self.at.protocol == proto::TCP { 16 } else { 6 }
     }
@@ -197,13 +188,13 @@ impl Frame<'_> {
         Csum::Partial { start: self.at.l4, offset: self.csum_offset() }
     }
 
-    /// What the receiver is told of a frame whose L4 checksum was partial and is completed.
+    /// Returns the offload that the receiver is told for a frame whose L4 checksum was partial and is
+    /// completed.
     fn completed(&self, room: &dyn Room) -> Offload {
         let partial = self.unfinished.partial || self.unfinished.gso.is_some();
         if partial && self.tunnel.is_none() && room.tells_valid() { VALID } else { Offload::default() }
     }
 
-    /// Writes it with its checksums complete.
     fn write_completing(&mut self, room: &mut dyn Room, chunk: &mut Chunk) -> Result<Delivered, Refused> {
         let len = self.len();
         let at = usize::from(self.at.l4);

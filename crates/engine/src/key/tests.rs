@@ -9,7 +9,7 @@ use packet::{Fragment, Headers, L4};
 const VIF: VifId = VifId(3);
 const ETHERNET: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02";
 
-/// Packets of each kind: those that are accepted, and those that are not.
+/// Returns packets of each kind: some that are accepted, and some that are not.
 fn packets() -> Vec<Vec<u8>> {
     let ip4 = "ip4 10.1.1.1 > 10.9.0.7 tos 72";
     let ip6 = "ip6 fd00:1::1 > fd00:9::7 tos 184";
@@ -66,13 +66,12 @@ fn packets() -> Vec<Vec<u8>> {
     texts.iter().map(|text| model::text::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))).collect()
 }
 
-/// The result of the fast parse.
 fn fast(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     let (mut context, mut fast) = (Context::of(VIF), Fast::default());
     parse(head, len, wire, &mut context, &mut fast).map(|()| (context, fast))
 }
 
-/// What it should say.
+/// Returns the result that the fast parse should have.
 fn expected(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     let outer = Headers::ethernet(head, 0, len).ok()?;
     let tags = outer.eth.as_ref()?.tags.len();
@@ -130,7 +129,7 @@ fn expected(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     Some((context, found))
 }
 
-/// The expected result for a packet of a common form with these headers.
+/// Returns the expected result for a packet of a common form with these headers.
 fn common(head: &[u8], headers: &Headers) -> Option<Fast> {
     let ip = headers.ip()?;
     let v6 = ip.src.is_ipv6();
@@ -195,7 +194,7 @@ fn check(head: &[u8], len: usize) -> bool {
     taken[1]
 }
 
-/// Where the IPv4 headers of a frame lie.
+/// Returns the offsets of the IPv4 headers in a frame.
 fn ipv4_headers(frame: &[u8]) -> Vec<usize> {
     let Ok(outer) = Headers::ethernet(frame, 0, frame.len()) else { return Vec::new() };
     let tunnel = packet::tunnel(frame, &outer, frame.len()).ok().flatten();
@@ -218,13 +217,13 @@ fn mend(frame: &mut [u8], at: usize) {
 fn each_kind_is_taken_or_not_as_it_should_be() {
     let taken: Vec<_> = packets().iter().map(|frame| check(frame, frame.len())).collect();
     let count = taken.iter().filter(|taken| **taken).count();
-    // Of the 20 of each family 13; the padded one; in tunnels, all whose TTL does not expire and that have no critical
-    // option; and all the other protocols except IPv6's authentication header.
+    // Accepted are 13 of the 20 of each family; the padded one; in tunnels, all whose TTL does not expire and
+    // that have no critical option; and all the other protocols except IPv6's authentication header.
     assert_eq!((taken.len(), count), (116, 68), "{taken:?}");
 }
 
-/// Whatever byte of the headers is changed: a packet that is accepted is one that the parser accepts, with the same
-/// result.
+/// Whatever byte of the headers is changed, a packet that is accepted is one that the parser accepts, with
+/// the same result.
 #[test]
 fn whatever_byte_is_changed_both_say_the_same() {
     let mut taken = 0;
@@ -288,8 +287,8 @@ fn forbidden_sources_are_for_the_parser() {
     }
 }
 
-/// A ping of one family's ICMP over the other family is not one.
-/// Their context would be that of a tunnel over IPv4, whose headers are shorter.
+/// Addresses of a tunnel over IPv6 that are mapped IPv4 addresses are left to the parser: their context would
+/// be that of a tunnel over IPv4, whose headers are shorter.
 #[test]
 fn tunnels_between_mapped_addresses_are_for_the_parser() {
     let taken = |outer: &str| {
@@ -303,6 +302,7 @@ fn tunnels_between_mapped_addresses_are_for_the_parser() {
     assert_eq!(taken("ip6 ::ffff:192.0.2.2 > ::ffff:192.0.2.1"), None);
 }
 
+/// A ping of one family's ICMP over the other family is not accepted.
 #[test]
 fn pings_are_of_their_family() {
     for (text, protocol_at, other, kinds) in [
@@ -351,7 +351,7 @@ fn a_key_knows_its_connection_and_context() {
     }
 }
 
-/// What is kept of a frame ends with its IP packet, its tunnel, or the frame itself.
+/// The part that is kept of a frame ends with its IP packet, its tunnel, or the frame itself.
 #[test]
 fn what_is_kept_ends_where_its_headers_say() {
     use model::{EthernetRewrite, Forward};

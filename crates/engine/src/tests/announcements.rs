@@ -19,7 +19,8 @@ impl Telling {
         Self { host, announcer: Announcer::default() }
     }
 
-    /// What is announced in the next second while these interfaces are up; and the unknown neighbours.
+    /// Returns the announcements of the next second while these interfaces are up, and the unknown
+    /// neighbours.
     fn second(&mut self, up: &[u16]) -> (Output, Vec<NeighbourScope>) {
         self.host.advance(1);
         let snapshot = self.host.shared.snapshot();
@@ -30,7 +31,7 @@ impl Telling {
         (self.host.run(VifId(1), []), missing)
     }
 
-    /// The addresses announced to an interface in the next second, with their MACs.
+    /// Returns the addresses announced to an interface in the next second, with their MACs.
     fn heard(&mut self, by: VifId, up: &[u16]) -> Vec<(String, String)> {
         let (mut output, _) = self.second(up);
         let frames = output.remove(&by).unwrap_or_default();
@@ -38,7 +39,6 @@ impl Telling {
     }
 }
 
-/// The address and the MAC of an announcement.
 fn announced(text: &str) -> Option<(String, String)> {
     let words: Vec<_> = text.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "at")?;
@@ -107,7 +107,7 @@ fn a_floating_address_is_announced_where_it_floats() {
         "eth {GATEWAY} > ff:ff:ff:ff:ff:ff vlan 7 / arp request 203.0.113.8 at {GATEWAY} for 203.0.113.8"
     );
     assert!(told.starts_with(&expected), "{told}");
-    // Another host announces an address that floats over a tunnel.
+    // A different host announces an address that floats over a tunnel.
     let (inside, outside) = ("10.9.0.7".parse().unwrap(), "203.0.113.9".parse().unwrap());
     telling.host.shared.apply(&[Change::PutFloating(FloatingAddress { inside, outside, ..other })]).unwrap();
     assert_eq!(telling.heard(PROVIDER, &[1, 2]), [at("203.0.113.8", GATEWAY)]);
@@ -152,11 +152,10 @@ fn many_are_announced_by_and_by() {
     assert!(heard.values().all(|times| *times == 3), "{heard:?}");
 }
 
-/// Length of the record of a group, bytes.
 const RECORD_LEN: usize = 20;
 
-/// Reports of one group each among the packets that left an interface: whether they are tagged, and the number of
-/// groups.
+/// Finds reports of one group each among the packets that left an interface. Returns whether they are tagged,
+/// and the number of groups.
 fn reports(output: &Output, vif: VifId) -> Vec<(bool, u8)> {
     let frames = output.get(&vif).into_iter().flatten().map(|(frame, _)| frame);
     let reports = frames.filter(|frame| frame[..6] == [0x33, 0x33, 0, 0, 0, 0x16]);

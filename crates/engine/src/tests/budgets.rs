@@ -30,7 +30,6 @@ fn broadcast(n: usize) -> (Vec<u8>, Offload) {
     plain(&format!("{BROADCAST} / ip4 10.1.1.1 > 10.1.1.255 / udp {} > 53 / payload 9", 1000 + n))
 }
 
-/// Packets and bytes that came out.
 fn volume(output: &Output) -> (usize, usize) {
     let all = || output.values().flatten();
     (all().count(), all().map(|(frame, _)| frame.len()).sum())
@@ -138,7 +137,7 @@ fn tiny_segments_are_made_in_small_numbers_only() {
     }
 }
 
-/// A host that accepts many of the largest sends in one burst.
+/// Creates a host that accepts many of the largest sends in one burst.
 fn host_of_large_bursts() -> Host {
     Host::new(&tables(), &neighbours(), Accepts::default(), 66_000)
 }
@@ -274,7 +273,7 @@ fn unresolved(from: u16, subnet: usize, host: usize) -> (Vec<u8>, Offload) {
     ))
 }
 
-/// Guests on a network attached to a wire, and addresses that nobody has.
+/// Creates a host of guests on a network attached to a wire, with addresses that nobody has.
 fn host_of_the_unresolved() -> Host {
     let host = host(Accepts::default());
     let provider = super::world::route(3, "203.0.0.0/16", 34);
@@ -350,7 +349,7 @@ fn a_queue_that_is_never_given_back_is_seldom_tried() {
     assert!(tries() <= 2 * stuck.len() + 20, "{} attempts in ten seconds", tries());
 }
 
-/// Takes all packets, but is leased by another worker now and then.
+/// Takes all packets, but is leased by a different worker now and then.
 struct Contended(AtomicUsize, Arc<dyn TxQueue>);
 
 impl TxQueue for Contended {
@@ -377,7 +376,7 @@ fn a_queue_that_is_given_back_is_used_again() {
     assert_eq!(arrived, 10);
 }
 
-/// Holds the lease of another queue until told to return it.
+/// Keeps the queue that it wraps leased until told to return it.
 struct Taken(AtomicBool, Arc<dyn TxQueue>);
 
 impl TxQueue for Taken {

@@ -23,7 +23,7 @@ fn from_tunnel(inner: &str) -> Packet {
     ))
 }
 
-/// From guest 2 to guest 1.
+/// Builds a packet from guest 2 to guest 1.
 fn neighbourly(port: u16) -> Packet {
     packet(&format!(
         "eth 02:00:00:00:00:02 > 02:00:00:00:00:01 / ip4 10.1.1.2 > 10.1.1.1 / udp {port} > 53 / payload 9"

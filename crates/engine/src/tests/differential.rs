@@ -48,7 +48,6 @@ fn plain(output: Output) -> BTreeMap<VifId, Vec<Vec<u8>>> {
         .collect()
 }
 
-/// Sends a packet and compares.
 pub(super) fn check(host: &mut Host, vif: VifId, text: &str, frame: &[u8]) {
     let expected = expected(host, vif, frame);
     let (drops, hits) = (host.drops(), host.hits());
@@ -133,13 +132,13 @@ fn engine_is_the_model() {
     assert!(counters.hits * 14 > counters.received.packets, "too few hits to mean anything: {counters:?}");
 }
 
-/// Whether a packet has one destination, so that the cache applies.
+/// Returns whether a packet has one destination, so that the cache applies.
 fn forwards(host: &Host, packet: &generate::Packet) -> bool {
     PacketView::parse(&packet.frame, packet.frame.len() as u32, None)
         .is_ok_and(|view| matches!(host.decide(packet.ingress, &view).verdict, Verdict::Forward(_)))
 }
 
-/// The same with generated tables.
+/// The engine equals the model with generated tables, too.
 #[test]
 fn engine_is_the_model_with_any_tables() {
     let mut hits = 0;

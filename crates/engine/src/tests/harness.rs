@@ -25,17 +25,17 @@ pub struct Host {
 /// Interfaces in these tests have numbers below this.
 const MAX_VIF: u16 = 64;
 
-/// What came out, by port.
+/// Packets that came out, by port.
 pub type Output = BTreeMap<VifId, Vec<Packet>>;
 
 impl Host {
-    /// A host with these tables. Packets are in pieces of at most `piece` bytes.
+    /// Creates a host with these tables. Packets are in pieces of at most `piece` bytes.
     pub fn new(changes: &[Change], neighbours: &[NeighbourFound], accepts: Accepts, piece: usize) -> Self {
         let limits = FlowLimits { new_per_second: u32::MAX, ..FlowLimits::default() };
         Self::limited(changes, neighbours, accepts, piece, limits)
     }
 
-    /// The same with other limits of the connection table.
+    /// Creates such a host with limits of the connection table.
     pub fn limited(
         changes: &[Change],
         neighbours: &[NeighbourFound],
@@ -74,34 +74,33 @@ impl Host {
         Self { shared, core, ports, reader, receivers, burst: Burst::new() }
     }
 
-    /// Lets time pass.
     pub fn advance(&mut self, seconds: u32) {
         self.core.now = Now::at(self.core.now.ns + u64::from(seconds) * 1_000_000_000, 0);
     }
 
-    /// The result of `decide` for a packet right now.
+    /// Returns the result of `decide` for a packet right now.
     pub fn decide(&self, vif: VifId, packet: &PacketView<'_>) -> Decision {
         let snapshot = self.shared.snapshot();
         let now = self.core.now.seconds;
         model::decide(&snapshot.view(self.shared.flows(), now), packet, vif, now)
     }
 
-    /// What a frame is that arrives right now.
+    /// Parses a frame that arrives right now.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the frame is malformed.
     pub fn arrived<'a>(&self, vif: VifId, frame: &'a [u8]) -> Result<PacketView<'a>, packet::ParseError> {
         let (snapshot, now) = (self.shared.snapshot(), self.core.now.seconds);
         PacketView::arrived(&snapshot.view(self.shared.flows(), now), vif, frame, frame.len() as u32, None)
     }
 
-    /// What leaves because of a decision made right now.
+    /// Returns the frames that leave because of a decision made right now.
     pub fn emit(&self, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
         let (snapshot, now) = (self.shared.snapshot(), self.core.now.seconds);
         model::rewrite::emit(&snapshot.view(self.shared.flows(), now), decision, packet)
     }
 
-    /// Sends packets into `vif`; returns what comes out.
+    /// Sends packets into `vif`; returns the packets that come out.
     pub fn run(&mut self, vif: VifId, packets: impl IntoIterator<Item = Packet>) -> Output {
         self.ports[&vif].send(packets);
         let (rx, from) = self.receivers.get_mut(&vif).unwrap();
@@ -137,20 +136,18 @@ impl Host {
         taken.filter(|(_, packets)| !packets.is_empty()).collect()
     }
 
-    /// Drops so far, by reason.
     pub fn drops(&self) -> BTreeMap<DropReason, u64> {
         let counters = self.core.cells.snapshot(0, None);
         let all = DropReason::ALL.iter().zip(counters.drops);
         all.filter(|(_, n)| *n > 0).map(|(reason, n)| (*reason, n)).collect()
     }
 
-    /// Cache hits so far.
     pub fn hits(&self) -> u64 {
         self.core.cells.hits.get()
     }
 }
 
-/// The only frame that came out, and its interface.
+/// Returns the only frame that came out, and its interface.
 pub fn only(output: &Output) -> (VifId, &Packet) {
     let all: Vec<_> = output.iter().flat_map(|(vif, packets)| packets.iter().map(|p| (*vif, p))).collect();
     assert_eq!(all.len(), 1, "one frame expected: {all:?}");

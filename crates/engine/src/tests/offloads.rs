@@ -14,7 +14,7 @@ fn host(accepts: Accepts) -> Host {
     Host::new(&tables(), &neighbours(), accepts, 333)
 }
 
-/// A frame whose L4 checksum field holds the pseudo-header's sum, with the offload request for it.
+/// Returns a frame whose L4 checksum field holds the pseudo-header's sum, with the offload request for it.
 pub fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
     let mut frame = model::text::parse(text).unwrap();
     let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
@@ -29,7 +29,8 @@ pub fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
     (frame, Offload { csum: Csum::Partial { start: headers.l4_at, offset }, gso })
 }
 
-/// The packet in a frame from its IP header on, whatever tunnel it is in. Checks all checksums on the way.
+/// Returns the packet in a frame from its IP header on, whatever tunnel it is in. Checks all checksums on the
+/// way.
 fn tenant(frame: &[u8]) -> Vec<u8> {
     let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
     let (at, headers) = match packet::tunnel(frame, &outer, frame.len()).unwrap() {
@@ -79,7 +80,7 @@ fn a_checksum_that_was_completed_is_told_to_those_who_ask() {
             let all: Vec<_> = output.values().flatten().map(|(_, offload)| *offload).collect();
             assert_eq!(all, vec![known(told); packets]);
         }
-        // What its sender completed nobody has summed.
+        // Nobody has summed a checksum that its sender completed.
         let whole = model::text::parse(&tcp(300)).unwrap();
         let output = host.run(VifId(1), [(whole, Offload::default())]);
         assert_eq!(only(&output).1.1, known(false));
@@ -113,7 +114,6 @@ fn partial_checksum_is_completed_for_those_who_do_not_accept_it_and_in_tunnels()
     }
 }
 
-/// The MSS that an output's packet announces.
 fn told(frame: &[u8]) -> Option<u16> {
     packet::mss(frame, &Headers::network(frame, 0, frame.len()).unwrap()).map(|(_, mss)| mss)
 }

@@ -17,20 +17,21 @@ use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Hosts, and steps for each.
+/// Number of hosts, and of steps for each.
 const WORLDS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
 const STEPS: usize = 400;
 
 type Frames = BTreeMap<VifId, Vec<Vec<u8>>>;
 
-/// Those on the underlay.
+/// Enters the neighbours on the underlay.
 fn learn_neighbours(tables: &mut Tables) {
     for neighbour in generate::ovs_neighbours() {
         tables.commit(&Effects { neighbour: Some(neighbour), ..Effects::default() }, 0, 0).unwrap();
     }
 }
 
-/// What leaves by the model, and why the packet is dropped; `None` if a neighbour is asked for, too.
+/// Returns what leaves according to the model, and why the packet is dropped; `None` if a neighbour is
+/// solicited, too.
 fn expected(tables: &Tables, vif: VifId, frame: &[u8]) -> Option<(Frames, Option<DropReason>)> {
     let mut frames = Frames::new();
     let packet = match PacketView::arrived(tables, vif, frame, frame.len() as u32, None) {
@@ -53,7 +54,7 @@ fn plain(output: Output) -> Frames {
     output.into_iter().map(|(vif, packets)| (vif, frames(packets))).collect()
 }
 
-/// The same packet with a checksum that is still to be completed, if it has one.
+/// Returns the same packet with a checksum that is still to be completed, if it has one.
 fn partial(frame: &[u8]) -> Option<(Vec<u8>, Offload)> {
     let whole = Headers::ethernet(frame, 0, frame.len()).ok()?;
     let ip = whole.ip()?;
@@ -63,8 +64,8 @@ fn partial(frame: &[u8]) -> Option<(Vec<u8>, Offload)> {
     fit.then(|| unfinished(&text::show(frame), None))
 }
 
-/// How many packets went to Open vSwitch with a mark since the last call; each has that of the flow that the model finds
-/// for this packet.
+/// Returns how many packets went to Open vSwitch with a mark since the last call; checks that each has the
+/// mark of the flow that the model finds for this packet.
 fn marked(host: &Host, tables: &Tables, vif: VifId, frame: &[u8]) -> usize {
     let view = PacketView::arrived(tables, vif, frame, frame.len() as u32, None).ok();
     let decision = view.map(|view| decide(tables, &view, vif, 0));
@@ -100,8 +101,9 @@ fn check(host: &mut Host, tables: &Tables, vif: VifId, frame: &[u8], csum: bool)
     assert_eq!(output, frames, "{}", what());
 }
 
-/// Sends packets while flows and ports change. Returns how many the cache answered, how many of these went to several
-/// ports, and how many packets of each kind there were; "marked" are those that the cache answered by a mark.
+/// Sends packets while flows and ports change. Returns how many the cache answered, how many of these went to
+/// several ports, and how many packets of each kind there were; "marked" are those that the cache answered
+/// with a mark.
 fn compare(
     ports_of: fn(&mut Rng) -> Vec<model::Change>,
     packet_of: fn(&mut Rng) -> generate::Packet,
@@ -237,17 +239,17 @@ fn engine_is_the_model_at_ports_with_rules() {
 const UDP: &str =
     "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.0.0.1 > 10.0.0.2 / udp 1 > 2 / payload 300";
 
-/// A host with ports of ordinary MTU and these flows of the first one.
+/// Creates a host with ports of ordinary MTU; the first port has these flows.
 fn host_with(flows: &[(u64, Match, Vec<Action>)]) -> Host {
     host_of(generate::ovs_ports(&mut Rng::new(3)), flows)
 }
 
-/// The same with other ports.
+/// Creates such a host with different ports.
 fn host_of(ports: Vec<model::Change>, flows: &[(u64, Match, Vec<Action>)]) -> Host {
     host_accepting(ports, flows, ALL)
 }
 
-/// The same with receivers that accept other offloads.
+/// Creates such a host with receivers that accept different offloads.
 fn host_accepting(
     mut ports: Vec<model::Change>,
     flows: &[(u64, Match, Vec<Action>)],
@@ -269,7 +271,7 @@ fn host_accepting(
     host
 }
 
-/// Ports of which only `ruled` obeys rules: no others than a network's default.
+/// Returns ports of which only `ruled` obeys rules, and only the default of its network.
 fn ports_with_default(ruled: VifId, default: model::Action) -> Vec<model::Change> {
     let mut ports = generate::ruled_ovs_ports(&mut Rng::new(3));
     ports.retain(|change| !matches!(change, model::Change::PutRule(_)));
@@ -313,9 +315,9 @@ fn what_may_belong_to_a_connection_later_is_not_cached() {
                               icmp reply 7 1 / payload 60";
     let [from, ruled, open] = [0, 1, 2].map(|n| OVS_PORTS[n]);
     let cases = [
-        // The sender's rules allow an answer to nothing that was seen.
+        // The sender's rules allow no answer to a packet that was not seen.
         (from, model::Action::Allow, ECHO_REPLY, vec![ruled]),
-        // One receiver's rules refuse, and the other has none.
+        // The rules of one receiver refuse the packet, and the other has none.
         (ruled, model::Action::Drop, UDP, vec![open]),
     ];
     for (obeys, default, packet, reached) in cases {
@@ -418,7 +420,6 @@ fn ports_of_tunnels_count_what_is_inside() {
     assert_eq!([1, 2].map(|counter| host.core.cells.ovs.get(counter)), [wanted, wanted]);
 }
 
-/// Frames of so many flows.
 fn flows(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|n| text::parse(&UDP.replace("udp 1", &format!("udp {}", n + 1))).unwrap()).collect()
 }
@@ -430,7 +431,7 @@ fn copies_leave_in_the_order_of_their_packets() {
     let actions = [Action::Output(first)].into_iter().chain(tag);
     let actions = actions.chain([Action::Output(first), Action::Output(second)]).collect();
     let mut host = host_with(&[(1, all(), actions)]);
-    // Those of a burst need more lanes than there are.
+    // The copies for such a burst need more lanes than there are.
     let frames = flows(64);
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     let wanted = Frames::from([
@@ -453,7 +454,7 @@ fn packets_share_an_entry_while_no_flow_looks_at_addresses_and_ports() {
     let packets = || flows(8).into_iter().map(|frame| (frame, Offload::default()));
     let first = host.run(OVS_PORTS[0], packets());
     assert_eq!((first[&OVS_PORTS[1]].len(), host.hits()), (8, 7));
-    // One of them is another flow's from now on, though it comes later.
+    // From now on, one of the packets belongs to a new flow; it comes after others in the burst.
     let port = |n| Key { l4_src: n, ..Key::default() };
     let matching = Match::new(&port(3), &port(u16::MAX));
     let flow = |id, counter, actions| Flow { id: FlowId(id), counter, port: OVS_PORTS[0], matching, actions };
@@ -512,7 +513,8 @@ fn offloads_are_passed_on_with_changed_fields() {
     assert_eq!(host.hits(), 4);
 }
 
-/// What Open vSwitch sends leaves as it is, but finished, also if Viaduct does not know the packet.
+/// Packets from Open vSwitch leave unchanged, except that checksums are finished, also if Viaduct does not
+/// know the packet.
 #[test]
 fn checksums_of_what_is_not_parsed_are_finished() {
     const SOURCE: std::ops::Range<usize> = 26..30;

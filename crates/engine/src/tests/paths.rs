@@ -64,7 +64,7 @@ fn who_waited_for_a_neighbour_is_told_that_it_does_not_answer() {
     let told = &output[&VifId(1)];
     assert_eq!(told.len(), 2, "each packet's sender");
     assert_eq!(told[0].0[34..36], [3, 1], "host unreachable");
-    // Until the neighbour is asked again, at once.
+    // Until the neighbour is asked again, packets to it fail at once.
     for second in 1..=3 {
         let _ = host.shared.pending_solicitations(host.core.now.seconds - 4 + second);
     }
@@ -92,7 +92,7 @@ fn a_neighbour_whose_packets_are_memoised_is_in_use() {
     let (scope, addr) = (NeighbourScope::Wire(WIRE), "192.0.2.2".parse().unwrap());
     let question = Question { scope, addr, at: Some(mac) };
     assert_eq!(asked, [question]);
-    // It answers, and is asked again while the flow continues.
+    // The neighbour answers, and is asked again while the flow continues.
     let found = NeighbourFound { scope, addr, mac };
     host.shared.neighbour(&host.shared.snapshot(), &found, WIRE, now + 1);
     for _ in 0..61 {
@@ -218,7 +218,7 @@ fn from_tunnel(host: &mut Host, remote: &str) -> usize {
     from_tunnel_with(host, remote, if remote.contains(':') { "" } else { " nosum" })
 }
 
-/// The same, with or without an outer UDP checksum.
+/// Does the same, with or without an outer UDP checksum.
 fn from_tunnel_with(host: &mut Host, remote: &str, sum: &str) -> usize {
     let outer = if remote.contains(':') { ("ip6", "2001:db8::1") } else { ("ip4", "192.0.2.1") };
     let text = format!(
@@ -292,7 +292,7 @@ fn a_remote_that_no_nexthop_names_any_more_is_not_heard_though_its_flow_was_cach
     host.shared.apply(&[gone]).unwrap();
     assert_eq!(from_tunnel(&mut host, "192.0.2.3"), 0);
     assert_eq!(host.drops(), [(DropReason::UnknownRemote, 5)].into());
-    // Its packets are accepted again once it is a peer.
+    // The remote's packets are accepted again once it is a peer.
     let tables = tables();
     let Change::SetHost(own) = &tables[0] else { panic!("the host comes first") };
     let peers = vec!["192.0.2.0/30".parse().unwrap()];
@@ -329,7 +329,8 @@ fn a_packet_of_nothing_but_zeros_finds_no_entry() {
         assert_eq!(host.drops().values().sum::<u64>(), drops);
     }
     assert_eq!(host.hits(), 0);
-    // An entry of others, which would be the first one's.
+    // Now there is an entry of other packets. It is in the first line, where the guess for an unknown hash
+    // points.
     host.run(VifId(1), [to("10.1.1.2", 1), to("10.1.1.2", 1)]);
     host.run(VifId(1), [zeros]);
     assert_eq!(host.hits(), 1);
@@ -345,7 +346,7 @@ fn flows_are_cached_when_all_numbers_of_contexts_were_used() {
     let new = packet(&format!("{GATEWAY} vlan 0 / ip4 10.1.1.1 > 10.1.1.2 / udp 1000 > 53 / payload 1"));
     host.run(VifId(1), [new.clone(), new.clone()]);
     assert_eq!(host.hits(), 2, "they begin anew");
-    // With the number that the first ones had.
+    // This packet's context has the number that the first contexts had.
     host.run(VifId(1), [to("10.1.1.2", 1), new]);
     assert_eq!(host.hits(), 3);
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tables::{FlowLimits, Shared};
 
-/// Far more than all limits together.
+/// Far longer than all limits together.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const PACKET: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 7 > 53 nosum";

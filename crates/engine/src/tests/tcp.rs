@@ -17,21 +17,21 @@ fn packet(text: &str) -> Packet {
     (model::text::parse(text).unwrap(), Offload::default())
 }
 
-/// From guest 1 to guest 2.
+/// Builds a segment from guest 1 to guest 2.
 fn there(tcp: &str) -> Packet {
     packet(&format!(
         "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / tcp 1000 > 80 {tcp}"
     ))
 }
 
-/// Back.
+/// Builds a segment from guest 2 to guest 1.
 fn back(tcp: &str) -> Packet {
     packet(&format!(
         "eth 02:00:00:00:00:02 > 02:00:00:00:00:01 / ip4 10.1.1.2 > 10.1.1.1 / tcp 80 > 1000 {tcp}"
     ))
 }
 
-/// Sends a packet; returns whether it came out, and whether by its entry.
+/// Sends a packet; returns whether it came out, and whether its cache entry forwarded it.
 fn send(host: &mut Host, vif: VifId, packet: Packet) -> (bool, bool) {
     let hits = host.hits();
     let output = host.run(vif, [packet]);
@@ -195,6 +195,6 @@ fn protocols_without_ports_are_cached_by_their_addresses() {
         }
     }
     assert!(connections(&host).iter().all(|(state, _)| *state == FlowState::Established));
-    // ESP, GRE and VRRP, of two families.
+    // ESP, GRE and VRRP, over both families.
     assert_eq!(connections(&host).len(), 6);
 }

@@ -27,7 +27,7 @@ fn engine(workers: usize) -> Arc<Engine> {
     engine
 }
 
-/// A frame of flow `flow` with its number in the payload.
+/// Builds a frame of flow `flow` with its number in the payload.
 fn numbered(flow: u16, number: u32) -> Packet {
     let text = format!(
         "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp {flow} > 53 nosum / payload 30"
@@ -82,7 +82,7 @@ fn a_packet_goes_from_guest_to_guest_and_wakes_a_sleeping_worker() {
         one.send([numbered(7, number)]);
         let got = two.wait(1, PATIENCE);
         assert_eq!(got.iter().map(|(frame, _)| number_of(frame)).collect::<Vec<_>>(), [(7, number)]);
-        // Wakes them all, so that they can be seen to sleep again.
+        // This wakes all workers, so that they can be seen to sleep again.
         let _ = engine.status(VifId(1));
         engine.flush_flows(&mut |_| false);
     }
@@ -97,7 +97,7 @@ fn packets_wait_while_the_workers_pause() {
     engine.attach(VifId(1), one.open()).unwrap();
     for round in 0..3 {
         engine.pause().unwrap();
-        // What is asked of them is done.
+        // Paused workers obey all other messages.
         engine.attach(VifId(2), two.open()).unwrap();
         engine.flush_flows(&mut |_| true);
         one.send((0..10).map(|number| numbered(7, number)));
@@ -122,7 +122,7 @@ fn nothing_of_the_host_is_sent_while_the_workers_pause() {
     let (frame, _) = numbered(7, 1);
     let told = Unasked { frame: frame.clone(), to: vec![Forward::unchanged(VifId(1))], missing: None };
     engine.common.workers[0].mailbox.post(Message::Tell(told));
-    // Obeyed after it.
+    // When the worker has obeyed this, it has read the message before it.
     engine.flush_flows(&mut |_| true);
     assert!(one.take().is_empty());
     engine.resume();

@@ -37,7 +37,7 @@ fn guest(id: u16, vrf: u16, addresses: &[&str]) -> Vif {
     }
 }
 
-/// Guest 6, which has a policer, a mirror and a verbs device.
+/// Returns guest 6, which has a policer, a mirror and a verbs device.
 fn small() -> Vif {
     let mut vif = guest(6, 1, &["10.1.1.6", "fd00:1::6"]);
     (vif.mtu, vif.mirror, vif.meter) = (1000, Some(MIRROR), Some(MeterId(1)));
@@ -85,7 +85,7 @@ pub fn rule(id: u32, vrf: u16, priority: u32, ports: (u16, u16), action: RuleAct
     })
 }
 
-/// The host, which also accepts tunnel packets from these peers.
+/// Returns the change that sets the host, which also accepts tunnel packets from these peers.
 fn host(peers: &[&str]) -> Change {
     Change::SetHost(Host {
         name: "a".into(),
@@ -95,7 +95,6 @@ fn host(peers: &[&str]) -> Change {
     })
 }
 
-/// The tables.
 pub fn tables() -> Vec<Change> {
     let mut changes = vec![host(&[])];
     changes.push(Change::PutMeter(
@@ -216,7 +215,6 @@ fn entries() -> Vec<Change> {
     changes
 }
 
-/// Neighbours that are known.
 pub fn neighbours() -> Vec<NeighbourFound> {
     let on_wire = |addr: &str, last| NeighbourFound {
         scope: NeighbourScope::Wire(WIRE),
@@ -236,7 +234,6 @@ pub fn neighbours() -> Vec<NeighbourFound> {
     ]
 }
 
-/// A change that alters some decisions.
 pub fn some_change(random: &mut Rng) -> Vec<Change> {
     let v = random.below(11);
     vec![match v {
@@ -272,7 +269,7 @@ pub fn some_change(random: &mut Rng) -> Vec<Change> {
     }]
 }
 
-/// A packet as text, and its ingress.
+/// Returns a packet as text, and its ingress.
 pub fn some_packet(random: &mut Rng) -> (VifId, String) {
     let vif = match random.below(10) {
         0..=5 => VifId([1, 1, 2, 3, 4, 6, 7, 8][random.below(8)]),
