@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// Resident memory of this process, bytes.
+/// Returns the resident memory of this process, bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: usize = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -57,7 +57,7 @@ fn apply(shared: &Shared, changes: &[Change]) {
     }
 }
 
-/// Prefix lengths as in the Internet's tables (per cent, rounded; BGP reports of 2024-2025).
+/// Draws prefix lengths as in the Internet's tables (per cent, rounded; BGP reports of 2024-2025).
 fn v4_len(random: &mut Random) -> u8 {
     match random.next() % 100 {
         0..58 => 24,
@@ -118,7 +118,8 @@ fn routes(v6: bool) {
     });
 }
 
-/// Rules of security groups: each of 4096 guests has eight, with its address, one service and some sources.
+/// Creates rules of security groups: each of 4096 guests has eight, with its address, one service and some
+/// sources.
 fn group_rule(id: u32, random: &mut Random) -> Rule {
     let guest = Ipv4Addr::from_bits(0x0a00_0000 + id / 8);
     let source = Ipv4Net::new_assert(Ipv4Addr::from_bits(random.next() as u32), 8 + id as u8 % 17).trunc();
@@ -126,13 +127,13 @@ fn group_rule(id: u32, random: &mut Random) -> Rule {
     rule(id, vec![source.into()], vec![IpNet::from(IpAddr::V4(guest))], PortRange { first: port, last: port })
 }
 
-/// The rules that take most memory and time: any address, each with its own range of ports.
+/// Creates the rules that take most memory and time: any address, each with its own range of ports.
 fn range_rule(id: u32, random: &mut Random) -> Rule {
     let (a, b) = (random.next() as u16, random.next() as u16);
     rule(id, vec![], vec![], PortRange { first: a.min(b), last: a.max(b).min(a.min(b) | 0x3ff) })
 }
 
-/// Rules of which each matches a packet in one address, but never in both: no summary excludes them.
+/// Creates rules that match a packet in one address each, but never in both: no summary excludes them.
 fn crossed_rule(id: u32, random: &mut Random) -> Rule {
     let common = IpNet::from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)));
     let other = IpNet::from(IpAddr::V4(Ipv4Addr::from_bits(random.next() as u32)));
@@ -244,7 +245,6 @@ fn readers() {
         shared.learn(&shared.snapshot(), &learn, 1);
     });
 }
-/// A part of the report, with its name.
 type Part = (&'static str, fn());
 
 const PARTS: &[Part] = &[

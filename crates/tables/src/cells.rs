@@ -44,11 +44,11 @@ kinds! {
 const ROUTE_BITS_V4: u8 = 16;
 const ROUTE_BITS_V6: u8 = 48;
 
-/// Index of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell(u16);
 
-/// A mixing step good enough to spread keys over cells. A collision only costs a needless second look-up.
+/// Mixes two numbers, well enough to spread keys over cells. A collision only costs a needless second
+/// look-up.
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a ^ 0x9e37_79b9_7f4a_7c15) * u128::from(b ^ 0xd1b5_4a32_d192_ed03);
     (product >> 64) as u64 ^ product as u64
@@ -128,23 +128,24 @@ impl Cell {
         Self::of(INSIDE, mix_addr(outside_vrf.0.into(), outside))
     }
 
-    /// A flow of Open vSwitch, which changes when it is removed: what matches a flow goes on matching it, whatever
-    /// flows are added after it.
+    /// Returns the cell of a flow of Open vSwitch. It changes when the flow is removed, and only then: a
+    /// packet that matches a flow goes on matching it, whatever flows are added after it.
     pub fn ovs_flow(id: FlowId) -> Self {
         FlowCell::of(id).cell()
     }
 
-    /// The cells of all such flows.
+    /// Returns the cells of all flows of Open vSwitch.
     pub fn all_ovs_flows() -> impl Iterator<Item = Self> {
         (0..OVS_FLOW.1).map(|at| Self(OVS_FLOW.0 + at))
     }
 
-    /// What none of a port's flows matches.
+    /// Returns the cell for packets that match none of a port's flows.
     pub fn ovs_misses(port: VifId) -> Self {
         Self::of(OVS_MISSES, port.0.into())
     }
 
-    /// The cells on which a route look-up depends: that of the address's first bits, and that of short prefixes.
+    /// Returns the cells on which a route look-up depends: that of the address's first bits, and that of
+    /// short prefixes.
     pub fn routes(vrf: Vrf, addr: IpAddr) -> [Self; 2] {
         let bits = match addr {
             IpAddr::V4(a) => u64::from(a.to_bits()) >> (32 - ROUTE_BITS_V4),
@@ -153,7 +154,7 @@ impl Cell {
         [Self::of(ROUTE, mix(bits, vrf.0.into())), Self::of(SHORT, vrf.0.into())]
     }
 
-    /// The cell that a change of a route bumps.
+    /// Returns the cell that a change of this route bumps.
     pub fn prefix(vrf: Vrf, prefix: &IpNet) -> Self {
         let long = match prefix {
             IpNet::V4(p) => p.prefix_len() >= ROUTE_BITS_V4,
@@ -164,25 +165,24 @@ impl Cell {
     }
 }
 
-/// The cell of a flow of Open vSwitch. Apart from it, the decisions of many flows depend on the same.
+/// The cell of a flow of Open vSwitch. The decisions of many flows depend on the same cells except for this
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowCell(u16);
 
 impl FlowCell {
-    /// Bits of its number.
     pub const BITS: u32 = OVS_FLOW.1.trailing_zeros();
 
     pub(crate) const fn of(id: FlowId) -> Self {
         Self::from_bits(id.0 as u16)
     }
 
-    /// The cell with the number in the lowest [`Self::BITS`] of these.
+    /// Returns the cell with the number in the lowest [`Self::BITS`] of these bits.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & (OVS_FLOW.1 - 1))
     }
 
-    /// Its number.
     #[must_use]
     pub const fn to_bits(self) -> u16 {
         self.0
@@ -193,7 +193,6 @@ impl FlowCell {
     }
 }
 
-/// Cells that a batch of changes touches.
 pub(crate) struct Touched(Box<[u64]>);
 
 impl Touched {
@@ -215,7 +214,7 @@ impl Touched {
     }
 }
 
-/// The array: 264 KiB.
+/// The array of all cells: 264 KiB.
 pub(crate) struct Cells(Box<[AtomicU64]>);
 
 impl Cells {
@@ -223,7 +222,8 @@ impl Cells {
         Self((0..COUNT).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Marks cells as changed at `epoch`. Must come before the snapshot of that epoch is published, which orders it.
+    /// Marks cells as changed at `epoch`. Must come before the snapshot of that epoch is published:
+    /// publishing orders it.
     pub fn bump(&self, touched: &Touched, epoch: u64) {
         for (word, &bits) in touched.0.iter().enumerate() {
             let mut left = bits;
@@ -238,12 +238,12 @@ impl Cells {
         self.0[usize::from(cell.0)].store(epoch, Ordering::Release);
     }
 
-    /// Whether this cell has not changed since `epoch`.
+    /// Returns whether this cell has not changed since `epoch`.
     pub fn is_unchanged(&self, Cell(cell): Cell, epoch: u64) -> bool {
         self.0[usize::from(cell)].load(Ordering::Acquire) <= epoch
     }
 
-    /// Whether none of `deps` has changed since `epoch`.
+    /// Returns whether none of `deps` has changed since `epoch`.
     #[inline]
     pub fn unchanged(&self, deps: &Deps, epoch: u64) -> bool {
         deps.cells().is_some_and(|cells| {
@@ -269,7 +269,7 @@ impl Uses {
         }
     }
 
-    /// When packets were last sent to this neighbour or another one of its cell; 0 if never.
+    /// Returns when packets were last sent to this neighbour or to a different one of its cell; 0 if never.
     pub fn last(&self, scope: NeighbourScope, addr: IpAddr) -> Seconds {
         let Cell(cell) = Cell::neighbour(scope, addr);
         self.0[usize::from(cell - NEIGHBOUR.0)].load(std::sync::atomic::Ordering::Relaxed)
@@ -287,20 +287,19 @@ impl Deps {
     const CAPACITY: usize = 31;
     const OVERFLOW: u16 = u16::MAX;
 
-    /// Depends on nothing yet.
+    /// Creates dependencies on nothing.
     #[must_use]
     pub const fn none() -> Self {
         Self { cells: [0; Self::CAPACITY], len: 0 }
     }
 
-    /// The same, and this flow of Open vSwitch.
+    /// Returns these dependencies with this flow of Open vSwitch added.
     #[must_use]
     pub fn and(mut self, flow: FlowCell) -> Self {
         self.add(flow.cell());
         self
     }
 
-    /// Whether a decision with these dependencies may be memoised.
     #[must_use]
     pub const fn cacheable(&self) -> bool {
         self.len != Self::OVERFLOW

@@ -31,7 +31,7 @@ pub(crate) const MAX_RULES: usize = 32 * 1024;
 const MERGE: usize = 384;
 const _: () = assert!(2 * (MAX_RULES / MERGE + 1) <= CHUNKS);
 
-/// The classifier of one network. A clone is cheap and shares all that is unchanged.
+/// The classifier of one network. A clone is cheap and shares everything that is unchanged.
 #[derive(Clone, Default)]
 pub(crate) struct Classifier {
     chunks: Arc<Vec<Option<Arc<Chunk>>>>,
@@ -41,24 +41,22 @@ pub(crate) struct Classifier {
     fields: Fields,
 }
 
-/// Order of rules: by priority, then by id.
+/// Returns the position of a rule in the order: by priority, then by id.
 fn key(rule: &Rule) -> u64 {
     u64::from(rule.priority) << 32 | u64::from(rule.id.0)
 }
 
 impl Classifier {
-    /// Rules it holds.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// A rule by its id.
     pub fn get(&self, id: RuleId) -> Option<&Arc<Rule>> {
         let slot = self.places.get(&id)?;
         self.chunk(slot.chunk)?.rule(slot.bit)
     }
 
-    /// All rules. Chunks of up to 512 are in the order of priority.
+    /// Returns all rules in the order of priority.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.order.iter().filter_map(|&(_, chunk)| self.chunk(chunk)).flat_map(|c| c.rules())
     }
@@ -115,7 +113,6 @@ impl Classifier {
         self.place(at, rule);
     }
 
-    /// Removes a rule.
     pub fn remove(&mut self, id: RuleId) -> Option<Arc<Rule>> {
         let slot = *self.places.get(&id)?;
         let rule = self.displace(slot)?;
@@ -131,7 +128,7 @@ impl Classifier {
         self.chunk(self.order.get(at)?.1)
     }
 
-    /// The position in the order of the chunk for `key`.
+    /// Returns the position in the order of the chunk for `key`.
     fn position(&self, key: u64) -> usize {
         self.order.partition_point(|&(from, _)| from <= key).saturating_sub(1)
     }
@@ -156,7 +153,7 @@ impl Classifier {
         Some(rule)
     }
 
-    /// A new chunk for keys from `from` on, at this position of the order.
+    /// Opens a new chunk for keys from `from` on, at this position of the order.
     fn open(&mut self, at: usize, from: u64) {
         let chunks = Arc::make_mut(&mut self.chunks);
         let free = chunks.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -168,8 +165,8 @@ impl Classifier {
         Arc::make_mut(&mut self.order).insert(at, (from, free as u8));
     }
 
-    /// Makes room for `key` in a full chunk: half of its rules go to a new one after it. Rules that are added in their
-    /// order fill chunks instead of leaving them half empty.
+    /// Makes room for `key` in a full chunk: half of the chunk's rules go to a new one after it. So rules
+    /// that are added in their order fill chunks instead of leaving them half empty.
     fn split(&mut self, at: usize, key: u64) {
         let keys = self.chunk_at(at).map(Chunk::sorted).unwrap_or_default();
         let in_order = at + 1 == self.order.len() && keys.last().is_some_and(|&(last, _)| last < key);
@@ -188,7 +185,7 @@ impl Classifier {
         }
     }
 
-    /// Merges a chunk that has become small with a neighbour, or drops it.
+    /// Merges a chunk that has become small with a neighbour, if both fit into one.
     fn merge(&mut self, index: u8) {
         let len = |this: &Self, at: usize| this.chunk_at(at).map(Chunk::len);
         let Some(at) = self.order.iter().position(|&(_, i)| i == index) else { return };

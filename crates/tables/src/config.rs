@@ -12,7 +12,6 @@ use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The tables of one network.
 #[derive(Clone, Default)]
 pub(crate) struct VrfTables {
     /// Absent only within a batch.
@@ -33,7 +32,6 @@ impl VrfTables {
 #[derive(Clone, Default)]
 pub(crate) struct Config {
     pub host: Arc<Host>,
-    /// By id.
     vifs: Arc<Vec<Option<Arc<Vif>>>>,
     wires: Arc<Vec<VifId>>,
     pub vrfs: OrdMap<Vrf, Arc<VrfTables>>,
@@ -41,20 +39,20 @@ pub(crate) struct Config {
     pub guest_addresses: OrdSet<(Vrf, IpAddr, VifId)>,
     pub guest_macs: OrdSet<(Vrf, Mac, VifId)>,
     pub nexthops: OrdMap<NexthopId, Nexthop>,
-    /// Ports of tunnels, by what packets say. Of the same, the one with the lowest id counts.
+    /// Ports of tunnels, by the fields of packets that belong to them. Of ports with the same fields, the one
+    /// with the lowest id counts.
     pub tunnels: OrdSet<(TunnelKind, IpAddr, u32, VifId)>,
     /// Remotes of tunnels, each with the number of nexthops that name it.
     remotes: OrdMap<IpAddr, u32>,
     pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
     pub mpls: OrdMap<u32, NexthopId>,
     pub vxlan: OrdMap<u32, Vrf>,
-    /// Outside to inside, and inside to outside.
+    /// Floating addresses from outside to inside, and from inside to outside.
     pub floating: OrdMap<(Vrf, IpAddr), (Vrf, IpAddr)>,
     pub floating_of: OrdSet<(Vrf, IpAddr, Vrf, IpAddr)>,
     pub meters: OrdMap<MeterId, MeterConfig>,
     /// How many table entries refer to each object (entries in a network's own tables are not counted).
     pub references: OrdMap<Object, u32>,
-    /// Rules of all networks.
     pub rule_count: usize,
 }
 
@@ -92,7 +90,7 @@ impl Config {
         ((found.0, found.1) == (vrf, addr)).then_some(found.2)
     }
 
-    /// The static bridge entry: a configured one, else the guest that has the MAC.
+    /// Returns the static bridge entry: a configured one, else the guest that has the MAC.
     pub fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeTarget> {
         if let Some(target) = self.macs.get(&(vrf, mac)) {
             return Some(*target);
@@ -132,7 +130,6 @@ impl Config {
         ((found.0, found.1, found.2) == key).then_some(found.3)
     }
 
-    /// Whether an object exists.
     pub fn has(&self, object: Object) -> bool {
         match object {
             Object::Vif(id) => self.vif(id).is_some(),
@@ -142,7 +139,6 @@ impl Config {
         }
     }
 
-    /// Whether something refers to an object.
     pub fn needs(&self, object: Object) -> bool {
         let own = |vrf: &Vrf| self.vrfs.get(vrf).is_some_and(|tables| !tables.is_unused());
         self.references.contains_key(&object) || matches!(object, Object::Network(vrf) if own(&vrf))
@@ -162,7 +158,7 @@ impl Config {
         self.wires = Arc::new(wires);
     }
 
-    /// A network's tables, to change. Creates them if they don't exist.
+    /// Returns a network's tables, to change them. Creates them if they don't exist.
     pub fn tables_mut(&mut self, vrf: Vrf) -> &mut VrfTables {
         Arc::make_mut(self.vrfs.entry(vrf).or_default())
     }
@@ -204,7 +200,10 @@ impl Config {
         last
     }
 
-    /// Counts a rule more.
+    /// Counts one more rule.
+    ///
+    /// # Errors
+    /// If there are [`MAX_RULES`] already.
     pub fn count_rule(&mut self) -> Result<(), ApplyError> {
         if self.rule_count == MAX_RULES {
             return Err(ApplyError::Limit { what: "rules", limit: MAX_RULES });

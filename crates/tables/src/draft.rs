@@ -1,8 +1,8 @@
-//! Applying a batch of changes to a copy of the configured tables.
+//! Applies a batch of changes to a copy of the configured tables.
 //!
-//! What a batch refers to must exist once the whole batch is applied; what it deletes must exist before. References
-//! are counted, so that this can be checked without walking the tables: in the end, only objects that the batch
-//! deleted or newly referred to can be missing.
+//! An object to which a batch refers must exist once the whole batch is applied; one that it deletes must
+//! exist before. References are counted, so that this can be checked without walking the tables: in the end,
+//! only objects that the batch deleted or newly referred to can be missing.
 
 use crate::cells::{Cell, Touched};
 use crate::config::{Config, Object};
@@ -22,7 +22,7 @@ pub(crate) struct Draft {
     pub config: Config,
     /// The cells to bump when it is published.
     pub touched: Touched,
-    /// Objects to check in the end.
+    /// Objects to check when the whole batch is applied.
     check: BTreeSet<Object>,
     /// Whether interfaces or networks were removed, so that what was learned about them is removed too.
     pub removed: bool,
@@ -39,7 +39,6 @@ impl Draft {
         Self { config, touched: Touched::none(), check, removed: false, wires_changed: false }
     }
 
-    /// Applies a batch.
     pub fn apply(mut self, changes: &[Change]) -> Result<Self, ApplyError> {
         for change in changes {
             self.change(change)?;

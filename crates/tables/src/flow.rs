@@ -33,12 +33,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroed::Zeroed;
 
-/// Slots of a bucket.
 const WAYS: usize = 8;
 /// Fewest entries of a shard, so that small tables have fewer shards.
 const MIN_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 64;
-/// No entry.
+/// In place of the number of an entry: none.
 const NONE: u32 = u32::MAX;
 
 /// Bounds of the connection table.
@@ -59,12 +58,12 @@ impl Default for FlowLimits {
 }
 
 impl FlowLimits {
-    /// Entries of the table.
+    /// Returns the number of the table's entries.
     fn capacity(self) -> usize {
         self.connections.clamp(WAYS, 1 << 30).next_power_of_two()
     }
 
-    /// Bytes of the table's entries.
+    /// Returns the size of the table's entries in bytes.
     #[must_use]
     pub fn table_bytes(self) -> u64 {
         self.capacity() as u64 * size_of::<Record>() as u64
@@ -79,14 +78,14 @@ pub struct FlowRef {
 }
 
 impl FlowRef {
-    /// As a number, which never has all bits set.
+    /// Returns it as a number, which never has all bits set.
     #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         (self.index as u64) << 32 | self.seq as u64
     }
 
-    /// From such a number.
+    /// Reverses [`Self::to_bits`].
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
@@ -94,25 +93,24 @@ impl FlowRef {
     }
 }
 
-/// What a shard's lock guards, besides the shard's index and entries.
+/// The state that a shard's lock guards, besides the shard's index and entries.
 struct Shard {
     /// Entries before this one (counted from the shard's first) have been used at least once.
     used: u32,
-    /// The first free one among them.
+    /// The first free entry among them.
     free: u32,
-    /// Where the search for an entry to evict continues.
+    /// The entry at which the search for one to evict continues.
     hand: u32,
 }
 
-/// The table.
 pub struct Flows {
     hash: FlowHash,
     shards: Box<[Mutex<Shard>]>,
-    /// By shard: number of entries that have been used, for sweeps.
+    /// For each shard, the number of entries that have been used, for sweeps.
     used: Box<[AtomicU32]>,
-    /// Entries of a shard, a power of two.
+    /// Number of entries of a shard, a power of two.
     per_shard: usize,
-    /// Entries: those of the first shard, of the second, and so on.
+    /// The entries of all shards, one shard after the other.
     entries: Zeroed<WORDS>,
     /// Buckets, with twice as many slots as entries. A slot holds a tag (high half) and the entry's number + 1, or 0.
     index: Zeroed<WAYS>,
@@ -120,19 +118,18 @@ pub struct Flows {
     fragments: Fragments,
     live: AtomicU64,
     created: AtomicU64,
-    /// Where [`Flows::expire`] goes on.
+    /// The entry at which [`Flows::expire`] goes on.
     sweep: AtomicU64,
 }
 
 impl Flows {
-    /// An empty table.
     #[must_use]
     pub fn new(limits: FlowLimits) -> Self {
         Self::with_entries(limits, Zeroed::new(limits.capacity()))
     }
 
-    /// An empty table whose entries lie in this memory, which has just been made and is of
-    /// [`FlowLimits::table_bytes`]: who reads it later reads the connections ([`remembered`]).
+    /// Creates an empty table whose entries lie in this memory, which must be new and have
+    /// [`FlowLimits::table_bytes`]. Who reads the memory later finds the connections there ([`remembered`]).
     #[must_use]
     pub fn kept_in(limits: FlowLimits, table: Table) -> Self {
         Self::with_entries(limits, Zeroed::kept_in(table))
@@ -157,42 +154,38 @@ impl Flows {
         }
     }
 
-    /// Connections remembered.
     #[must_use]
     pub fn len(&self) -> usize {
         self.live.load(Ordering::Relaxed) as usize
     }
 
-    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Goes on counting connections made from here.
+    /// Continues the count of connections made from this number.
     pub fn resume_created(&self, created: u64) {
         self.created.store(created, Ordering::Relaxed);
     }
 
-    /// Connections made, those before [`Self::resume_created`] included.
+    /// Returns the number of connections made, including those before [`Self::resume_created`].
     #[must_use]
     pub fn created(&self) -> u64 {
         self.created.load(Ordering::Relaxed)
     }
 
-    /// Connections charged to an account.
     #[must_use]
     pub fn held_by(&self, account: Account) -> usize {
         self.accounts.held(account) as usize
     }
 
-    /// A guest's or a wire's use of the table.
+    /// Returns a guest's or a wire's use of the table.
     #[must_use]
     pub fn used_by(&self, vif: VifId) -> FlowUse {
         self.accounts.used_by(vif)
     }
 
-    /// The fragment table.
     #[must_use]
     pub const fn fragments(&self) -> &Fragments {
         &self.fragments
@@ -206,24 +199,22 @@ impl Flows {
         (hash >> 58) as usize & (self.shards.len() - 1)
     }
 
-    /// The numbers of a hash's two buckets.
     fn bucket_numbers(&self, hash: u64) -> [usize; 2] {
         let per_shard = self.per_shard * 2 / WAYS;
         let first = self.shard_of(hash) * per_shard;
         [hash >> 32, hash >> 12].map(|bits| first + (bits as usize & (per_shard - 1)))
     }
 
-    /// The two buckets of a hash.
     fn buckets(&self, hash: u64) -> [&[AtomicU64; WAYS]; 2] {
         self.bucket_numbers(hash).map(|bucket| &self.index.records()[bucket])
     }
 
-    /// The slot's content for an entry with this hash.
+    /// Returns a slot's content for an entry with this hash.
     fn slot(hash: u64, index: u32) -> u64 {
         hash << 32 | (u64::from(index) + 1)
     }
 
-    /// Entries in the slots of these buckets with the tag of `hash`.
+    /// Returns the entries that have the tag of `hash` in the slots of these buckets.
     fn tagged(buckets: [&[AtomicU64; WAYS]; 2], hash: u64) -> impl Iterator<Item = u32> {
         let slots = buckets.into_iter().flatten().map(|slot| slot.load(Ordering::Acquire));
         slots
@@ -250,28 +241,27 @@ impl Flows {
         })
     }
 
-    /// Prefetches what a look-up of this connection reads first.
+    /// Prefetches the memory that a look-up of this connection reads first.
     pub fn prefetch(&self, key: &FlowKey) {
         for bucket in self.bucket_numbers(self.hash(key)) {
             self.index.prefetch(bucket);
         }
     }
 
-    /// The connection of which this key is a direction, unless it timed out before `now`; whether the key is the reply
-    /// direction; and a reference to it. Takes no locks.
+    /// Finds the connection that has this key as one of its directions, unless it timed out before `now`.
+    /// Also returns whether the key is the reply direction, and a reference to the connection. Takes no
+    /// locks.
     #[must_use]
     pub fn get(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool, FlowRef)> {
         let (read, reply, index) = self.find(self.hash(key), key)?;
         (!read.expired(now)).then_some((read.connection, reply, FlowRef { index, seq: read.seq }))
     }
 
-    /// The connection of a reference, unless it no longer exists.
     #[must_use]
     pub fn connection(&self, flow: FlowRef) -> Option<Connection> {
         self.entry(flow.index).read().filter(|read| read.seq == flow.seq).map(|read| read.connection)
     }
 
-    /// Whether the connection still exists.
     #[must_use]
     pub fn alive(&self, flow: FlowRef) -> bool {
         self.entry(flow.index).is(flow.seq)
@@ -284,8 +274,8 @@ impl Flows {
     }
 
     /// Tracks a TCP segment that is neither SYN, FIN nor RST. Returns false, and does nothing, if
-    /// [`Connection::follow`] must decide: the connection no longer exists, or the segment changes its state or is not
-    /// of its stream.
+    /// [`Connection::follow`] must decide: the connection no longer exists, or the segment changes its state
+    /// or does not belong to its stream.
     #[inline(always)]
     pub fn advance(&self, flow: FlowRef, reply: bool, segment: &Segment) -> bool {
         self.entry(flow.index).advance(reply, flow.seq, segment)
@@ -310,11 +300,11 @@ impl Flows {
         self.entry(flow.index).miscount(flow.seq);
     }
 
-    /// Carries out a decision's change. `charged`: the account of a new connection. Returns a reference to the
-    /// connection, or `None` if the one to update no longer exists.
+    /// Carries out a decision's change. `charged`: the account of a new connection. Returns a reference to
+    /// the connection, or `None` if the connection to update no longer exists.
     ///
     /// # Errors
-    /// `FlowQuota`, `FlowTableFull`: the packet is dropped.
+    /// `FlowQuota`, `FlowTableFull`: the packet must be dropped.
     pub fn apply(
         &self,
         change: &FlowChange,
@@ -336,13 +326,14 @@ impl Flows {
         }
     }
 
-    /// Enters a connection that another host remembered. Returns false, and changes nothing, if it is known here and
-    /// was not used later there, has timed out, or finds no room.
+    /// Enters a connection that a different host remembered. Returns false, and changes nothing, if the
+    /// connection is known here and was not used later there, if it has timed out, or if there is no room for
+    /// it.
     pub fn enter(&self, flow: &FlowInfo, now: Seconds) -> bool {
         self.entered(flow, now).is_some()
     }
 
-    /// [`Self::enter`], with a reference to the connection.
+    /// Does the same as [`Self::enter`], and returns a reference to the connection.
     fn entered(&self, flow: &FlowInfo, now: Seconds) -> Option<FlowRef> {
         let FlowInfo { key, state, seen, tcp, charged: (vif, from_wire), .. } = *flow;
         let connection = Connection { original: key, state, seen, tcp };
@@ -355,7 +346,7 @@ impl Flows {
                 return None;
             }
             _ if flow.idle >= state.timeout(key.protocol) => return None,
-            // What we know is of the time before the guest left.
+            // The connection known here is from the time before the guest left.
             Some((.., index)) => self.remove(&mut shard, index),
             None => {}
         }
@@ -408,7 +399,7 @@ impl Flows {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Entries that have been used at least once, shard by shard.
+    /// Returns the entries that have been used at least once, shard by shard.
     fn indexes(&self) -> impl Iterator<Item = u32> {
         self.used.iter().enumerate().flat_map(|(shard, used)| {
             let first = (shard * self.per_shard) as u32;
@@ -426,8 +417,8 @@ impl Flows {
         remove
     }
 
-    /// Housekeeping: removes expired connections among the next `entries`, starting where the last call ended. Returns
-    /// how many. An eighth of the table per second keeps up with every timeout.
+    /// Removes expired connections among the next `entries`, starting where the last call ended. Returns how
+    /// many. The housekeeper calls it; an eighth of the table per second keeps up with every timeout.
     pub fn expire(&self, now: Seconds, entries: usize) -> usize {
         let capacity = (self.per_shard * self.shards.len()) as u64;
         let mut at = self.sweep.load(Ordering::Relaxed) % capacity;
@@ -488,12 +479,12 @@ impl Flows {
     }
 }
 
-/// The entry a slot refers to.
+/// Returns the entry to which a slot refers.
 fn entry_of(slot: &AtomicU64) -> Option<u32> {
     (slot.load(Ordering::Relaxed) as u32).checked_sub(1)
 }
 
-/// A panic leaves no state guarded here half-changed, so poison is ignored.
+/// Locks a mutex. A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

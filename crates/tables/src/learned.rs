@@ -1,4 +1,5 @@
-//! What the tables learn from packets, except connections: locations of MACs, and neighbours' MACs ([`Neighbours`]).
+//! Knowledge that the tables gain from packets, except connections: locations of MACs, and neighbours' MACs
+//! ([`Neighbours`]).
 
 use crate::cells::Cell;
 use crate::config::{Config, Object};
@@ -35,19 +36,17 @@ impl<T: Copy + PartialEq> Known<T> {
         Arc::new(Self { value, since: now, seen: AtomicU32::new(now), used: AtomicU32::new(0) })
     }
 
-    /// A decision needs it.
+    /// Records that a decision needs it.
     pub fn note_use(&self, now: Seconds) {
         if self.used.load(Ordering::Relaxed) < now {
             self.used.store(now, Ordering::Relaxed);
         }
     }
 
-    /// When a decision last needed it; 0 if never.
     pub fn used(&self) -> Seconds {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// When it was seen last.
     pub fn seen(&self) -> Seconds {
         self.seen.load(Ordering::Relaxed)
     }
@@ -56,12 +55,12 @@ impl<T: Copy + PartialEq> Known<T> {
         now.saturating_sub(self.seen())
     }
 
-    /// Whether it was created or changed within this second.
     pub const fn is_of(&self, now: Seconds) -> bool {
         self.since == now
     }
 
-    /// Returns whether only the time is new, and records that, at most once a second.
+    /// Returns whether the value is the same, so that only the time is new; then records the time, at most
+    /// once a second.
     pub fn confirm(&self, value: T, now: Seconds) -> bool {
         let same = self.value == value;
         if same && self.seen.load(Ordering::Relaxed) != now {
@@ -71,18 +70,18 @@ impl<T: Copy + PartialEq> Known<T> {
     }
 }
 
-/// What a limit on learning applies to, in a network.
+/// The subjects of limits on learning in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Port {
     Vif(VifId),
     /// The host at the other end of a tunnel.
     Remote(IpAddr),
-    /// All tunnels.
+    /// All tunnels of the network.
     Tunnels,
 }
 
 impl Port {
-    /// The limits to which a MAC counts.
+    /// Returns the one or two limits against which a MAC counts.
     fn of(target: BridgeTarget) -> (Self, Option<Self>) {
         match target {
             BridgeTarget::Vif(vif) => (Self::Vif(vif), None),
@@ -99,7 +98,7 @@ impl Port {
     }
 }
 
-/// All that was learned. A clone is cheap.
+/// All learned knowledge. A clone is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Learned {
     pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
@@ -109,7 +108,7 @@ pub(crate) struct Learned {
     pub paths: OrdMap<IpAddr, (u16, Seconds)>,
 }
 
-/// Counts one more for a key, unless it has `most`.
+/// Counts one more for a key, unless the key has `most`.
 fn count<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, most: u32) -> bool {
     let count = counts.entry(key).or_default();
     let room = *count < most;
@@ -127,19 +126,20 @@ fn discount<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: &K) {
 }
 
 impl Learned {
-    /// Whether this is known already, so that there is nothing to write.
+    /// Returns whether this is known already, so that there is nothing to write.
     pub fn confirms_mac(&self, learn: &Learn, now: Seconds) -> bool {
         self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.confirm(learn.at, now))
     }
 
-    /// Whether the MAC came to another place within the last `age` seconds.
+    /// Returns whether the MAC moved, within the last `age` seconds, to a location other than that of
+    /// `learn`.
     pub fn moved_within(&self, learn: &Learn, age: Seconds, now: Seconds) -> bool {
         let known = self.macs.get(&(learn.vrf, learn.mac));
         known.is_some_and(|known| known.value != learn.at && now.saturating_sub(known.since) <= age)
     }
 
-    /// Learns a MAC or moves it. Returns whether anything changed. Nothing does if the port has used up its share, or
-    /// if the entry moved within this second or is configured.
+    /// Learns a MAC or moves it. Returns whether anything changed. Nothing changes if the port has used up
+    /// its share, or if the entry moved within this second or is configured.
     pub fn learn(&mut self, config: &Config, learn: &Learn, now: Seconds) -> bool {
         let key = (learn.vrf, learn.mac);
         let place = match learn.at {
@@ -165,7 +165,7 @@ impl Learned {
         true
     }
 
-    /// As [`Self::learn`], of a MAC that was last seen `idle` seconds ago.
+    /// Does the same as [`Self::learn`], for a MAC that was last seen `idle` seconds ago.
     pub fn learn_late(&mut self, config: &Config, learn: &Learn, idle: Seconds, now: Seconds) -> bool {
         let is_new = self.learn(config, learn, now);
         if let Some(known) = self.macs.get(&(learn.vrf, learn.mac)).filter(|_| is_new) {
@@ -174,7 +174,6 @@ impl Learned {
         is_new
     }
 
-    /// Whether a MAC was learned there.
     pub fn is_at(&self, learn: &Learn) -> bool {
         self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.value == learn.at)
     }

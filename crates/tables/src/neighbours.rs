@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Most neighbours learned from one wire, for the underlay or for one network.
 pub const NEIGHBOURS_PER_WIRE: u32 = 4096;
-/// The same for a guest, in one network.
+/// Most neighbours learned from one guest, in one network.
 pub const NEIGHBOURS_PER_GUEST: u32 = 512;
 /// Seconds that entries of a full share last at least, unless packets wait for the neighbours that evict them. Each
 /// neighbour in use is asked again within that time ([`crate::STALE`]), and spared if it answered.
@@ -20,27 +20,25 @@ const LASTS: u32 = 128;
 /// Most neighbours that are spared, because they were seen again, before one is evicted all the same.
 const SPARED: usize = 8;
 
-/// A neighbour's scope and address.
 pub(crate) type Key = (NeighbourScope, IpAddr);
 /// A share: its scope and its interface.
 type Port = (NeighbourScope, VifId);
 
-/// A neighbour.
 #[derive(Clone)]
 pub(crate) struct Neighbour {
     pub known: Arc<Known<Mac>>,
-    /// Who brought it.
+    /// The interface that announced it.
     by: VifId,
-    /// Its position in the eviction order of its share, and since when it has that.
+    /// Position in the eviction order of its share, and since when it has had this position.
     place: u64,
     placed: Seconds,
 }
 
-/// What an interface brought.
+/// The neighbours that an interface announced in a scope.
 #[derive(Clone, Copy, Default)]
 struct Share {
     count: u32,
-    /// How many it evicted within a second, and which second that is.
+    /// How many neighbours the share evicted within a second, and which second that is.
     displaced: u32,
     second: Seconds,
 }
@@ -61,11 +59,9 @@ pub(crate) struct Neighbours {
     next_place: u64,
 }
 
-/// An announcement of a neighbour.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub found: NeighbourFound,
-    /// The interface by which the packet came in.
     pub by: VifId,
     /// Whether packets wait for it.
     pub is_awaited: bool,
@@ -91,22 +87,22 @@ impl Neighbours {
         self.all.iter().map(|(key, neighbour)| (key, &*neighbour.known))
     }
 
-    /// Each with the interface that brought it.
+    /// Returns all neighbours, each with the interface that announced it.
     pub fn found(&self) -> impl Iterator<Item = (NeighbourFound, VifId)> {
         self.all.iter().map(|(&(scope, addr), neighbour)| {
             (NeighbourFound { scope, addr, mac: neighbour.known.value }, neighbour.by)
         })
     }
 
-    /// Whether this is known already, so that there is nothing to write. Returns for how long the neighbour had not
-    /// been seen.
+    /// Returns how long the neighbour had not been seen, if this is known already, so that there is nothing
+    /// to write.
     pub fn confirms(&self, found: &NeighbourFound, now: Seconds) -> Option<Seconds> {
         let known = self.get(&(found.scope, found.addr))?;
         let idle = known.idle(now);
         known.confirm(found.mac, now).then_some(idle)
     }
 
-    /// Whether [`Self::enter`] would change something.
+    /// Returns whether [`Self::enter`] would change something.
     pub fn would_enter(&self, config: &Config, told: &Told) -> bool {
         let old = self.all.get(&told.key());
         let is_due = old.is_none_or(|old| old.known.value != told.found.mac && !old.known.is_of(told.now));
@@ -114,21 +110,22 @@ impl Neighbours {
         is_due && config.has(object_of(told.found.scope)) && has_room()
     }
 
-    /// Whether there is room in a share, or can be made.
+    /// Returns whether a share has room, or can make some.
     fn has_room(&self, config: &Config, told: &Told) -> bool {
         let share = self.shares.get(&told.port()).copied().unwrap_or_default();
         let most = most(config, told.by);
         share.count < most || told.is_awaited || share.displaced_at(told.now) < most / LASTS
     }
 
-    /// Enters a neighbour or its new MAC. Returns the cells of what changed: none if the neighbour got another MAC
-    /// within this second, or if the share is full and evicted enough entries in this second.
+    /// Enters a neighbour or its new MAC. Returns the cells of the changes. Nothing changes if the neighbour
+    /// got a different MAC within this second, or if the share is full and evicted enough entries in this
+    /// second.
     pub fn enter(&mut self, config: &Config, told: &Told) -> Vec<Cell> {
         if !self.would_enter(config, told) {
             return Vec::new();
         }
         let (key, port) = (told.key(), told.port());
-        // If another interface announced it before, it counts for this one now.
+        // A different interface may have announced it before; it counts for this one now.
         self.forget(&key);
         let displaced = self.make_room(config, told);
         self.shares.entry(port).or_default().count += 1;
@@ -144,8 +141,8 @@ impl Neighbours {
         self.next_place
     }
 
-    /// Evicts a neighbour if a share is full: approximately the one that was not seen for longest. Those that were
-    /// seen since they got their position get a new one.
+    /// Evicts a neighbour if a share is full: approximately the one that was not seen for longest. Neighbours
+    /// that were seen since they got their position get a new one instead.
     fn make_room(&mut self, config: &Config, told: &Told) -> Option<Cell> {
         let port = told.port();
         let share = self.shares.get_mut(&port).filter(|share| share.count >= most(config, told.by))?;
@@ -164,7 +161,7 @@ impl Neighbours {
         self.forget(&(port.0, addr))
     }
 
-    /// The first position of a share, and its neighbour.
+    /// Returns the first position of a share, and its neighbour.
     fn front(&self, port: Port) -> Option<(u64, IpAddr)> {
         self.places.range((port, 0)..=(port, u64::MAX)).next().map(|((_, place), addr)| (*place, *addr))
     }
@@ -191,13 +188,13 @@ impl Neighbours {
 }
 
 impl Neighbour {
-    /// Whether it was seen since it got its position.
+    /// Returns whether it was seen since it got its position.
     fn was_heard(&self) -> bool {
         self.known.seen() > self.placed
     }
 }
 
-/// The object to which a neighbour's scope belongs.
+/// Returns the object to which a neighbour's scope belongs.
 const fn object_of(scope: NeighbourScope) -> Object {
     match scope {
         NeighbourScope::Wire(vif) => Object::Vif(vif),
@@ -205,7 +202,7 @@ const fn object_of(scope: NeighbourScope) -> Object {
     }
 }
 
-/// The most neighbours an interface may announce.
+/// Returns how many neighbours an interface may announce at most.
 fn most(config: &Config, by: VifId) -> u32 {
     let is_wire = config.vif(by).is_some_and(|vif| vif.kind == VifKind::Wire);
     if is_wire { NEIGHBOURS_PER_WIRE } else { NEIGHBOURS_PER_GUEST }

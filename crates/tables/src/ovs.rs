@@ -1,7 +1,7 @@
-//! The flows of Open vSwitch, for look-ups: of each port a tuple space.
+//! The flows of Open vSwitch, for look-ups: a tuple space for each port.
 //!
-//! A tuple is a mask with the flows that have it, by their masked keys. A look-up tries each mask of the port. OVS
-//! has tens of masks for hundred thousands of flows.
+//! A tuple is a mask with the flows that have it, by their masked keys. A look-up tries each mask of the
+//! port. OVS has tens of masks for hundred thousands of flows.
 
 mod index;
 mod store;
@@ -22,22 +22,21 @@ const SCANNED: usize = 4096;
 #[derive(Clone)]
 struct Tuple {
     mask: Key,
-    /// Keys are hashed by a secret, because guests choose them.
+    /// Hashes keys with a secret, because guests choose the keys.
     hasher: RandomState,
-    /// By the hashes of masked keys.
+    /// Flows by the hashes of their masked keys.
     flows: Index,
 }
 
-/// The flows of one port.
 #[derive(Clone, Default)]
 struct Port {
     tuples: Vec<Arc<Tuple>>,
     flows: Store,
-    /// The highest number that a flow of the port ever had.
+    /// The highest number that any flow of the port ever had.
     last: FlowId,
-    /// The bits that some flow looks at.
+    /// The bits at which some flow looks.
     mask: Key,
-    /// Where flows send packets, and how many of their outputs go there.
+    /// The interfaces to which flows send packets, and how many outputs of flows go to each.
     outputs: OrdMap<VifId, usize>,
     /// How many times flows put the headers of a tunnel in front.
     encaps: usize,
@@ -50,14 +49,14 @@ pub(crate) struct Ovs {
 }
 
 impl Ovs {
-    /// The flow of a port with the lowest number that matches.
+    /// Finds the matching flow of a port that has the lowest number.
     pub fn find(&self, port: VifId, key: &Key) -> Option<&Flow> {
         let Port { tuples, flows, .. } = &**self.ports.get(&port)?;
         tuples.iter().filter_map(|tuple| tuple.find(key, flows)).min_by_key(|flow| flow.id)
     }
 
-    /// The flow of a port that decides about all packets with these fields, whatever they have in the bits `free`.
-    /// `None` also if more than [`SCANNED`] flows look at such a bit.
+    /// Finds the flow of a port that decides all packets with these fields, whatever they have in the bits
+    /// `free`. `None` also if more than [`SCANNED`] flows look at such a bit.
     pub fn find_of_all(&self, port: VifId, key: &Key, free: &Key) -> Option<&Flow> {
         let Port { tuples, flows, .. } = &**self.ports.get(&port)?;
         let (others, own): (Vec<_>, Vec<_>) =
@@ -74,13 +73,13 @@ impl Ovs {
         (!older).then_some(found)
     }
 
-    /// The bits at which some flow of a port looks.
     pub fn mask(&self, port: VifId) -> Key {
         self.ports.get(&port).map_or_else(Key::default, |port| port.mask)
     }
 
-    /// Whether nothing that is done with packets of a port depends on their addresses and ports: no flow looks at them,
-    /// no rules see them, and no tunnel takes its source port from them. `vif` finds interfaces.
+    /// Returns whether the treatment of a port's packets never depends on their addresses and ports: no flow
+    /// looks at them, no rules see them, and no tunnel takes its source port from them. `vif` finds
+    /// interfaces.
     pub fn is_coarse<'a>(&self, port: &Vif, vif: impl Fn(VifId) -> Option<&'a Vif>) -> bool {
         let reads = |vif: &Vif| vif.rules.is_some() || vif.tunnel().is_some();
         let flows = |flows: &Arc<Port>| {
@@ -91,7 +90,7 @@ impl Ovs {
         !reads(port) && self.ports.get(&port.id).is_none_or(flows)
     }
 
-    /// Number of flows of a port, and of masks.
+    /// Returns how many flows and how many masks a port has.
     #[cfg(test)]
     pub fn count(&self, port: VifId) -> (usize, usize) {
         self.ports.get(&port).map_or((0, 0), |port| (port.flows.len(), port.tuples.len()))
@@ -131,7 +130,7 @@ impl Ovs {
         port.insert(flow);
         touched.add(Cell::ovs_misses(flow.port));
         if flow.id < port.last {
-            // It comes before others, and may take packets from them.
+            // The flow comes before others, and may take packets from them.
             touched.add_all(Cell::all_ovs_flows());
         }
         port.last = port.last.max(flow.id);
@@ -154,14 +153,14 @@ impl Ovs {
 }
 
 impl Tuple {
-    /// The flow with the lowest number that matches.
+    /// Finds the matching flow with the lowest number.
     fn find<'a>(&self, key: &Key, flows: &'a Store) -> Option<&'a Flow> {
         let matching = Match::new(key, &self.mask);
         let same = self.flows.of(self.hash(matching.key())).filter_map(|id| flows.get(id));
         same.filter(|flow| flow.matching == matching).min_by_key(|flow| flow.id).map(|flow| &**flow)
     }
 
-    /// The hash of a masked key. In tests, many have the same.
+    /// Returns the hash of a masked key. In tests, many keys have the same hash.
     fn hash(&self, key: &Key) -> u64 {
         self.hasher.hash_one(key) & if cfg!(test) { 3 << 62 | 3 } else { u64::MAX }
     }
@@ -183,7 +182,7 @@ impl Port {
         self.count(flow);
     }
 
-    /// Takes what a flow does into the counts.
+    /// Adds the outputs and tunnels of a flow to the counts.
     fn count(&mut self, flow: &Flow) {
         for action in &flow.actions {
             match action {
@@ -194,7 +193,7 @@ impl Port {
         }
     }
 
-    /// Puts a flow in the place of one with its number and match. False if there is none.
+    /// Replaces a flow by one with the same number and match. False if there is none.
     fn replace(&mut self, flow: &Arc<Flow>) -> bool {
         if flow.id > self.last {
             return false;
@@ -208,7 +207,7 @@ impl Port {
         true
     }
 
-    /// Takes what a flow does out of the counts.
+    /// Subtracts the outputs and tunnels of a flow from the counts.
     fn discount(&mut self, flow: &Flow) {
         for action in &flow.actions {
             match action {
@@ -222,7 +221,6 @@ impl Port {
         }
     }
 
-    /// Removes a flow; returns whether there was one.
     fn remove(&mut self, id: FlowId, touched: &mut Touched) -> bool {
         let Some(flow) = self.flows.remove(id) else { return false };
         touched.add(Cell::ovs_flow(id));

@@ -29,7 +29,7 @@ struct Version<T> {
     value: T,
 }
 
-/// What a reader announces, on its own cache line.
+/// The epoch that a reader announces, on its own cache line.
 #[repr(align(64))]
 struct Slot {
     seen: AtomicU64,
@@ -58,7 +58,7 @@ struct Inner<T> {
     readers: Mutex<Vec<Arc<Slot>>>,
 }
 
-/// The writers' side. Clones share the value.
+/// The writers' side of the value. Clones share the value.
 pub struct Rcu<T>(Arc<Inner<T>>);
 
 // SAFETY: `Inner` owns `T`s through raw pointers; moving it to another thread moves them.
@@ -67,7 +67,7 @@ unsafe impl<T: Send + Sync> Send for Inner<T> {}
 unsafe impl<T: Send + Sync> Sync for Inner<T> {}
 
 impl<T> Rcu<T> {
-    /// The first version, at epoch 1.
+    /// Creates the first version, at epoch 1.
     pub fn new(value: T) -> Self {
         let first = Box::into_raw(Box::new(Version { epoch: 1, value }));
         Self(Arc::new(Inner {
@@ -77,19 +77,19 @@ impl<T> Rcu<T> {
         }))
     }
 
-    /// A reader, offline.
+    /// Creates a reader, offline.
     pub fn reader(&self) -> Reader<T> {
         let slot = Arc::new(Slot { seen: AtomicU64::new(OFFLINE) });
         lock(&self.0.readers).push(Arc::clone(&slot));
         Reader { inner: Arc::clone(&self.0), slot, seen: OFFLINE, not_sync: PhantomData }
     }
 
-    /// The right to replace the value. Hold it only briefly.
+    /// Takes the right to replace the value. Hold it only briefly.
     pub fn write(&self) -> Writer<'_, T> {
         Writer { inner: &self.0, retired: lock(&self.0.retired) }
     }
 
-    /// The same, if nobody else has it.
+    /// Does the same, if nobody else has the right now.
     pub fn try_write(&self) -> Option<Writer<'_, T>> {
         let retired = match self.0.retired.try_lock() {
             Ok(guard) => guard,
@@ -99,7 +99,7 @@ impl<T> Rcu<T> {
         Some(Writer { inner: &self.0, retired })
     }
 
-    /// Whether no online reader still uses a version older than `epoch`.
+    /// Returns whether no online reader uses a version older than `epoch` any more.
     pub fn settled(&self, epoch: u64) -> bool {
         self.0.oldest() >= epoch
     }
@@ -133,7 +133,7 @@ impl<T> Clone for Rcu<T> {
 }
 
 impl<T> Inner<T> {
-    /// The oldest epoch that an online reader may still use; [`OFFLINE`] if none is online.
+    /// Returns the oldest epoch that an online reader may still use; [`OFFLINE`] if none is online.
     fn oldest(&self) -> u64 {
         fence(Ordering::SeqCst);
         lock(&self.readers).iter().map(|slot| slot.seen.load(Ordering::Acquire)).min().unwrap_or(OFFLINE)
@@ -148,19 +148,17 @@ impl<T> Drop for Inner<T> {
     }
 }
 
-/// Exclusive right to replace the value.
 pub struct Writer<'a, T> {
     inner: &'a Inner<T>,
     retired: MutexGuard<'a, VecDeque<Retired<T>>>,
 }
 
 impl<T> Writer<'_, T> {
-    /// The current value. It stays current as long as this writer lives.
+    /// Returns the current value. It stays current as long as this writer lives.
     pub fn current(&self) -> &T {
         &self.version().value
     }
 
-    /// The epoch of the next version.
     pub fn next_epoch(&self) -> u64 {
         self.version().epoch + 1
     }
@@ -192,7 +190,7 @@ impl<T> Writer<'_, T> {
         waiting
     }
 
-    /// Versions that wait for their grace period.
+    /// Returns the number of versions that wait for their grace period.
     pub fn waiting(&self) -> usize {
         self.retired.len()
     }
@@ -202,7 +200,7 @@ impl<T> Writer<'_, T> {
 pub struct Reader<T> {
     inner: Arc<Inner<T>>,
     slot: Arc<Slot>,
-    /// The slot's content, known without reading it.
+    /// The slot's content, known without reading the slot.
     seen: u64,
     /// Only one thread at a time may announce.
     not_sync: PhantomData<Cell<()>>,
@@ -235,8 +233,8 @@ impl<T> Reader<T> {
         self.seen = OFFLINE;
     }
 
-    /// The opposite of [`Self::offline`]. [`Self::pin`] does it when necessary; an early call keeps the fence off the
-    /// first burst.
+    /// Reverses [`Self::offline`]. [`Self::pin`] does it when necessary; an early call keeps the fence off
+    /// the first burst.
     pub fn online(&mut self) {
         if self.seen == OFFLINE {
             self.slot.seen.store(ANY, Ordering::Relaxed);
@@ -259,12 +257,11 @@ pub struct Pinned<'a, T> {
 }
 
 impl<'a, T> Pinned<'a, T> {
-    /// Its epoch.
     pub fn epoch(&self) -> u64 {
         self.version.epoch
     }
 
-    /// The value, for as long as the pin's reader is not used again.
+    /// Returns the value, for as long as the pin's reader is not used again.
     pub fn get(&self) -> &'a T {
         &self.version.value
     }
@@ -278,7 +275,7 @@ impl<T> Deref for Pinned<'_, T> {
     }
 }
 
-/// A panic leaves no state guarded here half-changed, so poison is ignored.
+/// Locks a mutex. A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

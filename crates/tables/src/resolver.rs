@@ -23,7 +23,7 @@ pub const SPARE_QUESTIONS: u32 = 128;
 
 type Key = (NeighbourScope, IpAddr);
 
-/// What happens to a packet that waits for a neighbour.
+/// The fate of a packet that waits for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// Hold it and send a solicitation now: as far as is known, it is the first packet to wait.
@@ -36,7 +36,6 @@ pub enum Waiting {
     Full,
 }
 
-/// A neighbour that is being asked.
 #[derive(Clone, Copy)]
 struct Probe {
     asked: u8,
@@ -51,12 +50,11 @@ impl Probe {
     }
 }
 
-/// Who is being asked.
 #[derive(Default)]
 pub(crate) struct Resolver {
     probes: BTreeMap<Key, Probe>,
     counts: Counts,
-    /// Spare questions of a second, by scope and interface.
+    /// Number of spare questions in a second, by scope and interface.
     spare: HashMap<(NeighbourScope, VifId), (Seconds, u32)>,
 }
 
@@ -88,7 +86,7 @@ impl Counts {
 }
 
 impl Resolver {
-    /// A packet of `asker` waits for an unknown neighbour.
+    /// Records that a packet of `asker` waits for an unknown neighbour. Returns its fate.
     pub fn wait(&mut self, key: Key, asker: VifId, now: Seconds) -> Waiting {
         match self.probes.get(&key) {
             Some(Probe { asker: None, .. }) | None => {}
@@ -107,8 +105,8 @@ impl Resolver {
         Waiting::Solicit
     }
 
-    /// Asks without recording it, so that an interface without room for more questions still reaches neighbours that
-    /// answer.
+    /// Asks for a neighbour without recording it, so that an interface without room for more questions still
+    /// reaches neighbours that answer.
     fn ask_once(&mut self, who: (NeighbourScope, VifId), now: Seconds) -> Waiting {
         let (second, asked) = self.spare.entry(who).or_default();
         if *second != now {
@@ -121,25 +119,24 @@ impl Resolver {
         Waiting::Solicit
     }
 
-    /// Whether a neighbour was asked and did not answer.
     pub fn has_failed(&self, key: &Key) -> bool {
         self.probes.get(key).is_some_and(|probe| probe.failed())
     }
 
-    /// Whether a neighbour is being asked.
     pub fn is_asked(&self, key: &Key) -> bool {
         self.probes.get(key).is_some_and(|probe| !probe.failed())
     }
 
-    /// A neighbour answered.
+    /// Records that a neighbour answered.
     pub fn found(&mut self, key: &Key) {
         if let Some(asker) = self.probes.remove(key).and_then(|probe| probe.asker) {
             self.counts.take(key.0, asker);
         }
     }
 
-    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in order. Returns the
-    /// neighbours to solicit now, each with whether only it is asked, and those of `stale` to forget.
+    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in order.
+    /// Returns the neighbours to solicit now, each with whether it alone is asked, and those of `stale` to
+    /// forget.
     pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<(Key, bool)>, Vec<Key>) {
         let (mut solicit, mut forget) = (Vec::new(), Vec::new());
         for key in stale {
@@ -167,7 +164,7 @@ impl Resolver {
                 solicit.push((*key, probe.asker.is_none()));
                 return true;
             }
-            // A known neighbour may have moved: the next packet asks everybody.
+            // A known neighbour may have moved: the next packet makes us ask everybody.
             if probe.asker.is_none() {
                 forget.push(*key);
             }
@@ -176,7 +173,7 @@ impl Resolver {
         (solicit, forget)
     }
 
-    /// The neighbours being asked, for display.
+    /// Returns the neighbours being asked, for display.
     pub fn asked(&self) -> impl Iterator<Item = &Key> {
         self.probes.iter().filter(|(_, probe)| !probe.failed()).map(|(key, _)| key)
     }

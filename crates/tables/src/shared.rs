@@ -21,9 +21,10 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Number of replaced versions left to the housekeeping; beyond it, a thread that learns something helps to free them.
 const BACKLOG: usize = 64;
-/// Most neighbours queued for the current writer. Others are asked again.
+/// Most neighbours queued for the current writer. Those beyond it are asked again.
 const LATE: usize = 64;
-/// How often a thread checks at most whether more are queued: others may add them as fast as it enters them.
+/// How often a thread checks at most whether more neighbours are queued: others may add them as fast as it
+/// enters them.
 const ROUNDS: usize = 4;
 
 /// All tables, to share in an [`std::sync::Arc`].
@@ -34,12 +35,12 @@ pub struct Shared {
     cells: Cells,
     uses: Uses,
     resolver: Mutex<Resolver>,
-    /// Neighbours for which packets wait, found while another thread was writing.
+    /// Neighbours for which packets wait, found while a different thread was writing.
     late: Mutex<ArrayVec<Told, LATE>>,
     flows: Flows,
 }
 
-/// What [`Shared::apply`] did.
+/// The result of [`Shared::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The epoch of the first snapshot with the changes.
@@ -50,13 +51,12 @@ pub struct Applied {
 }
 
 impl Shared {
-    /// Empty tables.
     #[must_use]
     pub fn new(limits: FlowLimits) -> Self {
         Self::with_flows(Flows::new(limits))
     }
 
-    /// Empty tables with these connections.
+    /// Creates empty tables with these connections.
     #[must_use]
     pub fn with_flows(flows: Flows) -> Self {
         Self {
@@ -70,33 +70,34 @@ impl Shared {
         }
     }
 
-    /// A reader for one thread, offline.
+    /// Creates a reader for one thread, offline.
     #[must_use]
     pub fn reader(&self) -> Reader<Snapshot> {
         self.rcu.reader()
     }
 
-    /// The current snapshot, for threads that are not packet workers.
+    /// Returns the current snapshot, for threads that are not packet workers.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.rcu.write().current().clone()
     }
 
-    /// The connections.
     #[must_use]
     pub const fn flows(&self) -> &Flows {
         &self.flows
     }
 
-    /// Whether a decision that depends on `deps` and was made (or last found to hold) at epoch `stamp` still holds. If
-    /// so, it may be stamped with the epoch of the caller's pinned snapshot, if that is higher.
+    /// Returns whether a decision that depends on `deps` and was made (or last found to hold) at epoch
+    /// `stamp` still holds. If so, it may be stamped with the epoch of the caller's pinned snapshot, if that
+    /// is higher.
     #[must_use]
     #[inline]
     pub fn still_valid(&self, deps: &Deps, stamp: u64) -> bool {
         self.cells.unchanged(deps, stamp)
     }
 
-    /// The same of a decision that depends on a flow of Open vSwitch.
+    /// Returns whether a decision that depends on a flow of Open vSwitch still holds as far as that flow is
+    /// concerned, as [`Self::still_valid`] does.
     #[must_use]
     pub fn flow_holds(&self, flow: FlowCell, stamp: u64) -> bool {
         self.cells.is_unchanged(flow.cell(), stamp)
@@ -108,9 +109,9 @@ impl Shared {
         self.uses.note(deps, now);
     }
 
-    /// Applies a batch as a whole: one snapshot has all of it, earlier ones nothing. Returns once no online reader
-    /// uses an older snapshot (or after a second, see [`Applied`]), so that nothing that was removed still forwards
-    /// packets. A thread that has a snapshot pinned must not call this.
+    /// Applies a batch as a whole: one snapshot has all of it, earlier ones nothing. Returns once no online
+    /// reader uses an older snapshot (or after a second, see [`Applied`]), so that nothing that was removed
+    /// still forwards packets. A thread that has a snapshot pinned must not call this.
     ///
     /// # Errors
     /// [`ApplyError`]; nothing was applied.
@@ -137,8 +138,8 @@ impl Shared {
         Ok(Applied { epoch, settled })
     }
 
-    /// Changes flows of Open vSwitch. Returns once no online reader uses a snapshot with a flow that was removed, as
-    /// [`Self::apply`]. Ports that an Open vSwitch does not program get none.
+    /// Changes flows of Open vSwitch. Like [`Self::apply`], it returns once no online reader uses a snapshot
+    /// with a flow that was removed. Ports that an Open vSwitch does not program get no flows.
     pub fn apply_ovs(&self, changes: &[ovs::Change]) -> Applied {
         let (epoch, removed) = self.publish_ovs(changes);
         let settled = !removed || self.rcu.wait(epoch, PATIENCE);
@@ -146,14 +147,15 @@ impl Shared {
         Applied { epoch, settled }
     }
 
-    /// The same without waiting for readers, unless they hold so many old snapshots that these take much memory.
+    /// Does the same without waiting for readers, unless they hold so many old snapshots that these take much
+    /// memory.
     pub fn apply_ovs_soon(&self, changes: &[ovs::Change]) -> Applied {
         let (epoch, _) = self.publish_ovs(changes);
         let settled = self.rcu.write().reclaim() < BACKLOG || self.rcu.wait(epoch, PATIENCE);
         Applied { epoch, settled }
     }
 
-    /// Returns the epoch, and whether a flow was removed.
+    /// Publishes changed flows. Returns the epoch, and whether a flow was removed.
     fn publish_ovs(&self, changes: &[ovs::Change]) -> (u64, bool) {
         let writer = self.rcu.write();
         let Snapshot { config, learned, mut ovs, .. } = writer.current().clone();
@@ -174,8 +176,8 @@ impl Shared {
         self.flows.remove_if(|key| gone(key.src.vrf) || gone(key.dst.vrf));
     }
 
-    /// Publishes a snapshot with new learned state, then enters what was queued meanwhile. `change` returns the cells
-    /// of what it changed.
+    /// Publishes a snapshot with new learned state, then enters the neighbours that were queued meanwhile.
+    /// `change` returns the cells of its changes.
     fn relearn(
         &self,
         writer: Writer<'_, Snapshot>,
@@ -208,9 +210,9 @@ impl Shared {
         }
     }
 
-    /// A worker saw a source MAC. Costs one look-up if `snapshot` knows it; otherwise a new snapshot is published,
-    /// without waiting for anybody. If another thread is writing, the MAC is not learned now; the next packet may
-    /// bring it again.
+    /// Learns a source MAC that a worker saw. Costs one look-up if `snapshot` knows it; otherwise publishes a
+    /// new snapshot, without waiting for anybody. If a different thread is writing, the MAC is not learned
+    /// now; the next packet may bring it again.
     pub fn learn(&self, snapshot: &Snapshot, learn: &Learn, now: Seconds) {
         if snapshot.learned.confirms_mac(learn, now) {
             return;
@@ -222,15 +224,16 @@ impl Shared {
         });
     }
 
-    /// As [`Self::learn`], of packets that came at some time within the last `age` seconds. A MAC that moved meanwhile
-    /// stays where it is: these packets may be older than its move.
+    /// Does the same as [`Self::learn`], for packets that came at some time within the last `age` seconds. A
+    /// MAC that moved within that time stays where it is: these packets may be older than its move.
     pub fn learn_late(&self, snapshot: &Snapshot, learn: &Learn, age: Seconds, now: Seconds) {
         if !snapshot.learned.moved_within(learn, age, now) {
             self.learn(snapshot, learn, now);
         }
     }
 
-    /// Learns MACs that were learned elsewhere, and were seen so many seconds ago. Returns how many are where they say.
+    /// Learns MACs that were learned elsewhere, and were seen so many seconds ago. Returns how many are now
+    /// at the given locations.
     pub fn learn_all(&self, macs: &[(Learn, Seconds)], now: Seconds) -> usize {
         let young = || macs.iter().filter(|(_, idle)| *idle < MAC_AGE);
         self.relearn(self.rcu.write(), |current, learned| {
@@ -242,12 +245,11 @@ impl Shared {
         young().filter(|(learn, _)| learned.is_at(learn)).count()
     }
 
-    /// The neighbours, each with the interface that brought it.
     pub fn found_neighbours(&self) -> Vec<(NeighbourFound, VifId)> {
         self.snapshot().learned.neighbours.found().collect()
     }
 
-    /// Enters neighbours that another process found, each by the interface that brought it.
+    /// Enters neighbours that a different process found, each with the interface that announced it.
     pub fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)], now: Seconds) {
         self.relearn(self.rcu.write(), |current, learned| {
             let told = |&(found, by): &(NeighbourFound, VifId)| Told { found, by, is_awaited: false, now };
@@ -255,17 +257,17 @@ impl Shared {
         });
     }
 
-    /// A worker received a path MTU to a remote. If another thread is writing, it is not recorded; the next packet
-    /// that is too big causes another error.
+    /// Records a path MTU to a remote that a worker received. If a different thread is writing, it is not
+    /// recorded; the next packet that is too big causes another error.
     pub fn path(&self, found: &PathMtu, now: Seconds) {
         let Some(writer) = self.rcu.try_write() else { return };
         self.relearn(writer, |_, learned| learned.enter_path(found, now).into_iter().collect());
     }
 
-    /// A worker saw a neighbour's MAC in a packet that came in on `by`. Costs one look-up if there is nothing to
-    /// write; otherwise a new snapshot is published, without waiting for anybody. If another thread is writing,
-    /// neighbours for which packets wait are left to the next writer; others are not recorded, and may announce
-    /// themselves again.
+    /// Enters a neighbour's MAC that a worker saw in a packet that came in on `by`. Costs one look-up if
+    /// there is nothing to write; otherwise publishes a new snapshot, without waiting for anybody. If a
+    /// different thread is writing, neighbours for which packets wait are left to the next writer; others are
+    /// not recorded, and may announce themselves again.
     pub fn neighbour(&self, snapshot: &Snapshot, found: &NeighbourFound, by: VifId, now: Seconds) {
         let confirmed = snapshot.learned.neighbours.confirms(found, now);
         if confirmed.is_some_and(|idle| idle < STALE) {
@@ -277,7 +279,8 @@ impl Shared {
         if confirmed.is_none() && snapshot.learned.neighbours.would_enter(&snapshot.config, &told) {
             self.enter(told);
         }
-        // If another thread holds the resolver, the neighbour is asked again in vain, at most three times.
+        // If a different thread holds the resolver, the neighbour is asked again in vain, at most three
+        // times.
         if let Some(mut resolver) = try_lock(&self.resolver) {
             resolver.found(&key);
         }
@@ -291,12 +294,13 @@ impl Shared {
             if let Some(mut late) = try_lock(&self.late) {
                 let _ = late.try_push(told);
             }
-            // The current writer may have checked the queue before.
+            // The current writer may have checked the queue before this neighbour was added.
             self.enter_late();
         }
     }
 
-    /// Enters the neighbours that others queued while there was another writer. Call it after each write.
+    /// Enters the neighbours that others queued while there was a different writer. Must be called after each
+    /// write.
     fn enter_late(&self) {
         for _ in 0..ROUNDS {
             if try_lock(&self.late).is_none_or(|late| late.is_empty()) {
@@ -311,22 +315,24 @@ impl Shared {
         }
     }
 
-    /// A packet that came in on `asker` waits for a neighbour ([`model::Verdict::Hold`]): returns whether it may, and
-    /// whether a solicitation is sent at once. Later ones come from [`Self::pending_solicitations`].
+    /// Records that a packet that came in on `asker` waits for a neighbour ([`model::Verdict::Hold`]).
+    /// Returns whether it may, and whether a solicitation must be sent at once. Later solicitations come from
+    /// [`Self::pending_solicitations`].
     pub fn wait_for(&self, scope: NeighbourScope, addr: IpAddr, asker: VifId, now: Seconds) -> Waiting {
         lock(&self.resolver).wait((scope, addr), asker, now)
     }
 
-    /// Whether a neighbour was asked recently and did not answer. Not for workers.
+    /// Returns whether a neighbour was asked recently and did not answer. Not for workers, because it may
+    /// block.
     #[must_use]
     pub fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
         lock(&self.resolver).has_failed(&(scope, addr))
     }
 
-    /// Housekeeping, about once a second: returns the neighbours to solicit now. These are neighbours that did not
-    /// answer within a second, three times at most, and known ones in use that have not been seen for a minute; only
-    /// the latter are asked alone. Known ones are forgotten if they don't answer either, or if nobody uses or sees
-    /// them for ten minutes.
+    /// Returns the neighbours to solicit now. The housekeeper calls this about once a second. The result
+    /// contains neighbours that did not answer within a second, three times at most, and known ones in use
+    /// that have not been seen for a minute; only the latter are asked alone. Known ones are forgotten if
+    /// they don't answer either, or if nobody uses or sees them for ten minutes.
     pub fn pending_solicitations(&self, now: Seconds) -> Vec<Question> {
         let neighbours = self.snapshot().learned.neighbours;
         let (mut stale, mut forget) = (Vec::new(), Vec::new());
@@ -354,8 +360,8 @@ impl Shared {
         solicit.into_iter().filter_map(question).collect()
     }
 
-    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and path MTUs older than 600
-    /// s, and frees old snapshots.
+    /// Forgets MACs that have not been seen for 300 s and path MTUs older than 600 s, and frees old
+    /// snapshots. The housekeeper calls this about once a second.
     pub fn age(&self, now: Seconds) {
         let snapshot = self.snapshot();
         let macs = snapshot.learned.macs.iter();
@@ -379,7 +385,6 @@ impl Shared {
         self.rcu.write().reclaim();
     }
 
-    /// The learned MACs.
     #[must_use]
     pub fn learned(&self, now: Seconds) -> Vec<LearnedMac> {
         let snapshot = self.snapshot();
@@ -388,7 +393,8 @@ impl Shared {
             .collect()
     }
 
-    /// The neighbours, including those being asked. The executor knows the packets held for them.
+    /// Returns the neighbours, including those being asked. Only the executor knows the packets held for
+    /// them.
     #[must_use]
     pub fn neighbours(&self) -> Vec<NeighbourInfo> {
         let known = self.snapshot().learned.neighbours;
@@ -399,12 +405,12 @@ impl Shared {
     }
 }
 
-/// A panic leaves no state guarded here half-changed, so poison is ignored.
+/// Locks a mutex. A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For workers, which never wait.
+/// Locks a mutex if it is free. For workers, which never wait.
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -442,7 +448,7 @@ mod tests {
         shared.neighbours().iter().filter(|neighbour| neighbour.mac.is_some()).count()
     }
 
-    /// A worker that is not running holds nobody up, but snapshots do not pile up without end either.
+    /// A worker that does not run delays nobody, but snapshots do not pile up without end either.
     #[test]
     fn few_changes_of_flows_wait_for_no_worker() {
         let shared = shared();
@@ -464,8 +470,8 @@ mod tests {
         shared.neighbour(&snapshot, &found(2), WIRE, 1);
         drop(writer);
         assert_eq!(known(&shared), 0);
-        // Another thread writes: neighbours for which packets wait are still entered. The others may announce
-        // themselves again.
+        // A different thread writes: neighbours for which packets wait are still entered. The others may
+        // announce themselves again.
         shared.neighbour(&snapshot, &found(3), WIRE, 1);
         assert_eq!(known(&shared), 2);
         assert!(shared.neighbours().iter().any(|neighbour| neighbour.addr == found(2).addr));

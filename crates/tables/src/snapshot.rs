@@ -29,35 +29,32 @@ impl Snapshot {
         Self { epoch: 1, config: Arc::default(), learned: Learned::default(), ovs: Ovs::default() }
     }
 
-    /// Its number, with which memoised decisions made from it are stamped.
+    /// Returns the epoch, with which memoised decisions made from this snapshot are stamped.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// An interface.
     #[must_use]
     pub fn vif(&self, id: VifId) -> Option<&Vif> {
         self.config.vif(id)
     }
 
-    /// The interfaces, in the order of their ids.
+    /// Returns the interfaces, in the order of their ids.
     pub fn vifs(&self) -> impl Iterator<Item = &Vif> {
         self.config.vifs()
     }
 
-    /// A network.
     #[must_use]
     pub fn network(&self, vrf: Vrf) -> Option<&Network> {
         self.config.network(vrf)
     }
 
-    /// The networks, in the order of their VRFs.
+    /// Returns the networks, in the order of their VRFs.
     pub fn networks(&self) -> impl Iterator<Item = &Network> {
         self.config.vrfs.values().filter_map(|tables| tables.network.as_deref())
     }
 
-    /// The floating addresses.
     pub fn floating(&self) -> impl Iterator<Item = FloatingAddress> {
         let all = self.config.floating.iter();
         all.map(|(&(outside_vrf, outside), &(inside_vrf, inside))| FloatingAddress {
@@ -68,60 +65,59 @@ impl Snapshot {
         })
     }
 
-    /// Whether another snapshot has the same configuration, so that at most learned state differs.
+    /// Returns whether a different snapshot has the same configuration, so that at most learned state
+    /// differs.
     #[must_use]
     pub fn is_configured_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
     }
 
-    /// A policer's configuration.
     #[must_use]
     pub fn meter(&self, id: MeterId) -> Option<MeterConfig> {
         self.config.meters.get(&id).copied()
     }
 
-    /// The policers.
     pub fn meters(&self) -> impl Iterator<Item = (MeterId, MeterConfig)> {
         self.config.meters.iter().map(|(id, config)| (*id, *config))
     }
 
-    /// Routes of a network, both families.
+    /// Returns the number of routes of a network, both families.
     #[must_use]
     pub fn route_count(&self, vrf: Vrf) -> usize {
         self.config.vrfs.get(&vrf).map_or(0, |tables| tables.v4.len() + tables.v6.len())
     }
 
-    /// The rules of a network.
     pub fn rules(&self, vrf: Vrf) -> impl Iterator<Item = &Rule> {
         self.config.vrfs.get(&vrf).into_iter().flat_map(|tables| tables.rules.iter()).map(|rule| &**rule)
     }
 
-    /// Path MTUs to remotes that are less than their wires' MTU: bytes of an outer IP packet.
+    /// Returns the path MTUs of remotes to which it is less than the wire's MTU: bytes of an outer IP packet.
     pub fn paths(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         self.learned.paths.iter().map(|(remote, (mtu, _))| (*remote, *mtu))
     }
 
-    /// The bits of packets at which some flow of a port looks, if an Open vSwitch programs the port.
+    /// Returns the bits of packets at which some flow of a port looks, if an Open vSwitch programs the port.
     #[must_use]
     pub fn ovs_mask(&self, port: VifId) -> ovs::Key {
         self.ovs.mask(port)
     }
 
-    /// The bits of packets in tunnels at which some flow of these tunnels' ports looks; `None` without such ports.
+    /// Returns the bits of packets in tunnels at which some flow of these tunnels' ports looks; `None`
+    /// without such ports.
     #[must_use]
     pub fn ovs_tunnel_mask(&self) -> Option<ovs::Key> {
         let ports = self.config.tunnels.iter().map(|(.., port)| self.ovs.mask(*port));
         ports.reduce(|all, mask| all.united(&mask))
     }
 
-    /// Whether nothing that is done with packets of a port that an Open vSwitch programs depends on their addresses and
-    /// ports.
+    /// Returns whether the treatment of packets of a port that an Open vSwitch programs never depends on
+    /// their addresses and ports.
     #[must_use]
     pub fn ovs_is_coarse(&self, port: &Vif) -> bool {
         self.ovs.is_coarse(port, |id| self.vif(id))
     }
 
-    /// What `decide` reads at `now`, with these connections.
+    /// Returns the view of this snapshot and these connections that `decide` reads at `now`.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
         View { snapshot: self, flows, now, floods: None, unreachable: None, seen: RefCell::default() }
@@ -144,11 +140,11 @@ pub struct View<'a> {
     seen: RefCell<Seen>,
 }
 
-/// What was looked up.
+/// Records of look-ups.
 #[derive(Clone, Copy)]
 struct Seen {
     deps: Deps,
-    /// The last flow of Open vSwitch.
+    /// The last flow of Open vSwitch that was looked up.
     flow: Option<FlowCell>,
 }
 
@@ -159,41 +155,39 @@ impl Default for Seen {
 }
 
 impl<'a> View<'a> {
-    /// Everything looked up so far, hits and misses, except connections and fragments.
+    /// Returns the cells of everything looked up so far, hits and misses, except connections and fragments.
     #[must_use]
     pub fn deps(&self) -> Deps {
         let Seen { deps, flow } = *self.seen.borrow();
         flow.map_or(deps, |flow| deps.and(flow))
     }
 
-    /// The same, with the last flow of Open vSwitch apart from the rest.
+    /// Returns the same, with the last flow of Open vSwitch apart from the rest.
     #[must_use]
     pub fn deps_and_flow(&self) -> (Deps, Option<FlowCell>) {
         let Seen { deps, flow } = *self.seen.borrow();
         (deps, flow)
     }
 
-    /// The same, with this limit on floods.
+    /// Returns this view with a limit on floods.
     #[must_use]
     pub const fn flooding(mut self, floods: &'a Floods<'a>) -> Self {
         self.floods = Some(floods);
         self
     }
 
-    /// The same, with these unreachable neighbours. Without them there are none.
+    /// Returns this view with unreachable neighbours. Without this call there are none.
     #[must_use]
     pub const fn without(mut self, unreachable: &'a Unreachable<'a>) -> Self {
         self.unreachable = Some(unreachable);
         self
     }
 
-    /// The snapshot.
     #[must_use]
     pub const fn snapshot(&self) -> &'a Snapshot {
         self.snapshot
     }
 
-    /// The time for which it was made.
     #[must_use]
     pub const fn now(&self) -> Seconds {
         self.now
@@ -339,7 +333,7 @@ impl Lookup for View<'_> {
         found
     }
 
-    /// No dependency is noted: who asks must follow the flows' changes by himself.
+    /// Finds a flow without noting a dependency: the caller must follow changes of the flows by itself.
     fn ovs_flow_of_all(&self, port: VifId, key: &ovs::Key, free: &ovs::Key) -> Option<&ovs::Flow> {
         self.snapshot.ovs.find_of_all(port, key, free)
     }

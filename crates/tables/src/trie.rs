@@ -13,7 +13,7 @@ mod leaf;
 use leaf::{Leaf, ROOM, Tail, insert_at, remove_at};
 use std::sync::Arc;
 
-/// Bits a node resolves.
+/// Number of bits that a node resolves.
 const STRIDE: u8 = 6;
 /// A leaf with more prefixes becomes a node.
 const SPLIT: usize = if cfg!(test) { 6 } else { 512 };
@@ -22,17 +22,17 @@ const MERGE: usize = SPLIT / 4;
 
 /// A string of bits, the first one the most significant.
 pub trait Bits: Copy + Eq {
-    /// Their number.
+    /// Number of bits.
     const LEN: u8;
-    /// The [`STRIDE`] bits from `at` on, as a number; bits past the end are zero.
+    /// Returns the [`STRIDE`] bits from `at` on as a number; bits past the end are zero.
     fn window(self, at: u8) -> usize;
-    /// The first `len` bits, the others zero.
+    /// Returns the first `len` bits, the others zero.
     fn head(self, len: u8) -> Self;
-    /// How many leading bits are common with `other`.
+    /// Returns how many leading bits are common with `other`.
     fn common(self, other: Self) -> u8;
-    /// The bits from `at` on.
+    /// Returns the bits from `at` on.
     fn tail(self, at: u8) -> Tail;
-    /// The first `at` bits, followed by a tail of no more bits than are left.
+    /// Returns the first `at` bits, followed by a tail of no more bits than are left.
     fn join(self, at: u8, tail: Tail) -> Self;
 }
 
@@ -89,9 +89,9 @@ static MATCHING: [u128; 64] = {
 struct Node<K, V> {
     /// The bits above this node, the others zero.
     base: K,
-    /// Their number, a multiple of [`STRIDE`].
+    /// Number of these bits, a multiple of [`STRIDE`].
     depth: u8,
-    /// Prefixes here and below.
+    /// Number of prefixes here and below.
     len: usize,
     /// Bit `w`: there is a child for window `w`.
     child_map: u64,
@@ -104,7 +104,7 @@ struct Node<K, V> {
 /// The subtree below a window of a node, or the whole trie.
 enum Child<K, V> {
     Node(Arc<Node<K, V>>),
-    /// Its prefixes start after the window.
+    /// A leaf. The bits of its prefixes start after the window.
     Leaf(Arc<Leaf<V>>),
 }
 
@@ -120,7 +120,7 @@ impl<K, V> Clone for Child<K, V> {
 /// A prefix and its value.
 type Entry<K, V> = (K, u8, V);
 
-/// The depth of the node that holds prefixes of `len` bits (1 or more).
+/// Returns the depth of the node that holds prefixes of `len` bits (1 or more).
 const fn depth_of(len: u8) -> u8 {
     (len - 1) / STRIDE * STRIDE
 }
@@ -136,13 +136,13 @@ impl<K: Bits, V: Clone> Node<K, V> {
         key.common(self.base) >= self.depth
     }
 
-    /// Where the bits of its children begin.
+    /// Returns the bit at which its children begin.
     #[inline]
     fn end(&self) -> u8 {
         self.depth + STRIDE
     }
 
-    /// How many children come before this window's, and whether it has one.
+    /// Returns how many children come before this window's, and whether this window has one.
     #[inline]
     fn rank(&self, window: usize) -> (usize, bool) {
         ((self.child_map & ((1 << window) - 1)).count_ones() as usize, self.child_map >> window & 1 == 1)
@@ -158,13 +158,14 @@ impl<K: Bits, V: Clone> Node<K, V> {
         (self.value_map & ((1 << position) - 1)).count_ones() as usize
     }
 
-    /// The heap position in this node of the prefix of `len` bits of `key`.
+    /// Returns the heap position in this node of the prefix that is the first `len` bits of `key`.
     fn position(&self, key: K, len: u8) -> u32 {
         let n = len - self.depth;
         (1 << n | key.window(self.depth) >> (STRIDE - n)) as u32
     }
 
-    /// Heap position of a prefix in this node, its index among the values, and whether it has a value.
+    /// Returns the heap position of a prefix in this node, the index of its value, and whether it has a
+    /// value.
     fn place(&self, key: K, len: u8) -> (u32, usize, bool) {
         let position = self.position(key, len);
         (position, self.value_rank(position), self.value_map >> position & 1 == 1)
@@ -215,7 +216,7 @@ impl<K: Bits, V: Clone> Node<K, V> {
         value
     }
 
-    /// All prefixes with their values.
+    /// Appends all prefixes with their values.
     fn entries(&self, out: &mut Vec<Entry<K, V>>) {
         let mut positions = self.value_map;
         for value in &self.values {
@@ -245,7 +246,7 @@ impl<K: Bits, V: Clone> Child<K, V> {
             }
             return Self::Leaf(Arc::new(leaf));
         }
-        // At the last stride that all of them share.
+        // The new node is at the last stride that all of them share.
         let (first, ..) = entries[0];
         let shared = entries.iter().map(|(key, len, _)| key.common(first).min(depth_of(*len))).min();
         let depth = shared.unwrap_or(at) / STRIDE * STRIDE;
@@ -353,17 +354,15 @@ impl<K, V> Default for Trie<K, V> {
 }
 
 impl<K: Bits, V: Clone> Trie<K, V> {
-    /// Prefixes it holds.
     pub fn len(&self) -> usize {
         usize::from(self.default.is_some()) + self.root.as_ref().map_or(0, Child::len)
     }
 
-    /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.default.is_none() && self.root.is_none()
     }
 
-    /// The value of the longest prefix of `key`, and that prefix's length.
+    /// Returns the value of the longest prefix of `key`, and the length of this prefix.
     #[inline]
     pub fn longest(&self, key: K) -> Option<(u8, &V)> {
         let mut best: Option<(&Node<K, V>, u32)> = None;
@@ -415,7 +414,7 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         }
     }
 
-    /// The value of exactly this prefix.
+    /// Returns the value of exactly this prefix.
     pub fn get(&self, key: K, len: u8) -> Option<&V> {
         if len == 0 {
             return self.default.as_ref();
@@ -435,7 +434,7 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         None
     }
 
-    /// The value of exactly this prefix, to change. The path to it is copied if it is shared.
+    /// Returns the value of exactly this prefix, to change it. The path to it is copied if it is shared.
     pub fn get_mut(&mut self, key: K, len: u8) -> Option<&mut V> {
         self.get(key, len)?; // Copies nothing if it does not exist.
         if len == 0 {

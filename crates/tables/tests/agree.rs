@@ -65,7 +65,7 @@ fn target() -> impl Strategy<Value = BridgeTarget> {
     ]
 }
 
-/// Ways out of the host: wires, and ports of tunnels.
+/// Returns ways out of the host: wires, and ports of tunnels.
 fn ways() -> Vec<VifKind> {
     let [first, second, ..] = addresses()[..] else { return Vec::new() };
     let tunnel = |kind, remote, id| VifKind::Tunnel(Tunnel { kind, remote, id, mac: None });
@@ -204,7 +204,6 @@ fn flow_key() -> impl Strategy<Value = FlowKey> {
     )
 }
 
-/// An event that changes the tables.
 #[derive(Clone, Debug)]
 enum Event {
     Apply(Vec<Change>),
@@ -236,7 +235,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A batch of objects to which a random batch can refer.
+/// Returns a batch of objects to which a random batch can refer.
 fn foundation() -> Vec<Change> {
     let networks = (0..VRFS)
         .map(|vrf| Change::PutNetwork(Network { learning: true, mtu: 1450, ..Network::new(Vrf(vrf), "") }));
@@ -248,7 +247,7 @@ fn foundation() -> Vec<Change> {
 
 type Question = Box<dyn Fn(&dyn Lookup) -> String>;
 
-/// All possible questions; answers are in words.
+/// Returns all possible questions; their answers are texts.
 fn questions() -> Vec<Question> {
     let mut out: Vec<Question> = Vec::new();
     macro_rules! ask {
@@ -295,11 +294,11 @@ struct Both {
     shared: Shared,
     naive: Tables,
     now: Seconds,
-    /// Changes that took.
+    /// Changes that were applied successfully.
     applied: Vec<Change>,
 }
 
-/// The change that removes what a change added.
+/// Returns the change that removes what a change added.
 fn undo(change: &Change) -> Option<Change> {
     Some(match change {
         Change::PutVif(vif) => Change::DelVif(vif.id),
@@ -384,7 +383,7 @@ impl Both {
         }
     }
 
-    /// A packet of a connection: the first, or one that only advances its state.
+    /// Sends a packet of a connection: the first, or one that only advances its state.
     fn flow(&mut self, key: &FlowKey, state: FlowState, seen: u8) {
         let known = self.naive.connection(key, self.now);
         let snapshot = self.shared.snapshot();
@@ -421,7 +420,7 @@ proptest! {
         both.happen(&Event::Apply(foundation()));
         let questions = questions();
         for event in &events {
-            // Each answer with its dependencies, as an executor memoises decisions.
+            // Each answer is kept with its dependencies, as an executor memoises decisions.
             let before = both.shared.snapshot();
             let memoised: Vec<_> = questions
                 .iter()

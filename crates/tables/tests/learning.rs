@@ -1,4 +1,4 @@
-//! What the tables learn from packets: MACs and neighbours, with their limits and timers.
+//! Learning from packets: MACs and neighbours, with their limits and timers.
 
 use model::{
     BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, PathMtu, Question, Seconds,
@@ -235,7 +235,7 @@ fn question(n: u32, at: Option<Mac>) -> Question {
     Question { scope: SCOPE, addr: addr(n), at }
 }
 
-/// A decision at `now` needs a neighbour. Returns its dependencies.
+/// Makes a decision at `now` that needs a neighbour. Returns its dependencies.
 fn use_it(shared: &Shared, n: u32, now: Seconds) -> Deps {
     let snapshot = shared.snapshot();
     let view = snapshot.view(shared.flows(), now);
@@ -274,7 +274,7 @@ fn a_packet_that_waits_has_all_asked_also_where_one_was_asked_alone() {
     found(&shared, 1, 1, 10);
     use_it(&shared, 1, 70);
     assert_eq!(shared.pending_solicitations(70), [question(1, Some(mac(1)))]);
-    // Its interface announces so many that it is evicted.
+    // The neighbour's interface announces so many others that it is evicted.
     (1000..1000 + NEIGHBOURS_PER_GUEST).for_each(|n| {
         assert_ne!(shared.wait_for(SCOPE, addr(n), VifId(n as u16), 70), Waiting::Hold);
         found(&shared, n, n, 70);
@@ -284,7 +284,7 @@ fn a_packet_that_waits_has_all_asked_also_where_one_was_asked_alone() {
     assert_eq!(shared.pending_solicitations(71), [question(1, None)]);
 }
 
-/// Which of the neighbours with these numbers are known.
+/// Returns which of the neighbours with these numbers are known.
 fn known(shared: &Shared, numbers: std::ops::Range<u32>) -> Vec<u32> {
     numbers.filter(|n| neighbour(shared, *n).is_some()).collect()
 }
@@ -301,7 +301,7 @@ fn who_brings_many_neighbours_displaces_its_own() {
     assert_eq!(known(&shared, 0..8), [4, 5, 6, 7], "the oldest go");
     (1010..1020).for_each(|n| found(&shared, n, n, 3));
     assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST + 1);
-    // Others have room, and their entries stay.
+    // Other interfaces have room, and their entries stay.
     found_by(&shared, 1 << 21, 1, 2, 3);
     assert_eq!(
         known(&shared, 1 << 20..(1 << 20) + 1).len() + known(&shared, 1 << 21..(1 << 21) + 1).len(),
@@ -327,7 +327,7 @@ fn a_neighbour_that_is_heard_of_again_is_spared() {
     (0..3).for_each(|n| found(&shared, n, n, 60));
     found(&shared, 1000, 1000, 61);
     assert_eq!(known(&shared, 0..6), [0, 1, 2, 4, 5]);
-    // Of several in sequence, some are accepted too, but not all.
+    // If several announce themselves in sequence, some are accepted too, but not all.
     (4..40).for_each(|n| found(&shared, n, n, 62));
     found(&shared, 1001, 1001, 63);
     assert_eq!(known(&shared, 4..40).len(), 35);
@@ -359,7 +359,7 @@ fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     let asked = |answers: &[Waiting]| answers.iter().filter(|w| **w == Waiting::Solicit).count();
     for asker in 0..10 {
         let kept = PROBES_PER_ASKER.min(PROBES_PER_SCOPE.saturating_sub(asker * PROBES_PER_ASKER));
-        // Beyond that, each is asked for once, even if all is full.
+        // Beyond that, each neighbour is asked for once, even if all is full.
         let expected = kept + SPARE_QUESTIONS as usize;
         let answers = answers(asker as u16, 1);
         assert_eq!(asked(&answers), expected, "asker {asker}");

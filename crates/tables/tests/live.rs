@@ -26,7 +26,8 @@ fn shared() -> Shared {
     shared
 }
 
-/// Each batch moves the route to a new nexthop, deletes the old one, and writes the number into another table.
+/// Returns a batch that moves the route to a new nexthop, deletes the old one, and writes the number into a
+/// different table.
 fn batch(n: u32) -> [Change; 4] {
     let tunnel_source = vec![IpAddr::V4(Ipv4Addr::from_bits(n))];
     [

@@ -21,7 +21,7 @@ impl Default for Chunk {
     }
 }
 
-/// The members of a line.
+/// Returns the slots whose bits are set in a line.
 fn members(line: &Line) -> impl Iterator<Item = u16> {
     line.iter().zip((0u16..).step_by(64)).flat_map(|(&word, base)| {
         let mut left = word;
@@ -44,12 +44,12 @@ impl Chunk {
         self.rules.get(usize::from(bit))?.as_ref()
     }
 
-    /// The rules by ascending key.
+    /// Returns the rules by ascending key.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.sorted().into_iter().filter_map(|(_, bit)| self.rule(bit))
     }
 
-    /// Keys and slots, ascending.
+    /// Returns keys and slots, ascending.
     pub fn sorted(&self) -> Vec<(u64, u16)> {
         let mut out: Vec<_> = members(&self.used).map(|bit| (self.keys[usize::from(bit)], bit)).collect();
         out.sort_unstable();
@@ -80,7 +80,7 @@ impl Chunk {
         self.rules.get_mut(usize::from(slot))?.take()
     }
 
-    /// The first terminal rule among `hits`, with its key.
+    /// Returns the first terminal rule among `hits`, with its key.
     pub fn first_terminal(&self, hits: &Line) -> Option<(u64, RuleId, Action)> {
         let mut terminal = *hits;
         terminal.iter_mut().zip(&self.terminal).for_each(|(to, from)| *to &= from);
@@ -102,7 +102,7 @@ impl Chunk {
     ) -> bool {
         let mut going_on = *hits;
         going_on.iter_mut().zip(&self.terminal).for_each(|(to, from)| *to &= !from);
-        // Few apply to one packet, so each one is searched for in turn.
+        // Few modifiers apply to one packet, so each one is searched for in turn.
         let mut after = None;
         loop {
             let next = members(&going_on)

@@ -13,7 +13,6 @@ use std::sync::Arc;
 pub(super) struct Accepting<'a>(ArrayVec<&'a Lines, 130>);
 
 impl<'a> Accepting<'a> {
-    /// No set yet.
     pub const NONE: Self = Self(ArrayVec::new_const());
 
     fn add(&mut self, set: &'a Lines) {
@@ -22,7 +21,7 @@ impl<'a> Accepting<'a> {
         }
     }
 
-    /// Chunks in which some rule accepts the value.
+    /// Returns the chunks in which some rule accepts the value.
     pub fn present(&self) -> Presence {
         let mut all = Presence::default();
         for set in &self.0 {
@@ -31,7 +30,7 @@ impl<'a> Accepting<'a> {
         all
     }
 
-    /// The rules of `chunk` that accept the value.
+    /// Returns the rules of `chunk` that accept the value.
     pub fn line(&self, chunk: u8) -> Line {
         let mut line = Line::default();
         self.0.iter().for_each(|set| set.or_into(chunk, &mut line));
@@ -104,7 +103,7 @@ impl Prefixes {
     }
 }
 
-/// The prefixes that make up a range of ports: at most 30.
+/// Splits a range of ports into prefixes: at most 30.
 fn port_prefixes(range: PortRange) -> impl Iterator<Item = (u16, u8)> {
     let (mut next, last) = (u32::from(range.first), u32::from(range.last));
     std::iter::from_fn(move || {
@@ -117,7 +116,6 @@ fn port_prefixes(range: PortRange) -> impl Iterator<Item = (u16, u8)> {
     })
 }
 
-/// All fields.
 #[derive(Clone, Default)]
 pub(super) struct Fields {
     src: Prefixes,

@@ -1,8 +1,8 @@
 //! Sets of rule slots, sparse by chunk.
 
-/// Slots of a chunk.
+/// Number of slots of a chunk.
 pub(super) const CHUNK: usize = 512;
-/// Chunks of a classifier.
+/// Number of chunks of a classifier.
 pub(super) const CHUNKS: usize = 256;
 
 /// The slots of one chunk, a cache line.
@@ -11,7 +11,6 @@ pub(super) type Line = [u64; CHUNK / 64];
 /// The chunks for which a set has lines.
 pub(super) type Presence = [u64; CHUNKS / 64];
 
-/// The location of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub chunk: u8,

@@ -84,7 +84,7 @@ fn classify(classifier: &Classifier, query: &RuleQuery) -> Answer {
 #[derive(Default)]
 struct Both {
     fast: Classifier,
-    /// By key.
+    /// Rules by key.
     naive: BTreeMap<u64, Arc<Rule>>,
 }
 

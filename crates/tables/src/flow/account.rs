@@ -5,8 +5,9 @@ use executor::FlowUse;
 use model::{Seconds, VifId};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Who is charged for a connection. Connections that a guest opens and connections that others open to it through a
-/// wire are two accounts, so that hosts outside cannot use up what the guest needs for its own connections.
+/// The account to which a connection is charged. Connections that a guest opens and connections that others
+/// open to it through a wire are two accounts, so that hosts outside cannot use up the part that the guest
+/// needs for its own connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
     vif: VifId,
@@ -14,46 +15,42 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account of connections that this guest opens.
     #[must_use]
     pub const fn of_guest(vif: VifId) -> Self {
         Self { vif, from_wire: false }
     }
 
-    /// The account of connections that come through a wire to this guest, or, if they go to no particular guest,
-    /// through this wire.
+    /// Returns the account of connections that come through a wire to this guest, or, if they go to no
+    /// particular guest, through this wire.
     #[must_use]
     pub const fn from_wire(to: VifId) -> Self {
         Self { vif: to, from_wire: true }
     }
 
-    /// The interface, and whether the connections came through a wire.
+    /// Returns the interface, and whether the connections came through a wire.
     #[must_use]
     pub const fn parts(self) -> (VifId, bool) {
         (self.vif, self.from_wire)
     }
 
-    /// As a number, less than [`ACCOUNTS`].
+    /// Returns its number, less than [`ACCOUNTS`].
     pub(super) fn number(self) -> u32 {
         2 * u32::from(self.vif.0) + u32::from(self.from_wire)
     }
 
-    /// The account with such a number.
     pub(super) const fn numbered(number: u32) -> Self {
         Self { vif: VifId((number / 2) as u16), from_wire: number % 2 == 1 }
     }
 }
 
-/// Number of accounts: two for each interface.
 const ACCOUNTS: usize = 2 << 16;
 
-/// Connections it has.
 const HELD: usize = 0;
-/// Connections that it opened within a second (low half), and that second (high half).
+/// Number of connections that it opened within a second (low half), and that second (high half).
 const OPENED: usize = 1;
-/// Connections that it was refused.
+/// Number of connections that it was refused.
 const REFUSED: usize = 2;
-/// Its connections that others evicted before they timed out.
+/// Number of its connections that others evicted before they timed out.
 const DISPLACED: usize = 3;
 
 /// An account's part of a full table.
@@ -65,20 +62,21 @@ pub(super) struct Share {
     pub reserve: u64,
 }
 
-/// By account.
+/// All accounts.
 pub(super) struct Accounts {
     records: Zeroed<4>,
     /// Number of accounts that have connections. Threads that race may make it negative for a moment.
     active: AtomicI64,
     capacity: u64,
-    /// Connections at a time.
+    /// Most connections of an account at a time.
     most: u64,
     /// New connections per second: a token bucket that is refilled each second.
     per_second: u32,
 }
 
 impl Accounts {
-    /// For a table of `capacity` connections, of which an account may have `most`, and `per_second` new ones.
+    /// Creates the accounts of a table of `capacity` connections, of which an account may have `most`, and
+    /// open `per_second` new ones per second.
     pub fn new(capacity: u64, most: u64, per_second: u32) -> Self {
         let records = Zeroed::new(ACCOUNTS);
         Self { records, active: AtomicI64::new(0), capacity, most, per_second }
@@ -108,14 +106,13 @@ impl Accounts {
         before.is_ok()
     }
 
-    /// A connection is gone.
+    /// Takes back the charge for a connection that is gone.
     pub fn give_back(&self, account: Account) {
         if self.word(account, HELD).fetch_sub(1, Ordering::Relaxed) == 1 {
             self.active.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts a connection that was refused.
     pub fn refuse(&self, account: Account) {
         self.word(account, REFUSED).fetch_add(1, Ordering::Relaxed);
     }
@@ -125,19 +122,18 @@ impl Accounts {
         self.word(account, DISPLACED).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections an account has.
     pub fn held(&self, account: Account) -> u64 {
         self.word(account, HELD).load(Ordering::Relaxed)
     }
 
-    /// What each account may have of a full table.
+    /// Returns the part of a full table that each account may have.
     pub fn share(&self) -> Share {
         let active = self.active.load(Ordering::Relaxed).max(1).unsigned_abs();
         let fair = (self.capacity / active).max(1);
         Share { fair, reserve: fair / 2 }
     }
 
-    /// For people.
+    /// Returns an interface's use of the table, for display.
     pub fn used_by(&self, vif: VifId) -> FlowUse {
         let (own, wire) = (Account::of_guest(vif), Account::from_wire(vif));
         let both = |word| [own, wire].map(|at| self.word(at, word).load(Ordering::Relaxed)).iter().sum();

@@ -1,5 +1,5 @@
-//! Connections that are entered while the daemon that remembers them still forwards, and brought up to date when it has
-//! stopped: that takes much less time, and packets wait for it.
+//! Enters connections while the daemon that remembers them still forwards, and brings them up to date when
+//! that daemon has stopped: the second step takes much less time, and packets wait for it.
 
 use super::entry::Entry;
 use super::{FlowRef, Flows, Record, lock};
@@ -8,16 +8,17 @@ use model::Seconds;
 use std::sync::atomic::AtomicU64;
 
 impl Flows {
-    /// Enters the connection of a record, as [`Self::enter`]; `None` where that returns false. What was read of the
-    /// record may be of different instants.
+    /// Enters the connection of a record as [`Self::enter`] does; `None` if that returns false. The words of
+    /// the record may have been read at different instants.
     pub fn enter_early(&self, flow: &FlowInfo, record: &Record, now: Seconds) -> Option<Entered> {
         let seq = Entry(&record.map(AtomicU64::new)).holds();
         self.entered(flow, now).map(|flow| Entered { flow: flow.to_bits(), seq })
     }
 
-    /// Brings a connection up to date with the record, of which it was entered early and which nobody writes any more.
-    /// No packet of it came here yet. Returns false if the record holds another one now, or none, or this table has
-    /// forgotten it; it is removed then.
+    /// Brings a connection that was entered early up to date with its record. Nobody writes the record any
+    /// more, and no packet of the connection has come here yet. Returns false if the record holds a different
+    /// connection now, or none (then this removes the connection), or if this table has forgotten the
+    /// connection.
     ///
     /// # Errors
     /// [`BadRecord`], as for [`super::remembered`]; the connection is removed.

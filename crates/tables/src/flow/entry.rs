@@ -11,7 +11,6 @@ use model::{Connection, Endpoint, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A packed [`FlowKey`].
 pub(super) type KeyWords = [u64; 6];
 
 /// Bits of the last key word.
@@ -57,11 +56,12 @@ const SEQ: usize = 0;
 /// holds the number of the next free one. That is safe: a worker that found the entry in use just before never writes
 /// this word.
 const KEY: usize = 1;
-/// The last word of the key.
+/// Index of the key's last word.
 const ABOUT: usize = 6;
 /// For each side of a TCP connection: end (high half) and acknowledgment of what it sent.
 const EDGES: [usize; 2] = [7, 14];
-/// State, what was seen, what is known of TCP, and the sequence number to which all that belongs (high half).
+/// State, traffic seen, knowledge about TCP, and the sequence number to which all of these belong (high
+/// half).
 const STATE: usize = 8;
 /// Second of the last packet, and second of creation (high half).
 const LAST: usize = 9;
@@ -76,12 +76,12 @@ const CHANGING: [usize; 8] =
 
 const WRITING: u64 = 1;
 const LIVE: u64 = 2;
-/// In the last word of the key.
+/// Fields in the last word of the key.
 const HAS_RULE: u64 = 1 << 10;
 const ACCOUNT_AT: u32 = 11;
 const RULE_AT: u32 = 28;
 
-/// An entry, wherever it lies.
+/// An entry, in a table or elsewhere.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a>(pub &'a [AtomicU64; WORDS]);
 
@@ -99,7 +99,6 @@ impl Read {
     }
 }
 
-/// The content of a new entry.
 pub(super) struct New {
     pub connection: Connection,
     pub rule: Option<RuleId>,
@@ -157,12 +156,12 @@ impl Entry<'_> {
         })
     }
 
-    /// The key of an entry in use. Only for the holder of the shard's lock.
+    /// Returns the key of an entry in use. Only for the holder of the shard's lock.
     pub fn original(self) -> FlowKey {
         unpack(std::array::from_fn(|i| self.get(KEY + i)))
     }
 
-    /// Whether `seq` is still that of [`Self::read`].
+    /// Returns whether `seq` is still the sequence number that [`Self::read`] would find.
     pub fn is(self, seq: u32) -> bool {
         self.0[SEQ].load(Ordering::Acquire) as u32 == seq
     }
@@ -188,7 +187,8 @@ impl Entry<'_> {
         seq as u32
     }
 
-    /// Gives an entry just filled the past that the connection had elsewhere, under the shard's lock.
+    /// Gives an entry that was just filled the past that its connection had elsewhere, under the shard's
+    /// lock.
     pub fn resume(self, flow: &FlowInfo, now: Seconds) {
         let ago = |seconds| u64::from(now.saturating_sub(seconds));
         self.set(LAST, ago(flow.age) << 32 | ago(flow.idle));
@@ -202,20 +202,20 @@ impl Entry<'_> {
         }
     }
 
-    /// The number that only one connection has of those that this entry ever holds; another one if there is none in it
-    /// now.
+    /// Returns a number that identifies the connection among all that this entry ever holds. If the entry
+    /// holds none now, the number is a different one.
     pub fn holds(self) -> u64 {
         self.get(SEQ)
     }
 
-    /// Whether state, time and counters are those of another entry with the same connection.
+    /// Returns whether state, time and counters equal those of a different entry with the same connection.
     pub fn is_up_to_date_with(self, other: Self) -> bool {
         self.get(STATE) as u32 == other.get(STATE) as u32
             && CHANGING.into_iter().all(|word| self.get(word) == other.get(word))
     }
 
-    /// Takes over state, time and counters from another entry with the same connection, under the shard's lock and
-    /// before workers use this entry.
+    /// Takes over state, time and counters from a different entry with the same connection, under the shard's
+    /// lock and before workers use this entry.
     pub fn catch_up_with(self, other: Self) {
         CHANGING.into_iter().for_each(|word| self.set(word, other.get(word)));
         let state = self.get(STATE) >> 32 << 32 | u64::from(other.get(STATE) as u32);
@@ -229,7 +229,7 @@ impl Entry<'_> {
         self.set(KEY, next_free.into());
     }
 
-    /// The free entry after this one.
+    /// Returns the number of the free entry after this one.
     pub fn next_free(self) -> u32 {
         self.get(KEY) as u32
     }
@@ -238,7 +238,7 @@ impl Entry<'_> {
         Account::numbered((self.get(ABOUT) >> ACCOUNT_AT) as u32 & ((1 << (RULE_AT - ACCOUNT_AT)) - 1))
     }
 
-    /// Whether it has had at most one packet in each direction, as far as they were counted.
+    /// Returns whether it has had at most one packet in each direction, as far as packets were counted.
     pub fn is_single(self) -> bool {
         let most = self.get(COUNTERS).max(self.get(COUNTERS + 2));
         most <= 1 && !State(self.get(STATE)).is_approximate()
@@ -248,9 +248,9 @@ impl Entry<'_> {
         (self.get(LAST) >> 32) as Seconds
     }
 
-    /// Merges a packet's change into the state. Two workers may do so at once, one for each direction, without knowing
-    /// of the other's packet: marks add up, and states only advance. Returns whether the entry still holds the
-    /// connection of `seq`.
+    /// Merges a packet's change into the state. Two workers may do so at once, one for each direction,
+    /// without knowing of each other's packet: marks add up, and states only advance. Returns whether the
+    /// entry still holds the connection of `seq`.
     pub fn update(self, to: &Connection, reply: bool, seq: u32, now: Seconds) -> bool {
         let side = usize::from(reply);
         let is_same = State(self.get(STATE)).seq() == seq;
@@ -274,8 +274,8 @@ impl Entry<'_> {
         still
     }
 
-    /// Tracks a TCP segment that is neither SYN, FIN nor RST: records what it sent, if [`Connection::follow`] would do
-    /// no more. Otherwise it does nothing and returns false.
+    /// Tracks a TCP segment that is neither SYN, FIN nor RST: records its effect, if [`Connection::follow`]
+    /// would do no more. Otherwise does nothing and returns false.
     #[inline(always)]
     pub fn advance(self, reply: bool, seq: u32, segment: &Segment) -> bool {
         let (side, state) = (usize::from(reply), State(self.0[STATE].load(Ordering::Acquire)));
@@ -288,7 +288,7 @@ impl Entry<'_> {
         }
     }
 
-    /// [`Self::advance`] for any segment.
+    /// Does the same as [`Self::advance`], for any segment.
     #[cold]
     fn advance_any(self, side: usize, seq: u32, segment: &Segment) -> bool {
         let state = State(self.0[STATE].load(Ordering::Acquire));
@@ -302,7 +302,7 @@ impl Entry<'_> {
             .is_some_and(|edge| self.note(side, [word, windows], edge, segment.window))
     }
 
-    /// Records what a side sent last, and a larger window, given these former words.
+    /// Records a side's new edge, and its window if that is larger, given these former words.
     #[inline(always)]
     fn note(self, side: usize, [word, windows]: [u64; 2], edge: Edge, window: u16) -> bool {
         let edge = pack_edge(Some(edge));
@@ -337,7 +337,6 @@ impl Entry<'_> {
         }
     }
 
-    /// Counts packets.
     pub fn count(self, reply: bool, packets: u64, bytes: u64, now: Seconds) {
         let at = COUNTERS + 2 * usize::from(reply);
         self.add(at, packets);
@@ -345,12 +344,14 @@ impl Entry<'_> {
         self.touch_at(now);
     }
 
-    /// Marks the counters as incomplete, unless the entry now holds another connection than that of `seq`.
+    /// Marks the counters as incomplete, unless the entry now holds a different connection than that of
+    /// `seq`.
     pub fn miscount(self, seq: u32) {
         self.mark(seq, State::approximate);
     }
 
-    /// Marks the TCP state as incomplete, unless the entry now holds another connection than that of `seq`.
+    /// Marks the TCP state as incomplete, unless the entry now holds a different connection than that of
+    /// `seq`.
     pub fn loosen(self, seq: u32) {
         self.mark(seq, State::liberal);
     }
@@ -363,12 +364,11 @@ impl Entry<'_> {
         self.change(STATE, Ordering::Relaxed, mark);
     }
 
-    /// Whether it holds no connection, nor the beginning of one.
     pub fn is_free(self) -> bool {
         self.get(SEQ) & (WRITING | LIVE) == 0
     }
 
-    /// Whether an entry in use is one that this table could have written until `now`.
+    /// Returns whether this table could have written an entry in use like this one until `now`.
     pub fn is_sound(self, now: Seconds) -> bool {
         let key = self.original();
         let (words, about) = (pack(&key), self.get(ABOUT));
@@ -383,7 +383,7 @@ impl Entry<'_> {
         is_key && is_rule && is_state && self.created() <= last && last <= now
     }
 
-    /// For people.
+    /// Returns a description of the connection, for display.
     pub fn info(self, now: Seconds) -> Option<FlowInfo> {
         let read = self.read()?;
         let about = self.get(ABOUT);

@@ -6,9 +6,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
 const SHARDS: usize = 64;
-/// Datagrams of a shard.
+/// Number of datagrams in a shard.
 const PER_SHARD: usize = 64;
-/// Most of these from one interface in one network.
+/// Most datagrams in a shard from one interface in one network.
 const PER_OWNER: usize = 16;
 
 struct Seen {
@@ -33,7 +33,7 @@ impl Fragments {
         &self.shards[self.hash.hash_one(key) as usize % SHARDS]
     }
 
-    /// Protocol and ports of the datagram, unless its first fragment is too old.
+    /// Returns protocol and ports of the datagram, unless its first fragment is too old.
     #[must_use]
     pub fn get(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         let shard = lock(self.shard(key));
@@ -41,8 +41,9 @@ impl Fragments {
         fresh(seen, now).then_some(seen.transport)
     }
 
-    /// Remembers the protocol and ports of a datagram. If there is no room, the oldest entry of the same interface and
-    /// network is evicted if they have used up their share, otherwise the oldest of whoever has most.
+    /// Remembers the protocol and ports of a datagram. If there is no room, it evicts the oldest entry of the
+    /// same interface and network if these have used up their share, otherwise the oldest entry of the owner
+    /// that has most.
     pub fn insert(&self, key: FragmentKey, transport: Transport, now: Seconds) {
         let mut shard = lock(self.shard(&key));
         let position = |which: &dyn Fn(&Seen) -> bool| shard.iter().position(which);
@@ -68,7 +69,6 @@ impl Fragments {
     }
 }
 
-/// The owner to whose share an entry counts.
 type Owner = (VifId, Vrf);
 
 const fn owner(key: &FragmentKey) -> Owner {

@@ -18,13 +18,13 @@ const fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl FlowHash {
-    /// A hash with a new random key.
     pub fn random() -> Self {
         let random = RandomState::new();
         Self([1, 2, 3, 4].map(|n| random.hash_one(n) | 1))
     }
 
-    /// The same for both directions, which are given packed.
+    /// Returns the hash of a connection from its packed directions; it is the same in whichever order they
+    /// are given.
     pub fn symmetric(&self, forward: &KeyWords, reverse: &KeyWords) -> u64 {
         let Self([k0, k1, k2, k3]) = *self;
         let [a, b, c, d, e, f] = *forward.min(reverse);
@@ -40,7 +40,7 @@ mod tests {
     use model::{Endpoint, FlowKey, Vrf};
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// A key with these addresses' last bytes, and these ports.
+    /// Creates a key with these last bytes of the addresses, and these ports.
     fn key(is_v6: bool, [src, dst]: [u16; 2], ports: [u16; 2]) -> FlowKey {
         let end = |host: u16, port| {
             let v4 = Ipv4Addr::from_bits(0x0a00_0000 | u32::from(host));

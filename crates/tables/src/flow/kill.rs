@@ -1,15 +1,15 @@
-//! The end of the process just before one of the writes to an entry: the thread unwinds from there, and the entry stays
-//! as it is.
+//! Simulates the end of the process just before one of the writes to an entry: the thread unwinds from there,
+//! and the entry stays as it is.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 thread_local! {
-    /// Writes until the end.
+    /// Number of writes that still happen before the end.
     static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// A write follows.
+/// Counts a write that follows; unwinds instead if it is the one before which the process ends.
 pub fn here() {
     LEFT.with(|left| match left.get() {
         Some(0) => {
@@ -21,7 +21,7 @@ pub fn here() {
     });
 }
 
-/// Does something until `writes` were made; returns whether it came to its end before.
+/// Does something until `writes` were made; returns whether it completed before.
 pub fn after(writes: u32, does: impl FnOnce()) -> bool {
     LEFT.with(|left| left.set(Some(writes)));
     let ended = catch_unwind(AssertUnwindSafe(does)).is_ok();

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Candidates that are examined, besides the entries of the new connection's two buckets.
 const CANDIDATES: u32 = 64;
-/// The search ends after so many candidates, if it has found one that may be evicted.
+/// The search ends after this many candidates, if it has found one that may be evicted.
 const ENOUGH: usize = 24;
 /// Distance between two candidates, in entries. Entries next to each other were often made at the same time and are
 /// alike. It is a prime, so that all entries are examined in turn.
@@ -68,8 +68,8 @@ struct Claim {
 }
 
 impl Claim {
-    /// The group of a candidate of this account and class, or `None` if it may not be evicted for this claim. The
-    /// account has `held` connections.
+    /// Returns the group of a candidate of this account and class, or `None` if it may not be evicted for
+    /// this claim. The account has `held` connections.
     fn turn(&self, account: Account, held: u64, worth: Worth) -> Option<Turn> {
         let Share { fair, reserve } = self.share;
         let (within_reserve, within_share) = (self.held <= reserve, self.held <= fair);
@@ -89,11 +89,11 @@ impl Claim {
 }
 
 impl Flows {
-    /// Enters a new connection in the locked shard `at`, and evicts another one for it if necessary.
+    /// Enters a new connection in the locked shard `at`, and evicts a different one for it if necessary.
     ///
     /// # Errors
-    /// `FlowQuota`: its account has as many as its limit allows, or opened too many in this second. `FlowTableFull`: no
-    /// connection may be evicted for it.
+    /// `FlowQuota`: its account has as many as its limit allows, or opened too many in this second.
+    /// `FlowTableFull`: no connection may be evicted for it.
     pub(super) fn admit(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
         let accounts = &self.accounts;
         if !accounts.open(new.charged, new.now) {
@@ -169,7 +169,7 @@ impl Flows {
         })
     }
 
-    /// Numbers of candidates from all used parts of a shard. Each call yields different ones.
+    /// Chooses candidates from all used parts of a shard. Each call yields different ones.
     fn spread(&self, shard: &mut Shard, at: usize) -> impl Iterator<Item = u32> + use<> {
         let first = (at * self.per_shard) as u32;
         let (hand, used) = (u64::from(shard.hand), u64::from(shard.used.max(1)));
@@ -200,7 +200,8 @@ impl Flows {
         true
     }
 
-    /// How soon an entry is evicted for a claim: the lowest goes first. `None` if it may not be evicted.
+    /// Returns the rank of an entry in the order of eviction for a claim: the lowest goes first. `None` if it
+    /// may not be evicted.
     fn gives_way(&self, index: u32, claim: &Claim) -> Option<(Turn, Worth, Seconds, u32)> {
         let entry = self.entry(index);
         let read = entry.read()?;
@@ -224,7 +225,7 @@ fn worth(read: &Read, single: bool) -> Worth {
     }
 }
 
-/// A free slot in the emptier of two buckets.
+/// Returns a free slot in the emptier of two buckets.
 fn free_slot(buckets: [&[AtomicU64; WAYS]; 2]) -> Option<&AtomicU64> {
     let free = |bucket: &[AtomicU64; WAYS]| bucket.iter().filter(|s| s.load(Ordering::Relaxed) == 0).count();
     let [a, b] = buckets;

@@ -3,15 +3,15 @@
 use model::tcp::{Edge, UNSCALED, window_size};
 use model::{Connection, FlowState, Tcp};
 
-/// The state of a connection. From the lowest bit: state, what was seen, flags, and (high half) the entry's sequence
-/// number, which tells to which connection all that belongs.
+/// The state of a connection. From the lowest bit: state, traffic seen, flags, and (high half) the entry's
+/// sequence number, which tells the connection to which all of these belong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub u64);
 
-/// Windows of both sides are shifted.
+/// Set if the windows of both sides are shifted.
 const SCALED: u64 = 1 << 2;
 const SEEN_AT: u32 = 8;
-/// Packets are missing in the counters.
+/// Set if packets are missing in the counters.
 const APPROXIMATE: u64 = 1 << 16;
 /// Shifts of the sides' windows, four bits each.
 const SCALES_AT: u32 = 17;
@@ -21,9 +21,9 @@ const LIBERAL: u64 = 1 << 25;
 const KNOWN_AT: u32 = 26;
 const SENT: u64 = 1;
 const ACKNOWLEDGES: u64 = 2;
-/// [`Tcp::reopen`] is known.
+/// Set if [`Tcp::reopen`] is known.
 const REOPENS: u64 = 1 << 30;
-/// A TCP segment that is neither SYN, FIN nor RST does not change the state.
+/// Set if a TCP segment that is neither SYN, FIN nor RST does not change the state.
 const SETTLED: u64 = 1 << 31;
 /// Bits that are only ever set.
 const MARKS: u64 = APPROXIMATE | LIBERAL | REOPENS;
@@ -42,7 +42,6 @@ const fn later(a: FlowState, b: FlowState) -> FlowState {
 }
 
 impl State {
-    /// That of a connection.
     pub fn of(connection: &Connection, seq: u32) -> Self {
         let Tcp { edges, scales, reopen, liberal, .. } = &connection.tcp;
         let mut word = u64::from(seq) << 32;
@@ -60,7 +59,7 @@ impl State {
         Self(word).standing(connection.state, connection.seen)
     }
 
-    /// The same with this state and these marks.
+    /// Returns the same with this state and these marks.
     fn standing(self, state: FlowState, seen: u8) -> Self {
         let both = seen & Connection::BOTH_WAYS == Connection::BOTH_WAYS;
         let moves = state == FlowState::New && (both || self.is_liberal());
@@ -78,14 +77,15 @@ impl State {
             state => state,
         };
         let after = Self::of(to, self.seq());
-        // Only a side's own packets change what is known of it.
+        // Only a side's own packets change the knowledge about it.
         let side = u32::from(reply);
         let own = 0xf << (SCALES_AT + 4 * side) | (SENT | ACKNOWLEDGES) << (KNOWN_AT + 2 * side);
         let word = self.0 & !own | after.0 & (own | MARKS);
         Self(word).standing(state, seen)
     }
 
-    /// Whether it is the state of this connection, as it was read from it: all else in it follows.
+    /// Returns whether it is the state of this connection, as the connection was read from it. Only some
+    /// fields need to be compared: all others follow from them.
     pub fn is_of(self, connection: &Connection, seq: u32) -> bool {
         const SEEN: u8 = Connection::FIN | Connection::REPLY_FIN | Connection::BOTH_WAYS;
         Self(self.0 & !APPROXIMATE) == Self::of(connection, seq) && self.seen() & !SEEN == 0
@@ -125,14 +125,16 @@ impl State {
         Self(self.0 | LIBERAL).standing(self.state(), self.seen())
     }
 
-    /// Whether it belongs to this connection, and a side's plain segments change only the side's edge.
+    /// Returns whether it belongs to this connection, and a side's plain segments change only the side's
+    /// edge.
     #[inline(always)]
     pub const fn is_plain_for(self, side: usize, seq: u32) -> bool {
         let settled = self.0 & SETTLED != 0 && self.seq() == seq;
         settled && self.known(side) == SENT | ACKNOWLEDGES && self.known(1 - side) != SENT
     }
 
-    /// The same, and both sides are known, and so are the shifts for [`Self::plain_window`].
+    /// Returns whether it belongs to this connection, a plain segment changes only edges, both sides are
+    /// known, and the shifts have the form that [`Self::plain_window`] needs.
     #[inline(always)]
     pub const fn is_followed(self, seq: u32) -> bool {
         const KNOWN: u64 = (SENT | ACKNOWLEDGES) << KNOWN_AT | (SENT | ACKNOWLEDGES) << (KNOWN_AT + 2);
@@ -140,7 +142,7 @@ impl State {
         (self.0 ^ ((seq as u64) << 32 | ALL)) & (u64::MAX << 32 | ALL) == 0
     }
 
-    /// A side's window, bytes, if [`Self::is_followed`]; 0 if it is unknown.
+    /// Returns a side's window in bytes, if [`Self::is_followed`]; 0 if it is unknown.
     #[inline(always)]
     pub const fn plain_window(self, windows: u64, side: usize) -> u32 {
         (window_of(windows, side) as u32) << self.scale(side)
@@ -151,7 +153,6 @@ impl State {
         self.0 >> (KNOWN_AT + 2 * side as u32) & (SENT | ACKNOWLEDGES)
     }
 
-    /// Whether this side has acknowledged something.
     #[inline(always)]
     pub const fn acknowledges(self, side: usize) -> bool {
         self.known(side) & ACKNOWLEDGES != 0
@@ -162,13 +163,13 @@ impl State {
         (self.0 >> (SCALES_AT + 4 * side as u32)) as u8 & 0xf
     }
 
-    /// A side's window, bytes, given the largest ones.
+    /// Returns a side's window in bytes, given the largest ones.
     #[inline(always)]
     pub const fn window(self, windows: u64, side: usize) -> u32 {
         window_size(window_of(windows, side), self.scale(side), self.scale(1 - side))
     }
 
-    /// The TCP state with these edges and windows.
+    /// Unpacks the TCP state with these edges and windows.
     pub fn tcp(self, edges: [u64; 2], windows: u64) -> Tcp {
         let edge = |side: usize| {
             let known = self.known(side);
@@ -185,7 +186,6 @@ impl State {
     }
 }
 
-/// An edge as a number.
 #[inline(always)]
 pub(super) const fn pack_edge(edge: Option<Edge>) -> u64 {
     match edge {
@@ -201,13 +201,12 @@ pub(super) const fn unpack_edge(word: u64) -> Edge {
     Edge { end: (word >> 32) as u32, ack: Some(word as u32) }
 }
 
-/// The largest windows, and the number at which a SYN would start the connection anew.
+/// Packs the largest windows, and the number at which a SYN would start the connection anew.
 pub(super) fn pack_windows(tcp: &Tcp) -> u64 {
     let [first, second] = tcp.windows.map(u64::from);
     first | second << 16 | u64::from(tcp.reopen.unwrap_or(0)) << 32
 }
 
-/// The largest window of a side.
 #[inline(always)]
 pub(super) const fn window_of(windows: u64, side: usize) -> u16 {
     (windows >> (16 * side)) as u16

@@ -159,7 +159,7 @@ fn counters_lack_packets_to_the_connections_end() {
     assert_eq!(approximate(1), Some(false));
 }
 
-/// Two workers with packets of one connection at once both keep what they know.
+/// Two workers that have packets of one connection at once both keep their knowledge.
 #[test]
 fn workers_follow_the_two_directions_of_tcp_without_each_other() {
     let flows = &table(64);
@@ -339,7 +339,7 @@ fn fragments_are_bounded_and_shared_fairly() {
     assert_eq!(fragments.get(&fragment(2, 4999), 1), Some(ports(1, 1)));
     fragments.insert(fragment(1, 1), ports(9, 9), 31);
     assert_eq!(fragments.get(&fragment(1, 1), 31), Some(ports(9, 9)));
-    // Nor can several interfaces together, or other networks behind the same interface.
+    // Several interfaces together can't displace it either, nor can other networks behind the same interface.
     for id in 0..700 {
         (2..8).for_each(|vif| fragments.insert(fragment(vif, id), ports(1, 1), 32));
         (2..8).for_each(|vrf| fragments.insert(fragment_in(1, vrf, id), ports(1, 1), 32));
@@ -408,7 +408,7 @@ fn any_end() -> impl Strategy<Value = Endpoint> {
     })
 }
 
-/// A segment whose numbers are close to those of others, and often just the next ones.
+/// Generates segments whose numbers are close to those of others, and often just the next ones.
 pub(super) fn any_segment() -> impl Strategy<Value = (bool, Segment)> {
     let flags = prop_oneof![
         6 => Just(0x10_u8), 2 => Just(0x18), 1 => Just(0x11), 1 => Just(0x04), 1 => Just(0x14), 1 => Just(0x02),

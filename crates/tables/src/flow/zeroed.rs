@@ -7,23 +7,21 @@ use carryover::Table;
 use rustix::mm::{Advice, madvise};
 use std::sync::atomic::AtomicU64;
 
-/// Words of a cache line.
 const LINE: usize = 8;
-/// Bytes of a page.
 #[cfg(not(miri))]
 const PAGE: usize = 4096;
 
 /// Records of `N` words, zero at first, aligned to cache lines if `N` is a multiple of a line. A large array comes
 /// from the kernel as untouched pages, so only records that are written take memory.
 pub(super) struct Zeroed<const N: usize> {
-    /// In `memory`.
+    /// Points into `memory`.
     records: *const [[AtomicU64; N]],
     memory: Memory,
 }
 
-/// What the records lie in.
+/// The memory that holds the records.
 enum Memory {
-    /// Not a box, whose moves would end the validity of pointers into it.
+    /// Not a box: a move of a box would end the validity of pointers into it.
     Own(Vec<AtomicU64>),
     Kept(Table),
 }
@@ -53,19 +51,19 @@ impl<const N: usize> Zeroed<N> {
         Self::lying_in(Memory::Own(words.into_vec()), if skip < LINE { skip } else { 0 })
     }
 
-    /// In this table, which has just been made: as many records as it has room for.
+    /// Places the records in this table, which must be new: as many as it has room for.
     pub fn kept_in(table: Table) -> Self {
         Self::lying_in(Memory::Kept(table), 0)
     }
 
-    /// After so many words of this memory.
+    /// Places the records in this memory, after `skip` words.
     fn lying_in(memory: Memory, skip: usize) -> Self {
         let (records, _) = memory.words()[skip..].as_chunks();
         Self { records: std::ptr::from_ref(records), memory }
     }
 
-    /// The same in huge pages, if there are some: for data that is read at random. It then takes memory in units of
-    /// huge pages.
+    /// Moves the records to huge pages, if there are some: for data that is read at random. They then take
+    /// memory in units of huge pages.
     pub fn in_huge_pages(self) -> Self {
         #[cfg(not(miri))]
         {
@@ -87,7 +85,6 @@ impl<const N: usize> Zeroed<N> {
         unsafe { &*self.records }
     }
 
-    /// Prefetches the start of a record.
     pub fn prefetch(&self, record: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(record) = self.records().get(record) {

@@ -1,21 +1,20 @@
 //! Numbers of flows by hashes: a table that versions share, so that a change copies nothing.
 //!
-//! A version finds flows in it that only other versions have. Its store of flows says which are its own, so entries are
-//! only added; those of removed flows stay until the table is made anew.
+//! A version finds flows in the table that only other versions have. Its store of flows says which are its
+//! own, so entries are only added; those of removed flows stay until the table is made anew.
 
 use model::ovs::FlowId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Fewest slots of a table.
 const FEWEST: usize = 8;
 
 /// A hash, and the number of a flow with it.
 type Entry = (u64, FlowId);
 
-/// A place for an entry. One thread at a time writes slots: whoever changes the tables. Readers see all that it wrote
-/// for the version that they acquired. They may see a part of what it writes for the next one: the store of their
-/// version does not have such a flow.
+/// A place for an entry. Only one thread at a time writes slots, the one that changes the tables. Readers see
+/// everything that it wrote for the version that they acquired. They may see a part of the entries for the
+/// next version: the store of their own version does not have these flows.
 #[derive(Default)]
 struct Slot {
     hash: AtomicU64,
@@ -25,11 +24,10 @@ struct Slot {
 
 const TAKEN: u64 = 1 << 63;
 
-/// A set of entries.
 #[derive(Clone)]
 pub(super) struct Index {
-    /// A power of two, with linear probing. The highest bits of a hash choose the first one: so entries are in the same
-    /// order among more slots, and are moved there in the order of memory.
+    /// A power of two slots, with linear probing. The highest bits of a hash choose the first slot: so
+    /// entries keep their order when there are more slots, and are moved there in the order of memory.
     slots: Arc<[Slot]>,
     /// Number of slots that are taken, whichever version has the flow.
     used: Arc<AtomicUsize>,
@@ -55,43 +53,42 @@ impl Index {
         Self { slots: (0..slots).map(|_| Slot::default()).collect(), used: Arc::default(), len }
     }
 
-    /// Number of flows.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// All slots, from the first one for this hash on.
+    /// Returns all slots, from the first one for this hash on.
     fn slots_for(&self, hash: u64) -> impl Iterator<Item = &Slot> {
         let first = hash >> (u64::BITS - self.slots.len().trailing_zeros());
         let (before, after) = self.slots.split_at(first as usize);
         after.iter().chain(before)
     }
 
-    /// The flows with a hash, and perhaps others that only other versions have with it.
+    /// Returns the flows with a hash, and perhaps others with the same hash that only other versions have.
     pub fn of(&self, hash: u64) -> impl Iterator<Item = FlowId> {
         let entries = self.slots_for(hash).map_while(Slot::get);
         entries.filter(move |(other, _)| *other == hash).map(|(_, id)| id)
     }
 
-    /// All flows, and perhaps others that only other versions have.
+    /// Returns all flows, and perhaps others that only other versions have.
     pub fn all(&self) -> impl Iterator<Item = FlowId> {
         self.slots.iter().filter_map(Slot::get).map(|(_, id)| id)
     }
 
-    /// Enters a flow that is not there. `is_there` says which flows are.
+    /// Enters a flow that is not there. `is_there` tells which flows are.
     pub fn insert(&mut self, hash: u64, id: FlowId, is_there: impl Fn(FlowId) -> bool) {
         self.fit(is_there);
         self.enter((hash, id));
         self.len += 1;
     }
 
-    /// Removes a flow that was there. `is_there` says which flows still are.
+    /// Removes a flow that was there. `is_there` tells which flows still are.
     pub fn remove(&mut self, is_there: impl Fn(FlowId) -> bool) {
         self.len -= 1;
         self.fit(is_there);
     }
 
-    /// Writes an entry, if another version did not. There is a free slot.
+    /// Writes an entry, unless a different version wrote it. There must be a free slot.
     fn enter(&self, entry: Entry) {
         for slot in self.slots_for(entry.0) {
             match slot.get() {
@@ -107,13 +104,13 @@ impl Index {
         }
     }
 
-    /// Makes the table anew where few slots are free, or there are many for few flows.
+    /// Makes the table anew if few slots are free, or if there are many for few flows.
     fn fit(&mut self, is_there: impl Fn(FlowId) -> bool) {
         let (slots, used) = (self.slots.len(), self.used.load(Relaxed));
         if used < slots / 4 * 3 && slots <= FEWEST.max(8 * self.len) {
             return;
         }
-        // Looking flows up takes most of the time. If no flow was removed, there is nothing to find out.
+        // Looking flows up takes most of the time, and is useless if no flow was removed.
         let is_kept = |entry: &Entry| used == self.len || is_there(entry.1);
         let kept: Vec<_> = self.slots.iter().filter_map(Slot::get).filter(is_kept).collect();
         *self = Self::new((2 * kept.len()).next_power_of_two().max(FEWEST), self.len);
@@ -127,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// What a version finds of its own flows.
+    /// Checks that a version finds its own flows.
     fn check(index: &Index, wanted: &BTreeSet<Entry>) -> Result<(), TestCaseError> {
         prop_assert_eq!(index.len(), wanted.len());
         let hashes: BTreeSet<_> = wanted.iter().map(|(hash, _)| *hash).collect();
@@ -143,7 +140,8 @@ mod tests {
     }
 
     proptest! {
-        /// With hashes that agree in many bits, or in all. So do earlier versions.
+        /// A version finds its flows, also if their hashes agree in many bits or in all. Earlier versions do,
+        /// too.
         #[test]
         fn a_version_finds_its_flows(
             steps in prop::collection::vec((0..3_u64, 0..64_u64, 0..9_u64, any::<bool>(), any::<bool>()), 1..300),
@@ -177,7 +175,7 @@ mod tests {
         id.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// What many flows took is given back with them.
+    /// When many flows are removed, the index gives back their memory.
     #[test]
     fn an_index_that_is_empty_again_is_small() {
         let mut index = Index::default();
@@ -187,7 +185,7 @@ mod tests {
         assert_eq!((index.slots.len(), index.len()), (FEWEST, 0));
     }
 
-    /// Flows that come and go take no more than those that are there.
+    /// Flows that come and go take no more memory than those that are there.
     #[test]
     fn entries_of_removed_flows_are_given_back() {
         let mut index = Index::default();
@@ -201,7 +199,7 @@ mod tests {
         assert!(index.slots.len() <= 64);
     }
 
-    /// A version that nobody had takes room until the table is made anew, and loses nothing.
+    /// A version that nobody had takes memory until the table is made anew, and loses nothing.
     #[test]
     fn versions_that_are_given_up_do_no_harm() {
         let mut index = Index::default();

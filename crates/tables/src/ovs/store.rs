@@ -1,42 +1,41 @@
 //! The flows of a port by their numbers. A clone is cheap, and a change after it copies little.
 //!
-//! Flows with successive numbers are a chunk, which is changed as a whole. So that a removal does not copy the
-//! references of a chunk, the flow stays there, as does its memory. The chunk is made anew once more than half of its
-//! flows are removed, or one with many actions is.
+//! Flows with successive numbers are a chunk, which is changed as a whole. A removal leaves the flow and its
+//! memory in the chunk, so that it need not copy the chunk's references. The chunk is made anew once more
+//! than half of its flows are removed, or one with many actions is.
 
 use imbl::OrdMap;
 use model::ovs::{Flow, FlowId};
 use std::sync::Arc;
 
-/// Flows with successive numbers. One word says where each is, so that to find one reads few lines of memory: they are
-/// seldom in a cache.
+/// Flows with successive numbers. One word tells where each flow is, so that finding one reads few lines of
+/// memory, which are seldom in a cache.
 #[derive(Clone)]
 struct Chunk {
-    /// Which flows are here: a bit for each.
+    /// Which flows are held here: a bit for each.
     held: u64,
-    /// In the order of their numbers.
+    /// The flows in the order of their numbers.
     flows: Vec<Arc<Flow>>,
 }
 
 /// Most actions of a flow whose memory may stay for a while after its removal.
 const SHORT: usize = 4;
 
-/// Flows by number.
 #[derive(Clone, Default)]
 pub(super) struct Store {
     chunks: OrdMap<u64, Arc<Chunk>>,
-    /// Which flows of a chunk are there: a bit for each.
+    /// Which flows of a chunk exist: a bit for each.
     present: OrdMap<u64, u64>,
     len: usize,
 }
 
-/// The chunk of a flow, and its bit there.
+/// Returns the number of a flow's chunk, and the flow's bit there.
 const fn place(FlowId(id): FlowId) -> (u64, u64) {
     (id / u64::BITS as u64, 1 << (id % u64::BITS as u64))
 }
 
 impl Chunk {
-    /// Where the flow of a bit is, or belongs.
+    /// Returns the index at which the flow of a bit is, or belongs.
     const fn at(&self, bit: u64) -> usize {
         (self.held & (bit - 1)).count_ones() as usize
     }
@@ -55,7 +54,7 @@ impl Chunk {
         }
     }
 
-    /// One with these flows alone.
+    /// Returns a chunk with these flows alone.
     fn kept(&self, bits: u64) -> Self {
         let kept = self.flows.iter().filter(|flow| bits & place(flow.id).1 != 0);
         Self { held: self.held & bits, flows: kept.cloned().collect() }
@@ -63,19 +62,16 @@ impl Chunk {
 }
 
 impl Store {
-    /// Number of flows.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// A flow.
     pub fn get(&self, id: FlowId) -> Option<&Arc<Flow>> {
         let (number, bit) = place(id);
         self.present.get(&number).filter(|bits| **bits & bit != 0)?;
         self.chunks.get(&number)?.get(bit)
     }
 
-    /// The numbers of all flows.
     pub fn ids(&self) -> impl Iterator<Item = FlowId> {
         let bits = u64::from(u64::BITS);
         self.present.iter().flat_map(move |(chunk, present)| {
@@ -83,7 +79,7 @@ impl Store {
         })
     }
 
-    /// Enters a flow, in the place of one with its number.
+    /// Enters a flow, and replaces one with the same number.
     pub fn put(&mut self, flow: &Arc<Flow>) {
         let (number, bit) = place(flow.id);
         let Some(bits) = self.present.get_mut(&number) else {
@@ -99,7 +95,6 @@ impl Store {
         }
     }
 
-    /// Removes a flow, and returns it.
     pub fn remove(&mut self, id: FlowId) -> Option<Arc<Flow>> {
         let (number, bit) = place(id);
         let bits = self.present.get_mut(&number).filter(|bits| **bits & bit != 0)?;
@@ -166,7 +161,7 @@ mod tests {
         }
     }
 
-    /// The memory of flows is given back, if late.
+    /// The memory of removed flows is given back, if late.
     #[test]
     fn no_more_than_twice_the_flows_are_held() {
         let mut store = Store::default();

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 const PORTS: [VifId; 2] = [VifId(1), VifId(2)];
 
-/// Values of few bits, so that flows overlap and packets meet them.
+/// Generates keys with values of few bits, so that flows overlap and packets match them.
 fn key() -> impl Strategy<Value = Key> {
     (0..4_u16, 0..4_u128, 0..4_u16, 0..3_u8, 0..3_u8).prop_map(|(eth_type, ip_dst, l4_dst, ip_ttl, mac)| {
         Key { eth_src: Mac([0, 0, 0, 0, 0, mac]), eth_type, ip_dst, l4_dst, ip_ttl, ..Key::default() }
@@ -39,7 +39,7 @@ impl Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Of several chunks, so that they are emptied, and filled again.
+    // The numbers are in several chunks, so that chunks are emptied and filled again.
     let id = prop_oneof![0..20_u64, 60..70_u64, 120..130_u64];
     let step = prop_oneof![
         8 => (id.clone(), 0..2_usize, key(), key()).prop_map(|(id, port, key, mask)| Step::Add(id, port, key, mask)),
@@ -61,7 +61,7 @@ fn apply_to_list(list: &mut Vec<Arc<Flow>>, change: &Change) {
     }
 }
 
-/// A version of the flows finds what this list does, of packets with these fields.
+/// Checks that a version of the flows finds the same flows as this list, for packets with these fields.
 fn compare(space: &Ovs, list: &[Arc<Flow>], port: VifId, key: &Key) -> Result<(), TestCaseError> {
     let of_port = || list.iter().filter(|flow| flow.port == port);
     let matching = of_port().filter(|flow| flow.matching.matches(key));
@@ -79,7 +79,7 @@ fn compare(space: &Ovs, list: &[Arc<Flow>], port: VifId, key: &Key) -> Result<()
 }
 
 proptest! {
-    /// So do earlier versions, which workers may still use.
+    /// A tuple space finds the same flows as a list. Earlier versions, which workers may still use, do, too.
     #[test]
     fn a_tuple_space_finds_what_a_list_finds(steps in steps()) {
         const EACH: usize = 16;
@@ -106,7 +106,7 @@ proptest! {
         }
     }
 
-    /// What a look-up depends on, by its cells, changes whenever its result does.
+    /// Whenever the result of a look-up changes, one of the cells on which it depends changes.
     #[test]
     fn a_changed_result_has_a_changed_cell(steps in steps(), looked in prop::collection::vec(key(), 1..20)) {
         let mut space = Ovs::default();
@@ -148,7 +148,7 @@ fn a_flow_that_does_something_else_from_now_on_leaves_others_alone() {
     let mut space = Ovs::default();
     let [one, two] = [1, 2].map(|ip_dst| Key { ip_dst, ..Key::default() });
     let mask = Key { ip_dst: u128::MAX, ..Key::default() };
-    // Two have the same key.
+    // Two flows have the same key.
     let flows = [(1, &one), (2, &one), (3, &two)].map(|(id, key)| flow(id, PORTS[0], key, &mask));
     space.apply(&flows.clone().map(Change::Add), |_| true, &mut Touched::none());
     for (at, seen) in [(0, 1), (1, 1), (2, 3)] {
@@ -216,7 +216,7 @@ fn packets_are_told_apart_by_addresses_and_ports_where_something_reads_them() {
     for read in reads {
         ovs.apply(std::slice::from_ref(&read), |_| true, &mut touched);
         assert!(!is_coarse(&ovs), "{read:?}");
-        // In its place comes one that does not.
+        // A flow that does not read them replaces it.
         ovs.apply(&[flow(2, &mac, to(PORTS[1]))], |_| true, &mut touched);
         assert!(is_coarse(&ovs), "after {read:?}");
     }

@@ -8,22 +8,22 @@
 /// A left-aligned string of bits.
 pub(super) type Tail = u128;
 
-/// The first `n` bits.
+/// Returns the first `n` bits.
 fn head(bits: Tail, n: u8) -> Tail {
     if n == 0 { 0 } else { bits & (Tail::MAX << (Tail::BITS - u32::from(n))) }
 }
 
-/// A prefix in a number.
+/// A prefix as a number.
 trait Code: Copy + Ord {
     /// The longest prefix that fits.
     const ROOM: u8;
-    /// The first `n` bits as a prefix; any further ones must be zero.
+    /// Makes a prefix of the first `n` bits; any further bits must be zero.
     fn new(bits: Tail, n: u8) -> Self;
-    /// The number that sorts after all prefixes of these bits.
+    /// Returns the number that sorts after all prefixes of these bits.
     fn last(bits: Tail) -> Self;
     fn bits(self) -> Tail;
     fn len(self) -> u8;
-    /// How many leading bits are common, of those that fit.
+    /// Returns how many leading bits are common, of those that fit.
     fn common(self, other: Self) -> u8;
 }
 
@@ -62,7 +62,7 @@ macro_rules! codes {
         }
 
         impl Codes {
-            /// An empty array, as wide as prefixes of this length need.
+            /// Creates an empty array, as wide as prefixes of this length need.
             fn for_len(n: u8) -> Option<Self> {
                 $(if n <= <$t>::ROOM {
                     return Some(Self::$variant(Box::new([])));
@@ -98,7 +98,7 @@ pub(super) struct Leaf<V> {
 }
 
 impl<V> Leaf<V> {
-    /// An empty leaf for prefixes of up to `n` bits.
+    /// Creates an empty leaf for prefixes of up to `n` bits.
     ///
     /// # Panics
     /// If `n` is greater than [`ROOM`].
@@ -118,17 +118,15 @@ impl<V> Leaf<V> {
         with!(&self.codes, codes => find(codes, bits, n))
     }
 
-    /// The value of exactly this prefix.
     pub fn get(&self, bits: Tail, n: u8) -> Option<&V> {
         self.find(bits, n).ok().map(|at| &self.values[at])
     }
 
-    /// The value of exactly this prefix, to change.
     pub fn get_mut(&mut self, bits: Tail, n: u8) -> Option<&mut V> {
         self.find(bits, n).ok().map(|at| &mut self.values[at])
     }
 
-    /// The longest prefix of these bits: its length and value.
+    /// Returns the longest prefix of these bits: its length and value.
     #[inline]
     pub fn longest(&self, bits: Tail) -> Option<(u8, &V)> {
         let mut found = None;
@@ -178,7 +176,6 @@ impl<V> Leaf<V> {
         self.codes = wider;
     }
 
-    /// Removes a prefix; returns its value.
     pub fn remove(&mut self, bits: Tail, n: u8) -> Option<V> {
         let at = self.find(bits, n).ok()?;
         with!(&mut self.codes, codes => drop(remove_at(codes, at)));
@@ -189,7 +186,7 @@ impl<V> Leaf<V> {
         with!(&self.codes, codes => Box::new(codes.iter().map(|code| (code.bits(), code.len()))))
     }
 
-    /// All prefixes, as bits and length, with their values.
+    /// Returns all prefixes, as bits and length, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Tail, u8, &V)> {
         self.prefixes().zip(&self.values).map(|((bits, n), value)| (bits, n, value))
     }

@@ -13,7 +13,7 @@ enum Op<K> {
     Clone,
 }
 
-/// Keys that share prefixes of all lengths: a few bases with some low bits changed.
+/// Generates keys that share prefixes of all lengths: a few bases with some low bits changed.
 fn key_u32() -> impl Strategy<Value = u32> {
     let bases = prop_oneof![Just(0), Just(0x0a01_0100), Just(0x0a01_ff00), Just(0xc0a8_0000), any::<u32>()];
     (bases, any::<u32>(), 0..=32u32)
@@ -63,7 +63,7 @@ fn run<K: Bits + Ord + Debug>(ops: Vec<Op<K>>, probes: &[K]) {
                 *naive.get_mut(&(key.head(len), len)).unwrap() ^= 1;
             }
             Op::Remove(key, len) => {
-                // Mostly an existing prefix.
+                // The prefix is mostly one that exists.
                 let there = naive.range((key.head(len), len)..).next().map(|(at, _)| *at);
                 let (key, len) = there.unwrap_or((key, len));
                 touched.push(key);

@@ -13,7 +13,7 @@ fn records(flows: &Flows) -> Vec<Record> {
     flows.entries.records().iter().map(|words| std::array::from_fn(|i| word(&words[i]))).collect()
 }
 
-/// All connections of a table, by their keys. Rules are not taken over.
+/// Returns all connections of a table, by their keys, without their rules, which are not taken over.
 fn all(flows: &Flows) -> BTreeMap<String, FlowInfo> {
     let mut all = BTreeMap::new();
     flows.for_each(NOW, &mut |info| {
@@ -24,7 +24,7 @@ fn all(flows: &Flows) -> BTreeMap<String, FlowInfo> {
     all
 }
 
-/// Enters what is in these records; returns of which what is known.
+/// Enters the connections in these records; returns which records were entered, and their connections.
 fn enter(to: &Flows, records: &[Record]) -> Vec<(usize, Entered)> {
     let early = records.iter().enumerate().filter_map(|(number, record)| {
         let flow = remembered(record, NOW).ok()??;
@@ -45,7 +45,7 @@ fn catch_up(to: &Flows, early: &[(usize, Entered)], records: &[Record]) {
     assert!(rest.iter().all(|flow| to.enter(flow, NOW)));
 }
 
-/// What happens to a connection: packets, its end, its beginning.
+/// An event of a connection: a packet, its end, its beginning.
 #[derive(Clone, Debug)]
 enum Step {
     Packet(bool, Segment),
@@ -95,7 +95,7 @@ fn go(flows: &Flows, now: Seconds, steps: &[(u32, Step)]) {
 }
 
 proptest! {
-    /// Whenever it looks for the first time, the table has in the end what the other one has.
+    /// At whatever time a table looks early, it has in the end the same connections as the other table.
     #[test]
     fn a_table_that_looked_early_has_what_the_other_has(
         before in prop::collection::vec(any_step(), 0..60),
@@ -107,7 +107,7 @@ proptest! {
         let mut first = records(&old);
         go(&old, NOW - 2, &after);
         let last = records(&old);
-        // The first reading of a record may have seen some words before, and others after it changed.
+        // The first reading of a record may have seen some words before they changed, and others after it.
         if let Some((number, words)) = torn {
             let same = first[number][0] == last[number][0];
             (1..words).filter(|_| same).for_each(|word| first[number][word] = last[number][word]);
@@ -119,7 +119,7 @@ proptest! {
         prop_assert_eq!(new.held_by(GUEST), old.held_by(GUEST));
     }
 
-    /// Any words lead to a connection or none.
+    /// Any words in a record lead to one connection or none.
     #[test]
     fn damaged_records_cost_their_connections(changes in prop::collection::vec((0_usize..16, any::<u64>()), 1..4)) {
         let (old, new) = (table(64), table(64));

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 const NOW: Seconds = 1000;
 
-/// What the next daemon finds of a table, and how many records are bad.
+/// Returns the connections that the next daemon finds in a table, and how many records are bad.
 fn found(flows: &Flows) -> (Vec<FlowInfo>, usize) {
     let records = flows.entries.records().iter();
     let read = records.map(|words| {
@@ -28,7 +28,7 @@ fn segment(flags: u8, seq: u32, len: u32, ack: u32) -> Segment {
     Segment { flags, seq, len, ack, window: 1000, scale: Some(2).filter(|_| flags & TCP_SYN != 0) }
 }
 
-/// A connection whose sides have sent a SYN each.
+/// Opens a connection whose sides have sent a SYN each.
 fn opened(flows: &Flows, n: u32) -> (FlowRef, Connection) {
     let tcp = Tcp::first(0, &segment(TCP_SYN, 99, 1, 0), false);
     let first = Connection { original: key(n), state: FlowState::New, seen: Connection::ASKED, tcp };
@@ -37,7 +37,7 @@ fn opened(flows: &Flows, n: u32) -> (FlowRef, Connection) {
     (flow, followed(flows, flow, &first, true, &segment(TCP_SYN | TCP_ACK, 499, 1, 100)))
 }
 
-/// A packet as the engine follows it.
+/// Tracks a packet as the engine does.
 fn followed(flows: &Flows, flow: FlowRef, from: &Connection, reply: bool, segment: &Segment) -> Connection {
     let Follow::Moves(connection) = from.follow_segment(reply, segment) else {
         panic!("{segment:?} of {from:?}")
@@ -57,7 +57,7 @@ fn counted(a: Counters, found: Counters, b: Counters) -> bool {
     (a.packets..=b.packets).contains(&found.packets) && (a.bytes..=b.bytes).contains(&found.bytes)
 }
 
-/// Whether a connection was found as it was, or will be, or on the way.
+/// Returns whether a connection was found in its state before or after, or on the way between them.
 fn is_on_the_way(from: &FlowInfo, found: &FlowInfo, to: &FlowInfo) -> bool {
     let tcp = (0..2).all(|side| {
         between(from.tcp.edges[side], &found.tcp.edges[side], to.tcp.edges[side])
@@ -75,7 +75,7 @@ fn is_on_the_way(from: &FlowInfo, found: &FlowInfo, to: &FlowInfo) -> bool {
 
 type Step = (&'static str, fn(&Flows, FlowRef, &Connection));
 
-/// All that writes to entries, of connection 1.
+/// Every kind of write to an entry, here to that of connection 1.
 const STEPS: [Step; 11] = [
     ("a new connection", |flows, _, _| {
         opened(flows, 7);
@@ -156,7 +156,7 @@ fn an_end_at_any_write_leaves_each_connection_as_it_was_or_will_be() {
     }
 }
 
-/// They are entered elsewhere, and those of TCP are followed there.
+/// Enters connections in a different table, and tracks segments of those of TCP there.
 fn goes_on_elsewhere(all: &[FlowInfo]) {
     let next = table(64);
     for info in all {
@@ -204,7 +204,7 @@ fn the_layout_is_that_of_the_format() {
 }
 
 proptest! {
-    /// What the table has at any time is found, however TCP went.
+    /// A connection is always found as the table has it, however TCP went.
     #[test]
     fn each_connection_is_found_as_it_is(first in any_segment(), segments in prop::collection::vec(any_segment(), 0..30), liberal: bool) {
         let flows = table(64);

@@ -12,7 +12,6 @@ const B: Account = Account::of_guest(VifId(2));
 /// The account of connections that come to the first guest through a wire.
 const WIRE_TO_A: Account = Account::from_wire(VifId(1));
 
-/// The `n`th connection of a guest.
 fn key(who: u8, n: u32, protocol: u8) -> FlowKey {
     let end = |addr: u32, port| Endpoint { vrf: Vrf(1), addr: Ipv4Addr::from_bits(addr).into(), port };
     FlowKey { src: end(u32::from(who) << 24 | n >> 12, n as u16 & 0xfff), dst: end(1, 80), protocol }
@@ -22,7 +21,6 @@ fn table(connections: usize) -> Flows {
     Flows::new(FlowLimits { connections, per_guest: usize::MAX, new_per_second: u32::MAX })
 }
 
-/// Opens a connection and brings it into this state.
 fn open(flows: &Flows, key: FlowKey, state: FlowState, account: Account, now: Seconds) -> Option<FlowRef> {
     let change = FlowChange::Create {
         connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
@@ -37,7 +35,7 @@ fn open(flows: &Flows, key: FlowKey, state: FlowState, account: Account, now: Se
     }
 }
 
-/// A ping and its answer.
+/// Sends a ping and its answer.
 fn ping(flows: &Flows, who: u8, n: u32, account: Account, now: Seconds) -> Option<FlowRef> {
     let flow = open(flows, key(who, n, ICMP), FlowState::Established, account, now)?;
     flows.touch(flow, false, 1, 60, now);
@@ -84,7 +82,7 @@ fn guests_together_leave_others_their_reserve() {
     let reserve = 4096 / 12 / 2;
     for (guest, who) in [(A, 1), (B, 2)] {
         let kept: Vec<_> = (0..reserve).map(|n| tcp(&flows, who, n, guest).expect("a reserve")).collect();
-        // Whatever the others try.
+        // This holds whatever the others try.
         for n in 5000..5500 {
             all_open(n);
             ping(&flows, 30, n, WIRE_TO_A, 0);
@@ -92,7 +90,7 @@ fn guests_together_leave_others_their_reserve() {
         assert!(kept.iter().all(|flow| flows.alive(*flow)));
         assert_eq!(flows.held_by(guest), reserve as usize);
     }
-    // Nor do they evict each other's: each gets room up to its share.
+    // They do not evict each other's connections either: each gets room up to its share.
     let share = 4096 / 13;
     let held: Vec<_> = hogs.iter().map(|hog| flows.held_by(*hog)).collect();
     assert!(held.iter().all(|held| *held >= share / 2), "{held:?}");
@@ -204,7 +202,7 @@ fn they_give_way_in_order_of_what_they_are_worth() {
     assert!(tcp_at(&flows, 9, B, now).is_none());
     assert!(ping(&flows, 9, 0, WIRE_TO_A, now).is_some(), "his own that is closing");
     assert!(!flows.alive(closing));
-    // Two at once for each one that is left of the share.
+    // A third account lowers the shares of both. It evicts the ping first, and no established connection.
     let c = Account::of_guest(VifId(3));
     assert!(tcp_at(&flows, 10, c, now).is_some(), "the ping");
     assert!([established, packets, uncounted].into_iter().all(|flow| flows.alive(flow)));
@@ -223,7 +221,7 @@ fn beyond_their_shares_who_has_more_gives_way() {
     assert!(tcp_at(&flows, 2, B, 0).is_some());
     assert!(tcp_at(&flows, 3, B, 0).is_none(), "both would have four");
     assert_eq!([A, B, c].map(|account| flows.held_by(account)), [4, 3, 1]);
-    // But not its established TCP connection.
+    // It does not evict its established TCP connection.
     let flows = table(8);
     (0..5).for_each(|n| assert!(tcp(&flows, 1, n, A).is_some()));
     (0..2).for_each(|n| assert!(tcp_at(&flows, n, B, 0).is_some()));
@@ -270,7 +268,7 @@ fn who_has_all_he_may_have_gives_way_to_himself() {
     let alive: Vec<_> = own.iter().map(|flow| flows.alive(*flow)).collect();
     assert_eq!(alive, [false, false, false, false, false, true, true, true, true, true], "the oldest");
     assert_eq!((flows.held_by(A), flows.alive(theirs), flows.len()), (10, true, 11));
-    // Timed-out connections elsewhere are no help.
+    // Timed-out connections in other shards are no help.
     let full = Flows::new(FlowLimits { connections: 1024, per_guest: 1, new_per_second: u32::MAX });
     ping(&full, 2, 0, B, 0).unwrap();
     tcp(&full, 1, 0, A).unwrap();
