@@ -28,7 +28,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// An empty burst. It allocates all the memory it will ever need.
+    /// Creates an empty burst, and allocates all the memory that the burst will ever need.
     #[must_use]
     pub fn new() -> Self {
         Self { packets: ArrayVec::new(), segments: Vec::with_capacity(SEGMENTS) }
@@ -62,33 +62,30 @@ impl Burst {
         pushed
     }
 
-    /// The packets, oldest first.
+    /// Returns the packets, oldest first.
     #[must_use]
     #[inline]
     pub fn packets(&self) -> &[RxPacket] {
         &self.packets
     }
 
-    /// The segments of `packet`.
     #[must_use]
     #[inline]
     pub fn segments(&self, packet: &RxPacket) -> &[Segment] {
         &self.segments[usize::from(packet.first)..usize::from(packet.first) + usize::from(packet.count)]
     }
 
-    /// Number of packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether it has no packet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Whether a packet of `segments` segments no longer fits.
+    /// Returns whether a packet of `segments` segments no longer fits.
     #[must_use]
     pub fn is_full(&self, segments: usize) -> bool {
         self.packets.is_full() || self.segments.len() + segments > SEGMENTS

@@ -1,14 +1,15 @@
-//! The log of pages written, by which a VMM copies the memory of a guest that runs (vhost-user, "Migration").
+//! The log of written pages, from which a VMM copies the memory of a running guest (vhost-user, "Migration").
 
 use crate::{FaultWord, Region, RegionError, RegionSpec, Regions, Segment};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes of guest memory that a bit stands for.
+/// Bytes of guest memory for which a bit stands.
 pub const LOG_PAGE: u64 = 4096;
 
-/// One bit for each page of guest-physical memory, shared with the VMM. It clears what it has read.
+/// One bit for each page of guest-physical memory, shared with the VMM, which clears the bits that it has
+/// read.
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
     bits: Region,
@@ -24,7 +25,7 @@ impl DirtyLog {
         Ok(Self { bits: Region::map(&spec, file, fault)? })
     }
 
-    /// A log in memory that is already mapped.
+    /// Creates a log in memory that is already mapped.
     ///
     /// # Errors
     /// [`RegionError::Range`].
@@ -37,8 +38,9 @@ impl DirtyLog {
         Ok(Self { bits })
     }
 
-    /// Marks all pages of `written`, which is memory of `regions`, after it was written: a VMM that clears the bit
-    /// sees what was written before. Pages beyond the log's end are left out; the VMM asked for no more.
+    /// Marks all pages of `written`, which is memory of `regions`. Call it after writing: then a VMM that
+    /// clears a bit sees everything that was written before. Pages beyond the log's end are left out; the VMM
+    /// asked for no more.
     pub fn mark(&self, regions: &Regions, written: &Segment) {
         let Some(first) = regions.gpa(written.as_ptr()).filter(|_| !written.is_empty()) else { return };
         let last = first + (written.len() as u64 - 1);
@@ -59,7 +61,7 @@ mod tests {
     #[test]
     fn every_page_touched_is_marked_and_no_other() {
         let mut ram = vec![0_u8; 0xc000];
-        // For the first eight pages.
+        // A bit for each page up to the first eight of the guest.
         let mut bits = vec![0_u8; (GPA / LOG_PAGE / 8) as usize + 1];
         let mut regions = Regions::default();
         for (gpa, at) in [(GPA, 0x4000), (GPA + 0x4000, 0), (GPA + 0x8000, 0x8000)] {

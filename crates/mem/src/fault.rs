@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Why a guest is disabled: zero while it is not, otherwise a code that the owner chooses or [`FaultWord::BUS`]. The
-/// first fault stays until it is cleared.
+/// The reason why a guest is disabled: zero while it is not, otherwise a code that the owner chooses or
+/// [`FaultWord::BUS`]. The first fault stays until it is cleared.
 #[derive(Debug, Default)]
 pub struct FaultWord(AtomicU32);
 
@@ -11,13 +11,12 @@ impl FaultWord {
     /// The guest's memory disappeared: a file was truncated, or no page was available.
     pub const BUS: u32 = 1;
 
-    /// A word without a fault.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// The fault, if any.
+    /// Returns the fault, if any.
     #[must_use]
     #[inline]
     pub fn get(&self) -> Option<u32> {
@@ -32,7 +31,7 @@ impl FaultWord {
         self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Clears the fault: the guest starts afresh.
+    /// Clears the fault, because the guest starts afresh.
     pub fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -72,7 +72,7 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The mapping, if `addr` is in it.
+    /// Returns the mapping, if `addr` is in it.
     fn read(&self, addr: usize) -> Option<(usize, usize, *mut FaultWord)> {
         let version = self.version.load(Ordering::Acquire);
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -98,8 +98,8 @@ impl Guarded {
     /// If the handler can't be installed.
     ///
     /// # Safety
-    /// They must be the whole of one `mmap` of ordinary pages, so that the handler can map over it, and stay mapped
-    /// until this is dropped.
+    /// The bytes must be the whole of one `mmap` of ordinary pages, so that the handler can map over it, and
+    /// stay mapped until this is dropped.
     pub unsafe fn new(start: *mut u8, len: usize, fault: &Arc<FaultWord>) -> std::io::Result<Self> {
         install()?;
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +120,7 @@ impl Drop for Guarded {
     }
 }
 
-/// Appends a block; the caller holds `CHANGING`.
+/// Appends a block. The caller must hold `CHANGING`.
 fn grow() -> &'static Slot {
     let block: &'static mut Block = Box::leak(Box::new(Block::new()));
     let mut last = &REGISTRY;
@@ -158,7 +158,7 @@ fn install() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The handler: only atomics and one system call, no allocation; errno is preserved.
+/// Handles SIGBUS, with only atomics and one system call, and without allocation; preserves errno.
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo (SA_SIGINFO).
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
@@ -192,7 +192,8 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     chain(signal, info, context);
 }
 
-/// Does what would have happened without this handler.
+/// Does what would have happened without this handler: calls the previous one, or restores the default
+/// effect.
 fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn memory_that_goes_away_raises_the_fault_of_its_guest_alone() {
-        // More than fit one block of the registry.
+        // There are more of them than fit one block of the registry.
         let mut guests: Vec<Guest> = (0..SLOTS + 10).map(|_| Guest::new()).collect();
         for i in [3, SLOTS + 5] {
             assert_eq!(guests[i].touch(), [1; 4]);
@@ -276,7 +277,7 @@ mod tests {
         }
         let faults = guests.iter().filter(|g| g.fault.get().is_some()).count();
         assert_eq!(faults, 2);
-        // Slots are reused.
+        // The registry reuses slots.
         guests.truncate(1);
         let mut again = Guest::new();
         again.file.set_len(0).unwrap();

@@ -4,11 +4,11 @@ use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// How often a thread checks a lease that another one holds before it gives up. Waiting longer than a burst of system
-/// calls takes would only burn cycles that packets need.
+/// How often a thread checks a lease that a different thread holds before it gives up. Waiting longer than a
+/// burst of system calls takes would only burn cycles that packets need.
 const SPINS: u32 = 4096;
 
-/// A value that is leased by one compare-and-swap, with a bounded spin.
+/// A value that a thread leases with one compare-and-swap and a bounded spin.
 pub struct Lease<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
@@ -33,13 +33,12 @@ impl<T> std::fmt::Debug for Lease<T> {
 }
 
 impl<T> Lease<T> {
-    /// A value that nobody holds.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` on the value; `None` if another thread held it for too long.
+    /// Runs `f` on the value; `None` if a different thread held it for too long.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut spins = 0;
         while self.held.load(Relaxed)

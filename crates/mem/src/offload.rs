@@ -11,9 +11,9 @@ pub enum Csum {
     /// To be completed: the sum from `start` (bytes from the frame's first) to the end must be stored at `start +
     /// offset`, where the pseudo-header's sum already is (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     Partial {
-        /// Where summing starts, in bytes from the start of the frame.
+        /// Offset at which summing starts, in bytes from the start of the frame.
         start: u16,
-        /// Where the sum goes, in bytes from `start`.
+        /// Offset at which the sum is stored, in bytes from `start`.
         offset: u16,
     },
 }
@@ -34,7 +34,6 @@ pub struct Gso {
 /// Offload metadata of one packet, in terms of `struct virtio_net_hdr` (VIRTIO 1.2, 5.1.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The L4 checksum.
     pub csum: Csum,
     /// Large segment, if any.
     pub gso: Option<Gso>,

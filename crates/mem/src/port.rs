@@ -26,7 +26,8 @@ use crate::{Burst, Offload, Segment, copy, scatter};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The receiving half of one queue pair: packets that the guest sent, or that came in by the wire. One worker owns it.
+/// The receiving half of one queue pair: it takes packets that the guest sent, or that came in through the
+/// wire. One worker owns it.
 pub trait RxQueue: Send {
     /// Takes packets into the empty `burst`, at most [`crate::BURST`] and about `byte_budget` bytes (but always one
     /// packet if there is one). Returns how many. Malformed ones are returned to the other side at once and counted in
@@ -37,8 +38,8 @@ pub trait RxQueue: Send {
     /// every `poll` that returned packets.
     fn release(&mut self, burst: &mut Burst);
 
-    /// A descriptor that polls readable when there are packets after [`RxQueue::arm`]. It stays the same for the life
-    /// of the queue, whatever the other side does.
+    /// Returns a descriptor that polls readable when there are packets after [`RxQueue::arm`]. It stays the
+    /// same for the life of the queue, whatever the other side does.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
     /// Requests events, before sleeping. True if packets are already waiting (then don't sleep).
@@ -48,7 +49,7 @@ pub trait RxQueue: Send {
     fn disarm(&mut self);
 }
 
-/// Which unfinished packets the other side accepts.
+/// The kinds of unfinished packets that the other side accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepts {
     /// Partial checksums ([`crate::Csum::Partial`]).
@@ -61,7 +62,7 @@ pub struct Accepts {
     pub ecn: bool,
 }
 
-/// Why there is no room for a packet.
+/// The reason why there is no room for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
     /// No free buffers now, or none found within the work that a packet is worth.
@@ -85,12 +86,12 @@ pub trait Room {
     /// [`NoRoom`]; nothing was reserved.
     fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
 
-    /// The frames reserved from here on in this burst belong to the flow of Open vSwitch with this counter, or to none.
-    /// The other side is told if it is that switch.
+    /// Declares that the frames reserved from here on in this burst belong to the flow of Open vSwitch with
+    /// this counter, or to no flow. The other side is told if it is that switch.
     fn mark(&mut self, _flow: Option<u32>) {}
 
-    /// Whether the other side is told that a checksum is right ([`crate::Csum::Valid`]) though it accepts none that is
-    /// partial.
+    /// Returns whether the other side is told that a checksum is right ([`crate::Csum::Valid`]) although it
+    /// accepts no partial checksums.
     fn tells_valid(&self) -> bool {
         false
     }
@@ -119,14 +120,16 @@ pub trait Room {
 
 /// The sending half of one queue pair. All workers share it; each burst leases it.
 pub trait TxQueue: Send + Sync {
-    /// What the other side accepts unfinished, as currently negotiated.
+    /// Returns the unfinished packets that the other side accepts, as currently negotiated.
     fn accepts(&self) -> Accepts;
 
-    /// Leases the queue (one atomic exchange, bounded spin), runs `fill`, publishes all that was reserved, and
-    /// notifies the other side if it asked for that. False, with `fill` not run, if another worker held it too long.
+    /// Leases the queue (one atomic exchange, bounded spin), runs `fill`, publishes everything that was
+    /// reserved, and notifies the other side if that asked for it. False, with `fill` not run, if a different
+    /// worker held the queue for too long.
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool;
 
-    /// Whether there is room for more than a burst. Queues for whose other side nobody is to wait always say so.
+    /// Returns whether there is room for more than a burst. Always true for queues that nobody should wait
+    /// for.
     fn has_room(&self) -> bool {
         true
     }
@@ -139,15 +142,17 @@ pub struct PortStatus {
     pub up: bool,
     /// Negotiated features, or the driver's mode, in words.
     pub features: Vec<String>,
-    /// Queue pairs in use by the other side.
+    /// Number of queue pairs that the other side uses.
     pub queues: u16,
     /// Why the port was disabled, if a fault of the other side caused it.
     pub fault: Option<String>,
-    /// Descriptors, chains or frames refused as malformed.
+    /// Number of descriptors, chains or frames refused as malformed.
     pub malformed: u64,
-    /// Frames that the kernel dropped before we received them because its buffers were full (wires, taps).
+    /// Number of frames that the kernel dropped before we received them because its buffers were full (wires,
+    /// taps).
     pub lost: u64,
-    /// Frames that the kernel refused because its queue was full or the device was down (wires, taps).
+    /// Number of frames that the kernel refused because its queue was full or the device was down (wires,
+    /// taps).
     pub refused: u64,
     /// The other side's MTU as agreed, if any.
     pub mtu: Option<u16>,
@@ -157,78 +162,79 @@ pub struct PortStatus {
 
 /// A guest's or a wire's device. Dropping it closes it.
 pub trait Port: Send + Sync {
-    /// Its state now.
     fn status(&self) -> PortStatus;
 
-    /// Whether packets can flow, as far as that is known without asking the other side.
+    /// Returns whether packets can flow, as far as that is known without asking the other side.
     fn is_up(&self) -> bool {
         self.status().up
     }
 
-    /// Has the other side see its link up or down, where the link is ours to set.
+    /// Makes the other side see its link up or down, if the port is one that can set the link.
     ///
     /// # Errors
-    /// Why it stays as it is.
+    /// The reason why the link stays as it is.
     fn set_link(&self, _up: bool) -> std::io::Result<()> {
         Ok(())
     }
 
-    /// Gives its device another MTU and, if there is one, link-layer address, where that takes them from us.
+    /// Gives the port's device a different MTU and, if there is one here, a link-layer address, if the device
+    /// takes them from us.
     ///
     /// # Errors
-    /// Why the device keeps what it has.
+    /// The reason why the device keeps what it has.
     fn configure(&self, _mtu: u16, _mac: Option<[u8; 6]>) -> std::io::Result<()> {
         Ok(())
     }
 
-    /// The files of which the other side's memory consists, as device and inode number.
+    /// Returns the files that make up the other side's memory, as device and inode number.
     fn memory_files(&self) -> Vec<(u64, u64)> {
         Vec::new()
     }
 
-    /// Copies of the descriptors by which another process opens the same port: a listening socket, or the queues of a
-    /// device. Empty if it opens the port as any other.
+    /// Copies the descriptors with which a different process opens the same port: a listening socket, or the
+    /// queues of a device. Empty if that process opens the port like any other.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// If no descriptors are left.
     fn share(&self) -> std::io::Result<Vec<OwnedFd>> {
         Ok(Vec::new())
     }
 
-    /// Stops where nothing is under way, until [`Port::thaw`], and returns what another process needs to go on from
-    /// there; `None` if there is nothing to go on with.
+    /// Stops at a point where nothing is under way, until [`Port::thaw`], and returns what a different
+    /// process needs to go on from there; `None` if there is nothing to go on with.
     ///
     /// # Errors
-    /// Why it does not stop, or can't be handed over.
+    /// The reason why the port does not stop, or can't be handed over.
     fn freeze(&self) -> std::io::Result<Option<Frozen>> {
         Ok(None)
     }
 
-    /// Goes on after [`Port::freeze`] or [`Port::adopt`]. A port that was opened to wait for these begins.
+    /// Goes on after [`Port::freeze`] or [`Port::adopt`]. A port that was opened to wait for this call
+    /// begins.
     fn thaw(&self) {}
 
-    /// Goes on where the port of another process stopped, from which this is. The port was opened to wait for it. Its
-    /// VMM is answered after [`Port::thaw`]: until then, the other process may still go on in place of this one.
+    /// Goes on where this port stopped in a different process. The port here was opened to wait for this. Its
+    /// VMM is answered after [`Port::thaw`]: until then, the other process may still go on in place of this
+    /// one.
     ///
     /// # Errors
-    /// What of it can't be used.
+    /// The part of `frozen` that can't be used.
     fn adopt(&self, _frozen: Frozen) -> std::io::Result<()> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }
 
-/// A port that stopped for another process to go on with it.
+/// A port that stopped so that a different process can go on with it.
 #[derive(Debug, Default)]
 pub struct Frozen {
-    /// Its state, in a format of the port's kind that later versions read.
+    /// State of the port, in a format of the port's kind that later versions read.
     pub state: String,
-    /// What it has open, in an order that the state tells.
+    /// The port's open descriptors, in an order that the state tells.
     pub descriptors: Vec<OwnedFd>,
 }
 
 /// An opened port: the device and its queues.
 pub struct Opened {
-    /// The device.
     pub port: Arc<dyn Port>,
     /// Receiving queues, each for one worker.
     pub rx: Vec<Box<dyn RxQueue>>,

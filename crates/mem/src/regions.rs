@@ -1,4 +1,4 @@
-//! Guest memory: where guest-physical addresses are in our address space.
+//! Guest memory: translates guest-physical addresses into ours.
 
 use crate::guard::Guarded;
 use crate::{FaultWord, Segment};
@@ -15,7 +15,7 @@ pub const MAX_REGIONS: usize = 509;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// Why guest memory was refused.
+/// The reason why guest memory was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// A disk file could block a worker for a disk's latency; a device could do anything.
@@ -32,10 +32,10 @@ pub enum RegionError {
     /// An empty region, or one that ends past 2^64.
     #[error("empty region, or one past the end of the address space")]
     Range,
-    /// It shares guest-physical or VMM addresses with another region.
+    /// The region shares guest-physical or VMM addresses with a different one.
     #[error("region at guest address {0:#x} overlaps another")]
     Overlap(u64),
-    /// More than [`MAX_REGIONS`].
+    /// There are more than [`MAX_REGIONS`].
     #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
     /// A system call failed.
@@ -77,9 +77,9 @@ pub struct RegionSpec {
     pub gpa: u64,
     /// Length in bytes.
     pub len: u64,
-    /// First address in the VMM's address space (by which vhost-user refers to rings).
+    /// First address in the VMM's address space (vhost-user refers to rings by such addresses).
     pub user: u64,
-    /// Where it starts in the file, in bytes.
+    /// Offset in the file at which the region starts, in bytes.
     pub offset: u64,
 }
 
@@ -97,7 +97,7 @@ unsafe impl Send for Place {}
 unsafe impl Sync for Place {}
 
 impl Place {
-    /// The `len` bytes at `gpa`, which is in this region, if all of them are.
+    /// Returns the `len` bytes at `gpa`, which must be in this region, if all of them are.
     #[inline(always)]
     fn whole(&self, gpa: u64, len: u32) -> Option<Segment> {
         let offset = gpa.wrapping_sub(self.gpa);
@@ -106,7 +106,7 @@ impl Place {
         fits.then(|| unsafe { Segment::new(self.host.add(offset as usize), len) })
     }
 
-    /// The bytes from `gpa` that are in this region, at most `len`.
+    /// Returns the bytes from `gpa` that are in this region, at most `len`.
     #[inline(always)]
     fn part(&self, gpa: u64, len: u32) -> Option<Segment> {
         let offset = gpa.wrapping_sub(self.gpa);
@@ -131,7 +131,7 @@ impl Region {
     /// Maps `spec` of `file`, shared and guarded: if the file is truncated, `fault` is raised.
     ///
     /// # Errors
-    /// [`RegionError`]: not a memory file, too short, or it can't be mapped.
+    /// If the file is not a memory file, is too short, or can't be mapped.
     pub fn map(spec: &RegionSpec, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
         let end = spec.offset.checked_add(spec.len).ok_or(RegionError::Range)?;
         // Only files that are memory have seals. Asking a file system for anything else (FUSE, NFS) may take forever;
@@ -172,12 +172,12 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         // SAFETY: the mapping holds `spec.len` bytes from there, for as long as the region.
         let region = unsafe { Self::from_raw(spec, base.as_ptr().add((spec.offset - start) as usize)) }?;
-        // Even so, a huge page may be punched out of the middle and then be unavailable.
+        // Even if the file is sealed, a huge page may be punched out of the middle and then be unavailable.
         let stays = seals.contains(SealFlags::SHRINK) && fs.f_type == TMPFS_MAGIC;
         Ok(Self { shrinkable: !stays, _mapping: Some(Arc::new(mapping)), ..region })
     }
 
-    /// A region over memory that is already mapped; `spec.offset` is ignored.
+    /// Creates a region over memory that is already mapped; `spec.offset` is ignored.
     ///
     /// # Errors
     /// [`RegionError::Range`].
@@ -193,13 +193,14 @@ impl Region {
         Ok(Self { place: Place { gpa, len, host }, user, shrinkable: false, _mapping: None })
     }
 
-    /// Our address of the byte at `offset`, if there is one.
+    /// Returns our address of the byte at `offset`, if there is one.
     pub(crate) fn byte(&self, offset: u64) -> Option<*mut u8> {
         // SAFETY: inside the region.
         (offset < self.place.len).then(|| unsafe { self.place.host.add(offset as usize) })
     }
 
-    /// Whether the guest's side can still remove memory: the file is not sealed against shrinking, or has huge pages.
+    /// Returns whether the guest's side can still remove memory: the file is not sealed against shrinking, or
+    /// has huge pages.
     #[must_use]
     pub fn shrinkable(&self) -> bool {
         self.shrinkable
@@ -211,10 +212,6 @@ impl Region {
 pub struct Regions(Vec<Region>);
 
 impl Regions {
-    /// Adds a region.
-    ///
-    /// # Errors
-    /// [`RegionError::Overlap`] or [`RegionError::TooMany`].
     pub fn insert(&mut self, region: Region) -> Result<(), RegionError> {
         let apart = |a: u64, a_len: u64, b: u64, b_len: u64| a + a_len <= b || b + b_len <= a;
         if !self.0.iter().all(|r| {
@@ -238,7 +235,7 @@ impl Regions {
         self.0.len() != before
     }
 
-    /// Our address for the `len` bytes at address `user` of the VMM, if they are in one region.
+    /// Returns our address for the `len` bytes at address `user` of the VMM, if they are in one region.
     #[must_use]
     pub fn user(&self, user: u64, len: u64) -> Option<*mut u8> {
         let region = self.0.iter().find(|r| user.wrapping_sub(r.user) < r.place.len)?;
@@ -247,7 +244,7 @@ impl Regions {
         (len <= region.place.len - offset).then(|| unsafe { region.place.host.add(offset as usize) })
     }
 
-    /// The guest-physical address of the byte that we have at `host`, if it is the guest's.
+    /// Returns the guest-physical address of the byte that we have at `host`, if it is in the guest's memory.
     #[must_use]
     pub fn gpa(&self, host: *const u8) -> Option<u64> {
         let offset = |place: &Place| (host.addr() as u64).wrapping_sub(place.host.addr() as u64);
@@ -274,23 +271,22 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A look-up in `regions`; `None` if there is no memory.
+    /// Creates a look-up in `regions`; `None` if there is no memory.
     ///
     /// # Safety
-    /// Segments resolved must not be used after the resolver is dropped.
+    /// Resolved segments must not be used after the resolver is dropped.
     #[must_use]
     pub unsafe fn new(regions: Arc<Regions>) -> Option<Self> {
         let last = regions.0.first()?.place;
         Some(Self { regions, last })
     }
 
-    /// The regions it looks in.
     #[must_use]
     pub fn regions(&self) -> &Regions {
         &self.regions
     }
 
-    /// The `len` bytes at guest-physical `gpa`, if they are in the region of the last hit.
+    /// Returns the `len` bytes at guest-physical `gpa`, if they are in the region of the last hit.
     #[inline(always)]
     #[must_use]
     pub fn hit(&self, gpa: u64, len: u32) -> Option<Segment> {
@@ -346,7 +342,7 @@ mod tests {
 
     const GPA: u64 = 0x8000_0000;
 
-    /// Regions over `bytes`: (guest address, offset, length) each.
+    /// Creates regions over `bytes`; each item of `list` is guest address, offset and length.
     fn regions(bytes: &mut [u8], list: &[(u64, usize, usize)]) -> Regions {
         let (host, mut regions) = (bytes.as_mut_ptr(), Regions::default());
         for &(gpa, offset, len) in list {
@@ -552,7 +548,7 @@ mod tests {
         #[test]
         fn huge_pages_can_be_taken_away_whatever_the_seals() {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-            // Some kernels lack it.
+            // Some kernels lack this feature.
             let Ok(file) = memfd_create("test", flags).map(File::from) else { return };
             let page = rustix::fs::fstatfs(&file).unwrap().f_bsize as u64;
             file.set_len(page).unwrap();

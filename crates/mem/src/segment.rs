@@ -4,8 +4,8 @@ use std::ptr;
 
 /// `len` bytes at `ptr` that are known to stay mapped for the current burst.
 ///
-/// Another party (a guest, the kernel) may write the bytes at any time, so they are only copied, never borrowed.
-/// Making a segment is `unsafe`; using one is not.
+/// A different party (a guest, the kernel) may write the bytes at any time, so they are only copied, never
+/// borrowed. Making a segment is `unsafe`; using one is not.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     ptr: *mut u8,
@@ -18,7 +18,7 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A segment over `len` bytes at `ptr`.
+    /// Creates a segment over `len` bytes at `ptr`.
     ///
     /// # Safety
     /// The bytes must stay mapped readable and writable until the burst that uses the segment has ended.
@@ -27,25 +27,23 @@ impl Segment {
         Self { ptr, len }
     }
 
-    /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it holds no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Address of the first byte (for prefetch and for system calls that take addresses).
+    /// Returns the address of the first byte (for prefetch and for system calls that take addresses).
     #[must_use]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// The `N` bytes at `offset`, if there are that many.
+    /// Loads the `N` bytes at `offset`, if there are that many.
     #[must_use]
     #[inline(always)]
     pub fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
@@ -67,7 +65,8 @@ impl Segment {
         fits
     }
 
-    /// The part of this segment from `offset`, at most `len` bytes; empty if `offset` is past the end.
+    /// Returns the part of this segment from `offset`, at most `len` bytes; empty if `offset` is past the
+    /// end.
     #[must_use]
     #[inline(always)]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -228,7 +227,7 @@ mod tests {
     }
 
     impl Packet {
-        /// Each byte of the memory differs from its neighbours.
+        /// Creates memory in which each byte differs from its neighbours.
         fn new(lens: &[usize], seed: u8) -> Self {
             let total = GAP + lens.iter().map(|len| len + GAP).sum::<usize>();
             let mut bytes: Vec<u8> = (0..total).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect();
@@ -247,7 +246,7 @@ mod tests {
             self.places.iter().map(|at| self.bytes[*at]).collect()
         }
 
-        /// The memory as it would be with `new` at `offset` of the packet.
+        /// Returns the memory as it would be with `new` at `offset` of the packet.
         fn with(&self, offset: usize, new: &[u8]) -> Vec<u8> {
             let mut bytes = self.bytes.clone();
             let places = self.places.iter().skip(offset);

@@ -76,7 +76,7 @@ impl Context {
             ..Iocb::default()
         };
         self.submit(&read) || {
-            // Completions that were not collected fill the context.
+            // Completions that nobody collects would fill the context.
             self.collect();
             self.submit(&read)
         }
@@ -132,8 +132,8 @@ pub fn prepare() -> io::Result<()> {
     with_context(|_| ())
 }
 
-/// Adds one to the eventfd `fd`, whoever else holds it; never waits. False if `fd` is not an eventfd, or if the thread
-/// has no context ([`prepare`]). A counter at its maximum stays there, which is a signal as well.
+/// Adds one to the eventfd `fd`, whoever else holds it; never waits. False if `fd` is not an eventfd, or if
+/// the thread has no context ([`prepare`]). A counter at its maximum stays there, and this still is a signal.
 pub fn signal(fd: BorrowedFd<'_>) -> bool {
     with_context(|context| context.signal(fd)).unwrap_or(false)
 }

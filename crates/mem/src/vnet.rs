@@ -29,22 +29,22 @@ pub enum DataValid {
     Ignore,
 }
 
-/// Why a header is refused.
+/// The reason why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadVnetHeader {
     /// The checksum field lies outside the frame.
     #[error("checksum field outside the frame")]
     CsumOutside,
-    /// A partial checksum, which the sender did not negotiate.
+    /// The checksum is partial, which the sender did not negotiate.
     #[error("partial checksum not negotiated")]
     CsumRefused,
-    /// A segmentation type that is unknown, or that the sender did not negotiate.
+    /// The segmentation type is unknown, or the sender did not negotiate it.
     #[error("segmentation type unknown or not negotiated")]
     GsoRefused,
-    /// A large segment without a segment size.
+    /// The header of a large segment has no segment size.
     #[error("large segment with segment size 0")]
     GsoSize,
-    /// A large segment whose checksum is not partial, so that its segments could not get theirs.
+    /// The checksum of a large segment is not partial, so that its segments could not get theirs.
     #[error("large segment without partial checksum")]
     GsoWithoutCsum,
 }
@@ -71,7 +71,7 @@ pub fn parse(
     parse_unfinished(header, frame_len, allowed, data_valid)
 }
 
-/// The same, if there is anything unfinished.
+/// Reads the header of a frame of which something is unfinished.
 fn parse_unfinished(
     header: &[u8; VNET_HEADER_SHORT],
     frame_len: usize,
@@ -114,7 +114,8 @@ fn parse_unfinished(
     Ok(Offload { csum, gso: Some(Gso { v6, size, hdr_len, ecn }) })
 }
 
-/// The header for a frame with `offload`; `num_buffers` (the last two bytes) is left zero for the caller.
+/// Builds the header for a frame with `offload`; `num_buffers` (the last two bytes) is left zero for the
+/// caller.
 #[must_use]
 #[inline]
 pub fn build(offload: &Offload) -> [u8; VNET_HEADER] {
@@ -146,17 +147,17 @@ fn build_unfinished(offload: &Offload) -> [u8; VNET_HEADER] {
     header
 }
 
-/// The header of a frame that holds several UDP datagrams. Their payload follows the `hdr_len` bytes up to and
-/// including UDP's header at `udp`: `size` bytes for each datagram, perhaps fewer for the last one. Their checksums
-/// are partial.
+/// Builds the header of a frame that holds several UDP datagrams. Their payload follows the `hdr_len` bytes
+/// up to and including UDP's header at `udp`: `size` bytes for each datagram, perhaps fewer for the last one.
+/// Their checksums are partial.
 #[must_use]
 pub fn build_datagrams(udp: u16, hdr_len: u16, size: u16) -> [u8; VNET_HEADER_SHORT] {
     let [[h0, h1], [s0, s1], [u0, u1]] = [hdr_len, size, udp].map(u16::to_le_bytes);
     [NEEDS_CSUM, GSO_UDP_L4, h0, h1, s0, s1, u0, u1, 6, 0]
 }
 
-/// Payload bytes of each datagram, if the frame with this header holds several. [`parse`] refuses such headers: these
-/// frames are only for receivers that split them.
+/// Returns the payload bytes of each datagram, if the frame with this header holds several. [`parse`] refuses
+/// such headers: these frames are only for receivers that split them.
 #[must_use]
 #[inline]
 pub fn datagrams(header: &[u8; VNET_HEADER_SHORT]) -> Option<u16> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Nobody sleeps.
+/// The owner does not sleep.
 const IDLE: u32 = 0;
 /// The owner sleeps, or is about to.
 const ARMED: u32 = 1;
@@ -34,13 +34,13 @@ impl Bell {
         fence(Ordering::SeqCst);
         let armed = self.state.load(Ordering::Relaxed) == ARMED;
         if armed && self.state.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // Fails only if it already polls readable.
+            // This fails only if the descriptor already polls readable.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// For the sleeper: asks to be woken. It must check the ring after this, before it sleeps. False, with nothing
-    /// asked, if the previous wake-up is not complete: then it must not sleep.
+    /// Asks to be woken. The sleeper calls this, and must check the ring after it, before it sleeps. False,
+    /// with nothing asked, if the previous wake-up is not complete: then the sleeper must not sleep.
     #[must_use]
     pub fn arm(&self) -> bool {
         if self.state.load(Ordering::Relaxed) == RUNG {
@@ -51,13 +51,13 @@ impl Bell {
         true
     }
 
-    /// For the sleeper: withdraws the request, and resets a wake-up.
+    /// Withdraws the request to be woken, and resets a wake-up. The sleeper calls this.
     pub fn disarm(&self) {
         let rung = match self.state.compare_exchange(ARMED, IDLE, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => false,
             Err(state) => state == RUNG,
         };
-        // The other side may not have written yet. It stays rung until then.
+        // The other side may not have written yet. The bell stays rung until it has.
         if rung && rustix::io::read(&self.event, &mut [0; 8]).is_ok() {
             self.state.store(IDLE, Ordering::Relaxed);
         }

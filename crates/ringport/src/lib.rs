@@ -1,8 +1,8 @@
-//! A port made of two rings in this process's memory, between workers and other threads: a verbs device sends and
-//! receives by one, and so does the host's side of a simulated card.
+//! A port made of two rings in this process's memory, between workers and other threads: a verbs device sends
+//! and receives through one, as does the host's side of a simulated card.
 //!
-//! Owns: the rings, and who wakes whom. [`open`] makes a port for the executor, the [`Uplink`] by which any thread
-//! sends, and the [`Downlink`] by which one receives.
+//! Owns: the rings, and who wakes whom. [`open`] makes a port for the executor, the [`Uplink`] through which
+//! any thread sends, and the [`Downlink`] through which one thread receives.
 //!
 //! Must not know: packet formats, queue pairs, tables.
 #![deny(unsafe_code)]

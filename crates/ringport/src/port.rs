@@ -25,11 +25,11 @@ pub struct RingPort {
 /// Bells and counters of both directions.
 #[derive(Debug)]
 struct Shared {
-    /// Rung for the worker.
+    /// The bell for the worker.
     up: Bell,
-    /// Rung for the device.
+    /// The bell for the device.
     down: Bell,
-    /// Frames the device could not send: the ring was full, or they were too long.
+    /// Number of frames that the device could not send: the ring was full, or they were too long.
     refused: AtomicU64,
 }
 
@@ -86,10 +86,10 @@ impl Uplink {
         self.send_unfinished(len, &Offload::default(), fill)
     }
 
-    /// The same for a frame with unfinished `offload`.
+    /// Does the same for a frame with unfinished `offload`.
     #[must_use]
     pub fn send_unfinished(&self, len: usize, offload: &Offload, fill: impl FnOnce(&mut [u8])) -> bool {
-        // A `fill` that panicked left nothing behind.
+        // A panic of `fill` leaves nothing behind.
         let sent = self.0.frames.lock().unwrap_or_else(PoisonError::into_inner).fill(len, offload, fill);
         if !sent {
             self.0.shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -102,13 +102,13 @@ impl Uplink {
         self.0.shared.up.ring();
     }
 
-    /// For how many frames there is room, unless others send.
+    /// Returns for how many frames there is room, unless others send.
     #[must_use]
     pub fn room(&self) -> usize {
         self.0.frames.lock().unwrap_or_else(PoisonError::into_inner).free() as usize
     }
 
-    /// Frames that were not sent since the port was opened.
+    /// Returns the number of frames that could not be sent since the port was opened.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.0.shared.refused.load(Ordering::Relaxed)
@@ -188,7 +188,7 @@ impl Room for Sender {
     }
 }
 
-/// Where a device receives.
+/// The receiving end of a device.
 #[derive(Debug)]
 pub struct Downlink {
     frames: Taker,
@@ -201,7 +201,7 @@ impl Downlink {
         self.frames.look(look).is_some()
     }
 
-    /// A descriptor that polls readable when there are frames after [`Downlink::arm`].
+    /// Returns a descriptor that polls readable when there are frames after [`Downlink::arm`].
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.shared.down.fd()

@@ -20,7 +20,7 @@ const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 #[derive(Debug, Default)]
 struct Line<T>(T);
 
-/// What both ends share.
+/// The parts that both ends share.
 #[derive(Debug)]
 struct Ring {
     memory: NonNull<u8>,
@@ -82,7 +82,7 @@ impl Ring {
         self.lens[at].fetch_or(UNFINISHED, Ordering::Relaxed);
     }
 
-    /// The offloads of the frame of `len` bytes in a slot.
+    /// Returns the offloads of the frame of `len` bytes in a slot.
     #[cold]
     fn left(&self, number: u32, len: usize) -> Offload {
         let [low, high] = &self.headers[self.index(number)];
@@ -90,11 +90,11 @@ impl Ring {
         let words = (word(low) | word(high) << 64).to_le_bytes();
         let mut header = [0; vnet::VNET_HEADER_SHORT];
         header.copy_from_slice(&words[..vnet::VNET_HEADER_SHORT]);
-        // `build` made it.
+        // This succeeds, because `build` made the header.
         vnet::parse(&header, len, ALL, vnet::DataValid::Trust).unwrap_or_default()
     }
 
-    /// The first `len` bytes of a slot, or as many as it has.
+    /// Returns the first `len` bytes of a slot, or as many as it has.
     fn slot(&self, number: u32, len: usize) -> Segment {
         let len = len.min(self.frame);
         // SAFETY: the index is below the number of slots.
@@ -105,7 +105,7 @@ impl Ring {
     }
 }
 
-/// A ring for at least `slots` frames of at most `frame` bytes each.
+/// Creates a ring for at least `slots` frames of at most `frame` bytes each.
 pub(crate) fn ring(slots: u32, frame: usize) -> (Filler, Taker) {
     let ring = Arc::new(Ring::new(slots, frame));
     (Filler { ring: ring.clone(), next: 0 }, Taker { ring, next: 0 })
@@ -120,18 +120,19 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// The longest frame, bytes.
+    /// Returns the length of the longest frame, bytes.
     pub fn frame(&self) -> usize {
         self.ring.frame
     }
 
-    /// How many slots are free.
+    /// Returns how many slots are free.
     #[inline]
     pub fn free(&self) -> u32 {
         self.ring.lens.len() as u32 - self.next.wrapping_sub(self.ring.head.0.load(Ordering::Acquire))
     }
 
-    /// A slot for a frame of `len` bytes; `None` if none is free. Fill it before it is published.
+    /// Reserves a slot for a frame of `len` bytes; `None` if none is free. The caller fills it before it is
+    /// published.
     #[inline]
     pub fn slot(&mut self, len: usize) -> Option<Segment> {
         if self.free() == 0 {
@@ -151,7 +152,7 @@ impl Filler {
         }
         let next = self.next;
         let Some(slot) = self.slot(len) else { return false };
-        // A frame that `fill` left by a panic is not published; the slot is filled again.
+        // If `fill` panics, its frame is not published; the slot is filled again.
         self.next = next;
         // SAFETY: the slot is mapped and initialised, and belongs only to this end until it is published.
         fill(unsafe { std::slice::from_raw_parts_mut(slot.as_ptr(), slot.len()) });
@@ -179,12 +180,11 @@ pub(crate) struct Taker {
 }
 
 impl Taker {
-    /// Whether there is a frame.
     pub fn is_ready(&self) -> bool {
         self.ring.tail.0.load(Ordering::Acquire) != self.next
     }
 
-    /// The next frame and its offloads. Its slot belongs to this end until it is returned.
+    /// Takes the next frame and its offloads. The frame's slot belongs to this end until it is returned.
     #[inline]
     pub fn take(&mut self) -> Option<(Segment, Offload)> {
         if !self.is_ready() {

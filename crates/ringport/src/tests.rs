@@ -160,8 +160,9 @@ fn events_come_to_who_armed() {
     assert!(!is_readable(downlink.event_fd()));
 }
 
-/// Many senders; a worker that sleeps whenever it can, and echoes what it receives; and a device that sleeps likewise.
-/// Each frame arrives once, in its sender's order, and nobody sleeps forever.
+/// There are many senders; a worker that sleeps whenever it can, and echoes what it receives; and a device
+/// that also sleeps whenever it can. Each frame arrives once, in its sender's order, and nobody sleeps
+/// forever.
 #[test]
 fn nothing_is_lost_among_threads() {
     const SENDERS: u32 = 4;

@@ -1,4 +1,4 @@
-//! Verbs devices on a host with workers: what one device sends, another receives.
+//! Verbs devices on a host with workers: one device receives what a different one sends.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -44,12 +44,12 @@ impl Host {
     }
 }
 
-/// A packet from one device to another, as it is sent.
+/// Builds a packet from one device to a different one, as it is sent.
 fn roce(from: u8, to: u8, psn: u32) -> String {
     packet(&format!("02:00:00:00:00:0{from} > 00:00:5e:00:01:00"), (from, to), "", psn)
 }
 
-/// The same packet as it arrives.
+/// Builds the same packet as it arrives.
 fn routed(from: u8, to: u8, psn: u32) -> String {
     packet(&format!("00:00:5e:00:01:00 > 02:00:00:00:00:0{to}"), (from, to), " ttl 63", psn)
 }
@@ -67,7 +67,7 @@ fn send(uplink: &Uplink, packet: &str) {
     uplink.ring();
 }
 
-/// The next frame, for which it may sleep.
+/// Returns the next frame; may sleep until it comes.
 fn receive(downlink: &mut Downlink) -> String {
     let mut shown = None;
     loop {
@@ -86,7 +86,7 @@ fn packets_travel_between_devices() {
     let mut host = Host::new();
     let (_, up_a, mut down_a) = host.device("a:rdma");
     let (vif_b, up_b, mut down_b) = host.device("b");
-    // More than the rings hold, so that slots are reused.
+    // More packets than the rings hold, so that slots are reused.
     for psn in 0..500 {
         send(&up_a, &roce(1, 2, psn));
         assert_eq!(receive(&mut down_b), routed(1, 2, psn));
