@@ -15,7 +15,6 @@ pub const MAX_REGIONS: usize = 509;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// The reason why guest memory was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// A disk file could block a worker for a disk's latency; a device could do anything.

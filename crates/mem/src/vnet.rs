@@ -29,7 +29,6 @@ pub enum DataValid {
     Ignore,
 }
 
-/// The reason why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadVnetHeader {
     /// The checksum field lies outside the frame.

@@ -125,7 +125,6 @@ impl Filler {
         self.ring.frame
     }
 
-    /// Returns how many slots are free.
     #[inline]
     pub fn free(&self) -> u32 {
         self.ring.lens.len() as u32 - self.next.wrapping_sub(self.ring.head.0.load(Ordering::Acquire))

@@ -16,7 +16,7 @@ use gungraun::{
 use rings::Guest;
 use rings::callgrind::counted;
 
-/// Packets that every benchmark counts.
+/// Number of packets that every benchmark counts.
 const PACKETS: usize = 10_240;
 
 /// Makes glibc choose the same copies and comparisons on every CPU: those that need only SSE2.

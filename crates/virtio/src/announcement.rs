@@ -1,4 +1,4 @@
-//! The frame by which a guest that arrived by migration is announced, where its driver cannot do that (vhost-user,
+//! The frame that announces a guest that arrived by migration, if its driver cannot do that (vhost-user,
 //! SEND_RARP): switches learn from it where the guest's MAC is now.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Shortest Ethernet frame, without its checksum.
 const LEN: usize = 60;
 
-/// Such a frame.
 pub(crate) type Frame = [u8; LEN];
 
 /// A frame that the control thread wants to be sent, and a worker sends.
 #[derive(Debug, Default)]
 pub(crate) struct Announcement(AtomicU64);
 
-/// Says that there is one: MACs have 48 bits.
+/// Set if there is a frame to send: MACs have 48 bits.
 const WANTED: u64 = 1 << 63;
 
 impl Announcement {
@@ -23,7 +22,7 @@ impl Announcement {
         self.0.store(WANTED | u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Release);
     }
 
-    /// The frame, once.
+    /// Takes the frame, if one was asked for: it is sent once.
     #[inline]
     pub(crate) fn take(&self) -> Option<Frame> {
         (self.0.load(Ordering::Relaxed) != 0).then(|| self.made()).flatten()
@@ -37,7 +36,7 @@ impl Announcement {
     }
 }
 
-/// A request of reverse ARP (RFC 903) for the guest's own MAC, to everybody.
+/// Builds a request of reverse ARP (RFC 903) for the guest's own MAC, to everybody.
 fn rarp(mac: [u8; 6]) -> Frame {
     let mut frame = [0; LEN];
     frame[..6].fill(0xff);

@@ -31,7 +31,6 @@ use vhost::vhost_user::{Error as VhostError, Result};
 /// Smallest MTU an IPv4 link may have (RFC 791).
 const MIN_MTU: u64 = 68;
 
-/// Why a request from the VMM was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// Features that were not offered.
@@ -43,7 +42,7 @@ pub(crate) enum Refused {
     /// Guest memory can't be used.
     #[error("guest memory refused: {0}")]
     Memory(#[from] RegionError),
-    /// Memory for rings to go on can't be used.
+    /// The memory for rings to go on can't be used.
     #[error("memory for requests in flight refused: {0}")]
     Inflight(#[from] InflightError),
     /// A ring can't be used.
@@ -52,10 +51,10 @@ pub(crate) enum Refused {
     /// A descriptor that is not an eventfd could block a worker.
     #[error("ring {0}: the notification descriptor is not an eventfd")]
     NotEventfd(usize),
-    /// No MTU.
+    /// The number is no MTU.
     #[error("VMM announced an MTU of {0}")]
     Mtu(u64),
-    /// A request that was not negotiated.
+    /// The request was not negotiated.
     #[error("request is not supported")]
     Unsupported,
 }
@@ -72,13 +71,14 @@ struct Vring {
     size: u32,
     at: Option<Addresses>,
     base: u32,
-    /// The `base` that the VMM gave; the other one is ours after a stop.
+    /// The `base` that the VMM gave; after a stop, `base` itself comes from us.
     told: u32,
-    /// Whether it ran in this connection, so that `base` is where it is.
+    /// Whether the ring ran in this connection, so that `base` is its position.
     ran: bool,
     /// The journal of a packed ring that is stopped.
     journal: Option<Journal>,
-    /// Whether the VMM asked for the position of the stopped ring: it knows it once it has the answer.
+    /// Whether the VMM asked for the position of the stopped ring: it knows the position once it has the
+    /// answer.
     asked: bool,
     /// Outer: whether SET_VRING_KICK came, which starts the ring. Inner: `None` if the ring is polled instead.
     kick: Option<Option<OwnedFd>>,
@@ -94,27 +94,27 @@ pub(crate) struct Backend {
     shared: Arc<Shared>,
     journals: Option<Arc<Journals>>,
     watch: Option<Watch>,
-    /// Whether who watches was told that the guest's memory may be written.
+    /// Whether the watcher was told that the guest's memory may be written.
     is_in_use: bool,
     offered: Features,
     max_mtu: u16,
     features: Features,
     protocol: VhostUserProtocolFeatures,
-    /// The device status as the VMM last said it (VIRTIO 1.2, 2.1).
+    /// The device status that the VMM set last (VIRTIO 1.2, 2.1).
     status: u8,
     regions: Arc<Regions>,
-    /// Where pages written are marked, if features say that they are.
+    /// The log in which written pages are marked, if features say that they are.
     dirty: Option<DirtyLog>,
-    /// The files of `regions`, and that of `dirty`, for a process that goes on here.
+    /// The files of `regions`, and that of `dirty`, for a process that goes on with this connection.
     files: Vec<(RegionSpec, File)>,
     log_file: Option<(RegionSpec, File)>,
-    /// Where the VMM keeps what packed rings need to go on.
+    /// Memory in which the VMM keeps what packed rings need to go on.
     inflight: Option<Inflight>,
     rings: Vec<Vring>,
 }
 
 impl Backend {
-    /// A connection just made.
+    /// Creates the state of a new connection.
     pub(crate) fn new(
         log: Arc<Log>,
         shared: Arc<Shared>,
@@ -146,17 +146,17 @@ impl Backend {
         }
     }
 
-    /// Where messages about this guest are logged.
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Whether replies to requests without a reply of their own were negotiated.
+    /// Returns whether replies to requests that have no reply of their own were negotiated.
     pub(crate) fn acknowledges(&self) -> bool {
         self.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    /// What is missing of the memory of a driver that is to run, as VMMs that enable its rings say.
+    /// Returns what is missing of the guest's memory, if its driver is to run: VMMs that enable rings tell
+    /// that it is.
     pub(crate) fn lack(&self) -> Option<Lack> {
         let enables = self.features.has(Features::PROTOCOL_FEATURES);
         if enables && self.files.is_empty() && self.rings.iter().any(|ring| ring.enabled) {
@@ -165,13 +165,14 @@ impl Backend {
         self.is_blank().then_some(Lack::Contents)
     }
 
-    /// GET_STATUS.
+    /// Answers GET_STATUS.
     pub(crate) const fn status(&self) -> u8 {
         self.status
     }
 
-    /// SET_STATUS. What the driver is to do yet is known from the rings; zero stops them. They keep their positions:
-    /// before version 8.0, QEMU asks for these afterwards, when it saves or migrates a VM.
+    /// Handles SET_STATUS. Zero stops the rings; other progress of the driver is known from the rings
+    /// themselves. They keep their positions: before version 8.0, QEMU asks for these afterwards, when it
+    /// saves or migrates a VM.
     pub(crate) fn set_status(&mut self, status: u8) {
         self.status = status;
         if status == 0 {
@@ -180,7 +181,7 @@ impl Backend {
         }
     }
 
-    /// NET_SET_MTU. The VMM decides; if the network carries less, that is worth a warning.
+    /// Handles NET_SET_MTU. The VMM decides; if the network carries less, that is worth a warning.
     pub(crate) fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
         let valid = u16::try_from(mtu).ok().filter(|_| mtu >= MIN_MTU).ok_or(Refused::Mtu(mtu))?;
         if valid > self.max_mtu {
@@ -191,8 +192,8 @@ impl Backend {
         Ok(())
     }
 
-    /// SEND_RARP. The guest arrived here by migration, and its driver does not announce it; `mac` is its MAC, with the
-    /// first byte lowest.
+    /// Handles SEND_RARP. The guest arrived here by migration, and its driver does not announce it; `mac` is
+    /// its MAC, with the first byte lowest.
     pub(crate) fn announce(&self, mac: u64) {
         let [mac @ .., _, _] = mac.to_le_bytes();
         self.shared.announcement.ask(mac);
@@ -279,7 +280,8 @@ impl Backend {
         (0..self.rings.len()).for_each(|i| self.stop(i));
     }
 
-    /// A request was answered. What a VMM was told of a ring that it stopped is all that counts from then on.
+    /// Notes that a request was answered. Once a VMM knows the position of a ring that it stopped, only this
+    /// position counts, and no longer the journal.
     pub(crate) fn answered(&mut self) {
         for ring in self.rings.iter_mut().filter(|ring| ring.asked) {
             ring.asked = false;
@@ -335,9 +337,9 @@ impl Drop for Backend {
     }
 }
 
-/// The journal of a ring, which outlives this process if it can.
+/// Returns the journal of a ring, which outlives this process if it can.
 fn journal(ring: &Vring, index: usize, journals: Option<&Arc<Journals>>, log: &Log) -> Journal {
-    // As the layout was resolved.
+    // The layout was resolved with this size.
     let size = ring.size as u16;
     let lasting = journals.map(|journals| journals.of(log.guest(), index, size)).transpose();
     let lasting = lasting.unwrap_or_else(|e| {
@@ -347,7 +349,7 @@ fn journal(ring: &Vring, index: usize, journals: Option<&Arc<Journals>>, log: &L
     lasting.unwrap_or_else(|| Journal::mortal(size))
 }
 
-/// A packed ring that starts where it stopped, or where the VMM says, or where a daemon was that died.
+/// Begins a packed ring where it stopped, or where the VMM says, or where a daemon was that died.
 ///
 /// # Safety
 /// As [`Packed::new`], with the journal of this ring.

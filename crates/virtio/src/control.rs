@@ -38,31 +38,31 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Pause between two looks for the rest of a message, or for room for its answer.
 const REST: Duration = Duration::from_millis(10);
 
-/// The number of the process that connected, or listens: the VMM, or who gave it the socket. 0: this has no number
-/// here.
+/// Returns the number of the process that connected, or that listens: the VMM, or the one that gave it the
+/// socket. 0: that process has no number here.
 fn process(stream: &UnixStream) -> i32 {
     socket_peercred(stream).map_or(0, |peer| rustix::process::Pid::as_raw(Some(peer.pid)))
 }
 
-/// What the control thread and the port that owns it share.
+/// State that the control thread and the port that owns it share.
 pub(crate) struct Control {
     pub(crate) config: GuestPort,
     /// Creates its socket, or connects to the VMM's.
     pub(crate) sockets: Arc<dyn Sockets>,
-    /// Where packed rings keep their positions, if over this process's end.
+    /// The file in which packed rings keep their positions, if they outlive this process.
     pub(crate) journals: Option<Arc<Journals>>,
     pub(crate) log: Arc<Log>,
-    /// Who is told of the VMM.
+    /// Is told of the VMM's doings.
     pub(crate) watch: Option<Watch>,
     pub(crate) shared: Arc<Shared>,
     /// Signalled to make the thread check whether it must end.
     pub(crate) wake: OwnedFd,
     pub(crate) closing: AtomicBool,
-    /// Whether the guest's link is down: then its VMM finds nobody.
+    /// Whether the guest's link is down: then the guest's VMM finds nobody.
     pub(crate) is_down: AtomicBool,
     /// The current connection, so that closing can end a wait for the VMM.
     pub(crate) stream: Mutex<Option<UnixStream>>,
-    /// What the thread was told and did not see yet.
+    /// A command that the thread did not see yet.
     pub(crate) command: Mutex<Option<Command>>,
     /// The last refused request, in words.
     pub(crate) refused: Mutex<Option<String>>,
@@ -113,7 +113,7 @@ impl Control {
         self.watch.iter().for_each(|watch| watch(event));
     }
 
-    /// Tells if the VMM just stopped all queues, of which so many pairs were running.
+    /// Tells the watcher if the VMM just stopped all queues; before, `pairs` pairs of queues ran.
     fn tell_stop(&self, pairs: u16) {
         if pairs > 0 && self.shared.pairs.load(Ordering::Relaxed) == 0 {
             self.tell(VmmEvent::Stopped);
@@ -208,7 +208,7 @@ impl Control {
     }
 
     fn handle_requests(&self, mut stream: UnixStream, adoption: Option<Adoption>) -> io::Result<()> {
-        // Else a byte out of band would count as one of the message, but never be read.
+        // Otherwise a byte out of band would count as one of the message, but never be read.
         set_socket_oobinline(&stream, true)?;
         let config = &self.config;
         let offered = Features::offered(config.offload, config.migrates);
@@ -220,7 +220,7 @@ impl Control {
             None => BackendReqHandler::from_stream(stream.try_clone()?, backend.clone()),
             Some(adoption) => {
                 let handler = self.handler(&stream, &backend, adoption);
-                // The other process may still go on itself, and then answers what the VMM asks.
+                // The other process may still go on itself, and then it answers what the VMM asks.
                 drop(self.park());
                 handler?
             }
@@ -238,7 +238,7 @@ impl Control {
                 continue;
             }
             if !messages::is_due(&stream)? {
-                // Polling does not tell of its rest.
+                // Polling does not tell when the rest of the message arrives.
                 self.wait(None, Some(REST));
                 continue;
             }

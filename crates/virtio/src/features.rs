@@ -2,7 +2,6 @@
 
 use mem::{Accepts, vnet};
 
-/// A set of virtio feature bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features(pub(crate) u64);
 
@@ -11,7 +10,7 @@ macro_rules! bits {
         impl Features {
             $($(#[$doc])* pub(crate) const $name: Self = Self(1 << $bit);)*
 
-            /// The names of the set bits, for display.
+            /// Returns the names of the set bits, for display.
             pub(crate) fn words(self) -> Vec<String> {
                 [$((Self::$name, $words)),*]
                     .iter()
@@ -32,13 +31,13 @@ bits! {
     MTU = 3, "mtu";
     /// The driver takes large TCP segments over IPv4.
     GUEST_TSO4 = 7, "guest-tso4";
-    /// The same over IPv6.
+    /// The driver takes large TCP segments over IPv6.
     GUEST_TSO6 = 8, "guest-tso6";
     /// The driver takes large TCP segments with CWR.
     GUEST_ECN = 9, "guest-ecn";
     /// The device takes large TCP segments over IPv4.
     HOST_TSO4 = 11, "host-tso4";
-    /// The same over IPv6.
+    /// The device takes large TCP segments over IPv6.
     HOST_TSO6 = 12, "host-tso6";
     /// The device takes large TCP segments with CWR.
     HOST_ECN = 13, "host-ecn";
@@ -71,7 +70,6 @@ bits! {
 }
 
 impl Features {
-    /// Whether all of `bits` are set.
     pub(crate) const fn has(self, bits: Self) -> bool {
         self.0 & bits.0 == bits.0
     }
@@ -80,13 +78,14 @@ impl Features {
         Self(self.0 | bits.0)
     }
 
-    /// The features that we offer: only implemented ones. UFO and USO are not, because nobody here could segment such
-    /// packets.
+    /// Returns the features that we offer: only implemented ones. UFO and USO are not offered, because nobody
+    /// here could segment such packets.
     ///
-    /// The control queue and announcements by it are the VMM's task. But VMMs that mask their own offer by ours
-    /// (cloud-hypervisor) would otherwise lose it, and multiqueue with it.
+    /// The control queue, and announcements through it, are the VMM's task. But VMMs that mask their own
+    /// offer with ours (cloud-hypervisor) would otherwise lose the control queue, and multiqueue with it.
     ///
-    /// `offload`: checksums and segmentation; `migrates`: the log of pages written, without which VMMs do not migrate.
+    /// `offload`: checksums and segmentation; `migrates`: the log of written pages, without which VMMs do not
+    /// migrate.
     pub(crate) const fn offered(offload: bool, migrates: bool) -> Self {
         let base = Self::MTU
             .with(Self::MRG_RXBUF)
@@ -115,7 +114,8 @@ impl Features {
             .with(Self::HOST_ECN)
     }
 
-    /// Length of `struct virtio_net_hdr` in bytes (5.1.6). Only legacy drivers use it without `num_buffers`.
+    /// Returns the length of `struct virtio_net_hdr` in bytes (5.1.6). Only legacy drivers use it without
+    /// `num_buffers`.
     pub(crate) const fn header_len(self) -> usize {
         if self.has(Self::VERSION_1) || self.has(Self::MRG_RXBUF) {
             vnet::VNET_HEADER
@@ -124,7 +124,7 @@ impl Features {
         }
     }
 
-    /// Offloads that the driver may leave to us.
+    /// Returns the offloads that the driver may leave to us.
     pub(crate) const fn finished_for_driver(self) -> Accepts {
         Accepts {
             csum: self.has(Self::CSUM),
@@ -134,7 +134,7 @@ impl Features {
         }
     }
 
-    /// Offloads that we may leave to the driver.
+    /// Returns the offloads that we may leave to the driver.
     pub(crate) const fn left_to_driver(self) -> Accepts {
         Accepts {
             csum: self.has(Self::GUEST_CSUM),

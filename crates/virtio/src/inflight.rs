@@ -1,13 +1,14 @@
-//! Memory that a VMM keeps over the end of this process, for rings to go on where they were (vhost-user, "Inflight I/O
-//! tracking").
+//! Memory that a VMM keeps beyond the end of this process, so that rings go on where they were (vhost-user,
+//! "Inflight I/O tracking").
 //!
-//! Its content is the device's own matter. The specification suggests one for devices that complete chains in any
-//! order. Ours complete them in the order in which they took them: of a split ring, the used index alone tells where to
-//! go on, and nothing is kept here. Of a packed ring, a copy of its [`Journal`] is. In the words of the specification,
-//! a ring's part begins with features, which are ours alone, and with version zero, so that any other device takes it
-//! for memory that was not used yet. In the same way, we begin anew in another device's.
+//! Its content is the device's own matter. The specification suggests one for devices that complete chains in
+//! any order. Our devices complete chains in the order in which they took them. So the used index alone tells
+//! where a split ring goes on, and nothing is kept here for it. For a packed ring, a copy of its [`Journal`]
+//! is kept. In the words of the specification, a ring's part begins with features. Ours are used by nobody
+//! else, with version zero, so that any other device takes the part for memory that was not used yet. In the
+//! same way, we begin anew in a different device's memory.
 //!
-//! The VMM can write all of it at any time, as it can the ring itself.
+//! The VMM can write all of it at any time, as it can write the ring itself.
 
 use crate::ring::Journal;
 use mem::{FaultWord, Region, RegionError, RegionSpec, Regions};
@@ -18,47 +19,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use vhost::vhost_user::message::VhostUserInflight;
 
-/// The features that begin a ring's part; the last digit is the version of the journal in it.
+/// The features at the beginning of a ring's part; the last digit is the version of the journal in it.
 const OURS: u64 = u64::from_le_bytes(*b"viaduct1");
-/// Bytes before the journal, and what a ring's part is a multiple of: a cache line.
+/// Bytes before the journal; also the unit of a ring's part: a cache line.
 const HEADER: usize = 64;
 /// The longest ring (VIRTIO 1.2, 2.8).
 const MAX_SIZE: u16 = 1 << 15;
 
-/// Why the memory can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InflightError {
-    /// There is none for so many rings, or such long ones.
+    /// No memory can be made for so many rings, or such long ones.
     #[error("{queues} rings of {size} descriptors: there are {most} rings, of at most {MAX_SIZE}")]
     Rings { queues: u16, size: u16, most: usize },
-    /// The rings do not fit.
+    /// The rings do not fit into the memory.
     #[error("{0} bytes are too few for the rings")]
     Short(u64),
-    /// Journals are words.
+    /// The parts are not aligned to words, as journals must be.
     #[error("it begins at {0}, no multiple of 8")]
     Unaligned(u64),
-    /// It can't be mapped.
+    /// The memory can't be mapped.
     #[error(transparent)]
     Memory(#[from] RegionError),
-    /// It can't be made.
+    /// The memory can't be made.
     #[error("it can't be made: {0}")]
     Os(#[from] io::Error),
 }
 
-/// That memory.
+/// The memory that a VMM keeps.
 pub(crate) struct Inflight {
     regions: Arc<Regions>,
-    /// Its form, as the VMM says it.
+    /// The memory's form, as the VMM says it.
     form: VhostUserInflight,
     file: File,
 }
 
-/// Bytes of the part of one ring.
+/// Returns the length in bytes of the part of one ring.
 fn part(size: u16) -> u64 {
     (HEADER + Journal::bytes(size)).next_multiple_of(HEADER) as u64
 }
 
-/// Bytes for rings of that size, of at most so many.
+/// Returns the length in bytes of memory for the rings in `form`, of which there can be at most `most`.
 fn bytes(form: &VhostUserInflight, most: usize) -> Result<u64, InflightError> {
     let &VhostUserInflight { num_queues: queues, queue_size: size, .. } = form;
     if queues == 0 || usize::from(queues) > most || !(1..=MAX_SIZE).contains(&size) {
@@ -67,7 +67,7 @@ fn bytes(form: &VhostUserInflight, most: usize) -> Result<u64, InflightError> {
     Ok(u64::from(queues) * part(size))
 }
 
-/// GET_INFLIGHT_FD: new memory. `most` is the number of rings that there can be.
+/// Handles GET_INFLIGHT_FD: makes new memory. `most` is the number of rings that there can be.
 pub(crate) fn create(
     asked: &VhostUserInflight,
     most: usize,
@@ -83,7 +83,8 @@ pub(crate) fn create(
 }
 
 impl Inflight {
-    /// SET_INFLIGHT_FD: memory that the VMM kept, or just got. `fault` is raised if it disappears.
+    /// Handles SET_INFLIGHT_FD: maps memory that the VMM kept, or just got. `fault` is raised if the memory
+    /// disappears.
     pub(crate) fn map(
         form: &VhostUserInflight,
         most: usize,
@@ -102,12 +103,12 @@ impl Inflight {
         Ok(Self { regions: Arc::new(regions), form: *form, file })
     }
 
-    /// Its form and its file, for a process that goes on with it.
+    /// Returns the form and the file, for a process that goes on with the memory.
     pub(crate) fn source(&self) -> (&VhostUserInflight, &File) {
         (&self.form, &self.file)
     }
 
-    /// Has the journal of this ring keep its copy here, if the ring has a part that is long enough.
+    /// Makes the journal of this ring keep its copy here, if the ring has a part that is long enough.
     pub(crate) fn keep(&self, index: usize, size: u16, journal: &mut Journal) {
         let &VhostUserInflight { num_queues, queue_size, .. } = &self.form;
         if index >= usize::from(num_queues) || size > queue_size {

@@ -27,25 +27,25 @@ const NAME: usize = 8;
 /// Most slots. A slot of a usual ring takes a page.
 const MOST: u64 = 1 << 14;
 
-/// The file.
+/// The file with the journals of all packed rings.
 #[derive(Debug)]
 pub struct Journals {
     file: OwnedFd,
-    /// Read when the first ring asks.
+    /// The slots; they are read when the first ring asks.
     slots: Mutex<Option<Vec<Slot>>>,
 }
 
-/// What a slot is for.
+/// The ring for which a slot is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Slot {
-    /// Name of the port; empty: for nothing.
+    /// Name of the port; empty if the slot is used for no ring.
     port: String,
     ring: u16,
     in_use: bool,
 }
 
 impl Journals {
-    /// Opens the file in a run-dir, or makes it. One that is not of this version is made anew.
+    /// Opens the file in a run-dir, or makes it. A file of a different version is made anew.
     ///
     /// # Errors
     /// [`OwnFileError`].
@@ -66,7 +66,7 @@ impl Journals {
         Self::open_any(&path)
     }
 
-    /// A new file gets its header.
+    /// Opens the file at `path`, whatever its version. A new file gets its header.
     fn open_any(path: &Path) -> Result<Self, OwnFileError> {
         let failed = |source| OwnFileError::Os { path: path.to_owned(), source };
         let file = open_own_file(path)?;
@@ -86,7 +86,7 @@ impl Journals {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the slots are for.
+    /// Returns the rings for which the slots are used.
     fn read(&self) -> Result<Vec<Slot>, Errno> {
         let length = u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0);
         let count = length.saturating_sub(HEADER).div_ceil(SLOT).min(MOST);
@@ -99,10 +99,10 @@ impl Journals {
             .collect()
     }
 
-    /// The journal of a port's ring of this size, as it was left; a new one if there was none.
+    /// Returns the journal of a port's ring of this size, as it was left; a new one if there was none.
     ///
     /// # Errors
-    /// The file has no room, or the name is too long.
+    /// If the file has no room, or the name is too long.
     pub(crate) fn of(self: &Arc<Self>, port: &str, ring: usize, size: u16) -> io::Result<Journal> {
         let wanted = Slot { port: port.to_owned(), ring: ring as u16, in_use: true };
         let label = wanted.label().ok_or(Errno::NAMETOOLONG)?;
@@ -128,7 +128,7 @@ impl Journals {
         Ok(unsafe { Journal::over(at, size, Box::new(mapped)) })
     }
 
-    /// A slot for another ring: a new one, or else the first whose ring is gone.
+    /// Finds a slot for one more ring: a free or new one, or else the first whose ring is gone.
     fn vacant(&self, slots: &mut Vec<Slot>) -> Result<usize, Errno> {
         if let Some(free) = slots.iter().position(|slot| slot.port.is_empty()) {
             return Ok(free);
@@ -170,7 +170,6 @@ impl Slot {
     }
 }
 
-/// A slot in memory.
 struct Mapped {
     journals: Arc<Journals>,
     slot: usize,

@@ -7,11 +7,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Attempts to get a ring that another worker holds, before giving up.
+/// Attempts to get a ring that a different worker holds, before giving up.
 const SPINS: u32 = 1000;
 
-/// A lease of one ring. Workers take it by one exchange. While it is closed none can, and once [`Lease::close`]
-/// returns, the closer has the ring to itself.
+/// A lease of one ring. Workers take it with one exchange. While it is closed no worker can take it, and once
+/// [`Lease::close`] returns, the closer has the ring to itself.
 #[derive(Debug)]
 pub(crate) struct Lease {
     held: AtomicBool,
@@ -23,19 +23,19 @@ pub(crate) struct Lease {
 pub(crate) enum Taken {
     /// It is ours until returned.
     Yes,
-    /// Another worker has it.
+    /// A different worker has it.
     Busy,
     /// The control thread has it, or the ring is not running.
     Closed,
 }
 
 impl Lease {
-    /// A closed one.
+    /// Creates a closed lease.
     pub(crate) const fn new() -> Self {
         Self { held: AtomicBool::new(false), closed: AtomicBool::new(true) }
     }
 
-    /// One attempt to take it.
+    /// Attempts once to take it.
     #[inline]
     pub(crate) fn try_take(&self) -> Taken {
         if self.held.swap(true, Ordering::SeqCst) {

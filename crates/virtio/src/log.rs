@@ -38,7 +38,7 @@ impl Log {
         }
     }
 
-    /// Whether a line may be written. First logs how many were left out.
+    /// Returns whether a line may be written. First logs how many were left out.
     fn admits(&self) -> bool {
         let admitted = lock(&self.limit).admit(Instant::now());
         if let Some(left_out @ 1..) = admitted {
@@ -61,7 +61,7 @@ impl Limit {
         Self { left: AT_ONCE, since: now, left_out: 0 }
     }
 
-    /// Whether a line may be written `now`, and if so, how many were left out since the last one.
+    /// Returns how many lines were left out since the last one, if a line may be written `now`.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         let pauses = now.saturating_duration_since(self.since).as_secs() / PAUSE.as_secs();
         self.left = self.left.saturating_add(u32::try_from(pauses).unwrap_or(u32::MAX)).min(AT_ONCE);

@@ -24,12 +24,12 @@ const OURS: [FrontendReq; 5] = [
     FrontendReq::GET_STATUS,
 ];
 
-/// Whether the next message of `stream` can be handled without waiting for the VMM: all of it is there, and there is
-/// room for its answer. Also true if the VMM is gone. Nothing is taken from the socket, so that another process may go
-/// on with it.
+/// Returns whether the next message of `stream` can be handled without waiting for the VMM: all of it is
+/// there, and there is room for its answer. Also true if the VMM is gone. Takes nothing from the socket, so
+/// that a different process may go on with it.
 ///
 /// # Errors
-/// The socket fails, or the header comes in parts with descriptors, so that its length can't be seen.
+/// If the socket fails, or the header comes in parts with descriptors, so that its length can't be seen.
 pub(crate) fn is_due(stream: &UnixStream) -> io::Result<bool> {
     let mut now = [PollFd::new(stream, PollFlags::RDHUP | PollFlags::OUT)];
     let _ = poll(&mut now, Some(&Timespec::default()));
@@ -57,7 +57,8 @@ pub(crate) fn is_due(stream: &UnixStream) -> io::Result<bool> {
     Ok(size > MAX_MSG_SIZE || there >= (HEADER_LEN + size) as u64)
 }
 
-/// The header of the next message, request, flags and size, and how much of it is there.
+/// Reads the header of the next message (request, flags and size) without taking it. Also returns how much of
+/// it is there.
 fn peek(stream: &UnixStream) -> io::Result<([u32; 3], usize)> {
     let mut header = [0; HEADER_LEN];
     // A peek without room for descriptors leaves those of other messages in place.
@@ -70,7 +71,7 @@ fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Handles the next message of `stream` if it is one of those. Returns whether it was.
+/// Handles the next message of `stream` if it is one that this module knows. Returns whether it was.
 pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Result<bool> {
     let ([request, flags, size], peeked) = peek(stream)?;
     let Some(ours) = OURS.into_iter().find(|one| peeked == HEADER_LEN && *one as u32 == request) else {

@@ -1,4 +1,4 @@
-//! Opening a guest's port, and its state.
+//! Opens a guest's port, and reports its state.
 
 use crate::announcement::Announcement;
 use crate::control::{Control, Watch, lock};
@@ -29,12 +29,12 @@ pub const MAX_QUEUES: u16 = 128;
 /// How long to wait for the end of a port's control thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who listens on a port's socket.
+/// The side that listens on a port's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// We do.
+    /// We listen.
     Server,
-    /// The VMM does; we connect, and reconnect.
+    /// The VMM listens; we connect, and reconnect.
     Client,
 }
 
@@ -43,9 +43,7 @@ pub enum Role {
 pub struct GuestPort {
     /// Name of the guest, for logs and the thread.
     pub name: String,
-    /// Path of the unix socket.
     pub socket: PathBuf,
-    /// Who listens on it.
     pub role: Role,
     /// Queue pairs offered, 1 to [`MAX_QUEUES`].
     pub queues: u16,
@@ -57,13 +55,13 @@ pub struct GuestPort {
     pub mode: u32,
     /// Whether to offer checksum and segmentation offload.
     pub offload: bool,
-    /// Whether it may migrate. Otherwise its VMM refuses to: there is no log of pages written.
+    /// Whether the guest may migrate. If not, its VMM refuses to migrate it, because there is no log of
+    /// written pages.
     pub migrates: bool,
-    /// Whether it waits for [`Port::thaw`] before it serves VMMs.
+    /// Whether the port waits for [`Port::thaw`] before it serves VMMs.
     pub waits: bool,
 }
 
-/// Why a port can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No queues, or more than [`MAX_QUEUES`].
@@ -91,8 +89,8 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
     open_by(port, sockets::here(), None, None)
 }
 
-/// As [`open`], with `sockets` to create the socket or connect to it. Packed rings go on after this process's death if
-/// the next one has the same `journals`. `watch` is told of VMMs.
+/// Does the same as [`open`], with `sockets` to create the socket or connect to it. Packed rings go on after
+/// this process's death if the next process has the same `journals`. `watch` is told of VMMs.
 ///
 /// # Errors
 /// [`Error`].
@@ -160,7 +158,7 @@ struct Device {
     control: Arc<Control>,
     /// Carries no values; it is disconnected when the control thread ends.
     ended: Mutex<Receiver<Infallible>>,
-    /// In server role, for another process.
+    /// The listening socket in server role, for a different process.
     listener: Option<Arc<Listener>>,
     /// The socket's file, kept here so that it is removed whatever the thread does.
     _file: Option<Arc<dyn ListeningFile>>,

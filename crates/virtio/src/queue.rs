@@ -15,11 +15,10 @@ use std::sync::{Arc, Mutex};
 /// Most segments of a burst from a driver, or of a packet to it.
 pub(crate) const SEGMENTS: usize = 2048;
 
-/// A running ring and its state.
 pub(crate) struct Running {
     pub(crate) ring: Ring,
     pub(crate) memory: Memory,
-    /// What of the ring we write.
+    /// The parts of the ring that we write.
     pub(crate) areas: [Segment; 2],
     /// Segments of the chains in the current burst. Never grows beyond [`SEGMENTS`] and one chain.
     pub(crate) segments: Vec<Segment>,
@@ -33,18 +32,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// A ring just resolved.
+    /// Creates the state of a ring that was just resolved.
     pub(crate) fn new(ring: Ring, memory: Memory, areas: [Segment; 2], features: Features) -> Self {
         let segments = Vec::with_capacity(SEGMENTS + MAX_CHAIN);
         Self { ring, memory, areas, segments, features, enabled: false, kicked: false, call: None, err: None }
     }
 
-    /// Whether there is room for the segments of another chain.
+    /// Returns whether there is room for the segments of one more chain.
     pub(crate) fn has_room(segments: &[Segment]) -> bool {
         segments.len() + MAX_CHAIN <= SEGMENTS
     }
 
-    /// Asks the driver for notifications of new buffers, or for none.
     pub(crate) fn want_kicks(&mut self, want: bool) {
         dispatch!(&mut self.ring, ring => ring.want_kicks(want));
         self.memory.written(&self.areas);
@@ -61,7 +59,7 @@ impl Running {
 /// One queue: its ring comes and goes, but the queue stays.
 pub(crate) struct Queue {
     lease: Lease,
-    /// Only for the holder of the lease.
+    /// Only the holder of the lease may touch this.
     running: UnsafeCell<Option<Running>>,
     /// Number of chains refused. The holder of the lease writes it, anybody may read it.
     malformed: AtomicU64,
@@ -83,7 +81,7 @@ unsafe impl Sync for Queue {}
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// `armed`: whether events are wanted before a worker asks for them.
+    /// Creates a queue without a ring. `armed`: whether events are wanted before a worker asks for them.
     pub(crate) fn new(armed: bool) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -129,7 +127,7 @@ impl Queue {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// One attempt to lease the ring.
+    /// Attempts once to lease the ring.
     #[inline]
     pub(crate) fn try_lease(&self) -> Result<Held<'_>, Taken> {
         self.held(self.lease.try_take())
@@ -149,7 +147,7 @@ impl Queue {
         }
     }
 
-    /// The lease that a forgotten [`Held`] had.
+    /// Returns the lease that a forgotten [`Held`] had.
     ///
     /// # Safety
     /// The caller must hold the lease, and no other [`Held`] for it.
@@ -157,7 +155,7 @@ impl Queue {
         Held { queue: self }
     }
 
-    /// Stops the ring's use; see [`Closed`].
+    /// Stops the use of the ring; see [`Closed`].
     pub(crate) fn close(&self) -> Closed<'_> {
         self.lease.close();
         Closed { queue: self }
@@ -170,7 +168,7 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// Counts chains refused.
+    /// Counts refused chains.
     pub(crate) fn count_malformed(&self, chains: u64) {
         if chains > 0 {
             let before = self.queue.malformed.load(Ordering::Relaxed);
@@ -208,7 +206,7 @@ pub(crate) struct Closed<'a> {
 }
 
 impl Closed<'_> {
-    /// The ring's place.
+    /// Returns the place that holds the ring while it runs.
     pub(crate) fn running(&mut self) -> &mut Option<Running> {
         // SAFETY: closed, and the lease was returned: no worker is inside, and none gets in.
         unsafe { &mut *self.queue.running.get() }
@@ -227,21 +225,20 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// What the queues of a port, its control thread and its status share.
+/// State that the queues of a port, its control thread and its status share.
 pub(crate) struct Shared {
     /// Rings by vhost index: even numbers to the guest, odd ones from it.
     pub(crate) queues: Vec<Queue>,
-    /// Why the guest is disabled.
+    /// The reason why the guest is disabled, if it is.
     pub(crate) fault: Arc<FaultWord>,
-    /// Features negotiated.
     pub(crate) features: AtomicU64,
     /// MTU that the VMM announced; zero if none.
     pub(crate) mtu: AtomicU16,
-    /// Queue pairs running and enabled.
+    /// Number of queue pairs running and enabled.
     pub(crate) pairs: AtomicU16,
     /// A frame to send in the guest's name.
     pub(crate) announcement: Announcement,
-    /// The files of its memory, as device and inode number. The control thread writes them.
+    /// The files of the guest's memory, as device and inode number. The control thread writes them.
     pub(crate) files: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -255,7 +252,7 @@ impl Shared {
         }
     }
 
-    /// Whether the guest may be served.
+    /// Returns whether the guest may be served.
     #[inline]
     pub(crate) fn healthy(&self) -> bool {
         self.fault.get().is_none()

@@ -22,7 +22,7 @@ pub(crate) struct GuestRx {
     index: usize,
     /// Chains of the current burst, oldest first. While there are any, the lease is ours.
     taken: ArrayVec<Chain, BURST>,
-    /// What we send in the guest's name.
+    /// The frame that we send in the guest's name.
     own: Box<Frame>,
 }
 
@@ -31,8 +31,8 @@ impl GuestRx {
         Self { shared, index, taken: ArrayVec::new(), own: Box::new([0; _]) }
     }
 
-    /// Puts an announcement into an empty burst, if there is one to send. Returns how many that are. Separate from the
-    /// loops over packets, so as not to slow them down.
+    /// Puts an announcement into an empty burst, if there is one to send. Returns the number of packets in
+    /// the burst then. Separate from the loops over packets, so as not to slow them down.
     #[inline(never)]
     fn announce(&mut self, burst: &mut Burst) -> usize {
         let Some(frame) = self.shared.announcement.take() else { return 0 };
@@ -225,7 +225,7 @@ fn take_chains<R: Virtqueue>(
     Ok(())
 }
 
-/// The frame in a chain of one buffer; like [`frame`].
+/// Returns the frame in a chain of one buffer, as [`frame`] does.
 #[inline(always)]
 fn single_frame(buffer: &Segment, features: Features) -> Option<(Segment, Offload)> {
     let header_len = features.header_len();
@@ -235,7 +235,8 @@ fn single_frame(buffer: &Segment, features: Features) -> Option<(Segment, Offloa
     Some((buffer.slice(header_len, len), offload))
 }
 
-/// The frame in a chain of `len` bytes, after its header. `None` if the header or the length is invalid.
+/// Returns the frame in a chain of `len` bytes, after its header. `None` if the header or the length is
+/// invalid.
 #[inline(always)]
 fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Segment], u32, Offload)> {
     let header_len = features.header_len();
@@ -248,7 +249,7 @@ fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Seg
     Some((skip(chain, header_len), frame_len, offload))
 }
 
-/// `segments` without their first `bytes` bytes.
+/// Returns `segments` without their first `bytes` bytes.
 #[inline(always)]
 pub(crate) fn skip(segments: &mut [Segment], bytes: usize) -> &mut [Segment] {
     match segments.first_mut() {

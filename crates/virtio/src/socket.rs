@@ -13,7 +13,6 @@ use std::sync::Arc;
 /// Connections that may wait while another VMM is served.
 const BACKLOG: i32 = 8;
 
-/// A listening socket.
 pub(crate) struct Listener(sockets::Listener);
 
 impl Listener {
@@ -27,7 +26,7 @@ impl Listener {
         Ok((Self(socket.into()), file))
     }
 
-    /// A waiting connection, if any.
+    /// Accepts a waiting connection, if there is one.
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match accept_with(&self.0, SocketFlags::CLOEXEC) {
             Ok(stream) => Ok(Some(stream.into())),

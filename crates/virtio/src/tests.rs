@@ -36,7 +36,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TO_GUEST: usize = 0;
 const FROM_GUEST: usize = 1;
 
-/// A directory for one test's socket.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -174,12 +173,12 @@ impl Vmm {
         self.frontend.clone().set_vring_enable(index, enable).unwrap();
     }
 
-    /// Offset of the guest's buffer number `i`, of 4 KiB.
+    /// Returns the offset of the guest's buffer number `i`, of 4 KiB.
     fn buffer(&self, i: usize) -> u64 {
         self.drivers.len() as u64 * RING_LEN + 4096 * i as u64
     }
 
-    /// The guest sends `frame` with `header`, from buffer `i`, through ring `ring`.
+    /// Makes the guest send `frame` with `header`, from buffer `i`, through ring `ring`.
     fn send_by(&mut self, ring: usize, i: usize, header: &[u8], frame: &[u8]) {
         let at = self.buffer(i);
         self.memory.ram.write(at, header);
@@ -192,7 +191,7 @@ impl Vmm {
         self.send_by(FROM_GUEST, i, &[0; 12], frame);
     }
 
-    /// The guest offers `len` bytes of buffer `i` to receive.
+    /// Makes the guest offer `len` bytes of buffer `i` to receive.
     fn offer(&mut self, i: usize, len: u32) {
         let at = GPA + self.buffer(i);
         self.drivers[TO_GUEST].offer(&[(at, len, true)], i % 2 == 1).unwrap();
@@ -244,7 +243,7 @@ fn with(extra: &[Features]) -> Features {
     extra.iter().fold(BASE, |all, f| Features(all.0 | f.0))
 }
 
-/// A server port with a connected VMM whose guest is up.
+/// Opens a server port, and connects a VMM whose guest is up.
 fn connected(name: &str, features: Features, queues: u16) -> (Dir, Opened, Vmm) {
     let dir = Dir::new(name);
     let config = dir.port(Role::Server, queues);
@@ -254,7 +253,7 @@ fn connected(name: &str, features: Features, queues: u16) -> (Dir, Opened, Vmm) 
     (dir, port, vmm)
 }
 
-/// Frames go both ways.
+/// Checks that frames go both ways.
 fn works(port: &mut Opened, vmm: &mut Vmm) {
     let sent = frame(200, 1);
     vmm.send(0, &sent);
@@ -268,7 +267,7 @@ fn works(port: &mut Opened, vmm: &mut Vmm) {
     assert_eq!(vmm.memory.ram.read(vmm.buffer(1) + 12, 1000), sent);
 }
 
-/// Like `works`, with `used` chains that the driver has yet to collect first.
+/// Checks that frames go both ways, after the driver has collected `used` chains.
 fn works_after(port: &mut Opened, vmm: &mut Vmm, used: usize) {
     assert_eq!((0..used).filter_map(|_| vmm.drivers[FROM_GUEST].used()).count(), used);
     works(port, vmm);

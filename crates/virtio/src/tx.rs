@@ -103,7 +103,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         NoRoom::Down
     }
 
-    /// Whether the driver made more chains available than were known.
+    /// Returns whether the driver made more chains available than were known.
     fn has_more(&mut self) -> Result<bool, NoRoom> {
         self.ring.look().map_err(|fault| self.fail(fault))?;
         Ok(self.ring.known() > 0)
@@ -116,7 +116,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         let mut lens: ArrayVec<u32, MAX_BUFFERS> = ArrayVec::new();
         let most = if self.features.has(Features::MRG_RXBUF) { MAX_BUFFERS } else { 1 };
         let mut room = 0;
-        // Who asked for the packet before has filled it.
+        // The caller has filled the packet that it asked for before.
         self.memory.written(self.segments);
         self.segments.clear();
         while room < need {
@@ -203,8 +203,8 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         Ok(trim(skip(self.segments, header_len), len))
     }
 
-    /// As [`mem::Room::put`], with a short path for the buffers that most drivers post: one descriptor each, with room
-    /// for a whole frame.
+    /// Stores a packet as [`mem::Room::put`] does, with a short path for the buffers that most drivers post:
+    /// one descriptor each, with room for a whole frame.
     #[inline]
     fn put(
         &mut self,
@@ -251,7 +251,7 @@ fn store_header(buffer: &Segment, header_len: usize, header: &[u8; vnet::VNET_HE
     last && buffer.store(0, &first)
 }
 
-/// The first `len` bytes of `segments`.
+/// Returns the first `len` bytes of `segments`.
 fn trim(segments: &mut [Segment], len: usize) -> &[Segment] {
     let mut left = len;
     for (i, segment) in segments.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
-//! With DPDK's virtio-user driver: `dpdk-testpmd` sends packets in a circle through two of our ports.
+//! Tests with DPDK's virtio-user driver: `dpdk-testpmd` sends packets in a circle through two of our ports.
 //!
-//! testpmd forwards between its two ports, and a thread here forwards between the two at the other end, so every
-//! packet that `--tx-first` puts in circles forever. Both sides count.
+//! testpmd forwards between its two ports, and a thread here forwards between the two at the other end, so
+//! every packet that `--tx-first` sends circles forever. Both sides count.
 
 #![allow(clippy::unwrap_used)] // Tests.
 
@@ -208,7 +208,7 @@ impl Testpmd {
         Self { child, output }
     }
 
-    /// Ends it; returns what it printed.
+    /// Ends testpmd; returns what it printed.
     fn stop(mut self) -> String {
         let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
         self.child.wait().unwrap();
@@ -221,7 +221,7 @@ fn read_lines(from: impl std::io::Read) -> String {
     lines.fold(String::new(), |text, line| text + &line + "\n")
 }
 
-/// The sum of the numbers that follow `label` in testpmd's accumulated statistics.
+/// Returns the sum of the numbers that follow `label` in testpmd's accumulated statistics.
 fn accumulated(output: &str, label: &str) -> u64 {
     let (_, all) = output.split_once("Accumulated forward statistics for all ports").unwrap_or_default();
     let (_, rest) =

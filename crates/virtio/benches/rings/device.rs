@@ -27,7 +27,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Over the rings of these drivers. It sends frames of `len` bytes to their guest.
+    /// Creates a device on the rings of these drivers. It sends frames of `len` bytes to their guest.
     pub fn new(ram: Ram, drivers: &[Driver; RINGS], len: usize, logged: bool) -> Self {
         let form = if drivers[0].packed { Features::RING_PACKED.0 } else { 0 };
         let features = Features(Features::VERSION_1.0 | Features::IN_ORDER.0 | form);
@@ -61,7 +61,7 @@ impl Device {
     pub fn send(&self) -> usize {
         let mut stored = 0;
         let mut store = |room: &mut dyn Room| {
-            // By its table of functions, as workers call it.
+            // The call goes through a trait object, as that of workers does.
             let room = black_box(room);
             let frames = (0..BURST).map(|_| room.put(&self.frame, &[], 0, 0, &Offload::default()));
             stored = frames.filter(Result::is_ok).count();
@@ -71,7 +71,7 @@ impl Device {
     }
 }
 
-/// A ring that is started and enabled.
+/// Returns a ring that is started and enabled.
 fn running(ram: Ram, driver: &Driver, features: Features, logged: bool) -> Running {
     let regions = ram.regions();
     let layout = Layout::resolve(&regions, &driver.addresses(), driver.size.into(), driver.packed, false);

@@ -6,7 +6,8 @@ use crate::ring::Addresses;
 #[path = "../../src/ring/mock.rs"]
 pub mod mock;
 
-/// Only needed to find out whether a kick is wanted, which no benchmark does.
+/// Replaces the ring's function. The driver needs it only to find out whether a kick is wanted, which no
+/// benchmark does.
 fn passes(_event: u16, _new: u16, _old: u16) -> bool {
     false
 }

@@ -10,7 +10,7 @@ use device::{Device, FROM_GUEST, RINGS, TO_GUEST};
 use drivers::mock::{Driver, GPA, RING_LEN, Ram};
 use mem::BURST;
 
-/// Descriptors of a ring.
+/// Number of descriptors of a ring.
 const SIZE: u16 = 256;
 /// Bytes of each of the guest's buffers.
 const BUFFER: u64 = 2048;
@@ -24,7 +24,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// With empty rings of either form. `logged`: the VMM wants to know what is written.
+    /// Creates a guest with empty rings of either form. `logged`: the VMM wants to know which pages are
+    /// written.
     pub fn new(packed: bool, logged: bool) -> Self {
         let len = RINGS * RING_LEN as usize + BURST * BUFFER as usize;
         // Whole pages, for the alignment of rings.

@@ -1,9 +1,10 @@
-//! Whether anything of the guest is in the memory that its VMM shared.
+//! Finds out whether anything of the guest is in the memory that its VMM shared.
 //!
-//! QEMU with a file as memory and `share=off` hands that file over as any other. It has mapped it privately, so what
-//! the guest writes goes to copies of the pages that nobody else sees: its rings here stay empty. No request tells, and
-//! only root could see how another process mapped a file. But a driver that runs has itself and its kernel in memory.
-//! Where nothing of that is in the file, the file is not the guest's memory.
+//! QEMU with a file as memory and `share=off` hands that file over like any other. It has mapped the file
+//! privately, so the guest's writes go to copies of the pages that nobody else sees: its rings stay empty
+//! here. No request tells this, and only root could see how a different process mapped a file. But a driver
+//! that runs has itself and its kernel in memory. If nothing of these is in the file, the file is not the
+//! guest's memory.
 
 use super::{Backend, Vring};
 use crate::features::Features;
@@ -13,13 +14,13 @@ use std::os::unix::fs::FileExt;
 
 /// How many pages are looked at in a region, beside the rings in it.
 const SAMPLES: u64 = 512;
-/// Bytes of one.
 const PAGE: u64 = 4096;
 
 impl Backend {
-    /// Whether rings run in memory of nothing but zeros, as far as one looks: at what the driver writes first of each
-    /// ring, and at pages in all parts of the region where the first one is. A hostile VMM has it read the files often,
-    /// so that is little: 2 MiB, and two pages for each ring.
+    /// Returns whether rings run in memory that holds nothing but zeros, as far as this looks: at the
+    /// beginning of the parts of each ring that the driver writes, and at pages in all parts of the region
+    /// that holds the first ring. A hostile VMM can have the files read often, so this reads little: 2 MiB,
+    /// and two pages for each ring.
     pub(super) fn is_blank(&self) -> bool {
         let rings = self.rings.iter().filter(|ring| ring.running && ring.enabled);
         let rings: Vec<_> = rings.filter_map(|ring| parts(ring, self.features)).collect();
@@ -27,14 +28,14 @@ impl Backend {
     }
 }
 
-/// First address of the VMM, and bytes.
+/// First address in the VMM, and length in bytes.
 type Part = (u64, u64);
 
 /// The parts of a ring that the driver writes.
 struct Parts {
     desc: Part,
     driver: Part,
-    /// What we write, which is no sign of a guest.
+    /// The part that we write, which is no sign of a guest.
     device: Part,
 }
 
@@ -64,7 +65,7 @@ fn is_blank(rings: &[Parts], files: &[(RegionSpec, File)]) -> bool {
         })
 }
 
-/// Whether these bytes of a region, at most a page, are there and zero.
+/// Returns whether these bytes of a region, at most a page, exist and are zero.
 fn are_zeros((spec, file): &(RegionSpec, File), at: u64, len: u64) -> bool {
     let mut page = [0; PAGE as usize];
     let page = &mut page[..len as usize];
@@ -87,7 +88,7 @@ mod tests {
         (RegionSpec { gpa: 0, len: LEN, user: USER, offset: OFFSET }, file)
     }
 
-    /// A ring whose parts are in one page.
+    /// Returns a ring whose parts are in one page.
     fn ring() -> Parts {
         let at = USER + LEN / 2 + PAGE;
         Parts { desc: (at, 16 * 64), driver: (at + 1024, 4 + 2 * 64), device: (at + 1156, 6 + 8 * 64) }

@@ -1,5 +1,5 @@
-//! Telling who watches whether the guest's memory may be written beside its rings: what a VMM copies while others write
-//! there, and do not log it, is not what the guest has when it goes on.
+//! Tells the watcher whether the guest's memory may be written beside its rings. If a VMM copies the memory
+//! while others write there and do not log it, the guest that goes on with the copy lacks these writes.
 
 use super::Backend;
 use crate::control::VmmEvent;
@@ -7,7 +7,8 @@ use crate::features::Features;
 use std::sync::atomic::Ordering;
 
 impl Backend {
-    /// Tells if it may be from now on, or may not: no ring runs, so the guest does not either, or there is a log.
+    /// Tells the watcher if the memory may be written from now on, or no longer. It may not if no ring runs,
+    /// because then the guest does not run either, or if there is a log.
     pub(crate) fn tell_use(&mut self) {
         let runs = self.shared.pairs.load(Ordering::Relaxed) > 0;
         // The VMM hands over the log before it says that there is one, or after it.
@@ -15,7 +16,7 @@ impl Backend {
         self.set_in_use(runs && !is_logged);
     }
 
-    /// The VMM is gone.
+    /// Tells the watcher that the memory is no longer written, because the VMM is gone.
     pub(super) fn tell_end(&mut self) {
         self.set_in_use(false);
     }

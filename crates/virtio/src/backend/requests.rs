@@ -1,4 +1,4 @@
-//! What each request of the VMM changes.
+//! The effects of each request of the VMM.
 
 use super::{Backend, Refused, Vring, spec};
 use crate::features::Features;
@@ -277,9 +277,9 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 }
 
-/// A notification descriptor from the VMM. Only eventfds are accepted, because polling any other file may have any
-/// effect. The VMM still holds the open file, so it is never read or written, only polled and signalled
-/// ([`mem::signal`]).
+/// Accepts a notification descriptor from the VMM. Only eventfds are accepted, because polling any other file
+/// may have any effect. The VMM still holds the open file, so it is never read or written, only polled and
+/// signalled ([`mem::signal`]).
 fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]") {

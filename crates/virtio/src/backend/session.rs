@@ -1,8 +1,9 @@
-//! A connection to a VMM on its way to another process, which goes on with it: the VMM and its guest notice a pause.
+//! Hands a connection to a VMM over to a different process, which goes on with it: the VMM and its guest
+//! notice a pause.
 //!
-//! The other process sets up its back end by the requests that the VMM made here, with the same checks. So a version
-//! that lacks something of what the VMM negotiated refuses the session. What a VMM did itself is no reason to refuse:
-//! one whose memory is gone has to connect again.
+//! The other process sets up its back end with the requests that the VMM made here, and with the same checks.
+//! So a version that lacks something that the VMM negotiated refuses the session. The VMM's own doings are no
+//! reason to refuse: a VMM whose memory is gone has to connect again.
 
 use super::{Backend, VhostError, spec};
 use crate::control::lock;
@@ -20,29 +21,30 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Result, VhostUserBackendReqHandlerMut};
 
-/// What the VMM requested so far. The descriptors are, in this order: the connection, those of the regions, that of the
-/// log, that of requests in flight, and of each ring those that it has of `kick`, `call` and `err`.
+/// The requests of the VMM so far. The descriptors are, in this order: the connection, those of the regions,
+/// that of the log, that of requests in flight, and for each ring those of `kick`, `call` and `err` that it
+/// has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     /// Features that the VMM acknowledged, and those of the protocol.
     pub(crate) features: u64,
     pub(crate) protocol: u64,
-    /// Zero if it announced none.
+    /// The MTU that the VMM announced; zero if none.
     mtu: u16,
-    /// The device status; a version that does not know it has not offered to.
+    /// The device status; a version without this field has not offered it to the VMM.
     #[serde(default)]
     status: u8,
     regions: Vec<Part>,
-    /// The log of pages written, of which there is no guest-physical address.
+    /// The log of written pages; it has no guest-physical address.
     log: Option<Part>,
-    /// Memory for requests in flight; absent where a version does not know it.
+    /// Memory for requests in flight; absent from a version that does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inflight: Option<Kept>,
     rings: Vec<RingState>,
 }
 
 impl Session {
-    /// How many descriptors it has besides the connection.
+    /// Returns the number of descriptors besides the connection.
     fn descriptors(&self) -> usize {
         let of = |ring: &RingState| {
             let own = [ring.kick == Kick::Descriptor, ring.call, ring.err];
@@ -54,7 +56,6 @@ impl Session {
     }
 }
 
-/// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Part {
     gpa: u64,
@@ -81,7 +82,7 @@ struct RingState {
     base: u32,
     /// The position that the VMM gave.
     told: u32,
-    /// Whether it ran in this connection: then `base` is where it is, and not only what the VMM says.
+    /// Whether the ring ran in this connection: then `base` is its position, and not only what the VMM says.
     ran: bool,
     enabled: bool,
     kick: Kick,
@@ -93,7 +94,7 @@ struct RingState {
 enum Kick {
     /// SET_VRING_KICK did not come: the ring is not started.
     None,
-    /// It is polled.
+    /// The ring is polled.
     Polled,
     Descriptor,
 }
@@ -105,14 +106,14 @@ impl From<&RegionSpec> for Part {
     }
 }
 
-/// That the session and its descriptors do not fit together.
+/// Returns the error for a session that does not fit its descriptors.
 fn malformed() -> io::Error {
     io::Error::other("the session of the VMM has other descriptors than it says")
 }
 
 impl Backend {
-    /// Stops all rings, and describes the session. Returns those of its descriptors that are not the connection, and
-    /// the rings that ran.
+    /// Stops all rings, and describes the session. Also returns the session's descriptors except the
+    /// connection, and the rings that ran.
     pub(crate) fn freeze(&mut self) -> io::Result<(Session, Vec<OwnedFd>, Vec<usize>)> {
         let ran: Vec<_> = (0..self.rings.len()).filter(|i| self.rings[*i].running).collect();
         self.stop_all();
@@ -125,7 +126,7 @@ impl Backend {
         }
     }
 
-    /// Starts rings that ran.
+    /// Starts the rings that ran.
     pub(crate) fn thaw(&mut self, ran: &[usize]) {
         for index in ran {
             if let Err(e) = self.start(*index) {
@@ -184,7 +185,7 @@ impl Backend {
         Ok((session, descriptors))
     }
 
-    /// Checks that there is all that a session with these descriptors needs.
+    /// Checks that this port has everything that a session with these descriptors needs.
     pub(crate) fn check(&self, session: &Session, descriptors: &[OwnedFd]) -> io::Result<()> {
         if session.rings.len() > self.rings.len() {
             let (theirs, ours) = (session.rings.len() / 2, self.rings.len() / 2);
@@ -200,8 +201,8 @@ impl Backend {
         }
     }
 
-    /// Goes on with a session, which was checked, and of which the VMM's features are set already. It fails for what
-    /// the VMM did.
+    /// Goes on with a session that was checked; the VMM's features must be set already. Fails because of the
+    /// VMM's own doings, for instance if its memory is gone.
     pub(crate) fn adopt(&mut self, session: &Session, descriptors: Vec<OwnedFd>) -> Result<()> {
         let mut files = descriptors.into_iter().map(File::from);
         let mut next = || files.next().ok_or_else(|| VhostError::ReqHandlerError(malformed()));
@@ -248,7 +249,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Notes a part of the guest's memory, by which another process maps it.
+    /// Keeps the file of a part of the guest's memory, so that a different process can map it.
     pub(super) fn keep_file(&mut self, region: &VhostUserMemoryRegion, file: File) {
         let spec = spec(region);
         self.forget_file(&spec);
@@ -256,25 +257,24 @@ impl Backend {
         self.tell_files();
     }
 
-    /// Forgets it.
+    /// Forgets the file of a part of the guest's memory.
     pub(super) fn forget_file(&mut self, spec: &RegionSpec) {
         self.files.retain(|(old, _)| (old.gpa, old.len, old.user) != (spec.gpa, spec.len, spec.user));
         self.tell_files();
     }
 
-    /// Forgets all.
     pub(super) fn forget_files(&mut self) {
         self.files.clear();
         self.tell_files();
     }
 
-    /// Has the port's owner know of which files the memory is.
+    /// Lets the port's owner know which files the memory consists of.
     fn tell_files(&self) {
         let files = self.files.iter().filter_map(|(_, file)| fstat(file).ok());
         *lock(&self.shared.files) = files.map(|stat| (stat.st_dev, stat.st_ino)).collect();
     }
 
-    /// Notes the log of pages written, by which another process maps it.
+    /// Keeps the file of the log of written pages, so that a different process can map it.
     pub(super) fn keep_log(&mut self, log: &VhostUserLog, file: File) {
         self.log_file =
             Some((RegionSpec { gpa: 0, len: log.mmap_size, user: 0, offset: log.mmap_offset }, file));

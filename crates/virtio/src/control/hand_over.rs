@@ -1,4 +1,4 @@
-//! Handing the port's connection over to another process, and going on with that of another.
+//! Hands the port's connection over to a different process, and goes on with that of a different process.
 
 use super::{Control, lock};
 use crate::backend::{Backend, Session};
@@ -14,11 +14,11 @@ use std::time::Duration;
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
-/// How long the control thread may take to obey. It is in the VMM's hands for as long as it closes or maps what that
-/// sent, and all guests' packets wait meanwhile. In tests nothing waits, and a busy machine may have no CPU for it.
+/// How long the control thread may take to obey. The VMM can delay it while it closes or maps what the VMM
+/// sent, and all guests' packets wait meanwhile. In tests nothing waits, and a busy machine may have no CPU
+/// for the thread.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 20 } else { 1 });
 
-/// What the control thread is told.
 pub(crate) enum Command {
     /// Stop, and describe the session if there is one.
     Freeze(Sender<io::Result<Option<Frozen>>>),
@@ -31,26 +31,26 @@ pub(crate) enum Command {
 /// A session to go on with.
 pub(crate) struct Adoption {
     session: Session,
-    /// Those of the session but the connection.
+    /// The session's descriptors, except the connection.
     descriptors: Vec<OwnedFd>,
-    /// Told whether it goes on.
+    /// Is told whether the session goes on.
     answer: Sender<io::Result<()>>,
 }
 
 impl Control {
-    /// As [`mem::Port::freeze`].
+    /// Freezes the port, as [`mem::Port::freeze`] says.
     pub(crate) fn freeze(&self) -> io::Result<Option<Frozen>> {
         self.ask(Command::Freeze)
     }
 
-    /// As [`mem::Port::thaw`].
+    /// Thaws the port, as [`mem::Port::thaw`] says.
     pub(crate) fn thaw(&self) {
         if let Err(e) = self.ask(Command::Thaw) {
             self.log.warn(format_args!("the port does not go on yet: {e}"));
         }
     }
 
-    /// As [`mem::Port::adopt`].
+    /// Adopts a frozen port, as [`mem::Port::adopt`] says.
     pub(crate) fn adopt(&self, frozen: Frozen) -> io::Result<()> {
         let session = serde_json::from_str(&frozen.state)?;
         self.ask(|answer| Command::Adopt(Adoption { session, descriptors: frozen.descriptors, answer }))
@@ -68,9 +68,9 @@ impl Control {
         signal(self.wake.as_fd());
     }
 
-    /// What the thread was told since the last time.
+    /// Takes the command that the thread was given since the last call.
     fn told(&self) -> Option<Command> {
-        // In this order: what is told after the first line wakes the thread again.
+        // The order matters: a command given after the first line wakes the thread again.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         if self.is_closing() {
             signal(self.wake.as_fd());
@@ -78,7 +78,7 @@ impl Control {
         lock(&self.command).take()
     }
 
-    /// Does what the thread was told while it has no VMM. Returns the session with which it is to go on.
+    /// Obeys a command while the thread has no VMM. Returns the session with which the thread is to go on.
     pub(super) fn obey(&self) -> Option<(UnixStream, Adoption)> {
         match self.told() {
             Some(Command::Freeze(answer)) => {
@@ -93,12 +93,12 @@ impl Control {
         }
     }
 
-    /// Waits to be told to go on; with what session, if there is one.
+    /// Waits for the command to go on; returns the session to go on with, if there is one.
     pub(super) fn park(&self) -> Option<(UnixStream, Adoption)> {
         self.park_until(|| {})
     }
 
-    /// The same; goes on by `thaw` where it is to go on as before.
+    /// Does the same; calls `thaw` if the thread is to go on as before.
     fn park_until(&self, thaw: impl FnOnce()) -> Option<(UnixStream, Adoption)> {
         while !self.is_closing() {
             match self.told() {
@@ -121,7 +121,7 @@ impl Control {
         None
     }
 
-    /// Does what the thread was told while it serves a VMM.
+    /// Obeys a command while the thread serves a VMM.
     pub(super) fn obey_serving(&self, stream: &UnixStream, backend: &Mutex<Backend>) {
         let answer = match self.told() {
             Some(Command::Freeze(answer)) => answer,
@@ -141,8 +141,8 @@ impl Control {
         let _ = self.park_until(|| lock(backend).thaw(&ran));
     }
 
-    /// A handler of the VMM's requests that goes on with a session. It fails for what the VMM did, too, and then
-    /// whoever asked does not hear of it.
+    /// Creates a handler of the VMM's requests that goes on with a session. The VMM's own doings may make
+    /// this fail, too, and then the one that asked for the adoption does not hear of it.
     pub(super) fn handler(
         &self,
         stream: &UnixStream,
@@ -169,8 +169,9 @@ fn frozen(stream: &UnixStream, session: &Session, descriptors: Vec<OwnedFd>) -> 
     Ok(Frozen { state: serde_json::to_string(session)?, descriptors })
 }
 
-/// A handler for which the VMM of `stream` has negotiated what the session says. It learns that only by requests: so
-/// they come by another connection, in whose place that of the VMM is put.
+/// Creates a handler for which the VMM of `stream` has already negotiated what the session says. A handler
+/// learns that only from requests: so these come through a different connection, which the VMM's connection
+/// then replaces.
 fn primed(
     stream: &UnixStream,
     backend: &Arc<Mutex<Backend>>,

@@ -1,22 +1,23 @@
-//! What of the guest's memory a VMM keeps to itself: it says nothing, and its guest would wait for ever.
+//! Memory of the guest that a VMM keeps to itself: the VMM does not say so, and its guest would wait for
+//! ever.
 
 use crate::log::Log;
 use std::time::{Duration, Instant};
 
-/// How long a VMM may take to share the guest's memory, after it enabled rings for a driver; also how long until one
-/// looks again whether the guest's memory is in what it shared.
+/// How long a VMM may take to share the guest's memory, after it enabled rings for a driver; also the time
+/// until the thread looks again whether the guest's memory is in the memory that the VMM shared.
 const SHARES_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is missing of the memory of a driver that is to run.
+/// The part that is missing of the memory of a driver that is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// All of it: the VMM has none that it could share.
+    /// All of the memory: the VMM has none that it could share.
     File,
-    /// What is in it: the VMM shares a file that it mapped privately.
+    /// The contents: the VMM shares a file that it mapped privately.
     Contents,
 }
 
-/// What to do about it.
+/// Adds a remedy to a message.
 macro_rules! advice {
     ($what:literal) => {
         concat!(
@@ -43,8 +44,8 @@ pub(super) struct Unshared {
 }
 
 impl Unshared {
-    /// Sets `fault` if a VMM has not shared the guest's memory for too long, unless there is another fault. Returns
-    /// after how long to look again.
+    /// Sets `fault` if the VMM has not shared the guest's memory for too long, unless there is a different
+    /// fault. Returns after how long to look again.
     pub(super) fn tell(
         &mut self,
         lack: Option<Lack>,
@@ -60,7 +61,7 @@ impl Unshared {
         }
         let (lack, since) = self.lack?;
         let left = SHARES_WITHIN.checked_sub(since.elapsed());
-        // Why memory that it did share was refused is what its user needs to know.
+        // If memory that the VMM did share was refused, the user needs to know the reason for that.
         if left.is_none() && !std::mem::replace(&mut self.is_told, true) && fault.is_none() {
             log.warn(format_args!("{}", lack.words()));
             *fault = Some(lack.words().to_owned());

@@ -1,15 +1,16 @@
-//! Telling others of a port's VMM.
+//! Tells others of the doings of a port's VMM.
 
 use std::sync::Arc;
 
-/// What a VMM did.
+/// An event at a port's VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmmEvent {
-    /// It connected: the process with this number did (0: nobody knows which). Its guest may run already.
+    /// The VMM connected: the process with this number did (0: nobody knows which). Its guest may run
+    /// already.
     Came(i32),
-    /// It stopped all queues: its guest may begin anew.
+    /// The VMM stopped all queues: its guest may begin anew.
     Stopped,
-    /// It disconnected, by itself: its guest has ended, as far as anybody knows.
+    /// The VMM disconnected, by itself: its guest has ended, as far as anybody knows.
     Left,
     /// A pair of queues runs, and nobody copies the guest's memory: from now on the device may write there.
     Runs,
@@ -18,5 +19,5 @@ pub enum VmmEvent {
     Halts,
 }
 
-/// Is told on the port's own thread, which serves no VMM meanwhile.
+/// Is called on the port's own thread, which serves no VMM meanwhile.
 pub type Watch = Arc<dyn Fn(VmmEvent) + Send + Sync>;

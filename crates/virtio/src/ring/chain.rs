@@ -1,4 +1,4 @@
-//! From descriptors to segments: the part that both forms of ring share.
+//! Turns descriptors into segments: the part that both forms of ring share.
 
 use super::work::Work;
 use mem::{DirtyLog, Regions, Resolver, Segment, gather, prefetch_write};
@@ -14,7 +14,6 @@ const INDIRECT: u16 = 4;
 /// Bytes of a descriptor, in a ring or a table.
 const DESC_LEN: usize = 16;
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// How the device accesses a ring's buffers: each ring of a network device has one direction.
@@ -40,17 +39,17 @@ pub(crate) struct Desc {
 }
 
 impl Desc {
-    /// From its two words in the layout of a split ring.
+    /// Decodes the two words of a descriptor in the layout of a split ring.
     pub(crate) fn split(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 
-    /// From its two words in the layout of a packed ring.
+    /// Decodes the two words of a descriptor in the layout of a packed ring.
     pub(crate) fn packed(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 48) as u16, next: (rest >> 32) as u16 }
     }
 
-    /// Whether another descriptor of the chain follows.
+    /// Returns whether the chain goes on with one more descriptor.
     pub(crate) fn has_next(&self) -> bool {
         self.flags & NEXT != 0
     }
@@ -74,15 +73,15 @@ pub(crate) struct Memory {
     table: Box<[u8; MAX_CHAIN * DESC_LEN]>,
     table_parts: Vec<Segment>,
     pub(crate) work: Work,
-    /// Where pages that we write are marked, while the VMM wants that.
+    /// The log in which pages that we write are marked, while the VMM wants that.
     log: Option<DirtyLog>,
 }
 
 impl Memory {
-    /// A view of `regions`; `None` if there are none.
+    /// Creates a view of `regions`; `None` if there are none.
     ///
     /// # Safety
-    /// Segments made by it must not be used after it is dropped.
+    /// Segments made by the view must not be used after it is dropped.
     pub(crate) unsafe fn new(regions: Arc<Regions>, indirect: bool, log: Option<DirtyLog>) -> Option<Self> {
         // SAFETY: the caller's promise.
         let resolver = unsafe { Resolver::new(regions) }?;
@@ -91,12 +90,11 @@ impl Memory {
         Some(Self { resolver, indirect, table, table_parts, work: Work::new(), log })
     }
 
-    /// Whether [`Memory::written`] does anything.
     pub(crate) fn logs(&self) -> bool {
         self.log.is_some()
     }
 
-    /// Says that `parts` were written. Costs one comparison where the VMM does not want to know.
+    /// Marks `parts` as written. Costs one comparison if the VMM does not want to know.
     #[inline(always)]
     pub(crate) fn written(&self, parts: &[Segment]) {
         if let Some(log) = &self.log {
@@ -110,7 +108,8 @@ impl Memory {
         parts.iter().for_each(|part| log.mark(self.resolver.regions(), part));
     }
 
-    /// The buffer of `desc`, if it is the only one in its chain and lies in the region of the last hit.
+    /// Returns the buffer of `desc`, if it is the only one in its chain and lies in the region of the last
+    /// hit.
     #[inline(always)]
     pub(crate) fn single(&self, desc: &Desc, access: Access) -> Option<Segment> {
         let expected = if access == Access::Write { WRITE } else { 0 };
@@ -232,7 +231,7 @@ mod tests {
 
     const LEN: usize = 4096;
 
-    /// A guest's memory: `LEN` bytes, followed by regions of 16 bytes each.
+    /// Creates a guest's memory: `LEN` bytes, followed by regions of 16 bytes each.
     fn memory(bytes: &mut [u128], indirect: bool) -> (Ram, Memory) {
         let ram = Ram::at(bytes.as_mut_ptr().cast(), LEN);
         let mut regions = Regions::clone(&ram.regions());
@@ -306,7 +305,7 @@ mod tests {
             let appended = memory.append(&table, Links::Sequence, access, 0, &mut Vec::new());
             assert_eq!(appended.is_ok(), good, "{access:?} {flags}");
         }
-        // Only there.
+        // A table of a split ring may not have this flag.
         ram.write(12, &WRITE.to_le_bytes());
         assert!(memory.append(&table, Links::Chained, Access::Read, 0, &mut Vec::new()).is_err());
     }
@@ -330,7 +329,7 @@ mod tests {
         let mut bytes = [0; LEN / 16];
         let (_, mut memory) = memory(&mut bytes, true);
         let crossing = |parts: u32| (GPA + LEN as u64, 16 * parts, 0);
-        // One of the earlier segments belongs to another chain.
+        // One of the earlier segments belongs to a different chain.
         assert_eq!(append(&mut memory, crossing(256), 1), Some(257));
         assert_eq!(append(&mut memory, crossing(257), 1), None);
         assert_eq!(append(&mut memory, crossing(56), 201), Some(257));

@@ -3,15 +3,15 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// Stores before the end.
+    /// Number of stores before the device dies.
     static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Why a device died.
+/// The payload of the panic by which a device dies.
 #[derive(Debug)]
 pub(super) struct Killed;
 
-/// Called before each store.
+/// Is called before each store; kills the device if this is the store before which it must die.
 pub(super) fn step() {
     match LEFT.get() {
         Some(0) => {
@@ -22,8 +22,8 @@ pub(super) fn step() {
     }
 }
 
-/// Has the device die before its store number `store`, counted from 0, of those in `live`. Returns what that returns if
-/// it has fewer.
+/// Makes the device die before store number `store`, counted from 0, of those in `live`. Returns the result
+/// of `live` if it makes fewer stores.
 pub(super) fn dies_at<T>(store: u32, live: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(store));
     let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(live));

@@ -1,23 +1,27 @@
-//! What of a packed ring outlives this process, so that the next one goes on where this one was killed.
+//! The state of a packed ring that outlives this process, so that the next process goes on where this one was
+//! killed.
 //!
-//! A driver's memory does not tell where the device of its packed ring is, nor what a used descriptor that was
-//! overwritten said before. So the device keeps both in memory that may be a file's: which batch it published last, and
-//! the batch itself. It would keep the batch anyhow, until it publishes it; what is added is one store for each batch:
+//! A driver's memory does not tell where the device of its packed ring is, nor what a descriptor said before
+//! a used one overwrote it. So the device keeps both in memory that may belong to a file: which batch it
+//! published last, and the batch itself. It would keep the batch anyhow, until it publishes it; the journal
+//! adds one store for each batch:
 //!
 //! 1. Chains are completed: the batch grows. The ring is as the last batch left it.
 //! 2. One store says where the batch begins and ends, and how long it is ([`Journal::announce`]).
-//! 3. The batch is written into the ring, its first descriptor last: that one shows it to the driver.
+//! 3. The batch is written into the ring, its first descriptor last: that one shows the batch to the driver.
 //!
-//! Who comes after a device that died finds the first descriptor still available, and writes the batch again, from the
-//! beginning; or else it was shown, and all is done. Either way it goes on behind the batch ([`Journal::last`]). Chains
-//! that were taken and not announced are available as before, and are taken again.
+//! If a device died, the next one looks at the first descriptor. If it is still available, the next device
+//! writes the batch again, from the beginning; otherwise the batch was shown, and all is done. Either way it
+//! goes on behind the batch ([`Journal::last`]). Chains that were taken and not announced are available as
+//! before, and are taken again.
 //!
-//! A process dies here, not the machine: what it stored before something else is there if that is, on every processor.
-//! Only the compiler must leave the stores in their order.
+//! Only the process dies, not the machine: if one of its stores is there, all stores before it are there,
+//! too, on every processor. Only the compiler must leave the stores in their order.
 //!
-//! A VMM may keep a copy over this process's end (vhost-user, "Inflight I/O tracking"), for when the file is lost. The
-//! batch goes there as a whole when it is announced. Others may write the copy at any time: so it is only written, and
-//! read once, when a ring begins of which the journal knows nothing ([`Journal::learn`]).
+//! A VMM may keep a copy beyond this process's end (vhost-user, "Inflight I/O tracking"), in case the file is
+//! lost. The batch goes there as a whole when it is announced. Others may write the copy at any time: so it
+//! is only written, and read once, when a ring begins of which the journal knows nothing
+//! ([`Journal::learn`]).
 
 use super::Addresses;
 use super::death::step;
@@ -25,8 +29,8 @@ use super::packed::Position;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-/// A chain that was completed: bytes written and id, where a used descriptor has them, and the slots that it takes,
-/// with those of the chains that it stands for.
+/// A completed chain: bytes written and id, placed as in a used descriptor, and the number of its slots,
+/// including those of the chains that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Done(u64);
 
@@ -46,7 +50,7 @@ impl Done {
         self.0 as u32
     }
 
-    /// The second word of its used descriptor.
+    /// Returns the second word of its used descriptor.
     #[inline(always)]
     pub(super) fn used(self, flags: u16) -> u64 {
         self.0 & 0xffff_ffff_ffff | u64::from(flags) << 48
@@ -73,9 +77,9 @@ impl Place {
 /// The batch that was announced last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
-    /// Where its first used descriptor is.
+    /// Place of its first used descriptor.
     pub(super) from: Place,
-    /// Where that of the next batch is.
+    /// Place of the first used descriptor of the next batch.
     pub(super) to: Place,
 }
 
@@ -88,7 +92,7 @@ impl Batch {
         Self { from: Place::of_word(word), to: Place::of_word(word >> 32) }
     }
 
-    /// Slots from one position to the other, if they can be in a ring of this size.
+    /// Returns the number of slots from one position to the other, if they can be in a ring of this size.
     fn slots(&self, size: u16) -> Option<u16> {
         let (from, to) = (self.from.position, self.to.position);
         let slots = from.until(to, size)?;
@@ -96,31 +100,30 @@ impl Batch {
     }
 }
 
-/// A ring, as its VMM describes it. The addresses are the VMM's own, so that another VMM has others.
+/// A ring, as its VMM describes it. The addresses are the VMM's own, so a different VMM has different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Where it is.
     pub(crate) at: Addresses,
-    /// Its slots.
+    /// Number of slots.
     pub(crate) size: u16,
-    /// The position at which the VMM says that it starts: SET_VRING_BASE, without the upper half. Another one does not
-    /// make another ring: a VMM may move it while there is no device.
+    /// The position at which the VMM says that the ring starts: SET_VRING_BASE, without the upper half. With
+    /// a different position, it is still the same ring: a VMM may move the position while there is no device.
     pub(crate) base: u16,
 }
 
 impl Identity {
-    /// With a bit that says that the ring runs: zeroes are no ring.
+    /// Returns the words, with a bit that says that the ring runs: zeroes are no ring.
     fn words(&self) -> [u64; 4] {
         let Addresses { desc, driver, device } = self.at;
         [desc, driver, device, u64::from(self.size) | u64::from(self.base) << BASE | 1 << 32]
     }
 }
 
-// In words: the last batch and the ring share a cache line; the batch that grows comes behind it.
+// Indexes of words: the last batch and the ring share a cache line; the batch that grows comes behind it.
 const BATCH: usize = 0;
 const IDENTITY: usize = 1;
-/// The word of the identity that says whether the ring runs, and from bit [`BASE`] on where the VMM says that it
-/// starts.
+/// The word of the identity that says whether the ring runs, and, from bit [`BASE`] on, where the VMM says
+/// that the ring starts.
 const RUNS: usize = IDENTITY + 3;
 const BASE: u32 = 16;
 const ENTRIES: usize = 8;
@@ -130,7 +133,7 @@ struct Words {
     at: NonNull<AtomicU64>,
     /// Most entries.
     capacity: usize,
-    /// What the words are in.
+    /// Keeps the memory of the words alive.
     _memory: Box<dyn Send>,
 }
 
@@ -138,6 +141,8 @@ struct Words {
 unsafe impl Send for Words {}
 
 impl Words {
+    /// Uses the memory from `at` on as words for a ring of this size.
+    ///
     /// # Safety
     /// As [`Journal::over`].
     unsafe fn new(at: *mut u8, size: u16, memory: Box<dyn Send>) -> Self {
@@ -164,7 +169,7 @@ impl Words {
         self.word(index).store(word, Ordering::Relaxed);
     }
 
-    /// Sets a word after all that was set before it, and before all that is set after it.
+    /// Sets a word after all words that were set before it, and before all that are set after it.
     #[inline(always)]
     fn set_in_order(&self, index: usize, word: u64) {
         compiler_fence(Ordering::SeqCst);
@@ -172,7 +177,7 @@ impl Words {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The position at which this ring started, if the words are of it.
+    /// Returns the position at which this ring started, if the words belong to this ring.
     fn base_of(&self, ring: &Identity) -> Option<u16> {
         let base = (self.get(RUNS) >> BASE) as u16;
         let words = Identity { base, ..*ring }.words();
@@ -189,29 +194,29 @@ impl Words {
             self.end();
         }
         self.set_in_order(BATCH, batch.word());
-        // The last one says that it runs, and where it started.
+        // The last word says that the ring runs, and where it started.
         ring.words().iter().zip(IDENTITY..).for_each(|(word, at)| self.set_in_order(at, *word));
     }
 }
 
-/// See above.
+/// The journal of a packed ring, as the module says.
 pub(crate) struct Journal {
     words: Words,
     /// The VMM's copy.
     copy: Option<Box<Words>>,
-    /// Entries of the batch that grows.
+    /// Number of entries of the batch that grows.
     len: usize,
-    /// Slots of the last entry of the batch before it.
+    /// Number of slots of the last entry of the batch before it.
     behind: u16,
 }
 
 impl Journal {
-    /// Bytes that the journal of a ring of this size takes.
+    /// Returns how many bytes the journal of a ring of this size takes.
     pub(crate) fn bytes(size: u16) -> usize {
         8 * (ENTRIES + usize::from(size))
     }
 
-    /// One that ends with this process.
+    /// Creates a journal that ends with this process.
     pub(crate) fn mortal(size: u16) -> Self {
         let mut words = vec![0_u64; ENTRIES + usize::from(size)];
         let at = words.as_mut_ptr();
@@ -219,10 +224,10 @@ impl Journal {
         unsafe { Self::over(at.cast(), size, Box::new(words)) }
     }
 
-    /// One in the [`Journal::bytes`] from `at`.
+    /// Creates a journal in the [`Journal::bytes`] from `at`.
     ///
     /// # Safety
-    /// They must be aligned to 8, not null, and mapped for writing while `memory` lives.
+    /// The bytes must be aligned to 8, not null, and mapped for writing while `memory` lives.
     pub(crate) unsafe fn over(at: *mut u8, size: u16, memory: Box<dyn Send>) -> Self {
         // SAFETY: the caller's promise.
         Self { words: unsafe { Words::new(at, size, memory) }, copy: None, len: 0, behind: 0 }
@@ -237,12 +242,12 @@ impl Journal {
         self.copy = Some(Box::new(unsafe { Words::new(at, self.words.capacity as u16, memory) }));
     }
 
-    /// Keeps no copy.
+    /// Stops keeping a copy.
     pub(crate) fn forget_copy(&mut self) {
         self.copy = None;
     }
 
-    /// Whether it has room for a ring of this size, and no more.
+    /// Returns whether it has room for a ring of exactly this size.
     pub(crate) fn is_for(&self, size: u16) -> bool {
         self.words.capacity == usize::from(size)
     }
@@ -252,13 +257,13 @@ impl Journal {
         Done(self.words.get(ENTRIES + index))
     }
 
-    /// The batch that grows.
+    /// Returns the entries of the batch that grows.
     #[inline(always)]
     pub(super) fn entries(&self) -> impl Iterator<Item = Done> {
         (0..self.len).map(|index| self.entry(index))
     }
 
-    /// Appends to the batch. Each entry has a slot of the ring, so there is room.
+    /// Appends to the batch that grows. Each entry has a slot of the ring, so there is room.
     #[inline(always)]
     pub(super) fn push(&mut self, done: Done) {
         debug_assert!(self.len < self.words.capacity);
@@ -268,7 +273,7 @@ impl Journal {
         }
     }
 
-    /// Has the last entry, if it wrote nothing, stand for this chain, too, which wrote nothing; returns whether it
+    /// Makes the last entry stand for this chain, too, if neither of them wrote anything; returns whether it
     /// does.
     #[inline(always)]
     pub(super) fn extend_newest(&mut self, chain: Done) -> bool {
@@ -282,14 +287,14 @@ impl Journal {
         true
     }
 
-    /// Has the last entry stand for slots behind it, too.
+    /// Makes the last entry stand for slots behind it, too.
     pub(super) fn widen_newest(&mut self, slots: u16) {
         if let Some(newest) = self.len.checked_sub(1) {
             self.words.set(ENTRIES + newest, self.entry(newest).0 + (u64::from(slots) << 48));
         }
     }
 
-    /// Says that the batch is now written into the ring, from one position to the other.
+    /// Announces that the batch is now written into the ring, from one position to the other.
     #[inline(always)]
     pub(super) fn announce(&mut self, from: Position, to: Position) {
         let from = Place { position: from, behind: self.behind };
@@ -298,35 +303,36 @@ impl Journal {
         self.words.set_in_order(BATCH, batch.word());
     }
 
-    /// Whether there is a copy.
     #[inline(always)]
     pub(super) fn is_copied(&self) -> bool {
         self.copy.is_some()
     }
 
-    /// Says the same in the copy. The batch before this one is in the ring, so that its entries there count no more.
+    /// Announces the same in the copy. The batch before this one is in the ring, so its entries in the copy
+    /// no longer count.
     pub(super) fn announce_in_copy(&self) {
         let Some(copy) = &self.copy else { return };
         self.entries().zip(ENTRIES..).for_each(|(done, at)| copy.set(at, done.0));
         copy.set_in_order(BATCH, self.words.get(BATCH));
     }
 
-    /// Begins another batch. The announced one is in the ring, and its entries are overwritten from here on.
+    /// Begins the next batch. The announced one is in the ring, and its entries are overwritten from here on.
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         compiler_fence(Ordering::SeqCst);
         self.len = 0;
     }
 
-    /// The batch that was announced last, and the position at which the ring started, if this is the ring's journal and
-    /// what it says can be.
+    /// Returns the batch that was announced last, and the position at which the ring started, if this is the
+    /// ring's journal and its content is possible.
     pub(super) fn last(&self, ring: &Identity) -> Option<(Batch, Position)> {
         let batch = Batch::of_word(self.words.get(BATCH));
         batch.slots(ring.size)?;
         Some((batch, Position::decoded(self.words.base_of(ring)?)))
     }
 
-    /// Takes over what the copy says, if that is of this ring, and the journal knows nothing of it.
+    /// Takes over the content of the copy, if that belongs to this ring and the journal knows nothing of the
+    /// ring.
     pub(super) fn learn(&mut self, ring: &Identity) {
         let Some(copy) = self.copy.as_ref().filter(|_| self.last(ring).is_none()) else { return };
         let Some(base) = copy.base_of(ring) else { return };
@@ -335,8 +341,8 @@ impl Journal {
         self.words.begin(&Identity { base, ..*ring }, Batch::of_word(copy.get(BATCH)));
     }
 
-    /// Makes the entries of this batch, which was not written to its end, those of the batch that grows. There are none
-    /// if they can't be.
+    /// Makes the entries of this batch, which was not written to its end, the batch that grows. There are
+    /// none if its content is impossible.
     pub(super) fn recall(&mut self, batch: Batch, size: u16) {
         let mut missing = batch.slots(size).unwrap_or(0);
         let entries = (0..self.words.capacity).map_while(|index| {
@@ -349,7 +355,7 @@ impl Journal {
         self.len = if missing == 0 { count } else { 0 };
     }
 
-    /// Notes that this ring runs, from this place.
+    /// Notes that this ring runs, from this place on.
     pub(super) fn begin(&mut self, ring: &Identity, place: Place) {
         (self.len, self.behind) = (0, place.behind);
         for words in self.all() {
@@ -357,12 +363,12 @@ impl Journal {
         }
     }
 
-    /// The journal and its copy.
+    /// Returns the words of the journal and of its copy.
     fn all(&self) -> impl Iterator<Item = &Words> {
         std::iter::once(&self.words).chain(self.copy.as_deref())
     }
 
-    /// The word of the last batch; a test may give it another.
+    /// Returns the word of the last batch; a test may replace it with `mark`.
     #[cfg(all(test, not(miri)))]
     pub(crate) fn probe(&self, mark: Option<u64>) -> u64 {
         let word = self.words.get(BATCH);
@@ -370,12 +376,12 @@ impl Journal {
         word
     }
 
-    /// Slots of the last entry of the last batch.
+    /// Returns the number of slots of the last entry of the last batch.
     pub(super) fn behind(&self) -> u16 {
         self.behind
     }
 
-    /// Notes that the VMM stopped the ring, and knows the position itself.
+    /// Notes that the VMM stopped the ring, and itself knows the position.
     pub(crate) fn end(&self) {
         self.all().for_each(Words::end);
     }

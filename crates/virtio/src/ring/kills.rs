@@ -17,7 +17,7 @@ const SIZES: &[u16] = if cfg!(miri) { &[5] } else { &[1, 7, 16] };
 struct Form {
     event_idx: bool,
     in_order: bool,
-    /// Whether the VMM's copy of the journal is all that outlives a device.
+    /// Whether only the VMM's copy of the journal outlives a device.
     copied: bool,
 }
 
@@ -29,45 +29,44 @@ fn forms_and_sizes() -> impl Iterator<Item = (Form, u16)> {
     forms().flat_map(|form| SIZES.iter().map(move |size| (form, *size)))
 }
 
-/// What a driver and a device do, one after the other.
+/// A round of work of a driver and a device.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
 struct Round {
-    /// Chains to offer: their parts, and whether these are in a table.
+    /// Chains to offer: the number of their parts, and whether these are in a table.
     offers: Vec<(u8, bool)>,
     take: u8,
     put_back: u8,
 }
 
-/// A chain that the driver has offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Offered {
     id: u16,
     buffers: Vec<Buffer>,
-    /// Whether the VMM returned this one or a later one.
+    /// Whether the VMM returned this chain or a later one.
     may_be_lost: bool,
 }
 
 impl Offered {
-    /// How many bytes the device says that it wrote: often none.
+    /// Returns how many bytes the device says that it wrote: often none.
     fn written(&self) -> u32 {
         self.buffers[0].1 % 3
     }
 }
 
-/// A driver, and all that outlives a device.
+/// A driver, and everything that outlives a device.
 struct World {
     memory: Vec<u128>,
     journal: Vec<u64>,
     form: Form,
     driver: Driver,
-    /// Not used yet, oldest first.
+    /// Chains that are not used yet, oldest first.
     offered: VecDeque<Offered>,
     offers: u32,
     /// The position that the VMM names.
     told: u16,
-    /// Whether the VMM returned a chain since the ring was reset: it returns one.
+    /// Whether the VMM returned a chain since the ring was reset: it returns only one.
     has_returned: bool,
-    /// What is done while there is no device.
+    /// The events while there is no device.
     gap: Gap,
 }
 
@@ -88,7 +87,7 @@ impl World {
         Self { memory, journal, form, driver, offered, offers: 0, told, has_returned: false, gap }
     }
 
-    /// The guest boots anew: its ring is where it was.
+    /// Boots the guest anew: its ring is in the same place as before.
     fn reboot(&mut self) {
         let Driver { ram, size, .. } = self.driver;
         self.driver = Driver::new(ram, 0, size, true, self.form.in_order);
@@ -100,7 +99,7 @@ impl World {
         Identity { at: self.driver.addresses(), size: self.driver.size, base: self.told }
     }
 
-    /// A process that knows nothing.
+    /// Starts a device in a process that knows nothing.
     fn device(&mut self) -> Device {
         let (identity, regions) = (self.identity(), self.driver.ram.regions());
         let Form { event_idx, in_order, copied } = self.form;
@@ -124,7 +123,7 @@ impl World {
         device
     }
 
-    /// The process that comes after another. Maybe it publishes what that one had begun.
+    /// Starts the device that comes after one that died. It may publish what that one had begun.
     fn next(&mut self) -> Device {
         let device = self.device();
         self.collect();
@@ -143,7 +142,7 @@ impl World {
         }
     }
 
-    /// The driver looks what was used. Each chain comes once, in order, as the device wrote it.
+    /// Makes the driver look at used chains. Each chain comes once, in order, as the device wrote it.
     fn collect(&mut self) {
         while let Some(used) = self.driver.used() {
             let expected = self.offered.pop_front().expect("more used than offered");
@@ -153,8 +152,8 @@ impl World {
         }
     }
 
-    /// Makes these rounds. The first device dies before store number `first`, the next before its store `second`.
-    /// Returns whether the first one died.
+    /// Plays these rounds. The first device dies before store number `first`, the next before its store
+    /// `second`. Returns whether the first one died.
     fn play(&mut self, rounds: &[Round], first: u32, second: Option<u32>) -> bool {
         let mut deaths: VecDeque<u32> = [Some(first), second].into_iter().flatten().collect();
         let mut left = rounds;
@@ -181,7 +180,7 @@ impl World {
             self.pass_gap();
             left = &left[done.get()..];
         }
-        // What is still there is served.
+        // The next device serves the chains that are still there.
         let mut device = self.next();
         while !self.offered.is_empty() {
             let before = self.offered.len();
@@ -199,7 +198,7 @@ impl World {
         self.collect();
     }
 
-    /// The device takes so many chains, puts some back, and returns the others.
+    /// Makes the device take at most `most` chains, put some back, and return the others.
     fn serve(&mut self, device: &mut Device, most: u8, put_back: u8) {
         let Device { ring, memory, segments } = device;
         memory.work.grant_poll();
@@ -220,7 +219,7 @@ impl World {
     }
 }
 
-/// Enough for some laps of each ring, in bursts of different lengths.
+/// Returns rounds for some laps of each ring, in bursts of different lengths.
 fn rounds() -> Vec<Round> {
     let offers =
         |round: u8| (0..4).map(|chain| (round.wrapping_mul(7).wrapping_add(chain), chain % 3 == 0)).collect();
@@ -281,7 +280,8 @@ fn a_ring_that_was_reset_begins_anew() {
     }
 }
 
-/// Another VMM's ring, and one whose VMM knows where it stopped.
+/// The journal of a different VMM's ring counts for nothing, nor does that of a ring whose VMM knows where it
+/// stopped.
 #[test]
 fn the_journal_of_another_ring_counts_for_nothing() {
     for form in forms() {
@@ -339,7 +339,7 @@ fn any_journal_is_survived() {
                 }
                 let words = world.journal.len();
                 in_journal.iter().for_each(|(at, word)| world.journal[usize::from(*at) % words] = *word);
-                // Most often one that can be.
+                // This is most often a position that can be.
                 world.told = told & 0x803f;
                 let before = world.memory.clone();
                 let mut device = world.device();

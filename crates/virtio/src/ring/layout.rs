@@ -13,7 +13,6 @@ pub(crate) struct Addresses {
     pub(crate) device: u64,
 }
 
-/// Why a ring can't be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LayoutError {
     /// The size of a split ring is a power of two up to 32768 (2.7), that of a packed ring any number up to 32768
@@ -41,7 +40,7 @@ pub(crate) struct Layout {
 unsafe impl Send for Layout {}
 
 impl Layout {
-    /// What the device writes of it: the device area, and the descriptors of a packed ring.
+    /// Returns the parts that the device writes: the device area, and the descriptors of a packed ring.
     pub(crate) fn written(&self, packed: bool, event_idx: bool) -> [Segment; 2] {
         let n = u32::from(self.size);
         let event = if event_idx { 2 } else { 0 };

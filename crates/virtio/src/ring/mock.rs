@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Guest-physical address of the memory's first byte.
 pub(crate) const GPA: u64 = 0x1_0000_0000;
-/// Its address in the VMM.
+/// Address of the memory's first byte in the VMM.
 pub(crate) const USER: u64 = 0x7000_0000_0000;
 
 const DESC: u64 = 0;
@@ -36,12 +36,11 @@ pub(crate) struct Ram {
 unsafe impl Send for Ram {}
 
 impl Ram {
-    /// The `len` bytes at `base`, which must stay mapped during the test.
+    /// Wraps the `len` bytes at `base`, which must stay mapped during the test.
     pub(crate) fn at(base: *mut u8, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// The memory as one region.
     pub(crate) fn regions(self) -> Arc<Regions> {
         let spec = RegionSpec { gpa: GPA, len: self.len as u64, user: USER, offset: 0 };
         let mut regions = Regions::default();
@@ -50,12 +49,10 @@ impl Ram {
         Arc::new(regions)
     }
 
-    /// The offset of `at` in this memory.
     pub(crate) fn offset(self, at: *const u8) -> u64 {
         (at.addr() - self.base.addr()) as u64
     }
 
-    /// The address of the byte at `offset`.
     pub(crate) fn at_offset(self, offset: u64) -> *mut u8 {
         self.ptr(offset, 0)
     }
@@ -79,7 +76,7 @@ impl Ram {
         bytes
     }
 
-    /// Whether the range is in this memory; for checks of what the device resolved.
+    /// Returns whether the range is in this memory; for checks of the segments that the device resolved.
     pub(crate) fn holds(self, at: *const u8, len: usize) -> bool {
         let start = at.addr().wrapping_sub(self.base.addr());
         start <= self.len && len <= self.len - start
@@ -125,7 +122,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// A driver with an empty ring at `base` of `ram`.
+    /// Creates a driver with an empty ring at `base` of `ram`.
     pub(crate) fn new(ram: Ram, base: u64, size: u16, packed: bool, in_order: bool) -> Self {
         ram.write(base, &vec![0; RING_LEN as usize]);
         Self {
@@ -147,13 +144,13 @@ impl Driver {
         }
     }
 
-    /// How the VMM describes the ring.
+    /// Returns the ring's addresses as the VMM describes them.
     pub(crate) fn addresses(&self) -> Addresses {
         let at = |offset| USER + self.base + offset;
         Addresses { desc: at(DESC), driver: at(DRIVER), device: at(DEVICE) }
     }
 
-    /// Where the device starts.
+    /// Returns the position at which the device starts.
     pub(crate) fn first_base(&self) -> u32 {
         if self.packed { 0x8000 } else { 0 }
     }
@@ -251,14 +248,15 @@ impl Driver {
         id
     }
 
-    /// The next chain that the device used: its id and the bytes written.
+    /// Takes the next chain that the device used: its id and the bytes written.
     pub(crate) fn used(&mut self) -> Option<(u16, u32)> {
         let (last, written) = match self.batch.take() {
             Some(batch) => batch,
             None if self.packed => self.used_packed()?,
             None => self.used_split()?,
         };
-        // With IN_ORDER, a used descriptor of a packed ring may also stand for earlier chains; those come first.
+        // With IN_ORDER, a used descriptor of a packed ring may also stand for earlier chains, which come
+        // first.
         let oldest = *self.order.front().expect("a chain used, none offered");
         let (id, written) = match self.packed && self.in_order && oldest != last {
             true => {
@@ -305,7 +303,7 @@ impl Driver {
         Some((id, len))
     }
 
-    /// Whether the device asked for a notification of the chains offered since `since` chains ago.
+    /// Returns whether the device asked for a notification of the chains offered since `since` chains ago.
     pub(crate) fn kick_wanted(&self, event_idx: bool, since: u16) -> bool {
         let device = self.base + DEVICE;
         match (self.packed, event_idx) {

@@ -1,10 +1,11 @@
 //! Virtqueues (VIRTIO 1.2, 2.6 to 2.8), on the device's side.
 //!
-//! A ring is resolved once, when it starts, into checked pointers ([`Layout`]). The driver may write all of it at any
-//! time, so each field is read once and validated before use. An error in one chain costs the driver that chain
-//! ([`Chain::ok`]); an error that makes the ring's state untrustworthy costs it the ring ([`Fault`]). Chains are
-//! completed in the order in which they were taken, whether that is negotiated or not, so the used index of a split
-//! ring alone tells where to resume. Of a packed ring a [`Journal`] tells.
+//! A ring is resolved once, when it starts, into checked pointers ([`Layout`]). The driver may write all of
+//! it at any time, so each field is read once and validated before use. An error in one chain costs the
+//! driver that chain ([`Chain::ok`]); an error that makes the ring's state untrustworthy costs it the ring
+//! ([`Fault`]). Chains are completed in the order in which they were taken, whether that is negotiated or
+//! not, so the used index of a split ring alone tells where to resume. For a packed ring, a [`Journal`]
+//! tells.
 
 mod chain;
 #[cfg(test)]
@@ -52,26 +53,26 @@ pub(crate) struct Chain {
     pub(crate) ok: bool,
 }
 
-/// Why a ring's state can no longer be trusted.
+/// The reason why a ring's state can no longer be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u32)]
 pub(crate) enum Fault {
-    /// More chains available than the ring has room for.
+    /// The driver made more chains available than the ring has room for.
     #[error("available index jumped by more than the ring's size")]
     IndexJump = 2,
-    /// A head that is not a descriptor's index.
+    /// A head is not a descriptor's index.
     #[error("available ring names a descriptor outside the table")]
     HeadOutside = 3,
-    /// A packed chain whose end can't be found.
+    /// The end of a packed chain can't be found.
     #[error("descriptor chain longer than the packed ring, or than {MAX_CHAIN} descriptors")]
     EndlessChain = 4,
-    /// No chain that can be used.
+    /// No chain can be used.
     #[error("driver makes nothing but malformed chains available")]
     Rubbish = 5,
 }
 
 impl Fault {
-    /// The fault with this code.
+    /// Returns the fault with this code.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         let all = [Self::IndexJump, Self::HeadOutside, Self::EndlessChain, Self::Rubbish];
         all.into_iter().find(|f| *f as u32 == code)
@@ -83,16 +84,16 @@ pub(crate) trait Virtqueue {
     /// Checks, once per burst, what the driver made available.
     fn look(&mut self) -> Result<(), Fault>;
 
-    /// How many chains are known to be available without another look.
+    /// Returns how many chains are known to be available without another look.
     fn known(&self) -> usize {
         0
     }
 
-    /// Between bursts: reads what the driver wrote about chains that are known to be available, as far as the next
-    /// burst will take them.
+    /// Reads, between bursts, what the driver wrote about chains that are known to be available, as far as
+    /// the next burst will take them.
     fn read_ahead(&mut self) {}
 
-    /// Prefetches, for writing, where so many chains will be shown to the driver as used.
+    /// Prefetches, for writing, the places where so many chains will be shown to the driver as used.
     fn expect_used(&self, _count: usize) {}
 
     /// Takes the next chain and appends its segments to `out`, which must have room for [`MAX_CHAIN`]. `None` if no
@@ -108,7 +109,8 @@ pub(crate) trait Virtqueue {
     /// nothing is available, takes nothing: [`Virtqueue::take`] then decides.
     fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)>;
 
-    /// Takes chains as [`Virtqueue::take_single`] does, up to `most` of them and as long as `more` says so of each.
+    /// Takes chains as [`Virtqueue::take_single`] does, up to `most` of them and as long as `more` returns
+    /// true for each.
     #[inline(always)]
     fn take_singles(
         &mut self,
@@ -140,14 +142,13 @@ pub(crate) trait Virtqueue {
     /// Asks the driver for notifications of new buffers, or for none.
     fn want_kicks(&mut self, want: bool);
 
-    /// Whether a chain is available that was not taken.
+    /// Returns whether a chain is available that was not taken.
     fn pending(&self) -> bool;
 
-    /// The position as GET_VRING_BASE encodes it; valid when all taken chains have been published.
+    /// Returns the position as GET_VRING_BASE encodes it; valid when all taken chains have been published.
     fn base(&self) -> u32;
 }
 
-/// A ring of either form.
 #[allow(clippy::large_enum_variant, reason = "each lies in its queue for as long as it runs")]
 pub(crate) enum Ring {
     Split(Split),
@@ -165,7 +166,7 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// Whether an index that moves from `old` to `new` passes `event` (2.7.7.2, 2.7.10).
+/// Returns whether an index that moves from `old` to `new` passes `event` (2.7.7.2, 2.7.10).
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

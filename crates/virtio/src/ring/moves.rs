@@ -43,7 +43,7 @@ enum Move {
     // Moves of the device.
     /// Reads what is available.
     Look,
-    /// Reads which chains these are.
+    /// Reads the heads of available chains ahead.
     ReadAhead,
     /// Takes a chain.
     Take,
@@ -101,14 +101,14 @@ struct World {
     ring: Ring,
     memory: Memory,
     segments: Vec<Segment>,
-    /// Chains that are taken and not completed, and the slots of each.
+    /// Chains that are taken and not completed, with the number of slots of each.
     flight: VecDeque<(Chain, u64)>,
     /// Chains that are completed and not published: id, slots, bytes written.
     done: Vec<(u16, u64, u32)>,
     // Counted since the start, in chains for a split ring and in slots for a packed one.
     published: u64,
     taken: u64,
-    /// What was available when the device looked last (split).
+    /// Number of chains that were available when the device looked last (split).
     offered: u64,
     /// Heads that the device has read and not taken yet (split). Later changes of their entries must have no effect.
     heads: VecDeque<u16>,
@@ -168,7 +168,7 @@ impl World {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The driver writes.
+    /// Writes to memory as the driver.
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.ram.write(offset, bytes);
         self.expect(offset, bytes);
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// Heads of a split ring are read as far as they name descriptors.
+    /// Reads heads of a split ring as far as they name descriptors.
     fn read_heads(&mut self) {
         for place in self.taken + self.heads.len() as u64..self.offered {
             let head = self.read16(DRIVER + 4 + 2 * (place % u64::from(self.size)));
@@ -313,7 +313,7 @@ impl World {
         Reader { bytes, packed: self.form.packed, size: self.size, access: self.access() }
     }
 
-    /// The chain that the device must take next from a split ring.
+    /// Returns the chain that the device must take next from a split ring.
     fn split_chain(&mut self) -> Result<Option<Known>, Fault> {
         if self.heads.is_empty() {
             self.read_heads();
@@ -327,7 +327,7 @@ impl World {
         }))
     }
 
-    /// The same of a packed ring.
+    /// Returns the chain that the device must take next from a packed ring.
     fn packed_chain(&self) -> Result<Option<Known>, Fault> {
         let (size, mut slots) = (u64::from(self.size), 0);
         let at = |place: u64| DESC + 16 * (place % size);
@@ -353,18 +353,18 @@ impl World {
         (flags & AVAIL != 0) == lap && (flags & USED != 0) != lap
     }
 
-    /// The wrap counter at a position that is counted since the start.
+    /// Returns the wrap counter at a position that is counted since the start.
     fn lap(&self, place: u64) -> bool {
         (place / u64::from(self.size)).is_multiple_of(2)
     }
 
-    /// A position with its wrap counter, as it is written in a packed ring.
+    /// Returns a position with its wrap counter, as it is written in a packed ring.
     fn encoded(&self, place: u64) -> u16 {
         (place % u64::from(self.size)) as u16 | u16::from(self.lap(place)) << 15
     }
 
-    /// Whether the driver asked for a notification of what was used from position `old` on (VIRTIO 1.2, 2.7.7 and
-    /// 2.8.10). `None` if what it wrote is not valid.
+    /// Returns whether the driver asked for a notification of the chains used from position `old` on (VIRTIO
+    /// 1.2, 2.7.7 and 2.8.10). `None` if what it wrote is not valid.
     fn notification(&self, old: u64) -> Option<bool> {
         let (first, flags) = (self.read16(DRIVER), self.read16(DRIVER + 2));
         let used = |at: fn(&Self, u64) -> u16, event| {

@@ -31,7 +31,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// The first one of a ring after a reset.
+    /// The first position of a ring after a reset.
     const FIRST: Self = Self { index: 0, wrap: true };
 
     pub(super) fn advance(self, slots: u16, size: u16) -> Self {
@@ -42,7 +42,8 @@ impl Position {
         }
     }
 
-    /// Slots from here to a later position; `None` if it is not later, or more than a lap.
+    /// Returns the number of slots from here to a later position; `None` if that is not later, or more than a
+    /// lap away.
     pub(super) fn until(self, later: Self, size: u16) -> Option<u16> {
         let lap = if self.wrap == later.wrap { 0 } else { size };
         (later.index + lap).checked_sub(self.index)
@@ -58,12 +59,12 @@ impl Position {
         }
     }
 
-    /// As event suppression and GET_VRING_BASE encode it: the wrap counter in bit 15.
+    /// Encodes it as event suppression and GET_VRING_BASE do: with the wrap counter in bit 15.
     pub(super) fn encoded(self) -> u16 {
         self.index | u16::from(self.wrap) << 15
     }
 
-    /// What [`Position::encoded`] encodes.
+    /// Reverses [`Position::encoded`].
     pub(super) fn decoded(word: u16) -> Self {
         Self { index: word & 0x7fff, wrap: word & 0x8000 != 0 }
     }
@@ -79,15 +80,16 @@ pub(crate) struct Packed {
     next: Position,
     /// Position of the next used descriptor.
     used: Position,
-    /// Slots taken and not published.
+    /// Number of slots taken and not published.
     in_flight: u16,
-    /// Chains that are completed and not published, and what the next process needs to know.
+    /// Chains that are completed and not published, and the state that the next process needs.
     journal: Journal,
 }
 
 impl Packed {
-    /// The ring at `at`, resumed at the position that `base` encodes. The upper half of `base` (the used position) is
-    /// ignored: a ring is stopped with everything returned, so both positions are equal, and some VMMs leave it zero.
+    /// Resumes the ring at `at`, at the position that `base` encodes. The upper half of `base` (the used
+    /// position) is ignored: a ring is stopped with everything returned, so both positions are equal, and
+    /// some VMMs leave it zero.
     ///
     /// # Safety
     /// `at` must be a packed ring's layout and stay mapped as long as the ring lives; `journal` must be for its size.
@@ -104,26 +106,26 @@ impl Packed {
         Self { at, event_idx, in_order, next, used: next, in_flight: 0, journal }
     }
 
-    /// The journal, for when the ring has stopped.
+    /// Returns the journal, for when the ring has stopped.
     pub(crate) fn into_journal(self) -> Journal {
         self.journal
     }
 
-    /// Length, id and flags of a descriptor, in one word.
+    /// Returns length, id and flags of a descriptor, in one word.
     fn rest(&self, index: u16) -> &AtomicU64 {
         debug_assert!(index < self.at.size);
         // SAFETY: the index is below the ring's size; descriptors are aligned to 16.
         unsafe { AtomicU64::from_ptr(self.at.desc.add(16 * usize::from(index) + 8).cast()) }
     }
 
-    /// Only the flags, which the driver must see after the rest.
+    /// Returns only the flags of a descriptor, which the driver must see after the rest.
     fn flags(&self, index: u16) -> &AtomicU16 {
         debug_assert!(index < self.at.size);
         // SAFETY: as above.
         unsafe { AtomicU16::from_ptr(self.at.desc.add(16 * usize::from(index) + 14).cast()) }
     }
 
-    /// Whether the driver made the descriptor at this position available.
+    /// Returns whether the driver made the descriptor at this position available.
     #[inline(always)]
     fn available_at(&self, position: Position) -> bool {
         Self::is_available(self.flags(position.index).load(Ordering::Relaxed), position.wrap)
@@ -137,12 +139,12 @@ impl Packed {
         Desc::packed(addr, rest)
     }
 
-    /// Whether `flags` at a position with wrap counter `wrap` mean available (2.8.1).
+    /// Returns whether `flags` at a position with wrap counter `wrap` mean available (2.8.1).
     fn is_available(flags: u16, wrap: bool) -> bool {
         (flags & DESC_AVAIL != 0) == wrap && (flags & DESC_USED != 0) != wrap
     }
 
-    /// Event suppression structures (2.8.10): position, then flags.
+    /// Returns the fields of an event suppression structure (2.8.10): position, then flags.
     fn event(area: *mut u8) -> (*mut u16, *mut u16) {
         let area = area.cast::<u16>();
         (area, area.wrapping_add(1))
@@ -177,7 +179,7 @@ impl Packed {
         self.rest(place.index).store(Self::used_word(place, done), Ordering::Release);
     }
 
-    /// The second word of the used descriptor of `done` at `place`.
+    /// Returns the second word of the used descriptor of `done` at `place`.
     #[inline(always)]
     fn used_word(place: Position, done: Done) -> u64 {
         let lap = if place.wrap { DESC_AVAIL | DESC_USED } else { 0 };
@@ -198,8 +200,8 @@ impl Packed {
         self.write_used(from, head);
     }
 
-    /// As [`Virtqueue::publish`]. `COPIED`: the journal has a copy. Its own function, so as not to slow down the
-    /// others.
+    /// Publishes as [`Virtqueue::publish`] says. `COPIED`: the journal has a copy. A separate function, so as
+    /// not to slow down rings without a copy.
     #[inline(always)]
     fn publish_as<const COPIED: bool>(&mut self) -> bool {
         let slots: u16 = self.journal.entries().map(Done::slots).sum();
@@ -219,7 +221,7 @@ impl Packed {
         self.notify_wanted(old)
     }
 
-    /// Few VMMs have a copy.
+    /// Publishes a ring whose journal has a copy, which few VMMs keep.
     #[cold]
     fn publish_with_copy(&mut self) -> bool {
         self.publish_as::<true>()
@@ -245,8 +247,8 @@ impl Virtqueue for Packed {
         let (first, room) = (out.len(), (self.at.size - self.in_flight).min(MAX_CHAIN as u16));
         let (mut at, mut slots, mut ok) = (self.next, 0, true);
         loop {
-            // The driver must not reuse slots in flight: a chain that reaches into them has no end. Nor is a chain
-            // followed for longer than in a split ring.
+            // The driver must not reuse slots in flight: a chain that reaches into them has no end. A chain
+            // is also followed no longer than in a split ring.
             if slots == room {
                 return Err(Fault::EndlessChain);
             }

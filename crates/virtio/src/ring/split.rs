@@ -10,10 +10,10 @@
 //! Only [`Virtqueue::look`] lets the driver move a position, and only within that order. So whatever the driver does
 //! from burst to burst, no more chains are in flight than the ring has, and no head is taken that the driver withdrew.
 //!
-//! What the driver wrote lies in its CPU's cache, and each of its lines takes hundreds of cycles to come over: one
-//! after the other, entry of the available ring, descriptor, buffer. So each is asked for while packets before it are
-//! worked on: entries a burst before they are read, descriptors a burst before they are taken, buffers some packets
-//! before.
+//! The driver's writes lie in its CPU's cache, and each line takes hundreds of cycles to come over. A packet needs
+//! several lines, one after the other: an entry of the available ring, a descriptor, a buffer. So each is prefetched
+//! while packets before it are worked on: entries a burst before they are read, descriptors a burst before they are
+//! taken, buffers some packets before.
 
 use super::chain::{Desc, Links};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
@@ -30,7 +30,6 @@ const PREFETCH: u16 = 12;
 /// Heads that are read ahead between bursts: those of the next burst, and those whose buffers it prefetches.
 const AHEAD: u16 = BURST as u16 + PREFETCH;
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
 const AVAIL_NO_INTERRUPT: u16 = 1;
@@ -40,7 +39,7 @@ const USED_NO_NOTIFY: u16 = 1;
 pub(crate) struct Split {
     at: Layout,
     event_idx: bool,
-    /// `avail.idx` when it was last read.
+    /// The available index (`avail.idx`) when it was last read.
     avail: u16,
     /// Next entry of the available ring to take.
     next: u16,
@@ -55,11 +54,12 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// The ring at `at`, resumed at available index `base`.
+    /// Resumes the ring at `at`, at the available index `base`.
     ///
-    /// A device that died left chains that were taken but not completed, between the used index and `base`. As chains
-    /// are completed in order, these are exactly the missing ones, and are taken again. A VMM that does not know the
-    /// position passes 0 (DPDK's virtio-user, on reconnection): then the used index alone counts.
+    /// A device that died left chains that were taken but not completed, between the used index and `base`.
+    /// As chains are completed in order, these are exactly the missing ones, and are taken again. A VMM that
+    /// does not know the position passes 0 (DPDK's virtio-user, on reconnection): then the used index alone
+    /// counts.
     ///
     /// # Safety
     /// `at` must be a split ring's layout, with room for event indexes if `event_idx`, and stay mapped as long as the
@@ -76,14 +76,14 @@ impl Split {
         ring
     }
 
-    /// The 16 bits at byte `offset` of the driver area: flags, index, entries, used_event.
+    /// Returns the 16 bits at byte `offset` of the driver area: flags, index, entries, used_event.
     fn driver(&self, offset: usize) -> &AtomicU16 {
         // SAFETY: offsets come from this file and lie in the area (Layout::resolve), which is aligned; both
         // sides access it atomically.
         unsafe { AtomicU16::from_ptr(self.at.driver.add(offset).cast()) }
     }
 
-    /// The same for the device area: flags, index, avail_event.
+    /// Returns the 16 bits at byte `offset` of the device area: flags, index, avail_event.
     fn device(&self, offset: usize) -> &AtomicU16 {
         // SAFETY: as above.
         unsafe { AtomicU16::from_ptr(self.at.device.add(offset).cast()) }
@@ -100,7 +100,7 @@ impl Split {
         Desc::split(addr, rest)
     }
 
-    /// The head of the entry at a position that was read.
+    /// Returns the head of the entry at a position that was read.
     #[inline(always)]
     fn head(&self, position: u16) -> u16 {
         self.heads[usize::from(position % HEADS)]
@@ -129,7 +129,7 @@ impl Split {
         }
     }
 
-    /// The head of the next chain, if one is available.
+    /// Returns the head of the next chain, if one is available.
     #[inline(always)]
     fn next_head(&mut self) -> Result<Option<u16>, Fault> {
         if self.next == self.read {

@@ -32,7 +32,6 @@ fn forms() -> impl Iterator<Item = Form> {
 /// A chain, and its segments as (offset in memory, length).
 type Taken = (Chain, Vec<(u64, usize)>);
 
-/// Memory of a test.
 struct Backing(Vec<u128>);
 
 impl Backing {
@@ -107,7 +106,7 @@ fn device(driver: &Driver, form: Form, base: u32) -> (Ring, Memory) {
     }
 }
 
-/// `count` read-only buffers, each with another length.
+/// Returns `count` buffers, each with a different length; `write`: whether the device may write them.
 fn buffers(count: u16, write: bool) -> Vec<Buffer> {
     (0..count).map(|i| (GPA + RING_LEN + u64::from(i) * 256, 10 + u32::from(i), write)).collect()
 }
@@ -357,12 +356,12 @@ fn a_packed_chain_without_end_is_a_fault() {
         pair.driver.ram.write(16 * i + 14, &0x81u16.to_le_bytes());
     }
     assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::EndlessChain);
-    // Nor is it followed further than any chain is, in a ring with more slots.
+    // A chain is also followed no further in a ring with more slots.
     let most = MAX_CHAIN as u16;
     let mut pair = Pair::new(Form { packed: true, event_idx: false, in_order: false }, most);
     assert_eq!(pair.driver.offer(&[buffers(1, false)[0]; MAX_CHAIN], false), Some(0));
     assert!(pair.take(Access::Read).unwrap().0.ok);
-    // Its last descriptor overlaps the driver's event suppression, which nobody uses here.
+    // The ring's last descriptor overlaps the driver's event suppression, which nobody uses here.
     let mut pair = Pair::new(Form { packed: true, event_idx: false, in_order: false }, most + 1);
     pair.driver.offer(&[buffers(1, false)[0]; MAX_CHAIN + 1], false).unwrap();
     assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::EndlessChain);

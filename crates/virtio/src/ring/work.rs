@@ -52,13 +52,12 @@ impl Work {
         self.credit -= descriptors as i32;
     }
 
-    /// Whether no more chains may be examined now.
+    /// Returns whether no more chains may be examined now.
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.credit <= 0
     }
 
-    /// Records a good chain.
     #[inline(always)]
     pub(crate) fn good(&mut self) {
         self.rubbish = 0;
@@ -76,7 +75,7 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// How many descriptors may still be examined.
+    /// Returns how many descriptors may still be examined.
     fn left(work: &mut Work) -> usize {
         let before = work.credit;
         let count = std::iter::from_fn(|| (!work.is_used_up()).then(|| work.spend(1))).count();

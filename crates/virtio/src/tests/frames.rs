@@ -95,7 +95,7 @@ fn each_queue_is_enabled_on_its_own() {
     vmm.enable(3, false);
     assert_eq!(port.port.status().queues, 1);
     assert_eq!(deliver(&port, 1, &frame(60, 0), &Offload::default()), Err(NoRoom::Down));
-    // What a disabled queue holds is discarded and returned.
+    // The frames that a disabled queue holds are discarded and returned.
     while vmm.drivers[3].used().is_some() {}
     vmm.send_by(3, 1, &[0; 12], &frame(90, 1));
     assert_eq!(receive(&mut port, 1), []);

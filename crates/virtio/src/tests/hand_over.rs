@@ -1,4 +1,4 @@
-//! A port goes on where another one stopped, as in another process.
+//! A port goes on where a different one stopped, as in a different process.
 
 use super::requests::message;
 use super::*;
@@ -15,13 +15,14 @@ const GET_FEATURES: u32 = 1;
 const SET_VRING_ENABLE: u32 = 18;
 const SET_MTU: u32 = 20;
 
-/// Another port for the same guest, that waits.
+/// Opens a second port for the same guest, which waits.
 pub(super) fn heir(dir: &Dir, queues: u16) -> Opened {
     let port = GuestPort { socket: dir.0.join("heir.sock"), waits: true, ..dir.port(Role::Server, queues) };
     open(&port).unwrap()
 }
 
-/// Has another port go on. The first one ends like a process that is killed: it does not say goodbye to its VMM.
+/// Makes a second port go on. The first one ends like a process that is killed: it does not say goodbye to
+/// its VMM.
 pub(super) fn hand_over(dir: &Dir, port: Opened, queues: u16) -> Opened {
     let next = heir(dir, queues);
     next.port.adopt(freeze(&port).unwrap()).unwrap();
@@ -67,7 +68,7 @@ fn the_connection_goes_on() {
     let before = port.port.status();
     let mut port = hand_over(&dir, port, 2);
     assert_eq!(port.port.status(), before);
-    // What needs features that were negotiated before, and memory that comes and goes.
+    // These requests need features that were negotiated before, and memory that comes and goes.
     for ring in 0..4 {
         let base = vmm.frontend.get_vring_base(ring).unwrap();
         vmm.start_ring(ring, base).unwrap();
@@ -145,7 +146,7 @@ fn a_vmm_is_answered_by_the_process_that_goes_on() {
     std::mem::forget(next);
 }
 
-/// The VMM's end of its connection.
+/// Returns the VMM's end of its connection.
 pub(super) fn end_of(vmm: &Vmm) -> UnixStream {
     // SAFETY: open as long as the front end.
     let end = unsafe { std::os::fd::BorrowedFd::borrow_raw(vmm.frontend.as_raw_fd()) };
@@ -177,7 +178,7 @@ fn half_a_message_waits_for_its_rest_wherever_that_comes() {
     until(|| !port.port.status().up);
 }
 
-/// Whether the thread that serves the VMM of this port waits.
+/// Returns whether the thread that serves the VMM of this port waits.
 fn sleeps(port: &str) -> bool {
     let of = |thread: &Path, file| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
     let mut threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
@@ -186,7 +187,7 @@ fn sleeps(port: &str) -> bool {
     of(&thread, "stat").contains(") S ")
 }
 
-/// How many answers of 20 bytes a socket takes that nobody reads, before it is not writable.
+/// Returns how many answers of 20 bytes a socket takes that nobody reads, before it is not writable.
 fn unread_answers() -> u64 {
     let (from, _to) = UnixStream::pair().unwrap();
     let is_writable = |_: &u64| {
@@ -281,7 +282,7 @@ fn a_port_without_a_vmm_has_no_session() {
     let port = open(&config).unwrap();
     assert_eq!(port.port.share().unwrap().len(), 1);
     assert!(freeze(&port).is_none());
-    // Who comes meanwhile waits.
+    // A VMM that comes meanwhile waits.
     let stream = UnixStream::connect(&config.socket).unwrap();
     port.port.thaw();
     let mut port = port;
@@ -391,6 +392,6 @@ fn any_session_is_survived() {
         let _ = next.freeze();
     });
     port.thaw();
-    // What it still serves ends with the VMM that is gone.
+    // Any session that it still serves ends with the VMM, which is gone.
     drop(Vmm::new(UnixStream::connect(dir.0.join("heir.sock")).unwrap(), BASE, 2));
 }

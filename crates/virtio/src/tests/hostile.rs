@@ -169,7 +169,7 @@ fn hand_over_lingering(vmm: &Vmm) -> Option<TcpStream> {
     is_ours_closed.recv_timeout(Duration::from_secs(2)).ok().map(|()| other)
 }
 
-/// Whether everybody closed the connection from this port, and its last data was not read.
+/// Returns whether everybody closed the connection from this port, and its last data was not read.
 fn is_closing(port: u16) -> bool {
     const FIN_WAIT1: &str = "04";
     let connections = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -189,7 +189,7 @@ fn a_header_in_parts_with_descriptors_ends_the_connection() {
     until(|| !port.port.status().up);
 }
 
-/// What a subscriber writes.
+/// The lines that a subscriber writes.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

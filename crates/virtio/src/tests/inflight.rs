@@ -5,11 +5,11 @@ use super::restart::{RINGS, forms};
 use super::*;
 use std::os::unix::fs::FileExt;
 
-/// As VMMs ask for it: of the rings that they have.
+/// The form that VMMs ask for: that of the rings that they have.
 const FORM: VhostUserInflight =
     VhostUserInflight { mmap_size: 0, mmap_offset: 0, num_queues: RINGS.len() as u16, queue_size: SIZE };
 
-/// A daemon's port, and the way to its socket.
+/// Returns a daemon's port, and a connection to its socket.
 fn daemon(dir: &Dir) -> (Opened, UnixStream) {
     let config = dir.port(Role::Server, 1);
     (open(&config).unwrap(), UnixStream::connect(&config.socket).unwrap())
@@ -23,7 +23,8 @@ impl Vmm {
         self.kept = Some((form, file));
     }
 
-    /// Has other memory of the same length, with these bytes at its beginning, or what there is of them.
+    /// Replaces the memory by a file of the same length that begins with these bytes, as far as there is
+    /// room.
     fn forge(&mut self, offset: u64, bytes: &[u8]) {
         let file =
             File::from(memfd_create("forged", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
@@ -35,7 +36,7 @@ impl Vmm {
         self.kept = Some((form, file));
     }
 
-    /// Leaves the daemon, and comes back.
+    /// Leaves the daemon, and connects again.
     fn come_again(&mut self, dir: &Dir, features: Features, bases: [u32; 2]) {
         // SAFETY: open as long as the front end.
         let left = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.frontend.as_raw_fd()) };
@@ -70,7 +71,7 @@ fn a_guest_goes_on_by_what_its_vmm_keeps() {
                 std::fs::remove_file(dir.0.join("vm.sock")).unwrap();
             }
             if round % 7 == 6 {
-                // Where it is in its file is the VMM's matter.
+                // The offset in the file is the VMM's matter.
                 let bytes = vmm.content();
                 vmm.forge(8 * (round as u64 % 600), &bytes);
             }

@@ -30,7 +30,7 @@ fn memory_comes_and_goes() {
     works_after(&mut port, &mut vmm, 1);
 }
 
-/// As QEMU does without share=on.
+/// QEMU without share=on shares no memory.
 #[test]
 fn a_vmm_that_shares_no_memory_is_a_fault() {
     let dir = Dir::new("unshared");
@@ -49,7 +49,7 @@ fn a_vmm_that_shares_no_memory_is_a_fault() {
     until(|| fault().is_empty());
 }
 
-/// As QEMU does with a file and share=off: what the guest writes is not in the file.
+/// QEMU with a file and share=off shares a file that does not contain what the guest writes.
 #[test]
 fn a_vmm_that_shares_a_file_and_not_what_its_guest_writes_there_is_a_fault() {
     let (_dir, mut port, mut vmm) = connected("private", BASE, 1);

@@ -24,7 +24,7 @@ impl LogFile {
         vmm.frontend.set_log_base(0, Some(base)).unwrap();
     }
 
-    /// The pages marked, from the first of the guest's memory on, and marks them as clean.
+    /// Returns the marked pages, counted from the first of the guest's memory, and marks them as clean.
     fn take(&self) -> Vec<u64> {
         let first = GPA / LOG_PAGE / 8;
         let mut bits = vec![0; (LOG - first) as usize];
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// What the device does next: it delivers one or two frames in a burst, receives, or sleeps.
+/// Makes the device do something: it delivers one or two frames in a burst, receives, or sleeps.
 fn act(port: &mut Opened, random: &mut Random, longest: u64) {
     let len = 14 + random.below(longest - 13) as usize;
     match random.below(5) {
@@ -72,7 +72,7 @@ fn act(port: &mut Opened, random: &mut Random, longest: u64) {
     }
 }
 
-/// Buffers that start anywhere and cross pages, or are too short for a header.
+/// Offers buffers that start anywhere and cross pages, or are too short for a header.
 fn offer_buffers(vmm: &mut Vmm, random: &mut Random, indirect: bool) {
     let i = random.below(BUFFERS as u64 / 4096 - 1) as usize;
     for long in [0, 2000, 2000] {
@@ -81,7 +81,7 @@ fn offer_buffers(vmm: &mut Vmm, random: &mut Random, indirect: bool) {
     }
 }
 
-/// A chain of 19 pages anywhere, the header first: what Linux offers where buffers are not merged.
+/// Offers a chain of 19 pages anywhere, the header first, as Linux does if buffers are not merged.
 fn offer_pages(vmm: &mut Vmm, random: &mut Random, indirect: bool, packed: bool) {
     let (pages, last) = (BUFFERS as u64 / 4096, 18);
     let mut page = || GPA + vmm.buffer(random.below(pages - 1) as usize);
@@ -208,7 +208,7 @@ fn a_log_that_shrinks_costs_the_guest_alone() {
 #[test]
 fn a_guest_that_arrived_is_announced() {
     let (_dir, mut port, mut vmm) = connected("rarp", BASE, 2);
-    // What woke the worker as the queue came up.
+    // This drains the event that woke the worker when the queue came up.
     port.rx[0].disarm();
     assert!(!port.rx[0].arm());
     // SEND_RARP by hand: the crate's front end has no call for it.

@@ -1,10 +1,10 @@
-//! What a VMM asks for, and what is refused to it.
+//! Requests of a VMM, and which of them are refused.
 
 use super::*;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, IntoRawFd};
 
-/// A message with a 64-bit value.
+/// Builds a message with a 64-bit value.
 pub(super) fn message(code: u32, flags: u32, value: u64) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..12].copy_from_slice([code, flags, 8].map(u32::to_le_bytes).as_flattened());

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 pub(super) const RINGS: [usize; 2] = [TO_GUEST, FROM_GUEST];
 
-/// A daemon's port, and the way to its socket. Nothing of another one is in its memory.
+/// Returns a daemon's port, and a connection to its socket. The daemon's memory has nothing of a different
+/// daemon.
 fn daemon(dir: &Dir) -> (Opened, UnixStream) {
     let config = dir.port(Role::Server, 1);
     let journals = Arc::new(Journals::open(&dir.0).unwrap());
@@ -16,7 +17,7 @@ fn daemon(dir: &Dir) -> (Opened, UnixStream) {
 }
 
 impl Vmm {
-    /// Goes on with another daemon. Rings start at these positions.
+    /// Goes on with a different daemon. Rings start at these positions.
     pub(super) fn reconnect(&mut self, stream: UnixStream, features: Features, bases: [u32; 2]) {
         (self.frontend, _) = negotiate(stream, features, RINGS.len(), &self.memory);
         if let Some((form, file)) = &self.kept {
@@ -86,7 +87,8 @@ fn a_ring_that_the_vmm_stopped_starts_where_the_vmm_says() {
     }
 }
 
-/// What the daemon there wrote last into a packed ring did not come along. The driver hears of what is done about it.
+/// The last writes of the daemon on the other host into a packed ring did not come along. The driver is
+/// notified when this daemon returns chains because of that.
 #[test]
 fn a_guest_from_another_host_stands_for_nothing_that_is_missing() {
     let features = with(&[Features::RING_PACKED]);
@@ -109,7 +111,7 @@ fn a_guest_from_another_host_stands_for_nothing_that_is_missing() {
     works(&mut port, &mut vmm);
 }
 
-/// As VMMs have it: the link goes down with the connection, and up with the next one.
+/// As VMMs do it, the link goes down with the connection, and up with the next one.
 #[test]
 fn a_vmm_whose_guest_has_no_link_is_turned_away() {
     for features in forms() {

@@ -5,14 +5,14 @@ use super::*;
 use crate::VmmEvent;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Where the guest has it, and the VMM.
+/// Addresses at which the guest and the VMM have the window.
 const WINDOW_GPA: u64 = 1 << 36;
 const WINDOW_USER: u64 = 3 << 44;
-/// Bytes of the file before what the guest has, and of that.
+/// Bytes of the file before the window, and of the window.
 const BEFORE: u64 = 2 << 20;
 const WINDOW: u64 = 2 << 20;
 
-/// A file of memory that was made by its path, and so has no seals.
+/// Creates a file of memory by a path, so that it has no seals.
 fn window() -> File {
     let path = format!("/dev/shm/virtio-{}-window", std::process::id());
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -59,7 +59,7 @@ fn packets_travel_in_a_window_as_in_other_memory() {
     file.read_exact_at(&mut got, BEFORE + 4096 + 12).unwrap();
     assert!(got == delivered);
 
-    // What is beyond its end is not the guest's.
+    // Memory beyond the window's end is not the guest's.
     vmm.drivers[FROM_GUEST].offer(&[(WINDOW_GPA + WINDOW - 100, 200, false)], false).unwrap();
     assert!(receive(&mut port, 0).is_empty() && port.port.status().malformed == 1);
     regions.pop();

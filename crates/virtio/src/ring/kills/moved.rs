@@ -1,12 +1,12 @@
-//! Guests that come from another host, without all that the device there wrote into their rings.
+//! Guests that come from a different host, without all that the device there wrote into their rings.
 
 use super::*;
 
 const DESC_LEN: usize = 16;
 
 impl World {
-    /// The device serves the driver, which fills its ring and sees the return of the first `seen` chains. Then the VMM
-    /// has moved, with the ring as the driver left it in the slots that are `stale`.
+    /// Serves the driver, which fills its ring and sees the return of the first `seen` chains. Then moves the
+    /// VMM; in the slots that are `stale`, the ring is as the driver left it.
     fn moved_with(&mut self, parts: u8, seen: u8, stale: impl Fn(usize) -> bool) {
         let Driver { ram, size, .. } = self.driver;
         (0..size).for_each(|_| self.offer(parts, false));
@@ -25,7 +25,7 @@ impl World {
     }
 }
 
-/// Slots of which nothing came along, in a ring with pages of some slots, or batches whose first one is missing.
+/// Which slots did not come along: those of some pages of a few slots each, or the first ones of batches.
 const STALE: [fn(usize) -> bool; 5] =
     [|_| true, |slot| slot / 4 % 2 == 0, |slot| slot / 4 % 2 == 1, |slot| slot % 3 == 0, |_| false];
 

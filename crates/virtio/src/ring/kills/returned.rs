@@ -7,19 +7,19 @@ const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 const NEXT: u16 = 1;
 
-/// What is done while there is no device.
+/// The events while there is no device.
 #[derive(Clone, Debug, Default, bolero::TypeGenerator)]
 pub(super) struct Gap {
     /// Chains that are offered before the VMM looks.
     before: Vec<(u8, bool)>,
     vmm_returns: bool,
     driver_looks: bool,
-    /// Chains that are offered then.
+    /// Chains that are offered afterwards.
     after: Vec<(u8, bool)>,
 }
 
 impl World {
-    /// A ring that its VMM starts behind so many slots.
+    /// Creates a ring that its VMM starts behind `slots` slots.
     pub(super) fn started_behind(form: Form, size: u16, slots: u16) -> Self {
         let mut world = Self::new(form, size);
         let mut device = world.device();
@@ -46,8 +46,8 @@ impl World {
         after.iter().take(16).for_each(|(parts, indirect)| self.offer(*parts, *indirect));
     }
 
-    /// What QEMU's `virtqueue_packed_drop_all` does. Returns whether it returned a chain: it does so once, until the
-    /// ring is reset.
+    /// Does what QEMU's `virtqueue_packed_drop_all` does. Returns whether it returned a chain: it does so
+    /// only once until the ring is reset.
     fn return_one(&mut self) -> bool {
         let Driver { ram, size, .. } = self.driver;
         let word = |index: u16, at| {
@@ -172,7 +172,8 @@ fn a_full_ring_is_not_taken_for_one_that_was_reset() {
     }
 }
 
-/// It can't have gone back, or on by more than a lap: the VMM describes another ring, or its guest was reset.
+/// A position that went back, or on by more than a lap, counts: the VMM describes a different ring, or its
+/// guest was reset.
 #[test]
 fn a_position_that_can_not_be_reached_by_returning_chains_counts() {
     for (form, size) in forms_and_sizes() {

@@ -42,7 +42,7 @@ impl Reader<'_> {
         self.descriptor(DESC as usize + 16 * (index % u64::from(self.size)) as usize)
     }
 
-    /// The offset of `len` bytes at a guest address; `None` if they are outside the guest's memory.
+    /// Returns the offset of `len` bytes at a guest address; `None` if they are outside the guest's memory.
     fn place(&self, addr: u64, len: u32) -> Option<usize> {
         let at = usize::try_from(addr.checked_sub(GPA)?).ok()?;
         (at < self.bytes.len() && len as usize <= self.bytes.len() - at).then_some(at)
@@ -88,7 +88,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// The buffers of the chain at `head` of a split ring.
+    /// Returns the buffers of the chain at `head` of a split ring.
     pub(super) fn split(&self, head: u16) -> Buffers {
         let (mut buffers, mut index) = (Vec::new(), head);
         for _ in 0..self.size {
@@ -102,14 +102,14 @@ impl Reader<'_> {
         None
     }
 
-    /// The buffers of the `slots` descriptors from `first` of a packed ring.
+    /// Returns the buffers of the `slots` descriptors from `first` of a packed ring.
     pub(super) fn packed(&self, first: u64, slots: u64) -> Buffers {
         let mut buffers = Vec::new();
         (first..first + slots).try_for_each(|i| self.append(self.in_ring(i), &mut buffers))?;
         Some(buffers)
     }
 
-    /// The buffer of a chain that has a single one and no indirect table.
+    /// Returns the buffer of a chain that has a single one and no indirect table.
     pub(super) fn single(&self, index: u64) -> Option<(u64, usize)> {
         let d = self.in_ring(index);
         self.buffer(d).filter(|_| d.flags & (NEXT | INDIRECT) == 0)

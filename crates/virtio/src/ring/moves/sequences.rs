@@ -21,7 +21,7 @@ fn play_all(world: &mut World, all: &[Vec<Move>], so_far: &mut Vec<Move>, depth:
     played
 }
 
-/// The steps that the device may take. A step is one or more moves.
+/// Returns the steps that the device may take. A step is one or more moves.
 fn device_steps(size: u16) -> Vec<Vec<Move>> {
     let all = |this| vec![this; size.into()];
     let end = [all(Move::Complete(3)), vec![Move::Publish]].concat();
@@ -72,7 +72,8 @@ fn every_sequence_of_moves_on_small_packed_rings() {
     }
 }
 
-/// The driver makes `count` buffers available after `before` others, and the device uses them.
+/// Returns moves by which the driver makes `count` buffers available after `before` others, and the device
+/// uses them.
 fn batch_of(packed: bool, size: u16, before: u16, count: u16) -> Vec<Move> {
     let mut moves = vec![Move::Avail(count)];
     for place in before..before + count {
@@ -132,7 +133,7 @@ fn bursts_without_end() {
     );
 }
 
-/// The same move, with values that are mostly valid.
+/// Returns the same move with values that are mostly valid.
 fn likely(this: Move, form: Form, size: u16) -> Move {
     let flags_of = |word: u16| match word % 8 {
         // Mostly a single buffer of the right kind.

@@ -1,37 +1,41 @@
-//! Where a packed ring goes on.
+//! Finds the place at which a packed ring goes on.
 //!
-//! Of a ring that ran in a process that died, the journal tells. Two others may have written into the ring meanwhile:
+//! The journal tells it for a ring that ran in a process that died. Two others may have written into the ring
+//! meanwhile:
 //!
 //! - The guest may have reset the device and filled the ring anew.
 //! - The VMM may have returned a chain. QEMU does so while there is no device: it drops what the guest sends
-//!   (`virtqueue_packed_drop_all`), at the only position that it knows, which is the one at which it last started the
-//!   ring. If the driver has made a chain available there, QEMU marks it used and moves its position behind it. (It
-//!   takes one chain until the next reset, as it loses count of those in use.) The descriptor that it overwrote does
-//!   not say any more how many slots the chain has, but the position that it names to the next process does.
+//!   (`virtqueue_packed_drop_all`), at the only position that it knows, which is the one at which it last
+//!   started the ring. If the driver has made a chain available there, QEMU marks it used and moves its
+//!   position behind it. (It takes one chain until the next reset, as it loses count of those in use.) The
+//!   descriptor that QEMU overwrote does not say any more how many slots the chain has, but the position that
+//!   QEMU names to the next process does.
 //!
-//! A driver looks at used descriptors in the order of the ring. It comes to the one that the VMM wrote when all chains
-//! before it are used, so these are returned as well, as dropped as the VMM's, in one batch: it ends where the VMM is.
+//! A driver looks at used descriptors in the order of the ring. It comes to the one that the VMM wrote only
+//! when all chains before it are used. So these are returned as well, and dropped like the VMM's, in one
+//! batch that ends where the VMM is.
 
 use super::super::journal::{Batch, Identity, Place};
 use super::*;
 
 impl Position {
-    /// Slots that a VMM passed that went from here to `later`, if it may have.
+    /// Returns how many slots a VMM passed if it went from here to `later`; `None` if it can't have done so.
     fn passed(self, later: Self, size: u16) -> Option<u16> {
         self.until(later, size).filter(|slots| *slots <= size)
     }
 
-    /// Whether one that went from here to `later` was at `at` before it came there.
+    /// Returns whether a VMM that went from here to `later` was at `at` before it came to `later`.
     fn leads_over(self, at: Self, later: Self, size: u16) -> bool {
         self.passed(at, size).is_some_and(|slots| Some(slots) < self.passed(later, size))
     }
 }
 
 impl Packed {
-    /// Notes in the journal that this ring runs. If it is the `first` time that a VMM describes it to this process, the
-    /// ring goes on where a device was that died, if one did: the VMM did not learn of its position. If the journal
-    /// knows nothing of the ring, the VMM is right, but another device may have left chains behind
-    /// ([`Packed::return_passed`]). Returns whether used descriptors were written.
+    /// Notes in the journal that this ring runs. If a VMM describes the ring to this process for the `first`
+    /// time, and a device died with the ring, the ring goes on where that device was, because the VMM did not
+    /// learn of its position. If the journal knows nothing of the ring, the VMM's position is right, but a
+    /// different device may have left chains behind ([`Packed::return_passed`]). Returns whether used
+    /// descriptors were written.
     pub(crate) fn begin(&mut self, ring: &Identity, first: bool) -> bool {
         if first {
             self.journal.learn(ring);
@@ -47,8 +51,8 @@ impl Packed {
             return returned;
         };
         let (place, published) = self.finish(batch, was, told);
-        // The journal has the former position of the VMM until all of this is done: it is done again if this process
-        // dies meanwhile.
+        // The journal keeps the former position of the VMM until all of this is done: if this process dies
+        // meanwhile, it is done again.
         let before = Identity { base: was.encoded(), ..*ring };
         self.begin_at(&before, place);
         let returned = was != told && self.catch_up(&before, told);
@@ -61,18 +65,18 @@ impl Packed {
         self.journal.begin(ring, place);
     }
 
-    /// Whether the journal is of the ring as it is now: one that the VMM started at `was`, and of which it says now
-    /// that it is at `told`.
+    /// Returns whether the journal belongs to the ring as it is now: a ring that the VMM started at `was`,
+    /// and that is now at `told`, as the VMM says.
     fn goes_on(&self, told: Position, was: Position, batch: &Batch) -> bool {
         let at = if self.is_unfinished(batch, was, told) { batch.from } else { batch.to };
         was.passed(told, self.at.size).is_some() && !self.looks_reset(told, was, at)
     }
 
-    /// Whether the last batch was announced and not shown.
+    /// Returns whether the last batch was announced and not shown.
     fn is_unfinished(&self, batch: &Batch, was: Position, told: Position) -> bool {
         let (from, to, size) = (batch.from.position, batch.to.position, self.at.size);
-        // If the VMM returned a chain behind the batch that ends beyond its beginning, a lap later, the batch was shown
-        // before; the driver may have filled that slot twice since.
+        // If the VMM returned a chain behind the batch, and that chain ends beyond the batch's beginning, a
+        // lap later, then the batch was shown before; the driver may have filled that slot twice since.
         let slots = from
             .until(to, size)
             .zip(to.passed(told, size))
@@ -81,15 +85,15 @@ impl Packed {
         from != to && !is_older && self.available_at(from)
     }
 
-    /// Whether the driver may have reset the device since it was here: all descriptors are as a driver leaves them that
-    /// cleared a ring and fills it, of which the VMM returned the chain before `told`, if there is one. Nobody else has
-    /// used a descriptor then.
+    /// Returns whether the driver may have reset the device since the journal was written: all descriptors
+    /// are as a driver leaves them that cleared a ring and fills it, except that the VMM returned the chain
+    /// before `told`, if there is one. Nobody else has used a descriptor then.
     ///
-    /// A ring in use may look like that where the driver has filled all slots anew but those of one chain (or of a
-    /// batch, IN_ORDER), of which only the first one was written: the others still look available. The journal says
-    /// where the last one is ([`Packed::is_behind`]). Where a ring that was reset has such a chain in that place, too,
-    /// the guest is taken for one that did not boot meanwhile. Linux has no such chains: it puts those of several
-    /// descriptors into tables.
+    /// A ring in use may look like that, too, if the driver has filled all slots anew except those of one
+    /// chain (or of one batch, IN_ORDER), of which only the first slot was written: the others still look
+    /// available. The journal says where the last such chain is ([`Packed::is_behind`]). If a ring that was
+    /// reset also has such a chain in that place, the guest is taken for one that did not boot meanwhile.
+    /// Linux has no such chains: it puts chains of several descriptors into tables.
     fn looks_reset(&self, told: Position, was: Position, at: Place) -> bool {
         let size = self.at.size;
         let Some(returned) = Position::FIRST.passed(told, size) else { return false };
@@ -103,8 +107,8 @@ impl Packed {
         is_new && is_chain && !(was == told && self.is_behind(at, end))
     }
 
-    /// Whether a slot of a ring's first lap looks as it does once a VMM has returned the chain before slot `end`: the
-    /// first slot is used, and the others are as the driver filled them.
+    /// Returns whether a slot of a ring's first lap looks as it does once a VMM has returned the chain before
+    /// slot `end`: the first slot is used, and the others are as the driver filled them.
     fn is_of_returned(&self, index: u16, end: u16) -> bool {
         let position = Position { index, ..Position::FIRST };
         if position == Position::FIRST {
@@ -113,13 +117,13 @@ impl Packed {
         self.available_at(position) && self.ends_chain(index) == (index + 1 == end)
     }
 
-    /// Whether the descriptor in this slot is the last one of its chain.
+    /// Returns whether the descriptor in this slot is the last one of its chain.
     fn ends_chain(&self, index: u16) -> bool {
         self.flags_of(index) & DESC_NEXT == 0
     }
 
-    /// Whether the last chain that was used may be before this place in a ring that looks reset, whose slots before
-    /// `end` are filled.
+    /// Returns whether the last used chain may lie just before this place, in a ring that looks reset and
+    /// whose slots before `end` are filled.
     fn is_behind(&self, at: Place, end: u16) -> bool {
         let Position { index, wrap } = at.position;
         if !(1..=self.at.size).contains(&at.behind) {
@@ -135,7 +139,8 @@ impl Packed {
         crosses && !self.used_at(Position::FIRST) && self.ends_chain(index - 1)
     }
 
-    /// Has the last batch in the ring. Returns where it ends, and whether used descriptors were missing.
+    /// Makes sure that the last batch is in the ring. Returns where the batch ends, and whether used
+    /// descriptors were missing.
     fn finish(&mut self, batch: Batch, was: Position, told: Position) -> (Place, bool) {
         let from = batch.from.position;
         if self.is_unfinished(&batch, was, told) {
@@ -143,7 +148,7 @@ impl Packed {
             self.write(from);
             return (batch.to, true);
         }
-        // The VMM can only have returned the first chain of the batch if that was not shown.
+        // The VMM can only have returned the first chain of the batch if the batch was not shown.
         if from == batch.to.position || !was.leads_over(from, told, self.at.size) {
             return (batch.to, false);
         }
@@ -151,7 +156,8 @@ impl Packed {
         (batch.to, self.write_behind(from, told))
     }
 
-    /// Writes what is missing of the batch from `from` on, of which the driver sees all before `told` already.
+    /// Writes the missing used descriptors of the batch from `from` on. The driver sees everything before
+    /// `told` already. Returns whether any were missing.
     fn write_behind(&self, from: Position, told: Position) -> bool {
         let size = self.at.size;
         let Some(mut seen) = from.passed(told, size) else { return false };
@@ -175,8 +181,8 @@ impl Packed {
         first.is_some()
     }
 
-    /// Goes to where the VMM is if it returned a chain that comes behind this position, or here. `before` is the ring
-    /// as it was known before. Returns whether used descriptors were written for that.
+    /// Goes to the VMM's position if the VMM returned a chain at this position or behind it. `before` is the
+    /// ring as it was known before. Returns whether used descriptors were written for that.
     fn catch_up(&mut self, before: &Identity, told: Position) -> bool {
         let (size, was) = (self.at.size, Position::decoded(before.base));
         let Some(ahead) = self.used.passed(told, size).filter(|slots| *slots > 0) else { return false };
@@ -196,8 +202,8 @@ impl Packed {
         true
     }
 
-    /// Completes, as dropped, the chains before a descriptor that is used, within so many slots. Returns their slots,
-    /// or `None` if there is no such descriptor.
+    /// Completes, as dropped, the chains before a used descriptor that is less than `ahead` slots away.
+    /// Returns the number of their slots, or `None` if there is no such descriptor.
     fn complete_before_used(&mut self, ahead: u16) -> Option<u16> {
         let (mut place, mut slots) = (self.used, 0);
         while !self.used_at(place) {
@@ -205,7 +211,7 @@ impl Packed {
                 return None;
             }
             let before = slots;
-            // A chain may also be used from its middle on: it began in another lap than the VMM's.
+            // A chain may also be used from its middle on, if it began in a lap other than the VMM's.
             let last = loop {
                 let desc = self.desc(place.index);
                 (place, slots) = (place.advance(1, self.at.size), slots + 1);
@@ -221,7 +227,7 @@ impl Packed {
         Some(slots)
     }
 
-    /// Whether the descriptor at this position is used in this lap.
+    /// Returns whether the descriptor at this position is used in this lap.
     fn used_at(&self, Position { index, wrap }: Position) -> bool {
         let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
         self.flags_of(index) & (DESC_AVAIL | DESC_USED) == lap

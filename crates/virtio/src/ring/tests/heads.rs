@@ -1,4 +1,4 @@
-//! Heads of split rings: what of them is read, and when.
+//! Heads of split rings: which of them are read, and when.
 
 use super::*;
 
