@@ -32,7 +32,6 @@ pub(crate) struct Policy {
     pub follows: bool,
     /// Policers, with the reason to drop packets over their rate.
     pub meters: ArrayVec<(MeterId, DropReason), 4>,
-    /// Rules that matched.
     pub rules: ArrayVec<RuleId, 10>,
     pub nexthop: Option<NexthopId>,
     /// Ports of tunnels that packets pass.
@@ -99,7 +98,6 @@ pub(crate) struct Action {
 const GONE: u64 = u64::MAX;
 
 impl Action {
-    /// Returns whether it is known to hold at `epoch`.
     #[inline(always)]
     pub const fn holds(&self, epoch: u64) -> bool {
         self.stamp == epoch

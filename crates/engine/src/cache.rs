@@ -80,7 +80,6 @@ pub(crate) struct OvsFlow {
 }
 
 impl OvsFlow {
-    /// Creates a reference to a flow that exists at `epoch`.
     pub const fn new(cell: FlowCell, counter: Option<u32>, epoch: u64) -> Self {
         Self { cell, counter, stamp: epoch as u32 & STAMP }
     }
@@ -257,7 +256,6 @@ pub(crate) struct Cache {
     cursor: usize,
     /// Lines that were looked at since contexts were forgotten.
     looked_at: usize,
-    /// The contexts of the keys.
     pub contexts: Contexts,
 }
 
@@ -327,7 +325,6 @@ impl Cache {
         set.iter().fold(0, |all, &one| all | if has_tag(one, tag) { one } else { 0 })
     }
 
-    /// Returns whether the entry of a key is at a slot.
     #[inline(always)]
     pub fn is_at(&self, Slot(slot): Slot, Key(key): &Key) -> bool {
         let line = &self.lines[slot as usize];
@@ -341,7 +338,6 @@ impl Cache {
         differs == 0
     }
 
-    /// Finds the slot of a key's entry.
     pub fn find(&self, hash: u64, key: &Key) -> Option<Slot> {
         if self.like(hash) == 0 {
             return None;
@@ -441,13 +437,11 @@ impl Cache {
         }
     }
 
-    /// Returns the hash of the key of the entry at a slot.
     fn hash_at(&self, Slot(slot): Slot) -> u64 {
         let [a, b, c, d, e, f, ..] = self.lines[slot as usize];
         self.hash(&Key([a, b, c, d, e, u64::from(f as u32)]))
     }
 
-    /// Removes an entry, if there is one.
     pub fn remove(&mut self, slot: Slot) -> Option<Entry> {
         if !self.is_used(slot) {
             return None;

@@ -255,7 +255,6 @@ impl WorkerCells {
         })
     }
 
-    /// Returns all of the worker's own counters.
     pub fn snapshot(&self, worker: usize, cpu: Option<usize>) -> WorkerCounters {
         let cycles = &self.cycles;
         WorkerCounters {

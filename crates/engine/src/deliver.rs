@@ -90,7 +90,6 @@ impl Ports {
         }
     }
 
-    /// Returns whether an interface is the OVS side of a port.
     pub fn is_ovs_side(&self, vif: VifId) -> bool {
         let word = self.ovs_sides.get(usize::from(vif.0 / 64)).copied().unwrap_or(0);
         word >> (vif.0 % 64) & 1 != 0

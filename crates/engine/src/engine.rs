@@ -86,7 +86,6 @@ pub struct Stalled {
 #[derive(Default)]
 pub(crate) struct Control {
     meters: Meters,
-    /// The OVS sides of ports.
     ovs_sides: BTreeSet<VifId>,
     /// The worker that gets the next receiving queue.
     next_worker: usize,

@@ -32,18 +32,15 @@ pub(crate) struct Holder {
 
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// The neighbour that it waits for.
     pub neighbour: Neighbour,
     pub holder: Holder,
     /// The offloads with which it came in.
     pub offload: Offload,
     /// When it came, by the engine's clock.
     pub since_ns: u64,
-    /// The whole frame.
     pub frame: Vec<u8>,
 }
 
-/// There is no room for a packet.
 #[derive(Debug)]
 pub(crate) struct NoRoom;
 

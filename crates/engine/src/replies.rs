@@ -37,7 +37,6 @@ pub(crate) struct ReplyLimits {
 }
 
 impl ReplyLimits {
-    /// Creates limits of `per_second` errors per second to one receiver.
     pub fn new(per_second: u32) -> Self {
         Self {
             per_second,

@@ -18,7 +18,6 @@ pub(crate) enum Flooder {
 }
 
 impl Flooder {
-    /// Number of counters.
     pub const COUNT: usize = MAX_VIFS + u16::MAX as usize + 1;
 
     /// Returns its index among all counters: guests, then networks.
@@ -68,7 +67,6 @@ impl Storms {
     }
 }
 
-/// Returns the number of copies made in the second `now`.
 const fn made_in(made: u64, now: Seconds) -> u32 {
     if made >> 32 == now as u64 { made as u32 } else { 0 }
 }

@@ -15,7 +15,6 @@ const SHORT_PREFIX: usize = 64;
 
 const TTL: u8 = 64;
 
-/// Most bytes of pushed tags.
 const MAX_TAGS: usize = ovs::MAX_PUSHED * proto::VLAN_LEN;
 
 /// The part of a packet's own headers that is edited.
@@ -36,7 +35,6 @@ pub(crate) struct Template {
     pub strip: u16,
     /// New ECN field of the IP header.
     pub ecn: Option<u8>,
-    /// Decrements of TTL or hop limit.
     pub ttl_decrement: u8,
     pub nat: Nat,
     pub mss: Option<u16>,
@@ -197,7 +195,6 @@ impl Template {
         (self.prefix().len() + self.tags().len()) as isize - (usize::from(self.strip) + popped) as isize
     }
 
-    /// Returns whether the IP header is edited.
     pub const fn edits_ip(&self) -> bool {
         self.ecn.is_some()
             || self.ttl_decrement > 0

@@ -3,7 +3,6 @@
 use crate::{Offload, Segment};
 use arrayvec::ArrayVec;
 
-/// Most packets in a burst.
 pub const BURST: usize = 64;
 
 /// Most segments in a burst. A port ends a burst early rather than exceed it.

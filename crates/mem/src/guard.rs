@@ -72,7 +72,6 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Returns the mapping, if `addr` is in it.
     fn read(&self, addr: usize) -> Option<(usize, usize, *mut FaultWord)> {
         let version = self.version.load(Ordering::Acquire);
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));

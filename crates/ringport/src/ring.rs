@@ -105,7 +105,6 @@ impl Ring {
     }
 }
 
-/// Creates a ring for at least `slots` frames of at most `frame` bytes each.
 pub(crate) fn ring(slots: u32, frame: usize) -> (Filler, Taker) {
     let ring = Arc::new(Ring::new(slots, frame));
     (Filler { ring: ring.clone(), next: 0 }, Taker { ring, next: 0 })

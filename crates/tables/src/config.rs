@@ -172,7 +172,6 @@ impl Config {
         }
     }
 
-    /// Removes a route; returns its nexthop.
     pub fn del_route(&mut self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
         self.vrfs.get(&vrf)?;
         let tables = self.tables_mut(vrf);

@@ -479,7 +479,6 @@ impl Flows {
     }
 }
 
-/// Returns the entry to which a slot refers.
 fn entry_of(slot: &AtomicU64) -> Option<u32> {
     (slot.load(Ordering::Relaxed) as u32).checked_sub(1)
 }

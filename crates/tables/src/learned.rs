@@ -76,7 +76,6 @@ enum Port {
     Vif(VifId),
     /// The host at the other end of a tunnel.
     Remote(IpAddr),
-    /// All tunnels of the network.
     Tunnels,
 }
 
@@ -211,7 +210,6 @@ impl Learned {
         })
     }
 
-    /// Forgets path MTUs that have expired.
     pub fn forget_old_paths(&mut self, now: Seconds) -> Vec<Cell> {
         let old = self.paths.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= PathMtu::AGE);
         let old: Vec<_> = old.map(|(remote, _)| *remote).collect();

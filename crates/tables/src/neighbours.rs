@@ -102,7 +102,6 @@ impl Neighbours {
         known.confirm(found.mac, now).then_some(idle)
     }
 
-    /// Returns whether [`Self::enter`] would change something.
     pub fn would_enter(&self, config: &Config, told: &Told) -> bool {
         let old = self.all.get(&told.key());
         let is_due = old.is_none_or(|old| old.known.value != told.found.mac && !old.known.is_of(told.now));
@@ -194,7 +193,6 @@ impl Neighbour {
     }
 }
 
-/// Returns the object to which a neighbour's scope belongs.
 const fn object_of(scope: NeighbourScope) -> Object {
     match scope {
         NeighbourScope::Wire(vif) => Object::Vif(vif),

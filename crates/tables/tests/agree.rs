@@ -294,7 +294,6 @@ struct Both {
     shared: Shared,
     naive: Tables,
     now: Seconds,
-    /// Changes that were applied successfully.
     applied: Vec<Change>,
 }
 

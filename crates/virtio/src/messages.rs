@@ -114,7 +114,6 @@ pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Resu
     Ok(true)
 }
 
-/// Answers a request with a value.
 fn answer(stream: &mut UnixStream, request: u32, value: u64) -> io::Result<()> {
     let mut reply = [0; HEADER_LEN + 8];
     reply[..HEADER_LEN]

@@ -168,7 +168,6 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// Counts refused chains.
     pub(crate) fn count_malformed(&self, chains: u64) {
         if chains > 0 {
             let before = self.queue.malformed.load(Ordering::Relaxed);

@@ -251,7 +251,6 @@ fn store_header(buffer: &Segment, header_len: usize, header: &[u8; vnet::VNET_HE
     last && buffer.store(0, &first)
 }
 
-/// Returns the first `len` bytes of `segments`.
 fn trim(segments: &mut [Segment], len: usize) -> &[Segment] {
     let mut left = len;
     for (i, segment) in segments.iter_mut().enumerate() {

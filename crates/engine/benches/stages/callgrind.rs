@@ -23,7 +23,6 @@ pub fn toggle() {
     }
 }
 
-/// Counts what `work` does.
 #[allow(dead_code)] // some stages mark their begin and end themselves
 pub fn counted<T>(work: impl FnOnce() -> T) -> T {
     toggle();

@@ -426,7 +426,6 @@ fn flooder(tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Flooder {
 }
 
 impl<'a> Whole<'a> {
-    /// Prepares the packet that `forward` forwards.
     fn new(case: &Case, bytes: &'a [u8], forward: &Forward) -> Result<Self, DropReason> {
         Self::stripped(case, bytes, forward.strip, Template::new(forward).keeps_ip)
     }

@@ -81,7 +81,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Creates the state of the worker `number`.
     pub fn new(number: usize, cells: Arc<WorkerCells>, log: Arc<DropLog>, now: Now, limits: &Limits) -> Self {
         Self {
             cells,
@@ -567,7 +566,6 @@ impl Core {
         }
     }
 
-    /// Delivers these lanes to a port.
     #[inline(always)]
     fn deliver_to(&mut self, port: VifId, order: &[u8], burst: &Burst) -> Delivery {
         let Self { lanes, ports, chunk, turn, now, .. } = self;

@@ -69,7 +69,6 @@ impl Rest<'_> {
 /// byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unfinished {
-    /// The checksum is partial.
     pub partial: bool,
     /// The checksum is known to be right.
     pub valid: bool,
@@ -93,7 +92,6 @@ pub(crate) struct Frame<'a> {
     pub rest: Rest<'a>,
     /// Offset in the original packet of the first byte that is not in `head`.
     pub rest_at: usize,
-    /// Number of bytes from `rest_at` on.
     pub rest_len: usize,
     pub unfinished: Unfinished,
     /// Offsets of the (inner) headers in `head`; used if something is unfinished.

@@ -194,7 +194,6 @@ fn check(head: &[u8], len: usize) -> bool {
     taken[1]
 }
 
-/// Returns the offsets of the IPv4 headers in a frame.
 fn ipv4_headers(frame: &[u8]) -> Vec<usize> {
     let Ok(outer) = Headers::ethernet(frame, 0, frame.len()) else { return Vec::new() };
     let tunnel = packet::tunnel(frame, &outer, frame.len()).ok().flatten();

@@ -137,7 +137,6 @@ fn tiny_segments_are_made_in_small_numbers_only() {
     }
 }
 
-/// Creates a host that accepts many of the largest sends in one burst.
 fn host_of_large_bursts() -> Host {
     Host::new(&tables(), &neighbours(), Accepts::default(), 66_000)
 }

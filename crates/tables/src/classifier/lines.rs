@@ -1,8 +1,6 @@
 //! Sets of rule slots, sparse by chunk.
 
-/// Number of slots of a chunk.
 pub(super) const CHUNK: usize = 512;
-/// Number of chunks of a classifier.
 pub(super) const CHUNKS: usize = 256;
 
 /// The slots of one chunk, a cache line.

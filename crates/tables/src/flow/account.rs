@@ -62,7 +62,6 @@ pub(super) struct Share {
     pub reserve: u64,
 }
 
-/// All accounts.
 pub(super) struct Accounts {
     records: Zeroed<4>,
     /// Number of accounts that have connections. Threads that race may make it negative for a moment.

@@ -130,7 +130,6 @@ impl Entry<'_> {
         self.0[word].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Changes a word, unless `to` returns `None`.
     #[inline(always)]
     fn change(self, word: usize, order: Ordering, to: impl Fn(u64) -> Option<u64>) {
         #[cfg(test)]

@@ -6,7 +6,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
 const SHARDS: usize = 64;
-/// Number of datagrams in a shard.
 const PER_SHARD: usize = 64;
 /// Most datagrams in a shard from one interface in one network.
 const PER_OWNER: usize = 16;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const FEWEST: usize = 8;
 
-/// A hash, and the number of a flow with it.
 type Entry = (u64, FlowId);
 
 /// A place for an entry. Only one thread at a time writes slots, the one that changes the tables. Readers see

@@ -17,7 +17,6 @@ const BUFFER: u64 = 2048;
 /// Bytes of a packet with its virtio-net header: 64 on the wire.
 const PACKET: u32 = 12 + 60;
 
-/// A guest and its device.
 pub struct Guest {
     drivers: [Driver; RINGS],
     pub device: Device,

@@ -72,7 +72,6 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Returns the fault with this code.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         let all = [Self::IndexJump, Self::HeadOutside, Self::EndlessChain, Self::Rubbish];
         all.into_iter().find(|f| *f as u32 == code)

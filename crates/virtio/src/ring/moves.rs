@@ -74,7 +74,6 @@ struct Known {
     id: u16,
     slots: u64,
     buffers: Buffers,
-    /// Whether it has a single buffer.
     single: bool,
 }
 

@@ -129,7 +129,6 @@ impl Split {
         }
     }
 
-    /// Returns the head of the next chain, if one is available.
     #[inline(always)]
     fn next_head(&mut self) -> Result<Option<u16>, Fault> {
         if self.next == self.read {

@@ -146,7 +146,6 @@ fn a_vmm_is_answered_by_the_process_that_goes_on() {
     std::mem::forget(next);
 }
 
-/// Returns the VMM's end of its connection.
 pub(super) fn end_of(vmm: &Vmm) -> UnixStream {
     // SAFETY: open as long as the front end.
     let end = unsafe { std::os::fd::BorrowedFd::borrow_raw(vmm.frontend.as_raw_fd()) };

@@ -9,7 +9,6 @@ const INDIRECT: u16 = 4;
 /// Offset and length of each buffer of a chain, in bytes; `None` if the chain is malformed.
 pub(super) type Buffers = Option<Vec<(u64, usize)>>;
 
-/// Reads descriptors.
 pub(super) struct Reader<'a> {
     /// The ring's memory.
     pub(super) bytes: &'a [u8],

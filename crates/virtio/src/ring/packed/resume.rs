@@ -227,7 +227,6 @@ impl Packed {
         Some(slots)
     }
 
-    /// Returns whether the descriptor at this position is used in this lap.
     fn used_at(&self, Position { index, wrap }: Position) -> bool {
         let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
         self.flags_of(index) & (DESC_AVAIL | DESC_USED) == lap
