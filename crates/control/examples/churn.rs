@@ -2,8 +2,9 @@
 //!
 //!     churn RUN_DIR NETWORK BATCH SECONDS [CHANGES_PER_SECOND]
 //!
-//! One connection, one request after the other, each of BATCH routes of NETWORK below 100.64.0.0/10. What it added it
-//! removes. A line of JSON: changes, changes per second, and how long requests took, in microseconds.
+//! It sends one request after the other on one connection, each with BATCH routes of NETWORK below
+//! 100.64.0.0/10, and removes again what it added. It prints a line of JSON: changes, changes per second, and
+//! how long requests took, in microseconds.
 use api::v1::viaduct_client::ViaductClient;
 use api::v1::{self, object::Object};
 use hyper_util::rt::TokioIo;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tonic::transport::Endpoint;
 
-/// Routes that come and go.
+/// Most routes at a time.
 const ROUTES: usize = 10_000;
 
 fn prefix(n: usize) -> String {
@@ -46,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut client = ViaductClient::new(channel);
 
     let (mut took, mut changes, start) = (Vec::new(), 0, Instant::now());
-    // Added ones are removed again in the same order; the rest at the end.
+    // Routes are removed in the order in which they were added, the rest at the end.
     let (mut added, mut removed) = (0, 0);
     loop {
         let over = start.elapsed().as_secs_f64() >= seconds;

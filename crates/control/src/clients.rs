@@ -14,42 +14,40 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-/// Pause before the next attempt to accept, after one failed (mostly for want of descriptors) or all connections are
+/// Pause after a failed attempt to accept (mostly for want of descriptors), and while all connections are
 /// taken.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// At a time.
+    /// Most connections at a time.
     pub(crate) connections: usize,
-    /// Until a client says something.
+    /// How long a client may stay silent after it has connected.
     pub(crate) silence: Duration,
 }
 
 impl Bounds {
-    /// Of the control socket.
+    /// Bounds of the control socket.
     pub(crate) const DEFAULT: Self = Self { connections: 256, silence: Duration::from_secs(10) };
 }
 
-/// Clients as they connect. It never ends.
+/// A stream of clients as they connect. It never ends.
 pub(crate) struct Clients {
     listener: UnixListener,
     bounds: Bounds,
     free: Arc<Semaphore>,
-    /// Of those that left.
+    /// Sockets of clients that left, which are being closed.
     closing: Arc<Closing>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Clients {
-    /// Clients that connect here.
     pub(crate) fn new(listener: UnixListener, bounds: Bounds) -> Self {
         let free = Arc::new(Semaphore::new(bounds.connections));
         Self { listener, bounds, free, closing: Arc::default(), pause: None }
     }
 
-    /// A place for a connection. One that is being closed still has its own.
+    /// Takes a place for a connection. A connection that is being closed still occupies its place.
     fn place(&self) -> Option<OwnedSemaphorePermit> {
         let others = self.closing.count();
         self.free.clone().try_acquire_owned().ok().filter(|_| self.free.available_permits() >= others)
@@ -83,12 +81,12 @@ impl Stream for Clients {
     }
 }
 
-/// A connection. It breaks where the client says nothing at first.
+/// A connection. Reads from it fail if the client at first sends nothing for too long.
 pub(crate) struct Client {
     stream: UnixStream,
-    /// Ends when the client has been silent for too long; none once it said something.
+    /// Ends when the client has been silent for too long; `None` once it sent something.
     silence: Option<Pin<Box<Sleep>>>,
-    /// Another descriptor of the socket, which is closed last.
+    /// A second descriptor of the socket, which is closed last.
     socket: Untrusted,
     _place: OwnedSemaphorePermit,
 }
@@ -103,7 +101,7 @@ impl Client {
         Ok(Self { stream, silence: Some(Box::pin(sleep(silence))), socket, _place: place })
     }
 
-    /// Reads into `buffer`. A client has no reason to send descriptors, which break the connection.
+    /// Reads into `buffer`. Fails if the client sends descriptors, for which it has no reason.
     fn read(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.stream.poll_read_ready(context))?;
@@ -120,11 +118,11 @@ impl Client {
     }
 }
 
-/// Who is at the other end of a connection, as the kernel says (unix(7), SO_PEERCRED).
+/// The process at the other end of a connection, as the kernel tells (unix(7), SO_PEERCRED).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) uid: Option<u32>,
-    /// As the daemon sees it.
+    /// In the daemon's PID namespace.
     pub(crate) pid: Option<i32>,
 }
 

@@ -22,7 +22,7 @@ use model::{
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
 
-/// Numbers given to names and contents; they stay from one compilation to the next.
+/// The numbers of names and contents. They stay the same from one compilation to the next.
 #[derive(Clone, Default)]
 pub(crate) struct Ids {
     vifs: Pool<String>,
@@ -31,11 +31,11 @@ pub(crate) struct Ids {
     meters: Pool<(&'static str, String)>,
 }
 
-/// The policer of a rate.
+/// Returns the policer that enforces a rate.
 pub(crate) fn policer(rate: Rate) -> MeterConfig {
     let bits_per_second = u64::from(rate.mbps) * 1_000_000;
-    // 10 ms, but always room for the largest send in the smallest segments, or two of the largest in those of the usual
-    // MTU.
+    // 10 ms, but always room for the largest send in the smallest segments, or for two of the largest in
+    // segments of the usual MTU.
     let default = (bits_per_second / 8 / 100).max(192 * 1024);
     let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
     MeterConfig { bits_per_second, burst_bytes }
@@ -58,23 +58,26 @@ impl Ids {
     }
 }
 
-/// Interfaces are numbered in 16 bits. Their number is bounded by `config`'s objects long before.
+/// Converts a number to 16 bits, those of an interface. `config` bounds the objects long before it is too
+/// large.
 fn vif_id(id: u32) -> VifId {
     VifId(u16::try_from(id).unwrap_or(u16::MAX))
 }
 
-/// Name of the interface of the verbs device that a guest has beside its port. No object can have it.
+/// Returns the name of the interface of the verbs device that a guest has beside its port. No object can have
+/// this name.
 pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
     let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
     beside.then(|| format!("{}:rdma", guest.name))
 }
 
-/// Name of the OVS side of a guest or wire that an Open vSwitch programs. No object can have it.
+/// Returns the name of the OVS side of a guest or wire that an Open vSwitch programs. No object can have this
+/// name.
 pub(crate) fn ovs_side(mode: Mode, name: &str) -> Option<String> {
     (mode == Mode::Ovs).then(|| format!("{name}:ovs"))
 }
 
-/// Name of the interface that stands for a VLAN of a guest. No object can have it.
+/// Returns the name of the interface that stands for a VLAN of a guest. No object can have this name.
 fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
     format!("{}:{}", guest.name, vlan.tag)
 }
@@ -92,23 +95,22 @@ fn encapsulation(tunnel: &config::Tunnel) -> Tunnel {
     }
 }
 
-/// The link of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WireLink {
-    /// The link-layer address of its device, if it has one.
+    /// Link-layer address of the wire's device, if it has one.
     pub(crate) mac: Option<Mac>,
     pub(crate) is_down: bool,
 }
 
-/// What is known of ports when objects are compiled.
+/// The state of ports on which a compilation depends.
 #[derive(Default)]
 pub(crate) struct Links {
     pub(crate) wires: HashMap<String, WireLink>,
-    /// Guests on standby that are not here.
+    /// Guests on standby whose VMM is not connected.
     pub(crate) away: BTreeSet<String>,
 }
 
-/// The tables that objects, checked before and in their order, stand for.
+/// Compiles objects into tables. The objects were checked, and are in their order.
 pub(crate) fn compile(
     host: &config::Host,
     index: &Index,
@@ -130,8 +132,8 @@ pub(crate) fn compile(
     compiler.finish()
 }
 
-/// What becomes of the tables `of` when routes come and go: what [`compile`] would make of all objects, at the cost
-/// of these. A route may be in both lists: it changes.
+/// Compiles added and removed routes into the tables `of`. The result is that of [`compile`] for all objects,
+/// but the cost depends only on the number of these routes. A route in both lists changes.
 pub(crate) fn recompile<'a>(
     of: &Desired,
     index: &Index,
@@ -152,7 +154,7 @@ struct Compiler<'a> {
     ids: &'a mut Ids,
     links: &'a Links,
     out: Desired,
-    /// Whether what is numbered loses a use instead of gaining one.
+    /// Whether numbered things lose a use instead of gaining one.
     removing: bool,
 }
 
@@ -176,7 +178,8 @@ impl Compiler<'_> {
         Vrf(self.index.networks().get(network).map_or(0, |network| network.vrf))
     }
 
-    /// Interfaces get their numbers in their own order, whatever refers to them first.
+    /// Takes the number of an object's interface before anything refers to it, so that interfaces are
+    /// numbered in their own order.
     fn number_vif(&mut self, object: &Object) {
         let (mode, name) = match object {
             Object::Wire(wire) => (wire.mode, &wire.name),
@@ -203,7 +206,7 @@ impl Compiler<'_> {
             Object::Wire(wire) => self.wire(wire),
             Object::Network(network) => self.network(network),
             Object::Guest(guest) => self.guest(guest),
-            // Taken up by the routes that name it.
+            // The routes that name it compile it.
             Object::Nexthop(nexthop) => drop(self.group(&nexthop.to)),
             Object::Mac(entry) => {
                 let target = match &entry.to {
@@ -212,7 +215,7 @@ impl Compiler<'_> {
                 };
                 self.out.macs.insert((self.vrf(&entry.network), entry.mac), target);
             }
-            // The host that has the guest has its floating addresses.
+            // The host that has the guest also has its floating addresses.
             Object::Nat(nat) if self.is_guest_away(nat) => {}
             Object::Nat(nat) => {
                 let outside_vrf = self.vrf(&nat.outside_network);
@@ -247,7 +250,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Takes a route out of the tables. What follows from a gateway comes to light again.
+    /// Removes a route from the tables. A route that follows from a gateway and was hidden behind it returns.
     fn remove_route(&mut self, route: &Route) {
         self.group(&route.to);
         let key = (self.vrf(&route.network), route.prefix);
@@ -259,7 +262,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// What belongs to a network's own entry but is written elsewhere.
+    /// Adds what other objects contribute to a network's entry.
     fn fill_network(&mut self, object: &Object) {
         match object {
             Object::Guest(guest) if self.links.away.contains(&guest.name) => {}
@@ -329,7 +332,7 @@ impl Compiler<'_> {
         self.out.vifs.insert(id, vif);
     }
 
-    /// The OVS side of an interface, if it has one.
+    /// Makes the OVS side of an interface, if it has one.
     fn ovs_side(&mut self, mode: Mode, of: VifId, name: &str, mtu: u16) -> Option<VifId> {
         let name = ovs_side(mode, name)?;
         let id = self.vif_id(&name);
@@ -337,10 +340,10 @@ impl Compiler<'_> {
         Some(id)
     }
 
-    /// What gets copies: a guest, or a tunnel, which is numbered like an interface.
+    /// Returns the interface that gets copies: a guest's, or a tunnel, which is numbered like an interface.
     fn mirror(&mut self, name: &str) -> VifId {
         let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) else { return self.vif_id(name) };
-        // Different spellings of one tunnel share one interface.
+        // Different spellings of the same tunnel share one interface.
         let name = format!("vxlan:{}:{}", tunnel.remote, tunnel.id);
         let id = self.vif_id(&name);
         self.out.vifs.insert(id, Vif::new(id, &name, VifKind::Mirror(encapsulation(&tunnel))));
@@ -382,7 +385,7 @@ impl Compiler<'_> {
         self.out.networks.insert(vrf, compiled);
     }
 
-    /// Whether the floating address is that of a guest on standby that is not here.
+    /// Is true if a floating address belongs to a guest on standby that is away.
     fn is_guest_away(&self, nat: &config::Nat) -> bool {
         let away = self.links.away.iter().filter_map(|name| self.index.guests().get(name));
         away.flat_map(places_of).any(|(network, addr)| network == nat.network && addr == nat.inside)
@@ -443,8 +446,8 @@ impl Compiler<'_> {
         self.out.vifs.insert(id, vif);
     }
 
-    /// The interfaces of a guest on standby that is not here: in no network, so packets from them are dropped until the
-    /// tables have followed.
+    /// Adds the interfaces of a guest on standby that is away. They are in no network, so packets from them
+    /// are dropped until the tables include the guest.
     fn absent_guest(&mut self, guest: &Guest, id: VifId) {
         self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
         if let Some(name) = verbs_vif(guest) {
@@ -454,7 +457,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The interfaces of a guest's VLANs are the guest's own in all but network and addresses.
+    /// Makes the interfaces of a guest's VLANs. They equal the guest's own except for network and addresses.
     fn vlans(&mut self, guest: &Guest, own: &Vif) -> Vec<(u16, VifId)> {
         guest.vlans.iter().map(|vlan| (vlan.tag, self.vlan(guest, own, vlan))).collect()
     }
@@ -524,7 +527,7 @@ impl Compiler<'_> {
         id
     }
 
-    /// One target by itself, several as a group.
+    /// Returns the nexthop of one target, or a group of several.
     fn group(&mut self, targets: &[Target]) -> NexthopId {
         if let [Target::Nexthop(name)] = targets
             && let Some(named) = self.index.nexthops().get(name)
@@ -544,7 +547,7 @@ impl Compiler<'_> {
 
     fn target(&mut self, target: &Target) -> NexthopId {
         let nexthop = match target {
-            // A nexthop stands alone, so `group` has resolved it.
+            // A nexthop is always the only target, so `group` has resolved it.
             Target::Drop | Target::Nexthop(_) => Nexthop::Discard,
             Target::Guest(name) => Nexthop::Encap {
                 vif: self.vif_id(name),
@@ -558,7 +561,7 @@ impl Compiler<'_> {
     }
 }
 
-/// The number of a thing that is used once more, or once less.
+/// Counts one more use of a thing, or one less if `removing`, and returns its number.
 fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, removing: bool) -> u32 {
     match removing.then(|| pool.put_back(&key)).flatten() {
         Some(id) => id,
@@ -574,7 +577,8 @@ fn action(action: DefaultAction) -> Action {
     }
 }
 
-/// A locally administered MAC for a wire whose device has none, the same at every start (FNV-1a of the names).
+/// Makes a locally administered MAC for a wire whose device has none. It is the same at every start (FNV-1a
+/// of the names).
 fn made_up_mac(host: &str, wire: &str) -> Mac {
     let hash = host
         .bytes()

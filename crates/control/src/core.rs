@@ -1,4 +1,5 @@
-//! The one place where the host's objects change: checked, compiled, applied and stored as a whole, or not at all.
+//! The one place where the host's objects change. A change is checked, compiled, applied and stored as a
+//! whole, or not at all.
 
 mod carry;
 mod config_file;
@@ -45,30 +46,27 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use with_file::WithFile;
 
-/// Why a change was refused. Nothing of it was done.
+/// The reason for refusing a change, of which nothing was done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for is wrong.
+    /// The request itself is wrong.
     #[error(transparent)]
     Invalid(#[from] Problems),
-    /// It does not go with what is there.
+    /// The request contradicts the present state.
     #[error("{0}")]
     Conflict(String),
-    /// It is not there.
+    /// An object in the request does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// A port can't be opened.
     #[error("interface \"{name}\" can't be opened: {reason}")]
     Port {
-        /// Its name.
+        /// Name of the interface.
         name: String,
-        /// Why.
         reason: String,
     },
-    /// The executor can't.
+    /// The executor refuses the change.
     #[error("the executor refuses it: {0}")]
     Executor(#[from] ApplyError),
-    /// It can't be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -82,24 +80,24 @@ pub struct Core {
     run_dir: PathBuf,
     started: Instant,
     carry: OnceLock<Carry>,
-    /// Another daemon is taking over.
+    /// Whether a new daemon is taking over from this one.
     is_leaving: AtomicBool,
     /// Locked while ports are tried again.
     retrying: Mutex<()>,
     /// Locked for as long as a change takes.
     state: Mutex<State>,
-    /// What was in force after the last change. Readers never wait for one in progress.
+    /// The state after the last change. Readers never wait for a change in progress.
     view: Mutex<Arc<View>>,
 }
 
-/// What is to be in force: the objects fit together.
+/// A state that is to be in force, whose objects fit together.
 struct Next {
     host: Arc<Host>,
     objects: Objects,
     index: Index,
 }
 
-/// What is in force.
+/// The state in force.
 struct State {
     host: Arc<Host>,
     objects: Objects,
@@ -108,39 +106,39 @@ struct State {
     desired: Desired,
     slots: Slots,
     inherited: Inherited,
-    /// Whether there are guests on standby, and those of them that are not here.
+    /// Whether there are guests on standby, and those of them that are away.
     standby: bool,
     away: BTreeSet<String>,
 }
 
-/// How a change is made.
 struct Switching {
     durability: Durability,
     on_failure: OnFailure,
-    /// The digest of the daemon's file where its objects are taken.
+    /// The digest of the daemon's file, if the change takes its objects.
     taken: Option<String>,
-    /// What the daemon before left, at the start.
+    /// At the start, the data that the previous daemon left.
     carryover: Option<Opened>,
 }
 
 impl Switching {
-    /// For a client of the API.
+    /// For a change by a client of the API.
     const API: Self =
         Self { durability: Durability::Kernel, on_failure: OnFailure::Refuse, taken: None, carryover: None };
 }
 
-/// What a change did, or would do.
+/// The effects of a change, done or only tried.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) changes: Vec<ObjectChange>,
-    /// What is told besides: objects, and what happens to them.
+    /// Further notes, as pairs of an object and what happens to it.
     pub(crate) notes: Vec<(String, String)>,
 }
 
 impl Core {
-    /// Brings up the host: with what is stored and what `file` says, of which `config` tells how to read it again.
-    /// `[host]` is always the file's. Ports that can't be opened have a fault and are tried again. Before packets flow,
-    /// it takes over what the daemon before left in `carryover`, and leaves its own there from then on.
+    /// Starts the host from the stored objects and `file`; `config` can read the file again later. `[host]`
+    /// always comes from the file. A port that can't be opened has a fault and is tried again. Before packets
+    /// flow, this daemon takes over the data in `carryover` that the previous one left, and from then on
+    /// leaves its own there.
     ///
     /// # Errors
     /// As for any change.
@@ -197,32 +195,31 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in force, for reading.
+    /// Returns the state in force, for reading.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is wrong with the store, in words.
+    /// Describes what is wrong with the store.
     pub(crate) fn store_problems(&self) -> Vec<String> {
         self.store.problems()
     }
 
-    /// Who opened the ports.
     pub(crate) fn ports(&self) -> &dyn Ports {
         &*self.ports
     }
 
-    /// Directory of sockets.
+    /// Returns the directory of sockets.
     pub(crate) fn run_dir(&self) -> &Path {
         &self.run_dir
     }
 
-    /// The file that the daemon was started with.
+    /// Returns the file with which the daemon was started.
     pub(crate) const fn config(&self) -> &ConfigFile {
         &self.config
     }
 
-    /// Makes the host be what the file says that the daemon was started with. Logs what changed, or why nothing did.
+    /// Puts in force the file with which the daemon was started. Logs what changed, or why nothing did.
     pub fn reload(&self) {
         let file = self.config.path().display();
         let read = self.config.read().map_err(|e| e.to_string());
@@ -236,9 +233,9 @@ impl Core {
         }
     }
 
-    /// Replaces the file's objects by those of another file; with `dry_run` only says what would change.
+    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change.
     pub(crate) fn apply(&self, toml: &str, dry_run: bool) -> Result<Done, Error> {
-        // Where reading fails, all that is wrong is told, with what does not fit together.
+        // If reading fails, `parse` names all problems, including objects that don't fit together.
         let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
         let digest = digest(&file.objects);
         let mut state = self.lock_to_change()?;
@@ -255,14 +252,14 @@ impl Core {
             let changes = describe(&state.objects.changes_to(&next.objects));
             return Ok(Done { changes, notes: self.remade(&state, &next) });
         }
-        // Nobody can tell by the text alone whether it is that of the daemon's file.
+        // The text alone doesn't tell whether it is that of the daemon's file, so compare the objects.
         let own = self.config.read().ok().and_then(|own| config::read(&own).ok());
         let taken = own.filter(|own| config_file::digest(&own.objects) == digest).map(|_| digest.clone());
         let how = Switching { durability: Durability::Disk, taken, ..Switching::API };
         self.switch(&mut state, next, how)
     }
 
-    /// Which ports a change would make anew.
+    /// Lists the ports that a change would close and open again.
     fn remade(&self, state: &State, next: &Next) -> Vec<(String, String)> {
         let wanted = ports::wanted(&next.host, &self.run_dir, &next.index);
         let is_open = |spec: &&PortSpec| {
@@ -272,7 +269,7 @@ impl Core {
         wanted.values().filter(is_open).map(|spec| note(spec, &next.index)).collect()
     }
 
-    /// Adds objects for an owner. What is there already, and the same, is no change.
+    /// Adds objects for an owner. An object that exists already and is equal is no change.
     pub(crate) fn add(&self, owner: Owner, objects: Vec<Object>) -> Result<Done, Error> {
         let mut state = self.lock_to_change()?;
         let mut next = state.objects.clone();
@@ -292,7 +289,6 @@ impl Core {
         self.change(&mut state, next)
     }
 
-    /// Removes an owner's objects.
     pub(crate) fn remove(&self, owner: Owner, keys: &[Key]) -> Result<Done, Error> {
         let mut state = self.lock_to_change()?;
         let mut next = state.objects.clone();
@@ -316,11 +312,11 @@ impl Core {
         self.change(&mut state, next)
     }
 
-    /// Takes up what changed by itself: links of wires and the link-layer addresses of their devices, guests on standby
-    /// that came or went, and a disk that works again.
+    /// Follows changes that nobody requested: links of wires, link-layer addresses of their devices, guests
+    /// on standby that came or went, and a disk that works again.
     ///
     /// # Errors
-    /// The executor's.
+    /// The executor refuses the change.
     pub fn refresh(&self) -> Result<(), Error> {
         let Ok(mut state) = self.lock_to_change() else { return Ok(()) };
         self.follow_links(&mut state)?;
@@ -333,7 +329,7 @@ impl Core {
         Ok(())
     }
 
-    /// Has the tables, and guests that want it, follow the links of wires.
+    /// Updates the tables, and the guests that follow a wire, to the links of wires.
     fn follow_links(&self, state: &mut State) -> Result<(), Error> {
         let changed = state.changed_links();
         if !changed.is_empty() {
@@ -349,18 +345,19 @@ impl Core {
         Ok(())
     }
 
-    /// Writes what the next daemon is to know, besides connections; once a second or so.
+    /// Writes for the next daemon everything but connections. The server calls it about once a second.
     pub(crate) fn keep(&self) {
         self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view()));
     }
 
-    /// The same at the daemon's end: nothing that was counted is missing.
+    /// Does the same as `keep` at the daemon's end, after the workers have flushed their counts.
     pub fn leave(&self) {
         self.executor.settle();
         self.keep();
     }
 
-    /// Makes `next` be in force, for a client of the API. Where only routes come and go, it costs what these cost.
+    /// Puts `next` in force for a client of the API. If only routes change, the cost depends on their number
+    /// alone.
     fn change(&self, state: &mut State, next: Objects) -> Result<Done, Error> {
         let changed = state.objects.changes_to(&next);
         if changed.is_empty() {
@@ -382,7 +379,7 @@ impl Core {
         Ok(Done { changes, notes: Vec::new() })
     }
 
-    /// Makes `next` be in force, whatever changes.
+    /// Puts `next` in force, no matter which objects change.
     fn switch(
         &self,
         state: &mut State,
@@ -427,14 +424,14 @@ impl Core {
         how: &Switching,
     ) -> Result<(), Error> {
         let changes = from.changes_to(to);
-        // Whenever the daemon ends, the names are there of all that the tables' entries refer to.
+        // Whenever the daemon ends, the snapshot must have the names of everything in the tables.
         let is_named = from.vifs.ptr_eq(&to.vifs) && from.networks.ptr_eq(&to.networks);
         let carry = self.carry.get().filter(|_| !is_named);
         let name = |names: &dyn Fn() -> Directory| carry.into_iter().for_each(|carry| carry.name(names()));
         name(&|| Directory::of(from).and(Directory::of(to)));
         let committed = self.apply_and_store(&changes, changed, next, how).inspect_err(|e| {
             if matches!(e, Error::Store(_)) {
-                // Back to what is stored. It was in force a moment ago, so that the executor takes it again.
+                // Back to the stored state. The executor accepts it, because it was in force a moment ago.
                 let _ = self.executor.apply(&to.changes_to(from));
                 self.ports.tables_changed();
             }
@@ -463,8 +460,8 @@ impl Core {
 }
 
 impl State {
-    /// Whether routes alone change, and nothing else stands or falls with them: a floating address may need one that
-    /// goes.
+    /// Is true if only routes change and no other object depends on them. A floating address may need a route
+    /// that is removed.
     fn only_routes_matter(&self, changed: &[Changed<'_>]) -> bool {
         let needed = |gone: &Route| {
             let network = self.index.networks().get(&gone.network);
@@ -472,7 +469,7 @@ impl State {
             let (first, last) = ((vrf, gone.prefix.network()), (vrf, gone.prefix.broadcast()));
             self.desired.floating.range(first..=last).next().is_some()
         };
-        // Routes to guests on standby take turns with their own.
+        // A route to a guest on standby gives way while the guest is here, so it depends on the guest.
         !self.standby
             && changed
                 .iter()
@@ -480,14 +477,14 @@ impl State {
     }
 }
 
-/// The ports that stored objects ask for.
+/// Returns the ports that stored objects ask for.
 fn ports_of(host: &Host, run_dir: &Path, objects: &Objects) -> BTreeMap<String, PortSpec> {
     let of_kind = |kind| objects.of_kind(kind).map(|owned| &owned.object);
     let index = Index::new(host, [Kind::Network, Kind::Guest, Kind::Wire].into_iter().flat_map(of_kind));
     ports::wanted(host, run_dir, &index)
 }
 
-/// The route that an object is, if it is one.
+/// Returns the route in an object, if it is one.
 fn route(object: Option<&Owned>) -> Option<&Route> {
     match &object?.object {
         Object::Route(route) => Some(route),
@@ -495,7 +492,7 @@ fn route(object: Option<&Owned>) -> Option<&Route> {
     }
 }
 
-/// That a port is made anew.
+/// Notes for people that a port is closed and opened again.
 fn note(spec: &PortSpec, index: &Index) -> (String, String) {
     let what = match spec.device {
         Device::Tap { .. } => "it comes back in the daemon's network namespace, without addresses and routes",
@@ -509,21 +506,21 @@ fn note(spec: &PortSpec, index: &Index) -> (String, String) {
     (of_port(spec, index), format!("recreates {}: {what}", spec.device))
 }
 
-/// The object that a port belongs to, in words.
+/// Describes the object to which a port belongs.
 fn of_port(spec: &PortSpec, index: &Index) -> String {
     let name = spec.name.split(':').next().unwrap_or_default();
     let kind = if index.wire(name).is_some() { "wire" } else { "guest" };
     format!("{kind} \"{name}\"")
 }
 
-/// Guests on standby whose VMM is not connected.
+/// Returns the guests on standby whose VMM is not connected.
 fn away(index: &Index, is_up: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let standby = index.guests().values().filter(|guest| guest.standby);
     standby.map(|guest| guest.name.clone()).filter(|name| !is_up(name)).collect()
 }
 
 impl Next {
-    /// Checks objects against each other; `places` are the file's, with their lines.
+    /// Checks objects against each other. `places` are the file's objects, with their lines.
     fn checked(host: Arc<Host>, objects: Objects, places: &[&Item]) -> Result<Self, Error> {
         let ordered = objects.in_order();
         let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
@@ -538,7 +535,8 @@ impl Next {
     }
 }
 
-/// That an object is not there; or of a route, whose it is.
+/// Returns the error that an object does not exist, or for a route that follows from an object, names that
+/// object.
 fn missing(key: &Key, state: &State) -> Error {
     let route = Some(key).filter(|key| key.kind == Kind::Route);
     let place = route.and_then(|key| Some((key.network.as_deref()?, key.name.parse().ok()?)));
@@ -552,13 +550,13 @@ fn missing(key: &Key, state: &State) -> Error {
     }
 }
 
-/// That there are no problems, or which.
+/// Turns a list of problems, which may be empty, into a result.
 fn none_of(problems: Vec<Problem>) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Problems::from(problems).into()) }
 }
 
-/// What of `[host]` may change while the daemon runs: where tunnels start, and whom
-/// their packets are taken from.
+/// Checks that a new `[host]` changes only what may change while the daemon runs: the addresses at which
+/// tunnels start, and the senders whose packets they accept.
 fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     if running.name != wanted.name {
         return Err(Error::Conflict(format!(
@@ -585,12 +583,12 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     }
 }
 
-/// What to do, in words, so that all of this `[host]` is in force.
+/// Tells people what to do so that all of a new `[host]` takes effect.
 fn begin_anew(running: &Host, wanted: &Host) -> &'static str {
     if running.executor == wanted.executor {
         "replace the daemon (`viaductd --replace`) or restart it"
     } else {
-        // A card can't be handed over.
+        // A card can't be handed over to a new daemon.
         "restart the daemon"
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 const SETTINGS: &str = "/proc/sys/net";
 
-/// A warning where the kernel forwards, too, what comes in by a wire of the driver `af-packet`: the device is the
-/// kernel's as well, which gets a copy of each frame. `None`: it does not, or the device is not there.
+/// Returns a warning if the kernel also forwards packets that come in by a wire of the driver `af-packet`.
+/// The device remains the kernel's, which gets a copy of each frame. `None` also if the device does not
+/// exist.
 #[must_use]
 pub fn forwarding(wire: &Wire) -> Option<String> {
     forwarding_by(Path::new(SETTINGS), wire)
@@ -14,7 +15,7 @@ pub fn forwarding(wire: &Wire) -> Option<String> {
 
 fn forwarding_by(settings: &Path, wire: &Wire) -> Option<String> {
     let Way::AfPacket(device) = &wire.way else { return None };
-    // What comes in by an IPv6 device is forwarded if all devices are set to.
+    // The kernel forwards packets from an IPv6 device if forwarding is on for all devices.
     let keys = [format!("ipv4/conf/{}/forwarding", device), "ipv6/conf/all/forwarding".to_owned()];
     let is_on = |key: &&String| {
         std::fs::read_to_string(settings.join(key)).is_ok_and(|value| !matches!(value.trim(), "" | "0"))

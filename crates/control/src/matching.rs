@@ -6,17 +6,16 @@ mod parse;
 use executor::{CaptureFilter, Filter, FlowInfo, Property};
 use model::VifId;
 
-/// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Matching(Filter);
 
 impl Matching {
-    /// Reads it; an empty text asks for everything.
+    /// Parses an expression; an empty text matches everything.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         parse::filter(text).map(Self)
     }
 
-    /// That it can be asked of connections.
+    /// Checks that the expression can be applied to connections.
     pub(crate) fn of_flows(self) -> Result<Self, String> {
         let of_packets = |property: &Property| {
             use Property::{Arp, Dropped, Inbound, Mac, Outbound};
@@ -32,7 +31,7 @@ impl Matching {
         }
     }
 
-    /// Whether it asks for a connection; `network` names the network of an endpoint.
+    /// Is true if a connection matches; `network` names the network of an endpoint.
     pub(crate) fn flow(&self, flow: &FlowInfo, network: impl Fn(model::Vrf) -> String) -> bool {
         let (src, dst) = (flow.key.src, flow.key.dst);
         self.0.holds(&|property| match property {
@@ -51,7 +50,7 @@ impl Matching {
         })
     }
 
-    /// The same as a filter of captured packets.
+    /// Converts the expression to a filter of captured packets.
     pub(crate) fn capture(self, vif: Option<VifId>, snap_len: u32) -> Result<CaptureFilter, String> {
         let of_flows = |property: &Property| matches!(property, Property::State(_) | Property::Network(_));
         match self.0.find(&of_flows) {
@@ -71,7 +70,7 @@ pub(crate) mod tests {
     use executor::Counters;
     use model::{Endpoint, FlowKey, FlowState, Vrf};
 
-    /// An established TCP connection from 10.1.1.1.
+    /// Makes an established TCP connection from 10.1.1.1.
     pub(crate) fn flow() -> FlowInfo {
         let end = |addr: &str, port| Endpoint { vrf: Vrf(1), addr: addr.parse().unwrap(), port };
         FlowInfo {

@@ -19,12 +19,12 @@ pub(crate) async fn serve(core: Arc<Core>, process: Process, listener: TcpListen
     scrapes::serve(listener, scrapes::Bounds::default(), Arc::new(move || render(&core, &process))).await
 }
 
-/// Families of metrics being written.
+/// The text as it is being written.
 #[derive(Default)]
 struct Text(String);
 
 impl Text {
-    /// A family with one value per label set. Labels come ready, as in `vif="vm1"`.
+    /// Writes a family with one value per label set. Labels come ready, as in `vif="vm1"`.
     fn family<V: Display>(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl Text {
     }
 }
 
-/// A label's value, escaped.
+/// Escapes a label's value.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -88,7 +88,7 @@ fn host(view: &View, text: &mut Text) {
     text.family("uptime_seconds", "gauge", "Seconds since the daemon started.", [(String::new(), uptime)]);
 }
 
-/// What every process says under the names of Prometheus' client libraries.
+/// Writes the metrics that every process has under the names of Prometheus' client libraries.
 fn own(usage: &Usage, text: &mut Text) {
     let mut one = |name: &str, kind: &str, help: &str, value: f64| {
         text.write(&format!("process_{name}"), kind, help, [(String::new(), value)]);
@@ -210,7 +210,7 @@ fn card(card: Option<&executor::CardCounters>, text: &mut Text) {
     text.family("card_punted_packets_total", "counter", "Packets the card left to the host.", punted);
 }
 
-/// Windows of virtual machines.
+/// Writes the metrics of virtual machines' windows.
 fn windows(windows: &[RdmaWindow], text: &mut Text) {
     if windows.is_empty() {
         return;
@@ -224,7 +224,7 @@ fn windows(windows: &[RdmaWindow], text: &mut Text) {
     each("rdma_window_machines", "VMs that have the window.", &|window| window.attached.len() as u64);
 }
 
-/// Ports that an Open vSwitch programs.
+/// Writes the metrics of ports that an Open vSwitch programs.
 fn ovs(OvsReply { ports, refused, .. }: &OvsReply, text: &mut Text) {
     if ports.is_empty() {
         return;
@@ -288,7 +288,7 @@ fn tables(view: &View, text: &mut Text) {
     ];
     let sizes = sizes.map(|(table, size)| (format!("table=\"{table}\""), size));
     text.family("table_entries", "gauge", "Entries of a table.", sizes);
-    // Two nexthops of different numbers may read alike; each set of labels comes once.
+    // Nexthops with different numbers may have the same text; each set of labels may come only once.
     let mut nexthops = BTreeMap::<String, u64>::new();
     for entry in nexthop_entries(view) {
         let labels = format!("kind=\"{}\",nexthop=\"{}\"", entry.kind, escaped(&entry.text));

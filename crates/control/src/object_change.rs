@@ -1,20 +1,19 @@
-//! What changes from one set of objects to another, for people.
+//! Describes for people what changes from one set of objects to the next.
 
 use crate::owner::Changed;
 use config::Object;
 
-/// A change of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectChange {
     /// `add`, `remove` or `change`.
     pub(crate) what: &'static str,
-    /// The object, in words.
+    /// The object in words.
     pub(crate) object: String,
     /// The keys that change.
     pub(crate) details: Vec<String>,
 }
 
-/// Changes of objects, for people. A new place among others is none.
+/// Describes changes for people. It leaves out objects that only changed their place among others.
 pub(crate) fn describe(changed: &[Changed<'_>]) -> Vec<ObjectChange> {
     let describe = |changed: &Changed<'_>| {
         let (what, details) = match (changed.old, changed.new) {

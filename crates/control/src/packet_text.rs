@@ -9,11 +9,11 @@ use model::{GATEWAY_MAC, NeighbourScope, Network, Nexthop, Vif, VifId};
 use packet::Mac;
 use std::net::IpAddr;
 
-/// How to write a packet, for messages.
+/// The hint on how to write a packet, for messages.
 const HOW: &str = "Write a packet like: 10.1.1.1 > 10.1.1.2 / tcp 40000 > 80 syn; `viaduct explain --help` has the \
      grammar";
 
-/// The frame that a text describes, as it would come in by an interface.
+/// Makes the frame that a text describes, as it would come in by an interface.
 pub(crate) fn frame(view: &View, ingress: VifId, text: &str) -> Result<Vec<u8>, String> {
     let mut layers: Vec<String> = text.split('/').map(|layer| layer.trim().to_owned()).collect();
     complete(view, ingress, &mut layers);
@@ -51,14 +51,14 @@ fn first_word(layer: &str) -> &str {
     layer.split_whitespace().next().unwrap_or_default()
 }
 
-/// The addresses of an IP layer, with or without its name.
+/// Returns the addresses of an IP layer, with or without its name.
 fn ends(layer: &str) -> Option<(IpAddr, IpAddr)> {
     let layer = layer.strip_prefix("ip4 ").or_else(|| layer.strip_prefix("ip6 ")).unwrap_or(layer);
     let (src, rest) = layer.split_once('>')?;
     Some((src.trim().parse().ok()?, first_word(rest).parse().ok()?))
 }
 
-/// `syn ack` is `SA`; `ack 7` stays the acknowledgement number.
+/// Abbreviates flags: `syn ack` becomes `SA`; `ack 7` stays the acknowledgement number.
 fn tcp_flags(layer: &str) -> String {
     const FLAGS: [(&str, &str); 8] = [
         ("fin", "F"),
@@ -77,22 +77,23 @@ fn tcp_flags(layer: &str) -> String {
     };
     let flags: String = (0..words.len()).filter_map(flag).collect();
     let mut rest: Vec<&str> = (0..words.len()).filter(|i| flag(*i).is_none()).map(|i| words[i]).collect();
-    // Their place is behind the ports: `tcp A > B FLAGS`.
+    // Flags belong behind the ports: `tcp A > B FLAGS`.
     rest.insert(rest.len().min(4), &flags);
     rest.join(" ").trim_end().to_owned()
 }
 
-/// Somebody's MAC, of whom nothing is known.
+/// The MAC of a sender about whom nothing is known.
 const SOMEBODY: Mac = Mac([0x02, 0, 0, 0, 0, 0xfe]);
 
-/// The Ethernet layer that whoever sends by the interface would use.
+/// Completes the Ethernet layer that a sender at this interface would use.
 fn ethernet(view: &View, ingress: VifId, src: IpAddr, dst: IpAddr) -> String {
     let Some(vif) = view.tables.vifs.get(&ingress) else { return format!("eth {SOMEBODY} > {GATEWAY_MAC}") };
     if let Some(network) = vif.vrf.and_then(|vrf| view.tables.networks.get(&vrf)) {
         let to = neighbour(view, network, src, dst).unwrap_or(GATEWAY_MAC);
         return format!("eth {} > {to}", vif.mac.unwrap_or(SOMEBODY));
     }
-    // On a wire, gateways and floating addresses have the wire's MAC; guests of an attached network have their own.
+    // On a wire, gateways and floating addresses have the wire's MAC; guests of an attached network have
+    // their own.
     let wires = vif.mac.unwrap_or(GATEWAY_MAC);
     let Some((network, vlan)) = attached(view, ingress, dst) else {
         return format!("eth {SOMEBODY} > {wires}");
@@ -103,7 +104,7 @@ fn ethernet(view: &View, ingress: VifId, src: IpAddr, dst: IpAddr) -> String {
     format!("eth {from} > {to}{vlan}")
 }
 
-/// The network attached to a wire in which an address is, and its VLAN.
+/// Finds the network attached to a wire in which an address is, and its VLAN.
 fn attached(view: &View, wire: VifId, dst: IpAddr) -> Option<(&Network, Option<u16>)> {
     let attached = view.tables.networks.values().filter_map(|network| {
         network.wire.filter(|attachment| attachment.vif == wire).map(|attachment| (network, attachment.vlan))
@@ -116,12 +117,12 @@ fn attached(view: &View, wire: VifId, dst: IpAddr) -> Option<(&Network, Option<u
     attached.into_iter().find(|(network, _)| is_here(network))
 }
 
-/// The guest of a network that has an address.
+/// Finds the guest of a network that has an address.
 fn guest<'a>(view: &'a View, network: &Network, addr: IpAddr) -> Option<&'a Vif> {
     view.tables.vifs.values().find(|vif| vif.vrf == Some(network.vrf) && vif.addresses.contains(&addr))
 }
 
-/// The MAC of an address in a network, where it is known.
+/// Finds the MAC of an address in a network, if it is known.
 fn known(view: &View, network: &Network, addr: IpAddr) -> Option<Mac> {
     guest(view, network, addr).and_then(|guest| guest.mac).or_else(|| {
         let scope = NeighbourScope::Network(network.vrf);
@@ -130,8 +131,8 @@ fn known(view: &View, network: &Network, addr: IpAddr) -> Option<Mac> {
     })
 }
 
-/// The MAC to which a guest sends, where that is not our gateway: of a host of its subnet; or of the router of a
-/// network that has no gateway of ours, the one that its route names.
+/// Finds the MAC to which a guest sends if that is not our gateway: the MAC of a host in its subnet, or, in a
+/// network without a gateway of ours, of the router that the route names.
 fn neighbour(view: &View, network: &Network, src: IpAddr, dst: IpAddr) -> Option<Mac> {
     let on_link = network.gateways.is_empty() || network.is_one_subnet(src, dst);
     if !on_link || network.is_gateway(dst) {

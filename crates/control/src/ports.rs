@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Why a port can't be opened.
 pub type PortError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens ports, and gives them to the executor.
@@ -18,53 +17,53 @@ pub trait Ports: Send + Sync {
     /// Opens a port.
     ///
     /// # Errors
-    /// Why it can't be opened, and what would help.
+    /// The reason why it can't be opened, and what would help.
     fn open(&self, spec: &PortSpec) -> Result<mem::Opened, PortError>;
-    /// Whether a port can't be opened because of what is at the path of its socket, which is up to who may write there.
+    /// Is true if a port can't be opened because of what is at the path of its socket. Whoever may write
+    /// there decides about that.
     fn is_of_place(&self, why: &PortError) -> bool;
-    /// Checks what can be known of a port before its place is free: that there are the users it names.
+    /// Checks a port as far as possible before its place is free: that the users it names exist.
     ///
     /// # Errors
-    /// Why it can't be opened.
+    /// The reason why it can't be opened.
     fn check(&self, spec: &PortSpec) -> Result<(), PortError>;
     /// Gives the executor the port of an interface.
     fn attach(&self, vif: VifId, port: mem::Opened);
-    /// Takes it away again; when this returns the executor has let go of it.
+    /// Takes the port of an interface away again; when this returns, the executor has let go of it.
     fn detach(&self, vif: VifId);
-    /// The tables changed: what was asked of them may have another answer now.
+    /// Tells that the tables changed, so earlier answers from them may be out of date.
     fn tables_changed(&self);
-    /// Tells an open port of another specification that needs no other port.
+    /// Gives an open port a new specification that needs no new port.
     fn update(&self, spec: &PortSpec);
-    /// What the open verbs devices tell of themselves, by name.
+    /// Returns the status of the open verbs devices, by name.
     fn rdma(&self) -> Vec<RdmaStatus>;
-    /// These are all windows that there shall be: others are removed.
+    /// Removes all windows except `wanted`.
     fn keep_windows(&self, wanted: &BTreeSet<PathBuf>);
-    /// A daemon before made these sockets, for guests that are gone: removes them, unless somebody listens there.
+    /// Removes sockets that an earlier daemon made for guests that are gone, unless somebody listens there.
     fn remove_sockets(&self, left: &BTreeSet<PathBuf>);
-    /// What of them does not work, while all ports are open: objects, and what is wrong.
+    /// Returns the problems of windows while all ports are open, as pairs of an object and what is wrong.
     fn window_problems(&self) -> Vec<(String, String)>;
-    /// Drivers of Open vSwitch, and the ports that they can open.
+    /// Returns the drivers of Open vSwitch, and the ports that they can open.
     fn ovs(&self) -> ovs::Status;
-    /// The flows that they made, the oldest first.
+    /// Returns the flows that the drivers made, the oldest first.
     fn ovs_flows(&self) -> Vec<ovs::FlowStatus>;
 }
 
-/// A port to be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
     /// Name of the interface.
     pub name: String,
-    /// What it is connected to.
     pub device: Device,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queues: u16,
     /// Largest IP packet, bytes.
     pub mtu: u16,
 }
 
 impl PortSpec {
-    /// Whether a port opened by the other specification serves this one too; else it is closed and opened again. The
-    /// MTU and the MAC of a TAP are no reason: closing it takes it away from its container. Its device is told.
+    /// Is true if a port opened with the other specification serves this one too; otherwise the port has to
+    /// be closed and opened again. A new MTU or MAC of a TAP needs no new port, because closing the TAP would
+    /// take it from its container; the device is told instead.
     pub(crate) fn is_same_port(&self, other: &Self) -> bool {
         let same = match (&self.device, &other.device) {
             (Device::Verbs(a), Device::Verbs(b)) => a.is_same_device(b),
@@ -75,42 +74,36 @@ impl PortSpec {
     }
 }
 
-/// What a port is connected to.
+/// The device to which a port is connected.
 #[allow(clippy::large_enum_variant, reason = "ports are few")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A vhost-user socket.
     Vhost {
-        /// Its path.
         socket: PathBuf,
-        /// Who listens.
+        /// Who listens on the socket.
         role: Role,
-        /// `user` or `user:group` that shall own it.
+        /// `user` or `user:group` that shall own the socket.
         owner: Option<String>,
-        /// Its mode.
+        /// File mode of the socket.
         mode: u32,
         /// Whether the VMM may migrate the guest.
         migrates: bool,
     },
-    /// A TAP device that is created.
+    /// A TAP device, which is created.
     Tap {
-        /// Its name.
         device: String,
         /// Link-layer address of the kernel's end.
         mac: Option<Mac>,
     },
-    /// A packet socket.
-    AfPacket {
-        /// The network device.
-        device: String,
-    },
-    /// An AF_XDP socket.
+    /// A packet socket on a network device.
+    AfPacket { device: String },
+    /// An AF_XDP socket on a network device.
     AfXdp {
-        /// The network device.
         device: String,
-        /// Addresses whose traffic is ours; the rest is left to the kernel.
+        /// Addresses whose traffic we take; the rest is left to the kernel.
         addresses: Vec<IpAddr>,
-        /// Whether all traffic is ours: networks are attached.
+        /// Whether we take all traffic, because networks are attached.
         all: bool,
     },
     /// No device: a tunnel, as a port of an Open vSwitch.
@@ -125,7 +118,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// What only one port can have: a device's name, or the path of a socket.
+    /// Returns the thing that only one port can have: a device's name, or the path of a socket.
     pub(crate) fn place(&self) -> Option<(&'static str, PathBuf)> {
         match self {
             Self::Vhost { socket, .. } => Some(("socket", socket.clone())),
@@ -137,7 +130,7 @@ impl Device {
         }
     }
 
-    /// The paths of its sockets, whoever listens there.
+    /// Returns the paths of its sockets, whichever end listens.
     fn sockets(&self) -> impl Iterator<Item = PathBuf> {
         let (first, second) = match self {
             Self::Vhost { socket, .. } => (Some(socket.clone()), None),
@@ -147,12 +140,12 @@ impl Device {
         first.into_iter().chain(second)
     }
 
-    /// Whether it is a network device of the host's, whose link-layer address is ours.
+    /// Is true for a network device of the host, with its own link-layer address.
     pub(crate) const fn is_netdev(&self) -> bool {
         matches!(self, Self::AfPacket { .. } | Self::AfXdp { .. })
     }
 
-    /// The link-layer address that it shall have.
+    /// Returns the link-layer address that the device shall have.
     pub(crate) const fn mac(&self) -> Option<Mac> {
         match self {
             Self::Tap { mac, .. } => *mac,
@@ -175,10 +168,10 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// Mode of a vhost-user socket unless told otherwise.
+/// Default mode of a vhost-user socket.
 const SOCKET_MODE: u32 = 0o660;
 
-/// The ports that the guests and wires of `index` ask for, by name.
+/// Returns the ports that the guests and wires of `index` ask for, by name.
 pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<String, PortSpec> {
     let workers = u16::try_from(host.workers.len().max(1)).unwrap_or(u16::MAX);
     let guests = index.guests().values().flat_map(|guest| of_guest(guest, run_dir, index));
@@ -194,7 +187,7 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
     guests.chain(wires).map(|spec| (spec.name.clone(), spec)).collect()
 }
 
-/// The windows that these ports have.
+/// Returns the paths of the windows of these ports.
 pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet<PathBuf> {
     let windows = |port: &'a PortSpec| match &port.device {
         Device::Verbs(spec) => [spec.window.as_ref(), spec.common.as_ref()],
@@ -203,7 +196,7 @@ pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet
     ports.flat_map(windows).flatten().map(|window| window.path.clone()).collect()
 }
 
-/// The sockets that were made for the ports of `before`, and that no port has `now`.
+/// Returns the sockets that were made for the ports of `before` and that no port has `now`.
 pub(crate) fn left_sockets<'a>(
     before: &BTreeMap<String, PortSpec>,
     now: impl Iterator<Item = &'a PortSpec>,
@@ -215,7 +208,7 @@ pub(crate) fn left_sockets<'a>(
     left
 }
 
-/// The directories of vhost-user sockets that a file names.
+/// Returns the directories of vhost-user sockets in a file.
 #[must_use]
 pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
     let device = |object: &Object| match object {
@@ -230,7 +223,7 @@ pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
     file.objects.iter().filter_map(directory).collect()
 }
 
-/// The ports of a guest: its own, and that of its verbs device.
+/// Returns the ports of a guest: its own, and that of its verbs device.
 fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item = PortSpec> {
     let mtu = index.guest_mtu(guest);
     let own = guest_device(guest, run_dir).map(|device| PortSpec {
@@ -249,7 +242,7 @@ fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item 
     own.into_iter().chain(verbs).chain(of_ovs(guest.mode, &guest.name, mtu))
 }
 
-/// The OVS side of a guest or wire, if it has one.
+/// Returns the OVS side of a guest or wire, if it has one.
 fn of_ovs(mode: Mode, name: &str, mtu: u16) -> Option<PortSpec> {
     Some(PortSpec {
         name: ovs_side(mode, name)?,
@@ -259,7 +252,7 @@ fn of_ovs(mode: Mode, name: &str, mtu: u16) -> Option<PortSpec> {
     })
 }
 
-/// What the port of a guest is connected to. A guest that has only a verbs device has no such port.
+/// Returns the device of a guest's port. A guest that has only a verbs device has no such port.
 fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     Some(match guest.kind {
@@ -269,7 +262,7 @@ fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
             socket: run_dir.join(text(&guest.socket)),
             role: guest.role,
             owner: guest.owner.clone(),
-            // What is in a window may not travel, and programs lose their device.
+            // The contents of a window may be unable to migrate, and then programs would lose their device.
             migrates: guest.window_mb.is_none() || guest.window_migrates,
             mode: guest
                 .socket_mode
@@ -279,12 +272,11 @@ fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
     })
 }
 
-/// Whether networks are attached to a wire.
 fn is_attached(wire: &Wire, index: &Index) -> bool {
     index.networks().values().any(|network| network.wire.as_ref() == Some(&wire.name))
 }
 
-/// What a wire is connected to. `all`: all its traffic is ours.
+/// Returns the device of a wire. With `all`, we take all its traffic.
 fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
     match wire.way.clone() {
         Way::Vxlan { remote, vni } => Device::Tunnel(WireTunnel { kind: TunnelKind::Vxlan, remote, vni }),

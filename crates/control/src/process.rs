@@ -1,6 +1,6 @@
-//! What the daemon's process takes, for metrics under the names that Prometheus' client libraries use.
+//! Resources that the daemon's process uses, for metrics under the names of Prometheus' client libraries.
 //!
-//! The files are opened before the sandbox forbids it, and read anew at each scrape.
+//! The files are opened before the sandbox forbids that, and are read anew at each scrape.
 
 use procfs_core::FromRead;
 use procfs_core::process::Stat;
@@ -10,43 +10,39 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Room for /proc/self/stat: 52 numbers and a short name (proc(5)).
+/// Buffer size for /proc/self/stat: 52 numbers and a short name (proc(5)).
 const STAT: usize = 2048;
 
-/// The daemon's own process.
 #[derive(Debug)]
 pub struct Process {
     stat: File,
     descriptors: Mutex<Dir>,
-    /// Of CPU time, a second.
+    /// Clock ticks per second, in which the kernel counts CPU time.
     ticks: f64,
     /// Bytes of a page.
     page: u64,
-    /// When it was started, Unix time: noted once, so that it is the same at each scrape.
+    /// Start of the process, Unix time. It is noted once, so it is the same at each scrape.
     started: Duration,
 }
 
-/// What it takes at this moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
-    /// Time on CPUs, of all its threads, seconds.
+    /// CPU time of all threads, seconds.
     pub(crate) cpu: f64,
-    /// Memory it has in RAM, bytes.
+    /// Memory in RAM, bytes.
     pub(crate) resident: u64,
-    /// Its address space, bytes.
+    /// Size of the address space, bytes.
     pub(crate) virtual_: u64,
-    /// Threads.
     pub(crate) threads: u64,
-    /// Open file descriptors.
     pub(crate) descriptors: u64,
-    /// File descriptors that may be open at once. `None`: any number.
+    /// Limit on open file descriptors. `None`: unlimited.
     pub(crate) most_descriptors: Option<u64>,
-    /// When it was started, Unix time.
+    /// Start of the process, Unix time.
     pub(crate) started: Duration,
 }
 
 impl Process {
-    /// Opens the files. Another process of the same files (a fork) is not the one they tell of.
+    /// Opens the files. They describe the process that opened them, also when a fork reads them.
     ///
     /// # Errors
     /// There is no /proc.
@@ -69,7 +65,7 @@ impl Process {
         let ticks = stat.utime.saturating_add(stat.stime);
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.rewind();
-        // "." and ".."
+        // The directory also has "." and "..".
         let descriptors = descriptors.by_ref().count().saturating_sub(2);
         Ok(Usage {
             cpu: ticks as f64 / self.ticks,
@@ -88,7 +84,7 @@ impl Process {
 mod tests {
     use super::*;
 
-    // Other tests open and close files and allocate meanwhile.
+    // Margins, because other tests open and close files and allocate meanwhile.
     #[test]
     fn what_is_opened_and_allocated_is_seen() {
         let process = Process::open().unwrap();

@@ -1,4 +1,4 @@
-//! Verbs devices: what is to be opened, and what an open one tells.
+//! Verbs devices: their specifications, and the status of open ones.
 
 use crate::compile::policer;
 use crate::windows::{WindowSpec, WindowStatus};
@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 /// Directory of the sockets of verbs devices, in the run-dir.
 pub const RDMA_DIR: &str = "rdma";
 
-/// A verbs device to be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaSpec {
-    /// The device's name: that of its socket.
+    /// Name of the device and of its socket.
     pub name: String,
     /// Path of the socket on which it takes clients.
     pub socket: PathBuf,
@@ -23,16 +22,15 @@ pub struct RdmaSpec {
     pub mode: u32,
     /// The guest's tap, if it has one.
     pub tap: Option<String>,
-    /// The window of its virtual machine, and that which it has in common with others of its trust.
+    /// The window of its virtual machine alone.
     pub window: Option<WindowSpec>,
-    /// See above.
+    /// The window that its virtual machine shares with others of its trust.
     pub common: Option<WindowSpec>,
-    /// What the adapter is to be.
     pub adapter: DeviceSpec,
 }
 
 impl RdmaSpec {
-    /// The verbs device of a guest, if it has one. `commons`: the windows of trusts.
+    /// Returns the verbs device of a guest, if it has one. `commons`: the windows of trusts.
     pub(crate) fn of(
         guest: &Guest,
         run_dir: &Path,
@@ -57,7 +55,7 @@ impl RdmaSpec {
                 mtu,
                 limits: limits(guest.rdma_limits.unwrap_or_default()),
                 trust: guest.rdma_trust.clone(),
-                // All of it has to go by the workers then.
+                // With a rate or a mirror, all traffic has to pass the workers.
                 is_watched: guest.rate.is_some() || guest.mirror.is_some(),
                 rate: guest.rate.map(|rate| {
                     let MeterConfig { bits_per_second, burst_bytes } = policer(rate);
@@ -68,7 +66,7 @@ impl RdmaSpec {
         })
     }
 
-    /// Whether clients of a device opened by the other specification can go on with this one.
+    /// Is true if clients of a device opened with the other specification can go on with this one.
     pub(crate) fn is_same_device(&self, other: &Self) -> bool {
         let (a, b) = (&self.adapter, &other.adapter);
         let same = |a: &Option<WindowSpec>, b: &Option<WindowSpec>| match (a, b) {
@@ -90,22 +88,20 @@ fn limits(of: RdmaLimits) -> Limits {
     }
 }
 
-/// What an open verbs device tells of itself.
+/// The status of an open verbs device.
 #[derive(Clone, Debug, Default)]
 pub struct RdmaStatus {
-    /// The device's name.
     pub name: String,
-    /// Its clients.
     pub clients: Vec<ClientDescription>,
-    /// Its counters, each with its name in [`hca::COUNTERS`].
+    /// Counters, each with its name in [`hca::COUNTERS`].
     pub counters: Vec<(&'static str, u64)>,
     /// The connection manager's identifiers of its clients.
     pub connections: Vec<CmDescription>,
     /// Processes that may have memory of its clients.
     pub holders: Vec<HolderDescription>,
-    /// Its own window, and the one that it has in common with others.
+    /// The window of its virtual machine alone.
     pub window: Option<WindowStatus>,
-    /// See above.
+    /// The window that its virtual machine shares with others.
     pub common: Option<WindowStatus>,
 }
 
@@ -151,7 +147,7 @@ mod tests {
         assert_eq!((common.path.clone(), common.name()), (path.join("trust-t"), "trust-t".to_owned()));
         let watched = spec(&format!("{vm}rate = {{ mbps = 1 }}")).unwrap();
         assert!(watched.window.is_some() && watched.common.is_none());
-        // What it has in common with others comes and goes.
+        // The common window may come and go.
         assert!(shared.is_same_device(&watched));
         assert!(!shared.is_same_device(&spec(&vm.replace("64", "66")).unwrap()));
         assert!(shared.is_same_device(&spec(&vm.replace("qemu:kvm", "qemu")).unwrap()));

@@ -6,19 +6,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a daemon that is ending, whose memory takes a while to be freed, is waited for.
+/// How long we wait for a daemon that is ending, whose memory takes a while to be freed.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether it has ended.
+/// How often we look whether it has ended.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// The right to use a run-dir, until dropped or the process ends.
+/// The right to use a run-dir, until it is dropped or the process ends.
 pub(crate) struct Lock {
     file: OwnedFd,
 }
 
 impl Lock {
-    /// Takes it; `None` where another process has it, unless `other` is its lock, which then lasts until both drop it.
+    /// Takes the lock. Returns `None` if a different process has it, unless `other` is that process's lock:
+    /// then both share the lock, which lasts until both have dropped it.
     pub(crate) fn take_from(run_dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Self>> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = open(run_dir.join("viaductd.lock"), flags, Mode::RUSR | Mode::WUSR)?;
@@ -29,18 +30,20 @@ impl Lock {
         }
     }
 
-    /// The same without another's lock: one that a daemon which is ending has for a moment yet is waited for.
+    /// Takes the lock when no daemon hands over its own. If a daemon that is ending still has the lock, waits
+    /// for it.
     pub(crate) fn take(run_dir: &Path) -> std::io::Result<Option<Self>> {
         when_free(|| Self::take_from(run_dir, None))
     }
 
-    /// For another process, which has the lock as well then.
+    /// Duplicates the lock for a second process, which then also has it.
     pub(crate) fn share(&self) -> std::io::Result<OwnedFd> {
         self.file.try_clone()
     }
 }
 
-/// What `take` takes, which says `None` while another process has it.
+/// Tries `take` until it returns something, or for `ENDING`. `take` returns `None` while a different process
+/// has the lock.
 pub(crate) fn when_free<T>(take: impl Fn() -> std::io::Result<Option<T>>) -> std::io::Result<Option<T>> {
     let end = Instant::now() + ENDING;
     loop {
@@ -51,7 +54,7 @@ pub(crate) fn when_free<T>(take: impl Fn() -> std::io::Result<Option<T>>) -> std
     }
 }
 
-/// `lock`, if it is one of this file.
+/// Returns `lock` if it is a lock of this file.
 pub(crate) fn same_file(lock: Option<OwnedFd>, file: impl AsFd) -> std::io::Result<Option<OwnedFd>> {
     let Some(lock) = lock else { return Ok(None) };
     let (a, b) = (fstat(&lock)?, fstat(file)?);

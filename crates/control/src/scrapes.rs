@@ -1,4 +1,5 @@
-//! The HTTP server for metrics: one request per connection; bounded number and duration of connections.
+//! The HTTP server for metrics. It answers one request per connection, and bounds the number and duration of
+//! connections.
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -17,12 +18,12 @@ use tokio::task::{AbortHandle, JoinSet};
 /// Longest request, bytes.
 const MAX_REQUEST: usize = 16 << 10;
 
-/// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at a time. One more ends the oldest, so silent or slow clients do not block the others.
+    /// Most connections at a time. One more ends the oldest, so silent or slow clients do not block the
+    /// others.
     pub(crate) connections: usize,
-    /// From the first to the last byte.
+    /// Longest duration, from the first to the last byte.
     pub(crate) lifetime: Duration,
 }
 
@@ -32,14 +33,14 @@ impl Default for Bounds {
     }
 }
 
-/// Serves what `render` returns, made for one client at a time, at `/metrics`.
+/// Serves the text that `render` makes, at `/metrics`. It renders for one client at a time.
 pub(crate) async fn serve(
     listener: TcpListener,
     bounds: Bounds,
     render: Arc<dyn Fn() -> String + Send + Sync>,
 ) -> ! {
     let rendering = Arc::new(Semaphore::new(1));
-    // They end with this.
+    // Dropping this ends them.
     let mut connections = JoinSet::new();
     let mut oldest: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -74,7 +75,7 @@ async fn converse(
     let answer = service_fn(move |request| answer(request, render.clone(), rendering.clone()));
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(MAX_REQUEST);
-    // What goes wrong is the client's.
+    // Errors here are the client's fault.
     let _ = http.serve_connection(TokioIo::new(stream), answer).await;
 }
 
@@ -113,7 +114,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Serves; `most` counts how many texts were made at the same time.
+    /// Starts a server; `most` records how many texts were rendered at the same time.
     async fn served(bounds: Bounds, most: Arc<AtomicUsize>) -> (SocketAddr, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -129,10 +130,10 @@ mod tests {
         (addr, server)
     }
 
-    /// What is answered, until the other side ends the connection.
+    /// Reads the answer until the other side ends the connection.
     async fn rest(stream: &mut TcpStream) -> String {
         let mut text = Vec::new();
-        // It may end by a reset, where not all was read that was sent.
+        // The connection may end with a reset if the server did not read all that was sent.
         let _ = timeout(PATIENCE, stream.read_to_end(&mut text)).await.unwrap();
         String::from_utf8(text).unwrap()
     }

@@ -1,5 +1,5 @@
-//! The daemon's sockets: the API on RUN_DIR/viaduct.sock and, for reading, RUN_DIR/viaduct-read.sock; metrics over
-//! HTTP.
+//! The daemon's sockets: the API on RUN_DIR/viaduct.sock, its read-only part on RUN_DIR/viaduct-read.sock,
+//! and metrics over HTTP.
 
 use crate::clients::{Bounds, Clients};
 use crate::core::Core;
@@ -15,53 +15,51 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 
-/// How often what changed by itself is looked for.
+/// How often we look for changes that nobody requested.
 const REFRESH: Duration = Duration::from_secs(1);
-/// The same where there are guests on standby: until their arrival is noticed, nobody reaches them.
+/// How often we look if there are guests on standby: until an arrival is noticed, nobody reaches the guest.
 const ARRIVAL: Duration = Duration::from_millis(20);
 
-/// How often we ask a client whether it is still there. One that does not answer is disconnected.
+/// How often we ask a client whether it is still there. A client that does not answer is disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// What the clients of a socket may do at a time.
+/// Limits of a socket's clients.
 struct Limits {
     /// Largest request, bytes.
     request: usize,
-    /// Requests of a connection that are under way or whose answers were not read yet. `None`: as HTTP/2 has it.
+    /// Most requests of a connection that are under way or have unread answers. `None`: HTTP/2's default.
     streams: Option<u32>,
     connections: Bounds,
 }
 
-/// For those who control the host: a request of a million routes.
+/// For those who control the host: room for a request of a million routes.
 const CONTROL: Limits = Limits { request: 256 << 20, streams: None, connections: Bounds::DEFAULT };
 
-/// For those who read: an answer may take 100 MB, and stays in memory for as long as nobody reads it.
+/// For those who read: an answer may take 100 MB, and stays in memory until somebody reads it.
 const READING: Limits =
     Limits { request: 1 << 20, streams: Some(4), connections: Bounds { connections: 16, ..Bounds::DEFAULT } };
 
-/// Why the daemon can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Another daemon does.
+    /// A different daemon runs in this directory.
     #[error("another viaductd runs in {}: stop it first, or give this one its own --run-dir", .0.display())]
     Running(PathBuf),
-    /// The daemon's user may not write there.
+    /// The daemon's user may not write to the run-dir.
     #[error("run-dir {}: start viaductd as root, or give it a --run-dir where it may write: {source}", path.display())]
     Denied {
         /// The run-dir.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// Something else is at its place.
+    /// Something other than a directory is in the place of the run-dir.
     #[error("run-dir {} is no directory: remove what is there, or name another --run-dir", .0.display())]
     NoDirectory(PathBuf),
-    /// A socket or file can't be had.
+    /// A socket or file can't be opened.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, on what.
+        /// The operation and its object.
         what: String,
-        /// Why not.
         source: std::io::Error,
     },
 }
@@ -75,7 +73,7 @@ fn in_run_dir<T>(path: &Path, result: std::io::Result<T>) -> Result<T, ServeErro
         Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
             Err(ServeError::Denied { path: path.to_owned(), source })
         }
-        // As `create_dir_all` says of a file.
+        // `create_dir_all` returns this for a file.
         Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => {
             Err(ServeError::NoDirectory(path.to_owned()))
         }
@@ -92,12 +90,12 @@ impl RunDir {
     /// Makes the directory and takes it.
     ///
     /// # Errors
-    /// [`ServeError::Running`], or that it can't be made.
+    /// [`ServeError::Running`], or that the directory can't be made.
     pub fn take(path: &Path) -> Result<Self, ServeError> {
         Self::take_from(path, None)
     }
 
-    /// The same, from the daemon that has it and handed over its lock.
+    /// Takes the directory from the daemon that has it and handed over its lock `other`.
     ///
     /// # Errors
     /// As for [`Self::take`].
@@ -113,42 +111,42 @@ impl RunDir {
         }
     }
 
-    /// The lock, for a daemon that takes over.
+    /// Duplicates the lock, for a daemon that takes over.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn share(&self) -> std::io::Result<OwnedFd> {
         self.lock.share()
     }
 }
 
-/// What the daemon may still do.
+/// The daemon's remaining rights.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// Its user, capabilities and filters.
+    /// User, capabilities and filters.
     pub report: sandbox::Report,
-    /// Process id of its helper, which opens devices and sockets for it. `None`: the daemon has no sandbox.
+    /// Process ID of the helper, which opens devices and sockets for the daemon. `None`: the daemon has no
+    /// sandbox.
     pub helper: Option<u32>,
 }
 
-/// The sockets that clients come to.
+/// The sockets on which clients connect.
 pub struct Listeners {
-    /// Of the API: a unix socket.
+    /// Unix socket of the API.
     pub api: OwnedFd,
-    /// Of the API for those who only read, if they are wanted: a unix socket.
+    /// Unix socket of the API for those who only read, if wanted.
     pub readers: Option<OwnedFd>,
-    /// Of metrics, if they are wanted, with the process that they tell of.
+    /// Socket of metrics, if wanted, with the process that they describe.
     pub metrics: Option<(std::net::TcpListener, Process)>,
-    /// What is wrong with others that `[host]` wants.
+    /// Problems of other sockets that `[host]` wants.
     pub missing: Missing,
 }
 
-/// Why clients are not served, in words.
+/// Reasons in words why clients are not served.
 #[derive(Clone, Debug, Default)]
 pub struct Missing(Arc<Mutex<Vec<String>>>);
 
 impl Missing {
-    /// Another reason.
     pub fn add(&self, why: String) {
         self.lock().push(why);
     }
@@ -178,15 +176,15 @@ fn tcp((listener, process): (std::net::TcpListener, Process)) -> std::io::Result
     Ok((TcpListener::from_std(listener)?, process))
 }
 
-/// Logs if the configuration file is not what is in force.
+/// Logs if the configuration file differs from what is in force.
 fn tell_difference(core: &Core) {
     if let Some(difference) = core.config().difference(&core.view()) {
         tracing::warn!("{}: {difference}", core.config().path().display());
     }
 }
 
-/// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told
-/// of the daemon's `sandbox`.
+/// Serves the API, and metrics if they have a listener, until `stop`. Calls `ready` first. Clients can ask
+/// for the daemon's `sandbox`.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -247,14 +245,14 @@ async fn refresh(core: &Arc<Core>) {
     }
 }
 
-/// Has the next daemon know what this one learns and counts.
+/// Keeps the data for the next daemon up to date: what this one learns and counts.
 async fn keep(core: &Arc<Core>) {
     let mut pause = REFRESH;
     loop {
         tokio::time::sleep(pause).await;
         let (core, start) = (core.clone(), Instant::now());
         let _ = tokio::task::spawn_blocking(move || core.keep()).await;
-        // A twentieth of a CPU at most.
+        // Use a twentieth of a CPU at most.
         pause = REFRESH.max(20 * start.elapsed());
     }
 }

@@ -36,9 +36,8 @@ pub(crate) use tables::{nexthop_entries, rule_entries, vif_entries};
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) core: Arc<Core>,
-    /// What the daemon may still do.
     pub(crate) sandbox: Sandbox,
-    /// What is wrong with sockets of `[host]` that are not served.
+    /// Problems of sockets of `[host]` that are not served.
     pub(crate) missing: Missing,
 }
 
@@ -60,7 +59,8 @@ impl From<Error> for Status {
 /// Longest message of a refusal, bytes: it travels in a header, whose length HTTP/2 bounds.
 const MAX_MESSAGE: usize = 4096;
 
-/// The lines of a message that fit, and how many did not. A line that alone is too long is cut.
+/// Shortens a message to the lines that fit, and says how many did not. A single line that is too long is
+/// cut.
 fn shortened(text: &str) -> String {
     let mut length = 0;
     let fits = |line: &&str| {
@@ -75,12 +75,10 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What was sent is wrong.
 fn invalid(text: impl AsRef<str>) -> Status {
     Status::invalid_argument(shortened(text.as_ref()))
 }
 
-/// What was asked for is not there.
 fn missing(text: impl AsRef<str>) -> Status {
     Status::not_found(shortened(text.as_ref()))
 }
@@ -90,7 +88,7 @@ impl Service {
         self.core.view()
     }
 
-    /// Runs what may open devices or wait for the disk or workers off the server's own threads.
+    /// Runs work that may open devices, or wait for the disk or workers, off the server's own threads.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core) -> Result<T, Status> + Send + 'static,
@@ -104,7 +102,7 @@ impl Service {
 /// Changes of a request that are logged one by one.
 const LOGGED: usize = 20;
 
-/// Who sent a request.
+/// Returns the process that sent a request.
 fn peer<T>(request: &Request<T>) -> Peer {
     request.extensions().get::<Peer>().copied().unwrap_or_default()
 }
@@ -119,7 +117,7 @@ fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {
     }
 }
 
-/// What was done, with warnings.
+/// Reports what was done, with warnings.
 fn changed(view: &View, done: Done, mut warnings: Vec<v1::Warning>) -> v1::Changes {
     warnings.extend(state::stalled(&view.executor.status().stalled));
     changes(done, warnings)
@@ -155,7 +153,8 @@ fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
     v1::ObjectsReply { objects: objects.collect() }
 }
 
-/// The configuration in force as a file. What others than the file brought says so.
+/// Writes the configuration in force as a file. A comment names the owner of objects that did not come from
+/// the file.
 fn export(view: &View) -> String {
     let mut out = view.host.to_toml();
     for owned in view.objects.in_order() {

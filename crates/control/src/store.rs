@@ -1,8 +1,9 @@
 //! The store: the host's objects on disk, in `STATE_DIR/store.0` and `store.1`.
 //!
-//! A change is a record at the end of a file. It is all there or not at all, survives the daemon's death when the write
-//! returns, and a power cut when the disk has it. Where the disk fails, changes are refused and nothing else happens;
-//! later ones succeed again. Damage is told, and costs the record in which it is.
+//! A change is a record at the end of a file. It is stored as a whole or not at all, survives the daemon's
+//! death when the write returns, and a power cut when the disk has it. If the disk fails, changes are refused
+//! and nothing else happens; later ones succeed again. Damage is reported, and costs only the record in which
+//! it is.
 
 mod frame;
 mod log;
@@ -20,77 +21,63 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Its files.
 const FILES: [&str; 2] = ["store.0", "store.1"];
 
 /// How safe a write shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It survives power cuts.
     Disk,
-    /// It survives the daemon's death.
     Kernel,
-    /// As `Disk`; what can't be stored now is in force all the same, and stored once it can be.
+    /// As `Disk`, but a change that can't be stored now is in force all the same, and is stored later.
     DiskOrLater,
 }
 
-/// The daemon's storage.
 pub struct Store {
     dir: PathBuf,
     state: Mutex<State>,
-    /// The lock of its files, if there are any; and whether another daemon has them still, from which this one takes
-    /// over.
+    /// The lock of the store's files, if they could be opened.
     lock: Option<OwnedFd>,
     is_anothers: Arc<AtomicBool>,
 }
 
 struct State {
-    /// Why there is none in the second case.
+    /// In the second case, the reason why there is no log.
     log: Result<Log, String>,
     is_used: bool,
-    /// What is stored.
     objects: Objects,
     taken: Option<String>,
     /// Objects that this version does not understand, by key, and records of which it understands nothing.
     kept: BTreeMap<String, Stored>,
     foreign: Vec<String>,
-    /// What was lost, in words.
+    /// Descriptions of what was lost.
     damaged: Vec<String>,
-    /// Why the last write failed.
+    /// The reason why the last write failed.
     failed: Option<String>,
-    /// As of the store.
+    /// As in [`Store`].
     is_anothers: Arc<AtomicBool>,
 }
 
-/// What the store had when it was opened.
+/// The store's contents when it was opened.
 pub(crate) struct Loaded {
-    /// The objects.
     pub(crate) objects: Objects,
-    /// The digest of the daemon's file as its objects were last taken; `None`: by a version that did not note it.
+    /// The digest of the daemon's file whose objects were last taken; `None`: the version that wrote the
+    /// store did not note it.
     pub(crate) taken: Option<String>,
     /// Whether something may be missing.
     pub(crate) is_damaged: bool,
 }
 
-/// Why the store can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
     #[error("the store in {} is in use by another daemon; give this one its own --state-dir", .0.display())]
     InUse(PathBuf),
-    /// It can't be written.
     #[error("the store in {} can't be written: {reason}", dir.display())]
-    Write {
-        /// Its directory.
-        dir: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    Write { dir: PathBuf, reason: String },
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes an empty one, while the daemon may still open files. A store that can't
-    /// be had refuses changes, and is told by [`Self::problems`].
+    /// Opens the store in a directory, or makes an empty one. Must run while the daemon may still open files.
+    /// If the files can't be opened, the store refuses changes, and [`Self::problems`] tells why.
     ///
     /// # Errors
     /// [`StoreError::InUse`].
@@ -98,7 +85,8 @@ impl Store {
         Self::open_from(state_dir, None)
     }
 
-    /// The same, from the daemon that has it and handed over its lock. Nothing is written before [`Self::take`].
+    /// Opens the store of the daemon that still has it and handed over its lock `other`. Nothing is written
+    /// before [`Self::take`].
     ///
     /// # Errors
     /// As for [`Self::open`].
@@ -126,21 +114,21 @@ impl Store {
         Ok(Self { lock, is_anothers, ..store })
     }
 
-    /// The lock of its files, for a daemon that takes over.
+    /// Duplicates the lock of the store's files, for a daemon that takes over.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn share(&self) -> std::io::Result<Option<OwnedFd>> {
         self.lock.as_ref().map(OwnedFd::try_clone).transpose()
     }
 
-    /// The daemon from which this one takes over is gone: what was not written yet is written now.
+    /// Takes the store, because the old daemon is gone, and writes what had to wait.
     pub(crate) fn take(&self) {
         self.is_anothers.store(false, Ordering::Relaxed);
         self.try_again();
     }
 
-    /// The store in these files.
+    /// Reads the store from these files.
     fn over(dir: &Path, files: Result<[Box<dyn Medium>; 2], String>) -> Self {
         let read = files.and_then(|files| Log::read(files).map_err(|e| e.to_string()));
         let (log, contents) = match read {
@@ -191,7 +179,7 @@ impl Store {
         StoreError::Write { dir: self.dir.clone(), reason: reason.to_string() }
     }
 
-    /// What is stored; `None` where nothing ever was.
+    /// Returns the store's contents; `None` if nothing was ever stored.
     pub(crate) fn load(&self) -> Option<Loaded> {
         let state = self.lock();
         state.is_used.then(|| Loaded {
@@ -201,11 +189,11 @@ impl Store {
         })
     }
 
-    /// Stores `new`, which differs by `changed` from what is stored, and the digest of the daemon's file where its
-    /// objects were taken.
+    /// Stores `new`, which differs by `changed` from what is stored, and the digest `taken` of the daemon's
+    /// file if its objects were taken.
     ///
     /// # Errors
-    /// [`StoreError::Write`]; what was stored before is stored still.
+    /// [`StoreError::Write`]; the earlier contents are still stored.
     pub(crate) fn write(
         &self,
         changed: &[Changed<'_>],
@@ -244,7 +232,7 @@ impl Store {
         }
     }
 
-    /// Keeps objects that are stored and can't be in force, until others of their keys are.
+    /// Keeps stored objects that can't be in force, until others with their keys are stored.
     pub(crate) fn put_aside(&self, keys: &[config::Key]) {
         let state = &mut *self.lock();
         for key in keys {
@@ -254,14 +242,14 @@ impl Store {
         }
     }
 
-    /// Where the last write failed, tries whether the disk works again.
+    /// Tries whether the disk works again if the last write failed.
     pub(crate) fn heal(&self) {
         if self.try_again() {
             tracing::info!(dir = %self.dir.display(), "the store can be written again");
         }
     }
 
-    /// Where the last write failed, writes what is missing. Returns whether that succeeds now.
+    /// Writes what is missing if the last write failed. Returns whether that succeeds now.
     fn try_again(&self) -> bool {
         let state = &mut *self.lock();
         let fails = state.failed.is_some() && state.log.is_ok();
@@ -272,7 +260,7 @@ impl Store {
         fails && state.failed.is_none()
     }
 
-    /// What is wrong with it, in words.
+    /// Describes the store's problems.
     pub(crate) fn problems(&self) -> Vec<String> {
         let state = self.lock();
         let failed = state.failed.iter();
@@ -291,7 +279,7 @@ impl Store {
 }
 
 impl State {
-    /// Makes the changes of a record.
+    /// Applies the changes of a record.
     fn replay(&mut self, text: String, entries: &mut BTreeMap<String, Stored>) {
         let Ok(Record { changed, taken, unknown }) = serde_json::from_str(&text) else {
             return self.foreign.push(text);
@@ -308,7 +296,7 @@ impl State {
         }
     }
 
-    /// Makes objects of what was stored. What can't be understood is kept as it is.
+    /// Makes objects of what was stored. What it can't read is kept as it is.
     fn understand(&mut self, entries: BTreeMap<String, Stored>) {
         for (key, stored) in entries {
             let owner = Owner::from_name(&stored.owner);
@@ -321,13 +309,13 @@ impl State {
         }
     }
 
-    /// Stores a change that has been made here already.
+    /// Stores a change that was already made in memory.
     fn append_or_snapshot(&mut self, record: &Record, durability: Durability) -> Result<(), String> {
         let log = self.log.as_ref().map_err(String::clone)?;
         if log.needs_snapshot() {
             return self.write_snapshot();
         }
-        // One that only is worth its while may fail: there is the end of the file to append to.
+        // This snapshot is only worthwhile, not needed, so it may fail: the record can still be appended.
         if log.is_long() && self.write_snapshot().is_ok() {
             return Ok(());
         }
@@ -335,7 +323,7 @@ impl State {
         log.append(&record.text(), durability != Durability::Kernel).map_err(|e| e.to_string())
     }
 
-    /// Has the next write store everything.
+    /// Makes the next write store everything.
     fn owe(&mut self) {
         if let Ok(log) = &mut self.log {
             log.distrust();
@@ -362,7 +350,8 @@ impl State {
         log.snapshot(records).map_err(|e| e.to_string())
     }
 
-    /// Notes how a write ended. While another daemon has the store, none can succeed.
+    /// Notes the result of a write. While the old daemon has the store, no write can succeed, so failures are
+    /// not logged.
     fn note(&mut self, dir: &Path, written: &Result<(), String>) {
         if let Err(e) = written
             && self.failed.as_ref() != Some(e)
@@ -376,15 +365,14 @@ impl State {
     }
 }
 
-/// The store's files.
 struct Locked {
     files: [File; 2],
     lock: OwnedFd,
-    /// Whether another daemon uses them.
+    /// Whether a different daemon uses the files.
     by_other: bool,
 }
 
-/// A file that is not written while another daemon has it.
+/// A file that is not written while a different daemon has it.
 struct Waiting {
     file: File,
     waits: Arc<AtomicBool>,
@@ -419,7 +407,8 @@ impl Medium for Waiting {
     }
 }
 
-/// Opens the store's files and locks them; `None` where another process has them, unless `other` is its lock.
+/// Opens the store's files and locks them. Returns `None` if a different process has them, unless `other` is
+/// its lock.
 fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Locked>> {
     std::fs::create_dir_all(dir)?;
     let open =
@@ -435,11 +424,11 @@ fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Lock
     }
 }
 
-/// Copies the files in which something is stored to `*.damaged`. What is damaged is in one of them.
+/// Copies the files that are not empty, one of which is damaged, to `*.damaged`.
 fn copy_files(dir: &Path) -> std::io::Result<()> {
     let is_filled = |name: &&&str| dir.join(name).metadata().is_ok_and(|file| file.len() > 0);
     for name in FILES.iter().filter(is_filled) {
-        // A copy of earlier damage stays until this one is whole.
+        // A copy of earlier damage stays until the new copy is complete.
         let (new, copy) = (dir.join(format!("{name}.damaged.new")), dir.join(format!("{name}.damaged")));
         let copied = std::fs::copy(dir.join(name), &new)
             .and_then(|_| File::open(&new)?.sync_all())
@@ -452,7 +441,7 @@ fn copy_files(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A change as it is written.
+/// Converts a change to its stored form.
 fn entry(changed: &Changed<'_>) -> Entry {
     Entry { key: changed.key.to_string(), object: changed.new.map(stored) }
 }

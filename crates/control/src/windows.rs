@@ -1,44 +1,44 @@
-//! Windows: the files that virtual machines have as devices, with memory of their programs that use verbs.
+//! Windows: files that virtual machines have as devices, with memory of their programs that use verbs.
 
 use config::{CommonWindow, CommonWindows, Guest};
 use std::path::{Path, PathBuf};
 
 /// Directory of windows, in the run-dir.
 pub const WINDOW_DIR: &str = "rdma/vm";
-/// Mode of a window, and of its socket, unless told otherwise.
+/// Default mode of a window and its socket.
 const MODE: u32 = 0o660;
-/// What follows the name of a window in that of its socket: what VMMs add to the path that they were told, for the
-/// daemon's port of the family `AF_VSOCK`.
+/// Suffix of the name of a window's socket. VMMs add it to the path that they were given, for the daemon's
+/// port of the family `AF_VSOCK`.
 const SOCKET: &str = ".vsock_4791";
 
-/// Whose window it is.
+/// The owner of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WindowOf {
-    /// This guest's alone.
+    /// This guest alone.
     Guest(String),
-    /// That of all guests of this trust.
+    /// All guests of this trust.
     Trust(String),
 }
 
-/// A window that is to be there.
+/// A window that is to exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// Whose it is.
     pub of: WindowOf,
     /// Path of its file.
     pub path: PathBuf,
-    /// Bytes of the file.
+    /// Size of the file, bytes.
     pub bytes: u64,
     /// `user` or `user:group` of the VMM; `None`: the daemon's user.
     pub owner: Option<String>,
     /// Mode of the file.
     pub mode: u32,
-    /// Its virtual machine may migrate: it is used only while that runs, and nobody copies its memory.
+    /// Whether its virtual machine may migrate. Such a window is used only while the machine runs, and nobody
+    /// copies its memory.
     pub migrates: bool,
 }
 
 impl WindowSpec {
-    /// The own window of a guest, if it has one.
+    /// Returns the window of a guest alone, if it has one.
     pub(crate) fn own(guest: &Guest, run_dir: &Path) -> Option<Self> {
         let (mb, owner, mode) = (guest.window_mb?, guest.owner.clone(), guest.socket_mode.clone());
         let of = WindowOf::Guest(guest.name.clone());
@@ -46,7 +46,8 @@ impl WindowSpec {
         Some(Self { migrates: guest.window_migrates, ..window })
     }
 
-    /// The window that a guest has in common with others. Who is watched shares nothing.
+    /// Returns the window that a guest shares with others. A guest whose traffic is limited or mirrored
+    /// shares none.
     pub(crate) fn common(guest: &Guest, run_dir: &Path, all: &CommonWindows) -> Option<Self> {
         let trust = guest.rdma_trust.as_ref().filter(|_| guest.rate.is_none() && guest.mirror.is_none())?;
         let name = format!("trust-{trust}");
@@ -69,19 +70,20 @@ impl WindowSpec {
         }
     }
 
-    /// The name of its file.
+    /// Returns the name of its file.
     #[must_use]
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// What warnings call the window of this name.
+    /// Returns the name that warnings use for the window `name`.
     #[must_use]
     pub fn object(name: &str) -> String {
         format!("window \"{name}\"")
     }
 
-    /// Where programs of the virtual machine reach the device, by VMMs that have no vhost-vsock of the kernel.
+    /// Returns the socket by which programs of the virtual machine reach the device if the VMM does not use
+    /// the kernel's vhost-vsock.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         let mut socket = self.path.clone().into_os_string();
@@ -89,34 +91,33 @@ impl WindowSpec {
         socket.into()
     }
 
-    /// Whether it is the same file, for the same use.
+    /// Is true if both are the same file, for the same use.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (&self.path, self.bytes, self.migrates) == (&other.path, other.bytes, other.migrates)
     }
 }
 
-/// What a window tells of itself.
+/// The status of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowStatus {
-    /// Its identifier.
+    /// UUID of the window.
     pub uuid: String,
-    /// Bytes that programs have, of all devices.
+    /// Bytes that programs of all devices have.
     pub used: u64,
-    /// Bytes that programs may still have which used it before the daemon was started, or the device opened anew.
+    /// Bytes that programs may still have from before the daemon was started or the device opened again.
     pub left: u64,
     /// Device and inode number of its file.
     pub file: (u64, u64),
-    /// The programs of this device that have some.
+    /// The programs of this device that have memory of it.
     pub users: Vec<WindowUser>,
 }
 
 /// A program that has memory of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowUser {
-    /// Its process number and name; of one in a virtual machine, as it says itself.
+    /// Process ID. A program in a virtual machine names it itself.
     pub pid: i32,
-    /// See above.
+    /// Name. A program in a virtual machine names it itself.
     pub program: String,
-    /// Bytes.
     pub bytes: u64,
 }

@@ -10,7 +10,8 @@ use model::{
 use packet::Mac;
 use std::net::IpAddr;
 
-/// What the tables shall hold. A clone is cheap, and its changes are found at their own cost.
+/// The desired contents of the tables. A clone is cheap, and a comparison of two costs only as much as their
+/// difference.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Desired {
     pub(crate) host: Host,
@@ -27,9 +28,9 @@ pub(crate) struct Desired {
 }
 
 impl Desired {
-    /// The changes that lead from `self` to `to`: first what others will refer to, removals in the reverse order
-    /// last, so that nothing dangles at any point. Before all, the removals of rules, to which nothing refers: so that
-    /// new ones have their room.
+    /// Returns the changes that lead from `self` to `to`. Entries come before those that refer to them, and
+    /// removals last in the reverse order, so no reference dangles at any point. Removals of rules come first
+    /// of all: nothing refers to rules, and new ones need their room.
     pub(crate) fn changes_to(&self, to: &Self) -> Vec<Change> {
         let mut rules = Batch::default();
         rules.table(
@@ -84,7 +85,7 @@ impl Desired {
         [rules.dels, out.puts, rules.puts, out.dels.into_iter().rev().collect()].concat()
     }
 
-    /// Groups come after their members.
+    /// Adds the changes of nexthops, groups after their members.
     fn nexthop_changes(&self, to: &Self, out: &mut Batch) {
         let mut changes = [Batch::default(), Batch::default()];
         for item in self.nexthops.diff(&to.nexthops) {

@@ -1,5 +1,5 @@
-//! Numbers for what the tables number: stable while a thing stays, dense, and not given to another in the batch in
-//! which they come free.
+//! Numbers of interfaces, nexthops, rules and meters. A thing keeps its number while it exists. Numbers are
+//! dense, and a number that comes free is given away only in a later batch.
 
 use imbl::{OrdMap, OrdSet};
 
@@ -7,10 +7,10 @@ use imbl::{OrdMap, OrdSet};
 #[derive(Clone)]
 pub(crate) struct Pool<K> {
     entries: OrdMap<K, Entry>,
-    /// Numbers below `next` that nothing has.
+    /// Free numbers below `next`.
     free: OrdSet<u32>,
     next: u32,
-    /// Things that came to have no use.
+    /// Things whose last use went since the last sweep.
     unused: Vec<K>,
 }
 
@@ -27,7 +27,7 @@ impl<K> Default for Pool<K> {
 }
 
 impl<K: Ord + Clone> Pool<K> {
-    /// The number of a thing, which has one use more.
+    /// Adds a use to a thing and returns its number.
     pub(crate) fn take(&mut self, key: K) -> u32 {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.uses += 1;
@@ -41,7 +41,7 @@ impl<K: Ord + Clone> Pool<K> {
         id
     }
 
-    /// The number of a thing that was taken, which has one use less.
+    /// Takes a use from a thing and returns its number.
     pub(crate) fn put_back(&mut self, key: &K) -> Option<u32> {
         let entry = self.entries.get_mut(key)?;
         entry.uses = entry.uses.saturating_sub(1);
@@ -51,12 +51,11 @@ impl<K: Ord + Clone> Pool<K> {
         Some(entry.id)
     }
 
-    /// The number of a thing that has one.
     pub(crate) fn get(&self, key: &K) -> Option<u32> {
         self.entries.get(key).map(|entry| entry.id)
     }
 
-    /// Forgets all uses: everything will be taken anew.
+    /// Forgets all uses, because everything will be taken anew.
     pub(crate) fn reset(&mut self) {
         self.unused = self.entries.keys().cloned().collect();
         for key in &self.unused {

@@ -1,4 +1,4 @@
-//! The routes that objects bring along, and which of two with the same prefix counts.
+//! The routes that follow from objects, and which of two with the same prefix counts.
 
 use super::vlan_vif;
 use crate::owner::Owned;
@@ -15,15 +15,15 @@ pub(super) struct ObjectRoute<'a> {
     pub(super) to: To<'a>,
 }
 
-/// Where it leads.
+/// The target of a route.
 pub(super) enum To<'a> {
-    /// To the gateway itself.
+    /// The gateway itself.
     Gateway,
-    /// To the gateway's subnet, on link.
+    /// The gateway's subnet, on link.
     Subnet,
-    /// To a guest's interface.
+    /// A guest's interface.
     Guest { vif: String, mac: Mac },
-    /// Where the object says.
+    /// The targets of a `[[route]]`.
     Route(&'a Route),
 }
 
@@ -34,14 +34,14 @@ impl<'a> From<&'a Route> for ObjectRoute<'a> {
 }
 
 impl ObjectRoute<'_> {
-    /// Whether it gives way to any other of its prefix: what somebody wrote is more deliberate than the subnet that
-    /// follows from a gateway. Of others the last one counts.
+    /// Is true if the route gives way to any other with its prefix. A route that somebody wrote is more
+    /// deliberate than the subnet that follows from a gateway. Among other routes the last one counts.
     pub(super) fn gives_way(&self) -> bool {
         matches!(self.to, To::Subnet)
     }
 }
 
-/// All routes that an object brings along.
+/// Returns all routes that follow from an object.
 pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
     match object {
         Object::Network(network) => {
@@ -57,13 +57,13 @@ pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
     }
 }
 
-/// Whether the object is a guest that is not here.
+/// Is true if the object is a guest that is away.
 pub(super) fn is_away(object: &Object, away: &BTreeSet<String>) -> bool {
     matches!(object, Object::Guest(guest) if away.contains(&guest.name))
 }
 
-/// The objects in the order in which their routes count: while a guest on standby is here, its addresses lead to it,
-/// whatever routes say that lead to it elsewhere.
+/// Sorts objects so that later routes win. Guests on standby come last: while such a guest is here, its
+/// addresses lead to it, even if `[[route]]`s lead elsewhere.
 pub(super) fn guests_on_standby_last<'a, 'o>(
     objects: &'o [&'a Owned],
 ) -> impl Iterator<Item = &'a Owned> + use<'a, 'o> {
@@ -72,7 +72,7 @@ pub(super) fn guests_on_standby_last<'a, 'o>(
     first.chain(objects.iter().filter(move |owned| is_last(owned))).copied()
 }
 
-/// The networks and addresses of a guest.
+/// Returns the networks and addresses of a guest.
 pub(super) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
     let own = guest.addresses.iter().map(|addr| (guest.network.as_str(), *addr));
     let vlans = guest.vlans.iter();
@@ -92,7 +92,8 @@ fn addresses_of(guest: &Guest, mac: Mac) -> Vec<ObjectRoute<'_>> {
     own.chain(vlans).collect()
 }
 
-/// The object that each route of the tables follows from, by network and prefix, while guests are `away`.
+/// Returns the object from which each route of the tables follows, by network and prefix, while guests are
+/// `away`.
 pub(crate) fn route_origins<'a>(
     objects: &[&'a Owned],
     away: &BTreeSet<String>,

@@ -1,4 +1,5 @@
-//! Compilation: what objects become, and that changes lead where a start from nothing does.
+//! Tests compilation: the tables that objects become, and that changes lead to the same tables as a fresh
+//! start.
 
 use super::*;
 use crate::owner::{Objects, Owner};
@@ -115,7 +116,7 @@ inside = "10.1.1.1"
 outside = "10.2.2.7"
 outside_network = "red"
 "#;
-    // Whichever comes first in the file.
+    // In either order in the file.
     for text in [format!("{HOST}{BASE}{vm}{elsewhere}"), format!("{HOST}{BASE}{elsewhere}{vm}")] {
         let (host, objects) = objects(&text);
         let ordered = objects.in_order();
@@ -195,7 +196,7 @@ fn rules_go_before_others_come() {
     assert_eq!(changes.iter().filter(|change| matches!(change, Change::PutRule(_))).count(), 3);
 }
 
-/// A file with some of many parts.
+/// Generates a file with some of many parts.
 fn file() -> impl Strategy<Value = String> {
     let guests = proptest::collection::btree_set(1..5_u8, 0..4);
     let routes = proptest::collection::btree_map(0..6_u8, 0..6_usize, 0..5);
@@ -237,7 +238,7 @@ fn file() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Going from one file to the next leaves the tables as if they had been filled from nothing.
+    /// Changes from one file to the next leave the tables as if they had been filled from nothing.
     #[test]
     fn changes_lead_to_what_a_start_from_nothing_gives(files in proptest::collection::vec(file(), 1..4)) {
         let (mut ids, mut current, mut tables) = (Ids::default(), Desired::default(), Tables::new());

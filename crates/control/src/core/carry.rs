@@ -1,5 +1,6 @@
-//! What this daemon leaves to the next one, and what it takes over of the one before. Connections lie in memory that
-//! outlives the process; beside them is a snapshot of what is needed to understand them.
+//! Data that this daemon leaves to the next one, and takes over from the previous one. Connections lie in
+//! memory that outlives the process; a snapshot beside them holds the names and counts needed to understand
+//! them.
 
 mod early;
 
@@ -22,22 +23,20 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Version of the snapshot.
 pub const FORMAT: u32 = 1;
-/// Connections that are entered at a time.
+/// Most connections entered at a time.
 const BATCH: usize = 4096;
 
-/// What is written beside the connections.
+/// The data written beside the connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Snapshot {
     directory: Directory,
     counts: Counts,
     macs: Vec<KnownMac>,
-    /// When it was written, on the machine's monotonic clock, seconds.
+    /// Time of writing on the machine's monotonic clock, seconds.
     written: Seconds,
 }
 
-/// A learned MAC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct KnownMac {
     network: u16,
@@ -46,7 +45,7 @@ struct KnownMac {
     idle: Seconds,
 }
 
-/// Where it is.
+/// The interface or tunnel endpoint behind which a MAC is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Place {
     Vif(u16),
@@ -63,7 +62,7 @@ impl KnownMac {
         Some(Self { network: learned.vrf.0, mac: learned.mac.0, at, idle: learned.idle })
     }
 
-    /// By the numbers of now.
+    /// Translates it to this daemon's numbers.
     fn translated(&self, way: &Translation) -> Option<Learn> {
         let at = match self.at {
             Place::Vif(vif) => BridgeTarget::Vif(way.vif(VifId(vif))?),
@@ -79,7 +78,7 @@ fn clock() -> Seconds {
     clock_gettime(ClockId::Monotonic).tv_sec as Seconds
 }
 
-/// The daemon's own.
+/// The data that this daemon leaves.
 pub(super) struct Carry {
     own: Own,
     snapshot: Mutex<Snapshot>,
@@ -90,7 +89,8 @@ impl Carry {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the names of tables that are about to be in force, or that alone are from now on.
+    /// Notes the names in the tables: before a change those of the old and new tables, afterwards those in
+    /// force.
     pub(super) fn name(&self, directory: Directory) {
         let mut snapshot = self.lock();
         if snapshot.directory != directory {
@@ -99,19 +99,20 @@ impl Carry {
         }
     }
 
-    /// Writes what changed by itself: what was counted, and which MACs were learned.
+    /// Writes counts and learned MACs, which change without a request.
     pub(super) fn keep(&self, view: &View) {
         let (counts, macs) = (Counts::of(view), view.executor.learned().into_iter().filter_map(KnownMac::of));
         let macs = macs.collect();
         let mut snapshot = self.lock();
-        // Names are written before tables have them, and numbers must be those of the names.
+        // Names are written before the tables have them. Counts and MACs have numbers of the view, so write
+        // them only if the snapshot's names are those of the view.
         if snapshot.directory == Directory::of(&view.tables) {
             (snapshot.counts, snapshot.macs, snapshot.written) = (counts, macs, clock());
             self.write(&snapshot);
         }
     }
 
-    /// The executor goes on counting where the last one ended.
+    /// Lets the executor go on counting from the counts of the previous daemon.
     pub(super) fn resume(&self, view: &View) {
         let past = self.lock().counts.past(view);
         view.executor.enter_counts(past);
@@ -124,8 +125,8 @@ impl Carry {
         }
     }
 
-    /// Takes over what the daemon before left, for tables in force through which no packet went yet, and leaves all of
-    /// it to the next one once [`Self::succeed`] is called.
+    /// Takes over what the previous daemon left. The tables must be in force, and no packet may have gone
+    /// through them yet. From the call of [`Self::succeed`] on, the data is left to the next daemon.
     pub(super) fn begin(
         (opened, early): (Opened, Early),
         tables: &Desired,
@@ -153,7 +154,7 @@ impl Carry {
         carry
     }
 
-    /// What the daemon before left is no longer needed.
+    /// Gives up what the previous daemon left.
     pub(super) fn succeed(&self) {
         if let Err(error) = self.own.succeed() {
             tracing::error!(%error, "the next daemon will not know the connections");
@@ -161,7 +162,7 @@ impl Carry {
     }
 }
 
-/// What is called for each record, with its number.
+/// A callback for each record, with the record's number.
 type Each<'a> = &'a mut dyn FnMut(usize, &[u64; RECORD]);
 
 impl Snapshot {
@@ -175,7 +176,7 @@ impl Snapshot {
             .map_err(|e| format!("its list of guests and networks can't be read: {e}"))
     }
 
-    /// Enters into the executor what is known still, and says what by `now`.
+    /// Enters into the executor what is still known, and writes the result to `now`.
     fn take_over(
         self,
         records: impl FnOnce(Each<'_>) -> io::Result<()>,
@@ -200,8 +201,8 @@ impl Snapshot {
     }
 }
 
-/// Enters connections, but for those that are here early: these are brought up to date. What is left out is logged, by
-/// the reason.
+/// Enters connections. It only brings up to date those that were entered early. It logs how many it leaves
+/// out, by reason.
 fn take_connections(
     records: impl FnOnce(Each<'_>) -> io::Result<()>,
     mut early: Entered,
@@ -230,7 +231,8 @@ fn take_connections(
             Ok(Some(flow)) => match translated(&flow, way) {
                 Some(flow) => {
                     batch.push(flow);
-                    // One that moved to another record goes from where it was before it is entered again.
+                    // A connection that moved to a new record has to be removed from its old one before it is
+                    // entered again.
                     if batch.len() >= BATCH && early.is_done() {
                         enter(&mut batch, &mut left_out);
                     }
@@ -254,7 +256,7 @@ fn take_connections(
     }
 }
 
-/// A connection by the numbers of now, if its ends are still who they were.
+/// Translates a connection to this daemon's numbers, if its ends are still the same hosts.
 fn translated(flow: &FlowInfo, way: &Translation) -> Option<FlowInfo> {
     let (vif, from_wire) = flow.charged;
     let mut flow = FlowInfo { charged: (way.vif(vif)?, from_wire), rule: None, ..flow.clone() };

@@ -1,4 +1,5 @@
-//! The file that the daemon was started with: read again for a reload, and to tell whether it is in force.
+//! The file with which the daemon was started. It is read again for a reload, and to see whether it is in
+//! force.
 
 use super::{View, begin_anew, check_host};
 use crate::owner::Owner;
@@ -13,16 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Most bytes of a file, as of a request of the API.
 const LONGEST: u64 = 256 << 20;
 
-/// Objects that are named where many differ.
+/// Most differing objects to name in a message.
 const NAMED: usize = 3;
 
 type Open = Box<dyn Fn() -> io::Result<File> + Send + Sync>;
 
-/// The file.
 pub struct ConfigFile {
     path: PathBuf,
     open: Open,
-    /// The last comparison.
     compared: Mutex<Option<Compared>>,
 }
 
@@ -32,21 +31,19 @@ struct Compared {
     difference: Option<String>,
 }
 
-/// What changes when somebody writes a file, or puts another in its place.
+/// Metadata that changes when somebody writes a file or replaces it.
 type Identity = [i128; 5];
 
 impl ConfigFile {
-    /// The file at a path; `open` opens it for reading.
+    /// Remembers the file at `path`, which `open` opens for reading.
     pub fn new(path: &Path, open: impl Fn() -> io::Result<File> + Send + Sync + 'static) -> Self {
         Self { path: path.to_owned(), open: Box::new(open), compared: Mutex::default() }
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens it.
     fn opened(&self) -> io::Result<(File, Identity)> {
         let file = (self.open)()?;
         let metadata = file.metadata()?;
@@ -60,12 +57,12 @@ impl ConfigFile {
         Ok((file, [numbers[0], numbers[1], numbers[2], times[0], times[1]]))
     }
 
-    /// What it says now.
+    /// Reads the file's present text.
     pub(super) fn read(&self) -> io::Result<String> {
         text(self.opened()?.0)
     }
 
-    /// In how far the running configuration differs from it, in words.
+    /// Describes how the running configuration differs from the file; `None` if it does not.
     pub(crate) fn difference(&self, view: &Arc<View>) -> Option<String> {
         let (file, identity) = match self.opened() {
             Ok(opened) => opened,
@@ -92,14 +89,14 @@ fn text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// A digest of a file's objects, whatever its comments and formatting: that of another file differs, unless somebody
-/// wants it to be the same.
+/// Returns a digest of a file's objects, independent of comments and formatting. It tells different files
+/// apart, unless somebody makes them collide on purpose.
 pub(super) fn digest(objects: &[Item]) -> String {
     let text: String = objects.iter().map(|item| item.object.to_concise_toml()).collect();
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
 }
 
-/// In how far what is in force differs from a file.
+/// Describes how the configuration in force differs from the text of a file.
 fn compare(text: &str, view: &View) -> Option<String> {
     let file = match config::parse(text) {
         Ok(file) => file,

@@ -1,4 +1,4 @@
-//! What was counted, under names that mean the same to the next daemon.
+//! Counts of packets and connections, under names that mean the same to the next daemon.
 
 use super::view::View;
 use crate::service::nexthop_entries;
@@ -8,26 +8,24 @@ use model::{DropReason, NexthopId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Counts of one interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct VifCounts {
     pub(super) counters: VifCounters,
-    /// As [`DropReason::ALL`].
+    /// In the order of [`DropReason::ALL`].
     pub(super) drops: Vec<u64>,
     pub(super) flows: FlowUse,
 }
 
-/// All counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Counts {
-    /// Names of the reasons by which drops are listed.
+    /// Names of the drop reasons, in the order of `drops` above.
     reasons: Vec<String>,
     /// By the number of the interface.
     pub(super) vifs: BTreeMap<u16, VifCounts>,
     workers: Vec<WorkerCounters>,
-    /// Network and text of the rule.
+    /// Each with its network and the text of the rule.
     rules: Vec<(String, String, Counters)>,
-    /// In words.
+    /// Each with the nexthop in words.
     nexthops: Vec<(String, Counters)>,
     flows_created: u64,
 }
@@ -59,7 +57,7 @@ impl Counts {
         }
     }
 
-    /// With this daemon's reasons for drops, and without counts that no daemon has reached.
+    /// Sorts drops by this daemon's reasons, and removes counts that no daemon can have reached.
     pub(super) fn understood(mut self) -> Self {
         let at: HashMap<_, _> = self.reasons.iter().enumerate().map(|(i, name)| (name.clone(), i)).collect();
         let reorder = |drops: &mut Vec<u64>| {
@@ -72,7 +70,7 @@ impl Counts {
         self
     }
 
-    /// For the executor of this view.
+    /// Converts the counts to the numbers of this view, for its executor.
     pub(super) fn past(&self, view: &View) -> Past {
         let rules = self
             .rules

@@ -1,4 +1,5 @@
-//! The names behind the numbers of tables, with what identifies an interface: as the next daemon reads them.
+//! The names behind the numbers in the tables, and what identifies each interface, in the form that the next
+//! daemon reads.
 
 use crate::compile::Desired;
 use ipnet::IpNet;
@@ -8,22 +9,22 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Networks and interfaces of some tables. While these change, it has both the old and the new ones: a number is not
-/// given to another interface in the change in which it comes free.
+/// Networks and interfaces of some tables. During a change it has both the old and the new ones. That is
+/// unambiguous: a number that comes free is given to a new interface only in a later change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Directory {
     networks: BTreeSet<(u16, String)>,
     vifs: BTreeSet<Entry>,
 }
 
-/// An interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Entry {
     id: u16,
     name: String,
-    /// Number of its network; none of a wire.
+    /// Number of its network; `None` for a wire.
     network: Option<u16>,
-    /// What identifies it besides name and network: its MAC, or if it has none its addresses. Of a wire nothing.
+    /// Identifies the interface besides name and network: the MAC, or its addresses if it has no MAC. Empty
+    /// for a wire.
     identity: String,
     addresses: Vec<IpAddr>,
     allowed: Vec<IpNet>,
@@ -57,20 +58,20 @@ impl Directory {
         }
     }
 
-    /// With all of another one.
+    /// Adds everything from `other`.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.networks.extend(other.networks);
         self.vifs.extend(other.vifs);
         self
     }
 
-    /// The name of a network, unless it is in doubt.
+    /// Returns the name of a network, unless two networks have the number.
     fn network(&self, number: u16) -> Option<&str> {
         let mut named = self.networks.range((number, String::new())..).take_while(|(n, _)| *n == number);
         named.next().filter(|_| named.next().is_none()).map(|(_, name)| &**name)
     }
 
-    /// Who an interface is, whatever its number: name, network, and what else identifies it.
+    /// Returns the identity of an interface, independent of its number: name, network, and MAC or addresses.
     fn who(&self, entry: &Entry) -> Option<Who> {
         let network = match entry.network {
             Some(number) => self.network(number)?,
@@ -86,7 +87,7 @@ impl Directory {
 
 type Who = Arc<str>;
 
-/// Those whose an address is.
+/// The interfaces to which addresses belong.
 #[derive(Default)]
 struct Owners {
     hosts: HashMap<(Vrf, IpAddr), BTreeSet<Who>>,
@@ -117,13 +118,13 @@ impl Owners {
     }
 }
 
-/// The way from the numbers of tables that were to those of the tables that are.
+/// A translation from the previous daemon's numbers to this one's.
 pub(crate) struct Translation {
     networks: HashMap<Vrf, Vrf>,
     vifs: HashMap<VifId, VifId>,
     before: Owners,
     now: Owners,
-    /// Networks, by their number now, with guests that may have any address and were not there before.
+    /// Networks, by their present number, with guests that may have any address and were not there before.
     open: BTreeSet<Vrf>,
 }
 
@@ -149,17 +150,17 @@ impl Translation {
         }
     }
 
-    /// The number of a network now, if it is there.
     pub(crate) fn network(&self, was: Vrf) -> Option<Vrf> {
         self.networks.get(&was).copied()
     }
 
-    /// The number of an interface now, if it is there and the same.
+    /// Returns the present number of an interface, if it still exists and is the same.
     pub(crate) fn vif(&self, was: VifId) -> Option<VifId> {
         self.vifs.get(&was).copied()
     }
 
-    /// Whether whoever has an address now had it before; and where nobody can be named, nobody who is new may have it.
+    /// Is true if each present owner of an address also had it before. If the address has no known owner now,
+    /// it must have had none before, and no new guest may use any address.
     pub(crate) fn is_same_host(&self, was: Vrf, addr: IpAddr) -> bool {
         let Some(vrf) = self.network(was) else { return false };
         let (before, now) = (self.before.at(was, addr), self.now.at(vrf, addr));

@@ -1,4 +1,4 @@
-//! Handing the host over to another daemon, and taking it over from one.
+//! Hands the host over to a new daemon, and takes it over from an old one.
 
 use super::carry::{Carry, Early};
 use super::open_ports::{Slot, SlotState};
@@ -10,29 +10,28 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-/// What another daemon opens a port with.
+/// A port that a new daemon can open from descriptors.
 #[derive(Debug)]
 pub struct SharedPort {
     /// Name of the interface.
     pub name: String,
-    /// What it is connected to, as [`crate::Device`] says it.
+    /// The device, as [`crate::Device`] displays it.
     pub device: String,
-    /// See [`Port::share`].
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// What the other daemon leaves, of which this one knows a part already.
+/// The data that the old daemon leaves, part of which this one has already entered.
 pub struct Foreseen((Opened, Early));
 
 impl Core {
-    /// Refuses changes until [`Self::stay`]: another daemon reads what is stored now. Returns what it opens the same
-    /// ports with.
+    /// Refuses changes until [`Self::stay`], because a new daemon now reads the store. Returns the ports with
+    /// the descriptors from which the new daemon opens them.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn hand_over(&self) -> Result<Vec<SharedPort>, Error> {
         self.is_leaving.store(true, Ordering::SeqCst);
-        // A change that had begun is done when this has the lock.
+        // Taking the lock waits for a change that had begun.
         let state = self.lock();
         let share = |slot: &Slot| {
             let (name, device) = (slot.spec.name.clone(), slot.spec.device.to_string());
@@ -45,7 +44,7 @@ impl Core {
         shared.inspect_err(|_| self.stay())
     }
 
-    /// Verbs devices that programs have open, and how many: these can't be handed over.
+    /// Lists verbs devices that programs have open, with the number of programs. They can't be handed over.
     pub fn verbs_in_use(&self) -> Vec<(String, usize)> {
         let devices = self.ports.rdma().into_iter();
         devices
@@ -54,10 +53,10 @@ impl Core {
             .collect()
     }
 
-    /// Stops all ports, until [`Self::stay`]. Returns the state of those that have one.
+    /// Stops all ports until [`Self::thaw`]. Returns the state of those that have one.
     ///
     /// # Errors
-    /// The first that does not stop. Others have stopped: [`Self::thaw`].
+    /// The first port that does not stop. Others may have stopped; [`Self::thaw`] restarts them.
     pub fn freeze(&self) -> Result<Vec<(String, Frozen)>, Error> {
         let freeze = |(name, port): (String, Arc<dyn Port>)| match port.freeze() {
             Ok(frozen) => frozen.map(|frozen| Ok((name, frozen))),
@@ -66,21 +65,23 @@ impl Core {
         self.open_ports().into_iter().filter_map(freeze).collect()
     }
 
-    /// Has all ports go on after [`Self::freeze`] or [`Self::adopt`].
+    /// Restarts all ports after [`Self::freeze`] or [`Self::adopt`].
     pub fn thaw(&self) {
         self.open_ports().iter().for_each(|(_, port)| port.thaw());
     }
 
-    /// The host stays with this daemon, which accepts changes again.
+    /// Accepts changes again, because the host stays with this daemon.
     pub fn stay(&self) {
         self.is_leaving.store(false, Ordering::SeqCst);
     }
 
-    /// Sets all ports up as those of another daemon stopped. They serve VMMs from [`Self::thaw`] on.
+    /// Sets all ports up with the state of the old daemon's stopped ports. They serve VMMs from
+    /// [`Self::thaw`] on.
     ///
     /// # Errors
-    /// The first that can't, also because it is not open. What somebody did to the directory of a VM's socket is no
-    /// reason: else they could keep the host's daemon from being replaced.
+    /// The first port that can't be set up, also because it is not open. Ports that fail because of the
+    /// directory of a VM's socket are excepted, or whoever writes there could keep the host's daemon from
+    /// being replaced.
     pub fn adopt(&self, mut frozen: BTreeMap<String, Frozen>) -> Result<(), Error> {
         for (name, port) in self.open_ports() {
             if let Some(frozen) = frozen.remove(&name) {
@@ -115,14 +116,14 @@ impl Core {
         Ok(())
     }
 
-    /// Enters the connections of the other daemon as far as it has left them, while it goes on.
+    /// Enters the connections that the old daemon has left so far, while it still works.
     pub fn foresee(&self, left: Opened) -> Foreseen {
         let early =
             left.former.as_ref().map(|former| Early::enter(former, &self.lock().desired, &*self.executor));
         Foreseen((left, early.unwrap_or_default()))
     }
 
-    /// Takes over what the other daemon left, which writes no more.
+    /// Takes over the rest of what the old daemon left. It must have stopped writing.
     pub fn take_over(&self, Foreseen(left): Foreseen) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -132,12 +133,12 @@ impl Core {
         let _ = self.carry.set(carry);
     }
 
-    /// The other daemon has handed over everything, and does not go on.
+    /// Gives up what the old daemon left, once it has handed over everything and can't go on.
     pub fn succeed(&self) {
         self.carry.get().into_iter().for_each(Carry::succeed);
     }
 
-    /// The other daemon is gone: takes its store, and opens what it had and did not hand over.
+    /// Takes the store of the old daemon, which is gone, and opens ports that it had and did not hand over.
     ///
     /// # Errors
     /// As for [`Self::refresh`].
@@ -152,15 +153,16 @@ impl Core {
         state.slots.iter().filter_map(open).collect()
     }
 
-    /// Whether another daemon is about to take over: what changes by itself is its business.
+    /// Is true if a new daemon is taking over. It will follow changes that nobody requested; this one need
+    /// not.
     pub(super) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::SeqCst)
     }
 
-    /// The state, to change it.
+    /// Locks the state for a change.
     ///
     /// # Errors
-    /// [`Error::Conflict`]: another daemon is about to take over.
+    /// [`Error::Conflict`] if a new daemon is taking over.
     pub(super) fn lock_to_change(&self) -> Result<MutexGuard<'_, State>, Error> {
         let state = self.lock();
         match self.is_leaving() {

@@ -1,4 +1,5 @@
-//! What interfaces counted before they had their number: it was another's, and counts go on.
+//! Counts of an interface's number before the interface got it. The executor counts per number and goes on
+//! from the counts of the number's previous interface, so views subtract them.
 
 use super::counts::VifCounts;
 use crate::compile::Desired;
@@ -14,12 +15,12 @@ pub(super) struct Before {
     pub(super) flows: FlowUse,
 }
 
-/// Those of all interfaces that found any.
+/// By interface, for all that may have found any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inherited(OrdMap<VifId, Before>);
 
 impl Inherited {
-    /// Notes what interfaces find that are new in `to`, and forgets those that are gone.
+    /// Notes the counts found by interfaces that are new in `to`, and forgets interfaces that are gone.
     pub(super) fn follow(&mut self, from: &Desired, to: &Desired, executor: &dyn Executor) {
         for id in from.vifs.keys().filter(|id| !to.vifs.contains_key(*id)) {
             self.0.remove(id);
@@ -31,7 +32,7 @@ impl Inherited {
         }
     }
 
-    /// An interface goes on counting from here.
+    /// Lets an interface go on from the counts `counted`.
     pub(super) fn resume(&mut self, id: VifId, counted: &VifCounts) {
         let before = self.0.entry(id).or_default();
         before.counters = before.counters.less(&counted.counters);

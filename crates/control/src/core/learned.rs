@@ -1,4 +1,5 @@
-//! Neighbours that were learned, on their way to another daemon of this host, by the names of interfaces and networks.
+//! Learned neighbours, by the names of interfaces and networks, so that a new daemon on this host can take
+//! them over.
 
 use super::Core;
 use model::{NeighbourFound, NeighbourScope, VifId, Vrf};
@@ -7,30 +8,23 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// A neighbour that was learned from packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Learned {
-    /// The wire that it is on, or the network.
     pub place: Place,
-    /// Its address.
     pub addr: IpAddr,
-    /// Its MAC.
     pub mac: [u8; 6],
-    /// The interface that brought it.
+    /// The interface from which its packet came.
     pub by: String,
 }
 
-/// Where a neighbour is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// On this wire.
     Wire(String),
-    /// In this network.
     Network(String),
 }
 
 impl Core {
-    /// What was learned so far, where a name says it.
+    /// Returns the neighbours learned so far whose interfaces and networks have names.
     pub fn learned(&self) -> Vec<Learned> {
         let state = self.lock();
         let numbered = state.slots.keys().filter_map(|name| Some((state.ids.vif(name)?, name.clone())));
@@ -49,7 +43,7 @@ impl Core {
         self.executor.found_neighbours().into_iter().filter_map(learned).collect()
     }
 
-    /// Takes what another daemon learned, as far as it has a place here.
+    /// Takes neighbours that the old daemon learned, if their interfaces and networks exist here.
     pub fn learn(&self, learned: &[Learned]) {
         let state = self.lock();
         let networks = state.desired.networks.values().map(|network| (network.name.to_string(), network.vrf));

@@ -1,4 +1,4 @@
-//! Links of wires and guests: what the log says of them, and who follows whom.
+//! Links of wires and guests: logs their changes, and lets guests follow wires.
 
 use super::State;
 use super::open_ports::{Slot, SlotState};
@@ -7,7 +7,7 @@ use model::{Vif, VifId, VifKind};
 use std::time::Instant;
 
 impl State {
-    /// Logs what happens to the host's network devices: their link, and frames that the kernel lost.
+    /// Logs changes of the host's network devices: their link, and frames that the kernel lost.
     pub(super) fn log_devices(&mut self) {
         let now = Instant::now();
         for (interface, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.spec.device.is_netdev()) {
@@ -34,7 +34,7 @@ impl State {
         self.slots.get(interface).and_then(Slot::port).is_some_and(|port| port.is_up())
     }
 
-    /// Has the links of guests go with those of the wires that they follow.
+    /// Sets the links of guests to those of the wires that they follow.
     pub(super) fn tell_guests(&self) {
         let is_down = |wire: &String| {
             let vif = self.ids.vif(wire).and_then(|id| self.desired.vifs.get(&id));
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// The wires whose links are not as the tables have them, as they are.
+    /// Returns wires whose links differ from the tables, with their present links.
     pub(super) fn changed_links(&self) -> Vec<(VifId, Vif)> {
         let changed = self.slots.iter().filter_map(|(name, slot)| {
             let id = self.ids.vif(name)?;

@@ -22,24 +22,23 @@ pub(super) struct Slot {
     pub(super) state: SlotState,
 }
 
-/// Whether it is.
 pub(super) enum SlotState {
     Open {
         port: Arc<dyn Port>,
-        /// What was logged of its state.
+        /// The state that was last logged.
         seen: Seen,
     },
     Fault(Fault),
 }
 
-/// Why a port is not open, and when the next attempt is due.
+/// The reason why a port is not open, and the time of the next attempt.
 pub(super) struct Fault {
     pub(super) reason: String,
-    /// As of [`Unopened`].
+    /// As in [`Unopened`].
     pub(super) is_of_place: bool,
     pub(super) due: Instant,
     pause: Duration,
-    /// The last attempt has no end yet: there is no other one until then.
+    /// The last attempt, if it has not ended. No new one starts until then.
     late: Option<Late>,
 }
 
@@ -48,7 +47,7 @@ impl Fault {
         Self { reason, is_of_place, due: now + PAUSES[0], pause: PAUSES[0], late }
     }
 
-    /// Another attempt failed, or has no end yet.
+    /// Notes that a new attempt failed, or has not ended yet.
     pub(super) fn again(&mut self, why: Unopened, now: Instant) {
         self.pause = if why.late.is_some() { PAUSES[0] } else { (self.pause * 2).min(PAUSES[1]) };
         (self.reason, self.is_of_place, self.late) = (why.reason, why.is_of_place, why.late);
@@ -65,7 +64,7 @@ impl Slot {
         Self { spec, state: SlotState::Fault(Fault::new(why, Instant::now())) }
     }
 
-    /// The attempt to open it that has no end yet.
+    /// Takes the attempt that has not ended yet.
     pub(super) fn take_late(&mut self) -> Option<Late> {
         match &mut self.state {
             SlotState::Fault(fault) => fault.late.take(),
@@ -77,7 +76,8 @@ impl Slot {
         matches!(&self.state, SlotState::Fault(Fault { late: Some(_), .. }))
     }
 
-    /// Its specification, if it has a fault and another attempt is due; with `devices`, those of network devices are.
+    /// Returns the specification if the port has a fault and is due. With `devices`, all network devices are
+    /// due.
     pub(super) fn due(&self, now: Instant, devices: bool) -> Option<PortSpec> {
         match &self.state {
             SlotState::Fault(fault) if fault.due <= now || (devices && self.spec.device.is_netdev()) => {
@@ -87,7 +87,7 @@ impl Slot {
         }
     }
 
-    /// Has the next attempt be due.
+    /// Makes the next attempt due now.
     #[cfg(test)]
     pub(super) fn make_due(&mut self) {
         if let SlotState::Fault(fault) = &mut self.state {
@@ -115,7 +115,7 @@ impl Slot {
         }
     }
 
-    /// Its fault, as object and reason.
+    /// Returns the object of a port that has a fault, and the reason.
     pub(super) fn fault_of_port(&self, index: &Index) -> Option<(String, String)> {
         match &self.state {
             SlotState::Fault(fault) => {
@@ -138,7 +138,8 @@ impl Slot {
     }
 }
 
-/// The link of a port, if it is a wire's. That of a TAP or a VMM is its other end's, and has no address of ours.
+/// Returns the link of a port. Only wires on network devices have an address of ours; the link of a TAP or
+/// VMM is that of its other end.
 fn link_of(spec: &PortSpec, port: Option<&Arc<dyn Port>>) -> WireLink {
     let Some(port) = port else { return WireLink { mac: None, is_down: true } };
     if !spec.device.is_netdev() {
@@ -153,31 +154,31 @@ pub(super) type Slots = BTreeMap<String, Slot>;
 
 type VifOf<'a> = &'a dyn Fn(&str) -> Option<VifId>;
 
-/// What to do where a port can't be opened.
+/// The treatment of ports that can't be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnFailure {
-    /// The change is refused.
     Refuse,
-    /// It is a fault of that port alone, and is tried again.
+    /// The port alone has a fault, and is tried again.
     Retry,
 }
 
-/// Ports on their way from one set to another: new ones are open but not attached, and old ones are as they were.
+/// A transition from one set of ports to the next. New ports are open but not attached, and old ones are as
+/// they were.
 pub(super) struct Switch<'a> {
     ports: &'a Arc<dyn Ports>,
     slots: &'a mut Slots,
-    /// Those opened, or not, and not attached yet.
+    /// Ports that were opened, or could not be, and are not attached yet.
     fresh: Vec<(PortSpec, Result<Opened, Unopened>)>,
-    /// Those whose place an old port has until that is closed.
+    /// Ports that can open only after an old port has closed, since both use the same device or socket.
     waiting: Vec<PortSpec>,
-    /// Those that stay, with another specification.
+    /// Ports that stay open with a new specification.
     updated: Vec<PortSpec>,
-    /// Names of ports that nobody wants any more.
+    /// Names of ports that are no longer wanted.
     gone: Vec<String>,
 }
 
 impl<'a> Switch<'a> {
-    /// Opens what is wanted and isn't there, except where an old port is in the way.
+    /// Opens wanted ports that aren't open, except where an old port is in the way.
     pub(super) fn open(
         ports: &'a Arc<dyn Ports>,
         slots: &'a mut Slots,
@@ -233,7 +234,7 @@ impl<'a> Switch<'a> {
         Ok(switch)
     }
 
-    /// The links of ports as they will be.
+    /// Returns the links of ports as they will be after the change.
     pub(super) fn links(&self) -> HashMap<String, WireLink> {
         let old = self.slots.iter().map(|(name, slot)| (name.clone(), slot.link()));
         let fresh = self.fresh.iter().map(|(spec, opened)| {
@@ -243,20 +244,21 @@ impl<'a> Switch<'a> {
         old.chain(fresh).collect()
     }
 
-    /// Whether the port of an interface is connected, and will still be.
+    /// Is true if the port of an interface is connected and stays open.
     pub(super) fn is_up(&self, interface: &str) -> bool {
         let mut new = self.fresh.iter().map(|(spec, _)| spec).chain(&self.waiting);
         let port = self.slots.get(interface).and_then(Slot::port);
         port.is_some_and(|port| port.is_up()) && new.all(|spec| spec.name != interface)
     }
 
-    /// Ports that are open and will be closed to be opened anew.
+    /// Returns open ports that will be closed and opened again.
     pub(super) fn remade(&self) -> impl Iterator<Item = &PortSpec> {
         let new = self.fresh.iter().map(|(spec, _)| spec).chain(&self.waiting);
         new.filter(|spec| self.slots.get(&spec.name).is_some_and(|slot| slot.port().is_some()))
     }
 
-    /// Gives the new ports to the executor and closes those that are gone. `old` and `new` are the numberings.
+    /// Gives the new ports to the executor and closes those that are gone. `old` and `new` are the
+    /// numberings.
     pub(super) fn finish(mut self, old: VifOf<'_>, new: VifOf<'_>) {
         for (spec, opened) in std::mem::take(&mut self.fresh) {
             self.close(&spec.name, old);
@@ -319,7 +321,7 @@ impl<'a> Switch<'a> {
     }
 }
 
-/// An error with its causes.
+/// Joins an error's message and those of its causes.
 pub(super) fn chain(e: &(dyn std::error::Error + 'static)) -> String {
     let mut text = e.to_string();
     let mut source = e.source();

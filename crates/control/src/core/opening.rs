@@ -1,5 +1,5 @@
-//! Opens ports on a thread of its own, so that one which hangs (a file system or a user database that does not answer)
-//! keeps the others waiting for a moment only. It is a fault until it opens after all.
+//! Opens ports on a separate thread. A port that hangs, because a file system or a user database does not
+//! answer, delays the others only briefly. It has a fault until it opens after all.
 
 use super::open_ports::chain;
 use crate::ports::{PortError, PortSpec, Ports};
@@ -8,17 +8,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// How long others wait for one port, for all that hang together, and for one more beyond that.
+/// How long others wait for one port, for all that hang together, and for each further one beyond that.
 const PATIENCE: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(6), Duration::from_millis(200)];
 
-/// A port, or why there is none.
 type Answer = Result<Opened, Unopened>;
 
-/// A port that is still being opened.
 pub(super) struct Late(Receiver<Answer>);
 
 impl Late {
-    /// The port, or why there is none; itself while it is still being opened.
+    /// Returns the result; the error holds `self` while the port is still being opened.
     pub(super) fn get(self) -> Result<Opened, Unopened> {
         match self.0.try_recv() {
             Ok(answer) => answer,
@@ -28,15 +26,15 @@ impl Late {
     }
 }
 
-/// A thread that opened a port ends only like this before it has answered.
+/// The reason when the thread has ended without an answer: nothing else ends it.
 const PANICKED: &str = "what opened it has panicked";
 
-/// Why a port is not open.
 pub(super) struct Unopened {
     pub(super) reason: String,
-    /// Whether it is what somebody put into a directory, or took from there ([`Ports::is_of_place`]).
+    /// Whether the reason is in the contents of a directory, which somebody else controls
+    /// ([`Ports::is_of_place`]).
     pub(super) is_of_place: bool,
-    /// It may open yet.
+    /// The attempt, while it may still succeed.
     pub(super) late: Option<Late>,
 }
 
@@ -47,7 +45,7 @@ impl From<String> for Unopened {
 }
 
 impl Unopened {
-    /// Of a port that these could not open.
+    /// Describes why `ports` could not open a port.
     fn new(ports: &dyn Ports, why: &PortError) -> Self {
         Self { reason: chain(&**why), is_of_place: ports.is_of_place(why), late: None }
     }
@@ -58,12 +56,11 @@ impl Unopened {
     }
 }
 
-/// Opens ports one after the other.
 pub(super) struct Opening {
     ports: Arc<dyn Ports>,
     /// The thread that opens them, unless it hangs.
     thread: Option<(Sender<PortSpec>, Receiver<Answer>)>,
-    /// What is left of the patience.
+    /// Rest of the patience for all ports that hang.
     left: Duration,
 }
 
@@ -75,7 +72,7 @@ impl Opening {
     /// Opens a port.
     ///
     /// # Errors
-    /// Why it can't be opened, or is late.
+    /// The reason why it can't be opened, or is late.
     pub(super) fn open(&mut self, spec: &PortSpec) -> Result<Opened, Unopened> {
         let (ask, answers) = match self.thread.take() {
             Some(thread) => thread,
@@ -101,13 +98,13 @@ impl Opening {
     }
 }
 
-/// A thread that opens ports until nobody asks any more.
+/// Starts a thread that opens ports until nobody asks any more.
 fn start(ports: Arc<dyn Ports>) -> std::io::Result<(Sender<PortSpec>, Receiver<Answer>)> {
     let (ask, asked) = channel::<PortSpec>();
     let (answer, answers) = channel();
     let open = move || {
         for spec in asked {
-            // A port whose change was undone meanwhile closes with the answer.
+            // If the change was undone meanwhile, the port closes with the answer.
             let _ = answer.send(ports.open(&spec).map_err(|e| Unopened::new(&*ports, &e)));
         }
     };

@@ -1,4 +1,4 @@
-//! Ports that could not be opened are tried again.
+//! Tries again to open ports that could not be opened.
 
 use super::opening::Opening;
 use super::{Core, Error, State, View};
@@ -7,8 +7,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 impl Core {
-    /// Tries again to open ports that have a fault, and are due. With `devices`, network devices changed: all of these
-    /// are due.
+    /// Tries again to open ports that have a fault and are due. With `devices`, network devices changed, so
+    /// all of these are due.
     ///
     /// # Errors
     /// As for [`Self::refresh`].
@@ -22,7 +22,7 @@ impl Core {
         let is_due = devices || !faults.is_empty();
         let mut opening = Opening::new(self.ports.clone());
         for spec in faults {
-            // Without the lock, as it may take its time.
+            // Without the lock, because it may take long.
             let opened = opening.open(&spec);
             let mut state = self.lock();
             let state = &mut *state;
@@ -35,7 +35,7 @@ impl Core {
         if is_due { self.refresh() } else { Ok(()) }
     }
 
-    /// Those that are due. Takes ports that were late and have opened, or not.
+    /// Returns ports that are due, after taking the results of attempts that were late and have ended.
     fn due(&self, now: Instant, devices: bool) -> Vec<PortSpec> {
         let mut state = self.lock();
         let State { slots, ids, .. } = &mut *state;

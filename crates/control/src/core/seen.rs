@@ -1,12 +1,11 @@
-//! What was noticed of a network device, so that what changes is logged, and once.
+//! The last logged state of a network device, so that each change is logged once.
 
 use mem::PortStatus;
 use std::time::{Duration, Instant};
 
-/// How long lost frames are gathered before they are logged again.
+/// How long lost frames are summed up before they are logged again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What was noticed last.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     is_down: bool,
@@ -15,19 +14,19 @@ pub(super) struct Seen {
     told: Option<Instant>,
 }
 
-/// What is worth a line in the log.
+/// A change that is worth a line in the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// No packets can flow any more, or now for this reason: its device is gone.
+    /// No packets can flow any more, or the reason why they can't is now that the device is gone.
     Down,
-    /// They can again.
+    /// Packets can flow again.
     Up,
-    /// So many frames were lost since this was last said.
+    /// Number of frames lost since the last such line.
     Lost(u64),
 }
 
 impl Seen {
-    /// Notices a state.
+    /// Notices a state, and returns what changed.
     pub(super) fn notice(&mut self, status: &PortStatus, now: Instant) -> Vec<News> {
         let mut news = Vec::new();
         let is_gone = !self.has_fault && status.fault.is_some();

@@ -1,4 +1,4 @@
-//! What the host starts with: what is stored, and what its file says.
+//! Chooses the configuration with which the host starts, from the store and its file.
 
 use super::config_file::digest;
 use super::with_file::WithFile;
@@ -8,15 +8,16 @@ use crate::store::Store;
 use config::{Document, Item, Key};
 use std::sync::Arc;
 
-/// What to start with.
 pub(super) struct Beginning {
     pub(super) next: Next,
-    /// The digest of the file where its objects were taken.
+    /// The digest of the file, if its objects were taken.
     pub(super) taken: Option<String>,
 }
 
-/// Chooses it: the stored objects with those of the file, where the file is another than the one that was taken last;
-/// or else what is stored; or else what of the stored objects fits the file. What does not fit stays in the store.
+/// Chooses the configuration. If the file differs from the one taken last, it is the stored objects with
+/// those of the file. If that does not fit together, or the file is the same, it is the stored objects. If
+/// those don't fit either, it is the file with as many stored objects as fit. Other objects stay in the
+/// store.
 ///
 /// # Errors
 /// The file alone does not fit together.
@@ -28,7 +29,8 @@ pub(super) fn choose(file: &Document, store: &Store) -> Result<Beginning, Error>
         return Ok(Beginning { next, taken: Some(now) });
     };
     let is_new = stored.is_damaged || stored.taken.as_ref().is_some_and(|taken| *taken != now);
-    // A store that does not say which file was taken is an older version's: an upgrade changes nothing.
+    // If the store does not say which file was taken, an older version wrote it, and an upgrade changes
+    // nothing.
     let taken = stored.taken.is_none().then(|| now.clone());
     if is_new {
         match Next::checked(host.clone(), with_file(&stored.objects, &file.objects), &[]) {
@@ -45,7 +47,8 @@ pub(super) fn choose(file: &Document, store: &Store) -> Result<Beginning, Error>
     }
 }
 
-/// The stored objects with those of the file, as far as no others have their names.
+/// Joins the stored objects and those of the file. A stored object wins over one of the file with the same
+/// name.
 fn with_file(stored: &Objects, file: &[Item]) -> Objects {
     let WithFile { objects, left, .. } = WithFile::new(stored, file);
     for (key, owner) in left {
@@ -54,7 +57,7 @@ fn with_file(stored: &Objects, file: &[Item]) -> Objects {
     objects
 }
 
-/// The file's objects, and of the stored ones those that fit.
+/// Joins the file's objects and the stored ones that fit.
 fn what_fits(host: Arc<config::Host>, file: &Document, store: &Store) -> Result<Next, Error> {
     loop {
         let stored = store.load().map(|loaded| loaded.objects).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Changes as a whole: owners, ports that can't be opened, executors that refuse, restarts.
+//! Tests changes as a whole: owners, ports that can't be opened, executors that refuse, restarts.
 
 pub(crate) mod fake;
 mod left;
@@ -47,7 +47,7 @@ struct Bench {
     dir: TempDir,
 }
 
-/// The file of a daemon, in a directory.
+/// Writes a daemon's file into a directory.
 pub(crate) fn config_file(dir: &Path, text: &str) -> ConfigFile {
     let file = dir.join("host.toml");
     std::fs::write(&file, text).unwrap();
@@ -76,24 +76,24 @@ fn route() -> Vec<Object> {
 }
 
 impl Bench {
-    /// Makes the host be what a file says, and returns what changes.
+    /// Applies a file and returns what changes.
     fn apply(&self, text: &str, dry_run: bool) -> Vec<ObjectChange> {
         self.core.apply(text, dry_run).unwrap_or_else(|e| panic!("{e}")).changes
     }
 
-    /// Writes the file that the daemon was started with.
+    /// Overwrites the file with which the daemon was started.
     fn write(&self, text: &str) {
         std::fs::write(self.dir.path().join("host.toml"), text).unwrap();
     }
 
-    /// Starts another one in its place, with this file.
+    /// Starts a new daemon in this one's place, with this file.
     fn restart(self, text: &str) -> Bench {
         let Self { core, dir, .. } = self;
         drop(core);
         start_in(dir, text).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// In how far the file is not in force.
+    /// Describes how the file differs from what is in force.
     fn difference(&self) -> Option<String> {
         self.core.config().difference(&self.core.view())
     }
@@ -148,7 +148,7 @@ fn what_an_open_port_cannot_have_is_refused_and_changes_nothing() {
     assert_eq!(bench.log.take(), ["open vm1", "attach vm1"]);
 }
 
-/// A guest with a port and a verbs device, and one with the latter alone.
+/// A guest with a port and a verbs device, and one with a verbs device alone.
 pub(crate) const VERBS: &str = r#"
 [[guest]]
 name = "vm3"
@@ -222,7 +222,8 @@ fn a_verbs_device_of_another_guest_waits_for_its_socket() {
 fn a_port_that_cannot_be_opened_undoes_all() {
     let bench = start(&format!("{FILE}{VERBS}"));
     let before = bench.log.take().len();
-    // One with another device, one whose place is taken until it closes, one that goes; and one that can't be opened.
+    // One port gets a new device, one needs a place that is taken until an old port closes, one goes, and one
+    // can't be opened.
     let changed = FILE.replace("t1", "t9").replace("mac", "queues = 2\nmac");
     let bad = format!("{changed}{}", VM2.replace("t2", "refused"));
     let said = bench.core.apply(&bad, false).unwrap_err().to_string();
@@ -246,7 +247,7 @@ fn a_port_in_the_place_of_another_is_opened_when_that_is_closed() {
     bench.core.apply(&wire("w1"), false).unwrap();
     let done = bench.core.apply(&wire("w2"), false).unwrap();
     assert!(done.notes[0].0 == "wire \"w\"" && done.notes[0].1.starts_with("recreates tap w2: "), "{done:?}");
-    // Two that swap their devices.
+    // Two ports swap their devices.
     let both = format!("{FILE}{VM2}");
     bench.apply(&both, false);
     let before = bench.log.take().len();
@@ -276,7 +277,7 @@ fn a_port_that_cannot_be_opened_at_the_start_is_a_fault_and_is_tried_again() {
     assert_eq!(fault().unwrap(), "can't be opened: no such luck");
     let slots = || bench.core.lock().slots["vm1"].due(Instant::now() + Duration::from_secs(3600), false);
     assert!(slots().is_some());
-    // It refuses no change that is not its own, and one of its own is tried.
+    // The port with a fault prevents no changes of other objects, and a change of its own guest tries it.
     let route = format!("{file}{ROUTE}");
     let done = bench.core.apply(&route, false).unwrap();
     assert!(done.notes[0].1.contains("tried again: no such luck"), "{:?}", done.notes);
@@ -318,7 +319,7 @@ fn a_port_that_hangs_keeps_no_other_waiting() {
         bench.core.lock().slots.get_mut("vm1").unwrap().make_due();
         bench.core.retry(false).unwrap();
     };
-    // Nobody tries it twice at a time, and changes of others go on.
+    // Only one attempt runs at a time, and changes of other objects go on.
     again();
     bench.apply(&format!("{file}{ROUTE}"), false);
     assert_eq!((fault().is_some(), log.take().len()), (true, 2));
@@ -327,7 +328,7 @@ fn a_port_that_hangs_keeps_no_other_waiting() {
         again();
     }
     assert_eq!(log.take()[2..], ["open vm1", "attach vm1"]);
-    // Who is gone by then is not opened.
+    // A port that is no longer wanted by then is not opened.
     let Bench { core, dir, .. } = bench;
     drop(core);
     let ports = FakePorts::new(Log::default());
@@ -491,7 +492,7 @@ fn a_file_that_stays_the_same_undoes_nothing() {
     let bench = bench.restart(FILE);
     assert!(bench.keys().iter().any(|key| key.contains("vm2")), "another file was applied");
     assert!(bench.difference().is_some());
-    // The daemon's own file, applied by hand, is one that was taken.
+    // Applying the daemon's own file by hand counts as taking it.
     let both = format!("{FILE}{VM2}");
     bench.write(&both);
     bench.apply(&both, false);

@@ -1,5 +1,3 @@
-//! Read-only views of the configuration in force.
-
 use super::State;
 use super::inherited::{Before, Inherited};
 use super::open_ports::SlotState;
@@ -13,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// A state of the host. It is not changed by what happens after.
+/// A state of the host. Later changes don't affect it.
 pub(crate) struct View {
     pub(crate) host: Arc<Host>,
     pub(crate) objects: Objects,
@@ -21,7 +19,7 @@ pub(crate) struct View {
     pub(crate) ids: Ids,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) started: Instant,
-    /// Whether there are guests on standby, and those of them that are not here.
+    /// Whether there are guests on standby, and those of them that are away.
     pub(crate) standby: bool,
     pub(crate) away: BTreeSet<String>,
     ports: Arc<BTreeMap<String, ViewedPort>>,
@@ -29,9 +27,8 @@ pub(crate) struct View {
 }
 
 enum ViewedPort {
-    /// Not held: a view that somebody keeps must not keep a device open.
+    /// A weak reference: a view that somebody keeps must not keep a device open.
     Open(Weak<dyn Port>),
-    /// It is not open.
     Fault(String),
 }
 
@@ -47,7 +44,7 @@ impl View {
         Self::of(state, executor, started, Arc::new(ports.collect()))
     }
 
-    /// The view after a change of neither host nor ports.
+    /// Returns the view after a change of neither host nor ports.
     pub(super) fn after(&self, state: &State) -> Self {
         Self::of(state, self.executor.clone(), self.started, self.ports.clone())
     }
@@ -72,7 +69,7 @@ impl View {
         }
     }
 
-    /// The files of which the memory of a guest's virtual machine is, as device and inode number.
+    /// Returns the files that hold the memory of a guest's virtual machine, as device and inode number.
     pub(crate) fn memory_files(&self, name: &str) -> Vec<(u64, u64)> {
         match self.ports.get(name) {
             Some(ViewedPort::Open(port)) => {
@@ -82,7 +79,6 @@ impl View {
         }
     }
 
-    /// State of an interface's port.
     pub(crate) fn port(&self, name: &str) -> PortStatus {
         match self.ports.get(name) {
             Some(ViewedPort::Open(port)) => port.upgrade().map(|port| port.status()).unwrap_or_default(),
@@ -93,21 +89,19 @@ impl View {
         }
     }
 
-    /// Packets from and to an interface.
     pub(crate) fn vif_counters(&self, id: VifId) -> VifCounters {
         let now = self.executor.vif_counters(id);
         let Some(Before { counters: before, .. }) = self.inherited.of(id) else { return now };
         now.less(before)
     }
 
-    /// Drops at an interface, by the number of their reason.
+    /// Returns drops at an interface, by the number of their reason.
     pub(crate) fn drops_at(&self, id: VifId) -> Vec<u64> {
         let before = self.inherited.of(id).map(|before| before.drops.as_slice()).unwrap_or_default();
         let before = before.iter().chain(std::iter::repeat(&0));
         self.executor.drops_at(id).iter().zip(before).map(|(now, before)| now.wrapping_sub(*before)).collect()
     }
 
-    /// Connections of an interface.
     pub(crate) fn flow_use(&self, id: VifId) -> FlowUse {
         let now = self.executor.flow_use(id);
         let Some(Before { flows: before, .. }) = self.inherited.of(id) else { return now };
@@ -118,12 +112,10 @@ impl View {
         }
     }
 
-    /// Name of an interface.
     pub(crate) fn vif_name(&self, id: VifId) -> String {
         self.tables.vifs.get(&id).map_or_else(|| format!("vif {id}"), |vif| vif.name.to_string())
     }
 
-    /// Name of a network.
     pub(crate) fn network_name(&self, vrf: Vrf) -> String {
         self.tables
             .networks
@@ -131,7 +123,6 @@ impl View {
             .map_or_else(|| format!("vrf {vrf}"), |network| network.name.to_string())
     }
 
-    /// The network of that name.
     pub(crate) fn network(&self, name: &str) -> Option<&Network> {
         self.tables.networks.values().find(|network| &*network.name == name)
     }

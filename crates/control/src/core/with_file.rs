@@ -1,14 +1,15 @@
-//! A file's objects beside those that others brought.
+//! Puts a file's objects beside those of other owners.
 
 use crate::owner::{Objects, Owner};
 use config::{Item, Key};
 
-/// The objects of a host with those of a file in place of those of the file before.
+/// The objects of a host after those of a new file replaced those of the old one.
 pub(super) struct WithFile<'a> {
     pub(super) objects: Objects,
     /// The file's objects among them, with their places in the file.
     pub(super) taken: Vec<&'a Item>,
-    /// Those of the file that are not: others of their names differ, and belong to these.
+    /// The file's objects that are not among them, because an existing one with the same name differs, with
+    /// its owner.
     pub(super) left: Vec<(Key, Owner)>,
 }
 
@@ -22,7 +23,8 @@ impl<'a> WithFile<'a> {
         for item in file {
             let key = item.object.key();
             match (objects.get(&key).filter(|other| other.owner != Owner::File), old.get(&key)) {
-                // What is there already, and the same, stays as it is: an exported file has what others brought.
+                // An equal object that exists already stays with its owner: an exported file also has the
+                // objects of other owners.
                 (Some(other), _) if other.object == item.object => continue,
                 (Some(other), _) => {
                     left.push((key, other.owner));

@@ -9,15 +9,16 @@ use std::iter::Peekable;
 use std::net::IpAddr;
 use std::vec::IntoIter;
 
-/// Most words: it bounds how deep expressions nest, too.
+/// Most words of an expression. This also bounds how deep it can nest.
 const MOST_WORDS: usize = 256;
 
-/// What may be written, for messages.
+/// The allowed words, for messages.
 const WORDS: &str = "use an address, a prefix, a protocol (tcp, udp, icmp, icmp6, sctp, arp, ip, ip6), host, net, \
      port, src or dst, joined by and, or, not, as in: host 10.1.1.1 and tcp port 80; `viaduct capture --help` and \
      `viaduct flow --help` list all words";
 
-/// What a bare value stands for behind another: `tcp port 80 or 443` is `tcp port 80 or tcp port 443`.
+/// The kind of value last named, which following bare values share: `tcp port 80 or 443` is `tcp port 80 or
+/// tcp port 443`.
 enum Kind {
     Net,
     Port,
@@ -25,13 +26,13 @@ enum Kind {
 
 struct Parser<'t> {
     words: Peekable<IntoIter<&'t str>>,
-    /// Protocol, side and kind last named.
+    /// The protocol, side and kind last named.
     last: Option<(Option<Property>, Side, Kind)>,
 }
 
 type Parsed = Result<Filter, String>;
 
-/// The filter that a text describes; an empty one holds for everything.
+/// Parses the filter that a text describes; an empty text matches everything.
 pub(super) fn filter(text: &str) -> Parsed {
     let words = words(text);
     if words.is_empty() {
@@ -48,7 +49,7 @@ pub(super) fn filter(text: &str) -> Parsed {
     }
 }
 
-/// Words, and each of `( ) & | !` by itself; a doubled one is one.
+/// Splits a text into words. Each of `( ) & | !` is a word, and a doubled one is the same as a single one.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     for part in text.split_whitespace() {
@@ -128,7 +129,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// `ether [src|dst] [host] MAC`.
+    /// Parses `ether [src|dst] [host] MAC`.
     fn ether(&mut self) -> Parsed {
         let side = match self.words.next_if(|word| matches!(*word, "src" | "dst")) {
             Some("src") => Side::Source,
@@ -139,7 +140,7 @@ impl<'t> Parser<'t> {
         Ok(Filter::Is(Property::Mac(side, self.value(|word| word.parse().ok())?)))
     }
 
-    /// `[src|dst|src or dst] [host|net|port|portrange] VALUE`, of a protocol or any.
+    /// Parses `[src|dst|src or dst] [host|net|port|portrange] VALUE` of a protocol or any.
     fn qualified(&mut self, protocol: Option<Property>, first: &str) -> Parsed {
         let (side, mut kind) = match first {
             "src" if self.words.next_if_eq(&"or").is_some() => {
@@ -161,7 +162,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// A value of the kind that was last named.
+    /// Parses a bare value of the kind that was last named.
     fn of_last(&self, word: &str) -> Option<Filter> {
         let (protocol, side, kind) = self.last.as_ref()?;
         let value = match kind {
@@ -175,7 +176,7 @@ impl<'t> Parser<'t> {
         Some(both(protocol.clone(), value))
     }
 
-    /// A protocol, with what it qualifies (`tcp port 80`), or a bare value.
+    /// Parses a protocol with what it qualifies (`tcp port 80`), or a bare value.
     fn protocol_or_value(&mut self, word: &str) -> Parsed {
         let named = match word {
             "ip" => Some(Property::Ip4),
@@ -200,7 +201,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// What has this property, and the protocol where one is named.
+/// Makes a filter for a property and, if named, the protocol.
 fn both(protocol: Option<Property>, property: Property) -> Filter {
     match protocol {
         Some(protocol) => Filter::All(vec![Filter::Is(protocol), Filter::Is(property)]),

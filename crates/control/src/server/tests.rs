@@ -1,5 +1,3 @@
-//! The server as clients meet it.
-
 mod descriptors;
 
 use super::*;
@@ -32,17 +30,17 @@ async fn client_of(socket: PathBuf) -> ViaductClient<Channel> {
     ViaductClient::new(Endpoint::from_static("http://x").connect_with_connector(connector).await.unwrap())
 }
 
-/// The file of the host that is served.
+/// Returns the file of the host that is served.
 fn file() -> String {
     [HOST, RULE].concat()
 }
 
-/// Serves it in a run-dir while `test` runs.
+/// Serves the host in a run-dir while `test` runs.
 async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
     with_server_of(FakeExecutor::default(), test).await;
 }
 
-/// The same with this executor.
+/// Serves the host with this executor while `test` runs.
 async fn with_server_of<F: Future<Output = ()>>(
     executor: FakeExecutor,
     test: impl FnOnce(tempfile::TempDir) -> F,
@@ -171,7 +169,7 @@ async fn readers_see_and_change_nothing() {
     .await;
 }
 
-/// Words that go back in a refusal, which travels in a header.
+/// A refusal that repeats long input is cut, because it travels in a header.
 #[tokio::test]
 async fn long_nonsense_is_refused_in_short() {
     with_server(|dir| async move {
@@ -282,14 +280,14 @@ async fn verbs_devices_are_listed() {
         };
         let devices = client.rdma(request(RdmaTable::Device, None)).await.unwrap().into_inner().devices;
         let names: Vec<_> = devices.iter().map(|d| (&*d.name, &*d.guest, &*d.network, d.clients)).collect();
-        // What is known by the configuration, with what the device itself says.
+        // Both from the configuration and from the device itself.
         assert_eq!(names, [("vm3.0", "vm3", "blue", 2), ("hpc1", "hpc1", "blue", 0)]);
         assert_eq!(devices[0].gids, ["fe80::ff:fe00:3", "::ffff:10.1.1.3"]);
         assert_eq!(devices[0].limits.unwrap().qps, Some(9));
         assert_eq!(devices[0].socket, dir.path().join("rdma/vm3.0").display().to_string());
         let one = client.rdma(request(RdmaTable::Device, Some("hpc1"))).await.unwrap().into_inner();
         assert_eq!(one.devices, devices[1..]);
-        // Only what is of a device that is there.
+        // Only objects of devices that exist.
         let qps = client.rdma(request(RdmaTable::Qp, None)).await.unwrap().into_inner().qps;
         let found: Vec<_> = qps.iter().map(|qp| (&*qp.device, &*qp.guest, qp.qpn)).collect();
         assert_eq!(found, [("vm3.0", "vm3", 17)]);
@@ -313,7 +311,7 @@ async fn what_an_open_vswitch_programs_is_listed() {
         let all = client.ovs(request(None)).await.unwrap().into_inner();
         let ports: Vec<_> = all.ports.iter().map(|p| (&*p.name, p.session, p.flows, p.refused)).collect();
         assert_eq!(ports, [("ovs1", Some(1), 2, 3), ("ovs2", None, 1, 0)]);
-        // The card has entries of one flow of ovs1, and may not have any of ovs2.
+        // The card has entries for one flow of ovs1, and can have none for ovs2.
         let card: Vec<_> = all.ports.iter().map(|p| (p.on_card, p.stays.get("match").copied())).collect();
         assert_eq!(card, [(Some(1), None), (Some(0), Some(1))]);
         let refused: Vec<_> = all.refused.iter().map(|r| (&*r.port, &*r.reason, r.count)).collect();
@@ -366,7 +364,7 @@ async fn what_an_open_vswitch_programs_is_listed() {
     .await;
 }
 
-/// Runs `test` with a control socket that takes few clients, none of which may be silent for long.
+/// Runs `test` with a control socket that takes few clients and disconnects silent ones soon.
 async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let listener = UnixListener::bind(api::socket(dir.path())).unwrap();
@@ -402,12 +400,12 @@ async fn clients_that_say_nothing_are_left() {
         let silent: Vec<_> = (0..10).map(|_| connect()).collect();
         let mut spoken = client(dir.path()).await;
         assert!(spoken.status(v1::StatusRequest {}).await.is_ok());
-        // One that said something may be silent for as long as it likes.
+        // A client that sent something may be silent for as long as it likes.
         for stream in silent {
             stream.set_nonblocking(true).unwrap();
             let mut stream = tokio::net::UnixStream::from_std(stream).unwrap();
             let mut rest = Vec::new();
-            // What the server says first of all, at most; then it ends.
+            // At most the server's first frame comes, then the connection ends.
             let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest).await;
         }
         assert!(spoken.status(v1::StatusRequest {}).await.is_ok());
@@ -435,7 +433,7 @@ async fn guests_whose_packets_are_not_checked_are_named() {
     .await;
 }
 
-/// What a worker may still do is said to who asked for a removal, and to who looks.
+/// Both the reply to a removal and the status say which workers may still do what was removed.
 #[tokio::test]
 async fn workers_that_do_not_follow_are_named() {
     with_server_of(FakeExecutor::with_stalled(1), |dir| async move {

@@ -1,12 +1,12 @@
-//! Between the API's messages and the configuration's objects. Both have the same fields, so that objects are read and
-//! checked in one way, wherever they come from.
+//! Converts between the API's messages and the configuration's objects. Both have the same fields, so objects
+//! are parsed and checked in one way, no matter whether they come from a file or the API.
 
 use api::v1::{self, object::Object as Message};
 use config::{Key, Kind, Object};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// An object that came by the API, read and checked by itself.
+/// Parses an object that came by the API, and checks it by itself.
 pub(crate) fn object(message: &v1::Object) -> Result<Object, String> {
     let message = message.object.as_ref().ok_or("an object without content")?;
     let (kind, table) = match message {
@@ -30,7 +30,6 @@ fn table<T: Serialize>(message: &T) -> Result<toml::Table, String> {
     toml::Table::try_from(message).map_err(|e| e.to_string())
 }
 
-/// An object as the API shows it.
 pub(crate) fn message(object: &Object) -> v1::Object {
     let message = match object.kind() {
         Kind::Wire => Message::Wire(fields(object)),
@@ -49,14 +48,14 @@ pub(crate) fn message(object: &Object) -> v1::Object {
     v1::Object { object: Some(message) }
 }
 
-/// The message has the fields of the object; a test converts one of each kind.
+/// Converts an object to its message, which has the same fields; a test converts one of each kind.
 #[allow(clippy::expect_used)]
 fn fields<T: DeserializeOwned>(object: &Object) -> T {
     let table = toml::Table::try_from(object).expect("objects are tables");
     table.try_into().expect("messages have the fields of objects")
 }
 
-/// The kind that a request names; `None`: all.
+/// Returns the kind that a request names; `None`: all.
 pub(crate) fn kind(kind: v1::Kind) -> Option<Kind> {
     let kind = match kind {
         v1::Kind::Unspecified => return None,
@@ -76,7 +75,7 @@ pub(crate) fn kind(kind: v1::Kind) -> Option<Kind> {
     Some(kind)
 }
 
-/// A key, its name in the form that objects write it.
+/// Parses a key, with its name in the form in which objects write it.
 pub(crate) fn key(message: &v1::Key) -> Result<Key, String> {
     let kind = kind(message.kind()).ok_or("a key without kind")?;
     let name = match kind {

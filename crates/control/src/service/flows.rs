@@ -1,5 +1,3 @@
-//! Requests about connections.
-
 use crate::core::View;
 use crate::matching::Matching;
 use api::v1;
@@ -7,7 +5,8 @@ use config::Protocol;
 use executor::FlowInfo;
 use tonic::Status;
 
-/// The connections that a text asks for. They are collected before any is sent: a slow client holds up nobody.
+/// Lists the connections that a text selects. They are collected before any is sent, so a slow client holds
+/// up nobody.
 pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
     let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(super::invalid)?;
     view.executor.settle();
@@ -21,7 +20,7 @@ pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
     Ok(found)
 }
 
-/// Forgets those connections; returns how many.
+/// Removes the connections that a text selects, and returns how many.
 pub(super) fn flush(view: &View, text: &str) -> Result<u64, Status> {
     let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(super::invalid)?;
     let flushed = view.executor.flush_flows(&mut |flow| matching.flow(flow, |vrf| view.network_name(vrf)));

@@ -1,7 +1,7 @@
-//! What is remembered of a guest's traffic, on its way from one host to another: connections and learned MACs.
+//! State of a guest's traffic, on its way from one host to another: connections and learned MACs.
 //!
-//! Policers are left out: a migration takes longer than their buckets take to fill. Floating addresses have no state
-//! besides connections, which are remembered by their inside addresses.
+//! Policers are left out: a migration takes longer than their buckets take to fill. Floating addresses have
+//! no state besides connections, which are remembered by their inside addresses.
 
 use super::Service;
 use crate::core::{Core, View};
@@ -22,7 +22,7 @@ use tonic::Status;
 
 /// The format that this daemon writes, and the only one that it reads.
 const VERSION: u32 = 1;
-/// Entries of a part.
+/// Connections per part.
 const PART: usize = 1000;
 /// Most connections of an import: as many as a guest may have.
 const MOST_CONNECTIONS: usize = 1 << 20;
@@ -32,7 +32,8 @@ const MOST_MACS: usize = 4096;
 /// How often we look whether a guest has stopped: nobody carries its packets meanwhile.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The place of a guest in a network: its addresses, and those that it forwards for. Without addresses it may use any.
+/// The place of a guest in a network: its addresses, and the prefixes for which it forwards. A guest without
+/// addresses may use any.
 struct Place {
     vrf: Vrf,
     addresses: Vec<IpAddr>,
@@ -48,11 +49,11 @@ impl Place {
     }
 }
 
-/// A guest as its state sees it.
+/// The guest whose state is exported or imported.
 struct Subject {
     vif: VifId,
     places: Vec<Place>,
-    /// What it may have as source.
+    /// The source MACs that the guest may use.
     mac: Option<Mac>,
     macs: Vec<Mac>,
 }
@@ -75,8 +76,8 @@ impl Subject {
         self.places.iter().any(|place| place.has(end))
     }
 
-    /// Whether a connection is one of the guest's: it has an end of it, and opened it or was charged for it, unless its
-    /// addresses tell.
+    /// Is true if a connection belongs to the guest. One of its ends must be the guest's. If the guest has no
+    /// addresses in some network, the connection must also have been charged to the guest.
     fn takes_part(&self, flow: &FlowInfo) -> bool {
         let tells = self.places.iter().all(|place| !place.addresses.is_empty());
         (tells || flow.charged.0 == self.vif) && (self.has(&flow.key.src) || self.has(&flow.key.dst))
@@ -95,7 +96,8 @@ fn guest_of<'a>(view: &'a View, name: &str) -> Result<&'a Guest, Status> {
     }
 }
 
-/// That nothing of the guest stays behind: programs that use a verbs device can't move, unless they are to lose it.
+/// Checks that no program of the guest uses a verbs device, because programs can't move, unless the guest's
+/// programs may lose the device.
 fn check_verbs(core: &Core, guest: &Guest) -> Result<(), Status> {
     if guest.window_migrates {
         return Ok(());
@@ -114,7 +116,7 @@ fn check_verbs(core: &Core, guest: &Guest) -> Result<(), Status> {
     }
 }
 
-/// What is remembered of a guest, in parts.
+/// Collects the state of a guest, in parts.
 pub(super) fn export(core: &Core, name: &str) -> Result<Vec<GuestState>, Status> {
     let view = core.view();
     let guest = guest_of(&view, name)?;
@@ -142,7 +144,7 @@ pub(super) fn export(core: &Core, name: &str) -> Result<Vec<GuestState>, Status>
     Ok(std::iter::once(first).chain(connections.chunks(PART).map(part)).collect())
 }
 
-/// The same once the guest's VMM has stopped the queues or is gone, unless the client is gone before.
+/// Exports the state once the guest's VMM has stopped the queues or is gone, unless the client leaves before.
 pub(super) fn export_when_stopped(of: Service, name: String) -> ReceiverStream<Result<GuestState, Status>> {
     let (to, parts) = channel(1);
     tokio::spawn(async move {
@@ -197,13 +199,13 @@ fn tcp(of: &Tcp) -> GuestTcp {
     GuestTcp { opener: Some(side(0)), answerer: Some(side(1)), reopen: of.reopen, liberal: of.liberal }
 }
 
-/// An import on its way. Nothing is entered before all of it was found to be right.
+/// An import on its way. Nothing is entered before all of it was checked.
 pub(super) struct Import {
     view: Arc<View>,
     of: Option<(String, Subject)>,
     flows: Vec<FlowInfo>,
     macs: Vec<(Learn, Seconds)>,
-    /// What does not fit this host, by the reason.
+    /// Number of entries that do not fit this host, by reason.
     left_out: BTreeMap<String, u64>,
     /// Entries read so far.
     read: [usize; 2],
@@ -215,10 +217,10 @@ impl Import {
         Self { view, of: None, flows, macs, left_out, read: [0; 2] }
     }
 
-    /// Reads a part.
+    /// Reads and checks a part.
     ///
     /// # Errors
-    /// What is wrong with it, and with which entry.
+    /// What is wrong with the part, and in which entry.
     pub(super) fn take(&mut self, part: GuestState) -> Result<(), Status> {
         let (name, subject) = match self.of.take() {
             Some(of) => of,
@@ -248,7 +250,7 @@ impl Import {
         Ok((part.guest.clone(), Subject::of(&self.view, guest)?))
     }
 
-    /// The number of the next entry.
+    /// Counts an entry of the import, and returns its number.
     fn count(&mut self, kind: usize, most: usize, what: &str) -> Result<usize, Status> {
         self.read[kind] += 1;
         match self.read[kind] {
@@ -257,11 +259,11 @@ impl Import {
         }
     }
 
-    /// The network of this name; where there is none, the entry is left out.
+    /// Finds the network of this name. If there is none, counts the entry as left out.
     fn network(&mut self, name: &str) -> Option<Vrf> {
         let found = self.view.network(name).map(|network| network.vrf);
         if found.is_none() {
-            // As many reasons as networks: names that nobody has are not kept.
+            // The reason does not name the network, so unknown names can't fill the memory.
             *self.left_out.entry("its network is not on this host".to_owned()).or_default() += 1;
         }
         found
@@ -319,10 +321,10 @@ impl Import {
         Ok(Some(Learn { vrf, mac, at: BridgeTarget::Vif(subject.vif) }))
     }
 
-    /// Enters all of it; returns the guest's name and what was done.
+    /// Enters the whole import; returns the guest's name and what was done.
     ///
     /// # Errors
-    /// If nothing was read.
+    /// Nothing was read.
     pub(super) fn finish(mut self) -> Result<(String, v1::ImportGuestReply), Status> {
         let Some((name, _)) = self.of.take() else {
             return Err(super::invalid("there is no guest's state in it"));

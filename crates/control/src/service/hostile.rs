@@ -1,5 +1,5 @@
-//! Requests of any kind and content, one after the other to one host: each is done as a whole or refused and not done,
-//! and what is stored is what is in force.
+//! Sends requests of any kind and content, one after the other, to one host. Each is done as a whole or
+//! refused and not done, and the store always equals what is in force.
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use tokio::runtime::Runtime;
 
-/// Keys and values of objects: what is right somewhere, and what nearly is.
+/// Keys and values of objects: correct ones, and nearly correct ones.
 const LINES: [&str; 67] = [
     "name = \"vm1\"",
     "name = \"vm2\"",
@@ -88,7 +88,7 @@ const LINES: [&str; 67] = [
 const ACTIONS: [&str; 5] = ["drop", "allow", "police:4294967296", "mirror:vm1", ""];
 const KINDS: usize = 12;
 
-/// A message with the keys that `picks` name, if that makes one.
+/// Makes a message from the keys that `picks` names, if they make one.
 fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {
     let mut keys = toml::Table::new();
     for pick in picks {
@@ -139,7 +139,7 @@ fn object(kind: u8, picks: &[u8]) -> v1::Object {
     v1::Object { object }
 }
 
-/// What comes in a turn: a request by number, its bytes, or what its bytes pick from.
+/// The content of a turn: a request by number, its bytes, or the data from which to pick its parts.
 type Turn = (u8, bool, Vec<Vec<u8>>);
 
 /// The host under attack.
@@ -150,7 +150,7 @@ struct Target {
     state: tempfile::TempDir,
 }
 
-/// In memory where that is, since every change is written.
+/// Makes a directory, in memory if possible, since every change is written.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -176,13 +176,13 @@ impl Target {
         Self { service, executor, runtime, state }
     }
 
-    /// The objects, and the tables made of them.
+    /// Returns the objects, and the tables made of them.
     fn in_force(&self) -> (String, String) {
         (objects(&self.service.core), format!("{:?}", self.executor.tables()))
     }
 
-    /// One request that does not change anything: it is answered or refused. Captures go on; their expressions are
-    /// tried below.
+    /// Sends one request that does not change anything; it is answered or refused. Captures have no end;
+    /// their expressions are tried below.
     fn ask(&self, number: u8, bytes: &[u8]) {
         macro_rules! asked {
             ($($method:ident: $request:ty),*) => {{
@@ -200,7 +200,7 @@ impl Target {
         );
     }
 
-    /// One request that may change something; returns whether it was done.
+    /// Sends one request that may change something; returns whether it was done.
     fn change(&self, number: u8, from_bytes: bool, content: &[Vec<u8>]) -> bool {
         let first = content.first().map_or(&[][..], Vec::as_slice);
         let run = &self.runtime;
@@ -232,7 +232,7 @@ impl Target {
         }
     }
 
-    /// The key of an object that is there.
+    /// Picks the key of an existing object.
     fn key_of(&self, pick: u8) -> Option<v1::Key> {
         let view = self.service.view();
         let key = view.objects.iter().map(|(key, _)| key.clone()).nth(usize::from(pick) % 8)?;
@@ -247,7 +247,7 @@ fn objects(core: &Core) -> String {
     objects.iter().map(|owned| format!("{} {:?}\n", owned.owner.name(), owned.object)).collect()
 }
 
-/// The networks, with the names of their members: numbers depend on what was there before.
+/// Describes the networks with the names of their members, because numbers depend on history.
 fn networks(core: &Core) -> String {
     let view = core.view();
     let line = |network: &Network| {
@@ -260,7 +260,7 @@ fn networks(core: &Core) -> String {
     view.tables.networks.values().map(line).collect()
 }
 
-/// The host's file with some of its lines left out, and others in their place.
+/// Makes the host's file with some of its lines left out or replaced.
 fn file_of(picks: &[u8]) -> String {
     let mut lines: Vec<&str> = FILE.lines().chain(VERBS.lines()).collect();
     for pick in picks.chunks_exact(2) {
@@ -273,13 +273,13 @@ fn file_of(picks: &[u8]) -> String {
     lines.join("\n")
 }
 
-/// What is refused changes nothing; what was done is what a daemon that starts now finds.
+/// A refused request changes nothing; a daemon that starts now finds what was done.
 #[test]
 fn any_requests_are_done_or_refused() {
     bolero::check!().with_type::<Vec<Turn>>().for_each(|turns| {
         let target = Target::new();
         for (number, from_bytes, content) in turns {
-            // The executor has its limits, too.
+            // The executor has limits, too.
             target.executor.refuse(number % 8 == 7);
             let before = target.in_force();
             if *number < 128 {
@@ -350,7 +350,7 @@ const WORDS: [&str; 47] = [
     "-1",
 ];
 
-/// Text of any kind, or of words of the languages.
+/// Makes a text of any kind, or of words of the languages.
 fn text_of((words, bytes): &(bool, Vec<u8>)) -> String {
     if !words {
         return String::from_utf8_lossy(bytes).into_owned();
@@ -359,12 +359,12 @@ fn text_of((words, bytes): &(bool, Vec<u8>)) -> String {
     bytes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// A text is a packet that can be explained, or refused.
+/// A text is a packet that can be explained, or is refused.
 #[test]
 fn any_text_is_a_packet_or_refused() {
     let state = directory();
     let core = start(state.path(), &Arc::new(FakeExecutor::default()));
-    // Nothing of it changes.
+    // Nothing in it changes.
     let view = std::panic::AssertUnwindSafe(core.view());
     bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|input| {
         let view = &*view;
@@ -372,7 +372,7 @@ fn any_text_is_a_packet_or_refused() {
             if let Ok(frame) = packet_text::frame(view, ingress, &text_of(input)) {
                 let explained = view.executor.explain(ingress, &frame);
                 assert!(!explained.decision.verdict.to_string().is_empty());
-                // What is shown of a packet says what it is.
+                // The text shown for a packet is never empty.
                 let shown = model::text::show(&frame);
                 assert!(!shown.is_empty(), "{frame:x?}");
             }
@@ -380,7 +380,7 @@ fn any_text_is_a_packet_or_refused() {
     });
 }
 
-/// A text asks for connections and packets, or is refused.
+/// A text selects connections and packets, or is refused.
 #[test]
 fn any_text_is_an_expression_or_refused() {
     let flow = flow();
@@ -388,7 +388,7 @@ fn any_text_is_an_expression_or_refused() {
         let text = text_of(input);
         if let Ok(matching) = Matching::parse(&text) {
             let matched = matching.flow(&flow, |_| "blue".to_owned());
-            // Every term restricts: what holds with one more term holds without it.
+            // Every term restricts: what matches with one more term matches without it.
             if let Ok(more) = Matching::parse(&format!("{text} & 10.1.1.1")) {
                 assert!(matched || !more.flow(&flow, |_| "blue".to_owned()));
             }

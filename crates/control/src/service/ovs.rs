@@ -1,5 +1,3 @@
-//! Requests about ports that an Open vSwitch programs.
-
 use crate::compile::ovs_side;
 use crate::core::{Core, View};
 use api::v1;
@@ -30,12 +28,11 @@ pub(super) fn reply(core: &Core, request: &v1::OvsRequest) -> Result<v1::OvsRepl
     })
 }
 
-/// All ports.
 pub(crate) fn ports(core: &Core) -> v1::OvsReply {
     reply(core, &v1::OvsRequest::default()).unwrap_or_default()
 }
 
-/// The flows of a port, or of all ports.
+/// Returns the flows of a port, or of all ports.
 pub(super) fn flows(core: &Core, only: Option<&String>) -> Result<Vec<FlowStatus>, Status> {
     let view = core.view();
     check(&view, only.map(String::as_str))?;
@@ -70,7 +67,7 @@ fn is_of(only: Option<&String>, port: &str) -> bool {
     only.is_none_or(|only| only == port)
 }
 
-/// Whether an Open vSwitch programs the guest or wire of that name.
+/// Checks that an Open vSwitch programs the guest or wire of that name.
 fn check(view: &View, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let is = |object: &Object| match object {
@@ -84,7 +81,8 @@ fn check(view: &View, name: Option<&str>) -> Result<(), Status> {
     Err(super::missing(format!("there is no guest or wire \"{name}\" with mode = \"ovs\"")))
 }
 
-/// How many of a port's flows the card forwards packets of, if there is one, and how many stay, by reason.
+/// Counts the flows of a port for which the card forwards packets, if there is a card, and those that stay,
+/// by reason.
 fn on_card(port: Option<VifId>, flows: &[FlowStatus]) -> (Option<u64>, HashMap<String, u64>) {
     let (mut carried, mut stays) = (None, HashMap::new());
     for status in flows.iter().filter(|status| Some(status.flow.port) == port) {

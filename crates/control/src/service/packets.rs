@@ -15,10 +15,10 @@ use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Packets on their way to a capturing client; past that they are lost.
+/// Most packets on their way to a capturing client; further ones are lost.
 const BACKLOG: usize = 4096;
 
-/// Bytes kept of a captured packet where the client does not say: all there can be.
+/// Bytes kept of a captured packet if the client does not say: the longest possible packet.
 const SNAP_LENGTH: u32 = 256 * 1024;
 
 pub(super) fn interface(view: &View, name: &str) -> Result<VifId, Status> {
@@ -44,7 +44,8 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     // The port whose packet goes to its Open vSwitch.
     let by_ovs = exits.first().and_then(|vif| of_side(view, *vif));
     let exits: Vec<_> = exits.into_iter().map(|vif| port(view, vif)).collect();
-    // The tables know no ports' state. An answer goes back to where the packet came from, which therefore is up.
+    // The tables don't have the state of ports. A reply goes back to where the packet came from, so that port
+    // is up.
     let is_answer = matches!(verdict, Verdict::Reply(_));
     let is_lost = !is_answer && !exits.is_empty() && exits.iter().all(|port| !port.up);
     let lost = is_lost.then(|| match verdict {
@@ -75,8 +76,8 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     })
 }
 
-/// What becomes of the packet. `lost`: no port that it goes to is up, so that it is dropped for this reason. `by_ovs`:
-/// the port whose Open vSwitch gets it.
+/// Describes what happens to the packet. `lost`: the reason for which it is dropped because no port that it
+/// goes to is up. `by_ovs`: the port whose Open vSwitch gets it.
 fn verdict_lines(
     view: &View,
     verdict: &Verdict,
@@ -95,7 +96,7 @@ fn verdict_lines(
         (None, _) => {
             let otherwise = if lost.is_some() { "otherwise: " } else { "" };
             lines.extend(verdict.lines(view).into_iter().map(|line| format!("{otherwise}{line}")));
-            // An answer goes back to where the packet came from.
+            // A reply goes back to where the packet came from.
             let is_answer = matches!(verdict, Verdict::Reply(_));
             lines.extend(exits.iter().filter(|port| !is_answer && !port.up).map(not_connected));
         }
@@ -103,19 +104,18 @@ fn verdict_lines(
     lines
 }
 
-/// The port by whose OVS side this interface is.
+/// Returns the port to which an OVS side belongs.
 fn of_side(view: &View, side: VifId) -> Option<String> {
     let side = view.tables.vifs.get(&side).filter(|vif| vif.kind == VifKind::Ovs)?;
     Some(view.vif_name(side.ovs?))
 }
 
-/// That a port is down, in words.
 fn not_connected(port: &v1::ExplainedPort) -> String {
     let why = port.fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default();
     format!("{} is down{why}", port.interface)
 }
 
-/// A port's state as a look-up.
+/// Shows a port's state as a look-up.
 fn port_step(port: &v1::ExplainedPort) -> v1::Step {
     let state = if port.up { "up" } else { "down" };
     v1::Step {
@@ -160,7 +160,7 @@ pub(super) fn capture(
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
 
-/// Passes packets on until the client is gone; then the executor finds its channel closed.
+/// Passes packets on until the client is gone. Then the executor finds its channel closed.
 fn forward(
     core: &Core,
     from: &Receiver<Captured>,

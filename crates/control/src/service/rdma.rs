@@ -12,7 +12,6 @@ use model::Vrf;
 use std::net::Ipv6Addr;
 use tonic::Status;
 
-/// A device that is configured.
 struct Configured<'a> {
     spec: RdmaSpec,
     guest: &'a Guest,
@@ -42,7 +41,7 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
         reply.windows = windows::list(&view, &configured, &live, &core.ports().window_problems());
     }
     for live in &live {
-        // A device may go between two looks; what was its is of no device then.
+        // A device may go between two looks, so skip objects of devices that are no longer configured.
         if let Some(of) = configured.iter().find(|of| of.spec.name == live.name) {
             list(&mut reply, table, &Named { device: &of.spec.name, guest: &of.guest.name }, live);
         }
@@ -50,7 +49,6 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
     Ok(reply)
 }
 
-/// All devices and windows.
 pub(crate) fn overview(core: &Core) -> (Vec<v1::RdmaDevice>, Vec<v1::RdmaWindow>) {
     let view = core.view();
     let (configured, live) = (configured(core, &view), core.ports().rdma());
@@ -73,7 +71,7 @@ fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
     let configured = |guest: &'a Guest| {
         let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
         let vif = view.tables.vifs.get(&view.ids.vif(&name)?)?;
-        // That of a guest on standby that is not here is in no network.
+        // The interface of a guest on standby that is away is in no network.
         let vrf = vif.vrf.unwrap_or(Vrf(0));
         let spec = RdmaSpec::of(guest, core.run_dir(), (vrf, vif.mtu), &commons)?;
         Some(Configured { spec, guest })
@@ -81,7 +79,7 @@ fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
     guests.into_iter().filter_map(configured).collect()
 }
 
-/// What is known of a device: by the configuration, and by the device itself.
+/// Describes a device, from the configuration and from its status if it is open.
 fn device(Configured { spec, guest }: &Configured<'_>, live: Option<&RdmaStatus>) -> v1::RdmaDevice {
     let limits = guest.rdma_limits.unwrap_or_default();
     let device = v1::RdmaDevice {
@@ -110,7 +108,7 @@ fn device(Configured { spec, guest }: &Configured<'_>, live: Option<&RdmaStatus>
     }
 }
 
-/// The device with what it tells of itself.
+/// Adds the counts of its status to a device.
 fn counted(device: v1::RdmaDevice, live: &RdmaStatus) -> v1::RdmaDevice {
     let clients = &live.clients;
     let sum = |of: fn(&ClientDescription) -> usize| clients.iter().map(of).sum::<usize>() as u32;
@@ -128,7 +126,7 @@ fn counted(device: v1::RdmaDevice, live: &RdmaStatus) -> v1::RdmaDevice {
     }
 }
 
-/// Adds what a device and its clients tell of a table.
+/// Adds the rows of one table for a device and its clients.
 fn list(reply: &mut v1::RdmaReply, table: RdmaTable, of: &Named<'_>, live: &RdmaStatus) {
     let clients = &live.clients;
     match table {
@@ -147,7 +145,7 @@ struct Named<'a> {
     guest: &'a str,
 }
 
-/// An address as people write it.
+/// Writes an address as people do: IPv4 addresses without their IPv6 mapping.
 fn address(gid: Ipv6Addr) -> String {
     gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |v4| v4.to_string())
 }

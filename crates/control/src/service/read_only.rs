@@ -1,11 +1,12 @@
-//! The service as those see it who may look and not touch.
+//! The service for clients that may look and not touch.
 
 use super::{Reply, Service};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use tonic::{Request, Status, Streaming};
 
-/// A [`Service`] that refuses what changes the host, and what shows all of tenants' packets or keys of their memory.
+/// A [`Service`] that refuses requests which change the host, and those which show tenants' whole packets or
+/// the keys of their memory.
 pub(crate) struct ReadOnly(pub(crate) Service);
 
 fn refused<T>(what: &str) -> Result<T, Status> {
@@ -18,7 +19,7 @@ fn refused<T>(what: &str) -> Result<T, Status> {
 #[tonic::async_trait]
 impl Viaduct for ReadOnly {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
-        // What would change is no secret, but finding it out holds up those who change something.
+        // A diff is no secret, but it holds up those who change something.
         refused(if request.get_ref().dry_run { "diff" } else { "apply" })
     }
 
@@ -55,7 +56,7 @@ impl Viaduct for ReadOnly {
     }
 
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
-        // By the key of a memory region, a peer reads and writes it.
+        // With the key of a memory region, a peer can read and write it.
         if request.get_ref().table() == v1::RdmaTable::Mr {
             return refused("rdma mr");
         }

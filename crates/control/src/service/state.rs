@@ -68,7 +68,6 @@ pub(super) fn sandbox(of: &Sandbox) -> v1::Sandbox {
     }
 }
 
-/// Warnings about the objects in force.
 pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     let of = |kind| view.objects.of_kind(kind).map(|owned| &owned.object);
     let mut all = warnings(of(Kind::Guest).chain(of(Kind::Wire)));
@@ -77,8 +76,8 @@ pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     all
 }
 
-/// A warning for each guest that can't be answered from outside: others of its network have floating addresses on an
-/// attached network, and it has none.
+/// Returns a warning for each guest that can't be answered from outside: it has no floating address on an
+/// attached network, while others of its network have one.
 fn without_floating_address(view: &View) -> Vec<v1::Warning> {
     let nats: Vec<_> = view.objects.of_kind(Kind::Nat).filter_map(|owned| as_nat(&owned.object)).collect();
     let is_attached = |name: &str| view.network(name).is_some_and(|network| network.wire.is_some());
@@ -111,7 +110,7 @@ fn as_nat(object: &Object) -> Option<&Nat> {
     }
 }
 
-/// A warning for each TAP whose device has another MTU than the configuration.
+/// Returns a warning for each TAP whose device has a different MTU than the configuration.
 fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
     view.tables.vifs.values().filter_map(|vif| {
         let live = live_mtu(vif, &view.port(&vif.name));
@@ -126,7 +125,6 @@ fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
     })
 }
 
-/// Warnings about some objects.
 pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1::Warning> {
     let warning = |object: &Object| {
         let message = match object {
@@ -138,7 +136,6 @@ pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1:
     objects.filter_map(warning).collect()
 }
 
-/// A warning for each stalled worker.
 pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
     let message = "does not take up changes: what was removed may still be in force for its packets";
     workers
@@ -146,7 +143,7 @@ pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
         .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })
 }
 
-/// A warning if the daemon's file is not what is in force.
+/// Returns a warning if the daemon's file is not what is in force.
 fn difference(core: &Core) -> Option<v1::Warning> {
     let message = core.config().difference(&core.view())?;
     Some(v1::Warning { object: core.config().path().display().to_string(), message })
@@ -225,7 +222,7 @@ fn worker(w: &WorkerCounters) -> v1::WorkerStats {
     }
 }
 
-/// The reasons that dropped packets, most first.
+/// Returns the reasons that dropped packets, most packets first.
 pub(crate) fn reasons(workers: &[WorkerCounters]) -> Vec<v1::DropCount> {
     let total = |reason: DropReason| workers.iter().filter_map(|w| w.drops.get(reason as usize)).sum();
     let mut counts = counts(total);
@@ -233,7 +230,7 @@ pub(crate) fn reasons(workers: &[WorkerCounters]) -> Vec<v1::DropCount> {
     counts
 }
 
-/// All reasons, that with most packets first.
+/// Returns all reasons, most packets first.
 fn counts(packets: impl Fn(DropReason) -> u64) -> Vec<v1::DropCount> {
     let count = |reason: &DropReason| v1::DropCount {
         reason: reason.name().to_owned(),

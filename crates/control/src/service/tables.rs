@@ -1,5 +1,3 @@
-//! Requests for table entries.
-
 use super::users;
 use crate::compile::route_origins;
 use crate::core::View;
@@ -91,12 +89,13 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
     }
 }
 
-/// Largest IP packet of an interface, bytes: of a TAP what its device has now, which its owner may change.
+/// Returns the largest IP packet of an interface, bytes. For a TAP it is the device's present MTU, which its
+/// owner may change.
 pub(super) fn live_mtu(vif: &Vif, port: &mem::PortStatus) -> u16 {
     port.mtu.filter(|_| vif.kind == VifKind::Tap).unwrap_or(vif.mtu)
 }
 
-/// A nexthop in words, with names.
+/// Describes a nexthop in words, with names.
 fn nexthop_text(view: &View, id: NexthopId) -> String {
     match view.tables.nexthops.get(&id) {
         Some(Nexthop::Ecmp(members)) => {
@@ -108,7 +107,7 @@ fn nexthop_text(view: &View, id: NexthopId) -> String {
     }
 }
 
-/// The nexthops of all networks, with their names and users.
+/// Returns the nexthops of all networks, with their names and users.
 fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
     let (mut users, mut names) = (users::of_nexthops(view), users::nexthop_names(view));
     let mut entries = nexthop_entries(view);
@@ -121,7 +120,7 @@ fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
     entries
 }
 
-/// The nexthops of all networks.
+/// Returns the nexthops of all networks.
 pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
     let entry = |(&id, nexthop): (&NexthopId, &Nexthop)| {
         let used = view.executor.nexthop_counters(id);
@@ -209,7 +208,7 @@ fn vxlan(view: &View, only: Option<Vrf>) -> Vec<v1::VxlanEntry> {
     wanted.map(entry).collect()
 }
 
-/// The rules, in the order in which they are tried.
+/// Returns the rules, in the order in which they are tried.
 pub(crate) fn rule_entries(view: &View, only: Option<Vrf>) -> Vec<v1::RuleEntry> {
     let mut entries: Vec<_> =
         view.objects.in_order().into_iter().filter_map(|o| rule(view, only, o)).collect();
@@ -237,7 +236,7 @@ fn rule(view: &View, only: Option<Vrf>, owned: &Owned) -> Option<v1::RuleEntry> 
     })
 }
 
-/// A rule's key, where the request names it by its number.
+/// Returns the key of a rule that a request may name by its number.
 pub(super) fn rule_by_id(view: &View, mut key: v1::Key) -> v1::Key {
     if key.kind() != v1::Kind::Rule {
         return key;

@@ -1,4 +1,4 @@
-//! Who refers to objects, nexthops and neighbours.
+//! Finds the users of objects, nexthops and neighbours: what refers to them.
 
 use crate::core::View;
 use config::{Key, Object, Target};
@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 
-/// Users that are named; the rest is counted.
+/// Users that are named; the rest is only counted.
 const NAMED: usize = 16;
 
-/// Who refers to a thing.
+/// The users of a thing.
 #[derive(Clone, Default)]
 pub(super) struct Users {
     pub(super) names: Vec<String>,
@@ -26,7 +26,7 @@ fn note<K: Hash + Eq>(users: &mut HashMap<K, Users>, thing: K, user: impl FnOnce
     }
 }
 
-/// Of objects, by their keys.
+/// Returns the users of objects, by key.
 pub(super) fn of_objects(view: &View) -> HashMap<Key, Users> {
     let mut users = HashMap::new();
     for owned in view.objects.in_order() {
@@ -38,7 +38,7 @@ pub(super) fn of_objects(view: &View) -> HashMap<Key, Users> {
     users
 }
 
-/// Of neighbours, by their addresses.
+/// Returns the users of neighbours, by address.
 pub(super) fn of_neighbours(view: &View) -> HashMap<IpAddr, Users> {
     let mut users = HashMap::new();
     for owned in view.objects.in_order() {
@@ -47,7 +47,7 @@ pub(super) fn of_neighbours(view: &View) -> HashMap<IpAddr, Users> {
     users
 }
 
-/// Of nexthops, by their numbers.
+/// Returns the users of nexthops, by number.
 pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
     let tables = &view.tables;
     let mut users = HashMap::new();
@@ -76,7 +76,7 @@ pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
     users
 }
 
-/// The names of the `[[nexthop]]`s that nexthops in use come from.
+/// Returns the names of the `[[nexthop]]`s from which nexthops in use come.
 pub(super) fn nexthop_names(view: &View) -> HashMap<NexthopId, Vec<String>> {
     let mut names: HashMap<NexthopId, Vec<String>> = HashMap::new();
     for owned in view.objects.of_kind(config::Kind::Route) {

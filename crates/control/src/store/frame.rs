@@ -1,5 +1,5 @@
-//! Records in a file: a line each, behind its length and checksum, so that a damaged byte costs one record at most and
-//! is noticed.
+//! Records in a file: one per line, behind its length and checksum, so that a damaged byte is noticed and
+//! costs one record at most.
 
 /// Bytes before a record: its length and its CRC-32 in eight hexadecimal digits each, a space behind both.
 const HEAD: usize = 18;
@@ -10,21 +10,19 @@ pub(super) fn put(out: &mut Vec<u8>, record: &str) {
     out.extend_from_slice(format!("{:08x} {sum:08x} {record}\n", record.len()).as_bytes());
 }
 
-/// What is found in a file.
+/// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    /// A record as it was written.
     Record(&'a str),
-    /// So many bytes from this place on that are none.
+    /// Bytes that are not a record.
     Damaged {
         /// Offset in the file, bytes.
         at: usize,
-        /// Bytes.
         len: usize,
     },
 }
 
-/// All of a file, in its order. Behind damage it goes on with the next line that is a record.
+/// Splits a file into frames, in its order. After damage, it goes on with the next line that is a record.
 pub(super) fn frames(bytes: &[u8]) -> Vec<Frame<'_>> {
     let (mut frames, mut at) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -43,7 +41,7 @@ pub(super) fn frames(bytes: &[u8]) -> Vec<Frame<'_>> {
     frames
 }
 
-/// The record at the start.
+/// Returns the record at the start, if there is one.
 fn first(bytes: &[u8]) -> Option<&str> {
     let head = std::str::from_utf8(bytes.get(..HEAD)?).ok()?;
     let number = |text: Option<&str>| u32::from_str_radix(text?, 16).ok();
@@ -74,7 +72,7 @@ mod tests {
                 let found = frames(&bad);
                 let whole: Vec<_> = found.iter().filter(|frame| matches!(frame, Frame::Record(_))).collect();
                 let damaged = found.len() - whole.len();
-                // A separator carries nothing: the record is whole all the same.
+                // A damaged separator costs nothing: the record is still whole.
                 assert!(whole.len() == 3 || (whole.len() == 2 && damaged == 1), "byte {at}: {found:?}");
                 assert!(whole.iter().all(|frame| records.map(Frame::Record).contains(frame)), "byte {at}");
             }

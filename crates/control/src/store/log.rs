@@ -1,6 +1,6 @@
-//! The store's two files: a snapshot of all records and, behind it, those that came later. A new snapshot goes to the
-//! other file, and counts from the moment at which its header does. The daemon can't create or rename files, so both
-//! are open from the start.
+//! The store's two files. One has a snapshot of all records and, behind it, later records. A new snapshot
+//! goes to the other file, which counts from the moment at which its header is written. The daemon can't
+//! create or rename files, so both are open from the start.
 
 use super::frame::{Frame, frames, put};
 use serde::{Deserialize, Serialize};
@@ -8,24 +8,20 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 
-/// Version of what is stored.
+/// Version of the stored format.
 pub(super) const VERSION: u64 = 2;
 
-/// Length of a log beyond which a new snapshot is worth its while, bytes.
+/// Length in bytes beyond which a new snapshot may be worthwhile.
 const LONG: u64 = 64 << 20;
 
 /// Bytes of a snapshot that are written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// A file, or what fails like one.
+/// A file, or a simulation that can fail like one.
 pub(super) trait Medium: Send {
-    /// All of it.
     fn contents(&mut self) -> io::Result<Vec<u8>>;
-    /// Writes at an offset.
     fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()>;
-    /// Cuts it off.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Waits for the disk.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -53,7 +49,7 @@ impl Medium for File {
 /// The first record of a file.
 #[derive(Serialize, Deserialize)]
 struct Header {
-    /// As of who wrote it.
+    /// The version of the daemon that wrote it.
     version: u64,
     /// Counts snapshots, from 1, in sixteen hexadecimal digits; 0 while a snapshot is being written.
     generation: String,
@@ -67,14 +63,14 @@ impl Header {
     }
 }
 
-/// What the header of a file says of it.
+/// The state of a file according to its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// Nothing was ever finished in it.
+    /// No snapshot was ever finished in it.
     Empty,
-    /// Its header is damaged.
+    /// The header is damaged.
     Unknown,
-    /// It is whole, or was at this generation.
+    /// The snapshot of this generation was finished.
     Finished { generation: u64, version: u64 },
 }
 
@@ -97,42 +93,36 @@ impl Standing {
     }
 }
 
-/// What was in the files.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Whether anything was ever stored.
     pub(super) is_used: bool,
-    /// Its records, the header excepted.
+    /// Records without the header.
     pub(super) records: Vec<String>,
-    /// What is damaged, in words.
+    /// Descriptions of the damage.
     pub(super) damaged: Vec<String>,
 }
 
-/// The two files.
 pub(super) struct Log {
     files: [Box<dyn Medium>; 2],
-    /// Which of them counts.
+    /// Index of the file that counts.
     current: usize,
     generation: u64,
-    /// Version of its header: a newer one stays.
+    /// Version in its header. A newer one stays.
     version: u64,
-    /// Length of what counts in it, bytes.
+    /// Length of the valid part of that file, bytes.
     len: u64,
     /// Length of its snapshot, bytes.
     snapshot: u64,
-    /// Whether there may be something behind what counts.
+    /// Whether there may be something behind the valid part.
     is_torn: bool,
-    /// Whether nothing can be appended: there is damage, or the disk may lack what was written.
+    /// Whether nothing can be appended, because of damage or because the disk may lack earlier writes.
     is_suspect: bool,
-    /// Whether the other file may have something.
+    /// Whether the other file may have contents.
     is_other_used: bool,
 }
 
 impl Log {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// They can't be read.
     pub(super) fn read(mut files: [Box<dyn Medium>; 2]) -> io::Result<(Self, Contents)> {
         let [one, two] = &mut files;
         let bytes = [one.contents()?, two.contents()?];
@@ -165,7 +155,7 @@ impl Log {
         Ok((log, contents))
     }
 
-    /// Takes what was found in the file that counts.
+    /// Takes the frames found in the file that counts.
     fn take(&mut self, found: &[Frame<'_>], contents: &mut Contents) {
         for (number, frame) in found.iter().enumerate() {
             match frame {
@@ -183,17 +173,17 @@ impl Log {
         }
     }
 
-    /// Whether records can't be appended before a new snapshot was written.
+    /// Is true if a new snapshot must be written before records can be appended.
     pub(super) const fn needs_snapshot(&self) -> bool {
         self.is_suspect
     }
 
-    /// Has the next write be a snapshot.
+    /// Makes the next write a snapshot.
     pub(super) const fn distrust(&mut self) {
         self.is_suspect = true;
     }
 
-    /// Whether a new snapshot is worth its while.
+    /// Is true if a new snapshot is worthwhile.
     pub(super) const fn is_long(&self) -> bool {
         self.len > LONG && self.len / 2 > self.snapshot
     }
@@ -201,7 +191,7 @@ impl Log {
     /// Appends a record; with `sync`, waits for the disk.
     ///
     /// # Errors
-    /// The record is not there then.
+    /// The record is not stored.
     pub(super) fn append(&mut self, record: &str, sync: bool) -> io::Result<()> {
         if self.is_suspect {
             return Err(io::Error::other("a new snapshot has to be written first"));
@@ -223,10 +213,10 @@ impl Log {
         Ok(())
     }
 
-    /// Cuts off what a failed write left behind.
+    /// Cuts off what a failed write left behind, and empties the other file.
     ///
     /// # Errors
-    /// It can't be cut off.
+    /// A file can't be cut off.
     fn tidy(&mut self) -> io::Result<()> {
         if self.is_torn {
             self.files[self.current].truncate(self.len)?;
@@ -242,7 +232,7 @@ impl Log {
     /// Waits until the disk has all that was appended.
     ///
     /// # Errors
-    /// It does not take it.
+    /// The disk fails.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.files[self.current].sync().inspect_err(|_| self.is_suspect = true)
     }
@@ -256,7 +246,7 @@ impl Log {
         self.is_other_used = true;
         let written = self.write_snapshot(records, generation);
         if written.is_err() {
-            // Gives the room back, and undoes a header that the disk may have.
+            // Frees the space, and undoes a header that the disk may have.
             let _ = self.files[1 - self.current].truncate(0).map(|()| self.is_other_used = false);
         }
         self.len = written?;
@@ -266,7 +256,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes them to the other file, and returns its length.
+    /// Writes the records to the other file, and returns its length.
     fn write_snapshot(&mut self, records: impl Iterator<Item = String>, generation: u64) -> io::Result<u64> {
         let file = &mut self.files[1 - self.current];
         file.truncate(0)?;

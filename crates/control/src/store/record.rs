@@ -1,19 +1,17 @@
-//! What a record of the store says.
+//! The contents of a record of the store.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A changed object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// Its key in words.
+    /// Key of the object, in words.
     pub(super) key: String,
-    /// What it is now; `None`: removed.
+    /// The object after the change; `None`: it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) object: Option<Stored>,
 }
 
-/// An object as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) seq: u64,
@@ -21,23 +19,23 @@ pub(super) struct Stored {
     pub(super) toml: String,
 }
 
-/// A change: all of it, or nothing.
+/// A change, which is stored as a whole or not at all.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) changed: Vec<Entry>,
-    /// The digest of the daemon's file, whose objects were taken.
+    /// The digest of the daemon's file, if its objects were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) taken: Option<String>,
-    /// What a newer version says besides.
+    /// Fields of a newer version.
     #[serde(flatten)]
     pub(super) unknown: BTreeMap<String, serde_json::Value>,
 }
 
 impl Record {
-    /// Its line.
+    /// Returns the record's line.
     pub(super) fn text(&self) -> String {
-        // Strings, numbers and what was JSON always are JSON.
+        // Strings, numbers and values parsed from JSON always are JSON.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

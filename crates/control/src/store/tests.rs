@@ -1,4 +1,5 @@
-//! What is stored comes back; where the disk fails or what is stored is damaged, that is told and nothing else is lost.
+//! Tests that stored objects come back. If the disk fails or the files are damaged, the store reports it and
+//! loses nothing else.
 
 use super::*;
 use crate::owner::{Objects, Owner};
@@ -34,7 +35,8 @@ fn contents(objects: &Objects) -> Vec<String> {
     objects.iter().map(|(key, owned)| format!("{key} {} {:?}", owned.seq, owned.owner)).collect()
 }
 
-/// The process that another test starts has all descriptors, and so the lock, until it executes its program.
+/// Opens the store again. The process that another test starts has all descriptors, and so the lock, until it
+/// executes its program.
 fn reopened(dir: &Path) -> Store {
     let start = std::time::Instant::now();
     loop {
@@ -131,7 +133,7 @@ fn a_damaged_byte_anywhere_costs_one_change_and_is_told() {
     assert_eq!(copy.iter().zip(&good).filter(|(copied, good)| copied != good).count(), 1);
 }
 
-/// The path of a file whose name has this in addition.
+/// Returns the path of a file whose name has this in addition.
 fn beside(path: &Path, more: &str) -> PathBuf {
     PathBuf::from(format!("{}.{more}", path.display()))
 }
@@ -261,7 +263,7 @@ fn store_on(disk: &Arc<Mutex<Disk>>) -> Store {
     Store::over(Path::new("/nowhere"), Ok(files))
 }
 
-/// What a daemon finds that starts with these files.
+/// Returns what a daemon finds that starts with these files.
 fn found_in(files: [Vec<u8>; 2]) -> Vec<String> {
     let store = store_on(&Arc::new(Mutex::new(Disk { now: files, ..Disk::default() })));
     store.load().map(|loaded| contents(&loaded.objects)).unwrap_or_default()
@@ -298,7 +300,7 @@ fn a_disk_that_fails_anywhere_refuses_changes_until_it_works_again() {
             }
             let disk = disk.lock().unwrap();
             let found = found_in(disk.now.clone());
-            // What was refused may be found only where it could not be cut off either.
+            // A refused change may be found only if it could not be cut off either.
             let is_left = many > 1 && refused.contains(&found);
             assert!(found == acknowledged || is_left, "{case}: {found:?}, not {acknowledged:?}");
             let found = found_in(disk.synced.clone());
@@ -326,7 +328,7 @@ fn what_is_in_force_though_not_stored_is_stored_when_the_disk_works() {
     assert_eq!(store_on(&disk).load().unwrap().taken.as_deref(), Some("digest"));
 }
 
-/// Runs in a child that is killed: stores one set after the other, telling each on standard output.
+/// Runs in a child that is killed: it stores one set after the other and reports each on standard error.
 #[test]
 fn writer_that_gets_killed() {
     let Some(dir) = std::env::var_os("VIADUCT_TEST_STORE") else { return };

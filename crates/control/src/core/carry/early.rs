@@ -1,5 +1,5 @@
-//! Connections of a daemon that still forwards, entered before it stops: only what changed since is left to do while
-//! packets wait.
+//! Connections of a daemon that still forwards, entered before it stops. While packets wait, only what has
+//! changed since then is left to do.
 
 use super::{Snapshot, translated};
 use crate::compile::Desired;
@@ -9,25 +9,24 @@ use executor::{BadRecord, Executor, RECORD};
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-/// What a connection is known by, with the number of its record.
+/// The key of a connection that was entered, and the number of its record.
 type Numbered = (usize, executor::Entered);
 
-/// Those that were entered.
+/// The connections that were entered early.
 #[derive(Debug, Default)]
 pub(in crate::core) struct Early {
-    /// The names by which their records were understood.
+    /// The names with which their records were understood.
     directory: Directory,
-    /// In the order of their records.
     entered: Vec<Numbered>,
 }
 
 impl Early {
-    /// Enters what the running daemon remembers. What can't be read now is read when it has stopped.
+    /// Enters what the running daemon remembers. Records that can't be read now are read once it has stopped.
     pub(in crate::core) fn enter(former: &Former, tables: &Desired, executor: &dyn Executor) -> Self {
         Self::by(former, &Directory::of(tables), executor)
     }
 
-    /// The same, by names of now.
+    /// Does the same with the names `now`.
     pub(super) fn by(former: &Former, now: &Directory, executor: &dyn Executor) -> Self {
         let Ok(Snapshot { directory, .. }) = Snapshot::of(former) else { return Self::default() };
         let way = Translation::new(&directory, now);
@@ -44,7 +43,8 @@ impl Early {
         Self { directory, entered }
     }
 
-    /// To be brought up to date, if the records are understood by the same names still; else they are forgotten.
+    /// Returns the connections to be brought up to date if their records still have the same names; otherwise
+    /// forgets them.
     pub(super) fn known_by(self, directory: &Directory, executor: &dyn Executor) -> Entered {
         let is_same = self.directory == *directory;
         let entered = Entered(self.entered.into_iter().peekable());
@@ -56,11 +56,12 @@ impl Early {
     }
 }
 
-/// Those that are not up to date yet.
+/// Connections that are not up to date yet, in the order of their records.
 pub(super) struct Entered(Peekable<IntoIter<Numbered>>);
 
 impl Entered {
-    /// Brings the connection of this record up to date; false if none is here. Records come in their order.
+    /// Brings the connection of this record up to date; false if no such connection was entered. Records come
+    /// in order.
     ///
     /// # Errors
     /// [`BadRecord`], as for [`Executor::catch_up`].
@@ -79,18 +80,18 @@ impl Entered {
         }
     }
 
-    /// Whether all are.
+    /// Is true if all connections are up to date or forgotten.
     pub(super) fn is_done(&mut self) -> bool {
         self.0.peek().is_none()
     }
 
-    /// Forgets those whose records are not there.
+    /// Forgets connections whose records did not come.
     pub(super) fn end(self, executor: &dyn Executor) {
         self.0.for_each(|(_, gone)| forget(gone, executor));
     }
 }
 
 fn forget(gone: executor::Entered, executor: &dyn Executor) {
-    // No record that holds a connection is all zero.
+    // A record that is all zero holds no connection, so the executor forgets this one.
     let _ = executor.catch_up(gone, &[0; RECORD]);
 }

@@ -3,7 +3,6 @@ use crate::core::tests::fake::{EARLY, FakeExecutor, GONE};
 use carryover::open;
 use std::sync::atomic::Ordering;
 
-/// A snapshot of a host with two guests.
 const BEFORE: &str = r#"{"directory":{"networks":[[1,"blue"]],"vifs":[
     {"id":0,"name":"one","network":1,"identity":"02:00:00:00:00:01","addresses":["10.0.0.1"],"allowed":[]},
     {"id":1,"name":"two","network":1,"identity":"","addresses":[],"allowed":["10.9.0.0/16"]}]},
@@ -13,7 +12,6 @@ const BEFORE: &str = r#"{"directory":{"networks":[[1,"blue"]],"vifs":[
     "workers":[],"rules":[],"nexthops":[],"flows_created":10},
     "macs":[{"network":1,"mac":[2,0,0,0,0,2],"at":{"Vif":1},"idle":5}],"written":100}"#;
 
-/// A connection from guest one to another host.
 const RECORD_OF_ONE: [u64; RECORD] = [
     6,
     0,
@@ -64,7 +62,7 @@ fn counts_and_macs_go_to_who_has_another_number_now() {
     assert_eq!((learn.at, learn.mac, idle), (BridgeTarget::Vif(VifId(5)), Mac([2, 0, 0, 0, 0, 2]), 105));
 }
 
-/// Whatever stands in the files is taken over or refused; what is entered has numbers of now.
+/// Any content of the files is taken over or refused, and entered connections have this daemon's numbers.
 #[test]
 fn anything_left_is_taken_over_or_refused() {
     bolero::check!().with_type::<(Vec<(u16, u8)>, Vec<(u8, u64)>)>().for_each(|(texts, words)| {
@@ -97,7 +95,7 @@ fn anything_left_is_taken_over_or_refused() {
     });
 }
 
-/// A record of another connection, with this much more.
+/// Makes the record of a connection with this port, sequence and number of packets.
 fn record(port: u64, seq: u64, packets: u64) -> [u64; RECORD] {
     let mut record = RECORD_OF_ONE;
     record[0] = 4 * seq + 2;
@@ -107,8 +105,9 @@ fn record(port: u64, seq: u64, packets: u64) -> [u64; RECORD] {
     record
 }
 
-/// A daemon leaves records by their numbers; what the next one knows after it looked while the first still worked, by
-/// port: whether early, and packets.
+/// Returns the connections that a daemon knows after it has taken over, by port: whether entered early, and
+/// packets. It looks at the records `before` while the old daemon still works, which then leaves those in
+/// `after`.
 fn known(
     before: &[(usize, [u64; RECORD])],
     after: &[(usize, [u64; RECORD])],
@@ -152,7 +151,8 @@ fn what_is_known_early_is_brought_up_to_date() {
         known(&before, &[], BEFORE),
         [(port(1), true, 10), (port(2), true, 20), (port(3), true, 30), (port(4), true, 40)]
     );
-    // More packets; another connection in its place; no more; one that is new; one that moved to a lower number.
+    // In turn: more packets; a different connection in its place; no change; a new one; one that moved to a
+    // lower number.
     let free = record(3, 7, 30).map(|word| word & !2);
     let after = [
         (1, record(1, 5, 11)),
@@ -166,7 +166,7 @@ fn what_is_known_early_is_brought_up_to_date() {
         known(&before, &after, BEFORE),
         [(port(1), true, 11), (port(4), false, 3), (port(5), false, 2), (port(9), false, 1)]
     );
-    // Its names are others than they were: all are read anew.
+    // The old daemon's names have changed, so all records are read anew.
     let others = BEFORE.replacen("[1,\"blue\"]", "[1,\"blue\"],[2,\"red\"]", 1);
     let anew = known(&before, &[], &others);
     assert_eq!(

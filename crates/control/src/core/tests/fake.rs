@@ -1,4 +1,4 @@
-//! An executor that is nothing but tables, and ports that are nothing but a log.
+//! Fakes: an executor that only has tables, and ports that only log.
 
 use crate::ports::{Device, PortError, PortSpec, Ports};
 use crate::rdma::RdmaStatus;
@@ -23,7 +23,6 @@ use uverbs::{QpState, QpType};
 pub const EARLY: RuleId = RuleId(7);
 pub const GONE: RuleId = RuleId(8);
 
-/// Why the device "gone" can't be opened.
 const GONE_AWAY: &str = "somebody removed it";
 
 #[derive(Default)]
@@ -38,7 +37,7 @@ pub struct FakeExecutor {
 }
 
 impl FakeExecutor {
-    /// One whose worker of this number is stalled.
+    /// Makes an executor with one stalled worker.
     pub fn with_stalled(worker: usize) -> Self {
         Self { stalled: vec![worker], ..Self::default() }
     }
@@ -56,7 +55,7 @@ impl FakeExecutor {
         self.counted.store(packets, Ordering::Relaxed);
     }
 
-    /// MACs that were entered.
+    /// Returns the MACs that were entered.
     pub fn learned_before(&self) -> Vec<(Learn, Seconds)> {
         self.learned.lock().unwrap().clone()
     }
@@ -66,7 +65,7 @@ impl FakeExecutor {
         self.entered.lock().unwrap().clear();
     }
 
-    /// Batches applied.
+    /// Returns the number of batches applied.
     pub fn applied(&self) -> usize {
         self.applied.load(Ordering::Relaxed)
     }
@@ -140,7 +139,7 @@ impl Executor for FakeExecutor {
             here.forward.packets = record[10];
             return Ok(true);
         }
-        // Others keep their places.
+        // Other connections keep their places.
         here.rule = Some(GONE);
         Ok(false)
     }
@@ -194,7 +193,8 @@ impl Executor for FakeExecutor {
     fn capture(&self, _: CaptureFilter, _: SyncSender<Captured>) {}
 }
 
-/// What happened to ports, and the link-layer address that devices have.
+/// A log of what happens to ports, and the knobs of the fakes: the devices' MAC and link, and which devices
+/// fail or hang.
 #[derive(Clone, Default)]
 pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
@@ -202,7 +202,7 @@ pub struct Log {
     refused: Arc<Mutex<String>>,
     hangs: Arc<(Mutex<String>, Condvar)>,
     down: Arc<AtomicBool>,
-    /// The windows that there shall be.
+    /// The windows that shall exist.
     pub windows: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
@@ -215,17 +215,17 @@ impl Log {
         *self.mac.lock().unwrap() = Some(mac);
     }
 
-    /// Has all devices be down, or up.
+    /// Sets the link of all devices.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
     }
 
-    /// Has the device of this name, and no other, be refused.
+    /// Refuses to open the device of this name, and no other.
     pub fn refuse(&self, device: &str) {
         device.clone_into(&mut self.refused.lock().unwrap());
     }
 
-    /// Has opening the device of this name, and no other, take until another one is named.
+    /// Lets opening this device, and no other, hang until a new name is set.
     pub fn hang(&self, device: &str) {
         device.clone_into(&mut self.hangs.0.lock().unwrap());
         self.hangs.1.notify_all();
@@ -254,7 +254,6 @@ impl FakePorts {
         Self { log, names: Mutex::default(), last: Mutex::default() }
     }
 
-    /// What happens to them.
     pub fn log(&self) -> Log {
         self.log.clone()
     }
@@ -264,7 +263,7 @@ struct FakePort(Log, PortSpec);
 
 impl Port for FakePort {
     fn status(&self) -> PortStatus {
-        // As `ovs` says of the sessions: no Open vSwitch has the second one.
+        // As `ovs` tells of its sessions: no Open vSwitch has the second port.
         let is_absent = matches!(&self.1.device, Device::Ovs { of } if of == "ovs2");
         let up = !is_absent && !self.0.down.load(Ordering::Relaxed);
         PortStatus { up, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }

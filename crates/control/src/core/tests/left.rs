@@ -1,8 +1,8 @@
-//! Files in the run-dir: windows and sockets, as long as somebody has them.
+//! Tests which files exist in the run-dir: windows and sockets, as long as somebody uses them.
 
 use super::*;
 
-/// A virtual machine with a window, and a container that has one in common with it.
+/// A virtual machine with a window, and a container that shares a window with it.
 const WINDOWS: &str = r#"
 [[guest]]
 name = "vm4"
@@ -44,7 +44,7 @@ fn windows_are_there_as_long_as_somebody_has_them() {
     assert!(names().is_empty());
 }
 
-/// Sockets that a daemon before made are there while its guests are gone: it was killed.
+/// A daemon was killed, and its sockets are still there although their guests are gone.
 #[test]
 fn sockets_of_guests_that_went_without_a_daemon_are_removed() {
     const CLIENT: &str = r#"
@@ -64,7 +64,7 @@ addresses = ["10.1.1.8"]
         lines.into_iter().filter(|line| line.starts_with("remove ")).collect::<Vec<_>>()
     };
     assert_eq!(removed(&bench), [""; 0]);
-    // The socket of one guest is another's now; where the VMM listens, the file is the VMM's.
+    // One guest's socket is now that of a different guest. Where the VMM listens, the file is the VMM's.
     let renamed = windows
         .replace("vm4.sock", "vm9.sock")
         .replace("name = \"hpc2\"\n", "name = \"hpc2\"\nrdma = \"vm4\"\n");

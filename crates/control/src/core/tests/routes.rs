@@ -1,4 +1,4 @@
-//! Routes that come and go one by one leave the host as a start with what is left would.
+//! Adding and removing routes one by one leaves the host as a fresh start with the remaining ones would.
 
 use super::*;
 use model::{Nexthop, NexthopId};
@@ -59,11 +59,11 @@ const TARGETS: [&str; 8] = [
     "{ guest = \"nobody\" }",
 ];
 
-/// One request: routes to add, or to remove.
+/// A request to add or remove routes.
 #[derive(Clone, Debug)]
 struct Request {
     remove: bool,
-    /// Network, prefix and target.
+    /// Network, prefix and target of each.
     routes: Vec<(bool, usize, usize)>,
 }
 
@@ -81,7 +81,7 @@ fn object((red, prefix, target): (bool, usize, usize)) -> Object {
 }
 
 impl Bench {
-    /// Routes and nexthops in force, with contents for numbers.
+    /// Returns routes and nexthops in force, with nexthops' contents in place of numbers.
     fn routing(&self) -> (Vec<String>, Vec<String>) {
         let (view, tables) = (self.core.view(), self.executor.tables());
         let routes = tables.routes().map(|(vrf, net, to)| format!("{vrf} {net} {}", content(&tables, to)));
@@ -93,7 +93,7 @@ impl Bench {
     }
 }
 
-/// A nexthop; its number says in which order things came.
+/// Describes a nexthop by its content, because its number depends on history.
 fn content(tables: &model::Tables, id: NexthopId) -> String {
     match tables.nexthop(id).unwrap() {
         Nexthop::Ecmp(members) => {

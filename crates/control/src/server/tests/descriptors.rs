@@ -1,4 +1,4 @@
-//! Clients that send what takes long to close.
+//! Tests clients that send descriptors that take long to close.
 
 use super::{client, with_few};
 use api::v1;
@@ -12,15 +12,16 @@ use std::time::Duration;
 async fn descriptors_that_take_long_to_close_hold_up_nobody() {
     with_few(|dir| async move {
         let mut kept = Vec::new();
-        // The server, on this thread, is not there yet: what it gets will be the last ones of these descriptors.
+        // The server runs on this thread and has not started yet, so it will get the last copies of these
+        // descriptors.
         for kind in 0..3 {
             let (stream, other) = lingering();
             let mut client = UnixStream::connect(api::socket(dir.path())).unwrap();
             match kind {
                 0 => _ = send_with(&client, b"x", (&stream, 253), SendFlags::empty()).unwrap(),
-                // Not every kernel has them.
+                // Not every kernel supports out-of-band data on unix sockets.
                 1 => _ = send_with(&client, b"x", (&stream, 1), SendFlags::OOB),
-                // Behind what ends the connection.
+                // Behind bytes that end the connection.
                 _ => {
                     client.write_all(&[b'?'; 64]).unwrap();
                     send_with(&client, b"x", (&stream, 1), SendFlags::empty()).unwrap();

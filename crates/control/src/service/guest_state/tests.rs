@@ -1,4 +1,4 @@
-//! What comes out goes in, and nothing else does.
+//! Tests that exported state can be imported, and that other state is refused.
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
@@ -7,7 +7,7 @@ use crate::matching::tests::flow;
 use crate::store::Store;
 use executor::Executor;
 
-/// A host with guest vm1, 10.1.1.1.
+/// Starts a host with guest vm1, 10.1.1.1.
 fn host() -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
     let (executor, dir) = (Arc::new(FakeExecutor::default()), tempfile::tempdir().unwrap());
     let ports = Arc::new(FakePorts::new(Log::default()));
@@ -18,7 +18,7 @@ fn host() -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
     (core, executor, dir)
 }
 
-/// Connections of vm1, and one of others.
+/// Makes connections of vm1, and one of others.
 fn flows(vif: VifId) -> Vec<FlowInfo> {
     let edge = Some(Edge { end: 7, ack: Some(9) });
     let tcp =
@@ -46,7 +46,7 @@ fn listed(executor: &FakeExecutor) -> Vec<FlowInfo> {
     all
 }
 
-/// What a host exports of vm1.
+/// Exports vm1 from a host.
 fn exported() -> Vec<GuestState> {
     let (core, executor, _dir) = host();
     executor.enter_flows(&flows(core.view().ids.vif("vm1").unwrap()));
@@ -114,7 +114,8 @@ fn a_guest_whose_verbs_device_is_in_use_stays() {
     assert!(refused.message().contains("programs use the verbs device of guest \"vm3\""), "{refused}");
 }
 
-/// Whatever is imported has an end that is the guest's, and can go on from here; what is refused leaves nothing.
+/// Every imported connection has an end that is the guest's and can go on from here; what is refused leaves
+/// nothing.
 #[test]
 fn any_state_is_imported_or_refused() {
     let valid = exported();
@@ -143,7 +144,6 @@ fn any_state_is_imported_or_refused() {
     });
 }
 
-/// Changes a field of a state.
 fn change(parts: &mut [GuestState], field: u8, value: u32) {
     let texts =
         ["blue", "red", "10.1.1.1", "10.1.1.2", "fd00::1", "::", "established", "new", "02:00:00:00:00:01"];

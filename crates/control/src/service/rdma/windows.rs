@@ -1,5 +1,3 @@
-//! The windows of virtual machines.
-
 use super::Configured;
 use crate::compile::verbs_vif;
 use crate::core::View;
@@ -8,15 +6,15 @@ use crate::windows::{WindowOf, WindowSpec, WindowStatus};
 use api::v1::{RdmaWindow, RdmaWindowUser};
 use std::collections::BTreeMap;
 
-/// The windows of these devices, the common ones after the others. `problems`: what is wrong with them, by
-/// [`WindowSpec::object`].
+/// Lists the windows of these devices, the common ones after the others. `problems`: what is wrong with them,
+/// by [`WindowSpec::object`].
 pub(super) fn list(
     view: &View,
     configured: &[Configured<'_>],
     live: &[RdmaStatus],
     problems: &[(String, String)],
 ) -> Vec<RdmaWindow> {
-    // With a window, those who have it: of each VM, which files its memory has.
+    // Virtual machines with a window, and the files that hold their memory.
     let machines = configured.iter().filter(|of| of.spec.window.is_some());
     let machines: Vec<_> =
         machines.map(|of| (of.guest.name.as_str(), view.memory_files(&of.guest.name))).collect();
@@ -32,7 +30,7 @@ pub(super) fn list(
             let mut window = window(spec, status, &machines);
             window.device = Some(of.spec.name.clone());
             window.users = users(of, status).collect();
-            // Without its own window a device is not opened.
+            // A device is not opened without its own window.
             let port = verbs_vif(of.guest).and_then(|vif| view.port(&vif).fault);
             window.fault = port.or_else(|| problem(&window.name));
             own.push(window);
@@ -55,7 +53,7 @@ pub(super) fn list(
     own.into_iter().chain(commons.into_values()).collect()
 }
 
-/// A window without its users. `machines`: guests, and of which files their memory is.
+/// Describes a window without its users. `machines`: guests, and the files that hold their memory.
 fn window(
     spec: &WindowSpec,
     status: Option<&WindowStatus>,
@@ -83,7 +81,7 @@ fn window(
     }
 }
 
-/// The programs of a device that have memory of a window.
+/// Lists the programs of a device that have memory of a window.
 fn users<'a>(
     of: &'a Configured<'_>,
     status: Option<&'a WindowStatus>,
