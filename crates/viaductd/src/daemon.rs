@@ -1,8 +1,8 @@
 //! The daemon from its start to its end.
 //!
-//! While it has privileges and one thread, it opens what needs them ([`Start`]), and starts a helper that keeps them.
-//! Then it gives them up, starts the executor, opens the ports, takes over from the running daemon if it is to replace
-//! that, and serves clients until it is stopped.
+//! While it has privileges and a single thread, it opens everything that needs privileges ([`Start`]) and
+//! starts a helper that keeps them. Then it gives its privileges up, starts the executor, opens the ports,
+//! takes over from the running daemon if it is to replace one, and serves clients until it is stopped.
 
 use crate::forwarder::Forwarder;
 use crate::inherit::{Inheritance, Succession};
@@ -27,10 +27,10 @@ use tables::FlowLimits;
 use tokio::runtime::{Builder, Runtime};
 use virtio::Journals;
 
-/// Runs the daemon until a signal stops it, another daemon replaces it, or its helper ends.
+/// Runs the daemon until a signal stops it, a new daemon replaces it, or its helper ends.
 ///
 /// # Errors
-/// It can't start, or its helper has ended.
+/// The daemon can't start, or its helper has ended.
 pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     limits::raise();
     let mut start = Start::open(options, file)?;
@@ -51,7 +51,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         inherited,
         (start.windows, machines.clone()),
     ));
-    // A daemon that is replaced still writes what it leaves.
+    // A daemon that is to be replaced still writes the data that it leaves, so read them later.
     let (left, left_later) = match &start.predecessor {
         None => (start.carryover, None),
         Some(_) => (None, start.carryover),
@@ -103,14 +103,12 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the daemon opens while it has privileges, and one thread.
+/// Things that the daemon opens while it has privileges and a single thread.
 struct Start {
     run_dir: PathBuf,
-    /// The configuration file.
     config: PathBuf,
-    /// The user who started the daemon.
     user: u32,
-    /// The daemon that this one is to replace, and what it shares.
+    /// The conversation with the daemon that this one is to replace, and the descriptors that it shares.
     predecessor: Option<New>,
     shared: Shared,
     succession: Arc<Succession>,
@@ -124,7 +122,7 @@ struct Start {
     /// Copies of the locks of run-dir and store.
     locks: (OwnedFd, Option<OwnedFd>),
     metrics: Option<(TcpListener, Process)>,
-    /// Sockets of clients that can't be had.
+    /// Sockets of clients that can't be opened.
     missing: Missing,
     notifier: Arc<Notifier>,
     /// Polls readable when the helper has ended.
@@ -132,17 +130,17 @@ struct Start {
 }
 
 impl Start {
-    /// Opens them.
+    /// Opens everything that needs privileges.
     ///
     /// # Errors
-    /// A part of them is missing, in use, or not for this user.
+    /// Something is missing, in use, or not permitted to this user.
     fn open(options: &Options, file: &config::Document) -> anyhow::Result<Self> {
         // The sandbox forbids asking for the working directory.
         let run_dir = std::path::absolute(&options.run_dir).context("run-dir")?;
         let config = std::path::absolute(&options.config).context("configuration file")?;
         let (predecessor, mut shared) = predecessor(options, &run_dir)?;
         let user = rustix::process::getuid().as_raw();
-        // Before the helper, which may write there.
+        // Must come before the helper, which may write there.
         let found =
             verbs::make_directories(&run_dir).with_context(|| format!("run-dir {}", run_dir.display()))?;
         let privileges = privileges(options, file, &config, &run_dir)?;
@@ -176,7 +174,7 @@ impl Start {
     /// Starts the executor, which leaves packets in their queues for now.
     ///
     /// # Errors
-    /// The system lacks memory or threads, or a predecessor can't be replaced with this executor.
+    /// The system lacks memory or threads, or a running daemon can't be replaced with this executor.
     fn forwarder(&self, host: &config::Host) -> anyhow::Result<Forwarder> {
         let flows = match &self.carryover {
             Some(opened) => opened.own.table().context("memory for connections")?,
@@ -192,7 +190,7 @@ impl Start {
     }
 }
 
-/// Asks the running daemon of the run-dir to share what it has, if it is to be replaced.
+/// Asks the running daemon of the run-dir to share its descriptors, if it is to be replaced.
 fn predecessor(options: &Options, run_dir: &Path) -> anyhow::Result<(Option<New>, Shared)> {
     if !options.replace {
         return Ok(Default::default());
@@ -201,7 +199,8 @@ fn predecessor(options: &Options, run_dir: &Path) -> anyhow::Result<(Option<New>
     Ok((Some(new), shared))
 }
 
-/// The privileges of the daemon of this file, which still has one thread.
+/// Starts the helper for this file, or keeps the daemon's own privileges without a sandbox. The process must
+/// have a single thread.
 fn privileges(
     options: &Options,
     file: &config::Document,
@@ -216,7 +215,8 @@ fn privileges(
     Ok(Privileges::of_helper(&Directories::new(run_dir, others), config, &options.log().to_string())?)
 }
 
-/// What the daemon before left in the run-dir, and what this one leaves there. Without it the daemon works as well.
+/// Opens the data that the previous daemon left in the run-dir, and the place for those of this one. The
+/// daemon also works without.
 fn carry_over(run_dir: &Path) -> Option<carryover::Opened> {
     let format = control::FORMAT << 16 | tables::FORMAT;
     let opened = carryover::open(run_dir, FlowLimits::default().table_bytes(), format);
@@ -237,7 +237,7 @@ fn watch_links(core: Arc<Core>) -> anyhow::Result<wire::Links> {
     wire::Links::watch(retry).context("network devices can't be watched")
 }
 
-/// The runtime of the control plane. It has one thread of its own.
+/// Starts the runtime of the control plane, which has one thread of its own.
 fn runtime() -> anyhow::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).thread_name("control").enable_all();
@@ -269,12 +269,13 @@ fn serve(
             ended = ended(helper_ended) => ended,
         }
     });
-    // Ports and workers are held by requests still running, if any; the process ends soon enough for them.
+    // Requests that still run may hold ports and workers; the process ends soon enough to free them.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }
 
-/// Waits for the helper's end, which is the daemon's: without it no device comes back.
+/// Waits for the helper's end. The daemon then ends too, because without the helper it can open no device
+/// again.
 async fn ended(helper: Option<OwnedFd>) -> anyhow::Result<()> {
     let Some(helper) = helper else { return std::future::pending().await };
     let (tell, told) = tokio::sync::oneshot::channel();

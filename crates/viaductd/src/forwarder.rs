@@ -11,7 +11,6 @@ use std::error::Error;
 use std::sync::Arc;
 use tables::Flows;
 
-/// The executor, by its kind.
 #[derive(Clone)]
 pub enum Forwarder {
     /// CPU cores.
@@ -22,7 +21,7 @@ pub enum Forwarder {
 }
 
 impl Forwarder {
-    /// Starts what the host is configured to have, with its connections in this memory, if there is one.
+    /// Starts the executor that the host is configured to have. Its connections are in `flows`, if given.
     ///
     /// # Errors
     /// The system has no more threads or descriptors.
@@ -49,7 +48,6 @@ impl Forwarder {
         }
     }
 
-    /// As the control plane sees it.
     pub fn executor(&self) -> Arc<dyn Executor> {
         match self {
             Self::Cpu(engine) => engine.clone(),
@@ -58,7 +56,7 @@ impl Forwarder {
         }
     }
 
-    /// The engine, which knows all tables.
+    /// Returns the engine, which knows all tables.
     pub const fn engine(&self) -> &Arc<Engine> {
         match self {
             Self::Cpu(engine) => engine,
@@ -67,12 +65,12 @@ impl Forwarder {
         }
     }
 
-    /// Whether guests may leave checksums and segmentation to us: a card does neither.
+    /// Is true if guests may leave checksums and segmentation to us. A card does neither.
     pub const fn finishes(&self) -> bool {
         matches!(self, Self::Cpu(_))
     }
 
-    /// Moves packets through this port from now on.
+    /// Starts moving packets through this port.
     ///
     /// # Errors
     /// The interface has a port already, or can't have one.
@@ -84,7 +82,7 @@ impl Forwarder {
         }
     }
 
-    /// Whether another daemon can take over what this one forwards by.
+    /// Checks that a new daemon can take over from this executor.
     ///
     /// # Errors
     /// There is a card.
@@ -96,7 +94,7 @@ impl Forwarder {
         }
     }
 
-    /// Has packets wait in their queues; see [`Engine::pause`].
+    /// Leaves packets in their queues; see [`Engine::pause`].
     ///
     /// # Errors
     /// A worker is stalled, or there is a card.
@@ -105,7 +103,7 @@ impl Forwarder {
         Ok(self.engine().pause()?)
     }
 
-    /// The same before there are any ports. A card moves packets all the same.
+    /// Does the same before there are any ports. A card moves packets all the same.
     ///
     /// # Errors
     /// A worker is stalled.
@@ -117,12 +115,11 @@ impl Forwarder {
         }
     }
 
-    /// Has packets go on.
+    /// Moves packets again.
     pub fn resume(&self) {
         self.engine().resume();
     }
 
-    /// Drops the port of an interface.
     pub fn detach(&self, vif: VifId) {
         match self {
             Self::Cpu(engine) => engine.detach(vif),

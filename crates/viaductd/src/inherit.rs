@@ -1,4 +1,4 @@
-//! Opening a port with what a daemon shares from which this one takes over.
+//! Opens ports with the descriptors that an old daemon shares with this one, which takes over.
 
 use crate::privileges::Privileges;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
@@ -12,29 +12,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use wire::{Attachment, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
-/// What the other daemon shares of its ports: of each, its device and descriptors.
+/// Ports that the old daemon shares: each with its device and descriptors.
 pub struct Inheritance {
     ports: Mutex<BTreeMap<String, (String, Vec<OwnedFd>)>>,
     succession: Arc<Succession>,
 }
 
 impl Inheritance {
-    /// These ports.
     pub fn new(ports: BTreeMap<String, (String, Vec<OwnedFd>)>, succession: Arc<Succession>) -> Self {
         Self { ports: Mutex::new(ports), succession }
     }
 
-    /// Whether the other daemon still has the host.
+    /// Is true while the old daemon still has the host.
     pub fn waits(&self) -> bool {
         !self.succession.is_done()
     }
 
-    /// Privileges that give windows away once this daemon has the host.
+    /// Returns privileges that give windows away only once this daemon has the host.
     pub fn late(&self, own: &Privileges) -> Privileges {
         own.inheriting(Vec::new(), &self.succession)
     }
 
-    /// Privileges that open the port of this interface, if it was on that device, with what is shared of it.
+    /// Returns privileges that open the port of this interface from the shared descriptors, if it was on that
+    /// device.
     pub fn privileges(&self, name: &str, device: &str, own: &Privileges) -> Privileges {
         let shared = lock(&self.ports).remove(name);
         let descriptors = shared.filter(|(its, _)| its == device).map(|(_, descriptors)| descriptors);
@@ -43,7 +43,7 @@ impl Inheritance {
 }
 
 impl Privileges {
-    /// These privileges, with descriptors that are used before others are opened.
+    /// Returns privileges that use `descriptors` before they open others.
     pub fn inheriting(&self, descriptors: Vec<OwnedFd>, succession: &Arc<Succession>) -> Self {
         let (descriptors, succession) = (Mutex::new(descriptors), succession.clone());
         let all = Arc::new(Inheriting { own: self.clone(), descriptors, succession });
@@ -51,10 +51,10 @@ impl Privileges {
     }
 }
 
-/// See above.
+/// Privileges that use inherited descriptors first.
 struct Inheriting {
     own: Privileges,
-    /// Those that were not used yet.
+    /// Descriptors that were not used yet.
     descriptors: Mutex<Vec<OwnedFd>>,
     succession: Arc<Succession>,
 }
@@ -64,7 +64,7 @@ impl Inheriting {
         std::mem::take(&mut lock(&self.descriptors))
     }
 
-    /// The one that is a socket of this type. A device has one of each at most.
+    /// Takes the socket of this type. A device has at most one of each.
     fn take_socket(&self, kind: SocketType) -> Option<OwnedFd> {
         let mut descriptors = lock(&self.descriptors);
         let at = descriptors.iter().position(|one| socket_type(one) == Ok(kind))?;
@@ -72,7 +72,7 @@ impl Inheriting {
     }
 }
 
-/// That there are as many descriptors as a port has queues.
+/// Checks that there is one descriptor for each queue of the port.
 fn check(descriptors: &[OwnedFd], queues: u16) -> io::Result<()> {
     if descriptors.len() == usize::from(queues.max(1)) {
         return Ok(());
@@ -172,13 +172,13 @@ impl Sockets for Inheriting {
     }
 }
 
-/// Whether this daemon has succeeded the other one; and the files that it has with that one, of sockets and windows.
-/// These stay as they are if the other one goes on.
+/// Whether this daemon has succeeded the old one, and the files of sockets and windows that both have. If the
+/// old daemon goes on, these files stay as they are.
 #[derive(Debug, Default)]
 pub struct Succession {
     is_done: AtomicBool,
     files: Mutex<Vec<Weak<Shared>>>,
-    /// To whom the files of windows go, by their paths.
+    /// The new owners and modes of windows' files, by path.
     windows: Mutex<BTreeMap<PathBuf, Place>>,
 }
 
@@ -187,8 +187,8 @@ impl Succession {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// The other daemon does not go on: the files go to their owners, those of windows by `sockets`. From here on, the
-    /// file of a socket is removed when the socket closes.
+    /// Gives the files to their owners, because the old daemon does not go on; those of windows through
+    /// `sockets`. From here on, the file of a socket is removed when the socket closes.
     pub fn succeed(&self, sockets: &dyn Sockets) {
         self.is_done.store(true, Ordering::Release);
         let files = std::mem::take(&mut *lock(&self.files));
@@ -196,7 +196,7 @@ impl Succession {
             let to = lock(&file.to);
             let Err(e) = file.give(*to) else { continue };
             tracing::error!("a socket is nobody's, as it can't be given to its owner: {e}");
-            // Else it would stay with whom the other daemon gave it to.
+            // Otherwise the owner from the old daemon would keep it.
             let _ = file.give((None, 0));
         }
         let windows = std::mem::take(&mut *lock(&self.windows));
@@ -207,10 +207,10 @@ impl Succession {
         }
     }
 
-    /// Whether the file of a window that is at this place stays as it is, until this daemon has succeeded.
+    /// Is true if a window's file at this place must stay as it is until this daemon has succeeded.
     fn keeps(&self, place: &Place) -> bool {
         let mut windows = lock(&self.windows);
-        // `succeed` takes them after it says that it is done.
+        // `succeed` takes the windows after it has set `is_done`, so none is forgotten.
         let keeps = !self.is_done();
         if keeps {
             windows.insert(place.path.clone(), place.clone());
@@ -218,7 +218,8 @@ impl Succession {
         keeps
     }
 
-    /// The file of a socket at this place, which gets owner and mode once this daemon has succeeded.
+    /// Takes the file of an inherited socket. It gets the owner and mode of `place` once this daemon has
+    /// succeeded.
     fn adopt(
         self: &Arc<Self>,
         file: Arc<dyn ListeningFile>,
@@ -234,7 +235,7 @@ impl Succession {
 /// User and group, and the mode.
 type To = (Option<(u32, u32)>, u32);
 
-/// The file of such a socket.
+/// The file of an inherited socket. If it is dropped while the old daemon still has the host, the file stays.
 #[derive(Debug)]
 struct Shared {
     file: Option<Arc<dyn ListeningFile>>,

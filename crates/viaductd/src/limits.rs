@@ -5,9 +5,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// Nice value 0 in the units of `RLIMIT_NICE`, 20 minus the nice value.
 const NICE_0: u64 = 20;
 
-/// Raises open files to the hard limit, because a guest takes a dozen descriptors or more; and allows the daemon to
-/// give threads of verbs programs their nice value 0 back, after it had lowered their weight because they were many.
-/// Without either the daemon works as well: hosts of few guests need few files, and threads keep the lower weight.
+/// Raises the limit of open files to the hard limit, because a guest takes a dozen descriptors or more. Also
+/// allows the daemon to give threads of verbs programs back their nice value 0, after it had lowered their
+/// weight because they were many. The daemon works without either: hosts with few guests need few files, and
+/// threads keep the lower weight.
 pub fn raise() {
     let files = getrlimit(Resource::RLIMIT_NOFILE);
     if let Err(error) = files.and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard)) {

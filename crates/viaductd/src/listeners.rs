@@ -1,4 +1,4 @@
-//! The sockets that clients come to.
+//! The sockets on which clients connect.
 
 use crate::inherit::Succession;
 use crate::privileges::Privileges;
@@ -20,34 +20,35 @@ const BACKLOG: i32 = 4096;
 /// Connections to the socket of metrics that may wait.
 const SCRAPERS: i32 = 128;
 
-/// Names of the sockets between daemons.
+/// Names that both daemons use for shared sockets.
 const API: &str = "api";
 const READERS: &str = "readers";
 const METRICS: &str = "metrics";
 const OVS: &str = "ovs";
 
-/// The sockets, with what a daemon shares of them from which this one takes over.
+/// Opens the sockets, from descriptors that the old daemon shares if this one takes over.
 pub struct Clients<'a> {
     pub privileges: &'a Privileges,
-    /// Those of the other daemon. What is not opened here is closed: nobody would serve who connects.
+    /// Sockets of the old daemon. Those that are not used here are closed, since nobody would serve their
+    /// clients.
     pub shared: BTreeMap<String, OwnedFd>,
     pub succession: Arc<Succession>,
-    /// Those that can't be had so far.
+    /// Sockets that can't be opened so far.
     pub missing: Missing,
 }
 
-/// Sockets, and the files that are removed with them.
+/// The sockets, and the files that are removed with them.
 pub struct Open {
     pub listeners: control::Listeners,
-    /// Copies, for a daemon that takes over from this one, and where that one comes.
+    /// Copies of the sockets for a new daemon, and the socket on which it connects.
     pub copies: Vec<(&'static str, OwnedFd)>,
     pub replace: OwnedFd,
-    /// Where drivers of Open vSwitch come.
+    /// The socket for drivers of Open vSwitch.
     pub drivers: OwnedFd,
     pub files: Vec<Arc<dyn ListeningFile>>,
 }
 
-/// Takes down why some clients are not served, until something happens: packets do not wait for these.
+/// Notes why some clients are not served, until something happens. Packets don't wait for these clients.
 pub fn lacks(missing: &Missing, why: impl Display, until: &str) -> String {
     let message = format!("{why}; nobody is served there before {until}");
     tracing::error!("[host] {message}");
@@ -55,7 +56,7 @@ pub fn lacks(missing: &Missing, why: impl Display, until: &str) -> String {
     message
 }
 
-/// The socket of metrics, while the process may bind one. `None` as well if it can't be had.
+/// Opens the socket of metrics while the process may bind one. `None` also if it can't be opened.
 pub fn metrics(
     address: Option<SocketAddr>,
     shared: &mut BTreeMap<String, OwnedFd>,
@@ -88,10 +89,10 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 impl Clients<'_> {
-    /// Opens them.
+    /// Opens the sockets.
     ///
     /// # Errors
-    /// One has no place.
+    /// A socket's path is in use or can't be written.
     pub fn open(
         mut self,
         run_dir: &Path,
@@ -130,7 +131,8 @@ impl Clients<'_> {
         Ok(Open { listeners, copies, replace: replace.0, drivers, files })
     }
 
-    /// The socket for this group. While there is no such group, it is there, and nobody else may connect.
+    /// Opens the socket for this group. While there is no such group, the socket exists, but nobody else may
+    /// connect.
     fn readers(&mut self, run_dir: &Path, group: &str) -> Result<(OwnedFd, Arc<dyn ListeningFile>), String> {
         let path = api::readers_socket(run_dir);
         let owner = readers::owner(self.privileges, group);

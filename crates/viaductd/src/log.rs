@@ -13,7 +13,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt as layer, registry};
 
-/// The crates of this repository that log. Others are libraries, of which `debug` and `trace` show nothing.
+/// The crates of this repository that log. Of other crates, `debug` and `trace` show nothing.
 const OURS: [&str; 9] =
     ["control", "engine", "hca", "helper", "offload", "sandbox", "viaductd", "virtio", "wire"];
 
@@ -26,16 +26,14 @@ pub enum Format {
     Json,
 }
 
-/// What is logged, and how. As text: `debug` or `debug,json`.
+/// The log's level and format. As text: `debug` or `debug,json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The least important messages that are logged.
     pub level: LevelFilter,
-    /// How.
     pub format: Format,
 }
 
-/// The levels that `--log` takes.
+/// Returns a parser of the levels that `--log` takes.
 pub fn levels() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["error", "warn", "info", "debug", "trace", "off"])
         .try_map(|level| level.parse::<LevelFilter>())
@@ -61,7 +59,6 @@ impl FromStr for Log {
 }
 
 impl Log {
-    /// Starts to log.
     pub fn start(self) {
         let lines = layer::layer().with_writer(std::io::stderr);
         let lines = match self.format {
@@ -76,20 +73,20 @@ impl Log {
     }
 }
 
-/// Our messages from a level on, and what is worth knowing of libraries.
+/// Selects our messages from a level on, and those of libraries from `info` on.
 fn targets(level: LevelFilter) -> Targets {
     let ours = OURS.into_iter().map(|name| (name, level));
     Targets::new().with_default(level.min(LevelFilter::INFO)).with_targets(ours)
 }
 
-/// Whether stderr goes to journald, which says so in the environment (systemd.exec(5), `JOURNAL_STREAM`).
+/// Is true if stderr goes to journald, which says so in the environment (systemd.exec(5), `JOURNAL_STREAM`).
 fn is_journal() -> bool {
     let Ok(stderr) = std::fs::metadata("/proc/self/fd/2") else { return false };
     let stream = format!("{}:{}", stderr.dev(), stderr.ino());
     std::env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == stream)
 }
 
-/// Messages behind their priority, as in `<4>`.
+/// Writes the priority before each message, as in `<4>`.
 struct Prioritised<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
@@ -109,7 +106,7 @@ where
     }
 }
 
-/// The priority of a level (syslog(3)).
+/// Returns the priority of a level (syslog(3)).
 const fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -8,23 +8,23 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Its name between daemons.
+/// Name of the socket between daemons.
 pub const NAME: &str = "vsock";
 
-/// The socket, which is there from when the first window is.
+/// The socket, which is opened with the first window.
 pub struct Machines(Mutex<State>);
 
 enum State {
-    /// Not needed yet. With the socket of the daemon from which this one takes over.
+    /// Not needed yet. Holds the socket of the old daemon if this one takes over.
     Unused(Option<OwnedFd>),
-    /// A copy of it.
+    /// A copy of the socket.
     Open(OwnedFd),
-    /// Why there is none.
+    /// The reason why it can't be opened.
     Failed(String),
 }
 
 impl Machines {
-    /// None yet, or that of another daemon.
+    /// Starts without a socket, or with that of the old daemon.
     pub fn new(shared: Option<OwnedFd>) -> Self {
         let fits = |socket: &OwnedFd| {
             socket_domain(socket) == Ok(AddressFamily::VSOCK) && socket_acceptconn(socket) == Ok(true)
@@ -36,7 +36,7 @@ impl Machines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the devices' programs come by it from now on.
+    /// Opens the socket if needed, so that programs can reach the devices through it.
     pub fn open(&self, privileges: &Privileges, fabric: &Fabric) {
         let mut state = self.lock();
         let shared = match &mut *state {
@@ -56,7 +56,7 @@ impl Machines {
         };
     }
 
-    /// Why there is none, where one is needed.
+    /// Returns the reason why a socket that is needed is not open.
     pub fn problem(&self) -> Option<String> {
         match &*self.lock() {
             State::Failed(why) => Some(why.clone()),
@@ -64,7 +64,7 @@ impl Machines {
         }
     }
 
-    /// A copy for a daemon that takes over.
+    /// Duplicates the socket for a new daemon.
     pub fn share(&self) -> Option<OwnedFd> {
         match &*self.lock() {
             State::Open(socket) | State::Unused(Some(socket)) => socket.try_clone().ok(),

@@ -123,7 +123,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes, each once: some errors end with their cause already.
+/// Joins an error and its causes, each once: some errors end with their cause already.
 fn reasons(error: &anyhow::Error) -> String {
     error.chain().skip(1).fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
@@ -131,7 +131,7 @@ fn reasons(error: &anyhow::Error) -> String {
     })
 }
 
-/// Runs the helper of a daemon, which sends requests by standard input.
+/// Runs the helper of a daemon, which sends requests on standard input.
 fn help(directories: Directories, config: PathBuf) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {

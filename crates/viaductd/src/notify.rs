@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The socket that systemd named, if it did.
 pub struct Notifier(Option<UnixDatagram>);
 
-/// Connects to it. Afterwards it needs no way to it any more.
+/// Connects to systemd. Later it works without access to the socket's path.
 pub fn connect() -> Notifier {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Notifier(None) };
     let addr = match name.as_bytes().strip_prefix(b"@") {
@@ -23,12 +23,11 @@ pub fn connect() -> Notifier {
 }
 
 impl Notifier {
-    /// Sends READY=1.
     pub fn ready(&self) {
         self.send("READY=1\n");
     }
 
-    /// Tells that another process is the service's from now on (`MAINPID=`).
+    /// Tells systemd that the service's main process is now `pid` (`MAINPID=`).
     pub fn main_pid(&self, pid: i32) {
         self.send(&format!("MAINPID={pid}\n"));
     }

@@ -1,4 +1,4 @@
-//! The executor, as drivers of Open vSwitch change it.
+//! Gives drivers of Open vSwitch access to the executor's flows.
 
 use crate::forwarder::Forwarder;
 use engine::Engine;
@@ -7,15 +7,14 @@ use model::VifId;
 use model::ovs::{Change, Flow};
 use std::sync::{Arc, Weak};
 
-/// The executor's flows. It does not keep the executor: the thread that serves drivers ends a little after the rest of
-/// the daemon, and ports close with the executor.
+/// The executor's flows. The references are weak: the thread that serves drivers ends a little after the rest
+/// of the daemon, and ports close with the executor.
 pub struct OvsTables {
     executor: Weak<dyn Executor>,
     engine: Weak<Engine>,
 }
 
 impl OvsTables {
-    /// Those of this executor.
     pub fn new(forwarder: &Forwarder) -> Self {
         let executor = Arc::downgrade(&forwarder.executor());
         Self { executor, engine: Arc::downgrade(forwarder.engine()) }

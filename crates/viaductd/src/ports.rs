@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use virtio::Journals;
 
-/// A tunnel as a port: the tables have it, and its packets come and go by wires. Its link is up.
+/// A tunnel as a port. The tables hold it, and its packets come and go by wires. Its link is always up.
 struct TunnelPort;
 
 impl mem::Port for TunnelPort {
@@ -25,7 +25,6 @@ impl mem::Port for TunnelPort {
     }
 }
 
-/// The executor's ports.
 pub struct ExecutorPorts {
     forwarder: Forwarder,
     verbs: Arc<Verbs>,
@@ -36,8 +35,9 @@ pub struct ExecutorPorts {
 }
 
 impl ExecutorPorts {
-    /// Ports for this executor, opened with these privileges, and with what another daemon shares. Packed rings of
-    /// guests have these journals; these windows are there; drivers of Open vSwitch are served by `ovs`.
+    /// Makes ports for this executor. They are opened with `privileges`, and with the descriptors in
+    /// `inherited` that the old daemon shares. Packed rings of guests use `journals`, `windows` exist
+    /// already, and `ovs` serves drivers of Open vSwitch.
     pub fn new(
         forwarder: Forwarder,
         ovs: Arc<ovs::Service>,
@@ -55,13 +55,13 @@ impl ExecutorPorts {
         Self { forwarder, verbs, ovs, privileges, journals, inherited }
     }
 
-    /// This daemon has the host: programs that come to verbs devices are its own.
+    /// Accepts programs on verbs devices, because this daemon has the host now.
     pub fn succeed(&self) {
         self.verbs.accept();
     }
 }
 
-/// The journals of packed rings in this run-dir, while the daemon may open files.
+/// Opens the journals of packed rings in this run-dir, while the daemon may open files.
 pub fn journals(run_dir: &Path) -> Option<Arc<Journals>> {
     match Journals::open(run_dir) {
         Ok(journals) => Some(Arc::new(journals)),
@@ -101,7 +101,8 @@ impl Ports for ExecutorPorts {
                     migrates,
                     waits,
                 };
-                // The thread that serves a VMM may outlive its port, and keeps nothing else of the daemon.
+                // The thread that serves a VMM may outlive its port, and must keep nothing else of the daemon
+                // alive.
                 let (verbs, guest) = (Arc::downgrade(&self.verbs), spec.name.clone());
                 let watch: virtio::Watch =
                     Arc::new(move |event| _ = verbs.upgrade().map(|verbs| verbs.vmm(&guest, event)));
@@ -161,13 +162,13 @@ impl Ports for ExecutorPorts {
     }
 
     fn keep_windows(&self, wanted: &BTreeSet<PathBuf>) {
-        // A daemon that may go on has windows, too.
+        // The old daemon may go on, and has windows, too.
         let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
         self.verbs.keep_windows(wanted, !waits);
     }
 
     fn remove_sockets(&self, left: &BTreeSet<PathBuf>) {
-        // Those of a daemon that may go on are its own.
+        // The old daemon may go on with these sockets.
         if self.inherited.as_ref().is_some_and(Inheritance::waits) {
             return;
         }
@@ -193,13 +194,13 @@ impl Ports for ExecutorPorts {
 
 /// Removes the files of sockets on which nobody listens any more.
 fn remove_left(left: &BTreeSet<PathBuf>, sockets: &dyn Sockets) {
-    // A daemon that was stopped left none.
+    // A daemon that was stopped in order left none.
     let is_gone = |path: &PathBuf| {
         std::fs::symlink_metadata(path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     };
     for path in left.iter().filter(|path| !is_gone(path)) {
         let place = Place { path: path.clone(), owner: None, mode: 0o600 };
-        // A new socket takes the place of one where nobody listens, and takes the file away with it.
+        // A new socket replaces one on which nobody listens, and takes the file away when it closes.
         match sockets.listen(&place, SocketType::STREAM, 1) {
             Ok(_) => tracing::info!("no guest has this socket any more: {}", path.display()),
             Err(e) => tracing::warn!("a socket that no guest has any more stays: {e}"),
@@ -230,7 +231,7 @@ mod tests {
         let is_there = |name: &str| path(name).symlink_metadata().is_ok();
         assert!(["used", "precious", "target", "link"].into_iter().all(is_there) && !is_there("stale"));
 
-        // What is gone is not made for a moment.
+        // A file that is gone is not created for a moment.
         let opened = File::open(dir.path()).unwrap();
         opened.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         remove_left(&[path("gone")].into(), &sockets::Here);

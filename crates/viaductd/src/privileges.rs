@@ -10,27 +10,25 @@ use std::path::Path;
 use std::sync::Arc;
 use wire::Opener;
 
-/// See above.
+/// Opens and looks up things that need privileges.
 #[derive(Clone)]
 pub struct Privileges {
-    /// Opens devices.
     pub opener: Arc<dyn Opener>,
-    /// Makes and reaches unix sockets.
     pub sockets: Arc<dyn Sockets>,
     helper: Option<Helper>,
 }
 
 impl Privileges {
-    /// The daemon's own.
+    /// Uses the daemon's own privileges.
     pub fn here() -> Self {
         Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Those of a helper, which this starts, for sockets in these directories and this configuration file. The daemon
-    /// still has one thread.
+    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges.
+    /// The process must have a single thread.
     ///
     /// # Errors
-    /// It can't be started.
+    /// The helper can't be started.
     pub fn of_helper(
         directories: &Directories,
         config: &Path,
@@ -41,7 +39,7 @@ impl Privileges {
         Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
     }
 
-    /// User and group id of `user` or `user:group`, which `key` of the file says.
+    /// Looks up the user and group ID of `user` or `user:group`, the value of `key` in the file.
     ///
     /// # Errors
     /// There is no such user or group.
@@ -50,15 +48,15 @@ impl Privileges {
         found.map_err(|e| format!("{key}: {e}"))
     }
 
-    /// The socket by which programs in virtual machines come; see [`helper::listen_to_machines`].
+    /// Opens the socket by which programs in virtual machines connect; see [`helper::listen_to_machines`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`helper::listen_to_machines`].
     pub fn machines(&self) -> io::Result<OwnedFd> {
         self.helper.as_ref().map_or_else(helper::listen_to_machines, Helper::machines)
     }
 
-    /// The daemon's configuration file, to be read again.
+    /// Returns the daemon's configuration file, which can be read again.
     pub fn config(&self, path: &Path) -> ConfigFile {
         let helper = self.helper.clone();
         let own = path.to_owned();
@@ -68,49 +66,48 @@ impl Privileges {
         })
     }
 
-    /// A descriptor that polls readable when the helper is gone, if there is one.
+    /// Returns a descriptor that polls readable when the helper has ended, if there is a helper.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn ended(&self) -> io::Result<Option<OwnedFd>> {
         self.helper.as_ref().map(Helper::ended).transpose()
     }
 
-    /// The daemon has opened its ports; see [`Helper::settle`].
+    /// Tells the helper that the daemon has opened its ports; see [`Helper::settle`].
     pub fn settle(&self) {
         self.helper.iter().for_each(Helper::settle);
     }
 
-    /// These privileges, with others to open devices and sockets.
+    /// Returns these privileges with a different way to open devices and sockets.
     pub fn opening_by(&self, opener: Arc<dyn Opener>, sockets: Arc<dyn Sockets>) -> Self {
         Self { opener, sockets, helper: self.helper.clone() }
     }
 
-    /// The helper, if there is one.
     pub const fn helper(&self) -> Option<&Helper> {
         self.helper.as_ref()
     }
 
-    /// Whether another daemon takes over; see [`Helper::retire`].
+    /// Tells the helper whether a new daemon takes over; see [`Helper::retire`].
     pub fn retire(&self, retires: bool) {
         self.helper.iter().for_each(|helper| helper.retire(retires));
     }
 
-    /// This daemon has taken over; see [`Helper::succeed`].
+    /// Tells the helper that this daemon has taken over; see [`Helper::succeed`].
     pub fn succeed(&self) {
         if let Some(Err(e)) = self.helper.as_ref().map(Helper::succeed) {
             tracing::warn!("taps will end with the daemon: {e}");
         }
     }
 
-    /// The daemon stops; see [`Helper::stop`].
+    /// Tells the helper that the daemon stops; see [`Helper::stop`].
     pub fn stop(&self) {
         self.helper.iter().for_each(Helper::stop);
     }
 
-    /// Gives up all that the helper has. The daemon still has one thread. Later it opens only `/dev/null`, by
-    /// which eventfds are signalled, its own program, by which a panic names functions, and settings of the kernel's
-    /// network, to warn of them.
+    /// Gives up all privileges that the helper has. The process must have a single thread. Later the daemon
+    /// opens only `/dev/null`, to signal eventfds, its own program, to name functions in a panic, and
+    /// settings of the kernel's network, to warn about them.
     pub fn give_up(&self) -> Sandbox {
         let Some(helper) = &self.helper else {
             return Sandbox { report: sandbox::now(), helper: None };

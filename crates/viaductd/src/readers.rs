@@ -1,4 +1,5 @@
-//! The socket for those who only read, which belongs to a group; and the wait for a group that is not there.
+//! The socket for those who only read. It belongs to a group; if the group does not exist yet, a thread waits
+//! for it.
 
 use crate::listeners::lacks;
 use crate::privileges::Privileges;
@@ -7,38 +8,38 @@ use sockets::ListeningFile;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// The mode of the socket that the group has.
+/// The mode of the socket once it belongs to the group.
 pub const MODE: u32 = 0o660;
 /// The mode while there is no such group.
 pub const CLOSED: u32 = 0o600;
 
-/// How often the group is looked for. It may come from a directory on the network, so no file tells of it.
+/// How often we look for the group. It may come from a directory on the network, so no file shows it.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// User and group of the socket.
+/// Returns user and group of the socket.
 ///
 /// # Errors
-/// There is no such group, in words.
+/// Says that there is no such group.
 pub fn owner(privileges: &Privileges, group: &str) -> Result<(u32, u32), String> {
     let (_, group) = privileges.owner("readers", &format!("root:{group}"))?;
     Ok((rustix::process::getuid().as_raw(), group))
 }
 
-/// The socket of a group that is not there yet.
+/// The socket of a group that does not exist yet.
 pub struct Late {
     pub group: String,
     pub file: Weak<dyn ListeningFile>,
     pub privileges: Privileges,
     pub missing: Missing,
-    /// What is said of it meanwhile.
+    /// The message that names the problem meanwhile.
     pub message: String,
 }
 
 impl Late {
-    /// Gives the socket to the group once that is there, on a thread of its own.
+    /// Gives the socket to the group once it exists, on a separate thread.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread can't be started.
     pub fn wait(mut self) -> std::io::Result<()> {
         let wait = move || {
             while !self.is_over() {
@@ -50,7 +51,7 @@ impl Late {
 
     /// Looks once. Returns whether there is nothing more to wait for.
     fn is_over(&mut self) -> bool {
-        // The file is held only while it is given away: who drops it removes it at once.
+        // Hold the file only while it is given away: its owner removes it at once by dropping it.
         let Ok(owner) = owner(&self.privileges, &self.group) else { return self.file.strong_count() == 0 };
         let Some(file) = self.file.upgrade() else { return true };
         match file.give_to(Some(owner), MODE) {
@@ -64,7 +65,7 @@ impl Late {
         false
     }
 
-    /// Says, once, why the socket can't be given away.
+    /// Logs once why the socket can't be given away.
     fn fails(&mut self, why: &sockets::Error) {
         let why = format!("readers: the socket can't be given to the group \"{}\": {why}", self.group);
         if !self.message.starts_with(&why) {
@@ -85,7 +86,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::Arc;
 
-    /// A daemon takes over while nobody knows the group: the other one's readers go on until it has.
+    /// A daemon takes over while the group does not exist: the old daemon's readers go on until it has.
     #[test]
     fn a_shared_socket_is_closed_when_the_other_daemon_has_gone() {
         let dir = tempfile::tempdir().unwrap();

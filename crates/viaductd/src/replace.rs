@@ -1,11 +1,11 @@
-//! A daemon that takes over from the running one (`--replace`), with a pause that guests do not notice.
+//! Replaces the running daemon with a new one (`--replace`), with a pause that guests do not notice.
 //!
-//! The new daemon connects to `RUN_DIR/replace.sock`. The old one accepts no changes from then on, and shares what both
-//! can have open at a time: locks, listening sockets, the queues of taps and wires. The new one starts as far as it can
-//! without moving a packet. Then the old one stops between two bursts, and sends the connections of its guests with
-//! the positions of their rings; these do not move before the old daemon has said that all is the new one's. If that
-//! does not happen in time, the old one goes on from the same positions. Packets wait meanwhile: in rings, in taps, in
-//! sockets.
+//! The new daemon connects to `RUN_DIR/replace.sock`. From then on the old one accepts no changes, and shares
+//! everything that both can have open at a time: locks, listening sockets, the queues of taps and wires. The
+//! new one starts as far as it can without moving a packet. Then the old one stops between two bursts, and
+//! sends the connections of its guests with the positions of their rings. The new one leaves these positions
+//! as they are until the old daemon has handed over everything. If that does not happen in time, the old one
+//! goes on from the same positions. Meanwhile packets wait in rings, in taps and in sockets.
 
 pub mod message;
 mod new;
@@ -15,7 +15,7 @@ mod tests;
 
 pub use message::socket;
 
-/// The name of that socket among those that the old daemon shares.
+/// The name of `replace.sock` among the sockets that the old daemon shares.
 pub const NAME: &str = "replace";
 
 pub use new::{New, Shared};
@@ -23,7 +23,7 @@ pub use old::Old;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The monotonic clock, which all processes share, in nanoseconds.
+/// Returns the monotonic clock, which all processes share, in nanoseconds.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()

@@ -5,12 +5,12 @@ use nix::sys::signal::{SigSet, Signal};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Has SIGHUP wait until the daemon can take it ([`take_reloads`]). The daemon still has one thread.
+/// Blocks SIGHUP until the daemon can take it ([`take_reloads`]). The process must have a single thread.
 pub fn hold_reloads() -> nix::Result<()> {
     SigSet::from(Signal::SIGHUP).thread_block()
 }
 
-/// Takes SIGHUP from now on: each reads the configuration file again.
+/// Reads the configuration file again at each SIGHUP from now on.
 ///
 /// # Errors
 /// The runtime can't take signals.

@@ -1,4 +1,4 @@
-//! Verbs devices: their sockets and windows, the ports by which they send and receive, and their status.
+//! Verbs devices: their sockets and windows, the ports through which they send and receive, and their status.
 
 mod dax;
 mod device;
@@ -27,29 +27,28 @@ pub use windows::{Windows, make_directories};
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
-/// The largest MTU there may be: another one is no reason to open a device anew.
+/// The largest possible MTU, so a changed MTU needs no new device.
 const MAX_MTU: u16 = 9216;
-/// Frames that wait in each direction. Memory is taken once they are used.
+/// Frames that may wait in each direction. Their memory is allocated on first use.
 const SLOTS: u32 = 1024;
 
-/// The open verbs devices, by name.
 pub struct Verbs {
     devices: Mutex<BTreeMap<String, Open>>,
     fabric: Arc<Fabric>,
     privileges: Privileges,
     windows: Windows,
-    /// Why common windows are not open, by their names.
+    /// Why common windows are not open, by window name.
     problems: Mutex<BTreeMap<String, String>>,
-    /// Guests whose virtual machines run, and whose memory nobody copies.
+    /// Guests whose virtual machines run and are not being copied.
     running: Mutex<BTreeSet<String>>,
-    /// The processes of VMMs, by their guests.
+    /// Process IDs of VMMs, by guest.
     vmms: Mutex<BTreeMap<String, i32>>,
     machines: Arc<Machines>,
 }
 
-/// A device, and its port, until that is dropped.
+/// A device and its port, which go when the port is dropped.
 struct Open {
-    /// The window that it shall have in common with others.
+    /// The window that the device shall share with others.
     common: Option<WindowSpec>,
     device: Weak<Device>,
     port: Weak<dyn Port>,
@@ -76,8 +75,8 @@ impl Port for DevicePort {
 }
 
 impl Verbs {
-    /// None yet. Which packets may go from device to device the rules say. `windows`: their files that are there, and
-    /// what is noted of them; `machines`: the socket that programs in virtual machines come to.
+    /// Starts without devices. `rules` say which packets may go from device to device; `windows` are the
+    /// files that exist and the notes about them; programs in virtual machines connect on `machines`.
     pub fn new(
         rules: Box<dyn hca::Rules>,
         privileges: Privileges,
@@ -89,17 +88,16 @@ impl Verbs {
         Self { devices, fabric, privileges, windows, problems, running, vmms, machines }
     }
 
-    /// Has programs wait at the devices' sockets, which another daemon has as well, until [`Self::accept`].
+    /// Lets programs wait at the devices' sockets, which the old daemon has too, until [`Self::accept`].
     pub fn hold(&self) {
         self.fabric.hold();
     }
 
-    /// Serves programs from now on.
     pub fn accept(&self) {
         self.fabric.accept();
     }
 
-    /// The executor has the port of an interface now, perhaps of a verbs device.
+    /// Notes that the executor now has the port of an interface, which may be a verbs device's.
     pub fn attached(&self, vif: VifId, port: &Arc<dyn Port>) {
         let devices = self.devices();
         let is_its = |open: &&Open| open.port.upgrade().is_some_and(|its| Arc::ptr_eq(&its, port));
@@ -108,21 +106,21 @@ impl Verbs {
         }
     }
 
-    /// Rules or ways may be others now.
+    /// Tells devices that rules or ways may have changed.
     pub fn review(&self) {
         self.devices().values().filter_map(|open| open.device.upgrade()).for_each(|device| device.review());
     }
 
-    /// Checks what can be known before its place is free.
+    /// Checks a device as far as possible before its place is free.
     ///
     /// # Errors
-    /// Its owner has no account.
+    /// The owner of the device or its window has no account.
     pub fn check(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
         self.owner(spec)?;
         spec.window.as_ref().map_or(Ok(()), |window| self.window_owner(window).map(drop))
     }
 
-    /// Opens a device, its sockets by `sockets`; it closes when its port is dropped.
+    /// Opens a device, with its sockets from `sockets`. It closes when its port is dropped.
     ///
     /// # Errors
     /// A socket has no place, its window no memory, or an owner no account; a system call failed.
@@ -138,7 +136,7 @@ impl Verbs {
         let common = spec.common.clone();
         let open = Open { common, device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
-        // From here on, the device hears what its VMM does.
+        // From here on, the device hears about its VMM's events.
         let vmms = self.vmms();
         vmms.get(&spec.adapter.guest).into_iter().for_each(|process| device.set_vmm(*process));
         drop(vmms);
@@ -151,7 +149,7 @@ impl Verbs {
         Ok(Opened { port, ..opened })
     }
 
-    /// Makes an open device be another, which the same clients may use.
+    /// Changes an open device so that the same clients may use it on.
     ///
     /// # Errors
     /// An owner has no account.
@@ -171,28 +169,28 @@ impl Verbs {
             device.set_common(self.common(spec.common.as_ref()))?;
         }
         self.share_commons();
-        // Others have ways to it.
+        // Ways of other devices to this one may have changed.
         self.review();
         Ok(())
     }
 
-    /// What the devices tell of themselves.
+    /// Returns the status of all devices.
     pub fn describe(&self) -> Vec<RdmaStatus> {
-        // A device takes its time to answer, and meanwhile others may come and go.
+        // A device may take long to answer, so don't hold the lock: meanwhile others may come and go.
         let devices: Vec<_> = {
             let mut devices = self.devices();
             devices.retain(|_, open| open.device.strong_count() > 0);
             devices.iter().filter_map(|(name, open)| Some((name.clone(), open.device.upgrade()?))).collect()
         };
-        // All are asked at once, so that many that do not answer take no longer than one.
+        // All are asked at once, so many that do not answer take no longer than one.
         let deadline = Answers::deadline();
         let asked: Vec<_> = devices.iter().map(|(_, device)| device.ask()).collect();
         let answered = devices.into_iter().zip(asked);
         answered.map(|((name, device), answers)| device.describe(name, answers.wait(deadline))).collect()
     }
 
-    /// The socket of programs in virtual machines is open where one has a window; windows that nobody wants are
-    /// removed, if this daemon alone has the host.
+    /// Opens the socket of programs in virtual machines if there is a window. Removes windows that are not
+    /// wanted, if this daemon alone has the host.
     pub fn keep_windows(&self, wanted: &BTreeSet<PathBuf>, alone: bool) {
         if !wanted.is_empty() {
             self.machines.open(&self.privileges, &self.fabric);
@@ -204,7 +202,7 @@ impl Verbs {
         self.problems().retain(|name, _| names.contains(std::ffi::OsStr::new(name)));
     }
 
-    /// What of the windows does not work, though the devices do.
+    /// Describes problems of windows that don't keep devices from working.
     pub fn window_problems(&self) -> Vec<(String, String)> {
         let machines = self.machines.problem().map(|why| {
             let message = format!(
@@ -227,7 +225,7 @@ impl Verbs {
         commons.chain(removed).chain(machines).collect()
     }
 
-    /// The names of windows whose files others removed.
+    /// Returns the names of windows whose files others removed.
     fn removed_windows(&self) -> BTreeSet<String> {
         let devices = self.devices();
         let windows =
@@ -235,7 +233,7 @@ impl Verbs {
         windows.filter(|window| window.is_removed()).map(|window| window.name()).collect()
     }
 
-    /// What the VMM of a guest did.
+    /// Follows an event of a guest's VMM.
     pub fn vmm(&self, guest: &str, event: VmmEvent) {
         match event {
             VmmEvent::Runs => _ = self.running().insert(guest.to_owned()),
@@ -256,7 +254,8 @@ impl Verbs {
         Ok(Window { open, spec: spec.clone(), owner })
     }
 
-    /// A common window. Without it a device works as well, and gets it when it can be opened for another one.
+    /// Opens a common window. Without it a device also works; the device gets the window later, when it can
+    /// be opened for a different device.
     fn common(&self, spec: Option<&WindowSpec>) -> Option<Arc<OpenWindow>> {
         let spec = spec?;
         let name = spec.name();
@@ -272,7 +271,7 @@ impl Verbs {
         }
     }
 
-    /// Gives devices the common windows that they lack, where others have them.
+    /// Gives devices the common windows that they lack, if other devices have them.
     fn share_commons(&self) {
         let all: Vec<_> = {
             let devices = self.devices();
@@ -309,7 +308,7 @@ impl Verbs {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// User and group that a device is for; `None`: of whoever started the daemon.
+    /// Returns user and group of a device; `None`: those of the daemon.
     fn owner(&self, spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
         let owner = |names| self.privileges.owner("rdma_owner", names);
         Ok(spec.owner.as_deref().map(owner).transpose()?)

@@ -1,7 +1,7 @@
-//! What two daemons say to each other while one takes over from the other.
+//! The messages that two daemons exchange while one takes over from the other.
 //!
-//! Each begins with its [`Greeting`], whose form never changes. Fields and messages that a daemon does not know are
-//! left out; what it must know to go on comes with another version.
+//! Each begins with its [`Greeting`], whose form never changes. A daemon ignores fields and messages that it
+//! does not know. A change that it must know to go on comes with a new version.
 
 use anyhow::{Context, bail};
 use control::Learned;
@@ -16,36 +16,34 @@ use std::time::Duration;
 const OLDEST: u32 = 1;
 const NEWEST: u32 = 1;
 
-/// How long a daemon waits for the other one, unless said otherwise.
+/// How long a daemon waits for the other one by default.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the daemon of a run-dir listens for one that takes over.
+/// Returns the socket on which the daemon of a run-dir waits for a new one.
 pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("replace.sock")
 }
 
-/// What both say first.
+/// The first message of both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
-    /// The versions of the conversation that it speaks.
+    /// The versions of the conversation that the sender speaks.
     pub oldest: u32,
     pub newest: u32,
     /// The daemon's version, for people.
     #[serde(default)]
     pub build: String,
-    /// Its process id.
     #[serde(default)]
     pub pid: i32,
 }
 
 impl Greeting {
-    /// This daemon's.
     pub fn ours() -> Self {
         let pid = std::process::id().try_into().unwrap_or_default();
         Self { oldest: OLDEST, newest: NEWEST, build: env!("CARGO_PKG_VERSION").to_owned(), pid }
     }
 
-    /// The version that both speak.
+    /// Returns the newest version that both speak.
     ///
     /// # Errors
     /// There is none.
@@ -65,23 +63,25 @@ impl Greeting {
     }
 }
 
-/// What follows, in this order. The old daemon says all but [`Message::Freeze`] and [`Message::Commit`].
+/// The messages after the greeting, in this order. The old daemon sends all but [`Message::Freeze`] and
+/// [`Message::Commit`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Message {
-    /// At any time: it does not go on, and why.
+    /// At any time: the sender does not go on, and why.
     Refused { reason: String },
-    /// At any time, for people: what does not go on.
+    /// At any time, for people: something that will stop.
     Notice { text: String },
-    /// With the lock of the run-dir.
+    /// Carries the lock of the run-dir.
     RunDir,
-    /// With the lock of the store.
+    /// Carries the lock of the store.
     Store,
-    /// With a listening socket of clients.
+    /// Carries a listening socket of clients.
     Listener { name: String },
-    /// With what a port is opened with; several times for one that has more than fits a message.
+    /// Carries the descriptors from which to open a port. Comes several times for a port with more than fit
+    /// into a message.
     Port { name: String, device: String },
-    /// That was all that is needed to prepare.
+    /// The new daemon has everything to prepare.
     Shared,
     /// The new daemon is prepared.
     Freeze,
@@ -92,15 +92,16 @@ pub enum Message {
         /// Whether the next message has more of it.
         more: bool,
     },
-    /// What was learned from packets.
+    /// Neighbours learned from packets.
     Learned { learned: Vec<Learned> },
-    /// That was all; since when no packet is forwarded, in nanoseconds of the monotonic clock.
+    /// The old daemon has sent everything. Since this time no packet is forwarded, in nanoseconds of the
+    /// monotonic clock.
     Frozen { since_ns: u64 },
-    /// The new daemon has all it needs, and touches nothing of it yet.
+    /// The new daemon has all it needs, and has touched nothing of it yet.
     Commit,
-    /// All is the new daemon's. The old one ends.
+    /// Everything belongs to the new daemon. The old one ends.
     Go,
-    /// What this version does not know.
+    /// A message that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -114,14 +115,13 @@ pub struct Refusal(String);
 pub struct Conversation(Connection);
 
 impl Conversation {
-    /// Over this socket.
     pub fn over(socket: OwnedFd) -> anyhow::Result<Self> {
         let conversation = Self(Connection::carrying(socket, MOST_DESCRIPTORS));
         conversation.be_patient(PATIENCE)?;
         Ok(conversation)
     }
 
-    /// How long it waits for the other side from now on.
+    /// Sets how long to wait for the other side from now on.
     pub fn be_patient(&self, patience: Duration) -> anyhow::Result<()> {
         for way in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(self.0.as_fd(), way, Some(patience)).context("patience")?;
@@ -129,25 +129,23 @@ impl Conversation {
         Ok(())
     }
 
-    /// Greets the other side.
     pub fn greet(&mut self) -> anyhow::Result<()> {
         self.0.send(&Greeting::ours(), &[]).context("the other daemon can't be greeted")
     }
 
-    /// Takes its greeting.
+    /// Receives the other side's greeting.
     pub fn greeted(&mut self) -> anyhow::Result<Greeting> {
         Ok(self.0.receive().context("the other daemon does not greet")?.0)
     }
 
-    /// Says something.
     pub fn say(&mut self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         self.0.send(message, descriptors).context("the other daemon does not listen")
     }
 
-    /// What it says next, of what this version knows.
+    /// Returns the next message that this version knows, and logs notices.
     ///
     /// # Errors
-    /// Nothing, or that it does not go on.
+    /// The other side sends nothing, or does not go on.
     pub fn hear(&mut self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
         loop {
             match self.0.receive().context("the other daemon says nothing")? {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Most ports and parts of states that a daemon hands over.
 const MOST: usize = 1 << 20;
 
-/// What the old daemon shares before it stops.
+/// The descriptors that the old daemon shares before it stops.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Locks of run-dir and store.
@@ -30,7 +30,7 @@ pub struct Shared {
     pub store: Option<OwnedFd>,
     /// Sockets of clients, by name.
     pub listeners: BTreeMap<String, OwnedFd>,
-    /// What ports are opened with, by the names of their interfaces: the device, and its descriptors.
+    /// Ports by the names of their interfaces: the device, and the descriptors from which to open it.
     pub ports: BTreeMap<String, (String, Vec<OwnedFd>)>,
 }
 
@@ -43,10 +43,11 @@ pub struct New {
 }
 
 impl New {
-    /// Asks the daemon of a run-dir, which this process may still do. That one accepts no changes from here on.
+    /// Asks the daemon of a run-dir to hand over, while this process may still connect. From here on that
+    /// daemon accepts no changes.
     ///
     /// # Errors
-    /// There is none, or it refuses.
+    /// There is no daemon, or it refuses.
     pub fn ask(run_dir: &Path) -> anyhow::Result<(Self, Shared)> {
         let path = socket(run_dir);
         let peer = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -57,7 +58,7 @@ impl New {
             };
             anyhow::Error::new(e).context(format!("{}: {what}", path.display()))
         })?;
-        // Its helper made the socket, as its own user.
+        // The helper made the socket, and runs as its own user.
         let by = socket_peercred(&peer)?.uid;
         if !by.is_root() && by != getuid() && by.as_raw() != sandbox::account().uid {
             bail!("{}: user {} listens there, who does not start daemons", path.display(), by.as_raw());
@@ -72,10 +73,11 @@ impl New {
         Ok((Self { talk, pidfd, succession: Arc::default() }, shared))
     }
 
-    /// Takes over, when everything is prepared: from here on packets wait. The old daemon's end is awaited elsewhere.
+    /// Takes over once everything is prepared. From here on packets wait. Does not wait for the old daemon's
+    /// end.
     ///
-    /// If it fails, the process ends at once, and the old daemon goes on: what is open belongs to that one, so nothing
-    /// may be closed with a goodbye.
+    /// On failure the process ends at once, and the old daemon goes on. Everything open belongs to that
+    /// daemon, so nothing may be closed in an orderly way.
     pub fn take_over(
         mut self,
         (core, left): (&Arc<Core>, Option<Opened>),
@@ -83,7 +85,8 @@ impl New {
         privileges: &Privileges,
     ) {
         let since_ns = self.switch(core, left, privileges).unwrap_or_else(|e| {
-            // The helper of one that died keeps the taps, or gave them to this daemon's when that started.
+            // If the old daemon died, this one's helper must keep the taps: the old helper keeps them too, or
+            // gave them to this helper when it started.
             if e.is::<Refusal>() || !self.has_ended(1) {
                 privileges.retire(true);
             }
@@ -101,20 +104,20 @@ impl New {
         self.settle(core.clone());
     }
 
-    /// Until the old daemon has gone. Returns since when packets wait.
+    /// Runs the exchange until the old daemon has gone. Returns the time since which packets wait.
     fn switch(&mut self, core: &Core, left: Option<Opened>, privileges: &Privileges) -> anyhow::Result<u64> {
         let since_ns = self.follow(core, left).inspect_err(|e| {
             // The old daemon goes on at once, and its log says why.
             let _ = self.talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
         })?;
-        // Both helpers keep the taps for a moment: either daemon may die.
+        // Both helpers keep the taps for a moment, because either daemon may die.
         privileges.retire(false);
         self.talk.say(&Message::Commit, &[])?;
         match self.talk.hear() {
             Ok((Message::Go, _)) => Ok(since_ns),
             Ok((other, _)) => bail!("it says {other:?} in place of its end"),
             Err(e) if e.is::<Refusal>() => Err(e),
-            // It died: nobody else has the host, and nothing moved, unless it said so before.
+            // The old daemon died, so nobody else has the host and nothing moved, unless it refused before.
             Err(_) if self.has_ended(1) => match self.talk.hear() {
                 Err(e) if e.is::<Refusal>() => Err(e),
                 _ => Ok(since_ns),
@@ -123,7 +126,7 @@ impl New {
         }
     }
 
-    /// Goes on where the old daemon stops. Returns since when packets wait.
+    /// Takes the state at which the old daemon stops. Returns the time since which packets wait.
     fn follow(&mut self, core: &Core, left: Option<Opened>) -> anyhow::Result<u64> {
         let left = left.map(|left| core.foresee(left));
         self.talk.say(&Message::Freeze, &[])?;
@@ -156,13 +159,13 @@ impl New {
     }
 }
 
-/// A descriptor that polls readable when the daemon that greets has ended.
+/// Returns a descriptor that polls readable when the greeting daemon has ended.
 fn running(greeting: &Greeting) -> anyhow::Result<OwnedFd> {
     let pid = Pid::from_raw(greeting.pid).context("a greeting without a process")?;
     pidfd_open(pid, PidfdFlags::empty()).context("the daemon that greets does not run")
 }
 
-/// What the old daemon shares.
+/// Receives the descriptors that the old daemon shares.
 pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
     let mut shared = Shared::default();
     for _ in 0..MOST {
@@ -182,17 +185,17 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
     bail!("it shares more than a daemon has")
 }
 
-/// Where the old daemon stopped.
+/// The state at which the old daemon stopped.
 #[derive(Debug, Default)]
 pub(super) struct Stopped {
     /// The states of its ports.
     pub sessions: BTreeMap<String, Frozen>,
     pub learned: Vec<Learned>,
-    /// Since when packets wait.
+    /// The time since which packets wait.
     pub since_ns: u64,
 }
 
-/// Where the old daemon stops.
+/// Receives the state at which the old daemon stops.
 pub(super) fn stopped(talk: &mut Conversation) -> anyhow::Result<Stopped> {
     let mut stopped = Stopped::default();
     for _ in 0..MOST {

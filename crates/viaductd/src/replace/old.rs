@@ -17,18 +17,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a daemon may take to prepare: a million routes take their time. Changes are refused meanwhile.
+/// How long a new daemon may take to prepare: a million routes take long. Changes are refused meanwhile.
 const PREPARES: Duration = Duration::from_secs(120);
-/// How long packets wait for it at most, before this daemon goes on.
+/// How long packets wait for the new daemon at most, before this one goes on.
 const COMMITS: Duration = Duration::from_secs(3);
 
-/// Bytes of a port's state, and descriptors, in a message.
+/// Most bytes of a port's state, and most descriptors, in a message.
 const PART: usize = 16 << 10;
 const DESCRIPTORS: usize = 200;
-/// What was learned that fits into a message.
+/// Most learned neighbours in a message.
 const LEARNED: usize = 256;
 
-/// A daemon that another one can take over from.
+/// A daemon from which a new one can take over.
 pub struct Old {
     pub core: Arc<Core>,
     pub forwarder: Forwarder,
@@ -40,12 +40,12 @@ pub struct Old {
     pub listeners: Vec<(&'static str, OwnedFd)>,
     /// The socket of programs in virtual machines.
     pub machines: Arc<Machines>,
-    /// Who started this daemon. Besides root, nobody else may take over.
+    /// The user who started this daemon. Only this user and root may take over.
     pub user: u32,
 }
 
 impl Old {
-    /// Waits for daemons that want to take over, on its own thread, until this is dropped.
+    /// Waits for daemons that want to take over, on a separate thread, until this is dropped.
     ///
     /// # Errors
     /// There are no more threads.
@@ -58,7 +58,7 @@ impl Old {
                 let Some(old) = old.upgrade() else { return };
                 if let Err(e) = peer.context("its connection").and_then(|peer| old.meet(peer)) {
                     tracing::warn!("another daemon does not take over: {e:#}");
-                    // Out of descriptors, say.
+                    // The process may be out of descriptors.
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }
@@ -66,7 +66,7 @@ impl Old {
         std::thread::Builder::new().name("replace".into()).spawn(serve).map(drop)
     }
 
-    /// Hands over to this peer, and ends the process; or returns why not, and goes on as before.
+    /// Hands over to this peer, and ends the process. On failure it goes on as before.
     fn meet(&self, peer: OwnedFd) -> anyhow::Result<()> {
         let who = socket_peercred(&peer).context("its user")?;
         if !who.uid.is_root() && who.uid.as_raw() != self.user {
@@ -90,17 +90,17 @@ impl Old {
         });
         if let Err(e) = shared {
             self.core.stay();
-            // It may be gone.
+            // The new daemon may be gone.
             let _ = talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
             return Err(e);
         }
-        // Nothing here is touched any more: no port says goodbye, and no file is removed.
+        // From here on touch nothing: no port may say goodbye, and no file may be removed.
         self.notifier.main_pid(pid);
         tracing::info!(pid, "stopped: the other daemon has taken over");
         std::process::exit(0)
     }
 
-    /// Sends what the other daemon needs to prepare.
+    /// Sends what the new daemon needs to prepare.
     fn share(&self, talk: &mut Conversation) -> anyhow::Result<()> {
         let ports = self.core.hand_over()?;
         talk.say(&Message::RunDir, &[self.locks.0.as_fd()])?;
@@ -116,7 +116,7 @@ impl Old {
         for port in ports {
             let descriptors: Vec<_> = port.descriptors.iter().map(AsFd::as_fd).collect();
             let message = Message::Port { name: port.name, device: port.device };
-            // A port without descriptors is told of, too.
+            // Sent also for a port without descriptors.
             talk.say(&message, descriptors.get(..MOST_DESCRIPTORS).unwrap_or(&descriptors))?;
             for more in descriptors.chunks(MOST_DESCRIPTORS).skip(1) {
                 talk.say(&message, more)?;
@@ -130,9 +130,9 @@ impl Old {
         talk.say(&Message::Shared, &[])
     }
 
-    /// Stops, and sends where. Goes on if the other daemon does not.
+    /// Stops, and sends the state. Goes on if the new daemon does not take over.
     fn freeze(&self, talk: &mut Conversation) -> anyhow::Result<()> {
-        // What is counted from here to the pause is missing afterwards.
+        // Counts from here until the pause are lost.
         self.core.leave();
         let since_ns = now_ns();
         self.forwarder.pause()?;
@@ -147,7 +147,7 @@ impl Old {
                 })
         });
         if let Err(e) = &handed_over {
-            // First, so that nobody takes over where this daemon goes on.
+            // Comes first, so that the new daemon does not take over while this one goes on.
             let _ = talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
             self.privileges.retire(false);
             self.core.thaw();
@@ -166,7 +166,7 @@ impl Old {
 
 /// Sends the state of a port, in parts.
 fn send(talk: &mut Conversation, port: &str, frozen: &Frozen) -> anyhow::Result<()> {
-    // Port states are JSON of ASCII characters.
+    // Port states are JSON of ASCII characters, so they can be cut anywhere.
     let mut state = frozen.state.as_bytes().chunks(PART);
     let mut descriptors = frozen.descriptors.chunks(DESCRIPTORS);
     let (mut text, mut open) = (state.next(), descriptors.next());

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-/// The other daemon's end, and ours.
+/// Returns the other daemon's end, and ours.
 fn pair() -> (Connection, Conversation) {
     let (other, own) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -41,7 +41,7 @@ fn what_is_shared_is_read_and_what_is_unknown_left_out() {
     other.send(&Message::Notice { text: "something ends".to_owned() }, &[]).unwrap();
     other.send(&serde_json::json!({"kind": "from-tomorrow", "what": 7}), &[null.as_fd()]).unwrap();
     let port = |name: &str| Message::Port { name: name.to_owned(), device: "tap t".to_owned() };
-    // As a wire of many queues has them.
+    // As for a wire with many queues.
     other.send(&port("a"), &[null.as_fd(); 200]).unwrap();
     other.send(&port("a"), &[null.as_fd(); 55]).unwrap();
     other.send(&serde_json::json!({"kind": "port", "name": "b", "device": "", "later": 1}), &[]).unwrap();
@@ -153,7 +153,7 @@ fn each_socket_of_a_device_is_that_of_its_type() {
         .into();
     let shared: Vec<_> = old.iter().map(|(socket, _)| socket.try_clone().unwrap()).collect();
     let privileges = own.inheriting(shared, &Arc::default());
-    // In another order.
+    // In a different order.
     for (place, kind) in [(&programs, SocketType::SEQPACKET), (&machines, SocketType::STREAM)] {
         let (socket, _file) = privileges.sockets.listen(place, kind, 8).unwrap();
         assert_eq!(rustix::net::sockopt::socket_type(&socket), Ok(kind));
@@ -161,8 +161,8 @@ fn each_socket_of_a_device_is_that_of_its_type() {
     }
 }
 
-/// `cargo bolero test -p viaductd replace::tests::any_conversation_is_survived`: what the other daemon says leads to an
-/// answer or an error.
+/// `cargo bolero test -p viaductd replace::tests::any_conversation_is_survived`: any messages of the other
+/// daemon lead to an answer or an error.
 #[test]
 fn any_conversation_is_survived() {
     #[derive(Debug, bolero::TypeGenerator)]

@@ -1,20 +1,21 @@
-//! The information block by which a guest's kernel takes a persistent memory device for one of type devdax, without
-//! anything that is configured in the guest (linux/drivers/nvdimm/pfn.h, `struct nd_pfn_sb`).
+//! The information block that makes a guest's kernel take a persistent memory device for one of type devdax,
+//! with no configuration in the guest (linux/drivers/nvdimm/pfn.h, `struct nd_pfn_sb`).
 
-/// Where the block is in the file.
+/// Offset of the block in the file, bytes.
 pub const AT: usize = 4096;
 /// Bytes of the block.
 pub const LEN: usize = 4096;
-/// What the guest's device is made of, and what programs map.
+/// Page size of the guest's device, and of programs' mappings, bytes.
 const PAGE: u64 = 4096;
-/// `PFN_MODE_RAM`: the guest's kernel keeps its data about the pages in its own memory, where others can't reach it.
+/// `PFN_MODE_RAM`: the guest's kernel keeps its data about the pages in its own memory, where others can't
+/// reach it.
 const IN_RAM: u32 = 1;
 /// The version of the block that has the size of pages, since Linux 5.5.
 const VERSION: [u16; 2] = [1, 4];
-/// What the kernel takes for each page (`struct page`).
+/// Bytes that the kernel needs for each page (`struct page`).
 const PAGE_DATA: u16 = 64;
 
-/// The block for a file of these bytes, whose data begins at `data`.
+/// Makes the block for a file of `bytes` bytes, whose data begin at `data`.
 pub fn block(uuid: [u8; 16], bytes: u64, data: u64) -> [u8; LEN] {
     let mut block = [0; LEN];
     let mut at = 0;
@@ -24,7 +25,7 @@ pub fn block(uuid: [u8; 16], bytes: u64, data: u64) -> [u8; LEN] {
     };
     put(b"NVDIMM_DAX_INFO\0");
     put(&uuid);
-    // Identifier of the namespace around it, which has no label, and flags.
+    // UUID of the parent namespace, which has no label, and flags.
     put(&[0; 16 + 4]);
     VERSION.iter().for_each(|part| put(&part.to_le_bytes()));
     put(&data.to_le_bytes());
@@ -40,7 +41,7 @@ pub fn block(uuid: [u8; 16], bytes: u64, data: u64) -> [u8; LEN] {
     block
 }
 
-/// The kernel's `nd_fletcher64`, of a block whose sum is still zero.
+/// Computes the kernel's `nd_fletcher64` of a block whose sum is still zero.
 fn sum(block: &[u8; LEN]) -> u64 {
     let (words, _) = block.as_chunks::<4>();
     let (low, high) = words.iter().fold((0_u32, 0_u32), |(low, high), word| {
@@ -54,7 +55,7 @@ fn sum(block: &[u8; LEN]) -> u64 {
 mod tests {
     use super::*;
 
-    /// A block that stock kernels of Debian 12 and 13 took.
+    /// Stock kernels of Debian 12 and 13 accepted this block.
     #[test]
     fn it_is_what_kernels_take() {
         let block = block(std::array::from_fn(|i| i as u8), 64 << 20, 2 << 20);

@@ -1,4 +1,4 @@
-//! One device, and what it tells the control plane.
+//! A verbs device with its windows, and its status for the control plane.
 
 use super::AnyError;
 use super::windows::OpenWindow;
@@ -15,7 +15,6 @@ use virtio::VmmEvent;
 /// Programs in a virtual machine that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A verbs device.
 pub struct Device {
     guest: String,
     adapter: hca::Device,
@@ -23,7 +22,7 @@ pub struct Device {
     common: Mutex<Option<Arc<OpenWindow>>>,
 }
 
-/// A window to have.
+/// An open window that a device is to get.
 pub struct Window {
     pub open: Arc<OpenWindow>,
     pub spec: WindowSpec,
@@ -31,20 +30,21 @@ pub struct Window {
     pub owner: Option<(u32, u32)>,
 }
 
-/// The window of the device's virtual machine, and the socket that its programs come to where the kernel has none.
+/// The window of the device's virtual machine, and the socket of its programs for VMMs that don't use the
+/// kernel's vhost-vsock.
 struct Own {
     open: Arc<OpenWindow>,
     listener: Listener,
     file: Arc<dyn ListeningFile>,
-    /// Its virtual machine may migrate.
+    /// Whether the virtual machine may migrate.
     migrates: bool,
 }
 
 impl Device {
-    /// Opens it, for this user and group.
+    /// Opens a device for this user and group.
     ///
     /// # Errors
-    /// Where its socket can't be made.
+    /// The device's socket can't be made.
     pub fn open(
         spec: &RdmaSpec,
         owner: Option<(u32, u32)>,
@@ -56,10 +56,10 @@ impl Device {
         Ok(Self { guest: spec.adapter.guest.clone(), adapter, own: None, common: Mutex::default() })
     }
 
-    /// The device with these windows.
+    /// Gives the device these windows.
     ///
     /// # Errors
-    /// Where the socket of programs in its virtual machine can't be made.
+    /// The socket of programs in its virtual machine can't be made.
     pub fn with_windows(
         mut self,
         own: Option<Window>,
@@ -71,7 +71,7 @@ impl Device {
             let (listener, file) = sockets.listen(&place, SocketType::STREAM, BACKLOG)?;
             let migrates = spec.migrates;
             if migrates {
-                // Nothing of its memory is to be written before it runs here.
+                // Its memory must not be written before the virtual machine runs here.
                 self.adapter.let_migrate();
             }
             self.own = Some(Own { open, listener: listener.into(), file, migrates });
@@ -87,20 +87,19 @@ impl Device {
         self.common.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The window that it has in common with others.
+    /// Returns the window that the device shares with others.
     pub fn common(&self) -> Option<Arc<OpenWindow>> {
         self.lock().clone()
     }
 
-    /// All its windows.
     pub fn windows(&self) -> Vec<Arc<OpenWindow>> {
         self.own.iter().map(|own| own.open.clone()).chain(self.common()).collect()
     }
 
-    /// Gives it a window in common with others, or takes it away.
+    /// Gives the device a window that it shares with others, or takes it away.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn set_common(&self, common: Option<Arc<OpenWindow>>) -> Result<(), DeviceError> {
         let mut has = self.lock();
         let window = |open: &Arc<OpenWindow>| open.window.clone();
@@ -110,18 +109,17 @@ impl Device {
         Ok(())
     }
 
-    /// This process is the VMM of its virtual machine.
+    /// Notes the process of the virtual machine's VMM.
     pub fn set_vmm(&self, process: i32) {
         self.adapter.set_vmm(process);
     }
 
-    /// Whether it is of this guest.
     pub fn is_of(&self, guest: &str) -> bool {
         self.guest == guest
     }
 
-    /// What the VMM of its guest did. Where the virtual machine begins anew, it finds its windows as they were when it
-    /// began first. Where it ended, so did its programs, whose streams may not tell.
+    /// Follows an event of the guest's VMM. If the virtual machine starts anew, it finds its windows as at
+    /// its first start. If it ended, its programs ended too, although their streams may not show it.
     pub fn vmm(&self, event: VmmEvent) {
         let Some(own) = &self.own else { return };
         match event {
@@ -135,7 +133,7 @@ impl Device {
         if event == VmmEvent::Left {
             let window = |open: &Arc<OpenWindow>| open.window.clone();
             let of_trust = common.as_ref().map(window);
-            // Programs of a window that the device does not have are disconnected.
+            // Taking the window away disconnects its programs.
             let ended = self.adapter.set_windows(None, of_trust.clone());
             let restored = self.adapter.set_windows(Some(window(&own.open)), of_trust);
             if let Err(e) = ended.and(restored) {
@@ -146,10 +144,12 @@ impl Device {
         common.iter().for_each(|common| common.renew());
     }
 
-    /// Its virtual machine goes on, perhaps with the contents that the window had on another host.
+    /// Lets programs go on, because the virtual machine runs, perhaps with contents that the window had on a
+    /// different host.
     pub fn resume(&self) {
         let Some(own) = self.own.as_ref().filter(|own| own.migrates) else { return };
-        // Where the device was just opened, its VMM may tell the same again: programs have got free pages meanwhile.
+        // If the device was just opened, its VMM may send the event again after programs have got free pages;
+        // then do nothing.
         let _alone = self.lock();
         if !self.adapter.is_halted() {
             return;
@@ -159,7 +159,7 @@ impl Device {
         self.adapter.resume();
     }
 
-    /// Its virtual machine stands still, or is about to be copied.
+    /// Stops programs, because the virtual machine stands still or is about to be copied.
     fn halt(&self) {
         let guest = &self.guest;
         match self.adapter.halt() {
@@ -180,50 +180,50 @@ impl Device {
         }
     }
 
-    /// Gives the socket of programs in its virtual machine to another VMM.
+    /// Gives the socket of programs in the virtual machine to a new VMM.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses it.
     pub fn give_machines(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), sockets::Error> {
         self.own.as_ref().map_or(Ok(()), |own| own.file.give_to(owner, mode))
     }
 
-    /// Makes it be another.
+    /// Changes the device to a new specification and owner.
     ///
     /// # Errors
-    /// Where its socket can't be given to its new owner.
+    /// The socket can't be given to the new owner.
     pub fn update(&self, spec: &RdmaSpec, owner: Option<(u32, u32)>) -> Result<(), AnyError> {
         self.adapter.give_to(owner, spec.mode)?;
         self.adapter.update(spec.adapter.clone());
         Ok(())
     }
 
-    /// Copies of the sockets by which its applications come. The last one is that of applications of this kernel, which
-    /// versions without windows take.
+    /// Duplicates the sockets on which its applications connect. The last one is for applications on this
+    /// host, which daemon versions without windows also accept.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         let machines = self.own.iter().map(|own| own.listener.as_fd().try_clone_to_owned());
         machines.chain([self.adapter.listener()]).collect()
     }
 
-    /// The number of its interface.
+    /// Sets the number of its interface.
     pub fn set_port(&self, port: u16) {
         self.adapter.set_port(port);
     }
 
-    /// Rules or ways may be others now.
+    /// Tells the device that rules or ways may have changed.
     pub fn review(&self) {
         self.adapter.review();
     }
 
-    /// Asks its applications what they have.
+    /// Asks the device's applications for their status.
     pub fn ask(&self) -> Answers {
         self.adapter.ask()
     }
 
-    /// What it, and these applications, which are all that it has, tell of themselves.
+    /// Describes the device and `clients`, which must be all of its applications.
     pub fn describe(&self, name: String, clients: Vec<ClientDescription>) -> RdmaStatus {
         RdmaStatus {
             name,

@@ -1,5 +1,5 @@
-//! Whether packets of one verbs device may go to another without the workers seeing them: where those would do nothing
-//! else.
+//! Decides whether packets may go directly from one verbs device to another, past the workers: only if
+//! workers would do nothing but deliver them.
 
 use engine::Engine;
 use hca::RoceFlow;
@@ -8,12 +8,12 @@ use packet::{Ethernet, Fragment, Headers, Ip, L3, L4, Mac, proto, roce};
 use std::net::IpAddr;
 use std::sync::Weak;
 
-/// Hops of the packets that are asked about.
+/// Hops of the packets in the question.
 const HOPS: u8 = 64;
-/// Their UDP source port, one of those that RoCE has (IBTA A17.9.2).
+/// UDP source port of these packets, one of those that RoCE has (IBTA A17.9.2).
 const SOURCE_PORT: u16 = 0xc001;
 
-/// The engine's tables. It does not keep the engine, which keeps the ports of the devices that ask.
+/// The engine's tables. The reference is weak, because the engine keeps the ports of the devices that ask.
 pub struct EngineRules(pub Weak<Engine>);
 
 impl hca::Rules for EngineRules {
@@ -30,7 +30,7 @@ impl hca::Rules for EngineRules {
     }
 }
 
-/// The headers of the shortest packet of a flow, as the device sends it to the gateway.
+/// Makes the headers of the shortest packet of a flow, as the device sends it to the gateway.
 fn headers(flow: &RoceFlow) -> Headers {
     let RoceFlow { mac, source, destination } = *flow;
     let (ethertype, header_len) = match source {

@@ -1,4 +1,5 @@
-//! The files of windows: made, given to VMMs, kept for VMs that run while the daemon is restarted, and removed.
+//! The files of windows. They are made, given to VMMs, kept for VMs that run while the daemon is restarted,
+//! and removed.
 
 use super::{AnyError, dax};
 use control::{WINDOW_DIR, WindowOf, WindowSpec};
@@ -16,12 +17,12 @@ use uverbs::{Memory, MemoryError, Uuid, WindowHeader, WindowKind, window};
 
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: i64 = 0x9584_58f6;
-/// Bytes of a window's beginning: what is in front of its data, and the header. Whole huge pages.
+/// Bytes of a window's beginning: the part in front of its data, and the header. A whole number of huge
+/// pages.
 const BEGINNING: u64 = 2 * window::DATA;
-/// The largest pages of which a window can be.
+/// The largest page size that a window may have, bytes.
 const LARGEST_PAGE: u64 = 2 << 20;
 
-/// Why a window can't be opened.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error(
@@ -50,31 +51,29 @@ enum Problem {
     Memory { path: PathBuf, source: MemoryError },
 }
 
-/// A window that is open.
 #[derive(Debug)]
 pub struct OpenWindow {
-    /// What devices have of it.
+    /// The memory, as devices use it.
     pub window: Arc<Window>,
     /// Device and inode number of its file.
     pub file: (u64, u64),
     spec: WindowSpec,
-    /// For its beginning.
+    /// Copy of the file, to write its beginning again.
     copy: OwnedFd,
 }
 
 impl OpenWindow {
-    /// The name of its file.
     pub fn name(&self) -> String {
         self.spec.name()
     }
 
-    /// Whether its file was removed.
+    /// Is true if its file was removed.
     pub fn is_removed(&self) -> bool {
         fstat(&self.copy).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Writes again what a guest's kernel and its library look for when they begin: programs may have written anything
-    /// there, and the VMM may have made the file longer.
+    /// Writes again what a guest's kernel and its library look for when they start. Programs may have
+    /// overwritten it, and the VMM may have made the file longer.
     pub fn renew(&self) {
         self.window.cut_excess();
         if let Err(e) = write_beginning(&self.copy, &self.spec) {
@@ -83,15 +82,15 @@ impl OpenWindow {
     }
 }
 
-/// What is known of a file.
+/// Knowledge about a window's file.
 #[derive(Debug, Default)]
 struct Known {
-    /// Bytes, if this daemon opened it.
+    /// Size in bytes, if this daemon opened it.
     bytes: Option<u64>,
     open: Weak<OpenWindow>,
 }
 
-/// The windows' files, and what is noted of them.
+/// The windows' files, and notes about whose their pages are.
 #[derive(Debug, Default)]
 pub struct Windows {
     all: Mutex<BTreeMap<PathBuf, Known>>,
@@ -99,7 +98,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// With files that were found in a run-dir ([`make_directories`]), while the daemon may open files.
+    /// Takes the files that were found in a run-dir ([`make_directories`]), and opens the notes while the
+    /// daemon may open files.
     pub fn new(found: Vec<PathBuf>, run_dir: &Path) -> Self {
         let known = |path| (path, Known::default());
         let notes = Notes::open(run_dir).map(Arc::new).inspect_err(|error| {
@@ -112,10 +112,10 @@ impl Windows {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a window: the one that is there, which a VM may have, or a new one. `owner`: the VMM.
+    /// Opens an existing window, which a VM may have, or makes a new one. `owner`: the VMM's user and group.
     ///
     /// # Errors
-    /// There is no memory for it, or something else is there.
+    /// There is no memory for it, or the path has something else.
     pub fn open(
         &self,
         spec: &WindowSpec,
@@ -127,14 +127,15 @@ impl Windows {
         let place = Place { path: spec.path.clone(), owner, mode: spec.mode };
         let mut file = sockets.memory(&place, false)?;
         let (mut id, size) = identify(&file)?;
-        // Whoever made it longer keeps nobody out: this daemon knows how long it is to be.
+        // Ignores excess length, so that whoever made the file longer keeps nobody out: this daemon knows its
+        // right length.
         let is_it =
             |open: &Arc<OpenWindow>| open.file == id && open.spec.bytes == spec.bytes && size >= spec.bytes;
         if let Some(open) = known.open.upgrade().filter(is_it) {
             open.window.cut_excess();
             return Ok(open);
         }
-        // Another size than this daemon gave it before: that is what was asked for.
+        // This daemon made the file with the old size, and the configuration now wants a different one.
         if size != spec.bytes && known.bytes == Some(size) {
             sockets.remove_memory(&spec.path)?;
             file = sockets.memory(&place, false)?;
@@ -145,7 +146,7 @@ impl Windows {
         let made = prepare(&file, spec).and_then(|()| map(file.try_clone()?, spec, self.notes.as_ref()));
         let window = match made {
             Ok(window) => window,
-            // It stays as it was.
+            // An existing window stays as it was.
             Err(e) if size == spec.bytes => return Err(e),
             Err(e) => {
                 sockets.remove_memory(&spec.path)?;
@@ -157,10 +158,10 @@ impl Windows {
         Ok(open)
     }
 
-    /// Gives a window to another VMM.
+    /// Gives a window to a new VMM.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses it.
     pub fn give(
         spec: &WindowSpec,
         owner: Option<(u32, u32)>,
@@ -170,7 +171,7 @@ impl Windows {
         sockets.memory(&place, false).map(drop)
     }
 
-    /// Removes all files but these.
+    /// Removes all windows except `wanted`.
     pub fn keep(&self, wanted: &BTreeSet<PathBuf>, sockets: &dyn Sockets) {
         self.lock().retain(|path, _| {
             wanted.contains(path) || {
@@ -189,13 +190,13 @@ impl Windows {
     }
 }
 
-/// Device and inode number of a file, and its size.
+/// Returns device and inode number of a file, and its size.
 fn identify(file: &OwnedFd) -> io::Result<((u64, u64), u64)> {
     let stat = fstat(file)?;
     Ok(((stat.st_dev, stat.st_ino), u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-/// Gives a file its size, if there is memory for it, and the block by which guests know what it is.
+/// Gives a file its size, if there is memory for it, and writes its beginning.
 fn prepare(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
     let (path, wanted) = (spec.path.clone(), spec.bytes);
     let (of, stat) = (fstatfs(file)?, fstat(file)?);
@@ -204,7 +205,7 @@ fn prepare(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
     if page > LARGEST_PAGE {
         return Err(Problem::HugePages { path, page }.into());
     }
-    // Huge pages are reserved when they are mapped. A tmpfs without a limit says that it has none.
+    // Huge pages are reserved when they are mapped. A tmpfs without a limit has 0 blocks.
     let has = 512 * u64::try_from(stat.st_blocks).unwrap_or(0);
     let free = of.f_bavail.saturating_mul(page).saturating_add(has);
     if !is_huge && of.f_blocks > 0 && free < wanted {
@@ -213,17 +214,17 @@ fn prepare(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
     if stat.st_size == 0 {
         ftruncate(file, wanted)?;
     }
-    // A VM that runs has read the same.
+    // A VM that runs has read the same content.
     write_beginning(file, spec)?;
     if stat.st_size == 0 && !is_huge {
-        // A tmpfs may give a huge page for the header, whose rest would count as a program's.
+        // A tmpfs may give a huge page to the header, and the rest of that page would count as a program's.
         let behind = window::DATA + uverbs::PAGE;
         fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, behind, wanted - behind)?;
     }
     Ok(())
 }
 
-/// Writes the block by which a guest's kernel knows what a window is, and the header by which its library does.
+/// Writes the block by which a guest's kernel recognises a window, and the header by which its library does.
 fn write_beginning(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
     let (kind, name) = owner(spec);
     let (uuid, len) = (uuid(file, spec)?, spec.bytes - window::DATA);
@@ -243,7 +244,7 @@ fn write_beginning(file: &OwnedFd, spec: &WindowSpec) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Whose a window is, for its header.
+/// Returns the owner of a window, for its header.
 const fn owner(spec: &WindowSpec) -> (WindowKind, &String) {
     match &spec.of {
         WindowOf::Guest(name) => (WindowKind::Own, name),
@@ -263,7 +264,7 @@ fn map(file: OwnedFd, spec: &WindowSpec, notes: Option<&Arc<Notes>>) -> Result<A
         WindowError::Memory(e) => lacking(e, spec, is_huge),
         source => Problem::Window { path: spec.path.clone(), source }.into(),
     })?;
-    // The VMM may have changed the size after it was looked at.
+    // The VMM may have changed the size after it was checked.
     let has = window::DATA + window::FIRST + open.describe().len;
     if has == spec.bytes {
         Ok(open)
@@ -281,11 +282,12 @@ fn lacking(source: MemoryError, spec: &WindowSpec, is_huge: bool) -> AnyError {
     .into()
 }
 
-/// The identifier of a window: always the same for a file, and another one for each file. It is not read from the file,
-/// where the guest's administrator may write what he likes.
+/// Computes the UUID of a window. It is always the same for a file, and different for different files. It is
+/// not read from the file, because the guest's administrator may write anything there.
 fn uuid(file: &OwnedFd, spec: &WindowSpec) -> io::Result<Uuid> {
     let of = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
-    // FNV-1a of 128 bits: nobody is to be deceived, since a program proves by other means that it has the window.
+    // FNV-1a of 128 bits is enough: forging the UUID gains nothing, because a program proves by other means
+    // that it has the window.
     let (offset, prime) = (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, (1_u128 << 88) | 0x13b);
     let numbers = [of.stx_ino, u64::from(of.stx_dev_major), u64::from(of.stx_dev_minor)];
     let born = [of.stx_btime.tv_sec as u64, of.stx_btime.tv_nsec.into()];
@@ -293,21 +295,21 @@ fn uuid(file: &OwnedFd, spec: &WindowSpec) -> io::Result<Uuid> {
     let numbers = numbers.into_iter().chain(born).flat_map(u64::to_le_bytes);
     let hash = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(prime);
     let sum = numbers.chain(name.iter().copied()).fold(offset, hash);
-    // RFC 9562: version 8, in a form of one's own.
+    // RFC 9562: version 8, a custom format.
     let sum = sum & !(0xf << 76 | 0x3 << 62) | 8 << 76 | 0x2 << 62;
     Ok(Uuid(sum.to_be_bytes()))
 }
 
-/// Makes the directories of the sockets of verbs devices, and of windows. Returns the windows that are there.
+/// Makes the directories for the sockets of verbs devices and for windows. Returns the windows that exist.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses it.
 pub fn make_directories(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(run_dir)?;
     for dir in [control::RDMA_DIR, WINDOW_DIR] {
         let dir = run_dir.join(dir);
         match std::fs::create_dir(&dir) {
-            // Whatever the umask: owners of what is in it must be able to enter.
+            // Regardless of the umask, owners of files in it must be able to enter.
             Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))?,
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
@@ -393,7 +395,7 @@ mod tests {
         drop(first);
         let heap = std::fs::File::options().write(true).open(&spec.path).unwrap();
         heap.write_all_at(b"precious", 10 * MIB).unwrap();
-        // The guest's administrator may write all of it.
+        // The guest's administrator may write to all of it.
         heap.write_all_at(&[0xff; dax::LEN], dax::AT as u64).unwrap();
         heap.write_all_at(&[0xff; 128], window::DATA).unwrap();
         let found = make_directories(dir.path()).unwrap();
@@ -404,17 +406,17 @@ mod tests {
         let bytes = std::fs::read(&spec.path).unwrap();
         assert_eq!(&bytes[10 * MIB as usize..][..8], b"precious");
         assert!(bytes[dax::AT..][..dax::LEN] == dax::block(uuid.0, 16 * MIB, window::DATA));
-        // As well as when the VM begins anew.
+        // The same when the VM starts anew.
         heap.write_all_at(&[0xee; dax::LEN], dax::AT as u64).unwrap();
         heap.write_all_at(&[0xee; 128], window::DATA).unwrap();
         again.renew();
         assert!(std::fs::read(&spec.path).unwrap() == bytes);
-        // Nothing happens to the daemon where the VMM took the memory away.
+        // The daemon survives if the VMM takes the memory away.
         heap.set_len(0).unwrap();
         again.renew();
         heap.set_len(16 * MIB).unwrap();
         again.renew();
-        // Nor does the VMM take memory from others by a longer file, or keep itself out.
+        // A longer file does not let the VMM take others' memory, and does not keep the VMM out.
         for reopens in [false, true] {
             heap.set_len(17 * MIB).unwrap();
             if reopens {
@@ -445,7 +447,7 @@ mod tests {
         assert_eq!(self::inode(&large), inode);
     }
 
-    /// The file is made longer between the look at its size and its mapping.
+    /// The file is made longer between the check of its size and its mapping.
     #[test]
     fn a_window_never_has_more_than_was_asked_for() {
         let dir = run_dir();
