@@ -34,7 +34,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether output is JSON.
     pub const fn is_json(&self) -> bool {
         self.json || self.output.is_some()
     }

@@ -10,31 +10,30 @@ use tonic::transport::{Channel, Endpoint};
 /// The daemon's API.
 pub type Client = ViaductClient<Channel>;
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The daemon, or a check made here, says no.
+    /// The daemon, or a check in this program, refuses the command.
     #[error("{0}")]
     Refused(String),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// There is no daemon.
+    /// No daemon runs.
     #[error("{0}")]
     NoDaemon(String),
-    /// `explain --exit-code`: a packet would be dropped. All is said already.
+    /// `explain --exit-code`: a packet would be dropped. Everything has been printed already.
     #[error("dropped")]
     Dropped,
-    /// `explain --exit-code`: a packet would wait for a neighbour. All is said already.
+    /// `explain --exit-code`: a packet would wait for a neighbour. Everything has been printed already.
     #[error("held")]
     Held,
-    /// Our output is read no more.
+    /// Nobody reads our output any more.
     #[error("output closed")]
     Closed,
 }
 
 impl Failure {
-    /// The exit status.
+    /// Returns the exit status.
     pub const fn status(&self) -> u8 {
         match self {
             Self::Closed => 0,
@@ -65,21 +64,21 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Largest answer: tables may hold a million entries.
+/// Largest answer, bytes: tables may hold a million entries.
 const MAX_REPLY: usize = 1 << 30;
 
 /// Connects to the daemon that runs in `run_dir`.
 pub async fn connect(run_dir: &Path) -> Result<Client, Failure> {
     let (socket, readers) = (api::socket(run_dir), api::readers_socket(run_dir));
     let connected = match UnixStream::connect(&socket).await {
-        // Who may not change anything may still read.
+        // Users who may not change anything may still read.
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
             UnixStream::connect(readers).await.map_err(|_| e)
         }
         other => other,
     };
     let stream = connected.map_err(|e| unreachable(&socket, &e))?;
-    // The address is only a name here: the connection is there already.
+    // The address is only a name here, since the connection exists already.
     let mut stream = Some(TokioIo::new(stream));
     let connector = tower::service_fn(move |_| {
         let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is gone"));
@@ -90,7 +89,7 @@ pub async fn connect(run_dir: &Path) -> Result<Client, Failure> {
     Ok(ViaductClient::new(channel).max_decoding_message_size(MAX_REPLY).max_encoding_message_size(MAX_REPLY))
 }
 
-/// Why the daemon can't be reached by its socket, and what would help.
+/// Explains why the daemon can't be reached at its socket, and what would help.
 fn unreachable(socket: &Path, e: &std::io::Error) -> Failure {
     let at = socket.display();
     if e.kind() != std::io::ErrorKind::PermissionDenied {

@@ -1,4 +1,4 @@
-//! Execution of the commands.
+//! Runs the commands.
 
 mod apply;
 mod capture;
@@ -20,11 +20,10 @@ use serde::Serialize;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// What every command needs.
 pub struct Context {
     client: Client,
     json: bool,
-    /// Where the daemon runs.
+    /// The daemon's run-dir.
     run_dir: PathBuf,
 }
 
@@ -56,7 +55,6 @@ fn guest_image(json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Runs the command.
 pub async fn run(options: Options) -> Result<(), Failure> {
     if let Some(done) = run_alone(&options) {
         return done;
@@ -103,7 +101,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
             explain::explain(&mut on, interface, packet, exit_code).await
         }
         Command::Capture(args) => capture::capture(&mut on, args.request(), args.write, args.count).await,
-        // Done above.
+        // `run_alone` has run these.
         Command::Check { .. }
         | Command::Doctor { .. }
         | Command::Completion { .. }
@@ -112,7 +110,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
     }
 }
 
-/// A message as JSON; messages always can be.
+/// Converts a message to JSON, which can't fail for messages.
 fn value<T: Serialize>(message: &T) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 type Candidates = Vec<CompletionCandidate>;
 
-/// The script that makes a shell ask.
+/// Returns the script with which a shell asks for completions.
 pub fn script(shell: clap_complete::Shell) -> Result<String, Failure> {
     let (shells, mut script) = (Shells::builtins(), Vec::new());
     let completer = shells.completer(&shell.to_string());
@@ -48,7 +48,7 @@ pub fn guests() -> Candidates {
     ask(|client| names(client, Kind::Guest))
 }
 
-/// Guests and wires.
+/// Completes guests and wires.
 pub fn vifs() -> Candidates {
     ask(async |mut client| {
         let request = v1::TableRequest { table: TableName::Vif.into(), network: None };
@@ -57,7 +57,7 @@ pub fn vifs() -> Candidates {
     })
 }
 
-/// Ports that an Open vSwitch programs.
+/// Completes ports that an Open vSwitch programs.
 pub fn ovs_ports() -> Candidates {
     ask(async |mut client| {
         let ports = client.ovs(v1::OvsRequest::default()).await?.into_inner().ports;
@@ -65,7 +65,6 @@ pub fn ovs_ports() -> Candidates {
     })
 }
 
-/// Verbs devices.
 pub fn rdma_devices() -> Candidates {
     ask(async |mut client| {
         let request = v1::RdmaRequest { table: v1::RdmaTable::Device.into(), device: None };
@@ -74,7 +73,6 @@ pub fn rdma_devices() -> Candidates {
     })
 }
 
-/// Drop reasons.
 pub fn reasons() -> Candidates {
     ask(async |mut client| {
         let request = v1::DropStatsRequest { all: true, ..v1::DropStatsRequest::default() };
@@ -83,7 +81,7 @@ pub fn reasons() -> Candidates {
     })
 }
 
-/// Keys of the kind of object that the command line is about.
+/// Completes keys of the kind of object in the command line.
 pub fn keys() -> Candidates {
     let words = words();
     let kind = words.iter().find_map(|word| kind(word));
@@ -114,12 +112,12 @@ fn kind(word: &str) -> Option<Kind> {
     })
 }
 
-/// The command line so far.
+/// Returns the command line so far.
 fn words() -> Vec<String> {
     crate::words().skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// The keys of the objects of a kind.
+/// Requests the keys of the objects of a kind.
 async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
     let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: false };
     let objects = client.objects(request).await?.into_inner().objects;
@@ -136,7 +134,7 @@ async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
     Ok(objects.into_iter().filter_map(name).collect())
 }
 
-/// What the daemon of the command line answers; nothing where it does not.
+/// Asks the daemon of the command line. Returns nothing if it does not answer.
 fn ask<F: Future<Output = Result<Vec<String>, Failure>>>(question: impl FnOnce(Client) -> F) -> Candidates {
     let words = words();
     let of_option = words.windows(2).find(|pair| pair[0] == "--run-dir").map(|pair| PathBuf::from(&pair[1]));

@@ -1,7 +1,7 @@
-//! What `viaduct doctor` looks at: whether this machine has what the daemon needs for a file, and what to do where it
-//! has not.
+//! The checks of `viaduct doctor`: whether this machine has what the daemon needs for a file, and what to do
+//! if it does not.
 //!
-//! A check looks at files below a root, so that tests give it another one, and asks the kernel where there is no file.
+//! A check reads files below a root, which tests replace, and asks the kernel if there is no file.
 
 mod cpus;
 mod guests;
@@ -16,28 +16,26 @@ use config::{Document, Guest, GuestKind, Index, Network, Object, Way, Wire};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// All is well.
     Good,
-    /// It works, but slower, less safely, or for others only.
+    /// It works, but slower, less safely, or only for some.
     Warning,
     /// It does not work.
     Broken,
 }
 
-/// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The object of the check.
     pub check: &'static str,
-    /// How it is.
     pub level: Level,
-    /// What was seen.
+    /// The observation.
     pub message: String,
-    /// What to do about it, if it is not good.
+    /// The remedy, if the level is not good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
@@ -55,13 +53,13 @@ impl Finding {
         Self { level: Level::Broken, ..Self::warning(check, message, advice) }
     }
 
-    /// The same, broken only where somebody needs what is missing.
+    /// Lowers a broken finding to a warning if nobody needs what is missing.
     fn unless(self, is_needed: bool) -> Self {
         if is_needed { self } else { Self { level: self.level.min(Level::Warning), ..self } }
     }
 }
 
-/// The machine as its files say it is.
+/// The machine, as its files describe it.
 pub struct Machine {
     /// `/`, except in tests.
     pub root: PathBuf,
@@ -72,29 +70,26 @@ impl Machine {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The text of a file, without space around it; `None` where it can't be read.
+    /// Returns the text of a file, without space around it; `None` if the file can't be read.
     fn text(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// The number in a file.
     fn number(&self, path: &str) -> Option<u64> {
         self.text(path)?.parse().ok()
     }
 
-    /// A list of CPUs in a file; empty where there is no such file.
+    /// Reads a list of CPUs from a file; empty if there is no such file.
     fn cpus(&self, path: &str) -> Vec<u16> {
         self.text(path).and_then(|list| config::cpus(&list)).unwrap_or_default()
     }
 }
 
-/// The file that the daemon reads, and what else a check has to know.
+/// The input of the checks.
 pub struct Subject<'a> {
-    /// The machine.
     pub machine: &'a Machine,
-    /// The file. One of a host with nothing, if there is none.
+    /// The configuration; a host with nothing if there is no file.
     pub document: &'a Document,
-    /// The daemon's run-dir.
     pub run_dir: &'a Path,
 }
 
@@ -121,7 +116,7 @@ impl Subject<'_> {
         })
     }
 
-    /// The wires that are network devices of the kernel.
+    /// Returns the wires that are network devices of the kernel.
     fn nics(&self) -> impl Iterator<Item = (&Wire, &str)> {
         self.wires().filter_map(|wire| match &wire.way {
             Way::AfPacket(device) | Way::AfXdp(device) => Some((wire, device.as_str())),
@@ -143,7 +138,6 @@ impl Subject<'_> {
     }
 }
 
-/// Makes all checks.
 pub fn examine(subject: &Subject<'_>) -> Vec<Finding> {
     let checks: [fn(&Subject<'_>) -> Vec<Finding>; 8] = [
         privileges::check,

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// Says in the texts of the actions on one object what that is, as in "Add a guest".
+/// Names the object in the help texts of actions on it, as in "Add a guest".
 pub fn of(noun: &'static str) -> impl FnMut(Command) -> Command {
     move |action| match action.get_name() {
         "add" => action.about(format!("Add {noun}")),
@@ -67,7 +67,7 @@ Examples:
   viaduct explain --in vm1 'eth 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff / arp request 10.1.1.1 at 02:00:00:00:00:01 for 10.1.1.2'
   viaduct explain --in vm1 question.pcap";
 
-/// Which packets can be written; `model::text` reads them.
+/// The grammar of packets, which `model::text` parses.
 pub const PACKETS: &str = "\
 A packet is a list of layers, joined by ' / '. Words in brackets may be left out; so may the outer
 Ethernet layer, the outer ip4 or ip6, and what is in that: then it is a ping. Lengths and checksums follow from the
@@ -106,7 +106,7 @@ Examples:
 Each line has the time (UTC), < for a packet that arrives by the interface or > for one that leaves by it, the
 interface, and the packet as in `viaduct explain --help`. A dropped packet has the reason, too.";
 
-/// Which filters can be written; `control::matching` reads them.
+/// The grammar of filters, which `control::matching` parses.
 pub const FILTERS: &str = "\
 A filter has the words of tcpdump (pcap-filter(7)). A tunnel packet matches by its outer or its inner headers.
 
@@ -123,7 +123,7 @@ A filter has the words of tcpdump (pcap-filter(7)). A tunnel packet matches by i
   dropped                         the packets that Viaduct drops
   A and B, A or B, not A, (A)     also & | !; 'and' and 'or' bind alike, from the left";
 
-/// The same for connections.
+/// The grammar of filters for connections.
 pub const FLOW_FILTERS: &str = "\
 MATCH has the words of tcpdump, as in `viaduct capture --help`, but not arp, ether, inbound, outbound and dropped; and
 it has these:

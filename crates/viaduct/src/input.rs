@@ -1,11 +1,11 @@
-//! Lists that commands read from a file or standard input.
+//! Reads lists from a file or standard input.
 
 use crate::args::Keys;
 use crate::client::Failure;
 use std::path::Path;
 
-/// The lines of a file (`-`: of standard input): their first word, and those behind it. Empty ones and those that
-/// begin with `#` are left out.
+/// Reads the lines of a file (`-`: of standard input): their first word, and the words behind it. Skips empty
+/// lines and those that begin with `#`.
 pub fn lines(file: &Path) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let text = match file.to_str() {
         Some("-") => std::io::read_to_string(std::io::stdin()),
@@ -19,7 +19,7 @@ pub fn lines(file: &Path) -> Result<Vec<(String, Vec<String>)>, Failure> {
     Ok(text.lines().filter_map(split).collect())
 }
 
-/// The keys that were named, here or in a file.
+/// Returns the keys on the command line or in the file that it names.
 pub fn keys(keys: Keys) -> Result<Vec<String>, Failure> {
     match &keys.file {
         None => Ok(keys.keys),

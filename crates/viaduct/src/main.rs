@@ -21,7 +21,7 @@ use client::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Where a shell asks for completions, this answers and ends.
+    // If a shell asks for completions, this answers and exits.
     clap_complete::CompleteEnv::with_factory(Options::command).complete();
     let options = match Options::try_parse() {
         Ok(options) => options,
@@ -40,14 +40,14 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough.
         Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(failure @ (Failure::Dropped | Failure::Held)) => ExitCode::from(failure.status()),
         Err(failure) => fail(&failure, json),
     }
 }
 
-/// Says why the command failed.
+/// Prints why the command failed.
 fn fail(failure: &Failure, json: bool) -> ExitCode {
     let status = failure.status();
     if json {
@@ -59,12 +59,12 @@ fn fail(failure: &Failure, json: bool) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// The words of the command line. What is not UTF-8 is no command, and no panic.
+/// Returns the words of the command line. A word that is not UTF-8 matches no command, and causes no panic.
 fn words() -> impl Iterator<Item = String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned())
 }
 
-/// Whether a command line that makes no sense asks for JSON.
+/// Is true if a command line that makes no sense asks for JSON.
 fn asked_for_json() -> bool {
     let words: Vec<String> = words().collect();
     words.iter().any(|word| matches!(&**word, "--json" | "-ojson" | "--output=json"))

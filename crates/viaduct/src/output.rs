@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 /// A column: its title and the key of its values.
 pub type Column = (&'static str, &'static str);
 
-/// Prints a text at once. That the reader has gone is told apart from other failures.
+/// Prints a text at once. The error tells whether the reader has left.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -16,12 +16,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a value as JSON.
 pub fn print_json(value: &Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
 
-/// Prints rows: as JSON, or as a table of some of their keys.
+/// Prints rows as JSON, or as a table of some of their keys.
 pub fn print_rows(rows: Vec<Value>, columns: &[Column], json: bool) -> Result<(), Failure> {
     if json { print_json(&Value::Array(rows)) } else { print(&table(&rows, columns)) }
 }
@@ -31,7 +30,7 @@ pub fn print_row(row: &Value, json: bool) -> Result<(), Failure> {
     if json { print_json(row) } else { print(&sheet(row)) }
 }
 
-/// A value as text in a cell.
+/// Formats a value for a cell.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -48,7 +47,7 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// Rows as a table; numbers are aligned to the right, also those marked with `~`.
+/// Formats rows as a table. Numbers are aligned to the right, also those marked with `~`.
 pub fn table(rows: &[Value], columns: &[Column]) -> String {
     let cells: Vec<Vec<String>> =
         rows.iter().map(|row| columns.iter().map(|(_, key)| cell(&row[*key])).collect()).collect();
@@ -78,7 +77,7 @@ pub fn table(rows: &[Value], columns: &[Column]) -> String {
     out
 }
 
-/// A row as a sheet: a key to a line.
+/// Formats a row as a sheet, with a key per line.
 fn sheet(row: &Value) -> String {
     let Some(map) = row.as_object() else { return cell(row) + "\n" };
     let width = map.keys().map(String::len).max().unwrap_or(0);
@@ -89,7 +88,7 @@ fn sheet(row: &Value) -> String {
     out
 }
 
-/// Whether output goes to a person who likes colours.
+/// Is true if standard output is a terminal and `NO_COLOR` is not set.
 fn coloured() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
@@ -102,27 +101,27 @@ fn styled(text: String, code: &str) -> String {
     format!("\x1b[{code}m{body}\x1b[0m{end}")
 }
 
-/// In bold, on a terminal.
+/// Makes text bold on a terminal.
 pub fn bold(text: String) -> String {
     styled(text, "1")
 }
 
-/// In green, on a terminal.
+/// Makes text green on a terminal.
 pub fn green(text: String) -> String {
     styled(text, "32")
 }
 
-/// In red, on a terminal.
+/// Makes text red on a terminal.
 pub fn red(text: String) -> String {
     styled(text, "31")
 }
 
-/// In yellow, on a terminal.
+/// Makes text yellow on a terminal.
 pub fn yellow(text: String) -> String {
     styled(text, "33")
 }
 
-/// A number of bits or packets per second with a unit.
+/// Formats a number of bits or packets per second with a unit.
 pub fn scaled(value: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     match UNITS.iter().find(|(unit, _)| value >= *unit) {

@@ -1,15 +1,14 @@
-//! Reading the frames of pcap (draft-ietf-opsawg-pcap) and pcapng files.
+//! Reads the frames of pcap (draft-ietf-opsawg-pcap) and pcapng files.
 
-/// The frames of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
-    /// Those that came in, or of which the file does not say.
+    /// Frames that came in, or whose direction is not in the file.
     pub inbound: Vec<Vec<u8>>,
-    /// How many others left by their interface.
+    /// Number of other frames, which left by their interface.
     pub outbound: usize,
 }
 
-/// The frames of a capture file; `None`: it is neither pcap nor pcapng, or damaged.
+/// Reads the frames of a capture file; `None` if it is neither pcap nor pcapng, or damaged.
 pub fn frames(file: &[u8]) -> Option<Frames> {
     match file.get(..4)? {
         [0xa1, 0xb2, 0xc3 | 0x3c, 0xd4 | 0x4d] => pcap(file, u32::from_be_bytes),
@@ -46,7 +45,7 @@ fn pcapng(file: &[u8], read: Read32) -> Option<Frames> {
     while at < file.len() {
         let (kind, length) = (number(file, at, read)?, number(file, at + 4, read)?);
         let block = file.get(at..at.checked_add(length.max(12))?)?;
-        // Enhanced packet block, simple packet block.
+        // 6: enhanced packet block; 3: simple packet block.
         match kind {
             6 => {
                 let end = 28 + number(block, 20, read)?;
@@ -67,13 +66,14 @@ fn pcapng(file: &[u8], read: Read32) -> Option<Frames> {
     Some(frames)
 }
 
-/// Whether the options of an enhanced packet block, from `at` on, say that the packet left by its interface.
+/// Is true if the options of an enhanced packet block, from `at` on, say that the packet left by its
+/// interface.
 fn is_outbound(block: &[u8], mut at: usize, read: Read32) -> bool {
     const FLAGS: u16 = 2;
     const DIRECTION: usize = 3;
     const OUTBOUND: usize = 2;
     while let Some([a, b, c, d]) = block.get(at..).and_then(<[u8]>::first_chunk) {
-        // As the halves of a number of four bytes, in the order that they have in either byte order.
+        // Two copies make a number of four bytes whose halves are equal in either byte order.
         let half = |bytes: [u8; 2]| read([bytes, bytes].as_flattened().try_into().unwrap_or_default()) as u16;
         let (code, length) = (half([*a, *b]), usize::from(half([*c, *d])));
         match code {

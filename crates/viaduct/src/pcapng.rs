@@ -1,7 +1,8 @@
-//! Writing pcapng (draft-ietf-opsawg-pcapng): a section, interfaces with names, packets with direction and comment.
+//! Writes pcapng (draft-ietf-opsawg-pcapng): a section, interfaces with names, packets with direction and
+//! comment.
 //!
-//! Written by hand: `pcapng-writer` has one release, of 2021, and the newest `pcap-file` is a release candidate, which
-//! reads and writes all of the format. Three kinds of blocks are all that a capture needs.
+//! Written by hand: `pcapng-writer` has one release, of 2021, and the newest `pcap-file` is a release
+//! candidate, which reads and writes all of the format. Three kinds of blocks are all that a capture needs.
 
 use std::collections::HashMap;
 use std::io::{Result, Write};
@@ -18,30 +19,26 @@ const EPB_FLAGS: u16 = 2;
 
 const LINKTYPE_ETHERNET: u16 = 1;
 
-/// A packet to be written.
 pub struct Packet<'a> {
-    /// Name of the interface.
     pub interface: &'a str,
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Whether it left by the interface; else it came in.
+    /// Whether it left by the interface; otherwise it came in.
     pub outbound: bool,
-    /// What is remarked about it.
     pub comment: Option<&'a str>,
-    /// Its whole length, bytes.
+    /// Length of the whole packet, bytes.
     pub length: u32,
-    /// Its first bytes.
+    /// First bytes of the packet.
     pub data: &'a [u8],
 }
 
-/// A file being written.
 pub struct Writer<W> {
     out: W,
     interfaces: HashMap<String, u32>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Starts a file.
+    /// Starts a file with a section.
     pub fn new(mut out: W) -> Result<Self> {
         let mut body = Vec::new();
         body.extend(0x1a2b_3c4d_u32.to_le_bytes()); // byte order
@@ -54,7 +51,7 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, interfaces: HashMap::new() })
     }
 
-    /// Writes a packet, and before it its interface where that is new.
+    /// Writes a packet, and before it its interface if that is new.
     pub fn write(&mut self, packet: &Packet<'_>) -> Result<()> {
         let interface = self.interface(packet.interface)?;
         let mut body = Vec::new();

@@ -2,11 +2,10 @@
 
 use api::v1::Target;
 
-/// What may be written, for help and messages.
+/// The forms of a target, for help and messages.
 pub const FORMS: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpls-over-udp:REMOTE:LABEL, \
      mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; an IPv6 remote stands in brackets";
 
-/// Reads a target.
 pub fn parse(text: &str) -> Result<Target, String> {
     let wrong = || format!("\"{text}\" is no target; use {FORMS}");
     if text == "drop" {

@@ -1,4 +1,4 @@
-//! What is looked at, and not configured: flows of Open vSwitch, verbs, captures, connections.
+//! Commands for things that are not configured: flows of Open vSwitch, verbs, captures, connections.
 
 use crate::complete;
 use clap::{Args, Subcommand};
@@ -100,7 +100,7 @@ pub struct CaptureArgs {
 }
 
 impl CaptureArgs {
-    /// What the daemon is asked for.
+    /// Makes the request to the daemon.
     pub fn request(&self) -> api::v1::CaptureRequest {
         let interface = self.guest.clone().filter(|name| name != "any");
         let filter = if self.words.is_empty() { self.filter.clone() } else { self.words.join(" ") };

@@ -1,4 +1,4 @@
-//! Kinds of objects, and what can be done with them.
+//! Kinds of objects, and the actions on them.
 
 use super::objects::{GuestArgs, RuleArgs};
 use crate::complete;

@@ -1,4 +1,4 @@
-//! What `add` says of each kind of object.
+//! Arguments of `add` for each kind of object.
 
 use crate::complete;
 use clap::Args;

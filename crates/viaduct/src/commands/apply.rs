@@ -55,7 +55,7 @@ pub async fn apply(on: &mut Context, file: &Path, dry_run: bool) -> Result<(), F
     show(&changes.into_inner(), on.json, if dry_run { "would change" } else { "changed" })
 }
 
-/// Why a file is not taken, or would not be.
+/// Explains why a file is not taken, or would not be.
 fn refused(file: &Path, dry_run: bool, status: tonic::Status) -> Failure {
     let nobody_may = status.code() == tonic::Code::PermissionDenied;
     match Failure::from(status) {
@@ -73,17 +73,16 @@ pub async fn export(on: &mut Context) -> Result<(), Failure> {
     if on.json { print_json(&json!({ "toml": toml })) } else { print(&toml) }
 }
 
-/// A warning as a line says it.
+/// Formats a warning as a line.
 pub fn warning(object: &str, message: &str) -> String {
     yellow(format!("warning: {object}: {message}"))
 }
 
-/// A warning among changes: one of nothing.
+/// Formats a warning as an entry of the list of changes.
 fn entry(object: &str, message: &str) -> Value {
     json!({ "what": "warning", "object": object, "details": [message] })
 }
 
-/// Prints what changed.
 pub fn show(changes: &v1::Changes, json: bool, done: &str) -> Result<(), Failure> {
     let warnings = &changes.warnings;
     if json {

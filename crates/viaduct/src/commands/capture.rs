@@ -23,7 +23,7 @@ pub async fn capture(
 ) -> Result<(), Failure> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut packets = on.client.capture(request).await?.into_inner();
-    // The daemon captures from here on: who waits for the file to appear misses nothing.
+    // The daemon captures from here on, so whoever waits for the file to appear misses nothing.
     let mut sink = match &write {
         Some(path) => Sink::to(path)?,
         None if on.json => Sink::Json,
@@ -57,7 +57,7 @@ fn open(path: &Path) -> Result<BufWriter<Box<dyn Write>>, Failure> {
     Ok(BufWriter::new(Box::new(file)))
 }
 
-/// Says which file it is; whoever reads standard output may have seen enough.
+/// Adds the file's name to an error, unless the reader of standard output has left.
 fn cannot_write(path: &Path, e: std::io::Error) -> Failure {
     match Failure::from(e) {
         Failure::Refused(why) => Failure::Refused(format!("{}: {why}", path.display())),
@@ -65,10 +65,10 @@ fn cannot_write(path: &Path, e: std::io::Error) -> Failure {
     }
 }
 
-/// Where captured packets go.
+/// The output of captured packets.
 enum Sink {
     File(Writer<BufWriter<Box<dyn Write>>>, PathBuf),
-    /// A JSON object to a line.
+    /// A JSON object per line.
     Json,
     Text,
 }
@@ -110,7 +110,7 @@ impl Sink {
     }
 }
 
-/// A time as UTC hours, minutes, seconds and microseconds.
+/// Formats a time as UTC hours, minutes, seconds and microseconds.
 pub fn time_of_day(time_ns: u64) -> String {
     let (seconds, micros) = (time_ns / 1_000_000_000, time_ns / 1000 % 1_000_000);
     format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)

@@ -7,10 +7,10 @@ use crate::output::{green, print, print_json, red, yellow};
 use config::Document;
 use std::path::Path;
 
-/// The file that the systemd unit names.
+/// The file in the systemd unit.
 const FILE: &str = "/etc/viaduct/host.toml";
 
-/// Looks at this machine, and prints what it found. With a broken line the exit status is 1.
+/// Checks this machine, and prints what it found. The exit status is 1 if something is broken.
 pub fn doctor(file: Option<&Path>, run_dir: &Path, json: bool) -> Result<(), Failure> {
     let (about_file, document) = read(file);
     let machine = Machine { root: "/".into() };
@@ -29,7 +29,7 @@ pub fn doctor(file: Option<&Path>, run_dir: &Path, json: bool) -> Result<(), Fai
     }
 }
 
-/// The file, or a host with nothing where it can't be read.
+/// Reads the file. If it can't be read, returns a host with nothing.
 fn read(file: Option<&Path>) -> (Finding, Document) {
     let path = file.unwrap_or(Path::new(FILE));
     let name = path.display();
@@ -37,7 +37,7 @@ fn read(file: Option<&Path>) -> (Finding, Document) {
     let nothing = Document::default();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        // That there is none is no surprise before the first start.
+        // Before the first start, nobody expects a file.
         Err(e) if file.is_none() && e.kind() == std::io::ErrorKind::NotFound => {
             let advice = format!("name another: viaduct doctor FILE; or write {FILE}, see host.toml(5)");
             let message = format!("{name}: {e}; looked at the machine alone");

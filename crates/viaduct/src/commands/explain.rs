@@ -32,7 +32,7 @@ pub async fn explain(
     }
 }
 
-/// A file's packets, a frame in hexadecimal digits, or what the daemon shall make of a text.
+/// Reads the packets: those of a file, a frame in hexadecimal digits, or a text for the daemon to parse.
 fn packets(words: &[String]) -> Result<Vec<Packet>, Failure> {
     let text = words.join(" ");
     let is_path = text.starts_with(['/', '.']) || text.ends_with(".pcap") || text.ends_with(".pcapng");

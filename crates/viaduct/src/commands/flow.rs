@@ -21,7 +21,7 @@ const COLUMNS: &[Column] = &[
     ("AGE", "age"),
     ("IDLE", "idle"),
 ];
-/// Of these, those that may lack packets.
+/// Columns that may lack packets.
 const COUNTS: [&str; 3] = ["packets", "bytes", "reply_packets"];
 const MARKED: &str =
     "~ at least: the card forwards packets of this connection without a counter, or did so\n";
@@ -46,7 +46,7 @@ async fn list(on: &mut Context, matching: String) -> Result<(), Failure> {
     if marked { print(MARKED) } else { Ok(()) }
 }
 
-/// A connection for people. Counts that lack packets are marked.
+/// Makes the row of a connection for people. Marks counts that lack packets.
 fn row(flow: &v1::Flow) -> Value {
     let mut row = value(flow);
     row["from"] = end(&flow.network, &flow.source, flow.source_port).into();
@@ -111,7 +111,7 @@ mod tests {
         let counts = &COLUMNS[5..8];
         let text = table(&[row(&exact), row(&marked)], counts);
         assert_eq!(text, "PACKETS  BYTES  REPLIES\n   1200  99000        0\n     ~3   ~180       ~2\n");
-        // Where all of them are, they are numbers still.
+        // Marked counts are still aligned as numbers.
         let text = table(&[row(&marked)], counts);
         assert_eq!(text, "PACKETS  BYTES  REPLIES\n     ~3   ~180       ~2\n");
         let json = [value(&exact), value(&marked)].map(|row| row["approximate"].clone());

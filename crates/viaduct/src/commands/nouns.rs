@@ -24,9 +24,9 @@ use std::net::IpAddr;
 
 /// A kind of thing, as the command line knows it.
 struct Noun<'a> {
-    /// What messages call it.
+    /// Name of the kind in messages.
     name: &'a str,
-    /// The keys of a row by which it is found.
+    /// Columns in which a key is looked for.
     keys: &'a [&'a str],
     /// The kind of object that is added and removed.
     kind: Kind,
@@ -63,18 +63,18 @@ impl Noun<'_> {
         }
     }
 
-    /// That no row has this key.
+    /// Returns the error that no row has this key.
     fn missing(&self, rows: &[Value], key: &str) -> Failure {
         let known = rows.iter().flat_map(|row| self.keys.iter().filter_map(|name| row[*name].as_str()));
         let near = config::did_you_mean(key, known);
         Failure::Refused(format!("there is no {} \"{key}\"{}{near}", self.name, self.somewhere()))
     }
 
-    /// What identifies the object of this name.
+    /// Makes the key of the object with this name.
     fn key(&self, name: String) -> v1::Key {
         let kind = self.kind.into();
         match self.kind {
-            // Of these, a network has one.
+            // A network has one of each, so its name is the key.
             Kind::Flood | Kind::Default => v1::Key { kind, network: Some(name), name: String::new() },
             _ => v1::Key { kind, network: self.network.clone(), name },
         }
@@ -85,7 +85,7 @@ impl Noun<'_> {
     }
 }
 
-/// The table `table` of the daemon.
+/// Requests a table from the daemon.
 async fn table(
     on: &mut Context,
     table: TableName,
@@ -99,7 +99,7 @@ fn rows<T: serde::Serialize>(entries: &[T]) -> Vec<Value> {
     entries.iter().map(value).collect()
 }
 
-/// The objects of a kind as rows: their fields, their owner, and who refers to them.
+/// Requests the objects of a kind as rows: their fields, their owner, and the objects that refer to them.
 async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
     let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: true };
     let reply = on.client.objects(request).await?.into_inner();
@@ -119,7 +119,7 @@ async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
             Object::Vxlan(object) => value(&object),
         };
         let fields = row.as_object_mut()?;
-        // A guest's own `owner` is that of its socket.
+        // A guest's own `owner` is the owner of its socket.
         if kind == Kind::Guest {
             let socket_owner = fields.remove("owner").unwrap_or_default();
             fields.insert("socket_owner".to_owned(), socket_owner);
@@ -132,7 +132,7 @@ async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
     Ok(reply.objects.into_iter().filter_map(row).collect())
 }
 
-/// The network that was named, or the only one.
+/// Returns the network that was named, or the only one.
 async fn the_network(on: &mut Context, named: Option<String>) -> Result<String, Failure> {
     if let Some(name) = named {
         return Ok(name);
@@ -156,7 +156,7 @@ async fn the_network(on: &mut Context, named: Option<String>) -> Result<String, 
     }
 }
 
-/// The network of an action on one entry: that named, or the only one. Lists may be of all.
+/// Returns the network for an action on one entry: the named or the only one. Lists may be of all networks.
 async fn needed<A: Args>(
     on: &mut Context,
     network: Option<String>,
@@ -170,8 +170,8 @@ async fn needed<A: Args>(
     }
 }
 
-/// The objects of a kind with the state of their interfaces; what changes with every packet is `vif`'s. The API leaves
-/// the default mode out.
+/// Requests the objects of a kind with the state of their interfaces. Counters belong to `vif`. Fills in the
+/// default mode, which the API leaves out.
 async fn interfaces(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
     let vifs = table(on, TableName::Vif, None).await?.vifs;
     let mut rows = objects(on, kind).await?;
@@ -196,7 +196,7 @@ fn state_of(vif: &v1::VifEntry) -> &'static str {
     }
 }
 
-/// A guest is in the only network, unless it is told otherwise or an Open vSwitch programs it.
+/// Puts a new guest into the only network, unless a network is named or an Open vSwitch programs the guest.
 async fn add_to_network(on: &mut Context, args: &mut GuestArgs) -> Result<(), Failure> {
     if args.mode.as_deref() != Some("ovs") {
         args.network = Some(the_network(on, args.network.take()).await?);
@@ -204,7 +204,7 @@ async fn add_to_network(on: &mut Context, args: &mut GuestArgs) -> Result<(), Fa
     Ok(())
 }
 
-/// Interfaces, the daemon's view of guests and wires.
+/// Runs a command on interfaces, the daemon's view of guests and wires.
 pub async fn vif(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Result<(), Failure> {
     if let Some(Action::Add(args)) = &mut action {
         add_to_network(on, args).await?;
@@ -298,7 +298,7 @@ pub async fn network(on: &mut Context, action: Option<Action<NetworkArgs>>) -> R
         .await
 }
 
-/// Nexthops in use. Those that have a name are added and removed here, too.
+/// Runs a command on nexthops in use. Also adds and removes nexthops with names.
 pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result<(), Failure> {
     match &action {
         Some(Action::Show { key }) if key.parse::<u32>().is_err() => return nexthop(on, action).await,
@@ -319,7 +319,8 @@ pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result
         .await
 }
 
-/// Whether an action shows rows. A route is added beside a million without asking for them.
+/// Is true if an action shows rows. Other actions skip the request, so adding one route to a million is
+/// quick.
 fn shows<A: Args>(action: &Option<Action<A>>) -> bool {
     matches!(action, None | Some(Action::List | Action::Show { .. }))
 }
@@ -351,7 +352,7 @@ pub async fn rt(
         .await
 }
 
-/// The prefix of the route that an address takes; nothing where it is no address.
+/// Returns the longest prefix that matches an address; `None` if `key` is no address.
 fn longest_match(rows: &[Value], key: &str) -> Option<String> {
     let addr: IpAddr = key.parse().ok()?;
     let prefixes = rows.iter().filter_map(|row| row["prefix"].as_str()?.parse::<IpNet>().ok());
@@ -398,7 +399,7 @@ pub async fn rule(
     network: Option<String>,
     action: Option<Action<RuleArgs>>,
 ) -> Result<(), Failure> {
-    // Others are named by a number of the whole host.
+    // Existing rules are named by a number that is unique on the host.
     let network = match &action {
         Some(Action::Add(_)) => Some(the_network(on, network).await?),
         _ => network,
@@ -418,7 +419,7 @@ pub async fn rule(
     ];
     let of = network.clone().unwrap_or_default();
     let guests = objects(on, Kind::Guest).await?;
-    // A rule is named by its id, which says in which network it is.
+    // A rule is named by its ID, which tells its network.
     let action = match action {
         Some(Action::Del(keys)) => {
             let keys = input::keys(keys)?;

@@ -52,7 +52,7 @@ pub async fn ovs(on: &mut Context, OvsArgs { port, action }: OvsArgs) -> Result<
     print(rows, columns, on.json)
 }
 
-/// Prints rows; the columns about a card only where there is one.
+/// Prints rows, with the columns about a card only if there is one.
 fn print(rows: Vec<Value>, columns: &[Column], json: bool) -> Result<(), Failure> {
     const OF_CARD: [&str; 3] = ["on_card", "card_entries", "stays"];
     let is_set = |value: &Value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty());

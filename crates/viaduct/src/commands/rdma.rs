@@ -130,7 +130,7 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
     }
 }
 
-/// A device, its counters by their names: beside its other fields for people, by themselves for scripts.
+/// Makes the row of a device. For people, its counters are among its fields; for scripts, they are one field.
 fn row(device: &v1::RdmaDevice, json: bool) -> Value {
     let mut row = value(device);
     let counters = device.counters.iter().map(|counter| (counter.name.clone(), Value::from(counter.value)));
@@ -144,7 +144,7 @@ fn row(device: &v1::RdmaDevice, json: bool) -> Value {
     row
 }
 
-/// A window, and lines for the programs that use it: the first of them beside the window.
+/// Makes the rows of a window: one for each program that uses it, the first with the window's fields.
 fn window(window: &v1::RdmaWindow) -> Vec<Value> {
     let mut first = value(window);
     let mut lines = window.users.iter().map(|user| {
@@ -161,7 +161,8 @@ fn window(window: &v1::RdmaWindow) -> Vec<Value> {
     std::iter::once(first).chain(lines).collect()
 }
 
-/// A queue pair, with what there is to say: why it failed, else why it has that transport.
+/// Makes the row of a queue pair. Its last column says why the queue pair failed, or else why it has this
+/// transport.
 fn queue_pair(qp: &v1::RdmaQp) -> Value {
     let mut row = value(qp);
     row["why"] = qp.error.as_ref().unwrap_or(&qp.reason).clone().into();

@@ -13,7 +13,7 @@ pub async fn status(on: &mut Context) -> Result<(), Failure> {
     if on.json { print_json(&value(&status)) } else { print(&status_text(&status)) }
 }
 
-/// The host on one screen.
+/// Describes the host on one screen.
 pub fn status_text(status: &v1::StatusReply) -> String {
     let mut out = bold(headline(status)) + "\n";
     if let Some(sandbox) = &status.sandbox {
@@ -38,7 +38,7 @@ pub fn status_text(status: &v1::StatusReply) -> String {
     out
 }
 
-/// The first line of status and top.
+/// Makes the first line of status and top.
 pub fn headline(status: &v1::StatusReply) -> String {
     format!(
         "{}: viaductd {} (pid {}), up {}, {}, {}, {}, {}, {}",
@@ -54,12 +54,12 @@ pub fn headline(status: &v1::StatusReply) -> String {
     )
 }
 
-/// A number of things, as in `1 rule`, `2 rules`.
+/// Formats a number of things, as in `1 rule`, `2 rules`.
 fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What the daemon may still do, in a line; another line for each thing that the sandbox lacks.
+/// Describes the daemon's remaining rights in a line, and each thing that the sandbox lacks in one more.
 fn sandbox_text(sandbox: &v1::Sandbox) -> String {
     if !sandbox.enabled {
         return red(format!("sandbox: none (--no-sandbox): user {}, all its capabilities\n", sandbox.user));
@@ -82,7 +82,7 @@ fn sandbox_text(sandbox: &v1::Sandbox) -> String {
     text
 }
 
-/// What a card did, in a line.
+/// Describes in a line what a card did.
 fn card_text(card: &v1::CardStats) -> String {
     let punted = card.punted.iter().map(|count| format!("{} {}", count.reason, count.packets));
     let punted: Vec<String> = punted.collect();
@@ -154,7 +154,7 @@ fn interfaces(vifs: &[v1::VifEntry]) -> String {
     table(&vifs.iter().map(row).collect::<Vec<_>>(), columns)
 }
 
-/// A line for each interface that had connections refused or displaced.
+/// Makes a line for each interface that had connections refused or displaced.
 fn crowded(vifs: &[v1::VifEntry]) -> String {
     let crowded = vifs.iter().filter(|vif| vif.flows_refused + vif.flows_displaced > 0);
     let line = |vif: &v1::VifEntry| {
@@ -171,7 +171,7 @@ fn reasons(reasons: &[v1::DropCount]) -> String {
     table(&rows, &[("DROPPED", "packets"), ("REASON", "reason"), ("MEANING", "help")])
 }
 
-/// A reason, what it means, and what to do about it.
+/// Describes a drop reason: what it means, and what to do about it.
 fn explained(count: &v1::DropCount) -> String {
     format!(
         "{} {} packets\n  {}\n  {}\n",

@@ -22,7 +22,7 @@ const MOST_ROWS: u16 = 8;
 const TITLES: [&str; 9] =
     ["NAME", "KIND", "STATE", "NETWORK", "RX pkt/s", "RX bit/s", "TX pkt/s", "TX bit/s", "DROPS/s"];
 
-/// The first of the columns that are numbers.
+/// The first column with a number.
 const FIRST_RATE: usize = 4;
 
 const HELP: &str = "\
@@ -77,17 +77,17 @@ async fn live(
     Ok(())
 }
 
-/// What is shown: two states, and the time between them.
+/// The data on the screen: two states, and the time between them.
 struct Screen {
     before: StatusReply,
     now: StatusReply,
     seconds: f64,
 }
 
-/// How it is shown.
+/// The user's choices.
 #[derive(Debug, Default, PartialEq)]
 struct View {
-    /// Column.
+    /// Index of the column.
     sorted_by: usize,
     reversed: bool,
     /// Interfaces above the screen.
@@ -124,7 +124,7 @@ impl View {
     }
 }
 
-/// An interface and its rates a second.
+/// An interface and its rates per second.
 struct Line<'a> {
     vif: &'a VifEntry,
     rates: [f64; 5],
@@ -156,7 +156,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Names from a to z, and the largest rate first.
+    /// Orders names from a to z, and rates from the largest.
     fn order(&self, other: &Self, column: usize) -> Ordering {
         match column.checked_sub(FIRST_RATE) {
             Some(rate) => other.rates[rate].total_cmp(&self.rates[rate]),
@@ -172,7 +172,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The interfaces in the order asked for.
+/// Returns the interfaces in the chosen order.
 fn lines<'a>(screen: &'a Screen, view: &View) -> Vec<Line<'a>> {
     let mut lines: Vec<_> = screen.now.vifs.iter().map(|vif| Line::new(vif, screen)).collect();
     lines.sort_by(|a, b| {
@@ -227,7 +227,7 @@ fn interfaces<'a>(screen: &'a Screen, view: &mut View, area: Rect) -> Table<'a> 
         .block(Block::bordered().title(place).title_alignment(Alignment::Right))
 }
 
-/// The share of its time that a worker worked, percent; the rest it polled in vain or slept.
+/// Computes the share of a worker's time in which it had work, percent; the rest it polled in vain or slept.
 fn load(before: &WorkerStats, now: &WorkerStats) -> f64 {
     let (old, new) = (before.cycles.unwrap_or_default(), now.cycles.unwrap_or_default());
     let busy = new.busy.saturating_sub(old.busy);

@@ -5,7 +5,7 @@ use super::{Finding, Subject};
 const CHECK: &str = "workers";
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Checks that each worker has a CPU, and has it for itself.
+/// Checks that each worker has a CPU, and has it alone.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let machine = subject.machine;
     let workers = &subject.document.host.workers;

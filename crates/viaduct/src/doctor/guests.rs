@@ -3,7 +3,7 @@
 use super::{Finding, Machine, Subject};
 use config::GuestKind;
 
-/// Checks KVM and taps. vhost-user needs no module of the kernel.
+/// Checks KVM and taps. vhost-user needs no kernel module.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let has_vms = subject.guests(GuestKind::Vhost).next().is_some();
     vec![kvm(subject.machine, has_vms), tun(subject.machine, subject.has_taps())]

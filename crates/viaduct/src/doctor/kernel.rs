@@ -1,10 +1,10 @@
-//! What wires ask of the kernel.
+//! Checks the kernel features that wires need.
 
 use super::{Finding, Subject};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 
-/// What newer kernels have: version, what it brings, and whether only AF_XDP wants it.
+/// Features of newer kernels: version, feature, and whether only AF_XDP needs it.
 const FEATURES: &[((u32, u32), &str, bool)] = &[
     ((5, 9), "AF_XDP as the daemon uses it", true),
     ((6, 2), "UDP segmentation on wires: several tunnel packets in one frame", false),

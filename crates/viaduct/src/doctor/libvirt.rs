@@ -1,4 +1,4 @@
-//! Whether QEMU, as libvirt starts it, may connect to the sockets of guests.
+//! Checks whether QEMU, as libvirt starts it, may connect to the sockets of guests.
 
 use super::{Finding, Subject};
 use config::{Guest, GuestKind, Role};
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const CHECK: &str = "libvirt";
-/// The user as which libvirt starts QEMU: Debian's and Ubuntu's, and that of others.
+/// The users as which libvirt starts QEMU: on Debian and Ubuntu, and elsewhere.
 const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 
 /// A user and its groups.
@@ -16,7 +16,7 @@ struct User {
     groups: Vec<u32>,
 }
 
-/// Checks the socket of each guest that Viaduct listens for.
+/// Checks the socket of each guest on which Viaduct listens.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let Some(user) = user(subject) else {
         return vec![Finding::good(CHECK, "not installed here: no user libvirt-qemu")];
@@ -65,7 +65,7 @@ fn socket(subject: &Subject<'_>, guest: &Guest, user: &User) -> Option<Finding> 
             })
             .or_else(|| closed(&path, user));
     }
-    // Without the daemon there is only the file to look at.
+    // Without the daemon, only the configuration tells the socket's owner.
     let owner = guest.owner.as_deref().and_then(|owner| owner.split(':').next());
     let is_its_own = owner.is_some_and(|owner| owner == user.name || owner == user.uid.to_string());
     (!is_its_own).then(|| {
@@ -75,7 +75,7 @@ fn socket(subject: &Subject<'_>, guest: &Guest, user: &User) -> Option<Finding> 
     })
 }
 
-/// The first directory above the socket that the user may not search.
+/// Finds the first directory above the socket that the user may not search.
 fn closed(path: &Path, user: &User) -> Option<Finding> {
     let closed: PathBuf = path.ancestors().skip(1).find(|dir| !may(dir, user, Wanted::Search))?.into();
     let message = format!("{} may not search {}, above sockets of guests", user.name, closed.display());
@@ -88,7 +88,7 @@ enum Wanted {
     Write = 2,
 }
 
-/// Whether the mode of a file lets the user. Access lists are not looked at.
+/// Is true if the mode of a file permits access to the user. Ignores access control lists.
 fn may(path: &Path, user: &User, wanted: Wanted) -> bool {
     let Ok(file) = path.metadata() else { return false };
     let shift = if file.uid() == user.uid {

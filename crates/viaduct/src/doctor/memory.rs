@@ -1,4 +1,4 @@
-//! Memory of guests and of AF_XDP.
+//! Checks memory of guests and of AF_XDP.
 
 use super::{Finding, Machine, Subject};
 use config::GuestKind;

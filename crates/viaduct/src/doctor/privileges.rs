@@ -1,9 +1,9 @@
-//! Whether the daemon may do what it has to, and can give up the rest.
+//! Checks whether the daemon has the privileges that it needs, and can give up the rest.
 
 use super::{Finding, Subject};
 use rustix::thread::CapabilitySet;
 
-/// What the helper needs, and what each is for.
+/// The capabilities that the helper needs, each with its use.
 const NEEDED: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_ADMIN, "taps and AF_XDP"),
     (CapabilitySet::NET_RAW, "wires"),
@@ -77,7 +77,7 @@ fn user(subject: &Subject<'_>) -> Finding {
     )
 }
 
-/// Whether a map of users (user_namespaces(7)) has this one. A kernel without maps has all.
+/// Is true if a map of users (user_namespaces(7)) includes this one. A kernel without maps has all users.
 fn maps(map: &str, uid: u64) -> bool {
     let ranges = map.lines().filter_map(|line| {
         let mut words = line.split_whitespace().map(str::parse::<u64>);

@@ -1,10 +1,10 @@
-//! The checks, on machines made of files.
+//! Tests the checks on machines made of files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
 use std::fs;
 
-/// A machine with these files, and what the checks of `check` find for a `host.toml` on it.
+/// Makes a machine with these files, and returns the findings of `check` for a `host.toml` on it.
 fn found(check: fn(&Subject<'_>) -> Vec<Finding>, toml: &str, files: &[(&str, &str)]) -> Vec<Finding> {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine { root: root.path().to_owned() };
@@ -17,7 +17,7 @@ fn found(check: fn(&Subject<'_>) -> Vec<Finding>, toml: &str, files: &[(&str, &s
     check(&Subject { machine: &machine, document: &document, run_dir: &root.path().join("run") })
 }
 
-/// The levels, and that each finding which is not good says what to do.
+/// Returns the levels, and asserts that each finding which is not good has advice.
 fn levels(found: &[Finding]) -> Vec<Level> {
     for one in found {
         assert_eq!(one.advice.is_some(), one.level != Level::Good, "{one:?}");
@@ -104,7 +104,7 @@ fn windows_want_memory_and_vsock() {
     let vsock = |files: &[(&str, &str)]| found(windows::check, &window, files).pop().unwrap();
     assert_eq!((vsock(&[]).check, vsock(&[]).level), ("vsock", Level::Warning));
     assert_eq!(vsock(&[("/dev/vhost-vsock", "")]).level, Level::Good);
-    // Its own, and the one in common.
+    // The guest's own window, and the common one.
     assert!(
         found(windows::check, &window, &[])[0].advice.as_ref().is_none_or(|said| said.contains("size=128M"))
     );

@@ -10,10 +10,11 @@ use std::path::Path;
 
 /// Directory of windows, in the run-dir.
 const WINDOWS: &str = "rdma/vm";
-/// The largest pages of which a window can be, bytes.
+/// The largest page size that a window may have, bytes.
 const LARGEST_PAGE: u64 = 2 << 20;
 
-/// Checks that there is memory for the windows of the file, and that VMs can have vsock. Nothing where it has none.
+/// Checks that there is memory for the windows in the file, and that VMs can have vsock. Returns nothing if
+/// the file has no windows.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let sizes = sizes(subject);
     if sizes.is_empty() {
@@ -29,7 +30,7 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     vec![room, vsock(subject.machine)]
 }
 
-/// Bytes of each window: those of guests, and those that guests of a trust have in common.
+/// Returns the bytes of each window: those of single guests, and those that guests of a trust share.
 fn sizes(subject: &Subject<'_>) -> Vec<u64> {
     let guests = || subject.guests(GuestKind::Vhost).filter(|guest| guest.window_mb.is_some());
     let trusts: BTreeSet<_> = guests().filter_map(|guest| guest.rdma_trust.as_ref()).collect();
@@ -38,20 +39,20 @@ fn sizes(subject: &Subject<'_>) -> Vec<u64> {
     guests().filter_map(|guest| guest.window_mb).chain(commons).map(|mb| u64::from(mb) << 20).collect()
 }
 
-/// On what the files of windows are. All numbers are bytes.
+/// The memory behind windows' files. All numbers are bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Memory {
-    /// What is free, with what windows that are there have (`None`: as much as there is); and what other files have.
+    /// `room`: free memory and that of existing windows (`None`: no limit). `others`: memory of other files.
     Tmpfs { room: Option<u64>, others: u64 },
-    /// Pages of this size; free ones, and those of windows that are there.
+    /// `page`: size of a page. `room`: free huge pages and those of existing windows.
     HugePages { page: u64, room: u64 },
-    /// No memory.
+    /// No memory, but a disk.
     Disk,
 }
 
 impl Memory {
     fn of(dir: &Path, machine: &Machine) -> io::Result<Self> {
-        // The daemon makes what is not there yet.
+        // The daemon will make missing directories.
         let at = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
         let of = statfs(at)?;
         let block = u64::try_from(of.block_size()).unwrap_or(0);
@@ -71,7 +72,7 @@ impl Memory {
         })
     }
 
-    /// Whether windows of these sizes can be in `dir`.
+    /// Checks whether windows of these sizes fit into `dir`.
     pub(super) fn judge(self, dir: &Path, sizes: &[u64]) -> Finding {
         const CHECK: &str = "windows";
         let (all, largest) = (sizes.iter().sum::<u64>(), sizes.iter().copied().max().unwrap_or(0));

@@ -1,11 +1,11 @@
-//! Network devices of wires, and the chain of MTUs from device to guest.
+//! Checks network devices of wires, and the chain of MTUs from device to guest.
 
 use super::{Finding, Machine, Subject};
 use config::{Object, Target, Way, Wire};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Offloads that a wire gains by: name by `ethtool -k`, and what it saves.
+/// Offloads that help a wire: the name in `ethtool -k`, and the work that it saves.
 const OFFLOADS: &[(&str, &str)] = &[
     ("tx-checksumming", "checksums of what guests send"),
     ("scatter-gather", "copies of what guests send"),
@@ -13,7 +13,6 @@ const OFFLOADS: &[(&str, &str)] = &[
     ("generic-receive-offload", "packets one by one from the kernel"),
 ];
 
-/// Checks each device, and the MTUs.
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let workers = subject.document.host.workers.len().max(1);
     let mut found: Vec<_> =
@@ -65,7 +64,7 @@ fn wire_findings(machine: &Machine, (wire, device): (&Wire, &str), workers: usiz
     found
 }
 
-/// Addresses that kernel and Viaduct both have: both answer.
+/// Finds an address that both the kernel and Viaduct have: both would answer for it.
 fn twice(wire: &Wire, device: &str) -> Option<Finding> {
     let own = nix::ifaddrs::getifaddrs().ok()?.filter_map(|interface| {
         let address = interface.address?;
@@ -99,7 +98,7 @@ fn queues(machine: &Machine, wire: &Wire, workers: usize) -> Option<Finding> {
 }
 
 fn offloads(wire: &Wire) -> Option<Finding> {
-    // AF_XDP is beneath them.
+    // AF_XDP works below the offloads.
     let Way::AfPacket(device) = &wire.way else { return None };
     let name = &wire.name;
     let Ok(done) = std::process::Command::new("ethtool").args(["-k", device]).output() else {
@@ -118,7 +117,7 @@ fn offloads(wire: &Wire) -> Option<Finding> {
     })
 }
 
-/// The offloads of [`OFFLOADS`] that are off and can be switched on, as `ethtool -k` tells.
+/// Returns the offloads of [`OFFLOADS`] that are off and can be switched on, from the output of `ethtool -k`.
 fn lacking(told: &str) -> Vec<(&'static str, &'static str)> {
     let is_off = |key: &str| {
         told.lines()
@@ -128,7 +127,7 @@ fn lacking(told: &str) -> Vec<(&'static str, &'static str)> {
     OFFLOADS.iter().copied().filter(|(key, _)| is_off(key)).collect()
 }
 
-/// Networks whose packets do not fit the tunnels that they go by, and guests whose packets do not fit their network.
+/// Finds networks whose packets do not fit their tunnels, and guests whose packets do not fit their network.
 fn mtu_chain(subject: &Subject<'_>) -> Vec<Finding> {
     const CHECK: &str = "mtu";
     let index = subject.index();
@@ -172,7 +171,8 @@ fn mtu_chain(subject: &Subject<'_>) -> Vec<Finding> {
     found
 }
 
-/// The longest headers, bytes, that tunnels of the network put before a packet; 0: it has no tunnels.
+/// Returns the length in bytes of the longest headers that tunnels of the network put before a packet; 0
+/// without tunnels.
 fn overhead_of(subject: &Subject<'_>, network: &str) -> u32 {
     let targets = subject.document.objects.iter().flat_map(|item| match &item.object {
         Object::Route(route) if route.network == network => &route.to[..],

@@ -71,7 +71,7 @@ impl Device {
             let (listener, file) = sockets.listen(&place, SocketType::STREAM, BACKLOG)?;
             let migrates = spec.migrates;
             if migrates {
-                // Its memory must not be written before the virtual machine runs here.
+                // The window must not be written before the virtual machine runs here.
                 self.adapter.let_migrate();
             }
             self.own = Some(Own { open, listener: listener.into(), file, migrates });

@@ -1,4 +1,4 @@
-//! Objects from arguments.
+//! Makes objects from arguments.
 
 use crate::args::{
     BridgeArgs, DefaultArgs, FloodArgs, GuestArgs, MplsArgs, NatArgs, NetworkArgs, NexthopArgs, RouteArgs,
@@ -38,7 +38,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         queues: args.queues,
         mac: args.mac,
         macs: args.macs,
-        // Those are for files and the API.
+        // VLANs need a file or the API.
         vlans: Vec::new(),
         addresses: args.addresses,
         label: args.label,
@@ -139,7 +139,7 @@ pub fn default(args: DefaultArgs) -> Vec<Object> {
     vec![Object::Default(v1::Default { network: args.network, action: args.action })]
 }
 
-/// A rule's ends are guests where one has that name, else prefixes.
+/// Makes a rule. Each end is the guest of that name, if there is one, or a prefix.
 pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Vec<Object>, Failure> {
     let endpoint = |text: Option<String>| {
         let text = text.filter(|text| text != "any")?;

@@ -54,7 +54,7 @@ pub async fn flood(on: &mut Context, action: Option<Action<FloodArgs>>) -> Resul
 
 pub async fn default(on: &mut Context, action: Option<Action<DefaultArgs>>) -> Result<(), Failure> {
     let mut rows = objects(on, Kind::Default).await?;
-    // What a network does that nobody told anything.
+    // The default of networks without an entry.
     for network in objects(on, Kind::Network).await? {
         if rows.iter().all(|row| row["network"] != network["name"]) {
             rows.push(serde_json::json!({ "network": network["name"], "action": "allow", "owner": "" }));

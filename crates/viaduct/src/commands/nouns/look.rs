@@ -1,4 +1,4 @@
-//! What Viaduct learns by itself: neighbours.
+//! Shows things that Viaduct learns by itself: neighbours.
 
 use super::{Context, rows, table};
 use crate::args::Look;

@@ -1,35 +1,34 @@
-//! What the kernel would have of verbs devices in `/sys/class`: the files that programs look for, and their contents
-//! (Linux, Documentation/ABI/stable/sysfs-class-infiniband).
+//! Files for verbs devices as the kernel would have them in `/sys/class`, with the contents that programs
+//! look for (Linux, Documentation/ABI/stable/sysfs-class-infiniband).
 
 use api::v1::RdmaDevice;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-/// Something of a tree.
+/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A file, with a newline at its end.
+    /// A file. A newline ends its text.
     File(String),
-    /// A link.
     Link(PathBuf),
 }
 
-/// A tree: entries by their paths below `/sys`.
+/// Entries by their paths below `/sys`.
 pub type Tree = BTreeMap<PathBuf, Entry>;
 
-/// The classes that a tree has; their directories stay, as others mount them.
+/// The classes in a tree. Their directories are never removed, because others mount them.
 pub const CLASSES: [&str; 3] = ["infiniband", "infiniband_verbs", "infiniband_mad"];
 
-/// There is no PCI device: none has this number.
+/// A vendor ID that no PCI device has, since there is no PCI device.
 const NO_VENDOR: &str = "0xffff";
 /// Device number of `/dev/null`, which stands in for `/dev/infiniband/uverbs*`.
 const NULL: &str = "1:3";
-/// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`: as `ibv_query_port` says.
+/// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`, as `ibv_query_port` reports.
 const PORT_CAPABILITIES: &str = "0x04010000";
 
-/// What the kernel counts of a port, and which of our counters say the same. The standard counts data in words of four
-/// bytes (IBTA, 16.1.3.5).
+/// The kernel's counters of a port, and our counters with the same meaning. The standard counts data in words
+/// of four bytes (IBTA, 16.1.3.5).
 const PORT_COUNTERS: [(&str, u64, &[&str]); 20] = [
     ("port_xmit_packets", 1, &["sent_pkts"]),
     ("unicast_xmit_packets", 1, &["sent_pkts"]),
@@ -53,11 +52,11 @@ const PORT_COUNTERS: [(&str, u64, &[&str]); 20] = [
     ("VL15_dropped", 1, &[]),
 ];
 
-/// The tree of these devices: the first is `viaduct0`, as for a library that is given their sockets in this order. One
-/// that is not there has no place in the tree, but keeps its number.
+/// Makes the tree of these devices. The first is `viaduct0`, as for a library that gets their sockets in this
+/// order. A device that does not exist is left out, but keeps its number.
 pub fn tree<'a>(devices: impl Iterator<Item = Option<&'a RdmaDevice>>, version: &str) -> Tree {
     let mut tree = Tree::new();
-    // Versions of what programs and the kernel agreed on: uverbs, and umad, which `ibstat` looks for.
+    // Versions of the interfaces between programs and kernel: uverbs, and umad, which `ibstat` looks for.
     put(&mut tree, Path::new("class/infiniband_verbs/abi_version"), "6");
     put(&mut tree, Path::new("class/infiniband_mad/abi_version"), "5");
     for (index, device) in devices.enumerate() {
@@ -76,7 +75,7 @@ fn put(tree: &mut Tree, at: &Path, text: &str) {
 fn add_device(tree: &mut Tree, name: &str, device: &RdmaDevice, version: &str) {
     let dir = Path::new("class/infiniband").join(name);
     let gids: Vec<Ipv6Addr> = device.gids.iter().filter_map(|gid| gid.parse().ok()).collect();
-    // The first one's interface identifier (RFC 4291, appendix A).
+    // The interface identifier of the first GID (RFC 4291, appendix A).
     let guid = gids.first().map(|gid| groups(&gid.segments()[4..])).unwrap_or_default();
     for (file, text) in [
         ("node_type", "1: CA"),
@@ -87,7 +86,7 @@ fn add_device(tree: &mut Tree, name: &str, device: &RdmaDevice, version: &str) {
         ("hw_rev", "0"),
         ("hca_type", "viaduct"),
         ("board_id", "viaduct"),
-        // It is near no CPU: programs' threads in the daemon run on any.
+        // The device is near no CPU: programs' threads in the daemon run on any.
         ("device/numa_node", "-1"),
         ("device/vendor", NO_VENDOR),
         ("device/device", "0x0000"),
@@ -144,7 +143,7 @@ fn add_uverbs(tree: &mut Tree, index: usize) {
     tree.insert(dir.join("device"), Entry::Link(device));
 }
 
-/// As the kernel writes GIDs and GUIDs: all digits of each group.
+/// Writes a GID or GUID as the kernel does, with all digits of each group.
 fn groups(of: &[u16]) -> String {
     of.iter().map(|group| format!("{group:04x}")).collect::<Vec<_>>().join(":")
 }

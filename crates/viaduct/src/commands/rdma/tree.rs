@@ -11,9 +11,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-/// Time between looks at the devices.
+/// Time between checks of the devices.
 const PERIOD: Duration = Duration::from_secs(1);
-/// What is written before it takes its place.
+/// Suffix of an entry that is written before it replaces the old one.
 const NEW: &str = ".new";
 
 pub async fn write(on: &mut Context, args: &TreeArgs) -> Result<(), Failure> {
@@ -38,7 +38,8 @@ pub async fn write(on: &mut Context, args: &TreeArgs) -> Result<(), Failure> {
     }
 }
 
-/// Makes the directory, and sees that nobody else may change what is in it: links there would lead elsewhere.
+/// Makes the directory, and checks that nobody else may change its contents, because links there would lead
+/// elsewhere.
 fn own_directory(dir: &Path) -> Result<(), Failure> {
     let refuse = |why: String| Failure::Refused(format!("{} can't be written: {why}", dir.display()));
     make_directory(dir).map_err(|e| refuse(e.to_string()))?;
@@ -49,18 +50,18 @@ fn own_directory(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a directory, where it is not there, which only we may write to.
+/// Makes a directory that only we may write to, if it does not exist.
 fn make_directory(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
-/// The tree as it is to be now.
+/// Makes the tree from the daemon's present devices.
 async fn wanted(on: &mut Context, args: &TreeArgs) -> Result<Tree, Failure> {
     let version = on.client.status(StatusRequest {}).await?.into_inner().version;
     let request = RdmaRequest { table: RdmaTable::Device.into(), device: None };
     let mut devices = on.client.rdma(request).await?.into_inner().devices;
     if args.devices.is_empty() {
-        // As a library looks for them.
+        // In the order in which a library looks for them.
         devices.sort_by(|a, b| a.name.cmp(&b.name));
         return Ok(tree(devices.iter().map(Some), &version));
     }
@@ -73,7 +74,8 @@ async fn wanted(on: &mut Context, args: &TreeArgs) -> Result<Tree, Failure> {
     Ok(tree(args.devices.iter().map(find), &version))
 }
 
-/// Makes a directory have this tree. Files change at once, one by one; directories stay, as they may be mounted.
+/// Changes a directory to this tree. Files change atomically, one by one. Directories stay, because they may
+/// be mounted.
 fn put(dir: &Path, tree: &Tree) -> io::Result<()> {
     for (path, entry) in tree {
         let at = dir.join(path);
@@ -82,7 +84,7 @@ fn put(dir: &Path, tree: &Tree) -> io::Result<()> {
         }
         make_directory(at.parent().unwrap_or(dir))?;
         let new = dir.join(NEW);
-        // One that was cut short may have left it.
+        // An interrupted run may have left it.
         gone(fs::remove_file(&new))?;
         match entry {
             Entry::File(text) => {
@@ -108,7 +110,7 @@ fn is_there(at: &Path, entry: &Entry) -> bool {
     }
 }
 
-/// Removes what is below a directory and not of the tree.
+/// Removes everything below a directory that is not in the tree.
 fn remove_others(dir: &Path, below: &Path, tree: &Tree) -> io::Result<()> {
     for entry in fs::read_dir(dir.join(below))? {
         let entry = entry?;
@@ -127,7 +129,7 @@ fn remove_others(dir: &Path, below: &Path, tree: &Tree) -> io::Result<()> {
     Ok(())
 }
 
-/// What is gone already need not be removed.
+/// Ignores the error that an entry to be removed is gone already.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }
