@@ -3,7 +3,7 @@
 use packet::{Headers, L4, proto};
 use std::path::Path;
 
-/// Frames of a capture (pcap, little-endian, Ethernet, whole packets).
+/// Reads the frames of a capture (pcap, little-endian, Ethernet, whole packets).
 fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(file).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
@@ -18,7 +18,7 @@ fn frames(file: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// All captures of RoCEv2, by name.
+/// Reads all captures of RoCEv2, by name.
 pub fn roce() -> Vec<(String, Vec<Vec<u8>>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures/roce");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -26,7 +26,7 @@ pub fn roce() -> Vec<(String, Vec<Vec<u8>>)> {
     captures.map(|file| (file.file_stem().unwrap().to_string_lossy().into_owned(), frames(&file))).collect()
 }
 
-/// The packet from its IP header on, and where the UDP payload starts in it.
+/// Returns the packet from its IP header on, and the offset of the UDP payload in it.
 pub fn ip_packet(frame: &[u8]) -> (&[u8], usize) {
     let headers = Headers::ethernet(frame, 0, frame.len()).unwrap();
     assert!(matches!(headers.l4, L4::Udp { dst: proto::PORT_ROCE, .. }));

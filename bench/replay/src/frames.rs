@@ -1,12 +1,10 @@
-//! The packets: those of the DPDK generator's streams.
+//! The packets, which equal those of the DPDK generator's streams.
 
 use anyhow::Result;
 use packet::{Mac, build, proto};
 use std::net::Ipv4Addr;
 
-/// The guest that sends.
 pub const SENDER: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// The guest that receives.
 pub const RECEIVER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);

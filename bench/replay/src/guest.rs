@@ -17,29 +17,30 @@ const QUEUES: usize = 2;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 const VERSION_1: u64 = 1 << 32;
 
-/// virtio-net's header, VIRTIO 1.3, 5.1.6.
+/// Bytes of virtio-net's header (VIRTIO 1.3, 5.1.6).
 const HEADER: usize = 12;
-/// Room of a buffer, as drivers have it: an odd number of cache lines, or else all buffers compete for a few cache
-/// sets.
+/// Bytes of a buffer, as drivers have them: an odd number of cache lines, because otherwise all buffers
+/// compete for a few cache sets.
 const STRIDE: usize = 2048 + 64;
 const SMALL_RING: u16 = 64;
 const FCS: u16 = 4;
 
-/// What a guest does, and how large its ring for it is.
+/// The task of a guest, and the size of its ring for it.
 pub enum Role {
-    /// Sends frames of this size.
-    Sender { ring: u16, flows: u32, size: u16 },
-    /// Receives.
-    Receiver { ring: u16 },
+    /// Sends frames of `size` bytes.
+    Sender {
+        ring: u16,
+        flows: u32,
+        size: u16,
+    },
+    Receiver {
+        ring: u16,
+    },
 }
 
-/// A guest that is connected to its device.
 pub struct Guest {
-    /// Its memory.
     pub memory: Memory,
-    /// What it receives by.
     pub receive: Ring,
-    /// What it sends by.
     pub transmit: Ring,
     kicks: Vec<EventFd>,
     _frontend: Frontend,
@@ -79,12 +80,12 @@ impl Guest {
         Ok(Self { memory, receive, transmit, kicks, _frontend: frontend, _calls: calls })
     }
 
-    /// Tells the device that there is something to receive into.
+    /// Tells the device that there are buffers to receive into.
     pub fn kick_receive(&self) -> Result<()> {
         Ok(self.kicks[RECEIVE].write(1)?)
     }
 
-    /// Tells the device that there is something to take.
+    /// Tells the device that there are packets to take.
     pub fn kick_transmit(&self) -> Result<()> {
         Ok(self.kicks[TRANSMIT].write(1)?)
     }

@@ -1,12 +1,14 @@
-//! Two guests for benchmarks that cost next to nothing: one sends, the other receives, and all either does is turn the
-//! indexes of its ring.
+//! Two guests for benchmarks that cost next to nothing: one sends, the other receives, and both only advance
+//! the indexes of their rings.
 //!
-//! A driver touches each packet, even if it does nothing with it, and at 64 bytes that takes as long as a switch does.
-//! Here every descriptor of the sender points to a packet for good, and every one of the receiver to a buffer. The
-//! device thus sees as many flows as the sender has descriptors, at most 32768, and its limit is in sight before ours.
+//! A driver touches each packet, even if it does nothing with it, and at 64 bytes that takes as long as a
+//! switch does. Here every descriptor of the sender always points to the same packet, and every one of the
+//! receiver to the same buffer. The device thus sees as many flows as the sender has descriptors, at most
+//! 32768, and reaches its limit before these guests do.
 //!
-//! It obeys the commands of the DPDK generator beside it, and prints what that prints (`bench/generator/generator.h`):
-//! `run SECONDS`, and `share SECONDS` for the same without real-time priority.
+//! It obeys the commands of the DPDK generator beside it, and prints the same output
+//! (`bench/generator/generator.h`): `run SECONDS`, and `share SECONDS` for the same without real-time
+//! priority.
 
 mod frames;
 mod guest;
@@ -40,7 +42,7 @@ struct Arguments {
     size: u16,
 }
 
-/// Descriptors of rings that are no larger than need be.
+/// Descriptors of the receiver. The ring is no larger than needed.
 const RECEIVE_RING: u16 = 1024;
 
 fn main() -> Result<()> {

@@ -17,7 +17,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// At least that many bytes, zeroed.
+    /// Allocates at least this many bytes, zeroed.
     pub fn new(bytes: usize) -> Result<Self> {
         let size = bytes.next_multiple_of(HUGE_PAGE);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -35,22 +35,22 @@ impl Memory {
         Ok(offset)
     }
 
-    /// The bytes there.
     pub fn slice(&self, offset: usize, bytes: usize) -> Result<VolatileSlice<'_>> {
         Ok(self.region.get_slice(offset, bytes)?)
     }
 
-    /// The 16 bits there, as both sides of a ring share them.
+    /// Returns the 16 bits at an offset, as both sides of a ring share them.
     pub fn index(&self, offset: usize) -> Result<&AtomicU16> {
         Ok(self.region.get_atomic_ref(offset)?)
     }
 
-    /// Address of this offset in our own address space, by which a vhost-user front end names rings.
+    /// Returns the address of this offset in our own address space, by which a vhost-user front end names
+    /// rings.
     pub fn host_address(&self, offset: usize) -> u64 {
         self.region.as_ptr() as u64 + offset as u64
     }
 
-    /// How a device is told of it. Guest addresses are offsets.
+    /// Describes the memory for a device. Guest addresses are offsets.
     pub fn region_info(&self) -> VhostUserMemoryRegionInfo {
         VhostUserMemoryRegionInfo {
             guest_phys_addr: 0,

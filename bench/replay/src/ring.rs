@@ -11,7 +11,7 @@ const NO_NOTIFY: u16 = 1; // VIRTQ_USED_F_NO_NOTIFY
 const DESCRIPTOR: usize = 16;
 const USED: usize = 8;
 
-/// Where the parts of a ring are, as offsets in its guest's memory.
+/// The parts of a ring, as offsets in its guest's memory.
 #[derive(Clone, Copy)]
 pub struct Ring {
     pub size: u16,
@@ -23,12 +23,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Bytes of memory that a ring with buffers of that size takes.
+    /// Returns the bytes of memory that a ring with buffers of that size takes.
     pub fn bytes(size: u16, stride: usize) -> usize {
         usize::from(size) * (DESCRIPTOR + 2 + USED + stride) + 4 * 4096
     }
 
-    /// A ring whose descriptors have `length` bytes each, and are all in their places.
+    /// Makes a ring whose descriptors have `length` bytes each, and are all in their places.
     pub fn new(
         memory: &mut Memory,
         size: u16,
@@ -58,12 +58,11 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Offset of a descriptor's buffer.
+    /// Returns the offset of a descriptor's buffer.
     pub fn buffer(&self, number: u16) -> usize {
         self.buffers + usize::from(number) * self.stride
     }
 
-    /// The indexes of the ring.
     pub fn indexes<'a>(&self, memory: &'a Memory) -> Result<Indexes<'a>> {
         Ok(Indexes {
             available: memory.index(self.available + 2)?,
@@ -72,8 +71,8 @@ impl Ring {
         })
     }
 
-    /// Whether the device has given descriptors back in the order in which it got them: if not, one may be offered
-    /// twice, and nothing that was counted holds.
+    /// Is true if the device has given descriptors back in the order in which it got them. If not, one may be
+    /// offered twice, and the counts are worthless.
     pub fn is_in_order(&self, memory: &Memory, used: u16) -> Result<bool> {
         let elements = memory.slice(self.used, 4 + usize::from(self.size) * USED)?;
         for place in 0..self.size.min(used) {
@@ -86,7 +85,7 @@ impl Ring {
     }
 }
 
-/// What the driver and the device tell each other.
+/// The words by which driver and device follow each other.
 #[derive(Clone, Copy)]
 pub struct Indexes<'a> {
     available: &'a AtomicU16,
@@ -95,12 +94,12 @@ pub struct Indexes<'a> {
 }
 
 impl Indexes<'_> {
-    /// How many descriptors the device has used so far, modulo 2^16.
+    /// Returns how many descriptors the device has used so far, modulo 2^16.
     pub fn used(&self) -> u16 {
         self.used.load(Acquire)
     }
 
-    /// How many were offered so far, modulo 2^16.
+    /// Returns how many descriptors were offered so far, modulo 2^16.
     pub fn available(&self) -> u16 {
         self.available.load(Relaxed)
     }

@@ -1,26 +1,24 @@
-//! A run: indexes are turned for a while, and what the device used is counted.
+//! A run: advances the rings' indexes for a while, and counts what the device used.
 
 use crate::guest::Guest;
 use crate::ring::Indexes;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 
-/// Offered or taken at once, as drivers do. Indexes that change by every packet would cost the device a cache miss
-/// each.
+/// Descriptors offered or taken at once, as drivers do. Indexes that change with every packet would cost the
+/// device a cache miss each.
 const BATCH: u16 = 32;
-/// The device has drained when it did nothing for this long.
+/// A device that did nothing for this long has drained.
 const QUIET: Duration = Duration::from_millis(2);
-/// A device has taken up its ports after this long.
+/// How long a device may take to take up its ports.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A guest that sends and one that receives.
 pub struct Pair {
     sender: Guest,
     receiver: Guest,
     size: u16,
 }
 
-/// Counts of both rings.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     sent: u64,
@@ -28,12 +26,12 @@ struct Counts {
 }
 
 impl Pair {
-    /// Frames have this size, FCS included.
+    /// Pairs two guests. `size` is the size of frames, FCS included.
     pub fn new(sender: Guest, receiver: Guest, size: u16) -> Self {
         Self { sender, receiver, size }
     }
 
-    /// Makes traffic for that many seconds; returns the counts as a line of JSON.
+    /// Makes traffic for this many seconds; returns the counts as a line of JSON.
     pub fn run(&mut self, seconds: f64, real_time: bool) -> Result<String> {
         set_priority(real_time)?;
         let (start, ticks) = (Instant::now(), ticks());
@@ -65,7 +63,8 @@ impl Pair {
         ))
     }
 
-    /// Counts at the end of the time and after the device drained, the time, and the share of turns that did something.
+    /// Runs both guests. Returns the counts at the end of the time and after the device drained, the time,
+    /// and the share of turns that did something.
     fn turn(&self, time: Duration) -> Result<(Counts, Counts, Duration, f64)> {
         self.announce()?;
         let mut sender =
@@ -118,7 +117,7 @@ impl Pair {
     }
 }
 
-/// Offers anew what the device has used.
+/// Offers again what the device has used.
 struct Turner<'a> {
     indexes: Indexes<'a>,
     size: u16,
@@ -138,7 +137,7 @@ impl<'a> Turner<'a> {
         self.indexes.offer(self.start.wrapping_add(self.size))
     }
 
-    /// Whether it offered something.
+    /// Offers the used descriptors again, if there are enough. Returns whether it did.
     fn turn(&mut self, kick: impl Fn() -> Result<()>) -> Result<bool> {
         let used = self.indexes.used();
         let new = used.wrapping_sub(self.last);
@@ -153,19 +152,19 @@ impl<'a> Turner<'a> {
         Ok(true)
     }
 
-    /// Used since the start.
+    /// Returns how many descriptors were used since the start.
     fn total(&self) -> u64 {
         self.wraps + u64::from(self.indexes.used().wrapping_sub(self.last))
     }
 }
 
-/// The time stamp counter, in whose ticks devices count their work.
+/// Returns the time stamp counter, in whose ticks devices count their work.
 fn ticks() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and Linux lets every process use it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Real-time priority keeps other processes off the core while there is traffic.
+/// Sets or ends real-time priority, which keeps other processes off the core while there is traffic.
 fn set_priority(real_time: bool) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: if real_time { 10 } else { 0 } };
     let policy = if real_time { libc::SCHED_FIFO } else { libc::SCHED_OTHER };

@@ -1,4 +1,4 @@
-//! Counters of flows, in a page that drivers read: OVS asks for each flow's, many times a second.
+//! Counters of flows, in memory that drivers read: OVS asks for the counter of each flow many times a second.
 
 use executor::Counters;
 use model::ovs::MAX_COUNTERS;
@@ -10,10 +10,10 @@ use uverbs::{Memory, MemoryError};
 
 /// Bytes of a counter: packets and bytes.
 const SLOT: usize = 16;
-/// How long the index of a removed flow is not given to another: workers count a little late.
+/// How long the index of a removed flow rests before a new flow gets it: workers count a little late.
 const REST: Duration = Duration::from_secs(10);
 
-/// The page, which only the daemon can write.
+/// The counters' memory, which only the daemon can write.
 #[derive(Debug)]
 pub struct Page {
     memory: Memory,
@@ -21,22 +21,20 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page for all counters that there can be. Memory is taken once they are used.
+    /// Makes room for all counters that there can be. Their memory is allocated on first use.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel has no memory or descriptors.
     pub fn new() -> Result<Self, MemoryError> {
         let (memory, file) =
             Memory::create_for_readers("viaduct-ovs-counters", MAX_COUNTERS as usize * SLOT)?;
         Ok(Self { memory, file })
     }
 
-    /// The file for drivers.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Writes a counter.
     pub fn set(&self, index: u32, counters: Counters) {
         for (at, value) in [(0, counters.packets), (8, counters.bytes)] {
             let Some(place) = self.memory.part(index as usize * SLOT + at, 8) else { return };
@@ -48,19 +46,19 @@ impl Page {
     }
 }
 
-/// Which indexes are free.
+/// The indexes of counters, free and taken.
 #[derive(Debug, Default)]
 pub struct Indexes {
-    /// The lowest one that was never used.
+    /// The lowest index that was never used.
     next: u32,
-    /// Those of removed flows, the oldest first.
+    /// Indexes of removed flows, the oldest first.
     resting: VecDeque<(Instant, u32)>,
-    /// A bit for each: whether a flow has it.
+    /// A bit for each index: whether a flow has it.
     taken: Vec<u64>,
 }
 
 impl Indexes {
-    /// An index for a new flow; `None` if all are in use.
+    /// Takes an index for a new flow; `None` if all are in use.
     pub fn take(&mut self, now: Instant) -> Option<u32> {
         let rested = self.resting.front().filter(|(since, _)| now.saturating_duration_since(*since) >= REST);
         let index = if let Some(&(_, index)) = rested {
@@ -78,7 +76,7 @@ impl Indexes {
         Some(index)
     }
 
-    /// Those that flows have, in order: so their counters are read in the order of memory.
+    /// Returns the taken indexes in order, so that counters are read in the order of memory.
     pub fn taken(&self) -> impl Iterator<Item = u32> {
         let bits = |(word, bits): (usize, &u64)| {
             let mut left = *bits;
@@ -91,12 +89,12 @@ impl Indexes {
         self.taken.iter().enumerate().flat_map(bits)
     }
 
-    /// How many were never used.
+    /// Returns how many indexes were never used.
     pub fn left(&self) -> usize {
         (MAX_COUNTERS - self.next) as usize
     }
 
-    /// The flow with this index is removed.
+    /// Takes back the index of a removed flow.
     pub fn give_back(&mut self, index: u32, now: Instant) {
         if let Some(word) = self.taken.get_mut(index as usize / 64) {
             *word &= !(1 << (index % 64));

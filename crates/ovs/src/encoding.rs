@@ -1,4 +1,4 @@
-//! What a driver's items and actions say: the one place that knows which flows can be carried out.
+//! Decodes a driver's items and actions: the one place that knows which flows can be carried out.
 
 use crate::kinds::{FOREIGN, INGRESS, TRANSFER, action, item};
 use crate::protocol::{Create, Item, item_len, name};
@@ -8,13 +8,14 @@ use model::ovs::{Action, Key, Match, Outer};
 use packet::{Mac, proto};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Most tunnels into which a flow sends: each takes its headers' bytes, and a copy of each packet.
+/// Most tunnels into which a flow sends. Each takes its headers' bytes, and a copy of each packet.
 const TUNNELS: usize = 4;
 
-/// The flow that a driver asks for. `port_of` finds the guest or wire behind the driver's number of a port.
+/// Decodes the flow that a driver asks for. `port_of` finds the guest or wire behind the driver's number of a
+/// port.
 ///
 /// # Errors
-/// [`Refused`]: OVS carries it out itself.
+/// [`Refused`]: OVS carries the flow out itself.
 pub fn decode(
     create: &Create<'_>,
     port_of: impl Fn(u32) -> Option<VifId>,
@@ -31,7 +32,7 @@ pub fn decode(
     if is_mark {
         return Ok((Match::new(&pattern.key, &pattern.mask), vec![Action::Mark]));
     }
-    // What is kept of a flow is what its bytes are counted by.
+    // Allocates exactly the actions that are kept, because these bytes are counted against the limit.
     let done = create.actions.iter().filter(|(kind, _)| *kind != action::COUNT).count();
     let mut actions = Vec::with_capacity(done);
     for (kind, value) in &create.actions {
@@ -43,7 +44,7 @@ pub fn decode(
     Ok((Match::new(&pattern.key, &pattern.mask), actions))
 }
 
-/// Whether a flow's packets are to go to OVS with a mark, and nothing else.
+/// Is true if a flow's packets are to go to OVS with a mark, and nothing else.
 const fn is_mark(actions: &[(u16, &[u8])]) -> bool {
     matches!(actions, [(action::MARK, _)] | [(action::MARK, _), (action::RSS, _)])
 }
@@ -68,7 +69,7 @@ enum Layer {
     L4,
 }
 
-/// Value, mask and upper end of an item, each of the length that its kind has.
+/// Value, mask and upper end of an item, each with the length of its kind.
 struct Parts<'a> {
     spec: &'a [u8],
     mask: &'a [u8],
@@ -76,10 +77,10 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The parts of an item; `None` of one that matches everything of its kind.
+    /// Returns the parts of an item; `None` if it matches everything of its kind.
     fn of(item: &Item<'a>, len: usize) -> Result<Option<Self>, Refused> {
         let Item { spec, mask, last, .. } = *item;
-        // Shorter bytes would be read as if zeros followed, which match more than what was asked for.
+        // Shorter bytes would be read as if zeros followed, and so match more than requested.
         if [spec, mask, last].into_iter().flatten().any(|part| part.len() != len) {
             return Err(Refused::Length(item.kind));
         }
@@ -105,7 +106,7 @@ impl<'a> Parts<'a> {
         (u16::from_be_bytes(value), u16::from_be_bytes(mask))
     }
 
-    /// Refuses a mask in those of these bytes that the item has.
+    /// Refuses a mask in these bytes, if the item has them.
     fn no(&self, bytes: std::ops::Range<usize>, what: &'static str) -> Result<(), Refused> {
         let mut mask = self.mask.iter().take(bytes.end).skip(bytes.start);
         if mask.any(|byte| *byte != 0) { Err(Refused::Field(what)) } else { Ok(()) }
@@ -121,13 +122,13 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Byte of an Ethernet item with `has_vlan`, its first bit: by the C ABI a bit field shares the word that the EtherType
-/// ends in.
+/// Byte of an Ethernet item that has `has_vlan` in its first bit: in the C ABI, a bit field shares the word
+/// in which the EtherType ends.
 const HAS_VLAN: usize = 14;
 /// Bits of IPv4's fragment field: more fragments, and the offset.
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
-/// The same of IPv6's fragment header.
+/// The same bits of IPv6's fragment header.
 const MORE_V6: u16 = 1;
 const OFFSET_V6: u16 = 0xfff8;
 /// Bit of an IPv6 item: there is a fragment header.
@@ -159,7 +160,7 @@ impl Pattern {
         }
     }
 
-    /// What an item says of the packet by being there.
+    /// Adds what the mere presence of an item says about the packet.
     fn imply(&mut self, kind: u16) {
         let (mut ethertype, mut protocol) = (None, None);
         match kind {
@@ -184,7 +185,7 @@ impl Pattern {
         }
     }
 
-    /// The type is that behind a tag, as OVS has it, unless it is a tag's.
+    /// Adds an Ethernet item. As in OVS, its type is the one behind a tag, unless it is a tag's own type.
     fn ethernet(&mut self, parts: &Parts<'_>) -> Result<(), Refused> {
         parts.no_range("Ethernet headers")?;
         let (dst, dst_mask) = parts.value(0);
@@ -240,7 +241,7 @@ impl Pattern {
         (self.key.ip_proto, self.mask.ip_proto) = protocol;
     }
 
-    /// The forms that OVS has of fragments: none, first ones, later ones (a range).
+    /// Adds one of the three matches on fragments that OVS has: none, first ones, later ones (a range).
     fn ipv4_fragment(&mut self, parts: &Parts<'_>) -> Result<(), Refused> {
         let last = parts.last.and_then(|last| last.get(6..8)?.first_chunk().copied());
         let last = last.map_or(0, u16::from_be_bytes) & OFFSET;
@@ -254,7 +255,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it is a fragment, and a later one.
+    /// Adds whether the packet is a fragment, and whether a later one.
     fn fragment(&mut self, any: Option<bool>, later: Option<bool>) -> Result<(), Refused> {
         for (is, bit) in [(any, Key::FRAGMENT), (later, Key::LATER)] {
             let Some(is) = is else { continue };
@@ -280,7 +281,7 @@ impl Pattern {
         let address = |(value, mask)| (u128::from_be_bytes(value), u128::from_be_bytes(mask));
         (self.key.ip_src, self.mask.ip_src) = address(parts.value(8));
         (self.key.ip_dst, self.mask.ip_dst) = address(parts.value(24));
-        // A word of bits, in the host's order.
+        // A word of bits, in the host's byte order.
         let (bits, mask) = parts.value(40);
         let (bits, mask) = (u32::from_le_bytes(bits), u32::from_le_bytes(mask));
         if mask & !HAS_FRAGMENT != 0 {
@@ -331,7 +332,7 @@ impl Pattern {
     }
 }
 
-/// An action; `None` of one that needs nothing done.
+/// Decodes an action; `None` if nothing needs to be done for it.
 fn decode_action(
     kind: u16,
     value: &[u8],

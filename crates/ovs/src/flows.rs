@@ -1,4 +1,4 @@
-//! The flows that drivers made, and whose they are.
+//! The flows that drivers made, and their owners.
 
 use crate::counters::Indexes;
 use crate::protocol::{AHEAD, LONGEST};
@@ -12,71 +12,70 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most masks of a port's flows: a look-up may try each of them. OVS has tens.
+/// Most masks of a port's flows, because a look-up may try each of them. OVS has tens.
 const MASKS: usize = 512;
-/// Most bytes of matches and actions of all flows together. A million flows of OVS with some actions take less.
+/// Most bytes of matches and actions of all flows together. A million flows of OVS with some actions take
+/// less.
 const BYTES: usize = 512 << 20;
 
-/// Flows, each with a message of actions, for which there is always room where flows are taken ahead: as many as all
-/// sessions together may ask for.
+/// Number of flows, each with a message full of actions, for which there must be room before a driver need
+/// not wait for answers: as many as all sessions together may request ahead.
 const SPARE: usize = 16 * AHEAD as usize;
 
-/// Whose a flow is.
+/// The owner of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A session's.
+    /// The session of this number.
     Session(u64),
-    /// Nobody's, since that session ended.
+    /// Nobody, since the session ended at this time.
     Stale(Instant),
 }
 
-/// A flow.
+/// A flow with its owner.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// As the executor has it.
+    /// The flow as in the executor.
     pub flow: Arc<Flow>,
-    /// Whose it is.
     pub owner: Owner,
-    /// What its counter had counted before.
+    /// Value of its counter before the flow existed.
     pub base: Counters,
-    /// Of port and match ([`ByMatch`]).
+    /// Hash of port and match ([`ByMatch`]).
     hash: u64,
 }
 
-/// What a new flow takes.
+/// The way to add a new flow.
 #[derive(Debug)]
 pub enum Plan {
-    /// A flow of an earlier session is the same: it has this number, and is taken over.
+    /// Take over the equal flow of an earlier session, which has this number.
     Adopt(u64),
-    /// A new flow, after one of an earlier session with the same match is gone.
+    /// Add a new flow, after removing the flow of an earlier session with the same match, if there is one.
     Add(New, Option<u64>),
 }
 
-/// A new flow.
 #[derive(Debug)]
 pub struct New {
-    /// As the executor is to have it.
+    /// The flow as the executor is to have it.
     pub flow: Arc<Flow>,
-    /// Of port and match.
+    /// Hash of port and match.
     hash: u64,
 }
 
-/// All flows.
 #[derive(Debug, Default)]
 pub struct Flows {
     all: BTreeMap<u64, Held>,
     by_match: ByMatch,
     indexes: Indexes,
     last: u64,
-    /// How many are nobody's.
+    /// Number of flows that nobody owns.
     stale: usize,
-    /// How many flows of a port have each mask.
+    /// Number of flows with each mask, by port.
     masks: HashMap<VifId, Vec<(Key, usize)>>,
-    /// What the flows take together ([`size`]).
+    /// Bytes of all flows together ([`size`]).
     bytes: usize,
 }
 
-/// Numbers of flows by port and match: as hashes, by a secret, because guests choose what flows match.
+/// Numbers of flows by port and match. The hash is keyed with a secret, because guests choose what flows
+/// match.
 #[derive(Debug, Default)]
 struct ByMatch {
     hasher: RandomState,
@@ -88,7 +87,7 @@ impl ByMatch {
         self.hasher.hash_one((port, matching))
     }
 
-    /// The flow of a port with this match, which has this hash.
+    /// Finds the flow of a port with this match, whose hash is `hash`, and the flow's number.
     fn find<'a>(
         &self,
         all: &'a BTreeMap<u64, Held>,
@@ -114,14 +113,14 @@ impl ByMatch {
     }
 }
 
-/// Bytes that a flow takes.
+/// Returns the bytes that a flow takes.
 fn size(actions: &[Action]) -> usize {
     let headers = |action: &Action| if let Action::Encap(outer) = action { outer.bytes().len() } else { 0 };
     size_of::<Flow>() + size_of_val(actions) + actions.iter().map(headers).sum::<usize>()
 }
 
 impl Flows {
-    /// What a flow of this port takes, if it is to be there.
+    /// Plans how to add a flow to this port.
     ///
     /// # Errors
     /// [`Refused::Exists`], [`Refused::Full`].
@@ -153,7 +152,7 @@ impl Flows {
         Ok(Plan::Add(New { flow, hash }, old))
     }
 
-    /// The flow of a plan is there from now on; its counter begins with `base`.
+    /// Inserts the flow of a plan; `base` is the present value of its counter.
     pub fn insert(&mut self, New { flow, hash }: New, session: u64, base: Counters) {
         self.by_match.insert(hash, flow.id.0);
         let masks = self.masks.entry(flow.port).or_default();
@@ -165,18 +164,19 @@ impl Flows {
         self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base, hash });
     }
 
-    /// Indexes of the counters of all flows.
+    /// Returns the indexes of the counters of all flows.
     pub fn counters(&self) -> Vec<u32> {
         self.indexes.taken().collect()
     }
 
-    /// How many more flows with the mask of one that is there will be taken: the driver does not wait for the answers.
+    /// Returns how many more flows with the mask of an existing one will be accepted without fail. The driver
+    /// does not wait for the answers to these.
     pub fn ahead(&self) -> u32 {
         let has_room = self.indexes.left() >= SPARE && self.bytes + SPARE * 2 * LONGEST <= BYTES;
         if has_room { AHEAD } else { 0 }
     }
 
-    /// A flow belongs to this session from now on.
+    /// Gives a flow to this session.
     pub fn adopt(&mut self, id: u64, session: u64) -> Option<&Arc<Flow>> {
         let held = self.all.get_mut(&id)?;
         self.stale -= usize::from(matches!(held.owner, Owner::Stale(_)));
@@ -184,7 +184,7 @@ impl Flows {
         Some(&held.flow)
     }
 
-    /// The flow is not there any more. Returns it.
+    /// Removes a flow and returns it.
     pub fn remove(&mut self, id: u64, now: Instant) -> Option<Arc<Flow>> {
         let Held { flow, owner, hash, .. } = self.all.remove(&id)?;
         self.stale -= usize::from(matches!(owner, Owner::Stale(_)));
@@ -205,22 +205,21 @@ impl Flows {
         Some(flow)
     }
 
-    /// A flow.
     pub fn get(&self, id: u64) -> Option<&Held> {
         self.all.get(&id)
     }
 
-    /// All flows, the oldest first.
+    /// Returns all flows, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Held> {
         self.all.values()
     }
 
-    /// Numbers of the flows for which `which` is true.
+    /// Returns the numbers of the flows for which `which` is true.
     pub fn find(&self, mut which: impl FnMut(&Held) -> bool) -> Vec<u64> {
         self.all.iter().filter(|(_, held)| which(held)).map(|(id, _)| *id).collect()
     }
 
-    /// The flows of a session are nobody's from now on.
+    /// Leaves the flows of a session to nobody.
     pub fn leave(&mut self, session: u64, now: Instant) {
         for held in self.all.values_mut().filter(|held| held.owner == Owner::Session(session)) {
             held.owner = Owner::Stale(now);
@@ -228,24 +227,23 @@ impl Flows {
         }
     }
 
-    /// Whether any are nobody's.
+    /// Is true if nobody owns some flow.
     pub fn has_stale(&self) -> bool {
         self.stale > 0
     }
 
-    /// The change that removes a flow.
+    /// Makes the change that removes a flow.
     pub fn removal(&self, id: u64) -> Option<Change> {
         self.all.get(&id).map(|held| Change::Remove { port: held.flow.port, id: held.flow.id })
     }
 }
 
-/// Whether a flow sends to a port.
 pub fn sends_to(flow: &Flow, port: VifId) -> bool {
     flow.actions.contains(&Action::Output(port))
 }
 
-/// A flow as the executor is to have it while OVS has these ports down: nothing comes from them, and nothing goes to
-/// them.
+/// Returns a flow as the executor is to have it while OVS has these ports down: nothing comes from them, and
+/// nothing goes to them.
 pub fn without(flow: &Arc<Flow>, down: &[VifId]) -> Arc<Flow> {
     let is_down = |action: &Action| matches!(action, Action::Output(to) if down.contains(to));
     let from = down.contains(&flow.port);
@@ -258,7 +256,7 @@ pub fn without(flow: &Arc<Flow>, down: &[VifId]) -> Arc<Flow> {
             actions.push(action.clone());
             continue;
         }
-        // The headers of a tunnel are for that output alone.
+        // Headers of a tunnel belong to the output that was left out.
         let mut kept = actions.iter().rposition(is_output).map_or(0, |last| last + 1);
         actions.retain(|action| {
             let earlier = kept > 0;
@@ -282,7 +280,7 @@ mod tests {
     use super::*;
     use model::ovs::Outer;
 
-    /// The headers of a tunnel go with the output that they are for.
+    /// The headers of a tunnel go with their output.
     #[test]
     fn an_output_that_is_left_out_takes_its_headers_along() {
         let outer = || {
@@ -304,7 +302,7 @@ mod tests {
         assert_eq!((left(&[1, 2]), left(&[3])), (vec![Action::Drop], vec![Action::Drop]));
     }
 
-    /// Flows are counted by their bytes, and what is gone is not.
+    /// Flows count with their bytes, and removed ones do not.
     #[test]
     fn flows_take_bounded_bytes() {
         let (mut flows, now) = (Flows::default(), Instant::now());
@@ -319,7 +317,7 @@ mod tests {
         let others = BYTES - size(&drops());
         flows.bytes += others;
         assert!(matches!(plan(&mut flows, 2), Err(Err(Refused::Full("bytes of flows")))));
-        // Nobody is told that there is room for more, long before.
+        // Long before, drivers are no longer told that there is room for more.
         assert_eq!(flows.ahead(), 0);
         flows.bytes = BYTES - SPARE * 2 * LONGEST;
         assert_eq!(flows.ahead(), AHEAD);

@@ -1,6 +1,7 @@
 //! Numbers of the protocol, as in `ovs-pmd/protocol.h`.
 
-/// Items of a pattern, whose parts are DPDK's structures of that name. 0 is another: the spec is its name.
+/// Items of a pattern, whose parts are DPDK's structures of the same names. Kind 0 is any other item, with
+/// its name as spec.
 pub mod item {
     pub const ETH: u16 = 1;
     pub const VLAN: u16 = 2;
@@ -14,20 +15,19 @@ pub mod item {
     pub const ICMP6: u16 = 10;
 }
 
-/// Parts of an item that are there.
+/// Flags for the parts that an item has.
 pub mod part {
     pub const SPEC: u16 = 1;
     pub const MASK: u16 = 2;
     pub const LAST: u16 = 4;
 }
 
-/// Actions.
 pub mod action {
-    /// Another; its name.
+    /// Any other action, with its name as value.
     pub const OTHER: u16 = 0;
     pub const COUNT: u16 = 1;
     pub const DROP: u16 = 2;
-    /// The number of a port; [`super::FOREIGN`] is one of another driver.
+    /// The value is the number of a port; [`super::FOREIGN`] is a port of a different driver.
     pub const OUTPUT: u16 = 3;
     pub const MAC_SRC: u16 = 4;
     pub const MAC_DST: u16 = 5;
@@ -38,24 +38,24 @@ pub mod action {
     pub const TTL: u16 = 10;
     pub const TP_SRC: u16 = 11;
     pub const TP_DST: u16 = 12;
-    /// The EtherType of the tag.
+    /// The value is the EtherType of the tag.
     pub const PUSH_VLAN: u16 = 13;
     pub const VLAN_VID: u16 = 14;
     pub const VLAN_PCP: u16 = 15;
     pub const POP_VLAN: u16 = 16;
     pub const DSCP: u16 = 17;
-    /// Headers to put in front.
+    /// The value is the headers to put in front.
     pub const ENCAP: u16 = 18;
-    /// OVS is to know the flow's packets by a mark, which the driver keeps.
+    /// OVS wants to recognise the flow's packets by a mark, which the driver keeps.
     pub const MARK: u16 = 19;
-    /// OVS asks that the queues share the flow's packets: each port has one.
+    /// OVS asks that the queues share the flow's packets, but each port has a single queue.
     pub const RSS: u16 = 20;
 }
 
-/// In place of a port's number: a port of another driver.
+/// In place of a port's number: a port of a different driver.
 pub const FOREIGN: u32 = u32::MAX;
 
-/// Attribute of a flow: it may send to other ports of the switch (`transfer`).
+/// Attribute of a flow that may send to other ports of the switch (`transfer`).
 pub const TRANSFER: u32 = 4;
-/// The flow is one that OVS carries out itself.
+/// Attribute of a flow that OVS carries out itself.
 pub const INGRESS: u32 = 1;

@@ -1,38 +1,41 @@
-//! How many drivers there may be, of each user and together.
+//! Limits on the number of drivers, of each user and together.
 
 use sockets::Closing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most drivers at a time. One that left counts until all that it sent is closed, however long that takes.
+/// Most drivers at a time. A driver that left counts until everything that it sent is closed, however long
+/// that takes.
 const MOST: usize = 16;
-/// Most that were refused and sent something that is not closed yet. The kernel says who connects only once the
-/// connection is accepted, so nobody is accepted meanwhile.
+/// Most refused drivers that sent something which is not closed yet. The kernel tells who connects only once
+/// the connection is accepted, so nobody is accepted meanwhile.
 const REFUSED: usize = 64;
 
-/// See above.
+/// Counts the places that drivers have, and those that closing descriptors still occupy.
 pub(crate) struct Places {
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// Of drivers that left, by user.
+    /// Descriptors of drivers that left, by user.
     closing: BTreeMap<u32, Arc<Closing>>,
     refused: Arc<Closing>,
 }
 
 impl Places {
-    /// `wake` is called each time that something is closed.
+    /// Starts without drivers. `wake` is called each time that something is closed.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(wake);
         Self { refused: closing(&wake), wake, closing: BTreeMap::new() }
     }
 
-    /// Whether another driver may connect, who may be refused, while there are so many.
+    /// Is true if one more driver may connect, which may then still be refused. `drivers`: how many are
+    /// connected.
     pub fn may_come(&self, drivers: usize) -> bool {
         let closing: usize = self.closing.values().map(|closing| closing.count()).sum();
         drivers + closing < MOST && self.refused.count() < REFUSED
     }
 
-    /// What counts a driver of this user, of whom there are some among those of the other `drivers`, once it leaves;
-    /// and whether it is refused. A user may have half of the places that others leave, so that others come, too.
+    /// Returns the counter for a driver of this user once it leaves, and whether it is refused. `drivers` are
+    /// the users of those connected. A user may have half of the places that other users leave, so that
+    /// others can come, too.
     pub fn of(&mut self, user: u32, drivers: impl Iterator<Item = u32>) -> (Arc<Closing>, bool) {
         let (mut its, mut others) = (0, 0);
         drivers.for_each(|other| *if other == user { &mut its } else { &mut others } += 1);

@@ -14,47 +14,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ethernet header and two VLAN tags, bytes.
 const LINK_HEADERS: usize = 14 + 2 * 4;
-/// Largest IP packet for OVS, unless it says otherwise, bytes.
+/// Default of the largest IP packet for OVS, bytes.
 const DEFAULT_MTU: u32 = 1500;
 /// Most messages that are taken from a bell at once.
 const RINGS: usize = 16;
 
-/// What is to be opened.
+/// A port to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OvsPort {
     /// Name of the guest or wire.
     pub name: String,
-    /// Its largest IP packet, bytes.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
 }
 
-/// What both queues and the service share.
+/// State that both queues and the service share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What the port was opened as.
     pub spec: OvsPort,
     /// The driver that has the port, and a count of changes.
     driver: Mutex<Option<Arc<Driver>>>,
     version: AtomicU32,
-    /// Longest frame for OVS.
+    /// Longest frame for OVS, bytes.
     frame: AtomicU32,
-    /// OVS has it down: it gets no frames.
+    /// Whether OVS has the port down, so that it gets no frames.
     down: AtomicBool,
     /// Messages that were not packets.
     malformed: AtomicU64,
-    /// Written when another driver has the port. No driver has this descriptor.
+    /// Written when a different driver gets the port. No driver has this descriptor.
     wake: OwnedFd,
-    /// Readable when a worker that sleeps is to look: `wake`, or the bell of the driver that has the port.
+    /// Readable when a sleeping worker has to look: `wake`, or the bell of the driver that has the port.
     event: OwnedFd,
 }
 
-/// What the port has of a driver.
+/// The connection of a port to its driver.
 #[derive(Debug)]
 struct Driver {
     rings: Arc<Rings>,
-    /// The driver wakes the worker by the other end, which only this session's driver ever had: whatever it does to
-    /// that harms no later one. A socket, because reads of it can be told not to wait, whatever is done to the other
-    /// end.
+    /// The driver wakes the worker through the other end, which only this session's driver ever had, so
+    /// nothing that it does to it harms a later driver. It is a socket, because reads of a socket can be told
+    /// not to wait, no matter what is done to the other end.
     bell: OwnedFd,
 }
 
@@ -74,7 +73,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Has this descriptor wake the worker, until it is closed or deleted.
+    /// Lets this descriptor wake the worker, until it is closed or deleted.
     fn watch(&self, descriptor: &OwnedFd) -> rustix::io::Result<()> {
         epoll::add(&self.event, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
     }
@@ -83,11 +82,11 @@ impl Shared {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the port to a driver with these rings, instead of any other. Returns what wakes the worker, for that
-    /// driver.
+    /// Gives the port to a driver with these rings, in place of any other. Returns the descriptor with which
+    /// that driver wakes the worker.
     ///
     /// # Errors
-    /// Out of descriptors; nothing is changed then.
+    /// The process is out of descriptors; nothing is changed.
     pub fn give_to(&self, rings: Arc<Rings>) -> rustix::io::Result<OwnedFd> {
         let (bell, clapper) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         self.watch(&bell)?;
@@ -95,7 +94,6 @@ impl Shared {
         Ok(clapper)
     }
 
-    /// Takes the port away from its driver.
     pub fn take_away(&self) {
         self.replace(None);
     }
@@ -107,56 +105,53 @@ impl Shared {
             std::mem::replace(&mut *place, driver)
         };
         if let Some(old) = old {
-            // The worker may have it for a while.
+            // The worker may hold it for a while longer.
             let _ = epoll::delete(&self.event, &old.bell);
         }
         self.set_mtu(DEFAULT_MTU);
-        // A worker that sleeps sees it. Fails only if it is readable already.
+        // Wakes a sleeping worker. Fails only if it is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Whether a driver has it, and has it up.
+    /// Is true if a driver has the port, and has it up.
     pub fn is_up(&self) -> bool {
         self.driver().is_some() && !self.is_down()
     }
 
-    /// OVS has the port down, or up, from now on.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
     }
 
-    /// Whether OVS has the port down.
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// OVS takes packets of this length, bytes.
+    /// Sets the length of packets that OVS takes, bytes.
     pub fn set_mtu(&self, mtu: u32) {
         self.frame.store(mtu.saturating_add(LINK_HEADERS as u32), Ordering::Relaxed);
     }
 
-    /// The MTU in OVS.
     pub fn mtu(&self) -> u32 {
         self.frame.load(Ordering::Relaxed) - LINK_HEADERS as u32
     }
 
-    /// Tells the driver the state of the guest or wire.
+    /// Tells the driver the state and counters of the guest or wire.
     pub fn tell(&self, up: bool, numbers: &Numbers) {
         if let Some(driver) = &*self.driver() {
             driver.rings.tell(up, numbers);
         }
     }
 
-    /// What a driver sent that are not packets.
+    /// Returns the number of messages from drivers that were not packets.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
     }
 }
 
-/// Opens the port: what both sides share, and what the executor gets.
+/// Opens the port. Returns the state for the service, and the queues for the executor.
 ///
 /// # Errors
-/// Out of descriptors.
+/// The process is out of descriptors.
 pub fn open(spec: OvsPort) -> io::Result<(Arc<Shared>, Opened)> {
     let shared = Arc::new(Shared::new(spec)?);
     let rx = Rx { seen: Seen::default(), ring: None, driver: None, shared: shared.clone() };
@@ -166,7 +161,6 @@ pub fn open(spec: OvsPort) -> io::Result<(Arc<Shared>, Opened)> {
     Ok((shared, opened))
 }
 
-/// The port's device.
 struct Device(Arc<Shared>);
 
 impl Port for Device {
@@ -182,25 +176,26 @@ impl Port for Device {
     }
 }
 
-/// Which driver a queue knows.
+/// The version of the driver that a queue knows.
 #[derive(Debug, Default)]
 struct Seen(u32);
 
 impl Seen {
-    /// Whether that is the one that has the port.
+    /// Is true if the known driver still has the port.
     #[inline]
     fn is_latest(&self, shared: &Shared) -> bool {
         shared.version.load(Ordering::Acquire) == self.0
     }
 
-    /// The driver, if it is another than before. Where the service is changing that, the next call sees it.
+    /// Returns the driver if it has changed. If the service is changing it at this moment, the next call sees
+    /// it.
     #[inline]
     fn changed(&mut self, shared: &Shared) -> Option<Option<Arc<Driver>>> {
         if self.is_latest(shared) {
             return None;
         }
         let driver = shared.driver.try_lock().ok()?;
-        // It changes under the lock alone.
+        // Changes only under the lock.
         self.0 = shared.version.load(Ordering::Relaxed);
         Some(driver.clone())
     }
@@ -210,13 +205,13 @@ impl Seen {
 struct Rx {
     seen: Seen,
     ring: Option<Incoming>,
-    /// Whose ring it is.
+    /// The driver whose ring it is.
     driver: Option<Arc<Driver>>,
     shared: Arc<Shared>,
 }
 
 impl Rx {
-    /// Takes a driver's rings, or lets them go. No burst is under way.
+    /// Takes the rings of a new driver, or drops those of an old one. No burst may be under way.
     #[inline]
     fn refresh(&mut self) {
         if let Some(driver) = self.seen.changed(&self.shared) {
@@ -270,7 +265,7 @@ impl RxQueue for Rx {
 
     fn arm(&mut self) -> bool {
         self.refresh();
-        // A driver that could not be looked at now would not wake it again.
+        // A driver that could not be checked now would not wake it again.
         self.ring.as_ref().is_some_and(Incoming::arm) || !self.seen.is_latest(&self.shared)
     }
 
@@ -325,13 +320,13 @@ impl TxQueue for Tx {
     }
 
     fn has_room(&self) -> bool {
-        // If another worker has it, that one looks.
+        // A different worker that has the lease checks itself.
         self.lease.with(Sender::has_room).unwrap_or(true)
     }
 }
 
 impl Sender {
-    /// Takes a driver's ring, or lets it go.
+    /// Takes the ring of a new driver, or drops that of an old one.
     #[inline]
     fn refresh(&mut self) {
         if let Some(driver) = self.seen.changed(&self.shared) {
@@ -339,13 +334,13 @@ impl Sender {
         }
     }
 
-    /// Whether the driver is not to be waited for.
+    /// Is true if senders need not wait for the driver.
     fn has_room(&mut self) -> bool {
         self.refresh();
         self.shared.is_down() || self.ring.as_mut().is_none_or(Outgoing::has_room)
     }
 
-    /// The ring for a frame of `len` bytes.
+    /// Returns the ring for a frame of `len` bytes.
     #[inline(always)]
     fn ring(&mut self, len: usize) -> Result<&mut Outgoing, NoRoom> {
         if len > self.shared.frame.load(Ordering::Relaxed) as usize {
@@ -363,7 +358,7 @@ impl Room for Sender {
         self.ring(len)?.reserve(len, offload.csum == Csum::Valid).ok_or(NoRoom::Full)
     }
 
-    /// As [`mem::Room::put`], with a short path for frames that fit into a slot.
+    /// Does the same as [`mem::Room::put`], with a short path for frames that fit into a slot.
     fn put(
         &mut self,
         head: &[u8],
@@ -393,7 +388,7 @@ impl Room for Sender {
         }
     }
 
-    /// OVS sums what it tracks, unless it is told that it need not.
+    /// Is always true: OVS checks checksums of packets that it tracks, unless it is told that they are right.
     fn tells_valid(&self) -> bool {
         true
     }

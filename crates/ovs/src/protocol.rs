@@ -1,4 +1,5 @@
-//! Messages of drivers, and answers to them: the other side of `ovs-pmd/protocol.h`. All numbers are little-endian.
+//! Messages of drivers, and answers to them: the other side of `ovs-pmd/protocol.h`. All numbers are
+//! little-endian.
 
 use crate::kinds::{item, part};
 use executor::Counters;
@@ -6,7 +7,6 @@ use std::fmt;
 
 /// "VOVS", the start of a hello.
 const MAGIC: u32 = 0x5356_4f56;
-/// The version of the protocol.
 pub const VERSION: u32 = 1;
 /// Longest message, bytes.
 pub const LONGEST: usize = 8192;
@@ -16,12 +16,13 @@ const NAME: usize = 64;
 const TEXT: usize = 192;
 /// Most items, and most actions, of a flow.
 const MOST_PARTS: usize = 64;
-/// Most requests whose answers a driver does not wait for: those of two turns, so that it asks for more while one is
-/// carried out. As many answers, each in a message of its own, have room in a socket (1280 of 212,992 bytes for each).
+/// Most requests for whose answers a driver does not wait. That is two turns, so that the driver sends more
+/// while one turn is carried out. The answers fit into a socket even if each is a message of its own (each
+/// takes 1280 of 212,992 bytes).
 pub const AHEAD: u32 = 128;
 
-/// Most requests in a message, each about one flow: to send and to receive a message takes longer than what many a
-/// request asks for.
+/// Most requests in a message, each about one flow. Sending and receiving a message takes longer than many a
+/// request.
 pub const TOGETHER: u32 = 16;
 
 const HELLO: u32 = 1;
@@ -33,81 +34,71 @@ const FLOW_DESTROY: u32 = 6;
 const FLOW_FLUSH: u32 = 7;
 const PORT_LINK: u32 = 8;
 
-/// Why a message ends its session: no driver of ours sends it.
+/// The reason why a message ends its session: no driver of ours sends such a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
-    /// It ends too early, or its length is not what it says.
+    /// It ends too early, or its length differs from its length field.
     #[error("a message whose length is wrong")]
     Length,
-    /// Its kind is not known.
     #[error("a message of unknown kind {0}")]
     Kind(u32),
-    /// A text that is not one.
     #[error("a name that is not UTF-8, or has no end")]
     Text,
-    /// A hello without its first word.
+    /// A hello that does not begin with `MAGIC`.
     #[error("not the driver of Viaduct")]
     Magic,
-    /// Too many items or actions.
     #[error("a flow with more than {MOST_PARTS} items or actions")]
     TooMany,
-    /// Descriptors, which no request has.
+    /// A message with descriptors, which no request has.
     #[error("a message with descriptors")]
     Files,
 }
 
-/// What a driver asks for.
+/// A driver's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// The first message.
     Hello {
         /// The driver's version of the protocol.
         version: u32,
-        /// Its process, as it says.
+        /// Process ID, as the driver tells it.
         pid: u32,
-        /// Most answers that it takes in one message; 0, of a driver of before: one.
+        /// Most answers that the driver takes in one message; 0 from an older driver, which takes one.
         answers: u32,
-        /// Its DPDK, in words.
+        /// Version of DPDK, in words.
         dpdk: String,
     },
-    /// A port is to be open, and have this number in further requests.
+    /// Opens a port, and gives it a number for further requests.
     PortOpen {
-        /// Number.
         port: u32,
         /// Name of a guest or wire.
         name: String,
-        /// OVS has it down.
+        /// Whether OVS has the port down.
         down: bool,
     },
-    /// A port is closed, with its flows.
+    /// Closes a port and removes its flows.
     PortClose {
-        /// Number.
         port: u32,
     },
-    /// OVS takes packets of this length from now on.
+    /// Sets the length of packets that OVS takes.
     PortMtu {
-        /// Number.
         port: u32,
         /// Bytes of an IP packet.
         mtu: u32,
     },
-    /// OVS sets a port up or down.
+    /// Sets a port up or down.
     PortLink {
-        /// Number.
         port: u32,
-        /// Whether it is down.
         down: bool,
     },
-    /// A new flow.
     FlowCreate(Create<'a>),
-    /// A flow is removed.
+    /// Removes a flow.
     FlowDestroy {
-        /// Its number.
+        /// Number of the flow.
         flow: u64,
     },
-    /// All flows of a port are removed.
+    /// Removes all flows of a port.
     FlowFlush {
-        /// Number of the port.
         port: u32,
     },
 }
@@ -119,15 +110,12 @@ pub struct Create<'a> {
     pub port: u32,
     /// Bits of `rte_flow_attr`: 1 ingress, 2 egress, 4 transfer.
     pub attributes: u32,
-    /// Group.
     pub group: u32,
-    /// Priority.
     pub priority: u32,
-    /// The driver does not wait for the answer.
+    /// Whether the driver does not wait for the answer.
     pub ahead: bool,
-    /// What it matches.
     pub items: Vec<Item<'a>>,
-    /// What it does, as kind and bytes.
+    /// Kind and bytes of each action.
     pub actions: Vec<(u16, &'a [u8])>,
 }
 
@@ -136,22 +124,20 @@ pub struct Create<'a> {
 pub struct Item<'a> {
     /// One of [`item`].
     pub kind: u16,
-    /// Value, if there is one.
     pub spec: Option<&'a [u8]>,
-    /// Mask.
     pub mask: Option<&'a [u8]>,
     /// Upper end of a range.
     pub last: Option<&'a [u8]>,
 }
 
 impl Item<'_> {
-    /// The name of an item of another kind.
+    /// Returns the name of an item of unknown kind.
     pub fn name(&self) -> String {
         name(self.spec.unwrap_or_default())
     }
 }
 
-/// A name that a driver gives, in words that can be shown.
+/// Converts a driver's name of something to text that can be shown.
 pub fn name(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME)]);
     text.chars().filter(|c| !c.is_control()).collect()
@@ -181,7 +167,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// A text in a field of `len` bytes, up to its first zero.
+    /// Reads a text from a field of `len` bytes, up to its first zero.
     fn text(&mut self, len: usize) -> Result<String, BadMessage> {
         let field = self.bytes(len)?;
         let end = field.iter().position(|byte| *byte == 0).ok_or(BadMessage::Text)?;
@@ -226,13 +212,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a message is about one flow. Those of others may concern all flows.
+/// Is true if a message is about one flow. Others may concern all flows.
 pub fn is_of_one_flow(message: &[u8]) -> bool {
     matches!(Reader(message).u32(), Ok(FLOW_CREATE | FLOW_DESTROY))
 }
 
-/// The requests in a message: one, or several about one flow each, of which the last one may be about more. What can't
-/// be is in the last one, which then has no such length.
+/// Splits a message into requests: one, or several about one flow each, the last of which may concern more.
+/// Any remaining bytes stay in the last request, whose length field then is wrong.
 pub fn requests(message: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut rest, mut left) = (message, TOGETHER);
     std::iter::from_fn(move || {
@@ -249,7 +235,7 @@ pub fn requests(message: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 impl<'a> Request<'a> {
-    /// The request in a message.
+    /// Decodes a request.
     ///
     /// # Errors
     /// [`BadMessage`].
@@ -282,32 +268,32 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The answer to a request. What is not about it is zero.
+/// The answer to a request. Fields that do not concern the request are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// 0, or an errno.
     pub status: u32,
-    /// Why a flow is refused ([`crate::Refused::number`]).
+    /// The reason why a flow is refused ([`crate::Refused::number`]).
     pub reason: u32,
-    /// Number of counters in the file that comes with it.
+    /// Number of counters in the file that comes with the answer.
     pub counters: u32,
     /// The port's MTU.
     pub mtu: u32,
-    /// Slots of each of its rings.
+    /// Slots of each of the port's rings.
     pub slots: u32,
-    /// Its address in OVS.
+    /// The port's MAC in OVS.
     pub mac: [u8; 6],
     /// Index of a flow's counter.
     pub counter: u32,
-    /// How many more flows that differ from it in the values of items alone will be taken.
+    /// How many more flows will be accepted that differ from this one only in the values of items.
     pub ahead: u32,
     /// Most requests about one flow in a message of the driver.
     pub together: u32,
     /// Number of a flow.
     pub flow: u64,
-    /// What a flow's counter has counted already. Not beside a text.
+    /// Present value of a flow's counter. It takes the place of the text.
     pub seen: Counters,
-    /// What went wrong.
+    /// The error.
     pub text: String,
 }
 
@@ -315,12 +301,11 @@ impl Answer {
     /// Bytes of an answer.
     pub const LEN: usize = 48 + TEXT;
 
-    /// A refusal.
+    /// Makes a refusal.
     pub fn refuse(errno: rustix::io::Errno, text: impl fmt::Display) -> Self {
         Self { status: errno.raw_os_error() as u32, text: text.to_string(), ..Self::default() }
     }
 
-    /// The answer's bytes.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -347,7 +332,7 @@ impl Answer {
     }
 }
 
-/// Bytes of each part of an item; `None` of one that is not known.
+/// Returns the bytes of each part of an item; `None` if the kind is unknown.
 pub const fn item_len(kind: u16) -> Option<usize> {
     Some(match kind {
         item::ETH | item::IPV4 | item::TCP => 20,

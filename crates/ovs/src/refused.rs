@@ -1,21 +1,17 @@
-//! Why flows are refused.
-
 use model::ovs::BadOuter;
 
 /// Defines the reasons, each with its name in listings and a text for its counters.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident $(($($field:ident: $type:ty),+))? = $label:literal, $text:literal;)*) => {
-        /// Why a flow is refused: OVS carries it out itself.
+        /// The reason why a flow is refused, so that OVS carries it out itself.
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
         pub enum Refused {
             $($(#[$doc])* #[error($text)] $name $(($($type),+))?,)*
         }
 
         impl Refused {
-            /// The names of all reasons.
             pub const NAMES: &[&str] = &[$($label),*];
 
-            /// The reason's name.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self {
@@ -36,36 +32,30 @@ reasons! {
         "a flow is carried out as a whole (transfer), or its packets get a mark, and nothing else";
     /// A group or a priority other than 0.
     Group = "group", "only group 0 and priority 0 are known";
-    /// An item that is not known.
     Item(name: String) = "item", "the match on {0} is not known";
-    /// A field that is not matched on.
+    /// A field that can't be matched on.
     Field(name: &'static str) = "field", "{0} can't be matched on";
-    /// A range.
     Range(name: &'static str) = "range", "a range of {0} can't be matched on";
-    /// An item with a value and no mask, or the other way round.
+    /// An item with a value and no mask, or a mask and no value.
     NoMask = "no_mask", "an item has a value without a mask, or a mask without a value";
-    /// An item twice, or in an order that no packet has.
+    /// An item that comes twice, or in an order that no packet has.
     Order = "order", "the items are in an order that is not known";
-    /// An action that is not known.
     Action(name: String) = "action", "the action {0} is not known";
-    /// A value that an action can't have.
     Value(name: &'static str) = "value", "the action {0} has a value that it can't have";
-    /// An output to a port of another driver, or to one that is not open.
+    /// An output to a port of a different driver, or to a port that is not open.
     ForeignPort = "foreign_port", "an output goes to a port that is not one of Viaduct's";
     /// Headers of a tunnel that can't be put in front of packets.
     Tunnel(reason: BadOuter) = "tunnel", "the tunnel's headers can't be put in front: {0}";
-    /// A flow with the same match is there.
     Exists = "exists", "the port has a flow with this match";
-    /// No more flows, or no more of what they are made of.
+    /// No room for more flows, or for more of their parts.
     Full(what: &'static str) = "full", "there are as many {0} as there can be";
-    /// The executor refuses it.
     Executor(reason: String) = "executor", "{0}";
-    /// A part of an item that is not as long as items of its kind.
+    /// A part of an item whose length differs from that of its kind.
     Length(kind: u16) = "length", "a value or mask of an item of kind {0} has a wrong length";
 }
 
 impl Refused {
-    /// The reason's number in answers: its place in [`Self::NAMES`], from 1 on.
+    /// Returns the reason's number in answers: its place in [`Self::NAMES`], from 1 on.
     #[must_use]
     pub fn number(&self) -> u32 {
         let at = Self::NAMES.iter().position(|name| *name == self.name());

@@ -1,8 +1,10 @@
-//! The rings between the daemon and a driver: packets in slots of memory that both map (`ovs-pmd/protocol.h`).
+//! The rings between the daemon and a driver: packets in slots of memory that both map
+//! (`ovs-pmd/protocol.h`).
 //!
 //! The driver may write anything anywhere at any time. So each index is read once and checked, each packet's
-//! description is read once into a private copy, and payload is only copied ([`Segment`]). What this side needs to go
-//! on it keeps for itself. A ring whose other end breaks the rules loses what is in it, nothing more.
+//! description is read once into a private copy, and payload is only copied ([`Segment`]). Everything that
+//! this side needs to go on is in its own memory. If the other end breaks the rules, the ring loses its
+//! contents, nothing more.
 
 use mem::{Accepts, BURST, Offload, Segment, vnet};
 use std::ptr::NonNull;
@@ -16,36 +18,32 @@ const PAGE: usize = 4096;
 pub const SLOT: usize = 2048;
 /// Slots of each ring.
 pub const SLOTS: u32 = 2048;
-/// Bytes of a ring's header, of which the tail is at 0, the request to be woken at 4 and the head at 128.
+/// Bytes of a ring's header. The tail is at 0, the request to be woken at 4, and the head at 128.
 const HEADER: usize = 256;
 const ASLEEP: usize = 4;
 const HEAD: usize = 128;
 /// Bytes of a packet's description: its length, and a `virtio_net_hdr` without `num_buffers`.
 const PACKET: usize = 16;
-/// In a description to the driver, after the length: the L4 checksum is right. The second word has the counter of the
-/// packet's flow plus one, or 0.
+/// Flag in a description to the driver, after the length: the L4 checksum is right. The second word has the
+/// counter of the packet's flow plus one, or 0.
 const VALID_CSUM: u64 = 2;
-/// Of the first word of a description: flags and type of segmentation, which say what is unfinished.
+/// Bits of the first word of a description that say what is unfinished: flags and type of segmentation.
 const UNFINISHED_PART: u64 = 0xffff << 32;
-/// Bytes of a ring.
 const RING: usize = HEADER + SLOTS as usize * PACKET;
 /// Bytes of a ring's slots.
 const DATA: usize = SLOTS as usize * SLOT;
-/// Bytes of all.
+/// Bytes of the whole memory.
 const LEN: usize = PAGE + 2 * (RING + DATA);
-/// Shortest frame: an Ethernet header.
+/// Shortest frame, bytes: an Ethernet header.
 const SHORTEST: usize = 14;
-/// Longest frame that a driver may send: a large TCP segment.
+/// Longest frame that a driver may send, bytes: a large TCP segment.
 const LONGEST: usize = 65_535 + 14 + 2 * 4;
-/// What a driver may leave unfinished: what it claims to OVS.
+/// The work that a driver may leave unfinished, which is what it offers OVS.
 const UNFINISHED: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: false };
 
-/// A direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the daemon to the driver.
     ToDriver,
-    /// From the driver to the daemon.
     FromDriver,
 }
 
@@ -71,10 +69,10 @@ pub struct Numbers {
 pub struct Rings(Memory);
 
 impl Rings {
-    /// New memory, and the file for the driver.
+    /// Makes new memory, and returns it with the file for the driver.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel has no memory or descriptors.
     pub fn create() -> Result<(Self, std::os::fd::OwnedFd), MemoryError> {
         let (memory, file) = Memory::create("viaduct-ovs", LEN)?;
         Ok((Self(memory), file))
@@ -96,7 +94,7 @@ impl Rings {
         unsafe { self.at(offset, 8).cast().as_ref() }
     }
 
-    /// Tells the driver whether the port's link is up, and what it counted.
+    /// Tells the driver whether the port's link is up, and its counters.
     pub fn tell(&self, up: bool, numbers: &Numbers) {
         self.word(0).store(up.into(), Ordering::Relaxed);
         for (at, number) in numbers.all.into_iter().enumerate() {
@@ -104,7 +102,8 @@ impl Rings {
         }
     }
 
-    /// `len` bytes of a packet whose first slot has this index: one piece, or two where it goes on at the start.
+    /// Returns `len` bytes of a packet whose first slot has this index, in one piece, or in two if it wraps
+    /// around.
     fn pieces(&self, way: Way, index: u32, len: usize) -> [Segment; 2] {
         let start = (index & (SLOTS - 1)) as usize * SLOT;
         let len = len.min(DATA);
@@ -116,14 +115,14 @@ impl Rings {
         })
     }
 
-    /// `len` bytes of the slot with this index.
+    /// Returns `len` bytes of the slot with this index.
     fn slot(&self, way: Way, index: u32, len: usize) -> Segment {
         let (at, len) = ((index & (SLOTS - 1)) as usize * SLOT, len.min(SLOT));
         // SAFETY: as above.
         unsafe { Segment::new(self.at(way.data() + at, len).as_ptr(), len as u32) }
     }
 
-    /// Where the description of the packet with this index is, as two words.
+    /// Returns the description of the packet with this index, as two words.
     fn description(&self, way: Way, index: u32) -> [&AtomicU64; 2] {
         let first = self.at(way.ring() + HEADER + (index & (SLOTS - 1)) as usize * PACKET, PACKET);
         // SAFETY: as in `word`; both are inside of `PACKET` bytes.
@@ -131,7 +130,7 @@ impl Rings {
     }
 }
 
-/// Slots of a packet of this length.
+/// Returns the number of slots for a packet of this length.
 const fn slots_of(len: usize) -> u32 {
     len.div_ceil(SLOT) as u32
 }
@@ -144,25 +143,25 @@ pub struct Outgoing {
     next: u32,
     /// Slots known to be free.
     free: u32,
-    /// What the descriptions of packets say of their flow.
+    /// The flow's mark for the descriptions of packets.
     mark: u64,
     segments: [Segment; 2],
 }
 
 impl Outgoing {
-    /// The end of a new ring.
     pub fn new(rings: Arc<Rings>) -> Self {
         let segments = rings.pieces(Way::ToDriver, 0, 0);
         Self { rings, next: 0, free: SLOTS, mark: 0, segments }
     }
 
-    /// Slots that are free. A head that can't be is taken for a full ring.
+    /// Counts the free slots. A head that can't be right counts as a full ring.
     fn look(&mut self) {
         let head = self.rings.word(Way::ToDriver.ring() + HEAD).load(Ordering::Acquire);
         self.free = SLOTS.saturating_sub(self.next.wrapping_sub(head));
     }
 
-    /// Whether two bursts of frames that fit into a slot have room: another worker may send one at the same time.
+    /// Is true if there is room for two bursts of frames that fit into a slot: a second worker may send a
+    /// burst at the same time.
     pub fn has_room(&mut self) -> bool {
         const ROOM: u32 = 2 * BURST as u32;
         if self.free < ROOM {
@@ -171,8 +170,8 @@ impl Outgoing {
         self.free >= ROOM
     }
 
-    /// Takes the slots of a frame of `len` bytes, and describes it. Returns the index of the first one; `None` if so
-    /// many are not free.
+    /// Takes the slots for a frame of `len` bytes, and describes it. Returns the index of the first slot;
+    /// `None` if there are too few free ones.
     #[inline(always)]
     fn take(&mut self, len: usize, valid: bool) -> Option<u32> {
         let (first, slots) = (self.next, slots_of(len));
@@ -192,22 +191,22 @@ impl Outgoing {
         Some(first)
     }
 
-    /// Room for a frame, of which the driver is told whether its L4 checksum is known to be right; `None` if there is
-    /// none.
+    /// Reserves room for a frame; `None` if there is none. `valid` tells the driver that the L4 checksum is
+    /// known to be right.
     pub fn reserve(&mut self, len: usize, valid: bool) -> Option<&[Segment]> {
         let first = self.take(len, valid)?;
         self.segments = self.rings.pieces(Way::ToDriver, first, len);
         Some(if self.segments[1].is_empty() { &self.segments[..1] } else { &self.segments })
     }
 
-    /// The same for a frame that fits into a slot.
+    /// Does the same as `reserve` for a frame that fits into a slot.
     #[inline(always)]
     pub fn reserve_one(&mut self, len: usize, valid: bool) -> Option<Segment> {
         let first = self.take(len.min(SLOT), valid)?;
         Some(self.rings.slot(Way::ToDriver, first, len))
     }
 
-    /// The driver is told that packets from here on are of the flow with this counter.
+    /// Marks packets from here on as packets of the flow with this counter.
     pub const fn mark(&mut self, flow: Option<u32>) {
         self.mark = match flow {
             Some(counter) => counter as u64 + 1,
@@ -215,22 +214,21 @@ impl Outgoing {
         };
     }
 
-    /// Shows the driver what was filled.
+    /// Shows the filled slots to the driver.
     pub fn publish(&self) {
         self.rings.word(Way::ToDriver.ring()).store(self.next, Ordering::Release);
     }
 }
 
-/// What comes next in a ring from the driver.
+/// The next thing in a ring from the driver.
 #[derive(Debug)]
 pub enum Next {
-    /// Nothing.
     Empty,
-    /// A packet in one slot, of which nothing is unfinished.
+    /// A packet in one slot, with nothing unfinished.
     Finished(Segment),
-    /// Any other: its pieces, its length, and what is unfinished.
+    /// Any other packet: its pieces, its length, and what is unfinished.
     Packet([Segment; 2], u32, Offload),
-    /// One that can't be a packet. It is passed over.
+    /// Something that can't be a packet. It is skipped.
     Malformed,
 }
 
@@ -245,7 +243,6 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The end of a new ring.
     pub const fn new(rings: Arc<Rings>) -> Self {
         Self { rings, next: 0, ready: 0 }
     }
@@ -258,11 +255,11 @@ impl Incoming {
         self.rings.word(Way::FromDriver.ring() + ASLEEP)
     }
 
-    /// The next packet, whose slots stay taken until [`Incoming::give_back`].
+    /// Takes the next packet, whose slots stay occupied until [`Incoming::give_back`].
     #[inline]
     pub fn take(&mut self) -> Next {
         if self.ready == 0 {
-            // A tail that can't be is what the driver's mistake it is: all that could be there is looked at.
+            // A tail that can't be right is the driver's mistake: then all slots are read.
             self.ready = self.tail().load(Ordering::Acquire).wrapping_sub(self.next).min(SLOTS);
             if self.ready == 0 {
                 return Next::Empty;
@@ -280,13 +277,13 @@ impl Incoming {
         self.take_any(low, high.load(Ordering::Relaxed))
     }
 
-    /// The same for a packet with this description, whatever it says.
+    /// Does the same as `take` for a packet with any description.
     #[cold]
     fn take_any(&mut self, low: u64, high: u64) -> Next {
         let len = low as u32 as usize;
         let slots = slots_of(len);
         if slots == 0 || slots > self.ready || len > LONGEST {
-            // Where the next packet begins nobody knows.
+            // Nobody knows where the next packet begins.
             self.next = self.next.wrapping_add(self.ready);
             self.ready = 0;
             return Next::Malformed;
@@ -305,20 +302,20 @@ impl Incoming {
         }
     }
 
-    /// Returns the slots of what was taken.
+    /// Gives back the slots of everything that was taken.
     pub fn give_back(&self) {
         self.rings.word(Way::FromDriver.ring() + HEAD).store(self.next, Ordering::Release);
     }
 
-    /// Asks to be woken. True if packets are there already.
+    /// Asks to be woken. Returns true if packets are there already.
     pub fn arm(&self) -> bool {
         self.asleep().store(1, Ordering::Relaxed);
-        // Pairs with the driver's: it publishes, then looks whether this side sleeps.
+        // Pairs with the driver's fence: the driver publishes, then checks whether this side sleeps.
         fence(Ordering::SeqCst);
         self.tail().load(Ordering::Acquire) != self.next
     }
 
-    /// Withdraws that.
+    /// Withdraws the request to be woken.
     pub fn disarm(&self) {
         self.asleep().store(0, Ordering::Relaxed);
     }
@@ -330,20 +327,18 @@ pub mod driver {
     use super::*;
 
     impl Rings {
-        /// Writes a word.
         pub fn poke(&self, offset: usize, value: u32) {
             self.word((offset % LEN) & !3).store(value, Ordering::Relaxed);
         }
 
-        /// Reads one.
         pub fn word_at(&self, offset: usize) -> u32 {
             self.word(offset).load(Ordering::Relaxed)
         }
 
-        /// A driver sends: as `ring_send`.
+        /// Sends a frame as a driver does with `ring_send`.
         pub fn send(&self, next: &mut u32, frame: &[u8], header: [u8; vnet::VNET_HEADER_SHORT]) -> bool {
             let head = self.word(Way::FromDriver.ring() + HEAD).load(Ordering::Acquire);
-            // The head may be anything by now: tests scribble.
+            // The head may be anything by now, because tests scribble.
             if SLOTS.checked_sub(next.wrapping_sub(head)).is_none_or(|free| slots_of(frame.len()) > free) {
                 return false;
             }
@@ -360,7 +355,7 @@ pub mod driver {
             true
         }
 
-        /// A driver receives: as `ring_receive`.
+        /// Receives a frame as a driver does with `ring_receive`.
         pub fn receive(&self, next: &mut u32) -> Option<Vec<u8>> {
             let ready = self.word(Way::ToDriver.ring()).load(Ordering::Acquire).wrapping_sub(*next);
             if ready == 0 {
@@ -375,12 +370,12 @@ pub mod driver {
             Some(frame)
         }
 
-        /// Whether the daemon asked to be woken.
+        /// Is true if the daemon asked to be woken.
         pub fn is_asleep(&self) -> bool {
             self.word(Way::FromDriver.ring() + ASLEEP).load(Ordering::Relaxed) != 0
         }
 
-        /// Link and counts as the driver sees them.
+        /// Returns link and counters as the driver sees them.
         pub fn told(&self) -> (bool, Numbers) {
             let all = std::array::from_fn(|at| self.long(8 + 8 * at).load(Ordering::Relaxed));
             (self.word(0).load(Ordering::Relaxed) == 1, Numbers { all })

@@ -1,4 +1,4 @@
-//! The socket that drivers connect to, and the thread that serves them.
+//! The socket on which drivers connect, and the thread that serves them.
 
 use crate::places::Places;
 use crate::port::{self, OvsPort, Shared};
@@ -19,39 +19,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How often counters and links are told to drivers.
+/// How often drivers are told counters and links.
 const TICK: Duration = Duration::from_millis(250);
-/// Requests of a turn, and as many more as the last message has. Their answers go once all are carried out, and the
-/// driver asks for more meanwhile.
+/// Requests of a turn; the last message may add more. The answers are sent once all are carried out, and
+/// meanwhile the driver sends more requests.
 const TURN: usize = AHEAD as usize / 2;
-/// Bytes for the messages of a turn. It ends early if the longest message might have no room. Those of flows have some
-/// 250 bytes.
+/// Bytes for the messages of a turn, which ends early if the longest message might have no room. A message
+/// about a flow has some 250 bytes.
 const ROOM: usize = 8 * LONGEST;
-/// How long requests gather that are fewer, while a driver does not wait for their answers: waking for each would take
-/// longer than what they ask for.
+/// How long the thread sleeps so that requests gather, while a driver does not wait for answers: waking up
+/// for each request would take longer than the request itself.
 const GATHER: Duration = Duration::from_micros(100);
 /// How long nobody is accepted after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the service can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// No memory for counters.
     #[error("counters of flows: {0}")]
     Memory(#[from] uverbs::MemoryError),
-    /// No event descriptors are left.
     #[error("{0}")]
     Kernel(#[from] Errno),
 }
 
-/// What the thread and others share.
+/// State that the thread shares with others.
 struct Common {
     state: Mutex<State>,
-    /// Written for the thread to look at what is gone, and whether it is to end.
+    /// Written to make the thread check `gone` and `stop`.
     event: OwnedFd,
-    /// Ports that are gone: whoever drops one may hold the state.
+    /// Ports that are gone. They are only noted here, because whoever drops one may hold the lock of the
+    /// state.
     gone: Mutex<Vec<Arc<Shared>>>,
-    /// The thread is to end.
+    /// Whether the thread is to end.
     stop: AtomicBool,
 }
 
@@ -70,18 +68,17 @@ impl Common {
     }
 }
 
-/// Ports that are open, and what queues and service share of each.
+/// Open ports, each with the state that its queues and the service share.
 type Ports = Vec<(Weak<dyn Port>, Arc<Shared>)>;
 
-/// Serves drivers. Dropping it ends that.
+/// Serves drivers, until it is dropped.
 pub struct Service {
     common: Arc<Common>,
-    /// The ports that are open.
     ports: Mutex<Ports>,
 }
 
 impl Service {
-    /// Ports can be opened; nobody is served yet.
+    /// Starts without serving drivers. Ports can be opened.
     ///
     /// # Errors
     /// [`ServiceError`].
@@ -92,7 +89,7 @@ impl Service {
         Ok(Self { common: Arc::new(common), ports: Mutex::default() })
     }
 
-    /// Serves drivers that connect to this socket, from now on. Once.
+    /// Serves drivers that connect to this socket from now on. Must be called only once.
     ///
     /// # Errors
     /// There are no more threads.
@@ -111,7 +108,7 @@ impl Service {
     /// Opens the OVS side of a guest or wire. Drivers can open it until the port is dropped.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// The process is out of descriptors.
     pub fn open(&self, spec: OvsPort) -> io::Result<Opened> {
         let (shared, opened) = port::open(spec)?;
         self.common.state().add_port(shared.clone(), Instant::now());
@@ -123,7 +120,7 @@ impl Service {
         Ok(Opened { port, ..opened })
     }
 
-    /// The executor has the port of an interface now, perhaps of an OVS side.
+    /// Notes that the executor now has the port of an interface, which may be an OVS side.
     pub fn attached(&self, vif: VifId, port: &Arc<dyn Port>) {
         let weak = Arc::downgrade(port);
         let shared = self.ports().iter().find(|(its, _)| its.ptr_eq(&weak)).map(|(_, shared)| shared.clone());
@@ -131,13 +128,12 @@ impl Service {
         self.common.wake();
     }
 
-    /// Drivers and ports.
     #[must_use]
     pub fn status(&self) -> Status {
         self.common.state().status(Instant::now())
     }
 
-    /// The flows that drivers made, the oldest first.
+    /// Returns the flows that drivers made, the oldest first.
     #[must_use]
     pub fn flows(&self) -> Vec<FlowStatus> {
         self.common.state().flows(Instant::now())
@@ -175,11 +171,10 @@ impl Drop for Side {
     }
 }
 
-/// The thread.
 struct Thread {
     common: Arc<Common>,
     listener: OwnedFd,
-    /// With the users of the drivers.
+    /// Sockets of sessions, with the users of the drivers.
     sockets: BTreeMap<u64, (u32, Untrusted)>,
     places: Places,
     /// Number of the last session.
@@ -214,7 +209,7 @@ impl Thread {
         }
     }
 
-    /// Ports that are gone are no longer drivers'.
+    /// Takes ports that are gone from their drivers.
     fn lose_ports(&mut self) {
         let gone = std::mem::take(&mut *self.common.gone());
         let ended = {
@@ -231,7 +226,7 @@ impl Thread {
         }
     }
 
-    /// Waits for something to do: whether somebody connects, and which sessions have messages.
+    /// Waits for something to do. Returns whether somebody connects, and which sessions have messages.
     fn wait(&mut self, due: Instant) -> rustix::io::Result<(bool, Vec<u64>)> {
         let now = Instant::now();
         self.pause = self.pause.filter(|end| *end > now);
@@ -290,8 +285,9 @@ impl Thread {
         self.sockets.insert(self.last, (peer.uid, socket));
     }
 
-    /// Does what the messages of a session ask for, at most those of a turn, so that others get theirs. Returns whether
-    /// to wait for more: all that were there are done, and the driver waits for no answer.
+    /// Carries out the messages of a session, at most those of a turn, so that other sessions get their
+    /// turns. Returns whether to let requests gather: all that were there are done, and the driver waits for
+    /// no answer.
     fn serve(&mut self, id: u64, buffer: &mut [u8]) -> bool {
         let Some((_, socket)) = self.sockets.get(&id) else { return false };
         let Received { requests, mut end, is_all } = receive(socket, buffer);
@@ -334,25 +330,26 @@ impl Thread {
     }
 }
 
-/// Why a session ends.
+/// The reason why a session ends.
 enum End {
-    /// Its driver closed it.
+    /// The driver closed the connection.
     Gone,
-    /// By this message.
+    /// The driver sent this bad message.
     Bad(BadMessage),
 }
 
-/// What came of a session.
+/// The messages received from a session.
 struct Received<'a> {
-    /// Requests of a turn, and none after one that may concern all flows.
+    /// Requests of a turn, with none after one that may concern all flows.
     requests: Vec<&'a [u8]>,
-    /// Why the session ends after them, if it does.
+    /// The reason why the session ends after these, if it does.
     end: Option<End>,
-    /// No more are there yet.
+    /// Whether there are no more requests yet.
     is_all: bool,
 }
 
-/// The requests of a turn that are there. A driver has no reason to send descriptors.
+/// Receives the requests of a turn that are there. Descriptors end the session, because a driver has no
+/// reason to send any.
 fn receive<'a>(socket: &Untrusted, mut room: &'a mut [u8]) -> Received<'a> {
     let mut received =
         Received { requests: Vec::with_capacity(TURN + TOGETHER as usize), end: None, is_all: false };
@@ -378,7 +375,7 @@ fn receive<'a>(socket: &Untrusted, mut room: &'a mut [u8]) -> Received<'a> {
     received
 }
 
-/// The length of the next message; `None` if there is none yet.
+/// Receives a message and returns its length; `None` if there is none yet.
 fn receive_one(socket: &Untrusted, room: &mut [u8]) -> Result<Option<usize>, End> {
     match socket.receive(room) {
         Ok(len @ 1..) => Ok(Some(len)),
@@ -388,7 +385,7 @@ fn receive_one(socket: &Untrusted, room: &mut [u8]) -> Result<Option<usize>, End
     }
 }
 
-/// Sends answers, at most so many in a message; those with files are alone.
+/// Sends answers, at most `together` in a message. An answer with files is sent alone.
 fn answer_all(socket: &impl AsFd, replies: &[Reply], together: usize) -> rustix::io::Result<()> {
     let mut runs = replies.chunk_by(|one, next| one.files.is_empty() && next.files.is_empty());
     runs.try_for_each(|run| run.chunks(together).try_for_each(|some| answer(socket, some)))

@@ -1,4 +1,4 @@
-//! Sessions, ports and flows, and what requests do to them. Knows no sockets.
+//! Sessions, ports and flows, and the effects of requests on them. Knows no sockets.
 
 use crate::counters::Page;
 use crate::flows::{Flows, Held, Owner, sends_to, without};
@@ -19,22 +19,22 @@ use std::time::{Duration, Instant};
 /// Smallest and largest MTU that a driver may set, bytes; the largest is that of Open vSwitch.
 const MTUS: std::ops::RangeInclusive<u32> = 68..=9710;
 
-/// What the service needs of the executor and its tables.
+/// The service's access to the executor and its tables.
 pub trait Tables: Send + Sync {
-    /// Changes flows. If it `waits`, it returns once removals bind.
+    /// Changes flows. If `waits`, returns only once removals have taken effect for all packets.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// The reason why nothing was changed.
     fn apply(&self, changes: &[Change], waits: bool) -> Result<(), String>;
-    /// Counters of flows, by index; `None` once the daemon ends.
+    /// Returns counters of flows, by index; `None` once the daemon ends.
     fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>>;
-    /// Where flows' packets are forwarded; `None` without a card, or once the daemon ends.
+    /// Tells for each flow where its packets are forwarded; `None` without a card, or once the daemon ends.
     fn places(&self, _: &[Arc<Flow>]) -> Option<Vec<OvsPlace>> {
         None
     }
-    /// The guest or wire whose OVS side this interface is.
+    /// Returns the guest or wire to which this OVS side belongs.
     fn port_of(&self, side: VifId) -> Option<VifId>;
-    /// Counters of an interface; `None` once the daemon ends.
+    /// Returns the counters of an interface; `None` once the daemon ends.
     fn vif_counters(&self, vif: VifId) -> Option<VifCounters>;
 }
 
@@ -55,38 +55,35 @@ impl Default for Times {
 
 /// Counters that are read and written at a time, so that they fit the cache.
 const PUBLISHED: usize = 1024;
-/// How long the log is silent after a warning of a port that is not there.
+/// Pause between warnings in the log about ports that do not exist.
 const WARNS: Duration = Duration::from_secs(5);
 
-/// A port.
 pub(crate) struct Entry {
     shared: Arc<Shared>,
     /// The guest or wire, and its OVS side, once the executor has that.
     pub(crate) vif: Option<VifId>,
     side: Option<VifId>,
-    /// What both had counted then, as other interfaces that had their numbers.
+    /// Counters of both at that time, which belong to earlier interfaces with the same numbers.
     base: [u64; 6],
     session: Option<u64>,
-    /// When flows that no session has made again are removed.
+    /// Time at which flows are removed that no session has made again.
     sweep: Option<Instant>,
 }
 
-/// A driver.
+/// The session of a driver.
 struct Session {
     status: SessionStatus,
     since: Instant,
     has_said_hello: bool,
-    /// Most answers in a message to it.
+    /// Most answers in a message to the driver.
     answers: u32,
-    /// Names of its ports, by its numbers.
+    /// Names of its ports, by the driver's numbers.
     ports: BTreeMap<u32, String>,
 }
 
-/// What goes to the driver.
+/// A message to the driver.
 pub struct Reply {
-    /// The answer.
     pub answer: Answer,
-    /// Files that go with it.
     pub files: Vec<OwnedFd>,
 }
 
@@ -96,7 +93,7 @@ impl From<Answer> for Reply {
     }
 }
 
-/// See above.
+/// All sessions, ports and flows.
 pub struct State {
     pub(crate) tables: Arc<dyn Tables>,
     times: Times,
@@ -106,15 +103,15 @@ pub struct State {
     devices: HashMap<VifId, Weak<dyn Port>>,
     sessions: BTreeMap<u64, Session>,
     pub(crate) flows: Flows,
-    /// Sessions that must end, because a port of theirs is gone: their drivers then open all ports again.
+    /// Sessions that must end because a port of theirs is gone. Their drivers then open all ports again.
     ended: Vec<u64>,
     pub(crate) refused: BTreeMap<(String, &'static str), (u64, String)>,
-    /// When the log said last that a driver asked for a port that is not there.
+    /// Time of the last warning about a port that does not exist.
     warned: Option<Instant>,
 }
 
-/// Says in the log why a driver does not get a port: OVS shows the reason in its own log alone. As a
-/// driver may ask without end, the log says so once in a while.
+/// Logs why a driver does not get a port, because OVS shows the reason only in its own log. A driver may ask
+/// without end, so the log is written only once in a while.
 fn warn_of(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
     if last.is_none_or(|last| now.saturating_duration_since(last) >= WARNS) {
         tracing::warn!(session, "Open vSwitch does not get a port: {text}");
@@ -123,10 +120,10 @@ fn warn_of(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
 }
 
 impl State {
-    /// Nothing yet.
+    /// Starts without sessions, ports and flows.
     ///
     /// # Errors
-    /// No memory for counters.
+    /// There is no memory for counters.
     pub fn new(tables: Arc<dyn Tables>, times: Times) -> Result<Self, uverbs::MemoryError> {
         Ok(Self {
             tables,
@@ -142,7 +139,7 @@ impl State {
         })
     }
 
-    /// A port can be opened from now on. One of that name is gone.
+    /// Adds a port that drivers can open, and removes an earlier one of the same name.
     pub fn add_port(&mut self, shared: Arc<Shared>, now: Instant) {
         let name = shared.spec.name.clone();
         if let Some(old) = self.ports.get(&name).map(|entry| entry.shared.clone()) {
@@ -152,7 +149,7 @@ impl State {
         self.ports.insert(name, entry);
     }
 
-    /// The executor has the port of this interface.
+    /// Notes that the executor has the port of this interface.
     pub fn attached(&mut self, vif: VifId, port: &Arc<dyn Port>, side_of: Option<&Arc<Shared>>) {
         self.devices.retain(|_, device| device.strong_count() > 0);
         self.devices.insert(vif, Arc::downgrade(port));
@@ -166,7 +163,7 @@ impl State {
         }
     }
 
-    /// A port is gone, and with it its flows and those that send to it. The session that had it ends.
+    /// Removes a port with its flows and those that send to it, and ends the session that had it.
     pub fn remove_port(&mut self, shared: &Arc<Shared>, now: Instant) {
         let name = &shared.spec.name;
         if !self.ports.get(name).is_some_and(|entry| Arc::ptr_eq(&entry.shared, shared)) {
@@ -180,12 +177,12 @@ impl State {
         self.ended.extend(entry.session);
     }
 
-    /// Sessions that must end; [`Self::end`] follows for each.
+    /// Takes the sessions that must end; [`Self::end`] must follow for each.
     pub fn take_ended(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ended)
     }
 
-    /// A driver connected.
+    /// Begins the session of a driver that connected.
     pub fn begin(&mut self, id: u64, peer: uverbs::Peer, now: Instant) {
         let status =
             SessionStatus { id, pid: peer.pid, uid: peer.uid, dpdk: String::new(), age: Duration::ZERO };
@@ -194,7 +191,7 @@ impl State {
         self.sessions.insert(id, session);
     }
 
-    /// A driver is gone. What it made goes on without it.
+    /// Ends the session of a driver that is gone. Its flows go on without it.
     pub fn end(&mut self, id: u64, now: Instant) {
         let Some(session) = self.sessions.remove(&id) else { return };
         for name in session.ports.values() {
@@ -203,7 +200,6 @@ impl State {
         self.flows.leave(id, now);
     }
 
-    /// Takes a port away from a session.
     fn close(&mut self, name: &str, session: u64) {
         if let Some(entry) = self.ports.get_mut(name).filter(|entry| entry.session == Some(session)) {
             (entry.session, entry.sweep) = (None, None);
@@ -211,17 +207,16 @@ impl State {
         }
     }
 
-    /// Whether a session may ask for anything.
+    /// Is true if a session may send other requests than a hello.
     pub(crate) fn has_said_hello(&self, id: u64) -> bool {
         self.sessions.get(&id).is_some_and(|session| session.has_said_hello)
     }
 
-    /// Most answers that a driver takes in one message.
     pub fn answers(&self, id: u64) -> usize {
         self.sessions.get(&id).map_or(1, |session| session.answers as usize)
     }
 
-    /// Does what a driver asks for, other than to make or destroy a flow.
+    /// Carries out any request that does not make or destroy a flow.
     pub(crate) fn handle_other(&mut self, id: u64, request: Request<'_>, now: Instant) -> Reply {
         let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
         if let Request::Hello { version, answers, dpdk, .. } = request {
@@ -286,12 +281,11 @@ impl State {
         Reply { answer, files: vec![file, bell] }
     }
 
-    /// Name of a session's port.
     pub(crate) fn name(&self, id: u64, number: u32) -> Option<&String> {
         self.sessions.get(&id)?.ports.get(&number)
     }
 
-    /// The interface behind a session's number of a port.
+    /// Returns the interface behind a session's number of a port.
     pub(crate) fn vif(&self, id: u64, number: u32) -> Option<VifId> {
         self.ports.get(self.name(id, number)?)?.vif
     }
@@ -321,7 +315,8 @@ impl State {
         Answer::default()
     }
 
-    /// OVS has a port down, or up, from now on. Flows from there and to there change, and keep numbers and counters.
+    /// Sets a port down or up, as OVS has it. Flows from it and to it change, and keep their numbers and
+    /// counters.
     fn set_down(&mut self, name: &str, down: bool) {
         let Some(entry) = self.ports.get(name).filter(|entry| entry.shared.is_down() != down) else { return };
         entry.shared.set_down(down);
@@ -338,12 +333,12 @@ impl State {
         }
     }
 
-    /// The ports that OVS has down.
+    /// Returns the ports that OVS has down.
     pub(crate) fn down(&self) -> Vec<VifId> {
         self.ports.values().filter(|entry| entry.shared.is_down()).filter_map(|entry| entry.vif).collect()
     }
 
-    /// What a flow's counter has counted so far. The driver counts from there.
+    /// Publishes and returns the present value of a new flow's counter, from which the driver counts.
     pub(crate) fn begin_to_count(&self, counter: u32) -> Counters {
         let seen = self.tables.counts(&[counter]).and_then(|all| all.first().copied());
         if let Some(seen) = seen {
@@ -366,7 +361,6 @@ impl State {
         Answer::default()
     }
 
-    /// Removes flows.
     fn remove(&mut self, flows: &[u64], now: Instant) {
         let changes: Vec<_> = flows.iter().filter_map(|id| self.flows.removal(*id)).collect();
         if changes.is_empty() {
@@ -378,7 +372,7 @@ impl State {
         flows.iter().for_each(|id| drop(self.flows.remove(*id, now)));
     }
 
-    /// Does what is due: publishes counters and links, removes flows that nobody has made again.
+    /// Publishes counters and links, and removes flows that nobody has made again in time.
     pub fn tick(&mut self, now: Instant) {
         let names: Vec<_> = self.ports.keys().cloned().collect();
         names.iter().for_each(|name| self.tell(name));
@@ -388,7 +382,7 @@ impl State {
         self.sweep(now);
     }
 
-    /// Whether there is anything that [`Self::tick`] may have to do.
+    /// Is true if [`Self::tick`] has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.sessions.is_empty() && self.flows.iter().next().is_none()
     }
@@ -416,7 +410,7 @@ impl State {
         }
     }
 
-    /// Tells a driver of a port's link and counts.
+    /// Tells a driver a port's link and counters.
     fn tell(&self, name: &str) {
         let Some(entry) = self.ports.get(name) else { return };
         let (Some(vif), Some(side)) = (entry.vif, entry.side) else { return };
@@ -426,15 +420,14 @@ impl State {
         entry.shared.tell(up, &Numbers { all });
     }
 
-    /// What a port counts: packets, bytes and drops of what it received, then of what was sent by it.
+    /// Returns packets, bytes and drops of what a port received, then of what was sent by it.
     fn numbers(&self, vif: VifId, side: VifId) -> Option<[u64; 6]> {
         let VifCounters { received, sent, send_drops, .. } = self.tables.vif_counters(vif)?;
-        // What a flow drops is not lost; what had no room on its way to OVS is.
+        // A packet that a flow drops is not lost; one that found no room on its way to OVS is.
         let missed = self.tables.vif_counters(side)?.send_drops;
         Some([received.packets, received.bytes, missed, sent.packets, sent.bytes, send_drops])
     }
 
-    /// What there is.
     pub fn status(&self, now: Instant) -> Status {
         let age = |session: &Session| SessionStatus {
             age: now.saturating_duration_since(session.since),
@@ -465,7 +458,7 @@ impl State {
         Status { sessions, ports: self.ports.iter().map(port).collect() }
     }
 
-    /// The flows, the oldest first.
+    /// Returns the flows, the oldest first.
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
         let indexes: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
         let counts = self.tables.counts(&indexes).unwrap_or_default();
@@ -490,12 +483,13 @@ impl State {
     }
 }
 
-/// The answer where there is no such port or session.
+/// Makes the answer that there is no such port or session.
 fn gone() -> Answer {
     Answer::refuse(Errno::NODEV, "the port is not open")
 }
 
-/// A port's address in OVS: no guest's, and the same each time. As those of libvirt's taps, it begins with fe.
+/// Makes a port's MAC in OVS. It is no guest's, and the same each time. It begins with fe, like those of
+/// libvirt's taps.
 fn address(shared: &Shared) -> [u8; 6] {
     // FNV-1a of the name.
     let hash =

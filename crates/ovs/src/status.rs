@@ -1,46 +1,42 @@
-//! What there is to see.
+//! The status of sessions, ports and flows, for people.
 
 use executor::{Counters, OvsPlace};
 use model::ovs::Flow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Drivers that are connected.
     pub sessions: Vec<SessionStatus>,
     /// The ports that drivers can open, by name.
     pub ports: Vec<PortStatus>,
 }
 
-/// A driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
-    /// Its number.
+    /// Number of the session.
     pub id: u64,
-    /// Its process, 0 if that has no number here.
+    /// Process ID, 0 if the process has none in the daemon's namespace.
     pub pid: i32,
-    /// Its user.
+    /// User ID.
     pub uid: u32,
-    /// Its DPDK, in words.
+    /// Version of DPDK, in words.
     pub dpdk: String,
-    /// How long it is connected.
+    /// Time since it connected.
     pub age: Duration,
 }
 
-/// A port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortStatus {
     /// Name of the guest or wire.
     pub name: String,
-    /// Which session has it.
+    /// The session that has it.
     pub session: Option<u64>,
     /// Largest IP packet that OVS takes, bytes.
     pub mtu: u32,
-    /// Its flows.
+    /// Number of its flows.
     pub flows: usize,
-    /// Those of them that an earlier session made, and no session since.
+    /// Number of those flows that an earlier session made, and no session since.
     pub stale: usize,
     /// Messages in its ring that were not packets.
     pub malformed: u64,
@@ -48,35 +44,31 @@ pub struct PortStatus {
     pub refused: Vec<RefusedCount>,
 }
 
-/// Refusals with one reason.
+/// Refusals with the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedCount {
-    /// The reason's name.
     pub reason: &'static str,
-    /// How often.
     pub count: u64,
-    /// The last one in words.
+    /// The last refusal in words.
     pub last: String,
 }
 
-/// Whose a flow is.
+/// The owner of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// A session's.
+    /// A session.
     Live,
-    /// Nobody's, for so long.
+    /// Nobody, for this time.
     Stale(Duration),
 }
 
-/// A flow.
 #[derive(Clone, Debug)]
 pub struct FlowStatus {
-    /// As the executor has it.
+    /// The flow as in the executor.
     pub flow: Arc<Flow>,
-    /// Whose it is.
     pub state: FlowState,
-    /// Where its packets are forwarded; `None` without a card.
+    /// Place where its packets are forwarded; `None` without a card.
     pub place: Option<OvsPlace>,
-    /// What it counted since it was made.
+    /// Counted since the flow was made.
     pub counters: Counters,
 }

@@ -1,4 +1,4 @@
-//! What drivers can do, hostile ones included.
+//! Tests what drivers can do, including hostile ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod descriptors;

@@ -1,5 +1,5 @@
-//! What a driver asks for in one turn. Flows that it makes and destroys one after the other become one version of the
-//! tables, because each version costs copies of what it shares with the one before.
+//! Carries out the requests of a driver's turn. Flows that the driver makes and destroys one after the other
+//! become one version of the tables, because each version costs copies of what it shares with the one before.
 
 use crate::encoding;
 use crate::flows::{Owner, Plan, without};
@@ -13,22 +13,20 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A turn under way.
 struct Turn {
-    /// The answers. They go once the tables have all changes.
+    /// The answers, which are sent once the tables have all changes.
     replies: Vec<Reply>,
-    /// What the tables do not have yet, in order.
+    /// Changes that the tables do not have yet, in order.
     changes: Vec<Change>,
-    /// Whether a removed flow must not affect packets any more when the driver is told. So it is for marks: OVS gives
-    /// them to other flows then. A driver does not wait until other flows are gone, and workers may take milliseconds
-    /// to see it where others use their CPU.
+    /// Whether removed flows must no longer affect packets when the driver gets the answer. That is so for
+    /// marks, which OVS then gives to other flows. A driver does not wait until other flows are gone, and
+    /// workers may take milliseconds to follow if something else uses their CPU.
     waits: bool,
-    /// The ports that OVS has down.
     down: Vec<VifId>,
 }
 
 impl State {
-    /// Does what a driver asks for, in order.
+    /// Carries out a driver's requests, in order.
     pub fn handle_all<'a>(
         &mut self,
         id: u64,
@@ -72,7 +70,7 @@ impl State {
         }
     }
 
-    /// Enters a flow, and what the tables need for it. Returns what its counter has counted so far.
+    /// Enters a flow, and notes the changes for the tables. Returns the present value of its counter.
     fn plan(
         &mut self,
         turn: &mut Turn,
@@ -102,7 +100,7 @@ impl State {
     }
 
     fn destroy(&mut self, turn: &mut Turn, id: u64, flow: u64, now: Instant) -> Answer {
-        // One that is not there any more is as well gone as it can be.
+        // A flow that does not exist any more counts as destroyed.
         if self.flows.get(flow).is_some_and(|held| held.owner == Owner::Session(id)) {
             self.remove_in(turn, flow, now);
         }
@@ -115,14 +113,14 @@ impl State {
         turn.changes.push(Change::Remove { port: flow.port, id: flow.id });
     }
 
-    /// Gives the tables what they do not have yet.
+    /// Applies the noted changes to the tables.
     fn commit(&mut self, turn: &mut Turn, now: Instant) {
         let changes = std::mem::take(&mut turn.changes);
         let waits = std::mem::take(&mut turn.waits);
         if changes.is_empty() || self.tables.apply(&changes, waits).is_ok() {
             return;
         }
-        // One by one, so that what is refused takes nothing else along.
+        // One by one, so that a refused change takes no other along.
         for change in changes {
             let Err(reason) = self.tables.apply(std::slice::from_ref(&change), waits) else { continue };
             let Change::Add(flow) = change else {
@@ -138,7 +136,7 @@ impl State {
         }
     }
 
-    /// The answer to a request for a flow of this port, which is left to OVS.
+    /// Makes the answer to a request for a flow of this port that is left to OVS.
     fn refuse(&mut self, port: Option<String>, refused: &Refused) -> Answer {
         let text = refused.to_string();
         if let Some(name) = port {

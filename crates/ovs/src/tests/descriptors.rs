@@ -1,4 +1,4 @@
-//! Drivers that send what takes long to close.
+//! Tests drivers that send descriptors that take long to close.
 
 use super::fake::Fake;
 use crate::protocol::Answer;
@@ -13,11 +13,11 @@ use sockets::testing::{lingering, send_with};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Connections that wait.
+/// Connections that may wait.
 const BACKLOG: i32 = 32;
 const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
-/// A hello of version 1, without a name.
+/// Makes a hello of version 1, without a name.
 fn hello() -> Vec<u8> {
     let words = [1_u32, 56, 0x5356_4f56, 1, 1, 0].map(u32::to_le_bytes);
     [words.as_flattened(), &[0; 32]].concat()
@@ -46,8 +46,8 @@ fn descriptors_that_take_long_to_close_are_their_drivers_own_affair() {
         connect(&driver, &address).unwrap();
         driver
     };
-    // They are sent before they are received, so that the last ones to be closed are those that the service gets: one,
-    // as many as can be, and one behind a message that ends the session.
+    // The descriptors are sent before the service runs, so that it gets the last copies: one, as many as
+    // possible, and one behind a message that ends the session.
     let mut kept = Vec::new();
     for (count, wrong_before) in [(1, false), (253, false), (1, true)] {
         let (stream, other) = lingering();
@@ -67,8 +67,8 @@ fn descriptors_that_take_long_to_close_are_their_drivers_own_affair() {
     assert!(is_served(&driver()));
 }
 
-/// Whoever has one user's places leaves some to others, of whom none is here; those who are refused make room at once,
-/// unless they sent what takes long to close.
+/// A user with many drivers leaves places to other users, even if none is here. Refused drivers make room at
+/// once, unless they sent something that takes long to close.
 #[test]
 fn a_user_has_half_of_the_places() {
     let name = format!("ovs-places-{}", std::process::id());
@@ -82,7 +82,7 @@ fn a_user_has_half_of_the_places() {
         driver
     };
     let service = Service::new(Arc::new(Fake::default()), Times::default()).unwrap();
-    // Four that sent what takes long to close, and four that stay.
+    // Four that sent something that takes long to close, and four that stay.
     let unread: Vec<_> = (0..4)
         .map(|_| {
             let (stream, other) = lingering();
@@ -101,7 +101,7 @@ fn a_user_has_half_of_the_places() {
             && recv(&driver, &mut [0; 1], RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len == 0)
     };
     assert!((0..20).all(|_| is_refused()));
-    // Once theirs is closed, their places are free.
+    // Once their descriptors are closed, their places are free.
     drop(unread);
     while staying.len() < 8 {
         let driver = driver();

@@ -1,4 +1,4 @@
-//! What Open vSwitch 3.1 sends for flows, as its log shows them in testpmd's syntax.
+//! Tests with the flows that Open vSwitch 3.1 sends, as its log shows them in testpmd's syntax.
 
 use crate::encoding::decode;
 use crate::kinds::{INGRESS, TRANSFER, action, item};
@@ -8,7 +8,7 @@ use model::VifId;
 use model::ovs::{Action, Key, Match};
 use packet::{Mac, proto};
 
-/// An item of so many bytes, with these bytes as value and mask.
+/// Makes an item of `len` bytes, with these bytes as value and mask.
 fn item(kind: u16, len: usize, fields: &[(usize, &[u8], &[u8])]) -> Item<'static> {
     let (mut spec, mut mask) = (vec![0; len], vec![0; len]);
     for (at, value, over) in fields {
@@ -18,7 +18,7 @@ fn item(kind: u16, len: usize, fields: &[(usize, &[u8], &[u8])]) -> Item<'static
     Item { kind, spec: Some(spec.leak()), mask: Some(mask.leak()), last: None }
 }
 
-/// Without tag, of this type.
+/// Makes an Ethernet item without tag, of this type.
 fn eth(ethertype: u16) -> Item<'static> {
     item(item::ETH, 20, &[(12, &ethertype.to_be_bytes(), &[0xff; 2]), (14, &[0], &[1])])
 }
@@ -51,7 +51,7 @@ fn a_udp_flow() {
     assert_eq!(pattern(vec![eth(0x0800), ip, udp]), Ok(Match::new(&key, &mask)));
 }
 
-/// A tag: the Ethernet item has the type behind it.
+/// With a tag, the Ethernet item has the type behind it.
 #[test]
 fn a_vlan_flow() {
     let dst = Mac([2, 0, 0, 0, 0, 9]);
@@ -61,7 +61,7 @@ fn a_vlan_flow() {
     assert_eq!(seen.key().vlan_tci, 0x2064 | Key::TAGGED);
     assert_eq!((seen.mask().vlan_tci, seen.mask().vlan_type), (0xffff, 0));
     assert_eq!((seen.key().eth_type, seen.key().eth_dst), (proto::ETHERTYPE_ARP, dst));
-    // In DPDK's own reading, it has the tag's type, and the tag the other.
+    // In DPDK's own reading, the Ethernet item has the tag's type, and the tag has the other.
     let eth = item(item::ETH, 20, &[(12, &[0x88, 0xa8], &[0xff; 2])]);
     let vlan = item(item::VLAN, 8, &[(0, &[0, 5], &[0x0f, 0xff]), (2, &[8, 0], &[0xff; 2])]);
     let seen = pattern(vec![eth, vlan]).unwrap();
@@ -106,7 +106,7 @@ fn fragments() {
     assert_eq!(of_v6(0, None), Ok((0, 1)));
     assert_eq!(of_v6(1, Some((1, 0xfff9, None))), Ok((1, 3)));
     assert_eq!(of_v6(1, Some((8, 0xfff8, Some(0xfff8)))), Ok((3, 3)));
-    // Without fragment header, and a fragment: no packet is so.
+    // Without fragment header, and yet a fragment: no packet is like that.
     assert!(of_v6(0, Some((1, 0xfff9, None))).is_err());
 }
 
@@ -136,13 +136,13 @@ fn items_have_an_order_and_masks() {
     let mut range = item(item::UDP, 8, &[(2, &[0, 1], &[0xff; 2])]);
     range.last = Some(&[0, 0, 0, 9, 0, 0, 0, 0]);
     assert_eq!(pattern(vec![range]), Err(Refused::Range("ports")));
-    // An item with nothing in it says that the header is there; none says nothing.
+    // An empty item says that the header is there; a missing item says nothing.
     let empty = Item { kind: item::IPV6, ..Item::default() };
     assert_eq!(pattern(vec![empty]).unwrap().key().eth_type, 0x86dd);
     assert_eq!(pattern(vec![]).unwrap().mask(), &Key::default());
 }
 
-/// A part that is not as long as its kind says nothing else than what it says: the flow is not taken.
+/// A part with a wrong length must not be understood in a different way: the flow is refused.
 #[test]
 fn parts_of_a_wrong_length_are_refused() {
     let cut = |change: &dyn Fn(&mut Item<'_>)| {
@@ -226,7 +226,7 @@ fn all_actions() {
     assert_eq!(actions(vec![(99, &[])]), Err(Refused::Action("number 99".into())));
 }
 
-/// What OVS asks for when it carries a flow out itself: "ingress ... actions mark id 7 / rss".
+/// OVS asks for this when it carries a flow out itself: "ingress ... actions mark id 7 / rss".
 #[test]
 fn a_mark() {
     let asked = |attributes, actions: &[u16]| {
@@ -237,7 +237,7 @@ fn a_mark() {
     let (matching, actions) = asked(INGRESS, &[action::MARK, action::RSS]).unwrap();
     assert_eq!((matching.key().eth_type, actions), (0x0800, vec![Action::Mark]));
     assert!(asked(INGRESS, &[action::MARK]).is_ok());
-    // Less, more, or as a whole flow.
+    // With fewer or more actions, or as a whole flow.
     for others in [&[][..], &[action::RSS], &[action::MARK, action::DROP], &[action::MARK, action::MARK]] {
         assert_eq!(asked(INGRESS, others), Err(Refused::NotTransfer), "{others:?}");
     }

@@ -1,4 +1,4 @@
-//! Tables that remember flows, and a driver without a socket.
+//! Fakes: tables that remember flows, and a driver without a socket.
 
 use crate::port::{self, OvsPort, Shared};
 use crate::protocol::{Create, Item, Request};
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// The tables' flows, and what they count.
+/// The flows of the tables, and their counters.
 #[derive(Default)]
 pub struct Fake {
     pub flows: Mutex<BTreeMap<(VifId, FlowId), Arc<Flow>>>,
     pub counts: Mutex<BTreeMap<u32, Counters>>,
     pub vifs: Mutex<BTreeMap<VifId, VifCounters>>,
-    /// The daemon ends: nobody knows counts any more.
+    /// Whether the daemon ends, so that there are no counters any more.
     pub ends: AtomicBool,
-    /// Why changes are refused.
+    /// The reason for refusing changes.
     pub refuses: Mutex<Option<String>>,
-    /// The last byte of a MAC: changes with a new flow that matches it are refused.
+    /// The last byte of a MAC: changes with a new flow that matches this MAC are refused.
     pub refuses_mac: Mutex<Option<u8>>,
     /// How many times something was changed.
     pub applied: AtomicUsize,
-    /// How many of those times workers were waited for.
+    /// How many of these changes waited for workers.
     pub waited: AtomicUsize,
 }
 
@@ -63,7 +63,7 @@ impl Tables for Fake {
         (!self.ends.load(Ordering::Relaxed)).then(|| all.collect())
     }
 
-    /// The OVS side of interface n is n + 100.
+    /// Returns the interface of an OVS side, whose number is 100 higher.
     fn port_of(&self, side: VifId) -> Option<VifId> {
         side.0.checked_sub(100).map(VifId)
     }
@@ -75,13 +75,13 @@ impl Tables for Fake {
 }
 
 impl State {
-    /// Does one thing that a driver asks for.
+    /// Carries out one request of a driver.
     pub fn handle(&mut self, id: u64, request: Request<'_>, now: Instant) -> Reply {
         self.handle_all(id, [request], now).remove(0)
     }
 }
 
-/// A state with ports p0, p1, ..., of interfaces 0, 1, ....
+/// A state with ports p0, p1, ... of interfaces 0, 1, ....
 pub struct World {
     pub tables: Arc<Fake>,
     pub state: State,
@@ -105,7 +105,7 @@ impl World {
         self.ports.push((shared, opened));
     }
 
-    /// A driver that has said hello and opened these ports.
+    /// Begins a session that has said hello and opened these ports.
     pub fn driver(&mut self, session: u64, ports: &[u32]) {
         self.state.begin(session, uverbs::Peer { pid: 1, uid: 0 }, self.now);
         let hello = Request::Hello { version: 1, pid: 1, answers: 0, dpdk: "DPDK 22.11.11".into() };
@@ -115,29 +115,27 @@ impl World {
         }
     }
 
-    /// The status of the answer.
+    /// Sends a request and returns the status of the answer.
     pub fn ask(&mut self, session: u64, request: Request<'_>) -> u32 {
         self.state.handle(session, request, self.now).answer.status
     }
 
-    /// Creates the flow, and returns its number.
     pub fn create(&mut self, session: u64, create: &Create<'_>) -> Result<u64, String> {
         let answer = self.state.handle(session, Request::FlowCreate(create.clone()), self.now).answer;
         if answer.status == 0 { Ok(answer.flow) } else { Err(answer.text) }
     }
 
-    /// How many flows the tables have.
     pub fn flows(&self) -> usize {
         self.tables.flows.lock().unwrap().len()
     }
 }
 
-/// Opens a port that is up.
+/// Makes a request to open a port that is up.
 pub fn open(port: u32, name: &str) -> Request<'static> {
     Request::PortOpen { port, name: name.into(), down: false }
 }
 
-/// A flow of a port for a destination MAC, to a port; without one, it drops.
+/// Makes a flow of a port for a destination MAC. It sends to `output`, or drops without one.
 pub fn to_mac(port: u32, last: u8, output: Option<u32>) -> Create<'static> {
     let mut spec = vec![0; 20];
     spec[5] = last;

@@ -1,4 +1,4 @@
-//! Rings against a queue, and with a driver that writes anything anywhere.
+//! Compares rings with a queue, and tests them with a driver that writes anything anywhere.
 
 use crate::port::{self, OvsPort};
 use crate::ring::{Next, Outgoing, Rings, SLOT, SLOTS, Way};
@@ -19,9 +19,9 @@ enum Step {
     Send(Vec<usize>),
     /// The worker takes a burst.
     Poll(usize),
-    /// The worker sends.
+    /// The worker sends frames of these lengths.
     Reserve(Vec<usize>),
-    /// The driver receives as many.
+    /// The driver receives as many frames.
     Receive(usize),
 }
 
@@ -108,7 +108,7 @@ fn a_ring_takes_what_fits_and_no_more() {
     assert_eq!(reserve(14), Err(NoRoom::Down));
 }
 
-/// Guests wait for a driver that has the port, and has it up; for none that is gone.
+/// Guests wait for a driver that has the port and has it up, but not for one that is gone.
 #[test]
 fn a_ring_says_that_it_is_nearly_full() {
     let (shared, opened) = port::open(OvsPort { name: "p".into(), mtu: 1500 }).unwrap();
@@ -214,7 +214,8 @@ fn the_flow_of_a_packet_is_told() {
     assert_eq!([0, 1, 2, 3].map(described), [[0, 0], [1, 0], [8, 0], [0, 0]]);
 }
 
-/// Words anywhere in the memory, between polls and sends: nothing panics or reads outside, and no poll goes on forever.
+/// Words are written anywhere in the memory, between polls and sends. Nothing may panic or read outside, and
+/// every poll must end.
 #[test]
 fn scribbles() {
     bolero::check!().with_type::<Vec<(u8, u32, u32)>>().for_each(|steps| {
@@ -241,7 +242,7 @@ fn scribbles() {
                     });
                 }
                 2 => drop(rings.send(&mut next, &frame(1, 14 + (*value % 9000) as usize), PLAIN)),
-                // The words that count: indexes and descriptions.
+                // The words that matter: indexes and descriptions.
                 3 => rings.poke(4096 + (*at as usize % 2) * (256 + 512 * 16), *value),
                 4 => rings.poke(4096 + 128 + (*at as usize % 2) * (256 + 512 * 16), *value),
                 5 => rings.poke(4096 + 256 + 8448 + (*at as usize % 8192), *value),

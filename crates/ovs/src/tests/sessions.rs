@@ -1,4 +1,4 @@
-//! The life of flows: sessions that end and come again.
+//! Tests the life of flows with sessions that end and come again.
 
 use super::fake::{World, open, to_mac};
 use crate::protocol::{AHEAD, Answer, Create, Item, Request, TOGETHER, requests};
@@ -25,7 +25,7 @@ fn flows_are_there_until_they_are_destroyed() {
     assert_eq!(world.create(1, &to_mac(0, 1, None)), Err("the port has a flow with this match".into()));
     world.create(1, &to_mac(1, 1, None)).unwrap();
     assert_eq!(world.flows(), 2);
-    // Another session's flow is not its own.
+    // A session can't remove a different session's flow.
     world.driver(2, &[]);
     assert_eq!(world.ask(2, Request::FlowDestroy { flow }), 0);
     assert_eq!(world.flows(), 2);
@@ -48,7 +48,7 @@ fn a_session_that_comes_again_adopts_what_is_equal_and_the_rest_is_swept() {
     assert_eq!((world.flows(), world.ports[0].1.port.is_up()), (4, false));
     assert_eq!(world.state.status(world.now).ports[0].stale, 3);
     world.now += Duration::from_secs(5);
-    // Ports have other numbers now.
+    // Ports have different numbers now.
     world.driver(2, &[]);
     for (port, name) in [(7, "p0"), (0, "p1")] {
         assert_eq!(world.ask(2, open(port, name)), 0);
@@ -61,7 +61,7 @@ fn a_session_that_comes_again_adopts_what_is_equal_and_the_rest_is_swept() {
     assert_eq!(world.flows(), 4);
     world.now += Duration::from_secs(1);
     world.state.tick(world.now);
-    // Of both ports, which the session has.
+    // Flows of both ports, which the session has open.
     let left: Vec<_> = world.tables.flows.lock().unwrap().keys().map(|(_, id)| id.0).collect();
     assert_eq!(left, [equal, changed]);
     assert!(!left.contains(&of_other_port));
@@ -94,13 +94,13 @@ fn a_port_that_goes_takes_what_sends_to_it_along() {
     world.state.remove_port(&shared, world.now);
     let left: Vec<_> = world.tables.flows.lock().unwrap().keys().map(|(_, id)| id.0).collect();
     assert_eq!((left, world.state.take_ended()), (vec![stays], vec![1]));
-    // Another of that name is another.
+    // A new port of the same name is a different port.
     world.add_port(1);
     world.state.remove_port(&shared, world.now);
     assert_eq!(world.state.status(world.now).ports.len(), 3);
 }
 
-/// Nothing comes from a port that OVS has down, and nothing goes there. OVS's flows stay what they are.
+/// Nothing comes from a port that OVS has down, and nothing goes there. OVS still sees its flows unchanged.
 #[test]
 fn what_is_of_a_port_that_is_down_is_dropped() {
     let mut world = World::new(3);
@@ -135,7 +135,7 @@ fn what_is_of_a_port_that_is_down_is_dropped() {
     assert_eq!(world.ask(1, Request::PortLink { port: 0, down: false }), 0);
     assert_eq!(outputs(&world), [&all[..], &[vec![0]]].concat());
     assert_eq!((put(&world), world.ask(1, Request::FlowDestroy { flow: new })), (Ok(()), 0));
-    // The flows outlive the session, as the port was; the next one says how it is.
+    // Flows outlive the session, with the port as it was; the next session says how the port is.
     for (session, down, expected) in [(2, true, &without), (3, false, &all)] {
         world.state.end(session - 1, world.now);
         world.driver(session, &[]);
@@ -153,7 +153,7 @@ fn counters_are_there_when_the_answer_is() {
     world.tables.counts.lock().unwrap().insert(0, there);
     let answer = world.state.handle(1, Request::FlowCreate(to_mac(0, 1, None)), world.now).answer;
     assert_eq!((answer.status, answer.counter), (0, 0));
-    // A driver that does not wait for the answer looks at the page later, and may send more like it.
+    // A driver that does not wait for the answer reads the page later, and may send more such flows.
     assert_eq!((answer.seen, answer.ahead), (there, AHEAD));
     let bytes = answer.encode();
     let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
@@ -164,8 +164,8 @@ fn counters_are_there_when_the_answer_is() {
     assert_eq!(world.state.flows(world.now)[0].counters, Counters { packets: 3, bytes: 400 });
 }
 
-/// What a driver wakes a port's worker by is its own: no later session has it, and it is silent once the port is not
-/// the driver's any more.
+/// Each session has its own bell, with which the driver wakes a port's worker. No later session has it, and
+/// it is silent once the driver has lost the port.
 #[test]
 fn a_driver_that_breaks_its_bell_harms_no_later_one() {
     use rustix::net::{SendFlags, Shutdown, connect_unspec, send, shutdown};
@@ -175,7 +175,7 @@ fn a_driver_that_breaks_its_bell_harms_no_later_one() {
         world.state.handle(session, open(0, "p0"), world.now).files.pop().unwrap()
     };
     let ring = |bell: &OwnedFd| send(bell, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    // Whether the worker is woken. It sleeps again then.
+    // Whether the worker is woken. It sleeps again afterwards.
     let is_woken = |world: &mut World| {
         let rx = &mut world.ports[0].1.rx[0];
         let event = rx.event_fd();
@@ -186,7 +186,7 @@ fn a_driver_that_breaks_its_bell_harms_no_later_one() {
     };
     assert!(!is_woken(&mut world));
     let first = bell(&mut world, 1);
-    // By the change of drivers, then by the bell.
+    // First by the change of drivers, then by the bell.
     assert!(is_woken(&mut world) && !is_woken(&mut world));
     ring(&first).unwrap();
     assert!(is_woken(&mut world) && !is_woken(&mut world));
@@ -202,7 +202,7 @@ fn a_driver_that_breaks_its_bell_harms_no_later_one() {
     shutdown(&first, Shutdown::Both).unwrap();
     ring(&second).unwrap();
     assert!(is_woken(&mut world) && !is_woken(&mut world));
-    // One that has the port misses what it breaks, alone: the worker neither spins nor is deaf to the next driver.
+    // A driver that breaks its bell harms only itself: the worker neither spins nor misses the next driver.
     connect_unspec(&second).unwrap();
     let _ = (is_woken(&mut world), shutdown(&second, Shutdown::Both));
     assert!(ring(&second).is_err() && !is_woken(&mut world));
@@ -223,7 +223,7 @@ fn a_driver_is_told_of_link_and_counts() {
     let _bell = world.ports[1].0.give_to(rings.clone()).unwrap();
     world.state.tick(world.now);
     assert!(!rings.told().0);
-    // The guest's port is up; here, another OVS side stands for it.
+    // The guest's port is up; here, a second OVS side stands for it.
     world.driver(1, &[0]);
     received(&world, 1, 9);
     world.state.tick(world.now);
@@ -231,15 +231,15 @@ fn a_driver_is_told_of_link_and_counts() {
     assert_eq!((up, numbers.all), (true, [9, 900, 0, 0, 0, 0]));
 }
 
-/// An interface has received so many packets.
+/// Sets the number of packets that an interface has received.
 fn received(world: &World, vif: u16, packets: u64) {
     let received = Counters { packets, bytes: packets.wrapping_mul(100) };
     let counters = VifCounters { received, ..VifCounters::default() };
     world.tables.vifs.lock().unwrap().insert(VifId(vif), counters);
 }
 
-/// A port that has the number of one that is gone begins at zero, also where what that had counted wraps around. What
-/// was told stays when the daemon ends.
+/// A port that reuses a number begins at zero, even if the counters of the earlier port wrap around.
+/// Published counters stay when the daemon ends.
 #[test]
 fn a_driver_is_told_of_a_ports_own_counts() {
     let mut world = World::new(0);
@@ -254,7 +254,7 @@ fn a_driver_is_told_of_a_ports_own_counts() {
     assert_eq!(told(&mut world), [0; 6]);
     received(&world, 0, 3);
     assert_eq!(told(&mut world), [5, 500, 0, 0, 0, 0]);
-    // Its OVS side is attached again.
+    // The port's OVS side is attached again.
     let device = world.ports[0].1.port.clone();
     let shared = world.ports[0].0.clone();
     world.state.attached(VifId(100), &device, Some(&shared));
@@ -263,7 +263,8 @@ fn a_driver_is_told_of_a_ports_own_counts() {
     assert_eq!(told(&mut world), [5, 500, 0, 0, 0, 0]);
 }
 
-/// Where a flow's counter wraps around, its own count goes on. When the daemon ends, the page keeps what it has.
+/// If a flow's counter wraps around, the flow's own count goes on. When the daemon ends, the page stays as it
+/// is.
 #[test]
 fn counters_of_flows_wrap_around_and_never_go_back() {
     let mut world = World::new(1);
@@ -309,7 +310,7 @@ fn what_is_refused_is_counted_with_its_reason() {
     assert_eq!(text, "the match on GENEVE is not known");
     let text = refused(&mut world, &|create| create.actions.push((0, b"METER")));
     assert_eq!(text, "the action METER is not known");
-    // A port that is not open, and one of another driver.
+    // A port that is not open, and one of a different driver.
     for port in [&[1, 0, 0, 0], &[0xff; 4]] {
         let text = refused(&mut world, &|create| create.actions.push((3, port)));
         assert_eq!(text, Refused::ForeignPort.to_string());
@@ -323,11 +324,11 @@ fn what_is_refused_is_counted_with_its_reason() {
         [("action", 1), ("executor", 1), ("foreign_port", 2), ("group", 1), ("item", 1), ("not_transfer", 1)];
     assert_eq!(counts, all);
     assert_eq!(world.flows(), 0);
-    // An unknown port counts nowhere.
+    // Refusals for an unknown port are not counted.
     assert!(world.create(1, &to_mac(9, 1, None)).is_err());
 }
 
-/// A look-up may try each mask of a port, so there are not many, and each port has its own.
+/// A look-up may try each mask of a port, so there must be few, and each port has its own.
 #[test]
 fn a_port_has_few_masks() {
     let mut world = World::new(2);
@@ -344,7 +345,7 @@ fn a_port_has_few_masks() {
     assert_eq!(world.create(1, &masked(0, 512, 1)), full);
     world.create(1, &masked(0, 7, 2)).unwrap();
     world.create(1, &masked(1, 512, 1)).unwrap();
-    // One of two flows with a mask, then the only one with another.
+    // First one of two flows with a mask, then the only one with a different mask.
     assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[7] }), 0);
     assert_eq!(world.create(1, &masked(0, 512, 1)), full);
     assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[8] }), 0);
@@ -362,7 +363,7 @@ fn nothing_is_answered_before_a_hello() {
     assert!(world.state.status(world.now).sessions.is_empty());
     assert!(world.ask(5, Request::FlowFlush { port: 0 }) != 0);
     world.driver(2, &[0]);
-    // One session has a port at a time.
+    // Only one session can have a port at a time.
     world.driver(3, &[]);
     let answer = world.state.handle(3, open(0, "p0"), world.now).answer;
     assert_eq!(answer.text, "\"p0\" is open already, in session 2");
@@ -381,13 +382,13 @@ fn long_texts_are_cut_between_characters() {
     assert_eq!(String::from_utf8(text).unwrap(), "é".repeat(95));
 }
 
-/// A message with this kind and body.
+/// Makes a message with this kind and body.
 fn message(kind: u32, body: &[u8]) -> Vec<u8> {
     let len = 8 + body.len() as u32;
     [&kind.to_le_bytes(), &len.to_le_bytes(), body].concat()
 }
 
-/// Requests about one flow go together in a message, up to so many. No byte is read twice or left out.
+/// A message holds several requests about one flow each, up to a limit. No byte is read twice or left out.
 #[test]
 fn a_message_has_several_requests_about_one_flow_each() {
     let (flow, other) = (message(6, &[1; 8]), message(7, &[0; 8]));
@@ -400,7 +401,7 @@ fn a_message_has_several_requests_about_one_flow_each() {
     assert_eq!(lens(&[]), [0; 0]);
     assert_eq!(lens(&[&flow, &flow, &flow]), [16; 3]);
     assert_eq!(lens(&[&flow, &other]), [16; 2]);
-    // No request has the length of these last ones.
+    // The last of these requests have wrong lengths.
     assert_eq!(lens(&[&other, &flow]), [32]);
     assert_eq!(lens(&[&flow, &vec![6; 7]]), [16, 7]);
     assert_eq!(lens(&[&flow, &[[6, 0, 0, 0], [0; 4]].concat(), &flow]), [16, 8, 16]);
@@ -409,7 +410,7 @@ fn a_message_has_several_requests_about_one_flow_each() {
     assert_eq!((all.len(), all.last()), (TOGETHER as usize, Some(&48)));
 }
 
-/// Requests in any order, of several sessions, which come and go, with bytes of any kind in them: nothing panics, and
+/// Several sessions come and go, and send requests in any order, with any bytes in them. Nothing panics, and
 /// the tables have exactly the flows that the state has.
 #[test]
 fn hostile_drivers() {

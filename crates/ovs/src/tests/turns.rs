@@ -1,4 +1,4 @@
-//! Several requests at once.
+//! Tests several requests at once.
 
 use super::fake::{World, open, to_mac};
 use crate::kinds::{INGRESS, action};
@@ -12,7 +12,7 @@ fn create(last: u8) -> Request<'static> {
     Request::FlowCreate(to_mac(0, last, Some(1)))
 }
 
-/// What the tables have: last bytes of the MACs that flows match.
+/// Returns the flows of the tables, as the last bytes of the MACs that they match.
 fn macs(world: &World) -> BTreeSet<u8> {
     world.tables.flows.lock().unwrap().values().map(|flow| flow.matching.key().eth_dst.0[5]).collect()
 }
@@ -26,7 +26,7 @@ fn the_flows_of_a_turn_are_one_version() {
     assert_eq!(world.tables.applied.load(Ordering::Relaxed), before + 1);
     let ids: Vec<_> = replies.iter().map(|reply| reply.answer.flow).collect();
     assert_eq!(ids, (1..=64).collect::<Vec<_>>());
-    // OVS changes a flow by destroying it and making another with its match.
+    // OVS changes a flow by destroying it and making a new one with the same match.
     let change = |id: &u64| {
         let create = Create { ahead: true, ..to_mac(0, (id - 1) as u8, None) };
         [Request::FlowDestroy { flow: *id }, Request::FlowCreate(create)]
@@ -38,7 +38,8 @@ fn the_flows_of_a_turn_are_one_version() {
     assert!(flows.keys().map(|(_, id)| *id).eq((65..=128).map(FlowId)));
 }
 
-/// OVS gives a mark to another flow once the answer is there, and a port that it has down sends nothing any more.
+/// An answer waits for workers only if OVS relies on it: OVS then gives a removed mark to a different flow,
+/// or expects nothing more from a port that it has set down.
 #[test]
 fn workers_are_waited_for_only_where_a_driver_relies_on_it() {
     let mut world = World::new(2);
@@ -71,13 +72,13 @@ fn a_flow_that_is_refused_takes_no_other_along() {
     assert_eq!(macs(&world), [1, 3].into());
     let refused = &world.state.status(world.now).ports[0].refused;
     assert!(refused.iter().any(|refused| (refused.reason, refused.count) == ("executor", 1)));
-    // Nothing is left of it.
+    // Nothing is left of the refused flow.
     *world.tables.refuses_mac.lock().unwrap() = None;
     world.create(1, &to_mac(0, 2, Some(1))).unwrap();
     assert_eq!(macs(&world), [1, 2, 3].into());
 }
 
-/// One of a driver that does not know of more.
+/// An old driver, which tells no number, takes one answer at a time.
 #[test]
 fn a_driver_says_how_many_answers_it_takes_together() {
     let mut world = World::new(1);
@@ -121,8 +122,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever comes together has the answers that it has one by one, and leaves the same flows, also where an
-    /// earlier session left some.
+    /// Requests in one turn get the same answers as one by one, and leave the same flows, also if an earlier
+    /// session left some.
     #[test]
     fn a_turn_does_what_its_requests_do_one_by_one(
         left in prop::collection::vec((0..6_u8, prop::option::of(0..2_u32)), 0..5),
