@@ -23,7 +23,8 @@ def gbits(mpps, size):
 
 
 def throughput(results):
-    """Gbit/s of guests' frames by size, for each direction while both are busy, and the limit that the beats set."""
+    """Draws the Gbit/s of guests' frames by size, for each direction while both are busy, and the limit that the
+    beats set."""
     drawing, panels = pyplot.subplots(1, 3, figsize=(12, 3.6), gridspec_kw={"wspace": 0.25})
     for axes, name in zip(panels, ("downstream", "upstream", "both")):
         directions = {"downstream": ("down",), "upstream": ("up",), "both": ("down", "up")}[name]
@@ -44,7 +45,7 @@ def throughput(results):
 
 
 def latency(results):
-    """Percentiles of each point that measured them, for both directions."""
+    """Draws percentiles of latency at each point that measured them, for both directions."""
     points = [r for r in results if r["latency_clocks_down"][0]]
     drawing, axes = pyplot.subplots(figsize=(9, 3.2))
     for index, (part, colour) in enumerate(zip(("p50", "p99", "p99.9"), ("#0b6e4f", "#c98b2b", "#d1495b"))):
@@ -64,7 +65,7 @@ TRAFFIC = ["both 64", "GRE", "IPv6", "VXLAN bridged", "VXLAN routed", "IMIX", "Z
 
 
 def traffic(results):
-    """What part of the limit of the beats each kind of traffic reaches, of both directions."""
+    """Draws the share of the beats' limit that each kind of traffic reaches, in both directions."""
     drawing, axes = pyplot.subplots(figsize=(9, 3.2))
     points = [r for name in TRAFFIC for card in COLOURS for r in results if r["name"] == f"{card} {name}"]
     for offset, direction, colour in ((-0.2, "down", "#0b6e4f"), (0.2, "up", "#2f5d9b")):

@@ -12,7 +12,7 @@ MOST_PORTS = 30  # of one generator: a DPDK process has 32 at most
 
 
 def option(**keys):
-    """Keys and values in the generator's syntax; underscores become hyphens."""
+    """Writes keys and values in the generator's syntax; underscores become hyphens."""
     return ",".join(
         f"{key.replace('_', '-')}={int(value) if isinstance(value, bool) else value}" for key, value in keys.items()
     )
@@ -34,7 +34,7 @@ class Traffic:
     memory: int = 512
 
     def arguments(self):
-        """Its command line."""
+        """Returns its command line."""
         words = ["--queue-size", self.queue_size]
         words += ["--segmentation"] if self.segmentation else []
         for name, values in (("stream", self.streams), ("forward", self.forwards), ("neighbour", self.neighbours)):
@@ -93,9 +93,9 @@ class Generator:
         self.child.process.stdin.flush()
 
     def run(self, seconds, *, share=False):
-        """Generates traffic and returns the generator's counters. `share`: the device's threads on its core matter.
-        They get a share of it, or all of it while there is nothing to send or to receive: with "turns" those of
-        real-time priority, with "naps" any."""
+        """Generates traffic and returns the generator's counters. With `share`, the device's threads on the
+        generator's core get a share of it, or all of it while there is nothing to send or to receive: with "turns"
+        the threads with real-time priority, with "naps" any."""
         self.command(f"{ {False: 'run', True: 'share'}.get(share, share)} {seconds}")
         return self._read("done")
 

@@ -24,7 +24,7 @@ class Goal:
     device: str = "viaduct"
     # The case of the same device with which it is compared, instead of peers.
     against: dict = None
-    # The reference from the peers' figures, if it is not the best one.
+    # Computes the reference from the peers' figures, if it is not the best one.
     together: Callable = None
 
     @property
@@ -32,7 +32,7 @@ class Goal:
         return self.metric not in ("mpps", "gbps")
 
     def judge(self, results):
-        """The goal with the measured values."""
+        """Returns the goal with the measured values."""
         own = by_round(results, self.point, self.case, self.device, self.metric)
         best = min if self.lower_is_better else max
         held = [(self.against, self.device)] if self.against else [(self.case, peer) for peer in self.peers]
@@ -58,7 +58,7 @@ class Goal:
 
 
 def by_round(results, point, case, device, metric):
-    """{round: value}."""
+    """Returns {round: value}."""
     found = {sample["round"]: value(sample, metric) for sample in results.of(point, case, device)}
     return {number: figure for number, figure in found.items() if figure is not None}
 
@@ -82,7 +82,7 @@ def _wire(direction, title, least, aim):
 
 
 def _ovs():
-    """Goals of Viaduct under Open vSwitch's rules, against that Open vSwitch."""
+    """Yields goals of Viaduct under Open vSwitch's rules, against that Open vSwitch."""
     port, flows = {"device": "viaduct-ovs-port"}, {"device": "viaduct-ovs-per-flow"}
     for count in (1, 10_000):
         title = f"A rule of OVS, 64 B, {FLOWS[count]}, against OVS: cycles"
@@ -108,7 +108,7 @@ def _ovs():
     yield Goal(title, "ovs-chain-latency", {"guests": 7}, "one_way_p50", 1.0, 0.5, ("ovs-port",), **port)
 
 
-# Verbs devices, by what carries a message of two processes: memory that they share, files of regions, packets.
+# Verbs devices, by what carries a message between two processes: memory that they share, files of regions, packets.
 SHARED, REGIONS = {"device": "verbs-shared"}, {"device": "verbs-regions"}
 # Bare limits of memory and kernel.
 COPIES, LINE = ("proc-mem", "process-vm"), "cache-line"
@@ -116,7 +116,7 @@ SIZES = ("64 KiB", "1 MiB", "4 MiB")
 
 
 def _verbs_latency():
-    """Goals of verbs between two processes of a host: 8 bytes."""
+    """Yields goals of verbs between two processes of a host: 8 bytes."""
 
     def goal(title, operation, metric, least, aim, peers=(), cpus=2, **more):
         case = {"operation": operation, "cpus": cpus}
@@ -141,7 +141,7 @@ def _verbs_latency():
 
 
 def _verbs_bandwidth():
-    """Goals of verbs between two processes: long messages, of one host and of two."""
+    """Yields goals of verbs between two processes: long messages, on one host and between two."""
     point = "verbs-bandwidth"
     for size in SIZES:
         title = f"Verbs, shared, {size}: Gbit/s, against the better copying system call"
@@ -154,7 +154,7 @@ def _verbs_bandwidth():
 
 
 def _windows():
-    """Goals of verbs between processes that have windows as programs in VMs do."""
+    """Yields goals of verbs between processes that have windows, as programs in VMs do."""
     against = ("verbs-regions",)
     for operation in ("send", "write", "read"):
         case = {"operation": operation}
@@ -173,7 +173,7 @@ def _windows():
 
 
 def _virtual_machines():
-    """Goals of verbs between two VMs."""
+    """Yields goals of verbs between two VMs."""
     for device, peer, what in (
         ("vm-common", "vm-rxe", "window in common"),
         ("vm-own", "vm-rxe", "windows of their own"),
@@ -189,7 +189,7 @@ def _virtual_machines():
 
 
 def _verbs():
-    """Goals of verbs devices."""
+    """Yields goals of verbs devices."""
     yield from _verbs_latency()
     yield from _verbs_bandwidth()
     yield from _windows()
@@ -201,7 +201,7 @@ def _verbs():
 
 
 def _flows():
-    """Goals of forwarding between two guests, by rules and number of flows."""
+    """Yields goals of forwarding between two guests, by rules and number of flows."""
     for count in (1, 10_000):
         title = f"No rules, 64 B, {FLOWS[count]}, against OVS"
         yield _cycles(title, "flows", {"flows": count}, 0.7, 0.5, OVS)
@@ -218,14 +218,14 @@ def _flows():
 
 
 def _neighbour():
-    """The goal of a guest beside a hostile one."""
+    """Returns the goal of a guest beside a hostile one."""
     title = "Round trip beside a hostile guest, against undisturbed: p99"
     hostile, undisturbed = {"neighbour": "hostile"}, {"neighbour": "undisturbed"}
     return Goal(title, "neighbour", hostile, "p99", 3.0, 1.5, against=undisturbed)
 
 
 def _churn():
-    """The goal of a host whose tables change."""
+    """Returns the goal of a host whose tables change."""
     title = "Table changes, 10 k a second at 80 % load: sent per delivered"
     return Goal(title, "churn", {"changes": 10_000}, "sent_per_delivered", 1.0, 1.0)
 
@@ -249,5 +249,5 @@ GOALS = [
 
 
 def judge(results):
-    """All goals whose cases were measured."""
+    """Returns all goals whose cases were measured, with the measured values."""
     return [goal.judge(results) for goal in GOALS if results.of(goal.point, goal.case, goal.device)]

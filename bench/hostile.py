@@ -30,7 +30,7 @@ PAYLOAD = 1000
 
 
 def frame(source, destination):
-    """A TCP segment to be cut into pieces of one byte."""
+    """Makes a TCP segment to be cut into pieces of one byte."""
     packed = lambda mac: bytes.fromhex(mac.replace(":", ""))
     ip = struct.pack(
         "!BBHHHBBH4s4s", 0x45, 0, PAYLOAD + 40, 1, 0, 64, 6, 0, bytes([10, 1, 0, 9]), bytes([10, 1, 0, 2])
@@ -43,8 +43,8 @@ def frame(source, destination):
 
 
 def misbehave(driver, data):
-    """One connection's attacks: a receive ring of malformed chains, frames to segment, floods, and notifications that
-    would block."""
+    """Carries out one connection's attacks: a receive ring of malformed chains, frames to segment, floods, and
+    notifications that would block."""
     receive, transmit = driver.rings
     for index in range(256):
         receive.descriptor(index, driver.buffers + 64 * index, 64, WRITE | NEXT, (index + 1) % 256)
@@ -74,7 +74,7 @@ def main():
             with Driver(options.socket, features=features, size=SIZE, start=not options.harmless) as driver:
                 misbehave(driver, data)
         except OSError:
-            pass  # hung up on
+            pass  # the device hung up
 
 
 if __name__ == "__main__":

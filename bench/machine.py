@@ -46,7 +46,7 @@ def huge_pages(megabytes):
 @contextmanager
 def unlimited_real_time():
     """Lets threads of real-time priority poll without a break. Otherwise the kernel stops each of them for 50 ms of a
-    second, which count as work where they find packets at that moment."""
+    second, and these 50 ms count as work if the thread has packets at that moment."""
     before = REAL_TIME_LIMIT.read_text()
     try:
         REAL_TIME_LIMIT.write_text("-1")
@@ -56,7 +56,7 @@ def unlimited_real_time():
 
 
 def allow_open_files():
-    """As many as the machine allows: a guest takes a switch a dozen."""
+    """Raises the limit of open files to what the machine allows: a switch needs a dozen for each guest."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -72,7 +72,7 @@ def check():
 
 
 def cpu_seconds(pid):
-    """CPU time that a process has used; 0 if it no longer exists."""
+    """Returns the CPU time that a process has used; 0 if it no longer exists."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -101,13 +101,13 @@ class Noise:
     def _read(self):
         first = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
         user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) / TICKS for field in first[:8])
-        ended = os.times()  # of our programs
+        ended = os.times()  # times of our programs
         own = sum(cpu_seconds(pid) for pid in self.pids) + ended.children_user + ended.children_system
         return _monotonic(), user + nice + system + irq + softirq, steal, own
 
     @property
     def contaminated(self):
-        """Whether the measurement is unreliable."""
+        """Returns whether the measurement is unreliable."""
         return self.others > 0.2 or self.steal > 0.05
 
 
@@ -124,7 +124,7 @@ def _first_line(*command):
 
 
 def describe(viaduct_bin):
-    """Machine and versions, for the report."""
+    """Describes machine and versions, for the report."""
     cpus = Path("/proc/cpuinfo").read_text()
     model = next(
         (line.split(":", 1)[1].strip() for line in cpus.splitlines() if line.startswith("model name")), "unknown"

@@ -35,7 +35,7 @@ MEMORY = f"{192 * 1024 + 8}K"
 
 
 def migrate(switch, load):
-    """The figures of a migration."""
+    """Returns the figures of a migration."""
     with Lab() as lab:
         hosts = []
         for core, name in enumerate(("a", "b")):
@@ -65,13 +65,13 @@ def migrate(switch, load):
 
 
 def logging():
-    """Instructions a packet in a ring, without and with the log of pages written."""
+    """Returns instructions per packet in a ring, without and with the log of written pages."""
     stages = json.loads((ROOT / "crates/engine/benches/instructions.json").read_text())["stages"]
     return {name: [stages[name], stages[f"{name}_logged"]] for name in stages if f"{name}_logged" in stages}
 
 
 def main(rounds):
-    # As a run-dir is: in memory.
+    # In memory, as a run-dir is.
     tempfile.tempdir = "/dev/shm"
     samples = {load: {switch: [] for switch in SWITCHES} for load in LOADS}
     for number in range(rounds):

@@ -25,13 +25,13 @@ STYLES = ["-", "--", "-.", ":"]
 
 
 def colour(device, devices):
-    """The same colour for a device everywhere, as far as the colours suffice."""
+    """Returns the same colour for a device everywhere, as far as the colours suffice."""
     others = [name for name in devices if name not in COLOURS]
     return COLOURS.get(device) or OTHERS[others.index(device) % len(OTHERS)]
 
 
 def short(number, _=None):
-    """A number in readable form: 1 M for 1000000."""
+    """Writes a number in readable form: 1 M for 1000000."""
     for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= scale:
             return f"{number / scale:g}{unit}"
@@ -50,7 +50,7 @@ def _label(case, keys):
 
 
 def bars(results, point, titles):
-    """A group of bars for each case, with the spread of the rounds; dotted: the generator was the limit."""
+    """Makes a group of bars for each case, with the spread of the rounds; dotted if the generator was the limit."""
     cases, devices = results.cases(point.name), results.devices(point.name)
     keys = [key for key in cases[0] if len({str(case[key]) for case in cases}) > 1] or list(cases[0])
     series = [
@@ -78,7 +78,8 @@ def bars(results, point, titles):
 
 
 def cumulative(results, point, titles):
-    """How many round trips took longer: one curve per device, for the first case; None without round trips."""
+    """Makes curves of how many round trips took longer, one per device, for the first case; None without round
+    trips."""
     cases, devices = results.cases(point.name), results.devices(point.name)
     series = []
     for device in devices:
@@ -102,17 +103,17 @@ def cumulative(results, point, titles):
 
 
 def bandwidth_by_message(results, point, titles):
-    """Bandwidth by message size."""
+    """Makes curves of bandwidth by message size."""
     return _by_message(results, point, titles, "mbps", "Mbit/s", "higher")
 
 
 def latency_by_message(results, point, titles):
-    """Latency by message size, if single messages were timed."""
+    """Makes curves of latency by message size, if single messages were timed."""
     return _by_message(results, point, titles, "us", "latency, us", "lower") if point.scale == "log" else None
 
 
 def _by_message(results, point, titles, key, up, better):
-    """The median of the rounds by message size: a curve for each case and device; None without messages."""
+    """Makes curves of the median of the rounds by message size, for each case and device; None without messages."""
     devices, cases, series = results.devices(point.name), results.cases(point.name), []
     for style, case in zip(cycle(STYLES), cases):
         for device in devices:
@@ -176,7 +177,7 @@ def _draw_curves(figure):
 
 
 def titled(drawing, panels, figure):
-    """The drawing as SVG: above it the title and the machine, at the axes their meaning, beside it the legend."""
+    """Returns the drawing as SVG, with title and machine above it, labels at the axes, and the legend beside it."""
     for axes in panels:
         axes.set(xlabel=figure["across"])
         axes.spines[["top", "right"]].set_visible(False)

@@ -28,7 +28,7 @@ class Child:
         self.name = Path(str(command[0])).name
         self.log = Path(log)
         with self.log.open("w") as output:
-            # It gets no Ctrl-C, since it is stopped in order, and it is killed if this process is.
+            # It gets no Ctrl-C, because it is stopped in order, and it is killed if this process is.
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *map(str, command)],
                 stdin=stdin or subprocess.DEVNULL,
@@ -43,7 +43,7 @@ class Child:
         return self.process.pid
 
     def output(self):
-        """A summary of its output: the first or the last lines show an error."""
+        """Returns a summary of its output: the first or the last lines show an error."""
         text = self.log.read_text().strip()
         return text if len(text) < 1500 else f"{text[:700]}\n...\n{text[-700:]}"
 
@@ -53,7 +53,7 @@ class Child:
             raise Failed(f"{self.name} ended with status {self.process.returncode}: {self.output()}")
 
     def wait_until(self, condition, what, seconds=30):
-        """Waits for something that it causes, and returns it."""
+        """Waits until `condition` returns something, and returns that. Fails if the child ends."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             self.require_alive()

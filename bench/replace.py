@@ -22,14 +22,14 @@ A1, A2, A3 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 
 
 def percentile(sorted_times, share):
-    """The smallest time that this share of all is not above."""
+    """Returns the smallest time that so large a share of all does not exceed."""
     return sorted_times[min(len(sorted_times) - 1, int(share * len(sorted_times)))]
 
 
 # The daemon's log.
 TAKEN = re.compile(r"taken over from the previous daemon connections=(\d+)")
 
-# No more at a time than queues hold beside the streams.
+# Sends no more at a time than queues hold beside the streams.
 OPEN = """
 import socket, sys, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -41,7 +41,7 @@ for port in range(1024, 1024 + int(sys.argv[2])):
 
 
 def main(times, connections):
-    # As a run-dir is: in memory.
+    # In memory, as a run-dir is.
     tempfile.tempdir = "/dev/shm"
     with Lab() as lab:
         guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1")}

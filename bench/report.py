@@ -57,7 +57,7 @@ def _point(results, point, titles, figures):
 
 
 def _figures(results, point, titles, directory):
-    """The point's figures, which are also recorded."""
+    """Yields the point's figures, and records them."""
     directory.mkdir(exist_ok=True)
     for draw in PLOTS:
         if figure := draw(results, point, titles):
@@ -66,7 +66,7 @@ def _figures(results, point, titles, directory):
 
 
 def _stages(results, point):
-    """Viaduct's cycles by stage and its bursts, a row for each case."""
+    """Returns Viaduct's cycles by stage and its bursts, a row for each case; None without samples."""
     rows = []
     for case in results.cases(point.name):
         samples = [sample for sample in results.of(point.name, case, "viaduct") if sample.get("stages")]

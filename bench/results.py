@@ -24,7 +24,7 @@ HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second", "flows_per_second"}
 
 
 def value(sample, metric):
-    """A metric of a sample, or None."""
+    """Returns a metric of a sample, or None."""
     if metric in ("p50", "p99", "p999", "max"):
         return sample.get("round_trip", {}).get(metric)
     if metric == "one_way_p50":
@@ -42,7 +42,7 @@ class Results:
         self.time = datetime.now(UTC)
 
     def of(self, point, case=None, device=None):
-        """A device's samples of a point, for the cases whose key has these values."""
+        """Returns a device's samples of a point, for the cases whose key has these values."""
         wanted = (case or {}).items()
         return [
             sample
@@ -51,7 +51,7 @@ class Results:
         ]
 
     def cases(self, point):
-        """Keys of its cases, in the order of their first measurement."""
+        """Returns the keys of its cases, in the order of their first measurement."""
         keys = []
         for sample in self.of(point):
             if sample["case"] not in keys:
@@ -59,30 +59,30 @@ class Results:
         return keys
 
     def devices(self, point):
-        """Devices on which it was measured, in that order."""
+        """Returns the devices on which it was measured, in that order."""
         return list(dict.fromkeys(sample["device"] for sample in self.of(point)))
 
     def values(self, point, case, device, metric):
-        """One value per round."""
+        """Returns one value per round."""
         found = (value(sample, metric) for sample in self.of(point, case, device) if sample["case"] == case)
         return [each for each in found if each is not None]
 
     def summary(self, point, case, device, metric):
-        """(median, least, greatest), or None."""
+        """Returns (median, least, greatest), or None."""
         found = self.values(point, case, device, metric)
         return (median(found), min(found), max(found)) if found else None
 
     def refused(self, point, case, device):
-        """Whether the device refused more than one packet in a hundred."""
+        """Returns whether the device refused more than one packet in a hundred."""
         return any(sample.get("refused", 0) > 0.01 for sample in self.of(point, case, device))
 
     def generator_bound(self, point, case, device):
-        """Whether the generator was the limit in most rounds."""
+        """Returns whether the generator was the limit in most rounds."""
         bound = [bool(sample.get("generator_bound")) for sample in self.of(point, case, device)]
         return bool(bound) and sum(bound) * 2 > len(bound)
 
     def as_json(self, goals):
-        """The whole report as a JSON object."""
+        """Returns the whole report as a JSON object."""
         return {
             "time": self.time.isoformat(timespec="seconds"),
             "machine": self.machine,

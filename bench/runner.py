@@ -9,7 +9,7 @@ from .generator import Generator, Replay, Replayer
 from .process import Failed
 
 PATIENCE = 50  # short runs until something gets through
-ENOUGH = 0.99  # of what is sent may be lost then: not everything, as while addresses are learned
+ENOUGH = 0.99  # of what is sent may be lost then; while addresses are learned, everything is
 DISAGREEMENT = 0.05  # between the device's and the generator's count
 
 
@@ -22,7 +22,7 @@ class Session:
         self.programs = programs
 
     def generator(self, traffic=None):
-        """A generator at those of the device's ports that are active in the case."""
+        """Starts a generator at those of the device's ports that are active in the case."""
         traffic = traffic or self.case.traffic_for(self.device)
         ports = self.device.ports[: self.case.active]
         log = self.device.directory / "generator.log"
@@ -31,7 +31,7 @@ class Session:
         return Generator(self.programs, ports, self.case.scenario.guests, traffic, log)
 
     def measure_traffic(self):
-        """The usual sample: warm up, read counters at rest, run, read counters at rest."""
+        """Takes the usual sample: warm up, read counters at rest, run, read counters at rest."""
         generator = self.generator()
         try:
             self._wait_for_traffic(generator)
@@ -63,7 +63,7 @@ class Session:
 
 
 def traffic_metrics(done):
-    """The generator's measurements."""
+    """Returns the generator's measurements."""
     seconds = done["seconds"]
     receivers = {stream["rx"] for stream in done["streams"] if stream["rx"] >= 0}
     packets = sum(done["ports"][port]["packets"] for port in receivers)
@@ -87,7 +87,7 @@ def traffic_metrics(done):
 
 
 def device_metrics(done, before, after):
-    """The device's counts for the same time, and whether they agree."""
+    """Returns the device's counts for the same time, and whether they agree with the generator's."""
     if not after:
         return {"generator_bound": done["busy"] > 0.9}
     delta = after.since(before)
@@ -95,7 +95,7 @@ def device_metrics(done, before, after):
     if "probe" in done:
         offered += 2 * done["probe"]["round_trip"]["count"]
     packets = max(delta.packets, 1)
-    # Not from its own idle cycles, some of which were before and after the traffic.
+    # Not computed from the device's idle cycles, some of which were before and after the traffic.
     busy = delta.busy / (done["seconds"] * done["hz"] * delta.threads)
     idle = max(0, 1 - busy) if delta.busy else None
     return {
@@ -116,7 +116,7 @@ class Runner:
 
     def __init__(self, *, rounds, attempts, quick, viaduct_bin, programs, progress, only_devices=None):
         self.rounds = rounds
-        # Called for a sample that failed, or during which others used the machine.
+        # How often a sample is tried that fails, or during which others use the machine.
         self.attempts = attempts
         self.quick = quick
         self.viaduct_bin = viaduct_bin
@@ -127,7 +127,7 @@ class Runner:
         self.failures = []
 
     def plan(self, points):
-        """Cases of all points, in groups that share devices: [(point, scenario, cases)]."""
+        """Returns the cases of all points, in groups that share devices: [(point, scenario, cases)]."""
         groups = []
         for point in points:
             cases = [self._trimmed(case) for case in point.cases(self.quick)]
@@ -143,7 +143,7 @@ class Runner:
         return case
 
     def run(self, points):
-        """Measures all of them, into `samples`."""
+        """Measures all points, into `samples`."""
         groups = self.plan(points)
         self.progress.expect(sum(len(case.devices) * self._rounds(case) for *_, cases in groups for case in cases))
         for point, scenario, cases in groups:
@@ -195,7 +195,7 @@ class Runner:
             self.progress.done(point, sample)
 
     def _sample(self, point, case, device):
-        """A sample, repeated while others disturb it or it fails."""
+        """Takes a sample, and repeats it while others disturb it or it fails."""
         for attempt in range(self.attempts):
             device.forget_flows()
             try:

@@ -12,7 +12,7 @@ FIRST_PORT = 5001
 
 
 def guest_mac(number):
-    """The MAC address of a guest."""
+    """Returns the MAC address of a guest."""
     high, low = divmod(number + 1, 256)
     return f"02:00:00:00:{high:02x}:{low:02x}"
 
@@ -35,5 +35,5 @@ class Scenario:
 
     @property
     def ports(self):
-        """How many ports the device has."""
+        """Returns how many ports the device has."""
         return self.guests + bool(self.tunnel)

@@ -4,13 +4,13 @@ from .results import METRICS
 
 
 def number(found):
-    """A figure with a sensible number of digits."""
+    """Writes a figure with a sensible number of digits."""
     size = abs(found)
     return f"{found:.0f}" if size >= 100 else f"{found:.1f}" if size >= 10 else f"{found:.2f}"
 
 
 def cell(results, point, case, device, metric):
-    """Median and spread, and marks."""
+    """Writes median and spread, and marks."""
     summary = results.summary(point, case, device, metric)
     if not summary:
         return "-"
@@ -20,7 +20,7 @@ def cell(results, point, case, device, metric):
 
 
 def rows(results, point, metric):
-    """Header and rows of a point's table for a metric; None if it has no such metric."""
+    """Returns header and rows of a point's table for a metric; None if it has no such metric."""
     names = results.devices(point.name)
     table = [
         [" ".join(f"{key}={value}" for key, value in case.items())]
@@ -33,14 +33,14 @@ def rows(results, point, metric):
 
 
 def print_table(header, table):
-    """In columns."""
+    """Prints a table in columns."""
     widths = [max(len(row[column]) for row in [header, *table]) for column in range(len(header))]
     for row in [header, *table]:
         print("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
 
 
 def show(results, goals):
-    """All points, and the goals."""
+    """Shows all points, and the goals."""
     for point in results.points:
         if point.needs:
             print(f"\n{point.title}: not measured, needs {point.needs}")
@@ -59,7 +59,7 @@ def show(results, goals):
 
 
 def goal_row(goal):
-    """A goal as texts."""
+    """Returns a goal as texts."""
     if goal["measured"] is None:
         return [goal["title"], goal["least_text"], goal["aim_text"], "-", "", "not measured"]
     note = ["met" if goal["met"] else "not met"] + ["generator-bound"] * goal["generator_bound"]

@@ -96,7 +96,7 @@ class Demo:
                          f"up after {time.monotonic() - begun:.1f} s more")
 
     def config(self, name):
-        """The host's configuration; without virtual machines, their guests are containers."""
+        """Reads the host's configuration; without virtual machines, their guests are containers."""
         config = Config.read(HERE / f"{name}.toml")
         if not self.machines:
             config = config.without("guest", name="node")
@@ -292,8 +292,8 @@ class Demo:
                      f"web's interface has number {before}, as before")
 
     def seconds_of(self, client):
-        """A function that prints what iperf3 says of each second, until this many more have passed; it returns how
-        many segments were sent again in each of all."""
+        """Returns a function that prints iperf3's output of each second, until so many more have passed, and returns
+        how many segments were sent again in each second so far."""
         shown = []
 
         def show(count):
@@ -311,8 +311,8 @@ class Demo:
         return show
 
     def migrate(self):
-        """Only now host b has this guest, too, and host a a route to it there, because without virtual machines db is
-        a container, which cannot migrate."""
+        """Migrates db. Only now does host b have this guest, too, and host a a route to it there, because without
+        virtual machines db is a container, which cannot migrate."""
         with self.step("a virtual machine migrates while it runs: db, from host a to host b"):
             here, there = self.a.config.copy(), self.b.config.copy()
             here.entry("guest", "db")["standby"] = True

@@ -15,7 +15,7 @@ __all__ = ["NAMES", "Counters", "Device", "make"]
 
 
 def make(name, viaduct_bin):
-    """The device of this name."""
+    """Makes the device of this name."""
     if name == "viaduct":
         return Viaduct(name, viaduct_bin)
     if name.removeprefix(PREFIX) in SOFTWARE:

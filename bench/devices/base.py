@@ -1,4 +1,4 @@
-"""What all devices under test have in common."""
+"""The base of all devices under test."""
 
 import os
 import shutil
@@ -12,21 +12,21 @@ from .. import machine
 
 @dataclass
 class Counters:
-    """What a device has counted since it started. Cycles are ticks of the TSC."""
+    """A device's counts since it started. Cycles are ticks of the TSC."""
 
     packets: int = 0
-    # Of all its polling threads together.
+    # Sum over all its polling threads.
     busy: int = 0
-    # Dropped for other reasons than a receiver's full ring.
+    # Packets dropped for reasons other than a receiver's full ring.
     refused: int = 0
-    # Where the device tells: cycles by stage, bursts by size, anything else.
+    # If the device tells: cycles by stage, bursts by size, anything else.
     stages: dict = field(default_factory=dict)
     bursts: list = field(default_factory=list)
     details: dict = field(default_factory=dict)
     threads: int = 1
 
     def since(self, before):
-        """What came after another reading."""
+        """Returns the counts since another reading."""
         return Counters(
             self.packets - before.packets,
             self.busy - before.busy,
@@ -40,23 +40,23 @@ class Counters:
 
 @dataclass(frozen=True)
 class VhostPort:
-    """A vhost-user socket on which the device listens, or else the guest."""
+    """A vhost-user socket on which the device listens, or, with `guest_listens`, the guest."""
 
     socket: Path
     guest_listens: bool = False
 
     def vdev(self, number, queue_size, ring):
-        """Argument of the generator's --vdev."""
+        """Returns the argument of the generator's --vdev."""
         extra = (f",{ring}" if ring else "") + (",server=1" if self.guest_listens else "")
         return f"net_virtio_user{number},path={self.socket},queues=1,queue_size={queue_size}{extra}"
 
 
 class Device:
-    """A device under test: its polling thread is on `machine.DEVICE_CPU`, further ones on the CPUs after it."""
+    """A device under test. Its polling thread is on `machine.DEVICE_CPU`, further ones on the CPUs after it."""
 
-    # In tables.
+    # The name in tables.
     title = ""
-    # What is shown of its configuration in the report.
+    # The configuration, as the report shows it.
     conditions = ""
 
     def __init__(self, name):
@@ -64,7 +64,7 @@ class Device:
         self.directory = None
         self.children = []
         self.ports = []
-        # Generators at ports without traffic, off the CPU until the end.
+        # Generators at ports without traffic, which stay off the CPU until the end.
         self.idle_guests = []
 
     def start(self, scenario):
@@ -73,7 +73,7 @@ class Device:
         self._start(scenario)
 
     def stop(self):
-        """Ends what `start` began, as far as it came."""
+        """Ends whatever `start` has begun."""
         for program in [*self.idle_guests, *reversed(self.children)]:
             program.stop()
         self.children, self.idle_guests = [], []
@@ -92,8 +92,8 @@ class Device:
             child.resume()
 
     def spread(self):
-        """For points that measure control rather than forwarding: no thread has real-time priority, and those that do
-        not poll use the generator's CPU and the device's, as the kernel sees fit."""
+        """Spreads the threads, for points that measure control rather than forwarding. None has real-time priority,
+        and those that do not poll use the generator's CPU and the device's, as the kernel decides."""
         for pid in self.pids:
             for task in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
@@ -103,7 +103,7 @@ class Device:
                         os.sched_setaffinity(number, {machine.GENERATOR_CPU, machine.DEVICE_CPU})
 
     def last_words(self):
-        """The end of its logs."""
+        """Returns the end of its logs."""
         return "\n".join(line for child in self.children for line in child.log.read_text().splitlines()[-8:])
 
     @property
@@ -111,19 +111,19 @@ class Device:
         return [child.pid for child in self.children]
 
     def counters(self):
-        """`Counters` of the polling threads, or None where the device has none."""
+        """Returns the `Counters` of the polling threads, or None if the device has none."""
         return None
 
     @property
     def wire_mac(self):
-        """MAC address of its end of the wire."""
+        """Returns the MAC address of its end of the wire."""
         raise NotImplementedError
 
     def forget_flows(self):
-        """Forgets what it learned from earlier traffic, where that matters to the next case."""
+        """Forgets what it learned from earlier traffic, if that matters to the next case."""
 
     def _start(self, scenario):
         raise NotImplementedError
 
     def _cleanup(self):
-        """What is not a child process."""
+        """Removes what is not a child process."""

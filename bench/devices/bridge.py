@@ -18,7 +18,7 @@ class PacketPort:
     interface: str
 
     def vdev(self, number, queue_size, ring):
-        """Argument of the generator's --vdev."""
+        """Returns the argument of the generator's --vdev."""
         return f"net_af_packet{number},iface={self.interface},framesz=2048,blocksz=65536,framecnt=4096,qdisc_bypass=1"
 
 

@@ -6,9 +6,10 @@ from ..machine import DEVICE_CPU, GENERATOR_CPU
 from .verbs import Way
 
 WINDOW_MB = 256
-# The niceness of machines: they come before all else but the daemons, for which they wait.
+# The niceness of machines: they come before everything except the daemons, for which they wait.
 BEHIND = -10
-# Whether the guests are of two hosts; keys of both; the transport that `viaduct rdma qp` is to call it.
+# For KINDS: the title, whether the guests are on two hosts, keys of both, the transport that `viaduct rdma qp` must
+# show.
 VERBS = {"rdma": True, "window_mb": WINDOW_MB}
 KINDS = {
     "vm-common": ("VMs, window in common", False, {**VERBS, "rdma_trust": "bench"}, "shared"),
@@ -21,13 +22,13 @@ NAMES = list(KINDS)
 
 
 def kind():
-    """The class of the machines."""
+    """Returns the class of the machines."""
     from lab.verbs_vm import VerbsVm
     from lab.vm import accelerator
 
     class Machine(VerbsVm):
         def more_words(self):
-            # Translated, `rep movsb` goes byte by byte; libraries and kernels do without it where they are told so.
+            # Under TCG, `rep movsb` goes byte by byte, and libraries and kernels avoid it if told so.
             return [*super().more_words(), *([] if accelerator() == "kvm" else ["-cpu", "max,-erms,-fsrm"])]
 
     return Machine
@@ -68,7 +69,7 @@ class Machines(Way):
             self._check_transport()
 
     def _check_transport(self):
-        """Fails unless a queue pair goes the way that is to be measured."""
+        """Fails unless a queue pair uses the transport that is to be measured."""
         from lab import Meeting, eventually
         from lab.verbs import DEVICE
 
@@ -85,5 +86,5 @@ class Machines(Way):
 
 
 def make(name, viaduct_bin):
-    """The way of this name."""
+    """Makes the way of this name."""
     return Machines(name, viaduct_bin)

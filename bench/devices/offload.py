@@ -14,14 +14,15 @@ from .viaduct import Viaduct, _table
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "viaduct-ovs-"
 OFFLOADED = ("port", "normal", "per-flow", "vxlan", "tunnel")
-# Those in which OVS forwards each packet itself: by whose counters and on whose CPU.
+# Here OVS forwards each packet itself. The names say whose counters count, and who has the device's CPU.
 SOFTWARE = ("conntrack", "conntrack-pmd")
-# By device. "tunnel": its rules are those of "vxlan", but the tunnel is Viaduct's, and a port.
+# The mode by device. "tunnel" has the rules of "vxlan", but Viaduct has the tunnel, as a port.
 MODE = {"tunnel": "vxlan"}
 
 
 class Controller(OvsDpdk):
-    """Open vSwitch with a Viaduct's ports. It runs on the generator's CPU, where that leaves it its share."""
+    """Open vSwitch with a Viaduct's ports. It runs on the generator's CPU, as far as the generator leaves it a
+    share."""
 
     pmd_cpu = machine.GENERATOR_CPU
     real_time = False
@@ -58,7 +59,7 @@ class Controller(OvsDpdk):
         return port, ["type=dpdk", f"options:dpdk-devargs={devargs}"]
 
     def offloaded(self):
-        """How many flows Viaduct has taken."""
+        """Returns how many flows Viaduct has taken."""
         found = re.search(r"offloaded flows : (\d+)", self._appctl("upcall/show"))
         return int(found[1]) if found else 0
 
@@ -66,14 +67,14 @@ class Controller(OvsDpdk):
         return self.offloaded()
 
     def processor_seconds(self):
-        """What all threads of ovs-vswitchd have used."""
+        """Returns the CPU time that all threads of ovs-vswitchd have used."""
         pid = int((self.directory / "vs.pid").read_text())
         tasks = Path(f"/proc/{pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 class ViaductOvs(Viaduct):
-    """One worker; its counters are Viaduct's."""
+    """Viaduct with one worker under an Open vSwitch. Its counters are Viaduct's."""
 
     worker_cpu = machine.DEVICE_CPU
 
@@ -88,7 +89,7 @@ class ViaductOvs(Viaduct):
         self.controller = None
 
     def host_toml(self, scenario):
-        """As OVS's ports, without networks."""
+        """Makes the guests ports of OVS, without networks."""
         ports = [_table("guest", name=f"g{n}", mode="ovs", kind="vhost") for n in range(scenario.guests)]
         wire = {"name": "up", "driver": "vhost", "device": "wire.sock", "mtu": 1600}
         if self.kind == "tunnel":
@@ -125,11 +126,11 @@ class ViaductOvs(Viaduct):
         return super().wire_mac if self.kind == "tunnel" else PHYSICAL_MAC
 
     def flows_to(self, port):
-        """How many flows of Viaduct send packets to this guest."""
+        """Returns how many flows of Viaduct send packets to this guest."""
         return sum(flow["actions"] == f"output g{port}" for flow in self.ask("ovs", "flows"))
 
     def forget_flows(self):
-        """OVS keeps them: making many takes it minutes."""
+        """Does nothing: OVS keeps its flows, because making many takes it minutes."""
 
     def counters(self):
         counters: Counters = super().counters()
@@ -138,8 +139,8 @@ class ViaductOvs(Viaduct):
 
 
 class ViaductConntrack(ViaductOvs):
-    """OVS forwards each packet in software, and Viaduct carries it to OVS and back. Both poll: the one that is measured
-    has the device's CPU, the other the generator's share."""
+    """OVS forwards each packet in software, and Viaduct carries it to OVS and back. Both poll. The one that is
+    measured has the device's CPU, the other the generator's share."""
 
     def __init__(self, name, binaries):
         super().__init__(name.removesuffix("-pmd"), binaries)
@@ -152,7 +153,7 @@ class ViaductConntrack(ViaductOvs):
         controller = super()._controller()
         if self.by_pmd:
             controller.pmd_cpu = machine.DEVICE_CPU
-        # As the generator, with which one of the two takes turns.
+        # Like the generator, with which one of the two takes turns.
         controller.real_time = True
         return controller
 
@@ -164,6 +165,6 @@ class ViaductConntrack(ViaductOvs):
             return self.controller.counters()
         counters = super().counters()
         guests = [vif for vif in self.ask("status")["vifs"] if vif["name"].startswith("g") and ":" not in vif["name"]]
-        # Each passes the worker twice.
+        # Each packet passes the worker twice.
         counters.packets = sum(vif["rx_packets"] for vif in guests)
         return counters

@@ -18,7 +18,7 @@ PHYSICAL_MAC = "02:aa:00:00:00:01"
 TUNNEL_PORT = 1000
 FLOW_LIMIT = 3_000_000
 
-# Counters of pmd-stats-show, and what they are called in the report.
+# Counters of pmd-stats-show, and their names in the report.
 DETAILS = {
     "emc hits": "exact-match cache hits",
     "smc hits": "signature-match cache hits",
@@ -30,7 +30,7 @@ DETAILS = {
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to configure it."""
+    """A way to configure Open vSwitch."""
 
     title: str
     conditions: str
@@ -83,7 +83,7 @@ MODES = {
 
 
 def unixctl(path, command, *words):
-    """What `ovs-appctl` does, without a program, which would take a CPU for milliseconds."""
+    """Does what `ovs-appctl` does, but without a program, which would take a CPU for milliseconds."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(120)
         connection.connect(str(path))
@@ -169,15 +169,15 @@ class OvsDpdk(Device):
             f"other_config:flow-limit={FLOW_LIMIT}",
             "other_config:max-idle=600000",
             *(["other_config:userspace-tso-enable=true"] if scenario.segmentation else []),
-            # When OVS looks at all flows again and that takes more than half of this, milliseconds, it removes those of
-            # which it sees fewer than five packets a second, instead of looking at them.
+            # If OVS takes more than half of this time (milliseconds) to look at all flows again, it removes flows
+            # with fewer than five packets a second instead of looking at them.
             *(["other_config:max-revalidator=10000"] if self.mode.flows is _per_flow else []),
         ]
 
     def _memory_settings(self, scenario):
         memory = 768 if scenario.mtu <= 1500 else 1024
         return [
-            # It would take whatever there is, and leave nothing to the next instance.
+            # Without a limit, it would take all memory and leave nothing to the next instance.
             f"other_config:dpdk-socket-mem={memory}",
             f"other_config:dpdk-socket-limit={memory}",
             f'other_config:dpdk-extra="{self._dpdk_extra()}"',
@@ -200,7 +200,7 @@ class OvsDpdk(Device):
             self._add_tunnel()
 
     def _port(self, number, scenario):
-        """Name and settings of a port."""
+        """Returns name and settings of a port."""
         port = f"vhost{number}"
         options = ["type=dpdkvhostuser"]
         if scenario.segmentation:  # which OVS offers only where the guest listens
@@ -251,28 +251,28 @@ class OvsDpdk(Device):
 
     @property
     def switch(self):
-        """The Open vSwitch whose rules count."""
+        """Returns the Open vSwitch whose rules count."""
         return self
 
     def megaflows(self):
-        """How many flows its datapath has."""
+        """Returns how many flows its datapath has."""
         return int(re.search(r"\(current (\d+)\)", self._appctl("upcall/show"))[1])
 
     def flows_in_use(self):
-        """How many flows those who carry them out have."""
+        """Returns how many flows are where they are carried out."""
         return self.megaflows()
 
     def flows_to(self, port):
-        """How many of them send packets to this guest."""
+        """Returns how many flows send packets to this guest."""
         flows = self._appctl("dpctl/dump-flows", "--names")
         return len(re.findall(rf"actions:vhost{port}$", flows, re.M))
 
     def redirect(self, port):
-        """Changes the rule that makes a flow of each connection: to this guest."""
+        """Sends all connections to this guest, by a change of the rule that makes a flow of each connection."""
         self._ofctl("add-flow", f"priority=10,udp,actions={MULTIPATH},output:{port + 1}")
 
     def purge(self):
-        """Takes all flows away. A few may be unknown to the threads that remove them, until these have looked again."""
+        """Removes all flows. The threads that remove them may not know a few yet, until they have looked again."""
 
         def gone():
             self._appctl("revalidator/purge")
@@ -284,8 +284,8 @@ class OvsDpdk(Device):
         self.daemon.wait_until(gone, "end of all flows", 180)
 
     def raise_limit(self):
-        """Of flows: OVS lowers it by itself, because it takes the time while it was paused for overload, and because
-        it takes long with many."""
+        """Raises the limit of flows. OVS lowers it by itself, because it takes the time while it was paused for
+        overload, and because it takes long with many."""
         self._appctl("upcall/set-flow-limit", FLOW_LIMIT)
 
     def forget_flows(self):

@@ -9,7 +9,7 @@ from .base import Counters, Device, VhostPort
 
 
 class Testpmd(Device):
-    """testpmd in io mode over net_vhost: it looks at no packet, and is the limit of copying twice."""
+    """testpmd in io mode over net_vhost. It looks at no packet, and is the limit of copying twice."""
 
     title = "testpmd io"
     conditions = "net_vhost ports, --forward-mode=io, 1024 descriptors, burst 32"
@@ -33,7 +33,7 @@ class Testpmd(Device):
         daemon.make_real_time("rte-worker", "dpdk-worker")
 
     def _ask(self, command, pattern):
-        """Says something at the prompt and waits for an answer of this form."""
+        """Sends a command at the prompt, and waits for an answer of this form."""
         start = self.log.stat().st_size
         stdin = self.children[0].process.stdin
         stdin.write(command + "\n")

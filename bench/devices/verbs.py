@@ -1,5 +1,5 @@
-"""Ways between two programs that pass messages: verbs devices, sockets, what MPI has, and what the machine does at
-best."""
+"""Ways between two programs that pass messages: verbs devices, sockets, MPI's own ways, and the best that the machine
+can do."""
 
 import os
 import shutil
@@ -11,17 +11,17 @@ from pathlib import Path
 from .base import Device
 
 LAB = Path(__file__).resolve().parents[2] / "tests/lib"
-# A niceness: programs and daemons come before all else, and are equal among each other.
+# The niceness of programs and daemons, which come before everything else and are equal among each other.
 URGENT = -20
 
 
-# Where the kernel groups processes by session, it is the group's that counts between sessions.
+# If the kernel groups processes by session, the group's niceness counts between sessions.
 GROUP = Path("/proc/self/autogroup")
 
 
 @contextmanager
 def urgent():
-    """What is started meanwhile may run on every CPU, and has the CPU before others."""
+    """Lets whatever is started meanwhile run on every CPU, and before everything else."""
     cpus, niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     group = GROUP.read_text().split()[-1] if GROUP.exists() else ""
     os.sched_setaffinity(0, range(os.cpu_count()))
@@ -38,7 +38,7 @@ def urgent():
 
 
 class Way(Device):
-    """Two places for programs: `client`, `server`, and the server's `address`. `environment` is the programs'."""
+    """Two places for programs: `client`, `server`, and the server's `address`. `environment` is for the programs."""
 
     lab = client = server = address = None
     environment = ()
@@ -52,7 +52,7 @@ class Way(Device):
             self._set_up()
 
     def _set_up(self):
-        """By default one network namespace, which is both places."""
+        """Makes the two places; by default both are one network namespace."""
         from lab import Server
 
         self.client = self.server = Server(self.lab.namespace("alone"))
@@ -107,7 +107,8 @@ class Overlay(Way):
         for name, guests in self.places.items():
             self.lab.plug(name)
             if self.driver == "af-xdp":
-                # It sees packets as the other end of the veth leaves them: that must complete their checksums.
+                # AF_XDP sees packets as the other end of the veth leaves them, so that end must complete their
+                # checksums.
                 self.lab.namespace("fabric").run(["ethtool", "-K", f"{name}-up0", "tx", "off", "txvlan", "off"])
             keys = {guest: {**topology.tap(guest), "rdma": guest, "rdma_trust": self.trust} for guest in guests}
             config = topology.host_config(name, keys)
@@ -123,7 +124,7 @@ class Overlay(Way):
 
 
 class Verbs(Overlay):
-    """Verbs, by the way that `viaduct rdma qp` is to call `transport`."""
+    """Verbs over the transport that `viaduct rdma qp` calls `transport`."""
 
     def __init__(self, name, binaries):
         super().__init__(name, binaries)
@@ -154,7 +155,7 @@ class Verbs(Overlay):
         perftest("ib_write_bw", self.client, self.server, self.address, "-D", 1, meanwhile=self._check_transport)
 
     def _check_transport(self):
-        """Fails unless a queue pair goes the way that is to be measured."""
+        """Fails unless a queue pair uses the transport that is to be measured."""
         from lab import eventually
 
         words = lambda: self.client.host.call("rdma", "qp").stdout.split()
@@ -162,7 +163,7 @@ class Verbs(Overlay):
 
 
 class Apart(Verbs):
-    """Shared regions, where a point has one thread for both programs otherwise."""
+    """Shared regions with a CPU for each program, for points in which otherwise one thread serves both programs."""
 
     def __init__(self, name, binaries):
         super().__init__("verbs-regions", binaries)
@@ -174,7 +175,7 @@ class Windows(Verbs):
     """Two programs that map windows, as those in two virtual machines do."""
 
     memory_mb = 512
-    # The form of containers, whose messages go the same way; title; where, and how.
+    # Name of the device of containers whose messages go the same way; title; description.
     FORMS = {
         "verbs-common": ("verbs-regions", "Verbs, window in common", "with the same rdma_trust"),
         "verbs-own": ("verbs-copy", "Verbs, windows of their own", "without trust: the daemon copies"),
@@ -217,7 +218,7 @@ class MpiVerbs(Verbs):
 
 
 class Xdp(Verbs):
-    """The same by AF_XDP."""
+    """RoCEv2 between two hosts over AF_XDP."""
 
     driver = "af-xdp"
 
@@ -228,7 +229,7 @@ class Xdp(Verbs):
 
 
 class Lossy(Verbs):
-    """The same over an underlay that loses one frame in a thousand, whichever way it goes."""
+    """RoCEv2 between two hosts over an underlay that loses one frame in a thousand in either direction."""
 
     def __init__(self, name, binaries):
         super().__init__("verbs-roce", binaries)
@@ -291,7 +292,7 @@ class Ucx(Way):
 
 
 class Memory(Way):
-    """What `memory` measures: the least that it can take on this machine."""
+    """The measurements of `memory`: the least time that is possible on this machine."""
 
     def __init__(self, name):
         super().__init__(name)
@@ -328,7 +329,7 @@ NAMES = [
 
 
 def make(name, viaduct_bin):
-    """The way of this name."""
+    """Makes the way of this name."""
     own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs, "verbs-regions-apart": Apart}
     own |= dict.fromkeys(Windows.FORMS, Windows)
     if name in own:
@@ -344,6 +345,6 @@ def make(name, viaduct_bin):
 
 
 def installed(names):
-    """Those whose programs this machine has."""
+    """Returns those of the names whose programs this machine has."""
     programs = {"mpi-verbs": "NPopenmpi", "mpi-vader": "NPopenmpi", "ucx-posix": "ucx_perftest", "verbs-lossy": "nft"}
     return [name for name in names if name not in programs or shutil.which(programs[name])]

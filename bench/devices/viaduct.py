@@ -21,7 +21,7 @@ def _value(value):
 
 
 def host_toml(scenario):
-    """host.toml for a scenario."""
+    """Makes host.toml for a scenario."""
     workers = list(range(machine.DEVICE_CPU, machine.DEVICE_CPU + scenario.workers))
     parts = [f'[host]\nname = "bench"\nworkers = {workers}\n']
     network = {"name": "blue", "vrf": 1, "gateways": ["10.1.255.254/16"], "mtu": scenario.mtu}
@@ -49,7 +49,7 @@ def host_toml(scenario):
 
 
 def total(counts):
-    """The sum of dictionaries, key by key."""
+    """Sums dictionaries, key by key."""
     found = Counter()
     for each in counts:
         found.update(each)
@@ -57,7 +57,7 @@ def total(counts):
 
 
 class Viaduct(Device):
-    """As many workers as the scenario has, each on one core."""
+    """Viaduct with as many workers as the scenario has, each on one core."""
 
     title = "Viaduct"
     conditions = (
@@ -88,11 +88,11 @@ class Viaduct(Device):
         daemon.make_real_time("worker")
 
     def host_toml(self, scenario):
-        """Its configuration."""
+        """Makes its configuration."""
         return host_toml(scenario)
 
     def ask(self, *words):
-        """What the command line says, as JSON."""
+        """Runs the command line, and returns its JSON."""
         return json.loads(run(self.binaries / "viaduct", "--run-dir", self.directory / "run", *words, "--json"))
 
     @property

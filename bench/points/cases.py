@@ -20,7 +20,7 @@ class VerbsCases(VerbsPoint):
         "buffer to another."
     )
     metric = "gbps"
-    # By what is measured, and the device.
+    # By measurement and device.
     LABELS = {
         ("verbs", "verbs-common"): "1 in the form of VM to VM, shared memory: verbs",
         ("MPI", "verbs-common"): "1 in the form of VM to VM, shared memory: MPI",

@@ -9,7 +9,7 @@ LONGEST = 7
 
 
 def chain(length, **stream):
-    """Guest 0 to the last one, by way of `length` guests with two interfaces each."""
+    """Makes traffic from guest 0 to the last one, through `length` guests with two interfaces each."""
     hops = range(1, 2 * length, 2)
     forwards = [
         {"from": port, "to": port + 1, "source": guest_mac(port + 1), "destination": guest_mac(port + 2)}

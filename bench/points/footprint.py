@@ -1,4 +1,4 @@
-"""Memory, start, and what an idle host costs."""
+"""Memory, start, and the cost of an idle host."""
 
 import time
 from contextlib import contextmanager
@@ -19,20 +19,20 @@ GUESTS = 16
 
 
 def resident(device):
-    """Bytes of memory that the daemon has in use."""
+    """Returns the bytes of memory that the daemon has in use."""
     status = Path(f"/proc/{device.children[0].pid}/status").read_text()
-    # Guests' memory is mapped into it too, and not its own.
+    # Guests' memory is mapped into the daemon too, but is not its own.
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
 
 
 def processor_seconds(pid):
-    """What all its threads have used, to the nanosecond."""
+    """Returns the seconds of CPU time that all threads of a process have used, to the nanosecond."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 @contextmanager
 def fresh(session):
-    """The session's device is one that has seen nothing yet: memory that was used once is not given back."""
+    """Gives the session a new device, because memory that was used once is not given back."""
     usual = session.device
     session.device = device = Viaduct("fresh", usual.binaries)
     try:

@@ -10,7 +10,7 @@ BACKGROUND = 2e6  # packets a second
 
 
 def probe(size, **keys):
-    """From guest 0 to guest 1 and back."""
+    """Makes a probe from guest 0 to guest 1 and back."""
     return {"a": 0, "b": 1, "size": size, "source": guest_mac(0), "destination": guest_mac(1), **keys}
 
 

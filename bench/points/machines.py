@@ -16,15 +16,15 @@ REMOTE = Path(__file__).resolve().parents[2] / "tests/mpi/remote"
 PORT = 18515
 SIZES = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20}
 WAYS = ["vm-common", "vm-own", "vm-rxe", "vm-hosts", "vm-rxe-hosts"]
-# Messages of a latency, by way: a second's or two, of 8 bytes.
+# Messages of 8 bytes for a latency, by way: a second or two.
 MESSAGES = {"vm-common": 20_000, "vm-own": 4000}
-# Of the curves.
+# Message sizes of the curves.
 CURVE = [8 * 4**step for step in range(9)]
 NETPIPE = ["-l", str(CURVE[0]), "-u", str(CURVE[-1]), "-p", "0", "-n", "50"]
 
 
 def together(server, client, program, *options, timeout=120):
-    """Runs a program in both machines, and asks neither anything meanwhile; returns what the client printed."""
+    """Runs a program in both machines, and asks neither anything meanwhile. Returns what the client printed."""
     from lab import eventually
 
     words = lambda side: [program, "-d", side.device_name, "-x", 1, "-F", "-p", PORT, *options]
@@ -39,7 +39,7 @@ def together(server, client, program, *options, timeout=120):
 
 
 def perftest(device, program, *options):
-    """Rows by size."""
+    """Runs a program of perftest, and returns its rows by size."""
     from lab.perftest import rows
 
     more = ["--report_gbits"] if program.endswith("_bw") else []
@@ -48,12 +48,12 @@ def perftest(device, program, *options):
 
 
 def tcp(device, *sizes, server=None, **environment):
-    """NetPIPE's curve by sockets, to the other machine or within one."""
+    """Returns NetPIPE's curve over sockets, to the other machine or within one."""
     from lab import eventually
 
     client, server = device.client, server or device.server
     listening = server.start(["NPtcp", *sizes], **environment)
-    # A listener of rsockets is the connection manager's.
+    # A listener of rsockets belongs to the connection manager.
     ready = server.answers if "LD_PRELOAD" in environment else lambda: server.listens(5002)
     try:
         eventually(lambda: ready() or not listening.running(), f"a listener: {listening.describe()}", 60)
@@ -63,7 +63,7 @@ def tcp(device, *sizes, server=None, **environment):
     return netpipe_curve(client.run(["cat", "netpipe.out"]))
 
 
-# What Open MPI is told. UCX looks into /sys for the kind of IPv4 GIDs only; it may give up while it connects on a
+# Settings of Open MPI. UCX looks in /sys only for the kind of IPv4 GIDs. It may give up while it connects on a
 # machine whose processors are shared, which a slow timer prevents.
 OVER = {
     "verbs": (
@@ -76,7 +76,7 @@ OVER = {
 
 
 def mpi(device, over, *sizes):
-    """NetPIPE's curve by Open MPI, a rank in each machine."""
+    """Returns NetPIPE's curve over Open MPI, with a rank in each machine."""
     from lab import eventually
 
     sides, (how, variables) = (device.client, device.server), OVER[over]
@@ -95,7 +95,8 @@ def mpi(device, over, *sizes):
 
 
 class MachinesPoint(Point):
-    """Each machine has a CPU of this one, the daemons run where there is room; all of them before everything else."""
+    """Each machine has a CPU of this one, and the daemons run where there is room. All have priority over everything
+    else."""
 
     section = "vm"
     scale = "log"
@@ -156,13 +157,14 @@ class MachinesBandwidth(MachinesPoint):
 
 
 def by_size(measure):
-    """A curve: `measure` gives microseconds of a message and Gbit/s, for a size."""
+    """Makes a curve from `measure`, which returns the microseconds of a message and the Gbit/s for a size."""
     found = {size: measure(size) for size in CURVE}
     return [{"bytes": size, "us": us, "mbps": gbps * 1000} for size, (us, gbps) in found.items()]
 
 
 def verbs_curve(device):
-    """By ib_send_lat and ib_write_bw; Soft-RoCE by events, which suits it better where programs have one CPU."""
+    """Returns the curve of ib_send_lat and ib_write_bw. Soft-RoCE waits for events, which is better for it if a
+    program has one CPU."""
     quick = {"vm-common": 20, "vm-own": 2}.get(device.name, 1)
     rate, more = ("ib_send_bw", ["-e"]) if "rxe" in device.name else ("ib_write_bw", [])
 
@@ -191,7 +193,7 @@ class MachinesSizes(MachinesPoint):
         "and forth."
     )
     metric = "gbps"
-    # By what is measured, and the device.
+    # By measurement and device.
     LABELS = {
         ("verbs", "vm-common"): "1 VM to VM, shared memory: verbs",
         ("MPI over verbs", "vm-common"): "1 VM to VM, shared memory: MPI",

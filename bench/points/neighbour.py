@@ -1,4 +1,4 @@
-"""What a guest that means harm costs two others."""
+"""The cost of a hostile guest for two others."""
 
 import sys
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ HOSTILE = 2  # its port
 
 @contextmanager
 def beside(session, *words):
-    """The guest beside the two that are measured, while the block runs."""
+    """Runs a guest beside the two that are measured, while the block runs."""
     device = session.device
     socket = device.ports[HOSTILE].socket
     log = device.directory / "hostile.log"
@@ -72,6 +72,6 @@ class Neighbour(Point):
         hostile = session.case.key["neighbour"] == "hostile"
         with beside(session, *([] if hostile else ["--harmless"])):
             metrics = session.measure_traffic()
-        # The guest beside takes a part of a core by design, and what it sends is refused. The device counts its
-        # packets, too, and its work: there is nothing to hold those against.
+        # The guest beside uses part of a core by design, and its packets are refused. The device also counts these
+        # packets and their work, so its counts can't be compared.
         return metrics | {"contaminated": False, "refused": 0} | ({"counts_agree": None} if hostile else {})

@@ -13,7 +13,8 @@ LAB = Path(__file__).resolve().parents[2] / "tests/lib"
 ADDRESS, PEER = "10.1.1.1", "10.1.1.11"
 # Messages of up to a mebibyte, without those a few bytes off that NetPIPE sends beside each size.
 SIZES = ["-u", str(1 << 20), "-p", "0"]
-# What mpirun calls as `agent HOST COMMAND` to start something on the other host: a container with a name of its own.
+# A script that mpirun calls as `agent HOST COMMAND` to start something on the other host: a container with a name of
+# its own.
 AGENT = """#!/bin/sh
 shift
 exec ip netns exec {namespace} unshare --uts sh -c "hostname {namespace}; $*"
@@ -24,7 +25,7 @@ MPI = {"pml": "ob1", "btl": "tcp,self", "mpi_yield_when_idle": 1}
 
 @contextmanager
 def all_cpus():
-    """What is started meanwhile may run on every CPU."""
+    """Lets whatever is started meanwhile run on every CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(os.cpu_count()))
     try:
@@ -35,7 +36,7 @@ def all_cpus():
 
 @contextmanager
 def containers(device, hosts):
-    """Two containers that reach each other: (client, server, address of the server)."""
+    """Makes two containers that reach each other: (client, server, address of the server)."""
     sys.path.insert(0, str(LAB))
     import lab as labs
     from lab import topology
@@ -61,7 +62,7 @@ def containers(device, hosts):
         yield client, server, address
 
 
-# It makes sockets of TCP rsockets, wherever a Debian has it.
+# The library that makes TCP sockets use rsockets, in the place where this Debian has it.
 RSOCKETS = next(iter(Path("/usr/lib").glob("*/rsocket/librspreload.so")), None)
 
 
@@ -82,7 +83,7 @@ def netpipe(client, server, address, sizes=SIZES, prefixes=((), ()), wait=None):
 
 
 def netpipe_mpi(client, server, address):
-    """The same by MPI: Open MPI over TCP."""
+    """Does the same with MPI: Open MPI over TCP."""
     directory = client.namespace.directory
     agent, file = directory / "agent", directory / "netpipe-mpi.out"
     agent.write_text(AGENT.format(namespace=server.namespace.name))
@@ -94,7 +95,7 @@ def netpipe_mpi(client, server, address):
 
 
 def netpipe_curve(text):
-    """What NetPIPE wrote into its file, by size."""
+    """Reads NetPIPE's output file, by size."""
     rows = [[float(word) for word in line.split()] for line in text.splitlines()]
     return [{"bytes": int(size), "mbps": mbps, "us": seconds * 1e6} for size, mbps, seconds in rows]
 
@@ -105,7 +106,7 @@ def _figures(file):
 
 
 def iperf3(client, server, address, seconds, options=(), prefixes=((), ())):
-    """Gbit/s."""
+    """Returns the Gbit/s of iperf3."""
     listening = server.background([*prefixes[1], "iperf3", "-s", "-1"], "iperf3")
     try:
         wait_for_port(server, 5201)

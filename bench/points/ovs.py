@@ -18,7 +18,7 @@ LOOK = 0.01  # seconds between two looks at the number of flows, while traffic g
 
 
 def install(session, flows, rate):
-    """Has OVS make its flows, by packets at this rate. Returns how long that took, seconds."""
+    """Makes OVS create its flows, with packets at this rate. Returns how long that took, seconds."""
     switch = session.device.switch
     generator = session.generator(one_way(flows=flows, rate=rate))
     try:
@@ -142,8 +142,9 @@ class OvsChanges(Point):
                 ended = time.monotonic()
                 if ended - began > PATIENCE:
                     raise Failed(f"after {PATIENCE} s, flows still send to the guest of before")
-                # A look at all flows takes a CPU for long: only once all packets, but those by which guests announce
-                # themselves, go where they are to go. It does not count if it finds that they all have changed.
+                # Looking at all flows takes a CPU for long. So look only once no packets go to the old guest except
+                # those by which guests announce themselves. The time of the look does not count if all flows have
+                # changed.
                 strays = done["ports"][1]["packets"]
                 if strays < session.case.scenario.guests and device.flows_to(2) == flows:
                     return {"seconds": ended - began}

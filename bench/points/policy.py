@@ -9,7 +9,7 @@ STATEFUL = Scenario(policy="stateful")
 
 
 def learning_time(flows):
-    """Seconds in which the slowest device has seen that many flows."""
+    """Returns the seconds in which the slowest device has seen that many flows."""
     return 0.4 + flows / 150_000
 
 

@@ -26,7 +26,7 @@ LOAD = 0.8  # of the highest rate at which nothing is lost
 
 
 def prefixes(count):
-    """So many different prefixes, none of the addresses that traffic uses; always the same."""
+    """Makes so many different prefixes, with none of the addresses that traffic uses; always the same ones."""
     chance, found = random.Random(1), {}
     while len(found) < count:
         lengths = chance.choices(list(LENGTHS), LENGTHS.values(), k=count - len(found))
@@ -56,7 +56,7 @@ class Routes:
         self._change("del", lines)
 
     def become(self, count):
-        """Has so many of them."""
+        """Adds or removes routes until there are `count`."""
         there = getattr(self.device, "extra_routes", [])
         if len(there) != count:
             wanted = prefixes(count)
@@ -141,7 +141,7 @@ class ByGuests(Point):
         return session.measure_traffic()
 
     def _attach_idle(self, session):
-        """Attaches those without traffic, where they are not yet."""
+        """Attaches the guests without traffic, as far as they are not attached yet."""
         device, traffic = session.device, Traffic(queue_size=256, memory=64)
         there = session.case.active + MOST_PORTS * len(device.idle_guests)
         for first in range(there, len(device.ports), MOST_PORTS):
@@ -241,13 +241,14 @@ class UnderChurn(Point):
         load = metrics["sent"] / done["seconds"] / device.no_drop
         metrics |= {"load": load, "drops": drops, "no_drop": device.no_drop, "generator_bound": load < LOAD - 0.02}
         metrics["changes_per_second"] = churn.changes / churn.seconds
-        # At a lower load than was meant, that nothing was lost says little.
+        # At a lower load than intended, it means little that nothing was lost.
         if not metrics["generator_bound"] or metrics["lost"]:
             metrics["sent_per_delivered"] = metrics["sent"] / max(metrics["sent"] - metrics["lost"], 1)
         return metrics | {"others": others, "contaminated": False}
 
     def _run(self, session, rate, seconds):
-        """Traffic at a rate; 0: as fast as it goes. The figures of a run, and what others used meanwhile."""
+        """Makes traffic at a rate; 0: as fast as it goes. Returns the figures of the run, and what others used
+        meanwhile."""
         traffic = one_way(flows=10_000, rate=rate)
         generator = session.generator(traffic)
         try:
@@ -260,7 +261,7 @@ class UnderChurn(Point):
         return done, noise.others
 
     def _no_drop_rate(self, session):
-        """The highest rate, in steps of a tenth of what gets through at most, at which nothing is lost."""
+        """Finds the highest rate at which nothing is lost, in steps of a tenth of the most that gets through."""
         most = traffic_metrics(self._run(session, 0, 0.5)[0])["mpps"] * 1e6
         for tenths in range(10, 1, -1):
             rate = most * tenths / 10

@@ -11,12 +11,12 @@ SIZES = [64, 128, 256, 512, 1024, 1518]
 
 
 def one_way(size=64, flows=1, **keys):
-    """Guest 0 to guest 1."""
+    """Makes a stream from guest 0 to guest 1."""
     return Traffic(streams=[{"tx": 0, "rx": 1, "size": size, "flows": flows, **keys}])
 
 
 def between(pairs, **keys):
-    """Streams from guests to guests: a stream for each (sender, receiver)."""
+    """Makes a stream from guest to guest for each (sender, receiver)."""
     return [
         {"tx": tx, "rx": rx, "source": guest_mac(tx), "destination": guest_mac(rx)}
         | {"source_ip": f"10.1.{tx}.1", "destination_ip": f"10.1.{rx}.1", **keys}

@@ -1,4 +1,4 @@
-"""Verbs: latency and bandwidth beside sockets, MPI and what the machine does at best."""
+"""Verbs: latency and bandwidth, beside those of sockets, MPI and the best that the machine can do."""
 
 import csv
 import json
@@ -16,19 +16,19 @@ ORDER = 10
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 LEAST, MOST = 8, 1 << 22
 UVERBS = Path("/dev/infiniband/uverbs0")
-# Of `memory`, by what is done.
+# Modes of `memory`, by device and operation.
 SYSTEM_CALLS = {
     "proc-mem": {"write": "pwrite", "read": "pread"},
     "process-vm": {"write": "process_vm_writev", "read": "process_vm_readv"},
     "memcpy": {"write": "memcpy"},
 }
-# Messages of a latency: a second's, less than that where daemons and programs want the same CPUs.
+# Messages for a latency: about a second, or less if daemons and programs want the same CPUs.
 MESSAGES = {"verbs-shared": 100_000, "verbs-regions": 100_000, "verbs-copy": 10_000, "verbs-roce": 1000}
 
 
 class VerbsPoint(Point):
-    """The programs have a CPU each, daemons run where there is room; all of them before everything else on the
-    machine."""
+    """The programs have a CPU each, and daemons run where there is room. All have priority over everything else on
+    the machine."""
 
     section = "verbs"
     scale = "log"
@@ -49,12 +49,12 @@ class VerbsPoint(Point):
 
 
 def pinned(cores=2):
-    """What comes in front of the two programs, for a CPU each or one for both."""
+    """Returns the words in front of the two programs, for a CPU each or one for both."""
     return ["taskset", "-c", str(GENERATOR_CPU if cores == 2 else DEVICE_CPU)], ["taskset", "-c", str(DEVICE_CPU)]
 
 
 def perftest(device, program, *options, cores=2):
-    """Rows by size."""
+    """Runs a program of perftest, and returns its rows by size."""
     from lab.perftest import perftest
 
     prefixes = [[*(["env"] if device.environment else []), *device.environment, *cpu] for cpu in pinned(cores)]
@@ -67,13 +67,13 @@ def memory(session, *words):
 
 
 def cache_line(session, repeats=500):
-    """A cache line's way from one of the two CPUs to the other, in microseconds."""
+    """Returns the microseconds that a cache line takes from one of the two CPUs to the other."""
     return memory(session, "ping-pong", repeats, GENERATOR_CPU, DEVICE_CPU)["latency"]
 
 
 def beside_cache_line(session, measure):
-    """A latency, and how many ways of a cache line that is: measured again where that way changed meanwhile, as a
-    hypervisor makes two CPUs now two cores, now two threads of one."""
+    """Measures a latency, also as a multiple of a cache line's way. Measures again if that way changed meanwhile: a
+    hypervisor may make two CPUs now two cores, now two threads of one."""
     for _ in range(8):
         before, latency, after = cache_line(session, 200), measure(), cache_line(session, 200)
         if max(before, after) < 1.3 * min(before, after):
@@ -83,7 +83,7 @@ def beside_cache_line(session, measure):
 
 
 def mpi(device, least, most, repeats):
-    """NetPIPE's curve by Open MPI, over shared memory or the guests' devices."""
+    """Returns NetPIPE's curve over Open MPI, over shared memory or the guests' devices."""
     file = device.client.namespace.directory / f"netpipe-{device.name}.out"
     words = ["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", 2, "--mca"]
     words += ["pml", "ob1", "--mca", "btl", "vader,self"] if device.name == "mpi-vader" else over_verbs(device)
@@ -93,16 +93,16 @@ def mpi(device, least, most, repeats):
 
 
 def over_verbs(device):
-    """What Open MPI is told for UCX on the guests' devices, a rank each. Of IPv6 addresses UCX does not look in /sys
-    for their kind."""
+    """Returns the settings of Open MPI for UCX on the guests' devices, with a rank each. UCX does not look in /sys
+    for the kind of IPv6 addresses."""
     from lab.perftest import libraries
 
-    # UCX looks for it before it tries verbs.
+    # UCX looks for this file before it tries verbs.
     UVERBS.parent.mkdir(exist_ok=True)
     if not UVERBS.exists():
         os.mknod(UVERBS, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     variables = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1", "UCX_IB_GID_INDEX": "2"}
-    # Huge pages can't move to a window: UCX is to do without.
+    # Huge pages can't move to a window, so UCX must do without.
     variables |= {"LD_LIBRARY_PATH": libraries(), "UCX_IB_ALLOC": "thp,md,mmap,heap"}
     options = [
         "pml",
@@ -118,7 +118,7 @@ def over_verbs(device):
 
 
 def ucx(device):
-    """The median of ucx_perftest, in microseconds."""
+    """Returns the median of ucx_perftest, in microseconds."""
     own, others = pinned()
     words = ["ucx_perftest", "-d", "memory", "-x", "posix"]
     listening = device.server.background([*others, *words], "ucx")
@@ -137,7 +137,7 @@ def tcp(device, least, most, repeats, cores=2):
 
 
 def rsockets(device, least, most, repeats):
-    """NetPIPE's curve by sockets that are RDMA, for which it needs no change."""
+    """Returns NetPIPE's curve over sockets that are RDMA, for which it needs no change."""
     from lab import eventually
     from lab.perftest import with_device
 
@@ -170,7 +170,7 @@ class VerbsLatency(VerbsPoint):
             "mpi-verbs",
             "mpi-vader",
         ]
-        # What is held against each other comes right after each other.
+        # Cases that are compared with each other come right after each other.
         for operation, cpus, devices in (
             ("send", 2, ["verbs-shared", "ucx-posix", "cache-line", *own[1:], *peers]),
             ("write", 2, ["verbs-shared", *bare, "verbs-regions", "verbs-copy"]),
@@ -362,7 +362,7 @@ class VerbsLoss(VerbsPoint):
         return {"gbps": rows[size].gbps, "told": self.told(device) - before}
 
     def told(self, device):
-        """How often the receiver told the sender that a packet is missing."""
+        """Returns how often the receiver told the sender that a packet is missing."""
         return device.client.host.viaduct("rdma", "show", "a1")["counters"]["packet_seq_err"]
 
 
@@ -398,7 +398,7 @@ OFTEN |= dict.fromkeys(("verbs-copy", "verbs-own"), (200, 100))
 
 
 def verbs_curve(device):
-    """By ib_send_lat and ib_write_bw."""
+    """Returns the curve of ib_send_lat and ib_write_bw."""
     messages, writes = OFTEN.get(device.name, (20, 10))
     latencies = perftest(device, "ib_send_lat", "-a", "-n", messages)
     rates = perftest(device, "ib_write_bw", "-a", "-n", writes)
@@ -407,5 +407,5 @@ def verbs_curve(device):
 
 
 def of_curve(curve):
-    """The sample of a curve."""
+    """Makes the sample of a curve."""
     return {"gbps": max(row["mbps"] for row in curve) / 1000, "latency": curve[0]["us"], "curve": curve}

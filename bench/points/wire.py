@@ -10,12 +10,12 @@ NEIGHBOUR = {"port": WIRE, "address": REMOTE, "mac": WIRE_MAC}
 
 
 def tunnel_of(device, wanted):
-    """What the device can do: OVS has no MPLS over UDP."""
+    """Returns the tunnel that the device supports: OVS has no MPLS over UDP."""
     return wanted if device.name == "viaduct" else "vxlan"
 
 
 def outward(tunnel, size, flows):
-    """Guest to a guest of the other host."""
+    """Makes a stream from the guest to a guest of the other host."""
     destination = GATEWAY_MAC if tunnel == "mpls-over-udp" else REMOTE_MAC
     addresses = {"source_ip": "10.1.0.1", "destination_ip": "10.2.0.1"}
     return {
@@ -30,7 +30,7 @@ def outward(tunnel, size, flows):
 
 
 def inward(tunnel, size, flows, mac):
-    """A guest of the other host to the guest."""
+    """Makes a stream from a guest of the other host to the guest."""
     outer = {
         "outer_source": WIRE_MAC,
         "outer_destination": mac,
@@ -43,7 +43,7 @@ def inward(tunnel, size, flows, mac):
 
 
 def traffic(direction, wanted, size, flows):
-    """Makes the traffic once the device is known."""
+    """Returns a function that makes the traffic once the device is known."""
 
     def make(device):
         tunnel = tunnel_of(device, wanted)
