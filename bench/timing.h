@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Microseconds of the monotonic clock. */
+/* Returns the microseconds of the monotonic clock. */
 static inline double now_us(void)
 {
 	struct timespec t;

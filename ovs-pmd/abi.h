@@ -24,7 +24,7 @@
 
 #include "offsets.h"
 
-/* A member of type `type` of `*of`, which is a `struct name`. */
+/* The member `member`, of type `type`, of `*of`, which is a `struct name`. */
 #define MEMBER(name, of, member, type) (*(type *)((char *)(of) + VIADUCT_AT_##name##_##member))
 #define DEV(dev, member, type) MEMBER(rte_eth_dev, dev, member, type)
 #define DATA(dev, member, type) MEMBER(rte_eth_dev_data, DEV(dev, data, void *), member, type)
@@ -33,7 +33,7 @@ struct rte_eth_dev;
 struct rte_vdev_device;
 struct rte_flow_ops;
 
-/* Of ethdev_driver.h. */
+/* From ethdev_driver.h. */
 extern char rte_eth_devices[];
 struct rte_eth_dev *rte_eth_dev_allocate(const char *name);
 struct rte_eth_dev *rte_eth_dev_allocated(const char *name);
@@ -41,7 +41,7 @@ int rte_eth_dev_release_port(struct rte_eth_dev *dev);
 void rte_eth_dev_probing_finish(struct rte_eth_dev *dev);
 int rte_eth_switch_domain_alloc(uint16_t *domain);
 
-/* Of bus_vdev_driver.h. */
+/* From bus_vdev_driver.h. */
 void rte_vdev_register(void *driver);
 
 #endif

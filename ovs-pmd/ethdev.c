@@ -1,4 +1,4 @@
-/* The driver `net_viaduct`: a DPDK port for each port of viaductd's whose mode is `ovs`. */
+/* The driver `net_viaduct`: a DPDK port for each port of viaductd with mode `ovs`. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -15,7 +15,7 @@
 
 #define DRIVER "net_viaduct"
 #define DEFAULT_RUN_DIR "/run/viaduct"
-/* The largest that Open vSwitch takes. */
+/* The largest MTU that Open vSwitch takes. */
 #define MAX_MTU 9710
 #define ARG_PORT "port"
 #define ARG_SOCKET "socket"
@@ -30,7 +30,7 @@ static struct port *of(struct rte_eth_dev *dev)
 	return DATA(dev, dev_private, struct port *);
 }
 
-/* The port that has this number in DPDK; NULL: none, or another driver's. */
+/* Returns the port that has this number in DPDK; NULL if there is none, or a different driver has it. */
 struct port *port_of(uint16_t dpdk_id)
 {
 	struct rte_eth_dev *dev = (void *)(rte_eth_devices + (size_t)dpdk_id * VIADUCT_SIZE_rte_eth_dev);
@@ -40,9 +40,9 @@ struct port *port_of(uint16_t dpdk_id)
 	return DEV(dev, dev_ops, void *) == device_ops() ? of(dev) : NULL;
 }
 
-/* Adds to the port's sum what the page, which viaductd writes meanwhile, has counted since the last look. Without
- * `goes_on`, the page is a new session's: it says where counting begins, and nothing is added. The caller holds the
- * session's view. */
+/* Adds to the port's sum what the page has counted since the last look; viaductd writes the page meanwhile. Without
+ * `goes_on`, the page belongs to a new session: it says where counting begins, and nothing is added. The caller holds
+ * the session's view. */
 void port_count(struct port *port, const struct viaduct_page *page, bool goes_on)
 {
 	struct viaduct_page before = port->sum;
@@ -53,7 +53,7 @@ void port_count(struct port *port, const struct viaduct_page *page, bool goes_on
 		port->sum = before;
 }
 
-/* What the port counted since it was made or reset. */
+/* Returns what the port counted since it was made or reset. */
 static struct viaduct_page counts(struct port *port)
 {
 	struct viaduct_page sum;
@@ -103,7 +103,7 @@ static int dev_start(struct rte_eth_dev *dev)
 
 static int mac_addr_set(struct rte_eth_dev *dev, struct rte_ether_addr *mac)
 {
-	/* It is OVS's name for the port, no more. */
+	/* The address is only OVS's name for the port. */
 	of(dev)->mac = *mac;
 	return 0;
 }
@@ -116,7 +116,7 @@ static int mtu_set(struct rte_eth_dev *dev, uint16_t mtu)
 	pthread_mutex_lock(&port->session->lock);
 	if (port->open)
 		error = session_mtu(port, mtu);
-	/* Where viaductd is gone, the next one hears of it. */
+	/* If viaductd is gone, the next one hears of it. */
 	if (port->session->broken)
 		error = 0;
 	if (error == 0)
@@ -135,7 +135,7 @@ static int set_down(struct rte_eth_dev *dev, bool down)
 	before = atomic_exchange(&port->down, down);
 	if (port->open && before != down)
 		error = session_link(port);
-	/* Where viaductd is gone, the next one hears of it. */
+	/* If viaductd is gone, the next one hears of it. */
 	if (port->session->broken)
 		error = 0;
 	if (error != 0)
@@ -155,7 +155,8 @@ static int set_link_down(struct rte_eth_dev *dev)
 	return set_down(dev, true);
 }
 
-/* Of the port: all its packets, by whomever they were forwarded. Of its queues: those that went through OVS. */
+/* Fills in statistics: for the port all its packets, no matter who forwarded them, and for its queues those that went
+ * through OVS. */
 static int stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
 {
 	struct port *port = of(dev);
@@ -244,7 +245,7 @@ static int dev_close(struct rte_eth_dev *dev)
 	return 0;
 }
 
-/* The functions for DPDK, in its structure of this version. */
+/* Returns the functions for DPDK, in its structure of this version. */
 static void *device_ops(void)
 {
 	static uint64_t ops[VIADUCT_SIZE_eth_dev_ops / 8];
@@ -292,7 +293,7 @@ static int copy_argument(const char *key, const char *value, void *to)
 	return 0;
 }
 
-/* Sets `value` where there is such an argument: "" where it has no value, for which some versions of DPDK call the
+/* Sets `value` if there is such an argument: to "" if it has no value, for which some versions of DPDK call the
  * function, and others return an error. */
 static void take_argument(struct rte_kvargs *args, const char *key, const char **value)
 {
@@ -300,8 +301,8 @@ static void take_argument(struct rte_kvargs *args, const char *key, const char *
 		*value = "";
 }
 
-/* Whether each argument is there once at most, and one at most says where the socket is. DPDK takes them in any number,
- * and nobody would see which counts. */
+/* Is true if each argument comes at most once, and at most one says where the socket is. DPDK takes any number of
+ * them, and nobody would see which one counts. */
 static bool are_clear(const struct rte_kvargs *args)
 {
 	return rte_kvargs_count(args, ARG_PORT) <= 1 &&
@@ -392,12 +393,12 @@ static int remove_device(struct rte_vdev_device *vdev)
 	return rte_eth_dev_release_port(dev);
 }
 
-/* Registers the driver, where DPDK is the version that it was compiled for: others lay out their structures
+/* Registers the driver if DPDK has the version for which it was compiled: other versions lay out their structures
  * differently. */
 RTE_INIT(viaduct_register)
 {
 	static uint64_t driver[VIADUCT_SIZE_rte_vdev_driver / 8];
-	/* Of the program, which may have loaded another version than this driver's libraries. */
+	/* The version of the program, which may have loaded different libraries than this driver. */
 	const char *(*version)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT, "rte_version");
 	const char *there = version != NULL ? version() : rte_version();
 	char ours[32];

@@ -1,4 +1,4 @@
-/* Flows: encodes them for viaductd, which alone says what it can do, and reads their counters. */
+/* Flows: encodes them for viaductd, which alone decides what it can do, and reads their counters. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "viaduct.h"
 
-/* What of DPDK's items and actions is sent as it is: `size` bytes of their structures. */
+/* DPDK's items and actions that are sent as they are: `size` bytes of their structures. */
 static const struct known {
 	int type;
 	uint16_t kind;
@@ -44,7 +44,7 @@ static const struct known {
 	{RTE_FLOW_ACTION_TYPE_RSS, VIADUCT_ACTION_RSS, 0},
 };
 
-/* Headers that VXLAN_ENCAP lists; other items in it only mark what is not there. */
+/* Headers that VXLAN_ENCAP lists; other items in it only mark headers that are absent. */
 static const struct known headers[] = {
 	{RTE_FLOW_ITEM_TYPE_ETH, 0, sizeof(struct rte_ether_hdr)},
 	{RTE_FLOW_ITEM_TYPE_VLAN, 0, sizeof(struct rte_vlan_hdr)},
@@ -123,7 +123,7 @@ static void put_output(struct writer *out, uint32_t dpdk_id)
 	put_action(out, VIADUCT_ACTION_OUTPUT, &handle, sizeof(handle));
 }
 
-/* VXLAN_ENCAP as the header bytes that its items say. */
+/* Writes VXLAN_ENCAP as the header bytes in its items. */
 static void put_vxlan(struct writer *out, const struct rte_flow_action_vxlan_encap *encap)
 {
 	struct writer inner = {.length = 0};
@@ -149,7 +149,7 @@ static void put_one_action(struct writer *out, const struct rte_flow_action *act
 		put_action(out, known->kind, conf, known->size);
 	} else if (action->type == RTE_FLOW_ACTION_TYPE_PORT_ID && conf != NULL) {
 		const struct rte_flow_action_port_id *id = conf;
-		/* `original`: the port itself. No handle is that, so it is refused. */
+		/* `original` is the port itself. No port has this number, so the flow is refused. */
 		put_output(out, id->original ? UINT32_MAX : id->id);
 	} else if (action->type == RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT && conf != NULL) {
 		put_output(out, ((const struct rte_flow_action_ethdev *)conf)->port_id);
@@ -166,7 +166,7 @@ static void put_one_action(struct writer *out, const struct rte_flow_action *act
 	}
 }
 
-/* The request that creates a flow. NULL: it is too long for a message, or there is no memory. */
+/* Makes the request that creates a flow. NULL: it is too long for a message, or there is no memory. */
 static struct viaduct_flow_create *encode(const struct rte_flow_attr *attr, const struct rte_flow_item *item,
 					  const struct rte_flow_action *action)
 {
@@ -198,7 +198,7 @@ static struct viaduct_flow_create *encode(const struct rte_flow_attr *attr, cons
 	return copy;
 }
 
-/* FNV-1a. */
+/* Hashes bytes by FNV-1a. */
 static uint64_t mix(uint64_t hash, const void *bytes, size_t length)
 {
 	const uint8_t *at = bytes;
@@ -208,7 +208,7 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t length)
 	return hash;
 }
 
-/* What a flow has in common with those of its port that differ from it in the values of items alone; not 0. */
+/* Hashes what a flow has in common with flows of its port that differ only in the values of items; not 0. */
 static uint64_t form_of(const struct port *port, const struct viaduct_flow_create *create)
 {
 	const uint32_t head[] = {port->handle, create->attributes, create->group, create->priority, create->items};
@@ -237,7 +237,7 @@ static struct port *of(struct rte_eth_dev *dev)
 	return DATA(dev, dev_private, struct port *);
 }
 
-/* Brings the sum up to date. Under the session's view. */
+/* Brings the sum up to date. The caller holds the session's view. */
 static void count(struct rte_flow *flow)
 {
 	const struct viaduct_counter *at;
@@ -249,7 +249,7 @@ static void count(struct rte_flow *flow)
 	count_on(&flow->sum.bytes, &flow->seen.bytes, &at->bytes);
 }
 
-/* The session that had this flow is over. Under the session's lock, as all below. */
+/* Notes that the session with this flow is over. Here and below, the caller holds the session's lock. */
 void flow_lost(struct rte_flow *flow)
 {
 	struct counters *counters = flow->counters;
@@ -262,7 +262,7 @@ void flow_lost(struct rte_flow *flow)
 	counters_release(counters);
 }
 
-/* Where the session keeps that viaductd vouches for flows of this form. */
+/* Returns the place in which the session notes that viaductd vouches for flows of this form. */
 static uint64_t *vouch(const struct rte_flow *flow)
 {
 	struct session *session = flow->port->session;
@@ -270,7 +270,7 @@ static uint64_t *vouch(const struct rte_flow *flow)
 	return &session->vouched[flow->form / 2 % RTE_DIM(session->vouched)];
 }
 
-/* viaductd has answered. Returns 0, or an errno with the reason in `answer`. */
+/* Takes over viaductd's answer. Returns 0, or an errno with the reason in `answer`. */
 static int take_over(struct rte_flow *flow, struct viaduct_answer *answer)
 {
 	struct session *session = flow->port->session;
@@ -303,7 +303,7 @@ static int take_over(struct rte_flow *flow, struct viaduct_answer *answer)
 	return 0;
 }
 
-/* The answer to a request that was not waited for. */
+/* Takes the answer to a request for which nobody waited. */
 void flow_answered(struct rte_flow *flow, struct viaduct_answer *answer)
 {
 	if (take_over(flow, answer) != 0)
@@ -332,7 +332,7 @@ static int ask_for(struct rte_flow *flow, struct viaduct_answer *answer)
 	return ahead ? 0 : take_over(flow, answer);
 }
 
-/* Creates a flow again, in another session. If viaductd refuses it now, OVS forwards its packets. */
+/* Creates a flow again, in a new session. If viaductd refuses it now, OVS forwards its packets. */
 void flow_replay(struct rte_flow *flow)
 {
 	struct viaduct_answer answer;
@@ -363,14 +363,14 @@ void flow_forget_all(struct port *port)
 
 static int refused(struct rte_flow_error *error, int code, const char *text)
 {
-	/* The error has only a pointer; each thread reads its own before the next call. */
+	/* The error has only a pointer to this text; each thread reads its own before the next call. */
 	static __thread char last[VIADUCT_TEXT];
 
 	snprintf(last, sizeof(last), "%s", text);
 	return rte_flow_error_set(error, code, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, last);
 }
 
-/* The mark that a flow's packets are to get; 0: none. */
+/* Returns the mark that a flow's packets are to get; 0: none. */
 static uint32_t mark_in(const struct rte_flow_action *action)
 {
 	for (; action->type != RTE_FLOW_ACTION_TYPE_END; action++)
@@ -420,7 +420,7 @@ static struct rte_flow *flow_create(struct rte_eth_dev *dev, const struct rte_fl
 	return flow;
 }
 
-/* A flow that no session has any more is gone for viaductd as well. */
+/* Destroys a flow. A flow that no session has any more is already gone from viaductd. */
 static int flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct rte_flow_error *error)
 {
 	struct session *session = of(dev)->session;
@@ -480,7 +480,7 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 		answer->hits_set = 1;
 		answer->bytes_set = 1;
 	}
-	/* The next query then has what the flow counted. */
+	/* The next query then includes what the flow counted. */
 	if (waits && pthread_mutex_trylock(&session->lock) == 0) {
 		session_collect(session, false);
 		pthread_mutex_unlock(&session->lock);
@@ -488,7 +488,7 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 	return 0;
 }
 
-/* The functions for DPDK, in its structure of this version. */
+/* Returns the functions for DPDK, in its structure of this version. */
 const struct rte_flow_ops *flow_ops(void)
 {
 	static uint64_t ops[VIADUCT_SIZE_rte_flow_ops / 8];

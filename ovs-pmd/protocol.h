@@ -1,11 +1,10 @@
-/* What the driver and viaductd say to each other, and the memory that they share.
+/* The messages between the driver and viaductd, and the memory that they share.
  *
- * Messages go over a SOCK_SEQPACKET socket, one answer for each request, in order. The driver waits for each, except
- * for those about flows that viaductd has vouched for (`ahead`). A message has one request, or as many of those about
- * one flow as the answer to the hello allows. A message of viaductd has one answer, or as many as
- * the hello allows; one that comes with files is alone. Numbers are little-endian, header bytes and addresses
- * in network order. crates/ovs/src/protocol.rs is the other side: change both.
- */
+ * Messages go over a SOCK_SEQPACKET socket, one answer for each request, in order. The driver waits for each answer,
+ * except for those about flows for which viaductd has vouched (`ahead`). A message has one request, or as many
+ * requests about one flow each as the answer to the hello allows. A message from viaductd has one answer, or as many
+ * as the hello allows; an answer with files is sent alone. Numbers are little-endian, header bytes and addresses in
+ * network order. crates/ovs/src/protocol.rs is the other side: change both. */
 #ifndef VIADUCT_PROTOCOL_H
 #define VIADUCT_PROTOCOL_H
 
@@ -34,7 +33,7 @@ enum viaduct_request {
 	VIADUCT_PORT_LINK = 8,
 };
 
-/* At the start of each request. */
+/* The start of each request. */
 struct viaduct_header {
 	uint32_t kind;
 	uint32_t length; /* of the whole request */
@@ -45,7 +44,7 @@ struct viaduct_hello {
 	uint32_t magic;
 	uint32_t version;
 	uint32_t pid;
-	uint32_t answers; /* most of them in a message that the driver takes; 0: one */
+	uint32_t answers; /* most answers in a message that the driver takes; 0: one */
 	char dpdk[32];
 };
 
@@ -54,14 +53,14 @@ struct viaduct_port {
 	struct viaduct_header header;
 	uint32_t port; /* the number that the driver gave it */
 	union {
-		uint32_t mtu;  /* of VIADUCT_PORT_MTU */
-		uint32_t down; /* of VIADUCT_PORT_LINK: 1, OVS has the port down; 0, up */
+		uint32_t mtu;  /* for VIADUCT_PORT_MTU */
+		uint32_t down; /* for VIADUCT_PORT_LINK: 1, OVS has the port down; 0, up */
 	};
 };
 
 struct viaduct_port_open {
 	struct viaduct_header header;
-	uint32_t port; /* the driver's number for it, which other requests name it by */
+	uint32_t port; /* the driver's number for the port, by which other requests name it */
 	uint32_t down; /* 1: OVS has it down */
 	char name[VIADUCT_NAME];
 };
@@ -88,7 +87,7 @@ struct viaduct_flow_create {
 	uint32_t ahead; /* 1: the driver does not wait for the answer */
 };
 
-/* One of VIADUCT_ITEM_*, then `length` bytes of the spec, of the mask and of `last`, those of them that are there. */
+/* One of VIADUCT_ITEM_*, then `length` bytes each of the spec, the mask and `last`, as far as there. */
 struct viaduct_item {
 	uint16_t kind;
 	uint16_t parts; /* VIADUCT_SPEC, VIADUCT_MASK, VIADUCT_LAST */
@@ -99,11 +98,11 @@ struct viaduct_item {
 #define VIADUCT_MASK 2
 #define VIADUCT_LAST 4
 
-/* The parts are DPDK's structures of that name: a header in network order, then perhaps a word of bits. */
+/* The parts are DPDK's structures of these names: a header in network order, then perhaps a word of bits. */
 enum viaduct_item_kind {
-	VIADUCT_ITEM_OTHER = 0, /* spec: its name */
+	VIADUCT_ITEM_OTHER = 0, /* spec: the item's name */
 	VIADUCT_ITEM_ETH = 1,   /* 20 bytes: header, 2 that do not count, bit 0: it has a VLAN tag */
-	VIADUCT_ITEM_VLAN = 2,  /* 8 bytes: TCI and type, bit 0: it has another tag */
+	VIADUCT_ITEM_VLAN = 2,  /* 8 bytes: TCI and type, bit 0: it has a second tag */
 	VIADUCT_ITEM_IPV4 = 3,  /* 20 bytes */
 	VIADUCT_ITEM_IPV6 = 4,  /* 44 bytes: header, bit 2: it has a fragment header */
 	VIADUCT_ITEM_IPV6_FRAG = 5, /* 8 bytes */
@@ -121,10 +120,10 @@ struct viaduct_action {
 };
 
 enum viaduct_action_kind {
-	VIADUCT_ACTION_OTHER = 0, /* its name */
+	VIADUCT_ACTION_OTHER = 0, /* the action's name */
 	VIADUCT_ACTION_COUNT = 1,
 	VIADUCT_ACTION_DROP = 2,
-	VIADUCT_ACTION_OUTPUT = 3, /* a port's number; VIADUCT_FOREIGN: a port of another driver */
+	VIADUCT_ACTION_OUTPUT = 3, /* a port's number; VIADUCT_FOREIGN: a port of a different driver */
 	VIADUCT_ACTION_MAC_SRC = 4,
 	VIADUCT_ACTION_MAC_DST = 5,
 	VIADUCT_ACTION_IPV4_SRC = 6,
@@ -140,38 +139,39 @@ enum viaduct_action_kind {
 	VIADUCT_ACTION_POP_VLAN = 16,
 	VIADUCT_ACTION_DSCP = 17,
 	VIADUCT_ACTION_ENCAP = 18, /* the headers to put in front */
-	/* Of a flow that OVS carries out itself (VIADUCT_FLOW_INGRESS), without their values. */
+	/* For flows that OVS carries out itself (VIADUCT_FLOW_INGRESS), without their values. */
 	VIADUCT_ACTION_MARK = 19,
 	VIADUCT_ACTION_RSS = 20,
 };
 #define VIADUCT_FOREIGN 0xffffffffu
 
-/* The file of counters: one of these for each. Only viaductd writes it. */
+/* The file of counters has one of these for each. Only viaductd writes it. */
 struct viaduct_counter {
 	uint64_t packets;
 	uint64_t bytes;
 };
 
-/* The answer to every request. Its fields are those of the request's kind; the rest is zero. */
+/* The answer to every request. The fields are those for the request's kind; the rest is zero. */
 struct viaduct_answer {
 	uint32_t status; /* 0, or an errno */
 	uint32_t reason; /* why a flow is refused, one of `Refused` */
-	/* A session: how many counters there are, in the file that comes with the answer. */
+	/* For a session: how many counters there are in the file that comes with the answer. */
 	uint32_t counters;
-	/* A port: its rings are in the first file that comes with the answer; the second wakes viaductd. */
+	/* For a port: its rings are in the first file that comes with the answer; the second file wakes viaductd. */
 	uint32_t mtu;
 	uint32_t slots; /* of each ring */
 	uint8_t mac[6];
 	uint8_t reserved[2];
-	/* A flow. */
-	uint32_t counter; /* its index */
-	/* So many more flows that differ from it in the values of items alone will be taken, until the next answer with 0. */
+	/* For a flow. */
+	uint32_t counter; /* index of its counter */
+	/* How many more flows will be accepted that differ only in the values of items, until the next answer with 0.
+	 * */
 	uint32_t ahead;
-	uint32_t together; /* of a session: most requests about one flow in a message; 0, of a viaductd of before: one */
+	uint32_t together; /* for a session: most requests about one flow in a message; 0, from an older viaductd: one */
 	uint64_t flow;
 	union {
 		char text[VIADUCT_TEXT];     /* what went wrong, in words */
-		struct viaduct_counter seen; /* what the flow's counter has counted already */
+		struct viaduct_counter seen; /* value of the flow's counter so far */
 	};
 };
 
@@ -183,7 +183,7 @@ struct viaduct_page {
 	/* Written by viaductd. */
 	uint32_t link; /* 1: up */
 	uint32_t reserved;
-	uint64_t rx_packets; /* of all that the port received from its guest or wire, forwarded by whomever */
+	uint64_t rx_packets; /* all packets from the guest or wire, no matter who forwarded them */
 	uint64_t rx_bytes;
 	uint64_t rx_dropped;
 	uint64_t tx_packets;
@@ -198,7 +198,7 @@ struct viaduct_ring {
 	uint32_t head __attribute__((aligned(128)));  /* slots returned; written by the receiver */
 } __attribute__((aligned(128)));
 
-/* A packet, at the place of its first slot. It goes on in the next slots, as many as it needs. */
+/* A packet, at the place of its first slot. It continues in as many further slots as it needs. */
 struct viaduct_packet {
 	uint32_t length;
 	uint8_t flags;    /* from here on, a virtio_net_hdr of VIRTIO 1.2 without num_buffers */
@@ -209,12 +209,12 @@ struct viaduct_packet {
 	uint16_t csum_offset;
 	uint16_t reserved;
 };
-/* The same from viaductd, which leaves nothing unfinished. */
+/* A packet from viaductd, which leaves nothing unfinished. */
 struct viaduct_arrival {
 	uint32_t length;
 	uint8_t flags;
 	uint8_t reserved[3];
-	uint32_t flow; /* counter of the flow whose mark it gets, plus 1; 0: of none */
+	uint32_t flow; /* counter of the flow whose mark the packet gets, plus 1; 0: no flow */
 	uint32_t reserved2;
 };
 #define VIADUCT_NEEDS_CSUM 1 /* only to viaductd */

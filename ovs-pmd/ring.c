@@ -1,4 +1,4 @@
-/* The rings between OVS and viaductd: packets that no flow of viaductd's decides, and those that OVS sends. */
+/* The rings between OVS and viaductd: packets that no flow of viaductd decides, and packets that OVS sends. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 
 #include "viaduct.h"
 
-/* Maps a port's memory; the bell is its own then. NULL: not what viaductd should give, or no memory. */
+/* Maps a port's memory, and takes over the bell. NULL: the memory is not as viaductd should give it, or none is left.
+ * */
 struct rings *rings_map(int file, int bell, uint32_t slots)
 {
 	struct rings *rings;
@@ -54,7 +55,8 @@ static void wait_for(struct queue *queue)
 		sched_yield();
 }
 
-/* Gives a port other rings, or none, and unmaps the old ones once no thread uses them. Under the session's lock. */
+/* Gives a port new rings, or none, and unmaps the old ones once no thread uses them. The caller holds the session's
+ * lock. */
 void rings_put(struct port *port, struct rings *rings)
 {
 	struct rings *old;
@@ -75,7 +77,7 @@ void rings_put(struct port *port, struct rings *rings)
 	free(old);
 }
 
-/* The rings for a burst, which stay mapped until `leave`. */
+/* Returns the rings for a burst, which stay mapped until `leave`. */
 static struct rings *enter(struct queue *queue)
 {
 	atomic_store(&queue->busy, 1);
@@ -92,7 +94,7 @@ static uint32_t slots_of(uint32_t length)
 	return (length + VIADUCT_SLOT - 1) / VIADUCT_SLOT;
 }
 
-/* Copies bytes from or to slots, which may go on at the start of the ring. */
+/* Copies bytes from or to slots, which may wrap around to the start of the ring. */
 static void copy(struct ring *ring, uint32_t slots, uint32_t at, void *bytes, uint32_t length, bool out)
 {
 	uint32_t size = slots * VIADUCT_SLOT, first;
@@ -111,8 +113,8 @@ static void copy(struct ring *ring, uint32_t slots, uint32_t at, void *bytes, ui
 		memcpy(ring->slots, (uint8_t *)bytes + first, length - first);
 }
 
-/* What OVS need not sum of a packet: viaductd has checked the header of each IPv4 packet, and says of which others the
- * checksum is right. Of what is not plainly IPv4, OVS finds out itself. */
+/* Returns flags for the checksums that OVS need not check. viaductd has checked the header of each IPv4 packet, and
+ * says for which packets the L4 checksum is right. OVS itself checks packets that are not plainly IPv4. */
 static uint64_t sums(const struct rte_mbuf *mbuf, uint8_t flags)
 {
 	const struct rte_ether_hdr *ethernet = rte_pktmbuf_mtod(mbuf, const struct rte_ether_hdr *);
@@ -177,7 +179,7 @@ static void hash(struct rte_mbuf *mbuf)
 }
 
 /* Takes a packet of `length` bytes, which the ring describes with `flags`, into an mbuf and as many more as it needs.
- * False if there are none. */
+ * False: there are too few mbufs. */
 static bool take(struct queue *queue, struct rings *rings, struct rte_mbuf *head, uint32_t length, uint8_t flags)
 {
 	uint32_t at = (rings->rx.next & (rings->slots - 1)) * VIADUCT_SLOT, done = 0;
@@ -208,7 +210,7 @@ static bool take(struct queue *queue, struct rings *rings, struct rte_mbuf *head
 	return true;
 }
 
-/* Says whose flow's a packet is, if viaductd does. */
+/* Marks a packet with its flow, if viaductd tells the flow. */
 static void mark(struct rings *rings, uint32_t port, const struct viaduct_packet *packet, struct rte_mbuf *mbuf)
 {
 	uint32_t flow = __atomic_load_n(&((const struct viaduct_arrival *)packet)->flow, __ATOMIC_RELAXED), mark;
@@ -246,7 +248,7 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 			       RTE_ETH_RX_OFFLOAD_SCATTER;
 		uint32_t got;
 
-		/* More cannot be there: then this is not the ring that it was. */
+		/* There can't be more slots, so viaductd has broken the ring. */
 		if (unlikely(ready > rings->slots))
 			ready = 0;
 		got = get(queue, packets, RTE_MIN(ready, (uint32_t)count));
@@ -290,7 +292,7 @@ uint16_t ring_receive(void *argument, struct rte_mbuf **packets, uint16_t count)
 
 #define L4_SUMS (RTE_MBUF_F_TX_L4_MASK | RTE_MBUF_F_TX_TCP_SEG)
 
-/* Says in the ring what of a packet is left to finish. Its headers are at `head`, a copy. An IPv4 checksum is finished
+/* Describes in the ring what is unfinished in a packet. `head` is a copy of its headers. Finishes an IPv4 checksum
  * here. */
 static void leave_unfinished(const struct rte_mbuf *mbuf, struct viaduct_packet *packet, uint8_t *head, uint32_t length)
 {
@@ -311,7 +313,8 @@ static void leave_unfinished(const struct rte_mbuf *mbuf, struct viaduct_packet 
 		return;
 	at = !tso && sum == RTE_MBUF_F_TX_UDP_CKSUM ? offsetof(struct rte_udp_hdr, dgram_cksum)
 						     : offsetof(struct rte_tcp_hdr, cksum);
-	/* Of the whole length, for segments as well (VIRTIO 1.2, 5.1.6.2), whatever OVS put there. */
+	/* The pseudo header has the whole length, for segments as well (VIRTIO 1.2, 5.1.6.2), no matter what OVS put
+	 * there. */
 	pseudo = v4 ? rte_ipv4_phdr_cksum((void *)(head + l3), 0) : rte_ipv6_phdr_cksum((void *)(head + l3), 0);
 	memcpy(head + l4 + at, &pseudo, sizeof(pseudo));
 	packet->flags = VIADUCT_NEEDS_CSUM;
@@ -324,7 +327,7 @@ static void leave_unfinished(const struct rte_mbuf *mbuf, struct viaduct_packet 
 	}
 }
 
-/* Puts a packet into the ring, whose slots are free. */
+/* Puts a packet into the ring, in which it has free slots. */
 static void put(struct rings *rings, const struct rte_mbuf *mbuf)
 {
 	struct ring *ring = &rings->tx;
@@ -341,7 +344,7 @@ static void put(struct rings *rings, const struct rte_mbuf *mbuf)
 	ring->next += slots_of(mbuf->pkt_len);
 }
 
-/* Publishes what was put, and wakes viaductd if it sleeps. */
+/* Publishes the packets that were put, and wakes viaductd if it sleeps. */
 static void publish(struct rings *rings)
 {
 	struct viaduct_ring *shared = rings->tx.shared;
@@ -350,14 +353,14 @@ static void publish(struct rings *rings)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&shared->asleep, __ATOMIC_RELAXED) != 0 &&
 	    __atomic_exchange_n(&shared->asleep, 0, __ATOMIC_RELAXED) != 0) {
-		/* If it is full, viaductd is being woken already. */
+		/* If the socket is full, viaductd is being woken already. */
 		ssize_t sent = send(rings->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 		(void)sent;
 	}
 }
 
-/* Without viaductd, or while the port is down, packets are dropped here: OVS counts them as sent, as by a link that has
- * just gone down. */
+/* Sends packets. Without viaductd, or while the port is down, they are dropped here. OVS counts them as sent, as with
+ * a link that has just gone down. */
 uint16_t ring_send(void *argument, struct rte_mbuf **packets, uint16_t count)
 {
 	struct queue *queue = argument;

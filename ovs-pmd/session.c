@@ -1,4 +1,4 @@
-/* The session with viaductd: requests, and a thread that connects again when it ended. */
+/* The session with viaductd: requests, and a thread that connects again when the session has ended. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,15 +18,16 @@
 
 /* How long viaductd may take to answer, seconds. */
 #define PATIENCE 5
-/* Pauses between attempts to connect, milliseconds: the first and the longest; and to open ports that are refused. */
+/* Pauses between attempts to connect, milliseconds: the first and the longest; and between attempts to open refused
+ * ports. */
 #define PAUSE_FIRST 50
 #define PAUSE_LONGEST 400
 #define PAUSE_REFUSED 2000
-/* Each answer that a thread waits for wakes it. So it first looks for answers this many times, with this pause in
+/* Each answer for which a thread waits wakes it. So it first looks for answers this many times, with this pause in
  * microseconds, and reads all that are there. */
 #define LOOKS 20
 #define GATHER 100
-/* How long requests wait for others that go in the same message, milliseconds. */
+/* How long requests wait for others to go in the same message, milliseconds. */
 #define GATHER_SENT 1
 
 static LIST_HEAD(, session) sessions = LIST_HEAD_INITIALIZER(sessions);
@@ -41,8 +42,8 @@ static void close_files(int *files)
 	}
 }
 
-/* Receives a message with up to `most` answers, and says how many are `there`; and up to two files. Returns 0 or an
- * errno. */
+/* Receives a message with up to `most` answers, and sets `there` to their number; and up to two files. Returns 0 or
+ * an errno. */
 static int receive_message(int from, struct viaduct_answer *answers, uint32_t most, uint32_t *there, int *files,
 			   int flags)
 {
@@ -106,16 +107,16 @@ static int read_oldest(struct session *session, int flags)
 	return 0;
 }
 
-/* The session is over. */
+/* Ends the session. */
 static void lose(struct session *session, int error)
 {
 	LOG(WARNING, "%s: the session is over: %s\n", session->path, strerror(error));
 	session->broken = true;
 	session->silent = error == EAGAIN;
-	shutdown(session->socket, SHUT_RDWR); /* the thread sees that */
+	shutdown(session->socket, SHUT_RDWR); /* the thread sees this */
 }
 
-/* Sends the requests that were gathered. Returns 0 or an errno. Under the lock, as all below. */
+/* Sends the requests that were gathered. Returns 0 or an errno. Here and below, the caller holds the lock. */
 static int send_gathered(struct session *session)
 {
 	size_t length = session->gathered_length;
@@ -162,8 +163,8 @@ static int read_half(struct session *session)
 	return error;
 }
 
-/* Puts a request to those that are sent in one message: each message takes both sides some microseconds. Returns 0 or
- * an errno. */
+/* Adds a request to those that are sent in one message, since each message takes both sides some microseconds.
+ * Returns 0 or an errno. */
 static int gather(struct session *session, const void *request, size_t length)
 {
 	int error = 0;
@@ -181,8 +182,8 @@ static int gather(struct session *session, const void *request, size_t length)
 	return error;
 }
 
-/* Sends a request soon, without waiting for its answer. `flow`: the one that it creates, or NULL. Returns 0 or an
- * errno, and the session is over. */
+/* Sends a request soon, without waiting for its answer. `flow`: the flow that it creates, or NULL. Returns 0, or an
+ * errno if the session is over. */
 int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow)
 {
 	struct viaduct_header *header = request;
@@ -203,8 +204,9 @@ int session_send(struct session *session, void *request, size_t length, struct r
 	return 0;
 }
 
-/* Sends a request and waits for its answer, under the lock. `files` gets two descriptors, or -1; without it they are
- * closed. Returns 0 if there is an answer, whatever it says; else an errno, and the session is over. */
+/* Sends a request and waits for its answer. The caller holds the lock. `files` gets two descriptors, or -1; without
+ * it they are closed. Returns 0 if there is an answer, even a refusal; otherwise an errno, and the session is over.
+ * */
 int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files)
 {
 	struct viaduct_header *header = request;
@@ -229,7 +231,7 @@ int session_ask(struct session *session, void *request, size_t length, struct vi
 	return error;
 }
 
-/* Maps a file of viaductd's. NULL: it could become shorter, which would end OVS, or is too short, or there is no
+/* Maps a file from viaductd. NULL: it could become shorter, which would end OVS, or is too short, or there is no
  * memory. */
 void *map_file(int file, uint64_t length, int access)
 {
@@ -276,7 +278,7 @@ static int counters_map(struct session *session, int file, uint32_t count)
 	return 0;
 }
 
-/* Tells viaductd the MTU of a port that is open. Returns 0 or an errno. */
+/* Tells viaductd the MTU of an open port. Returns 0 or an errno. */
 int session_mtu(struct port *port, uint16_t mtu)
 {
 	struct viaduct_port request = {.header.kind = VIADUCT_PORT_MTU, .port = port->handle, .mtu = mtu};
@@ -290,7 +292,7 @@ int session_mtu(struct port *port, uint16_t mtu)
 	return error;
 }
 
-/* Tells viaductd whether OVS has a port down that is open. Returns 0 or an errno. */
+/* Tells viaductd whether OVS has an open port down. Returns 0 or an errno. */
 int session_link(struct port *port)
 {
 	struct viaduct_port request = {.header.kind = VIADUCT_PORT_LINK, .port = port->handle, .down = port->down};
@@ -334,7 +336,7 @@ static int open_port(struct session *session, struct port *port)
 	port->refused = false;
 	port->open = true;
 	rings_put(port, rings);
-	/* This viaductd has not heard of it. One that refuses it has the port nevertheless. */
+	/* This viaductd does not know the MTU. If it refuses it, it has the port nevertheless. */
 	if (port->mtu != 0)
 		session_mtu(port, port->mtu);
 	return session->broken ? ENOTCONN : 0;
@@ -343,9 +345,9 @@ static int open_port(struct session *session, struct port *port)
 /* A connection to a viaductd that has answered the hello. */
 struct greeting {
 	int socket;
-	int counters; /* their file, or -1 */
-	uint32_t count; /* of counters */
-	uint32_t together; /* requests in a message */
+	int counters; /* the counters' file, or -1 */
+	uint32_t count; /* number of counters */
+	uint32_t together; /* most requests in a message */
 };
 
 /* Says hello. Returns 0 or an errno. */
@@ -378,8 +380,8 @@ static int say_hello(const char *path, struct greeting *greeting)
 	return error;
 }
 
-/* Connects and says hello, without the session's lock: nobody else waits for a viaductd that is stopped. Returns 0 or
- * an errno. */
+/* Connects and says hello, without the session's lock, so that nobody else waits for a viaductd that is stopped.
+ * Returns 0 or an errno. */
 static int greet(const char *path, struct greeting *greeting)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -407,7 +409,7 @@ static int begin(struct session *session, int error, struct greeting *greeting)
 	session->silent = error == EAGAIN && session->socket < 0;
 	if (error != 0)
 		return error;
-	/* Who added a port may have been quicker. */
+	/* A thread that added a port may have been quicker. */
 	if (session->socket < 0)
 		error = greeting->counters < 0 ? EPROTO : counters_map(session, greeting->counters, greeting->count);
 	if (error == 0 && session->socket < 0) {
@@ -430,7 +432,7 @@ static int start(struct session *session)
 	return begin(session, error, &greeting);
 }
 
-/* Opens all ports again, and creates all flows again. A port that is refused is tried again later. */
+/* Opens all ports again, and creates all flows again. A refused port is tried again later. */
 static bool resume(struct session *session)
 {
 	struct port *port;
@@ -440,7 +442,7 @@ static bool resume(struct session *session)
 	LIST_FOREACH (port, &session->ports, next)
 		if (!port->open && open_port(session, port) != 0)
 			all = false;
-	/* After all ports: flows name others. */
+	/* After all ports, because flows name other ports. */
 	LIST_FOREACH (port, &session->ports, next)
 		LIST_FOREACH (flow, &port->flows, next)
 			if (port->open && !flow->live && !flow->waits)
@@ -448,7 +450,7 @@ static bool resume(struct session *session)
 	return all;
 }
 
-/* The session is over: links are down, and OVS forwards what it can. */
+/* Notes that the session is over: links are down, and OVS forwards what it can. */
 static void end(struct session *session)
 {
 	struct port *port;
@@ -480,8 +482,8 @@ static int64_t milliseconds(void)
 	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-/* Waits for the end of the session with this socket, or for so many milliseconds (-1: without end), and sends what is
- * gathered meanwhile. Returns whether the session is over. Without the lock. */
+/* Waits until the session with this socket ends, or for `pause` milliseconds (-1: without end), and sends gathered
+ * requests meanwhile. Returns whether the session is over. The caller does not hold the lock. */
 static bool watch(struct session *session, int socket, int pause)
 {
 	struct pollfd wanted[] = {{.fd = socket, .events = POLLRDHUP}, {.fd = session->bell, .events = POLLIN}};
@@ -546,7 +548,7 @@ static void *run(void *argument)
 	return NULL;
 }
 
-/* The session by this socket, whose path fits, which is made if there is none. NULL: no memory. */
+/* Returns the session at this socket, whose path fits, and makes it if there is none. NULL: no memory. */
 struct session *session_find(const char *path)
 {
 	struct session *session;
@@ -593,14 +595,14 @@ out:
 	return session;
 }
 
-/* Takes a new port. Without viaductd it stays closed until that comes. Returns 0, or an errno if it is refused. */
+/* Takes a new port, which stays closed until viaductd comes. Returns 0, or an errno if it is refused. */
 int session_add(struct session *session, struct port *port)
 {
 	int error = 0;
 
 	pthread_mutex_lock(&session->lock);
 	port->session = session;
-	/* The thread may be in a pause, and viaductd there by now: it is to say what it thinks of the port. */
+	/* The thread may be in a pause, and viaductd may be there by now, which decides about the port. */
 	if (session->socket < 0 && !session->silent && start(session) == 0)
 		resume(session);
 	if (session->socket >= 0 && !session->broken) {

@@ -31,23 +31,23 @@ struct ring {
 	uint32_t next; /* the slot that this side uses next */
 };
 
-/* A port's memory, of one session. */
+/* A port's memory in one session. */
 struct rings {
 	void *memory;
 	size_t length;
 	const struct viaduct_page *page;
 	uint32_t slots; /* of each ring, a power of two */
 	struct ring rx, tx;
-	_Atomic uint64_t taken; /* slots of rx that were taken; its last 32 bits are those of `rx.next` */
+	_Atomic uint64_t taken; /* number of slots of rx that were taken; the last 32 bits equal `rx.next` */
 	const struct marks *marks; /* the session's */
 	int bell;
 };
 
-/* What one thread uses of a port at a time. */
+/* The part of a port that one thread uses at a time. */
 struct queue {
 	struct port *port;
 	struct rte_mempool *pool;
-	atomic_uint busy; /* in a burst: the rings stay mapped */
+	atomic_uint busy; /* in a burst, so the rings stay mapped */
 	/* Packets that went through OVS. */
 	uint64_t packets, bytes, errors, no_memory;
 };
@@ -57,38 +57,38 @@ struct port {
 	struct session *session;
 	struct rte_eth_dev *dev;
 	char name[VIADUCT_NAME];
-	uint32_t handle; /* its number in sessions: that of DPDK */
+	uint32_t handle; /* number in sessions, and in DPDK */
 	bool open;       /* in this session */
-	bool refused;    /* and that was said */
+	bool refused;    /* in this session, and that was logged */
 	_Atomic(struct rings *) rings;
 	struct queue rx, tx;
 	struct rte_ether_addr mac;
-	uint16_t mtu; /* that was set; 0: none */
+	uint16_t mtu; /* as set; 0: never set */
 	atomic_bool down; /* OVS set it down */
 	LIST_HEAD(, rte_flow) flows;
-	/* What it counted in all sessions; what viaductd's counts were then; and what the sum was at the last reset. */
+	/* Counts of all sessions; viaductd's counts at the last look; and the sum at the last reset. */
 	struct viaduct_page sum, seen, base;
 };
 
-/* The way to one viaductd. */
+/* The connection to one viaductd. */
 struct session {
 	LIST_ENTRY(session) next;
 	char path[108];
-	pthread_mutex_t lock; /* guards all below, ports and flows, and lets one request wait for its answer */
-	/* Guards what links and counters are read of, and nobody waits with it: a viaductd that does not answer keeps nobody
-	 * from reading them. Whoever writes them has both, this one last. */
+	pthread_mutex_t lock; /* guards everything below, ports and flows, and lets one request wait for its answer */
+	/* Guards what readers of links and counters need. Nobody waits while holding it, so a viaductd that does not
+	 * answer keeps nobody from reading. Writers hold both locks, and take this one last. */
 	pthread_mutex_t view;
 	int socket;           /* -1: not connected. Only the thread closes it */
-	bool broken;          /* the thread is about to */
-	bool silent;          /* viaductd did not answer in time: nobody but the thread waits for it again */
+	bool broken;          /* the thread is about to close it */
+	bool silent;          /* viaductd did not answer in time: only the thread waits for it again */
 	struct counters *counters;
 	struct marks *marks;
 	LIST_HEAD(, port) ports;
 	/* Requests whose answers have not been read, the oldest first: the flows that they create, or NULL. */
 	struct rte_flow *under_way[VIADUCT_AHEAD];
-	uint32_t oldest, waiting; /* place of the oldest, and how many there are */
+	uint32_t oldest, waiting; /* place of the oldest, and number of requests */
 	uint32_t together; /* most requests in a message */
-	/* Requests under way that are to be sent in one message, soon, by the thread if by nobody else. */
+	/* Requests to be sent soon in one message, by the thread if nobody else does. */
 	uint8_t gathered[VIADUCT_MESSAGE];
 	size_t gathered_length;
 	uint32_t gathered_count;
@@ -97,21 +97,21 @@ struct session {
 	/* The last message, and how many of its answers have been taken. */
 	struct viaduct_answer answers[VIADUCT_AHEAD];
 	uint32_t there, taken;
-	uint64_t vouched[64]; /* forms of flows that viaductd will take; 0: none */
+	uint64_t vouched[64]; /* forms of flows that viaductd will accept; 0: none */
 };
 
 struct rte_flow {
 	LIST_ENTRY(rte_flow) next;
 	struct port *port;
-	bool live; /* viaductd has it */
-	bool waits; /* its answer has not been read */
+	bool live; /* viaductd has the flow */
+	bool waits; /* the answer has not been read */
 	uint64_t id;
 	uint32_t counter;
-	uint32_t mark; /* by which OVS is to know its packets, which it forwards itself; 0: none */
+	uint32_t mark; /* by which OVS recognises packets that it forwards itself; 0: none */
 	struct counters *counters;
-	struct viaduct_counter sum, seen; /* since it was last asked to reset; and what viaductd's counter was then */
-	struct viaduct_flow_create *request; /* for another session */
-	uint64_t form; /* the same of flows that differ in values alone */
+	struct viaduct_counter sum, seen; /* counted since the last reset; and viaductd's counter at the last look */
+	struct viaduct_flow_create *request; /* kept for the next session */
+	uint64_t form; /* hash that flows share if they differ only in values */
 };
 
 /* session.c */
@@ -152,8 +152,8 @@ void flow_forget_all(struct port *port);
 struct port *port_of(uint16_t dpdk_id);
 void port_count(struct port *port, const struct viaduct_page *page, bool goes_on);
 
-/* Adds to a sum what a count of viaductd's grew since it was `seen`, also where it wrapped around. One that became less
- * begins anew: nobody is told of 2^64 packets less some. */
+/* Adds to a sum what viaductd's count grew since it was `seen`, also if it wrapped around. A count that became
+ * smaller has begun anew: nobody is told of almost 2^64 packets. */
 static inline void count_on(uint64_t *sum, uint64_t *seen, const uint64_t *at)
 {
 	uint64_t now = __atomic_load_n(at, __ATOMIC_RELAXED);

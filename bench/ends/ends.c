@@ -20,14 +20,14 @@
 #define BYTES 8
 #define RECEIVES 64
 #define SENDS 128
-/* Sends of which one is completed. */
+/* One of so many sends is completed. */
 #define SIGNALED 32
 #define PAGE 4096
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 static double batches[MOST_BATCHES];
 
-/* A device, with what a program has there. */
+/* A device, with the objects that a program has there. */
 struct end {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -35,7 +35,7 @@ struct end {
 	struct ibv_qp *qp;
 	struct ibv_mr *region;
 	union ibv_gid gid;
-	/* A page; its first word comes, its second one goes. */
+	/* A page: the first word is received, the second one sent. */
 	_Atomic uint64_t *words;
 	uint64_t posted;
 };
@@ -93,7 +93,7 @@ static void connect_end(struct end *end, const struct end *peer)
 		err(1, "RTS");
 }
 
-/* The next completion. */
+/* Waits for the next completion. */
 static void await(struct ibv_cq *cq)
 {
 	struct ibv_wc done;
@@ -131,7 +131,7 @@ static void post(struct end *end, const struct end *peer, enum ibv_wr_opcode opc
 		await(end->sends);
 }
 
-/* A message from one end to the other, with this number. */
+/* Sends a message with this number from one end to the other. */
 static void pass(struct end *from, struct end *to, enum ibv_wr_opcode opcode, uint64_t number)
 {
 	atomic_store_explicit(&from->words[64], number, memory_order_relaxed);
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
 	}
 	uint64_t number = 0;
 	size_t rounds = 0;
-	/* The first tenth is to warm up. */
+	/* The first tenth is for warming up. */
 	double length = atof(argv[2]) * 1e3, then = now_us(), begin = then + length / 10, end = then + length;
 	while (then < end && rounds < MOST_BATCHES) {
 		for (int each = 0; each < BATCH; each++) {

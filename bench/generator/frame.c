@@ -1,4 +1,4 @@
-/* Building frames, and turning the frame of one flow into that of another. */
+/* Builds frames, and turns the frame of one flow into that of another. */
 #include "generator.h"
 
 #include <rte_byteorder.h>
@@ -33,7 +33,7 @@ static uint8_t *put_ipv4(uint8_t *at, uint32_t source, uint32_t destination, uin
 	return at + sizeof *ip;
 }
 
-/* Without checksum, which IPv4 allows. */
+/* Writes a UDP header without checksum, which IPv4 allows. */
 static uint8_t *put_udp(uint8_t *at, uint16_t source, uint16_t destination, uint16_t length)
 {
 	*(struct rte_udp_hdr *)at = (struct rte_udp_hdr){
@@ -44,7 +44,8 @@ static uint8_t *put_udp(uint8_t *at, uint16_t source, uint16_t destination, uint
 	return at + sizeof(struct rte_udp_hdr);
 }
 
-/* The checksum is that of the pseudo header, as the driver of a guest with checksum offload leaves it. */
+/* Writes a TCP header with the checksum of the pseudo header, as the driver of a guest with checksum offload leaves
+ * it. */
 static void put_tcp(uint8_t *at, const struct rte_ipv4_hdr *ip, uint16_t destination)
 {
 	struct rte_tcp_hdr *tcp = (void *)at;
@@ -90,7 +91,7 @@ void frame_build(const struct frame_spec *spec, struct frame *frame)
 	if (spec->encapsulation != PLAIN)
 		at = put_tunnel(spec, at, spec->encapsulation == VXLAN ? length : ip_length);
 	frame->outer_port = spec->encapsulation == PLAIN ? 0 : sizeof(struct rte_ether_hdr) + header;
-	/* MPLS carries packets, the others frames. */
+	/* MPLS carries packets, the others carry frames. */
 	if (spec->encapsulation != MPLS_OVER_UDP)
 		at = put_ethernet(at, &spec->destination, &spec->source);
 	frame->ip = at - frame->bytes;

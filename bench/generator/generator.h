@@ -40,13 +40,13 @@ enum {
 
 enum encapsulation { PLAIN, VXLAN, MPLS_OVER_UDP };
 
-/* What frames look like. Flow i has source port 1024 + i mod 16384 and source address `source_ip` + i / 16384. */
+/* The form of frames. Flow i has source port 1024 + i mod 16384 and source address `source_ip` + i / 16384. */
 struct frame_spec {
 	uint32_t size; /* of the guest's frame, FCS included */
 	uint32_t flows, first_flow;
 	bool random; /* flows in random order instead of one after the other */
 	bool tcp;
-	uint32_t segment; /* TCP payload a segment, for frames that the receiver or the wire cuts; 0: none */
+	uint32_t segment; /* TCP payload per segment, for frames that the receiver or the wire cuts; 0: none */
 	struct rte_ether_addr source, destination;
 	uint32_t source_ip, destination_ip; /* host order */
 	uint16_t destination_port;
@@ -56,19 +56,19 @@ struct frame_spec {
 	uint32_t outer_source_ip, outer_destination_ip;
 };
 
-/* A frame once built, and what is needed to turn it into that of another flow. */
+/* A built frame, and what is needed to turn it into that of another flow. */
 struct frame {
 	uint16_t length;
 	uint16_t ip;         /* offset of the guest's IPv4 header */
 	uint16_t outer_port; /* offset of the tunnel's UDP source port, 0: no tunnel */
-	uint32_t ip_sum;     /* of the IPv4 header without source address and checksum */
+	uint32_t ip_sum;     /* sum of the IPv4 header without source address and checksum */
 	uint8_t bytes[9216];
 };
 
 void frame_build(const struct frame_spec *spec, struct frame *frame);
 void frame_set_flow(const struct frame_spec *spec, const struct frame *frame, uint8_t *bytes, uint32_t flow);
 
-/* Offset of the time stamp in a frame with this offset of its IPv4 header. */
+/* Returns the offset of the time stamp in a frame with this offset of its IPv4 header. */
 static inline unsigned stamp_at(unsigned ip) { return ip + 28; }
 
 /* ------------------------------------------------------------------------------------------------ histogram */
@@ -89,14 +89,14 @@ void histogram_print(const struct histogram *histogram, double ticks_per_us);
 
 struct stream {
 	int tx, rx;
-	double rate; /* packets a second, 0: as fast as possible */
+	double rate; /* packets per second, 0: as fast as possible */
 	bool stamp;
 	struct frame_spec spec;
 
 	struct frame frame;
 	struct rte_mempool *pool;
 	struct rte_mbuf *pending[TX_BURST];
-	unsigned head, tail; /* of `pending` */
+	unsigned head, tail; /* places in `pending` */
 	uint32_t next_flow;
 	uint64_t random_state;
 	double tokens;
@@ -112,7 +112,7 @@ struct forward {
 
 struct probe {
 	int a, b;
-	double interval; /* microseconds from one round trip to the next; 0: at once */
+	double interval; /* microseconds from one round trip to the next; 0: no pause */
 	struct frame_spec spec;
 	struct frame frame;
 	struct rte_mempool *pool;
@@ -132,10 +132,10 @@ struct announced {
 	struct rte_ether_addr mac;
 };
 
-/* What came in at a port. */
+/* Packets that came in at a port. */
 struct port {
 	uint64_t packets, bytes;
-	uint64_t unexpected; /* of another length than the stream that ends here has */
+	uint64_t unexpected; /* with a length different from that of the stream that ends here */
 	uint64_t drained;    /* after the end of the run */
 	uint32_t expected_length;
 	unsigned stamp_ip; /* offset of the IPv4 header of stamped frames, 0: they have no stamps */
@@ -152,11 +152,11 @@ struct generator {
 	struct port ports[MAX_PORTS];
 	unsigned stream_count, forward_count, neighbour_count, announced_count, port_count;
 	bool has_probe;
-	bool segmentation; /* guests that send and take TCP frames larger than the MTU */
+	bool segmentation; /* whether guests send and take TCP frames larger than the MTU */
 	uint16_t queue_size;
 	double hz;
-	struct rte_mempool *small_pool; /* for what is sent now and then */
-	/* of the last run */
+	struct rte_mempool *small_pool; /* for packets that are sent now and then */
+	/* Ticks of the last run. */
 	uint64_t ticks, busy_ticks;
 };
 
@@ -171,7 +171,7 @@ unsigned probe_send(struct generator *generator, uint64_t now);
 unsigned port_receive(struct generator *generator, unsigned port);
 void report_print(const struct generator *generator);
 
-/* A pool whose buffers all hold this frame. Nobody writes to buffers that are only sent, so they keep it. */
+/* Makes a pool whose buffers all hold this frame. Nobody writes to buffers that are only sent, so they keep it. */
 struct rte_mempool *template_pool(const char *name, unsigned count, const struct frame *frame);
 
 #endif

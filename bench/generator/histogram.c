@@ -12,7 +12,7 @@ static unsigned bucket_of(uint64_t ticks)
 	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
 }
 
-/* The middle of a bucket. */
+/* Returns the middle of a bucket. */
 static double ticks_of(unsigned bucket)
 {
 	if (bucket < 1u << HISTOGRAM_BITS)

@@ -1,4 +1,4 @@
-/* Obeys the commands on standard input, and the loop of a run. */
+/* Obeys the commands on standard input, and has the loop of a run. */
 #include "generator.h"
 
 #include <rte_cycles.h>
@@ -37,7 +37,8 @@ static void clear_counters(struct generator *g, uint64_t now)
 	g->busy_ticks = 0;
 }
 
-/* Real-time priority keeps other processes off the core while there is traffic: `nice` does not, across sessions. */
+/* Sets the priority. Real-time priority keeps other processes off the core while there is traffic; `nice` does not,
+ * across sessions. */
 static void set_priority(int policy)
 {
 	struct sched_param parameters = {.sched_priority = policy == SCHED_FIFO ? 10 : 0};
@@ -66,7 +67,8 @@ static void drain(struct generator *g)
 /* Microseconds. */
 #define NAP 50
 
-/* What it does with nothing to do: it polls, lets others of the same priority have the core, or sleeps a little. */
+/* The generator's choice when it has nothing to do: it polls, lets others of the same priority have the core, or
+ * sleeps a little. */
 enum pause { POLLS, YIELDS, NAPS };
 
 static void run(struct generator *g, double seconds, int policy, enum pause pause)

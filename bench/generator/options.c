@@ -11,7 +11,7 @@
 
 enum kind { INT, UNSIGNED, PORT_NUMBER, REAL, FLAG, MAC, ADDRESS, TUNNEL };
 
-/* A key of an option, and where its value goes. */
+/* A key of an option, and the place for its value. */
 struct key {
 	const char *name;
 	enum kind kind;

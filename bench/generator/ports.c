@@ -1,4 +1,4 @@
-/* DPDK ports and pools, and who is at which port. */
+/* DPDK ports and pools, and the assignment of actors to ports. */
 #include "generator.h"
 
 #include <rte_debug.h>
@@ -88,7 +88,7 @@ static void prepare_stream(struct generator *g, struct stream *stream)
 	if (stream->rx < 0)
 		return;
 	struct port *port = port_at(g, stream->rx);
-	/* What the device changes to the length is known to it alone where there is a tunnel at one end. */
+	/* With a tunnel at one end, only the device knows how it changes the length. */
 	port->expected_length = stream->frame.length;
 	if (stream->stamp) {
 		port->stamp_ip = stream->frame.ip;
@@ -108,7 +108,7 @@ void actors_prepare(struct generator *g)
 	}
 	if (g->has_probe) {
 		frame_build(&g->probe.spec, &g->probe.frame);
-		/* No cache: each buffer that is sent must be a template. */
+		/* No cache, because each buffer that is sent must be a template. */
 		g->probe.pool = template_pool("probe", g->queue_size + 2 * CACHE, &g->probe.frame);
 		port_at(g, g->probe.a)->probe_a = true;
 		port_at(g, g->probe.b)->probe_b = true;

@@ -1,4 +1,4 @@
-/* What happens to packets that arrive: counted, forwarded, sent back, answered. */
+/* Handles packets that arrive: they are counted, forwarded, sent back, answered. */
 #include "generator.h"
 
 #include <rte_arp.h>
@@ -14,7 +14,7 @@ static void set_macs(struct rte_mbuf *packet, const struct rte_ether_addr *desti
 	ethernet->src_addr = *source;
 }
 
-/* Turns an ARP request into its answer and sends it back, where a neighbour at this port has the address. */
+/* Turns an ARP request into its answer and sends it back, if a neighbour at this port has the address. */
 static bool answer_arp(struct generator *g, unsigned port, struct rte_mbuf *packet)
 {
 	struct rte_ether_hdr *ethernet = rte_pktmbuf_mtod(packet, struct rte_ether_hdr *);
@@ -37,7 +37,7 @@ static bool answer_arp(struct generator *g, unsigned port, struct rte_mbuf *pack
 	return false;
 }
 
-/* The packets of others than the one whose addresses are in the forward's are not for the forwarding guest. */
+/* Forwards all packets with the forward's MACs, and drops those for which the next ring has no room. */
 static void forward_burst(struct generator *g, struct forward *forward, struct rte_mbuf **packets, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
@@ -49,7 +49,7 @@ static void forward_burst(struct generator *g, struct forward *forward, struct r
 		rte_pktmbuf_free_bulk(packets + sent, count - sent);
 }
 
-/* The far end of the probe sends back what is the probe's. */
+/* Sends the probe's packets back, at its far end. */
 static void reflect(struct generator *g, unsigned port, struct rte_mbuf **packets, unsigned count)
 {
 	const struct frame_spec *spec = &g->probe.spec;
@@ -69,7 +69,7 @@ static void reflect(struct generator *g, unsigned port, struct rte_mbuf **packet
 	}
 }
 
-/* Whether the probe's answer is among these. */
+/* Takes the probe's answer, if it is among these. */
 static void take_answer(struct generator *g, struct rte_mbuf **packets, unsigned count)
 {
 	uint64_t now = rte_rdtsc();
@@ -91,7 +91,7 @@ static void take_stamps(const struct port *port, struct rte_mbuf **packets, unsi
 		if (packets[i]->pkt_len != port->expected_length)
 			continue;
 		memcpy(&stamp, rte_pktmbuf_mtod_offset(packets[i], uint8_t *, stamp_at(port->stamp_ip)), sizeof stamp);
-		/* Announcements may have the length of stamped frames, and zeros there. */
+		/* Announcements may be as long as stamped frames, and have zeros there. */
 		if (stamp != 0)
 			histogram_add(port->latency, now - stamp);
 	}
@@ -128,7 +128,7 @@ unsigned port_receive(struct generator *g, unsigned number)
 		total += count;
 		if (port->forward >= 0) {
 			forward_burst(g, &g->forwards[port->forward], packets, count);
-			break; /* one burst a turn each, as guests with a core of their own */
+			break; /* one burst per turn each, like guests with a core of their own */
 		}
 		if (port->probe_b)
 			reflect(g, number, packets, count);

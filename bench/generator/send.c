@@ -1,4 +1,4 @@
-/* What sends of its own accord: streams, the probe, guests that announce themselves. */
+/* Sends streams, the probe, and the announcements of guests. */
 #include "generator.h"
 
 #include <rte_arp.h>
@@ -6,7 +6,7 @@
 #include <rte_ethdev.h>
 #include <string.h>
 
-/* A sender that was held up catches up by no more than this. */
+/* Most packets with which a sender that was held up catches up. */
 static const double MAX_TOKENS = 64;
 
 static uint32_t next_flow(struct stream *stream)

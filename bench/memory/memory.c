@@ -30,7 +30,7 @@
 
 static double batches[MOST_BATCHES];
 
-/* A process that exists, and ends with this one. */
+/* Starts a process that ends with this one. */
 static pid_t other(void)
 {
 	pid_t parent = getpid(), pid = fork();
@@ -88,7 +88,7 @@ static void copies(const char *how, double milliseconds, int cpu, size_t bytes)
 	memset(there, 2, bytes);
 	pid_t pid = other();
 	if (pid == 0) {
-		/* Its own pages, not those that are shared until one of the two writes. */
+		/* Each process gets its own pages, not those that are shared until one of the two writes. */
 		memset(here, 3, bytes);
 		memset(there, 4, bytes);
 		raise(SIGSTOP);

@@ -22,7 +22,7 @@
 #define PORT "18519"
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
-/* What a peer is told when its connection is accepted. */
+/* The memory that a peer is told when its connection is accepted. */
 struct place {
 	uint64_t address;
 	uint32_t rkey;

@@ -1,4 +1,4 @@
-/* The driver against a viaductd that misbehaves: a thread of this program. Without DPDK's environment. */
+/* Tests the driver against a viaductd that misbehaves, a thread of this program. Runs without DPDK's environment. */
 #include <assert.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -13,30 +13,30 @@
 #define SLOTS 16
 #define COUNTERS 1024
 
-/* What viaductd does wrong. */
+/* The ways in which viaductd misbehaves. */
 static struct {
 	uint32_t unsealed, too_short; /* the file for this kind of request */
 	uint32_t counters, slots;
-	bool silent; /* it answers a request for an MTU only when `go_on` is posted */
-	bool mute;   /* it answers no request for a flow */
-	bool stopped; /* it greets nobody back before `go_on` is posted */
+	bool silent; /* answers a request for an MTU only when `go_on` is posted */
+	bool mute;   /* answers no request for a flow */
+	bool stopped; /* greets nobody before `go_on` is posted */
 } wrong;
-/* What it says of flows: for how many more it vouches, and whether it refuses them. */
+/* Answers about flows: for how many more it vouches, and whether it refuses them. */
 static uint32_t vouches, refuses;
-/* Most answers that it puts into a message, and how many it did. */
+/* Most answers that it puts into a message, and how many it did put into one. */
 static uint32_t together = 1, most_together;
-/* Most requests that it takes in a message, and how many it got. */
+/* Most requests that it takes in a message, and how many it got in one. */
 static uint32_t requests_together, most_requests;
-/* How many it was asked for, and of those, for how many the driver does not wait; how many were destroyed. */
+/* How many flows it was asked for, for how many of them the driver does not wait, and how many were destroyed. */
 static _Atomic uint32_t creates, aheads, destroys;
 static sem_t go_on, asked;
 static struct viaduct_port last_mtu, last_link;
 static struct viaduct_port_open last_open;
 static struct viaduct_page *page;
-static uint64_t counted = 5; /* of the port by viaductd, before OVS */
+static uint64_t counted = 5; /* by viaductd for the port, before OVS */
 static struct viaduct_counter *counters;
 static size_t there, taken; /* bytes of the message under way */
-static struct viaduct_counter of_flow = {UINT64_MAX - 1, UINT64_MAX - 99}; /* before it is made */
+static struct viaduct_counter of_flow = {UINT64_MAX - 1, UINT64_MAX - 99}; /* before the flow is made */
 
 static int file_of(uint32_t kind, uint64_t length)
 {
@@ -73,7 +73,7 @@ static void answer(int to, struct viaduct_answer *said, uint32_t answers, const 
 		close(files[i]);
 }
 
-/* Takes the next request of the message, or of the next message, for which it waits. */
+/* Takes the next request of the message, or waits for the next message and takes its first. */
 static bool next_request(int socket, void *request)
 {
 	static uint8_t message[VIADUCT_MESSAGE];
@@ -153,7 +153,7 @@ static void serve(int socket)
 				sem_wait(&go_on);
 		}
 		answers[gathered++] = said;
-		/* As long as more requests come. */
+		/* Go on as long as more requests come. */
 		if (gathered < together && (taken < there || poll(&(struct pollfd){.fd = socket, .events = POLLIN}, 1, 20) > 0))
 			continue;
 		answer(socket, answers, gathered, files, count);
@@ -174,10 +174,10 @@ static void *serve_all(void *listener)
 	return NULL;
 }
 
-/* A session and a port, with what is wrong now. */
+/* Makes a session and a port, with what is wrong now. */
 static int try(const char *path, struct port **port)
 {
-	/* Each has a session of its own. */
+	/* Each try has its own session. */
 	struct session *session = calloc(1, sizeof(*session));
 	int error;
 
@@ -244,7 +244,7 @@ static struct rte_flow *create(struct rte_eth_dev *dev, struct rte_flow_attr att
 	return make(dev, &attr, items, actions, error);
 }
 
-/* Counters wrap around, and begin anew: OVS is told of what was counted, and of nothing else. */
+/* Checks that OVS is told exactly what was counted, when counters wrap around and when they begin anew. */
 static void wrap(struct session *session, struct port *port)
 {
 	struct rte_eth_dev *dev = device_with(port);
@@ -275,7 +275,7 @@ static void wrap(struct session *session, struct port *port)
 	counters[COUNTERS - 1] = (struct viaduct_counter){2, 128};
 	seen = ask_count(dev, flow, true);
 	assert(seen.hits == 2 && seen.bytes == 128);
-	/* The next viaductd has another counter for it. What the last one counted is not lost. */
+	/* The next viaductd has a different counter for the flow. What the last one counted is not lost. */
 	counters[COUNTERS - 1].packets = 4;
 	of_flow = (struct viaduct_counter){10, 1000};
 	end(session);
@@ -284,8 +284,8 @@ static void wrap(struct session *session, struct port *port)
 	assert(seen.hits == 2 && seen.bytes == 0);
 }
 
-/* Packets have the mark of their flow, and not of another one that had its counter before. A mark goes to another flow
- * only after OVS has looked at all packets that have it. */
+/* Checks that packets have the mark of their flow, not that of a flow that had its counter before, and that a mark
+ * goes to a new flow only after OVS has looked at all packets that have it. */
 static void marks(struct session *session, struct port *port)
 {
 	const uint32_t counter = COUNTERS - 1;
@@ -308,7 +308,7 @@ static void marks(struct session *session, struct port *port)
 	assert(mark_of(session->marks, counter, 1, first) == 0);
 	assert(mark_of(session->marks, counter - 1, 0, first) == 0 && mark_of(session->marks, COUNTERS, 0, first) == 0);
 
-	/* The next session has another ring. */
+	/* The next session has new rings. */
 	end(session);
 	assert(start(session) == 0 && resume(session));
 	assert(mark_of(session->marks, counter, 0, 0) == 7);
@@ -329,8 +329,8 @@ static void marks(struct session *session, struct port *port)
 	assert(flow != NULL);
 }
 
-/* The driver waits for no answer about flows for which viaductd vouches, as long as it does. What is counted, refused
- * or lost meanwhile is as if it had waited. */
+/* Checks that the driver waits for no answer about flows as long as viaductd vouches for them, and that counts,
+ * refusals and losses meanwhile have the same effect as if it had waited. */
 static void ahead(struct session *session, struct port *port)
 {
 	const struct rte_flow_attr attr = {.transfer = 1};
@@ -352,14 +352,14 @@ static void ahead(struct session *session, struct port *port)
 	flow = flows[RTE_DIM(flows) - 1];
 	session_collect(session, true);
 	assert(creates == RTE_DIM(flows) && aheads == creates - 1 && session->waiting == 0 && flow->live);
-	/* Another form, and a flow that gets a mark: waited for. */
+	/* The driver waits for a flow of a different form, and for one that gets a mark. */
 	assert(create(dev, attr, (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_OF_POP_VLAN, NULL}, &error) != NULL);
 	assert(creates == RTE_DIM(flows) + 1 && aheads == creates - 2);
-	/* Packets that were counted before the answer was read. */
+	/* Packets were counted before the answer was read. */
 	counters[COUNTERS - 1].packets = 103;
 	assert(ask_count(dev, flow, true).hits == 3);
 
-	/* A flow that is destroyed before its answer is read; another goes with its port's others. */
+	/* One flow is destroyed before its answer is read, and one goes with the others of its port. */
 	flow = create(dev, attr, drop, &error);
 	assert(flow != NULL && flow->waits && destroy(dev, flow, &error) == 0);
 	flow = create(dev, attr, drop, &error);
@@ -370,7 +370,7 @@ static void ahead(struct session *session, struct port *port)
 	pthread_mutex_unlock(&session->lock);
 	assert(destroys == 1 && session->waiting == 0 && !session->broken);
 
-	/* One that is refused after all: OVS forwards its packets, and the next is refused to OVS. */
+	/* One is refused after all: OVS forwards its packets, and the next one is refused to OVS. */
 	refuses = ENOSPC;
 	flow = create(dev, attr, drop, &error);
 	assert(flow != NULL && flow->waits);
@@ -386,7 +386,7 @@ static void ahead(struct session *session, struct port *port)
 		assert(flow != NULL && !flow->waits);
 	}
 
-	/* The session ends while answers are under way: the next viaductd is asked again. */
+	/* The session ends while answers are under way, so the next viaductd is asked again. */
 	vouches = VIADUCT_AHEAD;
 	assert(create(dev, attr, drop, &error) != NULL);
 	before = creates;
@@ -405,7 +405,7 @@ static void ahead(struct session *session, struct port *port)
 	assert(resume(session) && resume(session));
 	session_collect(session, true);
 	assert(flow->live && creates == 4);
-	/* It says nothing any more: no flow is created without end. */
+	/* It no longer answers: not any number of flows is created. */
 	wrong.mute = true;
 	shutdown(session->socket, SHUT_RD);
 	for (int i = 0; i < VIADUCT_AHEAD; i++)
@@ -418,7 +418,7 @@ static void ahead(struct session *session, struct port *port)
 	assert(resume(session));
 }
 
-/* Few requests do not wait for others: the session's thread sends them. */
+/* Checks that the session's thread sends requests that are too few to fill a message. */
 static void gathered(struct port *port)
 {
 	const struct rte_flow_action drop = {RTE_FLOW_ACTION_TYPE_DROP, NULL};
@@ -434,7 +434,8 @@ static void gathered(struct port *port)
 	assert(aheads > 0);
 }
 
-/* viaductd hears that OVS sets a port down or up, and so does the next one. The link is down meanwhile. */
+/* Checks that viaductd, and the next one, hear that OVS sets a port down or up, and that the link is down meanwhile.
+ * */
 static void links(struct session *session, struct port *port)
 {
 	struct rte_eth_dev *dev = device_with(port);
@@ -452,13 +453,13 @@ static void links(struct session *session, struct port *port)
 		memcpy(&link, &DATA(dev, dev_link, uint64_t), sizeof(link));
 		assert(link.link_status == (down ? RTE_ETH_LINK_DOWN : RTE_ETH_LINK_UP));
 	}
-	/* While there is no viaductd. */
+	/* There is no viaductd at the time. */
 	end(session);
 	assert(set_link_down(dev) == 0 && start(session) == 0 && resume(session) && last_open.down == 1);
 	assert(set_link_up(dev) == 0 && last_link.down == 0);
 }
 
-/* A port that comes while the driver pauses between two attempts to connect: it connects at once. */
+/* Checks that a port which comes between two attempts to connect makes the driver connect at once. */
 static void comes(struct session *session, struct port *other)
 {
 	struct port *port = calloc(1, sizeof(*port));
@@ -480,8 +481,7 @@ static bool is_open(struct session *session, const struct port *port)
 	return is;
 }
 
-/* viaductd is stopped by a signal, so that it did not answer a request in time: the thread alone waits for it from then
- * on. */
+/* Checks that, once viaductd has not answered in time because a signal stopped it, only the thread waits for it. */
 static void stopped(struct session *session, struct port *port)
 {
 	struct port *other = calloc(1, sizeof(*other));
@@ -508,7 +508,7 @@ static void stopped(struct session *session, struct port *port)
 	assert(!session->silent);
 }
 
-/* The hash of the first bytes of a frame; 0: it gets none. */
+/* Returns the hash of the first bytes of a frame; 0: it gets none. */
 static uint32_t hash_of(uint8_t *frame, uint16_t length)
 {
 	struct rte_mbuf mbuf = {.buf_addr = frame, .data_len = length};
@@ -517,8 +517,8 @@ static uint32_t hash_of(uint8_t *frame, uint16_t length)
 	return mbuf.ol_flags & RTE_MBUF_F_RX_RSS_HASH ? mbuf.hash.rss : 0;
 }
 
-/* Packets of a connection have one hash, whatever else they have; other connections have others; and what has no whole
- * header of TCP or UDP has none. */
+/* Checks that packets of a connection have the same hash, no matter what else differs, that other connections have
+ * other hashes, and that a packet without a whole header of TCP or UDP has none. */
 static void hashes(void)
 {
 	const uint8_t v4[24] = {0x45, [8] = 64, 17, [12] = 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9};
@@ -542,7 +542,7 @@ static void hashes(void)
 		memcpy(tagged + 12, (uint8_t[]){0x81, 0x00, 0x20, 0x05}, 4);
 		memcpy(tagged + 16, frame + 12, length - 12);
 		assert(hash_of(tagged, length + 4) == first);
-		frame[0] = frame[at + (i == 0 ? 8 : 7)] = 9; /* another MAC and TTL */
+		frame[0] = frame[at + (i == 0 ? 8 : 7)] = 9; /* a different MAC and TTL */
 		assert(hash_of(frame, length) == first);
 		for (int reads = 1; reads <= (i == 0 ? 12 : 36); reads++) {
 			frame[length - reads]++;
@@ -579,7 +579,7 @@ int main(void)
 
 	hashes();
 
-	/* Files that could become shorter, or are: reading them would end the program. */
+	/* Files that are too short or could become shorter: reading them would end the program. */
 	for (uint32_t kind = VIADUCT_HELLO; kind <= VIADUCT_PORT_OPEN; kind++) {
 		wrong.unsealed = kind;
 		assert(try(address.sun_path, &port) == EPROTO);
@@ -600,7 +600,7 @@ int main(void)
 	wrong.slots = 0;
 	assert(try(address.sun_path, &port) == 0 && port->open);
 
-	/* While viaductd does not answer, links and counters are read. */
+	/* While viaductd does not answer, links and counters can be read. */
 	session = port->session;
 	assert(counts(port).rx_packets == 0);
 	page->rx_packets = counted += 7;
@@ -618,7 +618,7 @@ int main(void)
 	memset(&last_mtu, 0, sizeof(last_mtu));
 	assert(start(session) == 0 && resume(session));
 	assert(sem_trywait(&asked) == 0 && last_mtu.mtu == 1400 && port->open);
-	/* It is the same one, which counted nothing meanwhile; then one that begins anew. */
+	/* First it is the same viaductd, which counted nothing meanwhile, then one that begins anew. */
 	assert(counts(port).rx_packets == 7);
 	end(session);
 	counted = 0;
@@ -632,7 +632,7 @@ int main(void)
 	together = VIADUCT_AHEAD;
 	ahead(session, port);
 	assert(most_together > VIADUCT_AHEAD / 2 && most_requests == 1);
-	/* The driver takes no viaductd at its word. */
+	/* The driver does not trust viaductd's number. */
 	requests_together = UINT32_MAX;
 	end(session);
 	assert(start(session) == 0 && resume(session));
