@@ -118,7 +118,6 @@ fn set_up(frontend: &Frontend, memory: &Memory, queue: usize, ring: &Ring) -> Re
     Ok(frontend.set_vring_addr(queue, &addresses)?)
 }
 
-/// Writes a packet into every buffer of the transmit ring.
 fn fill(memory: &Memory, ring: &Ring, length: usize, role: &Role) -> Result<()> {
     let mut bytes = vec![0; length];
     for number in 0..ring.size {

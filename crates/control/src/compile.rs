@@ -31,7 +31,6 @@ pub(crate) struct Ids {
     meters: Pool<(&'static str, String)>,
 }
 
-/// Returns the policer that enforces a rate.
 pub(crate) fn policer(rate: Rate) -> MeterConfig {
     let bits_per_second = u64::from(rate.mbps) * 1_000_000;
     // 10 ms, but always room for the largest send in the smallest segments, or for two of the largest in
@@ -527,7 +526,6 @@ impl Compiler<'_> {
         id
     }
 
-    /// Returns the nexthop of one target, or a group of several.
     fn group(&mut self, targets: &[Target]) -> NexthopId {
         if let [Target::Nexthop(name)] = targets
             && let Some(named) = self.index.nexthops().get(name)

@@ -49,7 +49,6 @@ use with_file::WithFile;
 /// The reason for refusing a change, of which nothing was done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request itself is wrong.
     #[error(transparent)]
     Invalid(#[from] Problems),
     /// The request contradicts the present state.
@@ -59,19 +58,13 @@ pub enum Error {
     #[error("{0}")]
     NotFound(String),
     #[error("interface \"{name}\" can't be opened: {reason}")]
-    Port {
-        /// Name of the interface.
-        name: String,
-        reason: String,
-    },
-    /// The executor refuses the change.
+    Port { name: String, reason: String },
     #[error("the executor refuses it: {0}")]
     Executor(#[from] ApplyError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The control plane of a running host.
 pub struct Core {
     executor: Arc<dyn Executor>,
     ports: Arc<dyn Ports>,
@@ -200,7 +193,6 @@ impl Core {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Describes what is wrong with the store.
     pub(crate) fn store_problems(&self) -> Vec<String> {
         self.store.problems()
     }
@@ -214,7 +206,6 @@ impl Core {
         &self.run_dir
     }
 
-    /// Returns the file with which the daemon was started.
     pub(crate) const fn config(&self) -> &ConfigFile {
         &self.config
     }
@@ -477,14 +468,12 @@ impl State {
     }
 }
 
-/// Returns the ports that stored objects ask for.
 fn ports_of(host: &Host, run_dir: &Path, objects: &Objects) -> BTreeMap<String, PortSpec> {
     let of_kind = |kind| objects.of_kind(kind).map(|owned| &owned.object);
     let index = Index::new(host, [Kind::Network, Kind::Guest, Kind::Wire].into_iter().flat_map(of_kind));
     ports::wanted(host, run_dir, &index)
 }
 
-/// Returns the route in an object, if it is one.
 fn route(object: Option<&Owned>) -> Option<&Route> {
     match &object?.object {
         Object::Route(route) => Some(route),
@@ -513,7 +502,6 @@ fn of_port(spec: &PortSpec, index: &Index) -> String {
     format!("{kind} \"{name}\"")
 }
 
-/// Returns the guests on standby whose VMM is not connected.
 fn away(index: &Index, is_up: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let standby = index.guests().values().filter(|guest| guest.standby);
     standby.map(|guest| guest.name.clone()).filter(|name| !is_up(name)).collect()
@@ -550,7 +538,6 @@ fn missing(key: &Key, state: &State) -> Error {
     }
 }
 
-/// Turns a list of problems, which may be empty, into a result.
 fn none_of(problems: Vec<Problem>) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Problems::from(problems).into()) }
 }

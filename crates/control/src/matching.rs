@@ -50,7 +50,6 @@ impl Matching {
         })
     }
 
-    /// Converts the expression to a filter of captured packets.
     pub(crate) fn capture(self, vif: Option<VifId>, snap_len: u32) -> Result<CaptureFilter, String> {
         let of_flows = |property: &Property| matches!(property, Property::State(_) | Property::Network(_));
         match self.0.find(&of_flows) {

@@ -50,7 +50,6 @@ impl Text {
     }
 }
 
-/// Escapes a label's value.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -210,7 +209,6 @@ fn card(card: Option<&executor::CardCounters>, text: &mut Text) {
     text.family("card_punted_packets_total", "counter", "Packets the card left to the host.", punted);
 }
 
-/// Writes the metrics of virtual machines' windows.
 fn windows(windows: &[RdmaWindow], text: &mut Text) {
     if windows.is_empty() {
         return;
@@ -224,7 +222,6 @@ fn windows(windows: &[RdmaWindow], text: &mut Text) {
     each("rdma_window_machines", "VMs that have the window.", &|window| window.attached.len() as u64);
 }
 
-/// Writes the metrics of ports that an Open vSwitch programs.
 fn ovs(OvsReply { ports, refused, .. }: &OvsReply, text: &mut Text) {
     if ports.is_empty() {
         return;

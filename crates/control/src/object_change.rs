@@ -9,7 +9,6 @@ pub(crate) struct ObjectChange {
     pub(crate) what: &'static str,
     /// The object in words.
     pub(crate) object: String,
-    /// The keys that change.
     pub(crate) details: Vec<String>,
 }
 

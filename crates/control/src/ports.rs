@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 pub type PortError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens ports, and gives them to the executor.
 pub trait Ports: Send + Sync {
     /// Opens a port.
     ///
@@ -51,7 +50,6 @@ pub trait Ports: Send + Sync {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// Name of the interface.
     pub name: String,
     pub device: Device,
     /// Number of queue pairs.
@@ -74,18 +72,15 @@ impl PortSpec {
     }
 }
 
-/// The device to which a port is connected.
 #[allow(clippy::large_enum_variant, reason = "ports are few")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// A vhost-user socket.
     Vhost {
         socket: PathBuf,
         /// Who listens on the socket.
         role: Role,
         /// `user` or `user:group` that shall own the socket.
         owner: Option<String>,
-        /// File mode of the socket.
         mode: u32,
         /// Whether the VMM may migrate the guest.
         migrates: bool,
@@ -111,10 +106,7 @@ pub enum Device {
     /// A verbs device of our own.
     Verbs(Box<RdmaSpec>),
     /// The OVS side of a guest or wire that an Open vSwitch programs.
-    Ovs {
-        /// Name of the guest or wire.
-        of: String,
-    },
+    Ovs { of: String },
 }
 
 impl Device {
@@ -187,7 +179,6 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
     guests.chain(wires).map(|spec| (spec.name.clone(), spec)).collect()
 }
 
-/// Returns the paths of the windows of these ports.
 pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet<PathBuf> {
     let windows = |port: &'a PortSpec| match &port.device {
         Device::Verbs(spec) => [spec.window.as_ref(), spec.common.as_ref()],
@@ -208,7 +199,6 @@ pub(crate) fn left_sockets<'a>(
     left
 }
 
-/// Returns the directories of vhost-user sockets in a file.
 #[must_use]
 pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
     let device = |object: &Object| match object {

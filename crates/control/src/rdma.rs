@@ -18,7 +18,6 @@ pub struct RdmaSpec {
     pub socket: PathBuf,
     /// `user` or `user:group` that may open it; `None`: the daemon's user.
     pub owner: Option<String>,
-    /// Mode of the socket.
     pub mode: u32,
     /// The guest's tap, if it has one.
     pub tap: Option<String>,
@@ -88,7 +87,6 @@ fn limits(of: RdmaLimits) -> Limits {
     }
 }
 
-/// The status of an open verbs device.
 #[derive(Clone, Debug, Default)]
 pub struct RdmaStatus {
     pub name: String,

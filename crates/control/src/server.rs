@@ -23,7 +23,6 @@ const ARRIVAL: Duration = Duration::from_millis(20);
 /// How often we ask a client whether it is still there. A client that does not answer is disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Limits of a socket's clients.
 struct Limits {
     /// Largest request, bytes.
     request: usize,
@@ -46,12 +45,7 @@ pub enum ServeError {
     Running(PathBuf),
     /// The daemon's user may not write to the run-dir.
     #[error("run-dir {}: start viaductd as root, or give it a --run-dir where it may write: {source}", path.display())]
-    Denied {
-        /// The run-dir.
-        path: PathBuf,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
+    Denied { path: PathBuf, source: std::io::Error },
     /// Something other than a directory is in the place of the run-dir.
     #[error("run-dir {} is no directory: remove what is there, or name another --run-dir", .0.display())]
     NoDirectory(PathBuf),
@@ -130,7 +124,6 @@ pub struct Sandbox {
     pub helper: Option<u32>,
 }
 
-/// The sockets on which clients connect.
 pub struct Listeners {
     /// Unix socket of the API.
     pub api: OwnedFd,

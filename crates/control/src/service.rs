@@ -102,12 +102,10 @@ impl Service {
 /// Changes of a request that are logged one by one.
 const LOGGED: usize = 20;
 
-/// Returns the process that sent a request.
 fn peer<T>(request: &Request<T>) -> Peer {
     request.extensions().get::<Peer>().copied().unwrap_or_default()
 }
 
-/// Logs who changed what.
 fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {
     for ObjectChange { what, object, .. } in changes.iter().take(LOGGED) {
         tracing::info!(uid, pid, request, "{what} {object}");

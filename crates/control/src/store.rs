@@ -53,7 +53,6 @@ struct State {
     damaged: Vec<String>,
     /// The reason why the last write failed.
     failed: Option<String>,
-    /// As in [`Store`].
     is_anothers: Arc<AtomicBool>,
 }
 
@@ -260,7 +259,6 @@ impl Store {
         fails && state.failed.is_none()
     }
 
-    /// Describes the store's problems.
     pub(crate) fn problems(&self) -> Vec<String> {
         let state = self.lock();
         let failed = state.failed.iter();
@@ -279,7 +277,6 @@ impl Store {
 }
 
 impl State {
-    /// Applies the changes of a record.
     fn replay(&mut self, text: String, entries: &mut BTreeMap<String, Stored>) {
         let Ok(Record { changed, taken, unknown }) = serde_json::from_str(&text) else {
             return self.foreign.push(text);
@@ -441,7 +438,6 @@ fn copy_files(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Converts a change to its stored form.
 fn entry(changed: &Changed<'_>) -> Entry {
     Entry { key: changed.key.to_string(), object: changed.new.map(stored) }
 }

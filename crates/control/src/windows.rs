@@ -11,7 +11,6 @@ const MODE: u32 = 0o660;
 /// port of the family `AF_VSOCK`.
 const SOCKET: &str = ".vsock_4791";
 
-/// The owner of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WindowOf {
     /// This guest alone.
@@ -30,7 +29,6 @@ pub struct WindowSpec {
     pub bytes: u64,
     /// `user` or `user:group` of the VMM; `None`: the daemon's user.
     pub owner: Option<String>,
-    /// Mode of the file.
     pub mode: u32,
     /// Whether its virtual machine may migrate. Such a window is used only while the machine runs, and nobody
     /// copies its memory.
@@ -70,7 +68,6 @@ impl WindowSpec {
         }
     }
 
-    /// Returns the name of its file.
     #[must_use]
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -97,10 +94,8 @@ impl WindowSpec {
     }
 }
 
-/// The status of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowStatus {
-    /// UUID of the window.
     pub uuid: String,
     /// Bytes that programs of all devices have.
     pub used: u64,
@@ -112,7 +107,6 @@ pub struct WindowStatus {
     pub users: Vec<WindowUser>,
 }
 
-/// A program that has memory of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowUser {
     /// Process ID. A program in a virtual machine names it itself.

@@ -112,7 +112,6 @@ impl<'a> Parts<'a> {
         if mask.any(|byte| *byte != 0) { Err(Refused::Field(what)) } else { Ok(()) }
     }
 
-    /// Refuses a range.
     fn no_range(&self, what: &'static str) -> Result<(), Refused> {
         let ends = self.last.is_some_and(|last| {
             let differ = |((end, begin), mask): ((&u8, &u8), &u8)| (end ^ begin) & mask != 0;

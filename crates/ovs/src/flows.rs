@@ -22,7 +22,6 @@ const BYTES: usize = 512 << 20;
 /// not wait for answers: as many as all sessions together may request ahead.
 const SPARE: usize = 16 * AHEAD as usize;
 
-/// The owner of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The session of this number.
@@ -31,7 +30,6 @@ pub enum Owner {
     Stale(Instant),
 }
 
-/// A flow with its owner.
 #[derive(Clone, Debug)]
 pub struct Held {
     /// The flow as in the executor.
@@ -113,7 +111,6 @@ impl ByMatch {
     }
 }
 
-/// Returns the bytes that a flow takes.
 fn size(actions: &[Action]) -> usize {
     let headers = |action: &Action| if let Action::Encap(outer) = action { outer.bytes().len() } else { 0 };
     size_of::<Flow>() + size_of_val(actions) + actions.iter().map(headers).sum::<usize>()
@@ -184,7 +181,6 @@ impl Flows {
         Some(&held.flow)
     }
 
-    /// Removes a flow and returns it.
     pub fn remove(&mut self, id: u64, now: Instant) -> Option<Arc<Flow>> {
         let Held { flow, owner, hash, .. } = self.all.remove(&id)?;
         self.stale -= usize::from(matches!(owner, Owner::Stale(_)));
@@ -232,7 +228,6 @@ impl Flows {
         self.stale > 0
     }
 
-    /// Makes the change that removes a flow.
     pub fn removal(&self, id: u64) -> Option<Change> {
         self.all.get(&id).map(|held| Change::Remove { port: held.flow.port, id: held.flow.id })
     }

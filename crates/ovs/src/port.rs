@@ -19,7 +19,6 @@ const DEFAULT_MTU: u32 = 1500;
 /// Most messages that are taken from a bell at once.
 const RINGS: usize = 16;
 
-/// A port to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OvsPort {
     /// Name of the guest or wire.
@@ -181,7 +180,6 @@ impl Port for Device {
 struct Seen(u32);
 
 impl Seen {
-    /// Is true if the known driver still has the port.
     #[inline]
     fn is_latest(&self, shared: &Shared) -> bool {
         shared.version.load(Ordering::Acquire) == self.0

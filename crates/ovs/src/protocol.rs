@@ -54,7 +54,6 @@ pub enum BadMessage {
     Files,
 }
 
-/// A driver's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// The first message.
@@ -86,24 +85,19 @@ pub enum Request<'a> {
         /// Bytes of an IP packet.
         mtu: u32,
     },
-    /// Sets a port up or down.
     PortLink {
         port: u32,
         down: bool,
     },
     FlowCreate(Create<'a>),
-    /// Removes a flow.
     FlowDestroy {
-        /// Number of the flow.
         flow: u64,
     },
-    /// Removes all flows of a port.
     FlowFlush {
         port: u32,
     },
 }
 
-/// A flow as a driver sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Create<'a> {
     /// Number of its port.
@@ -119,7 +113,6 @@ pub struct Create<'a> {
     pub actions: Vec<(u16, &'a [u8])>,
 }
 
-/// An item of a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item<'a> {
     /// One of [`item`].
@@ -277,7 +270,6 @@ pub struct Answer {
     pub reason: u32,
     /// Number of counters in the file that comes with the answer.
     pub counters: u32,
-    /// The port's MTU.
     pub mtu: u32,
     /// Slots of each of the port's rings.
     pub slots: u32,
@@ -301,7 +293,6 @@ impl Answer {
     /// Bytes of an answer.
     pub const LEN: usize = 48 + TEXT;
 
-    /// Makes a refusal.
     pub fn refuse(errno: rustix::io::Errno, text: impl fmt::Display) -> Self {
         Self { status: errno.raw_os_error() as u32, text: text.to_string(), ..Self::default() }
     }

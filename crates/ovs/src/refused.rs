@@ -25,7 +25,6 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The port is not open in this session.
     NoPort = "no_port", "the port is not open";
     /// Neither a `transfer` flow nor a mark.
     NotTransfer = "not_transfer",

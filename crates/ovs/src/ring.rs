@@ -220,7 +220,6 @@ impl Outgoing {
     }
 }
 
-/// The next thing in a ring from the driver.
 #[derive(Debug)]
 pub enum Next {
     Empty,

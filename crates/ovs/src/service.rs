@@ -133,7 +133,6 @@ impl Service {
         self.common.state().status(Instant::now())
     }
 
-    /// Returns the flows that drivers made, the oldest first.
     #[must_use]
     pub fn flows(&self) -> Vec<FlowStatus> {
         self.common.state().flows(Instant::now())
@@ -330,15 +329,11 @@ impl Thread {
     }
 }
 
-/// The reason why a session ends.
 enum End {
-    /// The driver closed the connection.
     Gone,
-    /// The driver sent this bad message.
     Bad(BadMessage),
 }
 
-/// The messages received from a session.
 struct Received<'a> {
     /// Requests of a turn, with none after one that may concern all flows.
     requests: Vec<&'a [u8]>,

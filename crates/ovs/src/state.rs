@@ -70,7 +70,6 @@ pub(crate) struct Entry {
     sweep: Option<Instant>,
 }
 
-/// The session of a driver.
 struct Session {
     status: SessionStatus,
     since: Instant,
@@ -81,7 +80,6 @@ struct Session {
     ports: BTreeMap<u32, String>,
 }
 
-/// A message to the driver.
 pub struct Reply {
     pub answer: Answer,
     pub files: Vec<OwnedFd>,
@@ -333,7 +331,6 @@ impl State {
         }
     }
 
-    /// Returns the ports that OVS has down.
     pub(crate) fn down(&self) -> Vec<VifId> {
         self.ports.values().filter(|entry| entry.shared.is_down()).filter_map(|entry| entry.vif).collect()
     }
@@ -347,7 +344,6 @@ impl State {
         seen.unwrap_or_default()
     }
 
-    /// Writes counters into the page.
     fn publish(&self, counters: &[u32]) {
         // Zeros would look as if all had gone backwards.
         let Some(counts) = self.tables.counts(counters) else { return };

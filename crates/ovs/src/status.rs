@@ -14,11 +14,9 @@ pub struct Status {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
-    /// Number of the session.
     pub id: u64,
     /// Process ID, 0 if the process has none in the daemon's namespace.
     pub pid: i32,
-    /// User ID.
     pub uid: u32,
     /// Version of DPDK, in words.
     pub dpdk: String,
@@ -30,21 +28,17 @@ pub struct SessionStatus {
 pub struct PortStatus {
     /// Name of the guest or wire.
     pub name: String,
-    /// The session that has it.
     pub session: Option<u64>,
     /// Largest IP packet that OVS takes, bytes.
     pub mtu: u32,
-    /// Number of its flows.
     pub flows: usize,
     /// Number of those flows that an earlier session made, and no session since.
     pub stale: usize,
     /// Messages in its ring that were not packets.
     pub malformed: u64,
-    /// Flows that were refused, by reason.
     pub refused: Vec<RefusedCount>,
 }
 
-/// Refusals with the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedCount {
     pub reason: &'static str,
@@ -53,10 +47,8 @@ pub struct RefusedCount {
     pub last: String,
 }
 
-/// The owner of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// A session.
     Live,
     /// Nobody, for this time.
     Stale(Duration),

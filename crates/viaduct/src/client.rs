@@ -18,7 +18,6 @@ pub enum Failure {
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// No daemon runs.
     #[error("{0}")]
     NoDaemon(String),
     /// `explain --exit-code`: a packet would be dropped. Everything has been printed already.
@@ -33,7 +32,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the exit status.
     pub const fn status(&self) -> u8 {
         match self {
             Self::Closed => 0,

@@ -23,7 +23,6 @@ use std::path::PathBuf;
 pub struct Context {
     client: Client,
     json: bool,
-    /// The daemon's run-dir.
     run_dir: PathBuf,
 }
 
@@ -46,7 +45,6 @@ fn run_alone(options: &Options) -> Option<Result<(), Failure>> {
     })
 }
 
-/// Prints user data for cloud-init.
 fn guest_image(json: bool) -> Result<(), Failure> {
     let text = include_str!("../../../dist/guest/cloud-config.yaml");
     match json {

@@ -48,7 +48,6 @@ pub fn guests() -> Candidates {
     ask(|client| names(client, Kind::Guest))
 }
 
-/// Completes guests and wires.
 pub fn vifs() -> Candidates {
     ask(async |mut client| {
         let request = v1::TableRequest { table: TableName::Vif.into(), network: None };
@@ -57,7 +56,6 @@ pub fn vifs() -> Candidates {
     })
 }
 
-/// Completes ports that an Open vSwitch programs.
 pub fn ovs_ports() -> Candidates {
     ask(async |mut client| {
         let ports = client.ovs(v1::OvsRequest::default()).await?.into_inner().ports;
@@ -112,12 +110,10 @@ fn kind(word: &str) -> Option<Kind> {
     })
 }
 
-/// Returns the command line so far.
 fn words() -> Vec<String> {
     crate::words().skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// Requests the keys of the objects of a kind.
 async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
     let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: false };
     let objects = client.objects(request).await?.into_inner().objects;

@@ -16,15 +16,12 @@ use config::{Document, Guest, GuestKind, Index, Network, Object, Way, Wire};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// All is well.
     Good,
     /// It works, but slower, less safely, or only for some.
     Warning,
-    /// It does not work.
     Broken,
 }
 

@@ -30,7 +30,6 @@ pub fn print_row(row: &Value, json: bool) -> Result<(), Failure> {
     if json { print_json(row) } else { print(&sheet(row)) }
 }
 
-/// Formats a value for a cell.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -106,17 +105,14 @@ pub fn bold(text: String) -> String {
     styled(text, "1")
 }
 
-/// Makes text green on a terminal.
 pub fn green(text: String) -> String {
     styled(text, "32")
 }
 
-/// Makes text red on a terminal.
 pub fn red(text: String) -> String {
     styled(text, "31")
 }
 
-/// Makes text yellow on a terminal.
 pub fn yellow(text: String) -> String {
     styled(text, "33")
 }

@@ -70,7 +70,6 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&block(PACKET, &body))
     }
 
-    /// Hands everything written so far to the system.
     pub fn flush(&mut self) -> Result<()> {
         self.out.flush()
     }

@@ -13,9 +13,7 @@ use tables::Flows;
 
 #[derive(Clone)]
 pub enum Forwarder {
-    /// CPU cores.
     Cpu(Arc<Engine>),
-    /// A simulated card.
     #[cfg(feature = "card-sim")]
     CardSim(Arc<offload::CardExecutor>, Arc<Engine>),
 }

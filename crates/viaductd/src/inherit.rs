@@ -54,7 +54,6 @@ impl Privileges {
 /// Privileges that use inherited descriptors first.
 struct Inheriting {
     own: Privileges,
-    /// Descriptors that were not used yet.
     descriptors: Mutex<Vec<OwnedFd>>,
     succession: Arc<Succession>,
 }

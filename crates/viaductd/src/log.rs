@@ -33,7 +33,6 @@ pub struct Log {
     pub format: Format,
 }
 
-/// Returns a parser of the levels that `--log` takes.
 pub fn levels() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["error", "warn", "info", "debug", "trace", "off"])
         .try_map(|level| level.parse::<LevelFilter>())

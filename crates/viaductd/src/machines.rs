@@ -19,7 +19,6 @@ enum State {
     Unused(Option<OwnedFd>),
     /// A copy of the socket.
     Open(OwnedFd),
-    /// The reason why it can't be opened.
     Failed(String),
 }
 

@@ -174,7 +174,6 @@ impl Verbs {
         Ok(())
     }
 
-    /// Returns the status of all devices.
     pub fn describe(&self) -> Vec<RdmaStatus> {
         // A device may take long to answer, so don't hold the lock: meanwhile others may come and go.
         let devices: Vec<_> = {

@@ -65,7 +65,6 @@ impl<K: Ord + Clone> Pool<K> {
         }
     }
 
-    /// Frees the numbers that have no use any more, and returns them.
     pub(crate) fn sweep(&mut self) -> Vec<u32> {
         let mut freed = Vec::new();
         for key in std::mem::take(&mut self.unused) {

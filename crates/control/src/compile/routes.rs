@@ -8,7 +8,6 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// A route that follows from an object.
 pub(super) struct ObjectRoute<'a> {
     pub(super) network: &'a str,
     pub(super) prefix: IpNet,
@@ -21,8 +20,10 @@ pub(super) enum To<'a> {
     Gateway,
     /// The gateway's subnet, on link.
     Subnet,
-    /// A guest's interface.
-    Guest { vif: String, mac: Mac },
+    Guest {
+        vif: String,
+        mac: Mac,
+    },
     /// The targets of a `[[route]]`.
     Route(&'a Route),
 }
@@ -41,7 +42,6 @@ impl ObjectRoute<'_> {
     }
 }
 
-/// Returns all routes that follow from an object.
 pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
     match object {
         Object::Network(network) => {
@@ -57,7 +57,6 @@ pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
     }
 }
 
-/// Is true if the object is a guest that is away.
 pub(super) fn is_away(object: &Object, away: &BTreeSet<String>) -> bool {
     matches!(object, Object::Guest(guest) if away.contains(&guest.name))
 }
@@ -72,7 +71,6 @@ pub(super) fn guests_on_standby_last<'a, 'o>(
     first.chain(objects.iter().filter(move |owned| is_last(owned))).copied()
 }
 
-/// Returns the networks and addresses of a guest.
 pub(super) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
     let own = guest.addresses.iter().map(|addr| (guest.network.as_str(), *addr));
     let vlans = guest.vlans.iter();

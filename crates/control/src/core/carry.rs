@@ -78,7 +78,6 @@ fn clock() -> Seconds {
     clock_gettime(ClockId::Monotonic).tv_sec as Seconds
 }
 
-/// The data that this daemon leaves.
 pub(super) struct Carry {
     own: Own,
     snapshot: Mutex<Snapshot>,

@@ -57,7 +57,6 @@ impl ConfigFile {
         Ok((file, [numbers[0], numbers[1], numbers[2], times[0], times[1]]))
     }
 
-    /// Reads the file's present text.
     pub(super) fn read(&self) -> io::Result<String> {
         text(self.opened()?.0)
     }

@@ -58,7 +58,6 @@ impl Directory {
         }
     }
 
-    /// Adds everything from `other`.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.networks.extend(other.networks);
         self.vifs.extend(other.vifs);

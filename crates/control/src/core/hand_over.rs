@@ -13,7 +13,6 @@ use std::sync::{Arc, MutexGuard};
 /// A port that a new daemon can open from descriptors.
 #[derive(Debug)]
 pub struct SharedPort {
-    /// Name of the interface.
     pub name: String,
     /// The device, as [`crate::Device`] displays it.
     pub device: String,

@@ -87,7 +87,6 @@ impl Slot {
         }
     }
 
-    /// Makes the next attempt due now.
     #[cfg(test)]
     pub(super) fn make_due(&mut self) {
         if let SlotState::Fault(fault) = &mut self.state {

@@ -19,7 +19,6 @@ pub(super) struct Seen {
 pub(super) enum News {
     /// No packets can flow any more, or the reason why they can't is now that the device is gone.
     Down,
-    /// Packets can flow again.
     Up,
     /// Number of frames lost since the last such line.
     Lost(u64),

@@ -76,7 +76,6 @@ fn route() -> Vec<Object> {
 }
 
 impl Bench {
-    /// Applies a file and returns what changes.
     fn apply(&self, text: &str, dry_run: bool) -> Vec<ObjectChange> {
         self.core.apply(text, dry_run).unwrap_or_else(|e| panic!("{e}")).changes
     }
@@ -93,7 +92,6 @@ impl Bench {
         start_in(dir, text).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Describes how the file differs from what is in force.
     fn difference(&self) -> Option<String> {
         self.core.config().difference(&self.core.view())
     }

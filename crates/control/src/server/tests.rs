@@ -30,7 +30,6 @@ async fn client_of(socket: PathBuf) -> ViaductClient<Channel> {
     ViaductClient::new(Endpoint::from_static("http://x").connect_with_connector(connector).await.unwrap())
 }
 
-/// Returns the file of the host that is served.
 fn file() -> String {
     [HOST, RULE].concat()
 }

@@ -142,7 +142,6 @@ fn object(kind: u8, picks: &[u8]) -> v1::Object {
 /// The content of a turn: a request by number, its bytes, or the data from which to pick its parts.
 type Turn = (u8, bool, Vec<Vec<u8>>);
 
-/// The host under attack.
 struct Target {
     service: Service,
     executor: Arc<FakeExecutor>,

@@ -32,7 +32,6 @@ pub(crate) fn ports(core: &Core) -> v1::OvsReply {
     reply(core, &v1::OvsRequest::default()).unwrap_or_default()
 }
 
-/// Returns the flows of a port, or of all ports.
 pub(super) fn flows(core: &Core, only: Option<&String>) -> Result<Vec<FlowStatus>, Status> {
     let view = core.view();
     check(&view, only.map(String::as_str))?;

@@ -139,7 +139,6 @@ fn list(reply: &mut v1::RdmaReply, table: RdmaTable, of: &Named<'_>, live: &Rdma
     }
 }
 
-/// The names of a device and of its guest.
 struct Named<'a> {
     device: &'a str,
     guest: &'a str,

@@ -95,7 +95,6 @@ pub(super) fn live_mtu(vif: &Vif, port: &mem::PortStatus) -> u16 {
     port.mtu.filter(|_| vif.kind == VifKind::Tap).unwrap_or(vif.mtu)
 }
 
-/// Describes a nexthop in words, with names.
 fn nexthop_text(view: &View, id: NexthopId) -> String {
     match view.tables.nexthops.get(&id) {
         Some(Nexthop::Ecmp(members)) => {
@@ -120,7 +119,6 @@ fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
     entries
 }
 
-/// Returns the nexthops of all networks.
 pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
     let entry = |(&id, nexthop): (&NexthopId, &Nexthop)| {
         let used = view.executor.nexthop_counters(id);

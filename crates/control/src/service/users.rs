@@ -11,7 +11,6 @@ use std::net::IpAddr;
 /// Users that are named; the rest is only counted.
 const NAMED: usize = 16;
 
-/// The users of a thing.
 #[derive(Clone, Default)]
 pub(super) struct Users {
     pub(super) names: Vec<String>,

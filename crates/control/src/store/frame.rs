@@ -10,7 +10,6 @@ pub(super) fn put(out: &mut Vec<u8>, record: &str) {
     out.extend_from_slice(format!("{:08x} {sum:08x} {record}\n", record.len()).as_bytes());
 }
 
-/// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
     Record(&'a str),
@@ -41,7 +40,6 @@ pub(super) fn frames(bytes: &[u8]) -> Vec<Frame<'_>> {
     frames
 }
 
-/// Returns the record at the start, if there is one.
 fn first(bytes: &[u8]) -> Option<&str> {
     let head = std::str::from_utf8(bytes.get(..HEAD)?).ok()?;
     let number = |text: Option<&str>| u32::from_str_radix(text?, 16).ok();

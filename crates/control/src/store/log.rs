@@ -46,7 +46,6 @@ impl Medium for File {
     }
 }
 
-/// The first record of a file.
 #[derive(Serialize, Deserialize)]
 struct Header {
     /// The version of the daemon that wrote it.
@@ -63,7 +62,6 @@ impl Header {
     }
 }
 
-/// The state of a file according to its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     /// No snapshot was ever finished in it.

@@ -33,7 +33,6 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Returns the record's line.
     pub(super) fn text(&self) -> String {
         // Strings, numbers and values parsed from JSON always are JSON.
         serde_json::to_string(self).unwrap_or_default()

@@ -75,7 +75,6 @@ impl Tables for Fake {
 }
 
 impl State {
-    /// Carries out one request of a driver.
     pub fn handle(&mut self, id: u64, request: Request<'_>, now: Instant) -> Reply {
         self.handle_all(id, [request], now).remove(0)
     }

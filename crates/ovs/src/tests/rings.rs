@@ -17,7 +17,6 @@ fn frame(seed: u8, len: usize) -> Vec<u8> {
 enum Step {
     /// The driver sends frames of these lengths.
     Send(Vec<usize>),
-    /// The worker takes a burst.
     Poll(usize),
     /// The worker sends frames of these lengths.
     Reserve(Vec<usize>),

@@ -382,7 +382,6 @@ fn long_texts_are_cut_between_characters() {
     assert_eq!(String::from_utf8(text).unwrap(), "é".repeat(95));
 }
 
-/// Makes a message with this kind and body.
 fn message(kind: u32, body: &[u8]) -> Vec<u8> {
     let len = 8 + body.len() as u32;
     [&kind.to_le_bytes(), &len.to_le_bytes(), body].concat()

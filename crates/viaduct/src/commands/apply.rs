@@ -15,7 +15,6 @@ fn read(file: &Path) -> Result<String, Failure> {
     text.map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
 }
 
-/// Checks a file without a daemon.
 pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     let fits = |document| match config::check_machine(&document) {
         problems if problems.is_empty() => Ok(document),
@@ -67,13 +66,11 @@ fn refused(file: &Path, dry_run: bool, status: tonic::Status) -> Failure {
     }
 }
 
-/// Prints the configuration in force.
 pub async fn export(on: &mut Context) -> Result<(), Failure> {
     let toml = on.client.export(v1::ExportRequest {}).await?.into_inner().toml;
     if on.json { print_json(&json!({ "toml": toml })) } else { print(&toml) }
 }
 
-/// Formats a warning as a line.
 pub fn warning(object: &str, message: &str) -> String {
     yellow(format!("warning: {object}: {message}"))
 }

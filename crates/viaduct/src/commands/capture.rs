@@ -65,7 +65,6 @@ fn cannot_write(path: &Path, e: std::io::Error) -> Failure {
     }
 }
 
-/// The output of captured packets.
 enum Sink {
     File(Writer<BufWriter<Box<dyn Write>>>, PathBuf),
     /// A JSON object per line.

@@ -28,7 +28,6 @@ struct Noun<'a> {
     name: &'a str,
     /// Columns in which a key is looked for.
     keys: &'a [&'a str],
-    /// The kind of object that is added and removed.
     kind: Kind,
     network: Option<String>,
     columns: &'a [Column],
@@ -63,7 +62,6 @@ impl Noun<'_> {
         }
     }
 
-    /// Returns the error that no row has this key.
     fn missing(&self, rows: &[Value], key: &str) -> Failure {
         let known = rows.iter().flat_map(|row| self.keys.iter().filter_map(|name| row[*name].as_str()));
         let near = config::did_you_mean(key, known);
@@ -85,7 +83,6 @@ impl Noun<'_> {
     }
 }
 
-/// Requests a table from the daemon.
 async fn table(
     on: &mut Context,
     table: TableName,

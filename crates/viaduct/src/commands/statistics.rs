@@ -171,7 +171,6 @@ fn reasons(reasons: &[v1::DropCount]) -> String {
     table(&rows, &[("DROPPED", "packets"), ("REASON", "reason"), ("MEANING", "help")])
 }
 
-/// Describes a drop reason: what it means, and what to do about it.
 fn explained(count: &v1::DropCount) -> String {
     format!(
         "{} {} packets\n  {}\n  {}\n",

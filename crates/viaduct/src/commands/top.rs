@@ -84,7 +84,6 @@ struct Screen {
     seconds: f64,
 }
 
-/// The user's choices.
 #[derive(Debug, Default, PartialEq)]
 struct View {
     /// Index of the column.

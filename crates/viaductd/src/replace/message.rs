@@ -106,12 +106,10 @@ pub enum Message {
     Unknown,
 }
 
-/// The other daemon does not go on.
 #[derive(Debug, thiserror::Error)]
 #[error("the other daemon refuses: {0}")]
 pub struct Refusal(String);
 
-/// One end of the conversation.
 pub struct Conversation(Connection);
 
 impl Conversation {
@@ -133,7 +131,6 @@ impl Conversation {
         self.0.send(&Greeting::ours(), &[]).context("the other daemon can't be greeted")
     }
 
-    /// Receives the other side's greeting.
     pub fn greeted(&mut self) -> anyhow::Result<Greeting> {
         Ok(self.0.receive().context("the other daemon does not greet")?.0)
     }

@@ -34,10 +34,8 @@ pub struct Shared {
     pub ports: BTreeMap<String, (String, Vec<OwnedFd>)>,
 }
 
-/// A daemon that takes over.
 pub struct New {
     talk: Conversation,
-    /// The old daemon.
     pidfd: OwnedFd,
     pub succession: Arc<Succession>,
 }
@@ -188,7 +186,6 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
 /// The state at which the old daemon stopped.
 #[derive(Debug, Default)]
 pub(super) struct Stopped {
-    /// The states of its ports.
     pub sessions: BTreeMap<String, Frozen>,
     pub learned: Vec<Learned>,
     /// The time since which packets wait.

@@ -34,11 +34,9 @@ pub struct Old {
     pub forwarder: Forwarder,
     pub privileges: Privileges,
     pub notifier: Arc<Notifier>,
-    /// The locks of run-dir and store.
     pub locks: (OwnedFd, Option<OwnedFd>),
     /// The sockets of clients, by name.
     pub listeners: Vec<(&'static str, OwnedFd)>,
-    /// The socket of programs in virtual machines.
     pub machines: Arc<Machines>,
     /// The user who started this daemon. Only this user and root may take over.
     pub user: u32,

@@ -36,7 +36,6 @@ struct Own {
     open: Arc<OpenWindow>,
     listener: Listener,
     file: Arc<dyn ListeningFile>,
-    /// Whether the virtual machine may migrate.
     migrates: bool,
 }
 
@@ -87,7 +86,6 @@ impl Device {
         self.common.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the window that the device shares with others.
     pub fn common(&self) -> Option<Arc<OpenWindow>> {
         self.lock().clone()
     }

@@ -67,7 +67,6 @@ impl OpenWindow {
         self.spec.name()
     }
 
-    /// Is true if its file was removed.
     pub fn is_removed(&self) -> bool {
         fstat(&self.copy).is_ok_and(|stat| stat.st_nlink == 0)
     }

@@ -37,7 +37,6 @@ pub struct FakeExecutor {
 }
 
 impl FakeExecutor {
-    /// Makes an executor with one stalled worker.
     pub fn with_stalled(worker: usize) -> Self {
         Self { stalled: vec![worker], ..Self::default() }
     }
@@ -55,17 +54,14 @@ impl FakeExecutor {
         self.counted.store(packets, Ordering::Relaxed);
     }
 
-    /// Returns the MACs that were entered.
     pub fn learned_before(&self) -> Vec<(Learn, Seconds)> {
         self.learned.lock().unwrap().clone()
     }
 
-    /// Forgets the connections that were entered.
     pub fn forget(&self) {
         self.entered.lock().unwrap().clear();
     }
 
-    /// Returns the number of batches applied.
     pub fn applied(&self) -> usize {
         self.applied.load(Ordering::Relaxed)
     }
@@ -215,7 +211,6 @@ impl Log {
         *self.mac.lock().unwrap() = Some(mac);
     }
 
-    /// Sets the link of all devices.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
     }

@@ -59,7 +59,6 @@ const TARGETS: [&str; 8] = [
     "{ guest = \"nobody\" }",
 ];
 
-/// A request to add or remove routes.
 #[derive(Clone, Debug)]
 struct Request {
     remove: bool,

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A file. A newline ends its text.
