@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[macro_use]
 use crate::program;
 
 use program::two::*;

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Tests with every kind of card.
-#[macro_export]
+#[allow(unused_macros, reason = "not all tests use it")]
 macro_rules! by_cards {
     ($($test:ident),*) => {
         mod soft {
