@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 /// header and two tags.
 pub(crate) const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
 
-/// A mapping. The kernel provides those of its pages that are written to.
+/// A memory mapping, private or shared. Of a private one, the kernel provides only pages that are written to.
 pub(crate) struct Memory {
     base: *mut u8,
     len: usize,
@@ -30,7 +30,7 @@ impl Memory {
         Ok(Self { base: base.cast(), len })
     }
 
-    /// Maps `len` bytes from `offset` of a socket's rings.
+    /// Maps `len` bytes from `offset` of a socket's rings, or of a file.
     pub(crate) fn shared(socket: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses.
@@ -39,7 +39,7 @@ impl Memory {
         Ok(Self { base: base.cast(), len })
     }
 
-    /// The address of `count` values at `offset`, valid as long as the memory is.
+    /// Returns the address of `count` values at `offset`, valid as long as the memory is.
     ///
     /// # Panics
     /// If they are outside the memory or not aligned.
@@ -49,10 +49,10 @@ impl Memory {
         NonNull::new(pointer).expect("a mapping is not at address 0")
     }
 
-    /// The bytes `offset..offset + len`, valid as long as the memory is.
+    /// Returns the bytes `offset..offset + len`, valid as long as the memory is.
     ///
     /// # Panics
-    /// Where they lie outside.
+    /// If they are outside the memory.
     pub(crate) fn segment(&self, offset: usize, len: usize) -> Segment {
         assert!(offset <= self.len && len <= self.len - offset, "outside the frame memory");
         // SAFETY: inside the mapping. Queues keep their memory from poll to release and through a burst.

@@ -7,12 +7,10 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Link {
     /// Interface index. It changes if the device disappears and comes back.
     pub index: i32,
-    /// Link-layer address.
     pub mac: [u8; 6],
     /// MTU in bytes.
     pub mtu: u32,
@@ -20,14 +18,14 @@ pub struct Link {
     pub up: bool,
 }
 
-/// A device's name, and a socket of its namespace for requests. The device need not exist.
+/// The name of a device, which need not exist, and a socket of its network namespace for requests.
 pub(crate) struct Device {
     name: String,
     control: OwnedFd,
 }
 
 impl Device {
-    /// The device `name` in this thread's network namespace.
+    /// Returns the device `name` of this thread's network namespace.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         request(name)?;
         Ok(Self { name: name.to_owned(), control: sys::socket(AddressFamily::UNIX, SocketType::DGRAM)? })
@@ -37,7 +35,7 @@ impl Device {
         &self.name
     }
 
-    /// The device with this interface index, in the same namespace.
+    /// Returns the device with this interface index, in the same namespace.
     pub(crate) fn by_index(&self, index: i32) -> io::Result<Self> {
         let request = self.ioctl_with(libc::SIOCGIFNAME, |request| request.ifr_ifru.ifru_ifindex = index)?;
         Ok(Self { name: name_of(&request), control: self.control.try_clone()? })
@@ -55,7 +53,7 @@ impl Device {
         Ok(())
     }
 
-    /// Its current state; `ENODEV` if there is no such device.
+    /// Returns the device's current state; fails with `ENODEV` if there is no such device.
     pub(crate) fn link(&self) -> io::Result<Link> {
         // SAFETY: the kernel fills the union's member that belongs to the request.
         let index = unsafe { self.ioctl(libc::SIOCGIFINDEX)?.ifr_ifru.ifru_ifindex };
@@ -83,7 +81,6 @@ impl Device {
         Ok(())
     }
 
-    /// Sets the MTU.
     pub(crate) fn set_mtu(&self, mtu: u16) -> io::Result<()> {
         self.ioctl_with(libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = mtu.into()).map(drop)
     }
@@ -105,13 +102,13 @@ impl Device {
     }
 }
 
-/// Whether a device with these flags is up, with carrier.
+/// Returns whether a device with these flags is up and has carrier.
 pub(crate) fn is_up(flags: libc::c_int) -> bool {
     let running = libc::IFF_UP | libc::IFF_RUNNING;
     flags & running == running
 }
 
-/// An interface request for the device `name`.
+/// Makes an interface request for the device `name`.
 pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: zeros are a valid ifreq.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -124,7 +121,7 @@ pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// An Ethernet address in the form of interface requests.
+/// Converts an Ethernet address to the form of interface requests.
 pub(crate) fn address_of(mac: [u8; 6]) -> libc::sockaddr {
     let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
     for (to, from) in address.sa_data.iter_mut().zip(mac) {
@@ -133,7 +130,7 @@ pub(crate) fn address_of(mac: [u8; 6]) -> libc::sockaddr {
     address
 }
 
-/// The first six bytes of a link-layer address.
+/// Returns the first six bytes of a link-layer address.
 fn mac_of(address: &libc::sockaddr) -> [u8; 6] {
     let mut mac = [0; 6];
     for (to, from) in mac.iter_mut().zip(address.sa_data) {
@@ -142,7 +139,7 @@ fn mac_of(address: &libc::sockaddr) -> [u8; 6] {
     mac
 }
 
-/// The name in an interface request.
+/// Returns the device name in an interface request.
 pub(crate) fn name_of(request: &libc::ifreq) -> String {
     let bytes = request.ifr_name.map(|byte| byte as u8);
     CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned()

@@ -8,9 +8,8 @@ pub enum Error {
     /// A system call failed.
     #[error("{device}: can't {what}")]
     System {
-        /// The network device.
         device: String,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -21,9 +20,8 @@ pub enum Error {
          dist/viaductd.service"
     )]
     Capability {
-        /// The network device.
         device: String,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The capability, as capabilities(7) names it.
         capability: &'static str,
@@ -35,9 +33,8 @@ pub enum Error {
         "{device}: AF_XDP takes an MTU of {limit} here, not {mtu}: set the MTU to that, or use kernel 6.6 or newer"
     )]
     Mtu {
-        /// The network device.
         device: String,
-        /// Its MTU, in bytes.
+        /// The device's MTU, in bytes.
         mtu: u32,
         /// The largest that works, in bytes.
         limit: u32,
@@ -47,7 +44,6 @@ pub enum Error {
         "{device}: its peer sends unfinished checksums, which AF_XDP cannot see: run `ethtool -K {peer} tx off`"
     )]
     PeerChecksums {
-        /// The network device.
         device: String,
         /// The other end of the pair.
         peer: String,
@@ -55,15 +51,13 @@ pub enum Error {
     /// The kernel refused the XDP program.
     #[error("{device}: the kernel refused the XDP program: {log}")]
     Program {
-        /// The network device.
         device: String,
-        /// What the verifier said.
+        /// The verifier's log.
         log: String,
     },
     /// The kernel was built without an option that the driver needs.
     #[error("{device}: the kernel lacks {option}")]
     Kernel {
-        /// The network device.
         device: String,
         /// The missing configuration option.
         option: &'static str,
@@ -87,7 +81,7 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-/// The capability without which the kernel refuses an action.
+/// Returns the capability without which the kernel refuses an action.
 fn capability(what: &str) -> Option<&'static str> {
     match what {
         "create the tap" => Some("CAP_NET_ADMIN"),

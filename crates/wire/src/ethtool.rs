@@ -1,4 +1,4 @@
-//! What a device's driver reports through ethtool's ioctl (linux/ethtool.h).
+//! Queries about a device to its driver, through ethtool's ioctl (linux/ethtool.h).
 
 use crate::device::Device;
 use std::io;
@@ -7,14 +7,14 @@ const GDRVINFO: u32 = 0x03;
 const GTXCSUM: u32 = 0x16;
 const GCHANNELS: u32 = 0x3c;
 
-/// Queues of a device.
+/// How many queues a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channels {
     pub rx: u32,
     pub tx: u32,
 }
 
-/// How many queues the device uses now; one of each if its driver doesn't report it.
+/// Counts the queues that the device uses now: one of each kind if its driver doesn't report them.
 pub(crate) fn channels(device: &Device) -> io::Result<Channels> {
     // The command, four limits, then counts: receive, transmit, other, combined.
     let mut words = [0u32; 9];
@@ -27,7 +27,7 @@ pub(crate) fn channels(device: &Device) -> io::Result<Channels> {
     }
 }
 
-/// Whether the device is one end of a veth pair.
+/// Returns whether the device is one end of a veth pair.
 pub(crate) fn is_veth(device: &Device) -> bool {
     // The command, then the driver's name.
     let mut words = [0u32; 49];
@@ -37,7 +37,7 @@ pub(crate) fn is_veth(device: &Device) -> bool {
     known && words[1].to_ne_bytes() == *b"veth" && words[2].to_ne_bytes()[0] == 0
 }
 
-/// Whether the device completes the checksums of what it sends, so that the kernel leaves them unfinished.
+/// Returns whether the device completes the checksums of packets that it sends. The kernel then leaves them unfinished.
 pub(crate) fn finishes_checksums(device: &Device) -> io::Result<bool> {
     let mut words = [GTXCSUM, 0];
     // SAFETY: answers a struct ethtool_value, two words.

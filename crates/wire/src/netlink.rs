@@ -38,19 +38,19 @@ const NETNSA_FD: u16 = 3;
 /// Room for an answer about one link, which has a few KiB with all attributes.
 const ANSWER: usize = 64 << 10;
 
-/// A socket of NETLINK_ROUTE, whose number is 0.
+/// Opens a socket of NETLINK_ROUTE, whose number is 0.
 fn socket(groups: libc::c_int) -> io::Result<OwnedFd> {
     let fd = sys::socket(AddressFamily::NETLINK, SocketType::RAW)?;
     bind(&fd, &SocketAddrNetlink::new(0, groups as u32))?;
     Ok(fd)
 }
 
-/// A socket that gets a message for every change of a link in this thread's network namespace.
+/// Opens a socket that gets a message for every change of a link in this thread's network namespace.
 pub(crate) fn link_events() -> io::Result<OwnedFd> {
     socket(libc::RTMGRP_LINK)
 }
 
-/// Takes all messages. It only matters that there were some, even if the kernel had to drop others.
+/// Reads and discards all messages. It only matters that there were some, even if the kernel had to drop others.
 pub(crate) fn drain(links: &OwnedFd) {
     let mut message = [0u8; 64];
     loop {
@@ -61,8 +61,8 @@ pub(crate) fn drain(links: &OwnedFd) {
     }
 }
 
-/// The device to which a device of this thread's network namespace is linked, such as a veth's other end, if that is
-/// in the same namespace.
+/// Returns the device to which a device of this thread's network namespace is linked, such as a veth's other end;
+/// `None` if that is in a different namespace.
 pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
     let answer = ask(&Message::new(libc::RTM_GETLINK).link(device.link()?.index))?;
     let attributes = answer.get(HEADER + INFO..).unwrap_or_default();
@@ -72,8 +72,8 @@ pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
     }
 }
 
-/// State of the device `name` in another network namespace. Needs CAP_NET_ADMIN in both. It does not enter the other
-/// namespace, but gives it a number in this one, by which its devices can be queried.
+/// Returns the state of the device `name` in a different network namespace. Needs CAP_NET_ADMIN in both namespaces.
+/// Does not enter the other namespace, but gives it a number in this one; requests name its devices with that number.
 pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapState> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let known = |answer: Vec<u8>| {
@@ -100,7 +100,7 @@ pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapSt
     state(&answer).ok_or_else(|| sys::invalid("the kernel's answer about a device is not whole"))
 }
 
-/// The device state in an answer.
+/// Parses the device state in an answer.
 fn state(answer: &[u8]) -> Option<TapState> {
     let word = |at: usize| Some(i32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let attributes = answer.get(HEADER + INFO..)?;
@@ -111,7 +111,6 @@ fn state(answer: &[u8]) -> Option<TapState> {
     Some(TapState { link, dropped: u64::from_ne_bytes(dropped.try_into().ok()?) })
 }
 
-/// A question.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -124,7 +123,7 @@ impl Message {
         Self(bytes)
     }
 
-    /// About a link: struct ifinfomsg.
+    /// Adds a struct ifinfomsg: the question is about a link.
     fn link(mut self, index: i32) -> Self {
         self.0.extend([0; 4]);
         self.0.extend(index.to_ne_bytes());
@@ -132,7 +131,7 @@ impl Message {
         self
     }
 
-    /// Of no family: struct rtgenmsg.
+    /// Adds a struct rtgenmsg without an address family.
     fn generic(mut self) -> Self {
         self.0.extend([0; GENERIC]);
         self
@@ -147,7 +146,7 @@ impl Message {
     }
 }
 
-/// The first message of the kernel's answer.
+/// Sends a question and returns the first message of the kernel's answer.
 fn ask(message: &Message) -> io::Result<Vec<u8>> {
     let netlink = socket(0)?;
     let mut bytes = message.0.clone();
@@ -170,12 +169,12 @@ fn ask(message: &Message) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The 32-bit attribute `kind` among `attributes`.
+/// Returns the 32-bit attribute `kind` among `attributes`.
 fn number(attributes: &[u8], kind: u16) -> Option<i32> {
     Some(i32::from_ne_bytes(attribute(attributes, kind)?.try_into().ok()?))
 }
 
-/// The value of the attribute `kind` among `attributes`.
+/// Returns the value of the attribute `kind` among `attributes`.
 fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let [l0, l1, k0, k1, rest @ ..] = attributes {
         let len = usize::from(u16::from_ne_bytes([*l0, *l1])).checked_sub(4)?;

@@ -12,37 +12,38 @@ use std::sync::Arc;
 /// Most queues of a tap or an AF_XDP port: the number of descriptors that fit one message (`SCM_MAX_FD`).
 pub const MAX_QUEUES: usize = 253;
 
-/// Opens what a port needs: in this process ([`Here`]), or through another one that has the rights.
+/// Opens the sockets and devices of ports: in this process ([`Here`]), or through a process that has the rights.
 pub trait Opener: Send + Sync {
-    /// Creates a tap that does not exist yet, sets it up, and returns its queues; or returns those of one that was kept
-    /// over the daemon's restart, with its namespace, name, addresses and MTU.
+    /// Creates a tap that does not exist yet, sets it up, and returns its queues. If a tap was kept over the daemon's
+    /// restart, returns its queues instead; it keeps its namespace, name, addresses and MTU.
     ///
     /// # Errors
-    /// If the device exists already, /dev/net/tun is missing, or permission is (CAP_NET_ADMIN).
+    /// If the device exists already, /dev/net/tun is missing, or the process lacks permission (CAP_NET_ADMIN).
     fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>>;
 
-    /// Lets go of a tap whose port is dropped, if it was kept for later.
+    /// Closes the tap of a port that is dropped, if the opener kept it for the next daemon.
     fn forget_tap(&self, _device: &str) {}
 
-    /// State of a tap's device, in whatever namespace it is and whatever its name there.
+    /// Returns the state of a tap's device, whatever namespace it is in and whatever its name there.
     ///
     /// # Errors
-    /// If it no longer exists, or permission is missing (CAP_NET_ADMIN in its namespace).
+    /// If the device no longer exists, or permission is missing (CAP_NET_ADMIN in its namespace).
     fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState>;
 
-    /// Gives a tap's device another MTU and, if given, link-layer address.
+    /// Changes the MTU of a tap's device and, if given, its link-layer address.
     ///
     /// # Errors
-    /// If it no longer exists; or it is in another network namespace, where only its MTU can't be set.
+    /// If the device no longer exists. Also if it is in a different network namespace: the address is set, but the MTU
+    /// can't be.
     fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()>;
 
-    /// Gives a tap's device carrier, or takes it.
+    /// Turns the carrier of a tap's device on or off.
     ///
     /// # Errors
-    /// If it no longer exists.
+    /// If the device no longer exists.
     fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()>;
 
-    /// Opens packet sockets on the interface with this index; frames are spread over them by flow.
+    /// Opens packet sockets on the interface with this index. The kernel spreads received frames over them by flow.
     ///
     /// # Errors
     /// If there is no such interface, or permission is missing (CAP_NET_RAW).
@@ -55,41 +56,40 @@ pub trait Opener: Send + Sync {
     /// of 12 MiB for each socket).
     fn xdp_socket(&self) -> io::Result<XdpSocket>;
 
-    /// What another process shares of an AF_XDP port that this one is to have ([`mem::Port::share`]); empty if none
-    /// does.
+    /// Returns the descriptors that the running daemon shares of an AF_XDP port which this process is to take over
+    /// ([`mem::Port::share`]); empty if no daemon shares any.
     fn shared_xdp(&self) -> Vec<OwnedFd> {
         Vec::new()
     }
 
-    /// Attaches a program that passes frames to these sockets, the first of which is for queue 0.
+    /// Attaches a program that passes frames to these sockets; the first is for queue 0, and so on.
     ///
     /// # Errors
-    /// If the kernel refuses the program, another one is attached, or permission is missing (CAP_NET_ADMIN, CAP_BPF).
+    /// If the kernel refuses the program, a different one is attached, or permission is missing (CAP_NET_ADMIN,
+    /// CAP_BPF).
     fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError>;
 
-    /// Replaces the attached program.
+    /// Replaces the attached program with `program`.
     ///
     /// # Errors
     /// As for [`Self::attach_xdp`].
     fn replace_xdp(&self, program: &XdpProgram, attachment: &Attachment) -> Result<(), XdpError>;
 }
 
-/// State of a tap's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TapState {
-    /// Its link.
     pub link: Link,
-    /// Frames that the kernel dropped because the device did not accept them.
+    /// Number of frames that the kernel dropped because the device did not accept them.
     pub dropped: u64,
 }
 
-/// Opens everything in this process.
+/// Returns an opener that opens everything in this process.
 #[must_use]
 pub fn here() -> Arc<dyn Opener> {
     Arc::new(Here)
 }
 
-/// This process.
+/// Opens everything in this process, with its own rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Here;
 

@@ -27,7 +27,7 @@ impl State {
         self.up.store(up, Relaxed);
     }
 
-    /// Most bytes of an untagged frame.
+    /// Returns the length of the longest untagged frame, in bytes.
     pub(crate) fn longest(&self) -> usize {
         ETHERNET + self.mtu.load(Relaxed) as usize
     }
@@ -51,7 +51,7 @@ impl Counter {
     }
 }
 
-/// What a queue works with; replaced when the device comes back.
+/// A value that a queue works with. It is replaced when the device comes back.
 #[derive(Debug)]
 pub(crate) struct Current<T> {
     generation: AtomicU32,
@@ -63,7 +63,6 @@ impl<T: Clone> Current<T> {
         Self { generation: AtomicU32::new(0), value: Mutex::new(value) }
     }
 
-    /// Replaces the value.
     pub(crate) fn replace(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = value;
         self.generation.fetch_add(1, Release);
@@ -86,7 +85,7 @@ impl<T: Clone> Follower<T> {
         Self { seen: current.generation.load(Acquire), value: current.get() }
     }
 
-    /// Takes over a replacement, if there is one.
+    /// Takes over the new value if it was replaced.
     pub(crate) fn follow(&mut self, current: &Current<T>) {
         let generation = current.generation.load(Acquire);
         if generation != self.seen {
@@ -110,13 +109,12 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Puts a value in, and replaces one that was not taken.
+    /// Puts a value in. It replaces a value that was not taken yet.
     pub(crate) fn put(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         self.full.store(true, Release);
     }
 
-    /// Takes the value, if there is one.
     pub(crate) fn take(&self) -> Option<T> {
         if !self.full.load(Relaxed) || !self.full.swap(false, Acquire) {
             return None;

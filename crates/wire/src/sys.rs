@@ -33,12 +33,12 @@ unsafe impl Plain for libc::xdp_umem_reg {}
 // SAFETY: an integer and a pointer that only the kernel follows.
 unsafe impl Plain for libc::sock_fprog {}
 
-/// The result of a system call that returns -1 on failure.
+/// Converts the result of a system call that returns -1 on failure.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The request is invalid.
+/// Makes an error for an invalid request.
 pub(crate) fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
@@ -49,12 +49,11 @@ pub(crate) fn replace(old: BorrowedFd<'_>, new: OwnedFd) -> io::Result<()> {
     check(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
 }
 
-/// A non-blocking socket, of the family's protocol 0, that is closed on exec.
+/// Opens a non-blocking socket, of the family's protocol 0, that is closed on exec.
 pub(crate) fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sets a socket option.
 pub(crate) fn set<T: Plain>(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -85,7 +84,6 @@ pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::
     }
 }
 
-/// Binds a socket to an address.
 pub(crate) fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     // SAFETY: the kernel reads size_of::<T>() bytes of `address`.
     let result =
@@ -93,7 +91,7 @@ pub(crate) fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> 
     check(result).map(drop)
 }
 
-/// An ioctl with a structure that the kernel reads and may write.
+/// Makes an ioctl with a structure that the kernel reads and may write.
 ///
 /// # Safety
 /// `request` must take a `T`, and pointers in it must be valid for the request.

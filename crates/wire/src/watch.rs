@@ -8,15 +8,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Calls back after every change of the device, until dropped.
+/// Calls back after every change of a device, until dropped.
 pub(crate) struct Watch {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Calls `changed` with the device's state, or `None` while there is none, on its own thread: once at the start,
-    /// so that nothing is missed between opening and watching, and after each change of any link.
+    /// Calls `changed` with the device's state, or with `None` while there is no device, on a thread of its own: once
+    /// at the start, so that nothing is missed between opening and watching, and after each change of any link.
     pub(crate) fn start(
         device: Arc<Device>,
         mut changed: impl FnMut(Option<Link>) + Send + 'static,
@@ -25,7 +25,7 @@ impl Watch {
         Self::links(name, move || changed(device.link().ok()))
     }
 
-    /// Calls `changed` on its own thread of this name, once at the start and after each change of any link.
+    /// Calls `changed` on a thread with this name, once at the start and after each change of any link.
     fn links(name: String, mut changed: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let links = netlink::link_events()?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
@@ -52,11 +52,11 @@ pub struct Links {
 }
 
 impl Links {
-    /// Calls `changed` on its own thread, once at the start and after each change of a device of this thread's network
-    /// namespace.
+    /// Calls `changed` on a thread of its own, once at the start and after each change of a device of the caller's
+    /// network namespace.
     ///
     /// # Errors
-    /// Out of descriptors or threads.
+    /// If the process has no more descriptors or threads.
     pub fn watch(changed: impl FnMut() + Send + 'static) -> io::Result<Self> {
         Ok(Self { _watch: Watch::links("links".to_owned(), changed)? })
     }

@@ -19,7 +19,7 @@ fn open(device: &str, queues: u16) -> Opened {
     open_packet(&PacketPort { device: device.into(), queues }, &here()).unwrap()
 }
 
-/// The same, at the far end of the pair.
+/// Opens packet sockets at the far end of the pair.
 fn open_at(net: &Net) -> Opened {
     net.inside(|| open("eth0", 1)).join().unwrap()
 }
@@ -137,7 +137,7 @@ fn more_than_a_burst_and_more_than_the_memory_is_sent() {
     assert_eq!(here.port.status().refused, 0);
 }
 
-/// A tunnel packet, from 10.0.0.1 or fd00::1 to the address ending in 2 next to it.
+/// Makes a tunnel packet from 10.0.0.1 or fd00::1 to 10.0.0.2 or fd00::2.
 fn tunnelled(v6: bool, payload: &[u8]) -> Vec<u8> {
     let (dst, src) = (packet::Mac([0xff; 6]), packet::Mac([2, 0, 0, 0, 0, 9]));
     let len = (proto::UDP_LEN + payload.len()) as u16;

@@ -23,19 +23,19 @@ fn config(device: &str, addresses: &[&str], all: bool) -> XdpPort {
     XdpPort { device: device.into(), addresses, all }
 }
 
-/// A port that receives everything.
+/// Opens a port that receives everything.
 fn open(device: &str) -> Opened {
     open_xdp(&config(device, &[], true), &here()).unwrap()
 }
 
-/// A packet socket at the far end of the pair.
+/// Opens a packet socket at the far end of the pair.
 fn open_at(net: &Net) -> Opened {
     net.inside(|| open_packet(&PacketPort { device: "eth0".into(), queues: 1 }, &here()).unwrap())
         .join()
         .unwrap()
 }
 
-/// A veth pair whose far end completes its checksums.
+/// Makes a veth pair whose far end completes its checksums.
 fn veth_for_xdp(device: &str, addresses: &[&str]) -> Net {
     let net = veth(device, addresses);
     net.exec("ethtool -K eth0 tx off txvlan off");
@@ -121,7 +121,7 @@ fn a_burst_goes_out_whole() {
     }
 }
 
-/// Version of the kernel.
+/// Returns the version of the kernel.
 fn kernel() -> (u32, u32) {
     let release = output("uname -r");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap());
@@ -277,7 +277,7 @@ fn a_device_that_is_ours_alone_takes_frames_for_all_addresses() {
     assert!(promiscuity());
 }
 
-/// Opens AF_XDP ports with what another port shares.
+/// Opens AF_XDP ports with the descriptors that a different port shares.
 struct Heir(Mutex<Vec<OwnedFd>>);
 
 impl Opener for Heir {
@@ -318,7 +318,7 @@ impl Opener for Heir {
     }
 }
 
-/// Opens the port that another one shares.
+/// Opens the port that `from` shares.
 fn inherit(config: &XdpPort, from: &Opened) -> Result<Opened, Error> {
     let opener: Arc<dyn Opener> = Arc::new(Heir(Mutex::new(from.port.share().unwrap())));
     open_xdp(config, &opener)
@@ -425,7 +425,7 @@ fn what_a_port_is_handed_over_with_is_checked() {
     }
 }
 
-/// Opens a port once the last one is closed.
+/// Opens a port as soon as the previous one is closed.
 fn eventually_open(device: &str) -> Opened {
     let mut opened = None;
     eventually("the last port is gone", || {

@@ -9,30 +9,30 @@ use std::net::IpAddr;
 /// Most bytes of headers: Ethernet with two tags, IPv4 with all its options (or IPv6 with some), UDP.
 pub(super) const MAX_HEADERS: usize = 96;
 
-/// Most bytes of a joined frame: from 64 KiB on, the kernel segments at once.
+/// Most bytes of a joined frame: the kernel segments longer ones at once.
 const MAX_JOINED: usize = u16::MAX as usize;
 
 /// Offset of the destination port in a frame without tags and IP options.
 const PORT_V4: usize = proto::ETHERNET_LEN + proto::IPV4_LEN + 2;
 const PORT_V6: usize = proto::ETHERNET_LEN + proto::IPV6_LEN + 2;
 
-/// The headers of a UDP packet.
+/// The headers of a UDP packet, and the length of its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Datagram {
     /// The headers, with zeros in the fields in which the datagrams of one frame differ.
     common: [u8; MAX_HEADERS],
     ip: usize,
-    /// Offset of UDP's header.
+    /// Offset of the UDP header.
     pub udp: usize,
     addresses: (IpAddr, IpAddr),
-    /// Identification; zero in IPv6.
+    /// IPv4's identification; zero in IPv6.
     id: u16,
     /// Bytes of payload.
     pub payload: usize,
 }
 
 impl Datagram {
-    /// The headers of `frame`; `None` if it isn't exactly one whole UDP packet.
+    /// Parses the headers of `frame`; `None` if it isn't exactly one whole UDP packet.
     pub fn parse(frame: Segment) -> Option<Self> {
         let mut common = [0; MAX_HEADERS];
         let head = gather(&[frame], 0, &mut common);
@@ -60,8 +60,9 @@ impl Datagram {
         Some(datagram)
     }
 
-    /// The same for a tunnel packet that may be joined with others. Joining gives it a checksum (over IPv6, the one
-    /// that it had) and another identification, which is meaningless because the packet must not be fragmented.
+    /// Like [`Self::parse`], but only for a tunnel packet that may be joined with others. A joined packet arrives with
+    /// a checksum (over IPv6, the one that it had) and a new identification. The identification means nothing, because
+    /// the packet must not be fragmented.
     pub fn joinable(frame: Segment) -> Option<Self> {
         let port = match frame.load::<2>(12).map(u16::from_be_bytes)? {
             proto::ETHERTYPE_IPV4 => PORT_V4,
@@ -86,13 +87,13 @@ impl Datagram {
         (unaltered && is_tunnel && datagram.payload > 0).then_some(datagram)
     }
 
-    /// Bytes of all headers.
+    /// Returns the length of all headers, in bytes.
     pub const fn headers(&self) -> usize {
         self.udp + proto::UDP_LEN
     }
 
-    /// Whether `next` may follow in a frame that has `payload` bytes so far, of which all but the last datagram are as
-    /// long as this one.
+    /// Returns whether `next` may be appended to a frame that starts with this datagram and has `payload` bytes of
+    /// payload so far. All datagrams of a frame except the last must be as long as the first.
     pub fn takes(&self, next: &Self, payload: usize) -> bool {
         next.payload <= self.payload
             && payload.is_multiple_of(self.payload)
@@ -100,7 +101,7 @@ impl Datagram {
             && self.common == next.common
     }
 
-    /// The headers of datagram `index` of the frame with `payload` bytes of payload; the checksum is partial.
+    /// Makes the headers of datagram `index` of the frame, for `payload` bytes of payload. The checksum is partial.
     pub fn headers_of(&self, index: usize, payload: usize) -> [u8; MAX_HEADERS] {
         let mut head = self.common;
         let mut set = |at: usize, value: u16| head[at..at + 2].copy_from_slice(&value.to_be_bytes());
@@ -120,7 +121,7 @@ impl Datagram {
         head
     }
 
-    /// The offload of a frame with such headers.
+    /// Returns the offload of a frame with the headers of [`Self::headers_of`].
     pub const fn offload(&self) -> Offload {
         Offload { csum: Csum::Partial { start: self.udp as u16, offset: 6 }, gso: None }
     }

@@ -6,7 +6,7 @@ use mem::{BURST, Offload, Segment};
 use std::mem::zeroed;
 use std::ops::Range;
 
-/// Most datagrams in one frame, in the oldest kernel that knows such frames. A burst never exceeds it.
+/// The oldest kernel that knows joined frames allows 64 datagrams in one. A burst never has more.
 const _: () = assert!(BURST <= 64);
 
 /// A vnet header and the headers after it.
@@ -19,7 +19,7 @@ struct Arguments {
     messages: [libc::mmsghdr; BURST],
     /// Number of frames in each message.
     frames: [u8; BURST],
-    /// The headers of joined frames. Each replaces those of at least two frames.
+    /// Headers of joined frames. Each replaces the headers of at least two frames.
     heads: [Head; BURST / 2],
     vectors: [libc::iovec; BURST + BURST / 2],
 }
@@ -33,8 +33,8 @@ impl Plan {
         Self(Box::new(unsafe { zeroed() }))
     }
 
-    /// Messages for `frames`, at most [`BURST`], each with its vnet header. Frames up to `longest` bytes may be
-    /// joined; for longer ones, the kernel must report that the device can't take them.
+    /// Makes messages for `frames`, at most [`BURST`], each with its vnet header. Joins only frames of up to `longest`
+    /// bytes: of a longer one, the kernel must report that the device can't take it.
     pub fn make(&mut self, frames: &[Segment], longest: usize) -> &mut [libc::mmsghdr] {
         let Arguments { messages, frames: counts, heads, vectors } = &mut *self.0;
         let (mut message, mut head, mut vector) = (0, 0, 0);
@@ -67,7 +67,7 @@ impl Plan {
         &mut messages[..message]
     }
 
-    /// Number of frames in these messages.
+    /// Returns the number of frames in these messages.
     pub fn frames_of(&self, messages: Range<usize>) -> usize {
         self.0.frames[messages].iter().map(|&count| usize::from(count)).sum()
     }
@@ -77,7 +77,7 @@ fn whole(bytes: &Segment) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: bytes.len() }
 }
 
-/// Frames that become one.
+/// Adjacent frames that are sent as one.
 struct Joined {
     datagram: Datagram,
     count: usize,
@@ -85,7 +85,7 @@ struct Joined {
 }
 
 impl Joined {
-    /// The first of `frames`, if there are at least two.
+    /// Joins as many frames as possible, from the first of `frames` on; `None` if they are fewer than two.
     fn start(frames: &[Segment], longest: usize) -> Option<Self> {
         let (first, rest) = frames.split_first()?;
         let datagram = candidate(first, longest)?;
@@ -100,7 +100,7 @@ impl Joined {
         (joined.count > 1).then_some(joined)
     }
 
-    /// Its headers.
+    /// Makes the vnet header and the headers of the joined frame.
     fn head(&self) -> Head {
         let Self { datagram, payload, .. } = self;
         let (udp, headers) = (datagram.udp as u16, datagram.headers() as u16);
@@ -112,7 +112,7 @@ impl Joined {
     }
 }
 
-/// A frame that may be joined: one with nothing unfinished.
+/// Parses a frame that may be joined: it leaves no checksum and no segmentation unfinished.
 fn candidate(message: &Segment, longest: usize) -> Option<Datagram> {
     let finished = vnet::build(&Offload::default());
     let frame = message.slice(VNET_HEADER_SHORT, message.len());

@@ -22,12 +22,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use tx::{PacketTx, Sender};
 
-/// A packet socket port.
 #[derive(Clone, Debug)]
 pub struct PacketPort {
     /// Name of a network device in the calling thread's network namespace.
     pub device: String,
-    /// Number of queue pairs, at least 1. Received frames are spread over them by flow.
+    /// Number of queue pairs, at least 1. The kernel spreads received frames over them by flow.
     pub queues: u16,
 }
 
@@ -44,8 +43,8 @@ struct Packet {
     _watch: Watch,
 }
 
-/// Opens packet sockets on a device. They receive every frame that arrives there, promiscuously and in parallel to the
-/// kernel's own stack, and none that leaves.
+/// Opens packet sockets on a device. They receive every frame that arrives there, to whatever address, in parallel to
+/// the kernel's own stack, and no frame that leaves.
 ///
 /// The device may go down, disappear and come back under its name; meanwhile the port is down.
 ///
@@ -107,7 +106,7 @@ fn follow(
     }
 }
 
-/// Passes new sockets to the queues.
+/// Passes new sockets to the queues, and counts the frames that the old ones lost.
 fn replace(queues: &[Queue], sockets: Vec<OwnedFd>, state: &State) -> io::Result<()> {
     for (queue, socket) in queues.iter().zip(sockets) {
         let gone = queue.socket.get();

@@ -49,7 +49,6 @@ struct Messages {
 // SAFETY: the pointers inside are set anew before each call, and the kernel follows them only during it.
 unsafe impl Send for Messages {}
 
-/// The receiving half.
 pub(super) struct PacketRx {
     queues: Arc<[Queue]>,
     index: usize,
@@ -60,11 +59,11 @@ pub(super) struct PacketRx {
     /// Messages that were received and not yet passed on, and the rest of the first of them.
     pending: Range<usize>,
     split: Option<Split>,
-    /// Average bytes of the last messages: determines how many to ask for within a budget.
+    /// Average length in bytes of the messages received last. It determines how many to ask for within a byte budget.
     mean: usize,
 }
 
-/// The kind of a message.
+/// A received message: one frame, or several datagrams joined in one frame.
 enum Frame {
     One(Segment, Offload),
     Several(Split),
@@ -79,7 +78,7 @@ impl PacketRx {
         Ok(Self { queues, index, socket, state, memory, messages, pending: 0..0, split: None, mean: 1500 })
     }
 
-    /// Receives up to `count` frames into the first slots; returns how many.
+    /// Receives up to `count` frames into the first slots; returns how many came.
     fn receive(&mut self, count: usize) -> usize {
         let Messages { headers, vectors, controls } = &mut *self.messages;
         for (i, ((header, vector), control)) in
@@ -115,7 +114,7 @@ impl PacketRx {
         }
     }
 
-    /// The frame of message `i`, whole, with its tag; `None` if it is malformed.
+    /// Returns the whole frame of message `i`, with its VLAN tag; `None` if it is malformed.
     fn frame(&self, i: usize) -> Option<Frame> {
         let message = &self.messages.headers[i];
         let len = (message.msg_len as usize).checked_sub(VNET_HEADER_SHORT).filter(|len| *len >= ETHERNET)?;
@@ -139,7 +138,7 @@ impl PacketRx {
 }
 
 impl Messages {
-    /// The VLAN tag that the kernel removed from frame `i`.
+    /// Returns the VLAN tag that the kernel removed from frame `i`.
     fn tag(&self, i: usize) -> Option<[u8; TAG]> {
         let Control { header, about } = &self.controls[i];
         let came = self.headers[i].msg_hdr.msg_controllen >= size_of::<libc::cmsghdr>();
@@ -155,12 +154,12 @@ impl Messages {
     }
 }
 
-/// Offset of the vnet header of message `i`: right before its frame.
+/// Returns the offset of the vnet header of message `i`, which is right before its frame.
 const fn slot(i: usize) -> usize {
     i * STRIDE + HEADROOM - VNET_HEADER_SHORT
 }
 
-/// Inserts this tag into `frame`, which starts with room for it.
+/// Inserts `tag` into `frame`, which starts with room for it.
 fn put_back(tag: [u8; TAG], frame: Segment) -> Segment {
     let mut head = [0; ADDRESSES + TAG];
     gather(&[frame], TAG, &mut head[..ADDRESSES]);
@@ -169,7 +168,7 @@ fn put_back(tag: [u8; TAG], frame: Segment) -> Segment {
     frame
 }
 
-/// The offload of a frame into which a tag is reinserted; `None` if the frame is too long for that.
+/// Shifts the offload of a frame into which a tag is reinserted; `None` if the frame is too long for that.
 fn behind_tag(mut offload: Offload) -> Option<Offload> {
     if let Csum::Partial { start, .. } = &mut offload.csum {
         *start = start.checked_add(TAG as u16)?;

@@ -12,7 +12,7 @@ const BUFFER: libc::c_int = 4 << 20;
 /// All protocols, in network byte order as the kernel requires.
 const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-/// Opens `count` sockets on the interface `index`; received frames are spread over them by flow.
+/// Opens `count` sockets on the interface `index`. The kernel spreads received frames over them by flow.
 pub(crate) fn open(index: i32, count: u16) -> io::Result<Vec<OwnedFd>> {
     let mut sockets: Vec<OwnedFd> = Vec::with_capacity(count.into());
     for _ in 0..count {
@@ -25,7 +25,7 @@ pub(crate) fn open(index: i32, count: u16) -> io::Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Number of frames that were dropped since the last call because the socket's buffer was full.
+/// Returns how many frames were dropped since the last call because the socket's buffer was full.
 pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> usize {
     get::<libc::tpacket_stats>(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         .map_or(0, |stats| stats.tp_drops as usize)
@@ -57,7 +57,7 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A packet socket that receives nothing, but makes the device accept frames to all addresses.
+/// Opens a packet socket that receives nothing, but makes the device accept frames to all addresses.
 pub(crate) fn open_promiscuous(index: i32) -> io::Result<OwnedFd> {
     let socket = sys::socket(AddressFamily::PACKET, SocketType::RAW)?;
     receive_all(socket.as_fd(), index)?;
@@ -75,7 +75,7 @@ fn receive_all(socket: BorrowedFd<'_>, index: i32) -> io::Result<()> {
     set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)
 }
 
-/// Adds the socket to a set over which frames are spread: a new set, or that of `first`.
+/// Adds the socket to a set over which the kernel spreads frames: to a new set, or to that of `first`.
 fn join_fanout(socket: BorrowedFd<'_>, first: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let value = match first {
         None => libc::PACKET_FANOUT_FLAG_UNIQUEID << 16 | libc::PACKET_FANOUT_HASH << 16,
@@ -87,7 +87,7 @@ fn join_fanout(socket: BorrowedFd<'_>, first: Option<BorrowedFd<'_>>) -> io::Res
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &(value as libc::c_int))
 }
 
-/// Drops leaving frames by a filter: before kernel 6.2, a set of sockets receives them in spite of
+/// Drops outgoing frames with a filter: before kernel 6.2, a set of sockets receives them in spite of
 /// PACKET_IGNORE_OUTGOING.
 fn ignore_outgoing(socket: BorrowedFd<'_>) -> io::Result<()> {
     const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;

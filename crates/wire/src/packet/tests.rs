@@ -13,7 +13,7 @@ const MTU: usize = 9000;
 const FAMILIES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1))];
 
-/// A tunnel packet between `addr` and itself: Ethernet, IP, UDP with this identification and checksum, payload.
+/// Makes a tunnel packet from `addr` to itself: Ethernet, IP, UDP with this identification and checksum, payload.
 fn datagram(addr: IpAddr, id: u16, checksum: impl Fn(u32) -> u16, payload: usize) -> Vec<u8> {
     let mut frame = vec![0; 62];
     let (dst, src) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
@@ -47,7 +47,7 @@ fn datagram(addr: IpAddr, id: u16, checksum: impl Fn(u32) -> u16, payload: usize
     frame
 }
 
-/// A tunnel packet as it is sent.
+/// Makes a tunnel packet as the engine sends it.
 fn plain(addr: IpAddr, payload: usize) -> Vec<u8> {
     datagram(addr, 0, |_| 0, payload)
 }
@@ -57,8 +57,8 @@ fn segment(bytes: &mut [u8]) -> Segment {
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len() as u32) }
 }
 
-/// The messages sent for frames with such offloads: for each message the number of its frames, its vnet header and its
-/// frame.
+/// Returns the messages that are sent for frames with these offloads: for each message the number of its frames, its
+/// vnet header and its frame.
 fn sent(frames: &[Vec<u8>], offload: Offload) -> Vec<(usize, [u8; VNET_HEADER_SHORT], Vec<u8>)> {
     let header = &vnet::build(&offload)[..VNET_HEADER_SHORT];
     let mut messages: Vec<Vec<u8>> = frames.iter().map(|frame| [header, frame].concat()).collect();
@@ -83,12 +83,12 @@ fn sent(frames: &[Vec<u8>], offload: Offload) -> Vec<(usize, [u8; VNET_HEADER_SH
     counts.zip(parted).map(|(count, (header, frame))| (count, *header, frame.to_vec())).collect()
 }
 
-/// Number of frames in each message.
+/// Returns the number of frames in each message.
 fn counts(frames: &[Vec<u8>]) -> Vec<usize> {
     sent(frames, Offload::default()).iter().map(|(count, ..)| *count).collect()
 }
 
-/// The datagrams of `frame`.
+/// Splits `frame` into its datagrams.
 fn split(frame: &[u8], size: usize) -> Option<Vec<(Vec<u8>, Offload)>> {
     let mut memory = frame.to_vec();
     let mut split = Split::new(segment(&mut memory), size)?;

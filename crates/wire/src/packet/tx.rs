@@ -18,7 +18,6 @@ const HEADROOM: usize = 16;
 /// Most bytes of gathered frames: a burst of ordinary frames, or a few large segments.
 const MEMORY: usize = 4 * (HEADROOM + MAX_FRAME).next_multiple_of(64);
 
-/// The sending half.
 pub(super) struct PacketTx {
     pub queues: Arc<[Queue]>,
     pub index: usize,
@@ -42,20 +41,20 @@ impl TxQueue for PacketTx {
     }
 }
 
-/// Frames gathered but not yet sent.
+/// Gathers frames and sends them at the end of a burst.
 pub(super) struct Sender {
     socket: Follower<Arc<OwnedFd>>,
     state: Arc<State>,
     memory: Memory,
     used: usize,
-    /// The frames, each after its vnet header.
+    /// The gathered frames, each after its vnet header.
     frames: ArrayVec<Segment, BURST>,
     plan: Plan,
-    /// Whether the kernel accepts several datagrams in one frame, as far as we know.
+    /// Whether the kernel accepts several datagrams in one frame: assumed until it refuses such a frame.
     joins: bool,
     /// The frame reserved last.
     frame: [Segment; 1],
-    /// Whether the socket accepted no more in this burst.
+    /// Whether the socket has refused a frame of this burst for lack of room.
     full: bool,
 }
 
@@ -76,7 +75,7 @@ impl Sender {
         })
     }
 
-    /// Sends what was gathered; counts what the kernel refuses.
+    /// Sends the gathered frames; counts those that the kernel refuses.
     fn flush(&mut self) {
         let mut done = 0;
         while done < self.frames.len() {

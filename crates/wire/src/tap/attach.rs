@@ -32,14 +32,14 @@ pub(crate) fn create(port: &TapPort) -> io::Result<Vec<OwnedFd>> {
     Ok(queues)
 }
 
-/// A descriptor that is not attached to a device yet.
+/// Opens a descriptor that is not attached to a device yet.
 fn open() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?)
 }
 
-/// Attaches a queue to the device `name`; the `first` one creates the device. With `offload`, frames may come
-/// unfinished.
+/// Attaches a queue to the device `name`; the `first` queue creates the device. With `offload`, senders may leave
+/// checksums and segmentation to us.
 fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Result<()> {
     let mut request = request(name)?;
     let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
@@ -61,7 +61,7 @@ fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Re
     set_offload(tap, offload)
 }
 
-/// Whether frames of a queue's device may come unfinished.
+/// Sets whether a queue's device may pass on frames with unfinished checksums and segmentation.
 ///
 /// # Errors
 /// If the device no longer exists.
@@ -73,14 +73,14 @@ pub fn set_offload(tap: BorrowedFd<'_>, offload: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a queue's device still exists.
+/// Returns whether a queue's device still exists.
 #[must_use]
 pub fn exists(tap: BorrowedFd<'_>) -> bool {
     name(tap).is_ok()
 }
 
-/// Gives the device another link-layer address, wherever it is, and another MTU if it is in this thread's network
-/// namespace: the kernel takes that only there.
+/// Changes the device's link-layer address, wherever it is, and its MTU if it is in this thread's network namespace:
+/// the kernel changes the MTU only there.
 pub(crate) fn configure(tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
     if let Some(mac) = mac {
         let mut request = request("unknown")?;
@@ -99,14 +99,14 @@ pub(crate) fn configure(tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> 
     Device::new(&name(tap)?)?.set_mtu(mtu)
 }
 
-/// Gives the device carrier, or takes it.
+/// Turns the device's carrier on or off.
 pub(crate) fn set_carrier(tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
     let mut carrier = libc::c_int::from(up);
     // SAFETY: takes an integer.
     unsafe { sys::ioctl(tap, TUNSETCARRIER, &mut carrier) }.map(drop)
 }
 
-/// The current name of the device; `EBADFD` if it no longer exists.
+/// Returns the current name of the device; fails with `EBADFD` if it no longer exists.
 pub(crate) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
     let mut request = request("unknown")?;
     // SAFETY: takes an ifreq, which it fills.
@@ -114,7 +114,7 @@ pub(crate) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
     Ok(name_of(&request))
 }
 
-/// The current network namespace of a queue's device.
+/// Returns the current network namespace of a queue's device.
 ///
 /// # Errors
 /// If the device no longer exists, or permission is missing (CAP_NET_ADMIN there).

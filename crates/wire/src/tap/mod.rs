@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tx::{Sender, TapTx};
 
-/// A tap port.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TapPort {
     /// Name of the device to create in the opener's network namespace.
@@ -28,7 +27,7 @@ pub struct TapPort {
     pub queues: u16,
     /// MTU to set, in bytes.
     pub mtu: u16,
-    /// Link-layer address to set on the kernel's end; `None`: the kernel picks one.
+    /// Link-layer address to set on the kernel's end; if `None`, the kernel picks one.
     pub mac: Option<[u8; 6]>,
     /// Whether the kernel's end may leave checksums and segmentation to us.
     pub offload: bool,
@@ -40,7 +39,7 @@ const ACCEPTS: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true
 /// How long to wait before another attempt to create a device that was deleted.
 const RETRY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// What the queues, the port, and the thread that recreates the device share.
+/// State that is shared by the queues, the port, and the thread that recreates the device.
 struct Shared {
     name: String,
     config: Mutex<TapPort>,
@@ -54,7 +53,6 @@ struct Shared {
     stop: OwnedFd,
 }
 
-/// One queue pair.
 struct Queue {
     tap: OwnedFd,
     events: Events,
@@ -69,8 +67,8 @@ struct Tap {
 /// Creates a tap and sets it up. It is deleted when the port is dropped, unless the opener keeps it for the next
 /// daemon.
 ///
-/// The device may be moved to another network namespace and renamed there. If it is deleted, as happens when its
-/// namespace is, it is created anew in its first place.
+/// Others may move the device to a different network namespace and rename it there. If it is deleted, for example with
+/// its namespace, it is created anew in the namespace where it was first created.
 ///
 /// # Errors
 /// [`Error::System`] if the device exists already, /dev/net/tun is missing, or the opener lacks permission
@@ -127,12 +125,12 @@ impl Shared {
         self.resume()
     }
 
-    /// What the device shall be.
+    /// Returns the configuration with which the device is created again.
     fn config(&self) -> TapPort {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has all queues work.
+    /// Lets all queues work: watches their descriptors and marks them attached.
     fn resume(&self) -> io::Result<()> {
         for queue in &self.queues {
             queue.events.forget(queue.tap.as_fd());
@@ -143,7 +141,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Called by a queue whose device no longer exists.
+    /// Wakes the thread that recreates the device. A queue calls this when its device no longer exists.
     fn detached(&self, index: usize) {
         let queue = &self.queues[index];
         if queue.attached.swap(false, Relaxed) {
@@ -181,13 +179,14 @@ impl Shared {
         }
     }
 
-    /// Whether the device is set up, whatever its current namespace: only then does it take frames, as poll says.
+    /// Returns whether the device is set up, whatever its current namespace. Only then does poll report that it takes
+    /// frames.
     fn is_set_up(&self) -> bool {
         let mut fds = [PollFd::new(&self.queues[0].tap, PollFlags::OUT)];
         poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::OUT)
     }
 
-    /// The device's state, whatever its current namespace and name.
+    /// Returns the device's state, whatever its current namespace and name.
     fn link(&self) -> io::Result<TapState> {
         self.opener.tap_state(self.queues[0].tap.as_fd())
     }
@@ -239,7 +238,7 @@ impl Port for Tap {
 }
 
 impl Tap {
-    /// Notes what the device shall be, also when it is created again.
+    /// Notes MTU and address for the next time that the device is created.
     fn note(&self, mtu: u16, mac: Option<[u8; 6]>) {
         let mut config = self.shared.config.lock().unwrap_or_else(PoisonError::into_inner);
         (config.mtu, config.mac) = (mtu, mac);

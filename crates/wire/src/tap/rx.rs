@@ -14,7 +14,6 @@ const STRIDE: usize = (VNET_HEADER + MAX_FRAME).next_multiple_of(128) + 64;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// The receiving half.
 pub(super) struct TapRx {
     shared: Arc<Shared>,
     index: usize,
@@ -26,7 +25,7 @@ impl TapRx {
         Ok(Self { shared, index, memory: Memory::new(BURST * STRIDE)? })
     }
 
-    /// Reads a frame with its header into `slot`; returns the number of bytes, `None` if there is no frame.
+    /// Reads a frame with its header into `slot`. Returns the number of bytes; `None` if there is no frame.
     fn read(&self, slot: Segment) -> Option<usize> {
         let tap = self.shared.queues[self.index].tap.as_raw_fd();
         // SAFETY: the slot is mapped and nobody else's; its length is passed along.
@@ -41,7 +40,7 @@ impl TapRx {
     }
 }
 
-/// The frame in the first `read` bytes of `slot`; `None` if it is malformed.
+/// Returns the frame in the first `read` bytes of `slot`; `None` if it is malformed.
 fn frame(slot: Segment, read: usize) -> Option<(Segment, Offload)> {
     let len = read.checked_sub(VNET_HEADER).filter(|len| (ETHERNET..=MAX_FRAME).contains(len))?;
     let mut header = [0; VNET_HEADER_SHORT];

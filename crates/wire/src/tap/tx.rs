@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The sending half.
 pub(super) struct TapTx {
     pub sender: Lease<Sender>,
 }
@@ -27,12 +26,12 @@ impl TxQueue for TapTx {
     }
 }
 
-/// The frame being filled.
+/// Fills one frame at a time, and writes it.
 pub(super) struct Sender {
     shared: Arc<Shared>,
     index: usize,
     memory: Memory,
-    /// Bytes of header and frame to write; 0: none.
+    /// Bytes of header and frame that are to be written; 0 if there is no frame.
     pending: usize,
     frame: [Segment; 1],
 }

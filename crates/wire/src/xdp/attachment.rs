@@ -7,42 +7,42 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Which frames of a device are passed to sockets.
+/// Selects the frames of a device that are passed to sockets.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct XdpProgram {
     /// Index of the interface.
     pub index: i32,
-    /// Its link-layer address.
+    /// Link-layer address of the interface.
     pub mac: [u8; 6],
-    /// The addresses whose packets are ours.
+    /// Addresses of this port: packets to them are passed to sockets.
     pub addresses: Vec<IpAddr>,
-    /// Whether all frames are.
+    /// Whether all frames are passed to sockets.
     pub all: bool,
     /// Whether packets may take several frames.
     pub several: bool,
 }
 
-/// An attached program; it is detached when this is dropped.
+/// An attached program. Dropping it detaches the program.
 #[derive(Debug)]
 pub struct Attachment {
     /// The map from queues to sockets.
     pub map: OwnedFd,
     /// The link that attaches the program to the device.
     pub link: OwnedFd,
-    /// Where it runs.
+    /// Whether the program runs in the driver or after it.
     pub mode: Mode,
-    /// If all frames are ours: makes the device accept frames to all addresses.
+    /// A socket that makes the device accept frames to all addresses, if the program takes all frames.
     pub promiscuous: Option<OwnedFd>,
 }
 
-/// How far attaching came.
+/// The steps of attaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Stage {
-    /// To create the XSKMAP.
+    /// Creating the XSKMAP.
     Map,
-    /// To load the program.
+    /// Loading the program.
     Load,
-    /// To attach it.
+    /// Attaching the program.
     Attach,
     /// Putting sockets into the XSKMAP.
     Fill,
@@ -50,11 +50,11 @@ pub enum Stage {
     Promiscuous,
 }
 
-/// Why a program is not attached.
+/// The reason why a program is not attached.
 #[derive(Debug, thiserror::Error)]
 #[error("{stage:?}: {source}")]
 pub struct XdpError {
-    /// What failed.
+    /// The step that failed.
     pub stage: Stage,
     /// The kernel's answer.
     pub source: io::Error,
@@ -67,7 +67,7 @@ impl Stage {
         XdpError { stage: self, source, log: None }
     }
 
-    /// The step, in words.
+    /// Describes the step in words, for error messages.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Map => "create the XSKMAP",
@@ -105,7 +105,7 @@ impl Attachment {
         Ok(Self { map, mode: link.mode, link: link.fd, promiscuous })
     }
 
-    /// Replaces the attached program.
+    /// Replaces the attached program with `program`.
     pub(crate) fn replace(&self, program: &XdpProgram) -> Result<(), XdpError> {
         let loaded = program.load(self.map.as_fd())?;
         bpf::replace(self.link.as_fd(), loaded.as_fd()).map_err(|e| Stage::Attach.failed(e))

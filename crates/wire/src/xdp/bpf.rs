@@ -20,21 +20,20 @@ const PROG_HAS_FRAGS: u32 = 1 << 5;
 /// Bytes of the verifier's log that are kept.
 const LOG: usize = 64 << 10;
 
-/// Where in the kernel a program runs.
+/// The place in the kernel where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Mode {
     /// In the driver, before the kernel makes a packet of the frame.
     Native = 1 << 2,
-    /// After that, with any driver.
+    /// After the kernel has made a packet of the frame, with any driver.
     Generic = 1 << 1,
 }
 
 /// Why a program was not loaded.
 #[derive(Debug)]
 pub(crate) enum LoadError {
-    /// The system call failed.
     System(io::Error),
-    /// The verifier refused it; with its log.
+    /// The verifier refused the program and wrote this log.
     Refused(String),
 }
 
@@ -72,7 +71,7 @@ pub(crate) fn create_xskmap(queues: u32) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(MAP_CREATE, &mut attributes) }
 }
 
-/// Puts a socket into the map. It leaves the map when it is closed.
+/// Puts a socket into the map. The kernel removes it when the socket is closed.
 pub(crate) fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
@@ -89,7 +88,7 @@ pub(crate) fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
-/// Loads an XDP program. `frags`: it accepts frames in several buffers (since 5.18).
+/// Loads an XDP program. With `frags`, it accepts frames in several buffers (since 5.18).
 pub(crate) fn load_program(code: &[u64], frags: bool) -> Result<OwnedFd, LoadError> {
     let error = match try_load(code, frags, None) {
         Ok(program) => return Ok(program),
@@ -142,7 +141,7 @@ fn try_load(code: &[u64], frags: bool, log: Option<&mut [u8]>) -> io::Result<Own
     unsafe { bpf_fd(PROG_LOAD, &mut attributes) }
 }
 
-/// A program attached to a device; it is detached when this is dropped.
+/// A program attached to a device. Dropping it detaches the program.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub fd: OwnedFd,
@@ -179,7 +178,7 @@ impl Link {
     }
 }
 
-/// Replaces the program that `link` attached.
+/// Replaces the program that `link` attached with `program`.
 pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {

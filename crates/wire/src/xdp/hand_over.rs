@@ -13,21 +13,21 @@ use std::os::fd::OwnedFd;
 #[cfg(test)]
 mod tests;
 
-/// What the other process needs to know besides the descriptors.
+/// State that the other process needs besides the descriptors.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
     /// Index of the interface.
     index: i32,
-    /// Where the program runs.
+    /// Whether the program runs in the driver or after it.
     mode: Mode,
     /// Whether packets may take several frames.
     several: bool,
-    /// By queue: the numbers of frames for sending that are not in flight.
+    /// For each queue, the numbers of the frames for sending that are not in flight.
     free: Vec<Vec<u32>>,
 }
 
-/// Copies of all descriptors: of each queue its socket and its frames; map and link of the program; what makes the
-/// device promiscuous, if something does.
+/// Copies all descriptors: each queue's socket and frames, the program's map and link, and the socket that makes the
+/// device promiscuous, if there is one.
 pub(super) fn descriptors(queues: &[Queue], attachment: &Attachment) -> io::Result<Vec<OwnedFd>> {
     let mut all = Vec::new();
     for queue in queues {
@@ -39,7 +39,7 @@ pub(super) fn descriptors(queues: &[Queue], attachment: &Attachment) -> io::Resu
     Ok(all)
 }
 
-/// The state of a port that has stopped. `free` as in [`State`].
+/// Returns the state of a port that has stopped; `None` while its device is gone. `free` is as in [`State`].
 pub(super) fn freeze(queues: &[Queue], bound: &Bound, free: Vec<Vec<u32>>) -> io::Result<Option<Frozen>> {
     let Some(attachment) = &bound.attachment else { return Ok(None) };
     let state = State { index: bound.index, mode: attachment.mode, several: bound.several, free };
@@ -47,8 +47,8 @@ pub(super) fn freeze(queues: &[Queue], bound: &Bound, free: Vec<Vec<u32>>) -> io
     Ok(Some(Frozen { state: serde_json::to_string(&state)?, descriptors }))
 }
 
-/// A port that another process still uses, on the interface `index`. Nothing may be sent or received before
-/// [`adopt`] has told where that process stopped.
+/// Opens a port on the interface `index` that the other process still uses. Nothing may be sent or received before
+/// [`adopt`] has said where that process stopped.
 pub(super) fn open(
     descriptors: Vec<OwnedFd>,
     index: i32,
@@ -58,8 +58,8 @@ pub(super) fn open(
     resume(State { index, mode: Mode::Generic, several, free }, descriptors, &[])
 }
 
-/// A port that another process had, which these queues were opened for. Packets wait meanwhile, and mapping frames
-/// takes a millisecond a queue: they stay mapped.
+/// Takes over the port from the other process, which has stopped; `queues` were opened for it. Frames stay mapped:
+/// mapping them would take a millisecond per queue, and packets wait meanwhile.
 pub(super) fn adopt(frozen: Frozen, queues: &[Queue]) -> io::Result<(Bound, Vec<(RxRings, TxRings)>)> {
     resume(serde_json::from_str(&frozen.state)?, frozen.descriptors, queues)
 }

@@ -37,19 +37,18 @@ use tx::{Sender, XdpTx};
 pub struct XdpPort {
     /// Name of a network device in the calling thread's network namespace.
     pub device: String,
-    /// Our addresses: we get packets to them that are sent to the device's link-layer address, and ARP and neighbour
-    /// discovery for them. Everything else stays with the kernel.
+    /// IP addresses of this port. It gets packets to them that are sent to the device's link-layer address, and ARP and
+    /// neighbour discovery for them. Everything else stays with the kernel.
     pub addresses: Vec<IpAddr>,
-    /// Takes everything that arrives, whatever its destination or VLAN: the device is only ours.
+    /// Whether the port takes everything that arrives, whatever its destination or VLAN. The kernel then gets nothing.
     pub all: bool,
 }
 
-/// Bytes of Ethernet header and two VLAN tags, which are added to the MTU.
+/// Bytes of the Ethernet header and two VLAN tags, which come on top of the MTU.
 const HEADERS: u32 = 14 + 8;
 
-/// One queue of the device.
 struct Queue {
-    /// The socket of now.
+    /// The current socket.
     xsk: Mutex<Arc<Xsk>>,
     events: Events,
     /// Rings to which the receiving and the sending half must switch.
@@ -63,19 +62,19 @@ impl Queue {
     }
 }
 
-/// What the sockets are bound to.
+/// The program and interface to which the sockets are bound.
 struct Bound {
-    /// None while the device is gone.
+    /// `None` while the device is gone.
     attachment: Option<Attachment>,
     /// Index of the interface.
     index: i32,
-    /// Its link-layer address, for which the program was made; `None` if another process made it.
+    /// The link-layer address for which the program was made; `None` if a different process made it.
     mac: Option<[u8; 6]>,
     /// Whether packets may take several frames.
     several: bool,
 }
 
-/// Starts to follow the device.
+/// Starts to follow the device's changes.
 type Begin = Box<dyn FnOnce() -> io::Result<Watch> + Send>;
 
 struct Xdp {
@@ -84,7 +83,7 @@ struct Xdp {
     queues: Arc<[Queue]>,
     senders: Vec<Arc<XdpTx>>,
     bound: Arc<Mutex<Bound>>,
-    /// Until another process has handed the port over.
+    /// Present until a different process has handed the port over: only then does this one follow the device.
     begin: Mutex<Option<Begin>>,
     watch: Mutex<Option<Watch>>,
 }
@@ -94,16 +93,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Opens AF_XDP sockets on all queues of a device, and attaches the program that separates our frames from the host's.
-/// Both are removed with the port, and with the process. The program runs in the driver if that supports it, and
-/// frames are not copied if it supports that too.
+/// Sockets and program are removed with the port, and with the process. If the driver supports it, the program runs in
+/// the driver, and frames are not copied.
 ///
 /// The device may go down, disappear and come back under its name; meanwhile the port is down.
 ///
-/// Where the opener has the sockets of another process ([`Opener::shared_xdp`]), the port waits for that to stop
-/// ([`Port::adopt`], [`Port::thaw`]). Needs kernel 6.4.
+/// If the opener has the sockets of a running daemon ([`Opener::shared_xdp`]), the port waits until that stops
+/// ([`Port::adopt`], [`Port::thaw`]). This needs kernel 6.4.
 ///
 /// # Errors
-/// [`Error`] if there is no such device, permission is missing (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), another XDP
+/// [`Error`] if there is no such device, permission is missing (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), a different XDP
 /// program is on the device, its MTU is too large, or it is a veth whose peer leaves checksums unfinished.
 pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
@@ -158,7 +157,8 @@ pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
     Ok(Opened { port: Arc::new(Xdp { device, state, queues, senders, bound, begin, watch }), rx, tx })
 }
 
-/// AF_XDP passes only bytes: a checksum that a veth's peer left for the device to complete stays wrong.
+/// Fails if the device is a veth whose peer leaves checksums for the device to complete: AF_XDP passes only the bytes,
+/// so such checksums stay wrong.
 fn check_peer(device: &Device) -> Result<(), Error> {
     if !ethtool::is_veth(device) {
         return Ok(());
@@ -180,7 +180,7 @@ fn check_peer(device: &Device) -> Result<(), Error> {
     }
 }
 
-/// How the port is opened, the first time and again.
+/// Opens the port, the first time and when the device comes back.
 struct Opening {
     port: XdpPort,
     opener: Arc<dyn Opener>,
@@ -206,7 +206,7 @@ impl Opening {
         Ok((bound, rings))
     }
 
-    /// The port of another process, for now.
+    /// Opens the port that a different process still uses.
     fn inherit(&self, shared: Vec<OwnedFd>, link: &Link) -> Result<(Bound, Vec<(RxRings, TxRings)>), Error> {
         let inherited = hand_over::open(shared, link.index, self.several).and_then(|(bound, rings)| {
             if rings.len() != self.queues() as usize {
@@ -222,7 +222,7 @@ impl Opening {
         XdpProgram { index: link.index, mac: link.mac, addresses: addresses.clone(), all: *all, several }
     }
 
-    /// Replaces the attached program by one of this process for the device's current address.
+    /// Replaces the attached program with one of this process for the device's current address.
     fn reload(&self, attachment: &Attachment, link: &Link, several: bool) -> Result<(), Error> {
         let replaced = self.opener.replace_xdp(&self.program(link, several), attachment);
         replaced.map_err(|error| self.not_attached(error, link))
@@ -241,7 +241,7 @@ impl Opening {
         }
     }
 
-    /// What a refusal by an older kernel means: it can't do several frames per packet.
+    /// Returns the error for a kernel's refusal. An older kernel refuses packets of several frames.
     fn refused(&self, error: io::Error, link: &Link) -> Error {
         if self.several && error.raw_os_error() == Some(libc::EINVAL) {
             let limit = FITS as u32 - HEADERS;
@@ -291,7 +291,7 @@ fn follow(
     }
 }
 
-/// Passes the rings of other sockets to the queues.
+/// Passes the rings of new sockets to the queues.
 fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> io::Result<()> {
     for (queue, rings) in queues.iter().zip(rings) {
         state.lost.add(queue.xsk().drops() as usize);
@@ -301,7 +301,7 @@ fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> i
 }
 
 impl Queue {
-    /// Passes other rings to the queue.
+    /// Passes new rings to the queue.
     fn switch(&self, (rx, tx): (RxRings, TxRings)) -> io::Result<()> {
         let mut xsk = self.xsk();
         self.events.forget(xsk.socket.as_fd());

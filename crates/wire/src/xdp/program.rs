@@ -4,23 +4,23 @@
 
 use std::net::IpAddr;
 
-/// Which of the arriving frames are ours.
+/// Selects the arriving frames that are ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     /// The device's address: unicast frames to other addresses are not ours.
     pub mac: [u8; 6],
-    /// Our IP addresses: packets to them are ours, and so are ARP and neighbour solicitations for them.
+    /// Our IP addresses: packets, ARP and neighbour solicitations for them are ours.
     pub addresses: Vec<IpAddr>,
-    /// Everything is ours.
+    /// Whether all frames are ours.
     pub all: bool,
 }
 
-/// How the program ends for our frames.
+/// The end of the program for frames that are ours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ours {
-    /// To the socket in this XSKMAP for the queue; to the kernel if it has none.
+    /// Redirects them to the queue's socket in this XSKMAP, or to the kernel if there is none.
     Redirect { map: i32 },
-    /// With this verdict: for tests.
+    /// Returns this verdict, for tests.
     #[cfg(test)]
     Verdict(i32),
 }
@@ -58,7 +58,7 @@ const ND_TARGET: i16 = 62;
 const ICMPV6: i32 = 58;
 const NEIGHBOUR_SOLICITATION: i32 = 135;
 
-/// Bytes of a load.
+/// The width of a load: one, two or four bytes.
 #[derive(Clone, Copy)]
 enum Size {
     B = 0x10,
@@ -66,11 +66,11 @@ enum Size {
     W = 0x00,
 }
 
-/// A jump target, known once the code before it is assembled.
+/// A jump target. Its position is known once the code before it is assembled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Label(usize);
 
-/// An instruction in the form of struct bpf_insn.
+/// Encodes an instruction as a struct bpf_insn.
 const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> u64 {
     code as u64
         | (dst as u64) << 8
@@ -105,17 +105,17 @@ impl Assembler {
         self.emit(code, dst, src, 0, immediate);
     }
 
-    /// `dst = immediate`
+    /// Emits `dst = immediate`.
     fn set(&mut self, dst: u8, immediate: i32) {
         self.emit(0xb7, dst, 0, 0, immediate);
     }
 
-    /// `dst = src`
+    /// Emits `dst = src`.
     fn copy(&mut self, dst: u8, src: u8) {
         self.emit(0xbf, dst, src, 0, 0);
     }
 
-    /// `dst = *(size *)(src + offset)`
+    /// Emits `dst = *(size *)(src + offset)`.
     fn load(&mut self, size: Size, dst: u8, src: u8, offset: i16) {
         self.emit(0x61 | size as u8, dst, src, offset, 0);
     }
@@ -124,24 +124,24 @@ impl Assembler {
         self.jump_with(0x05, 0, 0, 0, to);
     }
 
-    /// Jumps if the low 32 bits of `T` are `immediate`.
+    /// Emits a jump that is taken if the low 32 bits of `T` are `immediate`.
     fn jump_if(&mut self, immediate: i32, to: Label) {
         self.jump_with(0x16, T, 0, immediate, to);
     }
 
-    /// Jumps if the low 32 bits of `T` are not `immediate`.
+    /// Emits a jump that is taken if the low 32 bits of `T` are not `immediate`.
     fn jump_unless(&mut self, immediate: i32, to: Label) {
         self.jump_with(0x56, T, 0, immediate, to);
     }
 
-    /// Jumps if the frame is shorter than `len` bytes.
+    /// Emits a jump that is taken if the frame is shorter than `len` bytes.
     fn jump_if_shorter(&mut self, len: i32, to: Label) {
         self.copy(T, DATA);
         self.emit(0x07, T, 0, 0, len);
         self.jump_with(0x2d, T, END, 0, to);
     }
 
-    /// Jumps if the bytes at `at` of the frame are not `bytes`.
+    /// Emits a jump that is taken if the bytes at `at` of the frame are not `bytes`.
     fn jump_unless_bytes(&mut self, at: i16, bytes: &[u8], to: Label) {
         let mut at = at;
         for part in bytes.chunks(4) {
@@ -160,7 +160,7 @@ impl Assembler {
         }
     }
 
-    /// Jumps if the bytes at `at` are one of the addresses; continues if none matches.
+    /// Emits a jump that is taken if the bytes at `at` are one of the addresses; otherwise the program continues.
     fn jump_if_any<const N: usize>(&mut self, at: i16, addresses: impl Iterator<Item = [u8; N]>, to: Label) {
         for address in addresses {
             let next = self.label();
@@ -170,7 +170,7 @@ impl Assembler {
         }
     }
 
-    /// The code, with resolved jumps.
+    /// Returns the code, with resolved jumps.
     fn finish(mut self) -> Vec<u64> {
         for (from, label) in self.jumps {
             let to = self.labels[label.0].expect("every label is placed");
@@ -212,7 +212,7 @@ pub(crate) fn assemble(filter: &Filter, ours: Ours) -> Vec<u64> {
     a.finish()
 }
 
-/// Jumps to `take` or to `pass`, or continues with what follows, which must be `pass`.
+/// Emits code that jumps to `take` or to `pass`, or continues with the code after it, which must be that of `pass`.
 fn classify(a: &mut Assembler, filter: &Filter, take: Label, pass: Label) {
     let v4 = || {
         filter.addresses.iter().filter_map(|a| if let IpAddr::V4(a) = a { Some(a.octets()) } else { None })
@@ -269,12 +269,12 @@ mod tests {
         Filter { mac: MAC, addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(), all }
     }
 
-    /// Two addresses of each family.
+    /// Returns a filter with two addresses of each family.
     fn ours() -> Filter {
         filter(&["192.0.2.1", "2001:db8::1", "192.0.2.129", "2001:db8::8000:1"], false)
     }
 
-    /// Whether the program, as the kernel runs it, takes the frame.
+    /// Runs the program in the kernel; returns whether it takes the frame.
     fn takes(filter: &Filter, frame: &[u8]) -> bool {
         let program = load_program(&assemble(filter, Ours::Verdict(XDP_TX as i32)), false).unwrap();
         match verdict(program.as_fd(), frame) {

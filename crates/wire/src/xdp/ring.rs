@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Entries of a ring: addresses or descriptors, for which any bit pattern is a valid value.
+/// An entry of a ring: an address or a descriptor. Any bit pattern is a valid value.
 pub(crate) trait Entry: Copy {}
 impl Entry for u64 {}
 impl Entry for libc::xdp_desc {}
@@ -24,7 +24,7 @@ struct Ring<T> {
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
-    /// A ring of `size` entries laid out in `memory` by `offsets`.
+    /// Makes a ring of `size` entries that `offsets` lay out in `memory`.
     ///
     /// # Panics
     /// If it does not fit, is not aligned, or `size` is not a power of two.
@@ -40,7 +40,6 @@ impl<T: Entry> Ring<T> {
         }
     }
 
-    /// Maps a ring of a socket.
     fn map(
         socket: BorrowedFd<'_>,
         page_offset: u64,
@@ -76,7 +75,7 @@ impl<T: Entry> Ring<T> {
     }
 }
 
-/// Our end of a ring that the kernel consumes.
+/// Our end of a ring from which the kernel takes entries.
 pub(crate) struct Producer<T> {
     ring: Ring<T>,
     next: u32,
@@ -95,7 +94,7 @@ impl<T: Entry> Producer<T> {
         Ok(Self { ring, next })
     }
 
-    /// Writes an entry without publishing it; false, with nothing done, if the ring is full.
+    /// Writes an entry without publishing it. Returns false, and does nothing, if the ring is full.
     pub(crate) fn push(&mut self, entry: T) -> bool {
         if self.next.wrapping_sub(self.ring.consumer().load(Acquire)) >= self.ring.size() {
             return false;
@@ -111,18 +110,18 @@ impl<T: Entry> Producer<T> {
         self.ring.producer().store(self.next, Release);
     }
 
-    /// Whether the kernel sleeps until it is told of new entries.
+    /// Returns whether the kernel sleeps until it is told of new entries.
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 
-    /// Whether the kernel has taken everything published.
+    /// Returns whether the kernel has taken everything that was published.
     pub(crate) fn is_drained(&self) -> bool {
         self.ring.consumer().load(Relaxed) == self.ring.producer().load(Relaxed)
     }
 }
 
-/// Our end of a ring that the kernel produces.
+/// Our end of a ring into which the kernel puts entries.
 pub(crate) struct Consumer<T> {
     ring: Ring<T>,
     next: u32,
@@ -140,12 +139,13 @@ impl<T: Entry> Consumer<T> {
         Ok(Self { ring, next })
     }
 
-    /// How many entries can be read by [`Consumer::peek`].
+    /// Returns how many entries [`Consumer::peek`] can read.
     pub(crate) fn available(&self) -> u32 {
         self.ring.producer().load(Acquire).wrapping_sub(self.next).min(self.ring.size())
     }
 
-    /// The entry `ahead` entries after the next one; less than `available` returned.
+    /// Reads the entry that is `ahead` entries after the next one. `ahead` must be less than the number that
+    /// [`Consumer::available`] returned.
     pub(crate) fn peek(&self, ahead: u32) -> T {
         // SAFETY: inside the ring's memory, and a value whatever its bits; the kernel has published it.
         unsafe { self.ring.entry(self.next.wrapping_add(ahead)).read() }
@@ -165,7 +165,7 @@ mod tests {
     const OFFSETS: libc::xdp_ring_offset =
         libc::xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
 
-    /// A ring whose indexes start at `start`, as both ends see it.
+    /// Makes both ends of a ring whose indexes start at `start`.
     fn ends(size: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
         let memory = Memory::new(4096).unwrap();
         let ring = Ring::<u64>::new(memory, &OFFSETS, size);

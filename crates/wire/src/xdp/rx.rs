@@ -9,10 +9,9 @@ use rustix::net::{RecvFlags, recv};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Most frames of a packet: the kernel's MAX_SKB_FRAGS, and the first.
+/// Most frames of a packet: the first, and the kernel's MAX_SKB_FRAGS.
 pub(super) const PARTS: usize = 18;
 
-/// The receiving half.
 pub(super) struct XdpRx {
     queues: Arc<[Queue]>,
     index: usize,
@@ -30,8 +29,8 @@ impl XdpRx {
         Self { queues, index, state, rings, held: ArrayVec::new() }
     }
 
-    /// Examines the packet that starts `ahead` entries on. Returns its frames, and how many entries it takes; `None`
-    /// if it is not complete yet.
+    /// Examines the packet that starts `ahead` entries after the next one. Returns its frames, and how many entries it
+    /// takes; `None` if it is not complete yet.
     fn packet(&self, ahead: u32, available: u32) -> Option<(Option<Parts>, u32)> {
         let mut parts = Some(Parts::new());
         for i in ahead..available {
@@ -48,7 +47,7 @@ impl XdpRx {
         None
     }
 
-    /// Returns frames to the kernel for receiving.
+    /// Gives frames back to the kernel for receiving.
     fn refill(&mut self) {
         for frame in self.held.drain(..) {
             // There is room: the ring has as many entries as there are frames.

@@ -17,55 +17,54 @@ pub(crate) const CHUNK: usize = 4096;
 /// Bytes at the start of a received frame that the kernel reserves (XDP_PACKET_HEADROOM).
 const KEPT: usize = 256;
 
-/// Bytes of a packet that fit one frame when received.
+/// Bytes that a received packet may have to fit one frame.
 pub(crate) const FITS: usize = CHUNK - KEPT;
 
-/// Frames for receiving: as many as entries in the fill and receive rings.
+/// Number of frames for receiving, and of entries in the fill and receive rings.
 pub(super) const RX_FRAMES: u32 = 2048;
 
-/// Frames for sending: as many as entries in the transmit and completion rings.
+/// Number of frames for sending, and of entries in the transmit and completion rings.
 pub(super) const TX_FRAMES: u32 = 1024;
 
 /// Bytes of all frames.
 const FRAMES: usize = (RX_FRAMES + TX_FRAMES) as usize * CHUNK;
 
-/// Bytes of socket buffer that cover the charges for all frames to send, if the kernel copies them.
+/// Bytes of socket buffer: enough for all frames to send, as the kernel accounts them if it copies them.
 const BUFFER: libc::c_int = TX_FRAMES as libc::c_int * 4 * CHUNK as libc::c_int;
 
-/// A socket and the memory its rings refer to. The socket is closed before the memory is unmapped.
+/// A socket and the memory to which its rings refer. The socket is closed before the memory is unmapped.
 pub(crate) struct Xsk {
     pub socket: OwnedFd,
     pub frames: Memory,
-    /// The file of `frames`.
+    /// The file that `frames` maps.
     pub file: OwnedFd,
 }
 
-/// What receiving takes.
+/// The rings for receiving, and their socket.
 pub(crate) struct RxRings {
     pub xsk: Arc<Xsk>,
     pub fill: Producer<u64>,
     pub rx: Consumer<libc::xdp_desc>,
 }
 
-/// What sending takes.
+/// The rings for sending, and their socket.
 pub(crate) struct TxRings {
     pub xsk: Arc<Xsk>,
     pub completion: Consumer<u64>,
     pub tx: Producer<libc::xdp_desc>,
-    /// Offsets of the frames that are not in flight; never more than its capacity.
+    /// Offsets of the frames that are not in flight. The vector never grows beyond its capacity.
     pub free: Vec<u64>,
     /// Bytes of the longest packet.
     pub longest: usize,
 }
 
 /// A socket that is not bound yet, and the memory for its frames, which is registered with the kernel. The memory is a
-/// file, so that another process can register it: the one that does is charged for locked memory, unless it may lock
-/// any amount (CAP_IPC_LOCK).
+/// file, so that a different process can register it: the process that does is charged for locked memory, unless it may
+/// lock any amount (CAP_IPC_LOCK).
 #[derive(Debug)]
 pub struct XdpSocket {
-    /// The socket.
     pub socket: OwnedFd,
-    /// Its frames.
+    /// The file with the memory of the frames.
     pub frames: OwnedFd,
 }
 
@@ -89,15 +88,14 @@ impl XdpSocket {
         Ok(Self { socket, frames })
     }
 
-    /// Maps the frames.
     fn map(self) -> io::Result<Arc<Xsk>> {
         let Self { socket, frames: file } = self;
         Ok(Arc::new(Xsk { frames: Memory::shared(file.as_fd(), 0, FRAMES)?, socket, file }))
     }
 }
 
-/// Binds a socket to queue `queue` of the interface `index`; all frames for receiving are with the kernel. `several`:
-/// packets may take several frames (since 6.6).
+/// Binds a socket to queue `queue` of the interface `index`, and gives the kernel all frames for receiving. With
+/// `several`, packets may take several frames (since 6.6).
 pub(crate) fn open(xdp: XdpSocket, index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
     size_rings(&xdp.socket)?;
     let frames = (RX_FRAMES..RX_FRAMES + TX_FRAMES).map(|frame| u64::from(frame) * CHUNK as u64).collect();
@@ -110,7 +108,7 @@ pub(crate) fn open(xdp: XdpSocket, index: i32, queue: u32, several: bool) -> io:
     Ok((rx, tx))
 }
 
-/// Makes the rings of a socket.
+/// Makes the rings of a socket, with their sizes.
 pub(super) fn size_rings(socket: &OwnedFd) -> io::Result<()> {
     for (ring, size) in [
         (libc::XDP_UMEM_FILL_RING, RX_FRAMES),
@@ -123,9 +121,9 @@ pub(super) fn size_rings(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The rings of a bound socket, where another process left them; that process uses them no more. `free`: numbers of the
-/// frames for sending that were not in flight. `known`: perhaps the same socket, whose frames are mapped already. The
-/// kernel allows this since 6.4.
+/// Maps the rings of a bound socket in the state in which a different process left them, which no longer uses them.
+/// `free` has the numbers of the frames for sending that were not in flight. If `known` is the same socket, its mapping
+/// of the frames is used. The kernel allows all this since 6.4.
 pub(crate) fn resume(
     xdp: XdpSocket,
     several: bool,
@@ -151,7 +149,7 @@ pub(crate) fn resume(
     map(xsk, several, frames)
 }
 
-/// Maps rings, as they are. A packet takes one frame or, with `several`, more.
+/// Maps the rings as they are. A packet takes one frame or, with `several`, possibly more.
 fn map(xsk: Arc<Xsk>, several: bool, free: Vec<u64>) -> io::Result<(RxRings, TxRings)> {
     let fd = xsk.socket.as_fd();
     let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
@@ -188,19 +186,19 @@ impl TxRings {
 }
 
 impl Xsk {
-    /// Whether these descriptors are of the same socket and frames.
+    /// Returns whether the descriptors in `other` are those of this socket and its frames.
     fn is(&self, other: &XdpSocket) -> io::Result<bool> {
         let file = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
         Ok(file(&self.socket)? == file(&other.socket)? && file(&self.file)? == file(&other.frames)?)
     }
 
-    /// Number of frames dropped on the way to us since the socket was opened.
+    /// Returns how many arriving frames were dropped since the socket was opened.
     pub(crate) fn drops(&self) -> u64 {
         get::<libc::xdp_statistics>(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)
             .map_or(0, |statistics| statistics.rx_dropped + statistics.rx_ring_full)
     }
 
-    /// Whether the driver works on our frames without copies.
+    /// Returns whether the driver works on our frames without copies.
     pub(crate) fn zero_copy(&self) -> bool {
         get::<libc::xdp_options>(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)
             .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)

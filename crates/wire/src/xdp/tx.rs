@@ -10,10 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use std::sync::Arc;
 
-/// Most calls to the kernel after a burst; if it copies, it takes 32 packets per call.
+/// Most calls to the kernel after a burst. If the kernel copies, it takes 32 packets per call.
 const KICKS: usize = 8;
 
-/// The sending half.
 pub(super) struct XdpTx {
     pub queues: Arc<[Queue]>,
     pub index: usize,
@@ -21,7 +20,7 @@ pub(super) struct XdpTx {
 }
 
 impl XdpTx {
-    /// Takes over new rings, if there are some, and frames that were sent.
+    /// Switches to new rings, if there are some, and takes back the frames that were sent.
     fn follow(&self, sender: &mut Sender) {
         if let Some(rings) = self.queues[self.index].tx.take() {
             sender.rings = rings;
@@ -29,7 +28,7 @@ impl XdpTx {
         sender.rings.reclaim();
     }
 
-    /// Numbers of the frames that are not in flight, while nobody sends; `None` if somebody does.
+    /// Returns the numbers of the frames that are not in flight; `None` if somebody is sending.
     pub(super) fn free(&self) -> Option<Vec<u32>> {
         self.sender.with(|sender| {
             self.follow(sender);
@@ -65,7 +64,7 @@ impl Sender {
         Self { state, rings, parts: ArrayVec::new_const() }
     }
 
-    /// Publishes what was reserved, and notifies the kernel if necessary.
+    /// Publishes the reserved packets, and notifies the kernel if necessary.
     fn send(&mut self) {
         let Self { state, rings: TxRings { xsk, tx, .. }, .. } = self;
         tx.publish();

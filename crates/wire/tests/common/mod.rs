@@ -31,12 +31,12 @@ pub fn isolate() {
     run("ip link set lo up");
 }
 
-/// Runs a command, whose arguments hold no spaces, in this thread's network namespace.
+/// Runs a command in this thread's network namespace. Its arguments must not contain spaces.
 pub fn run(command: &str) {
     output(command);
 }
 
-/// The same; returns what it printed.
+/// Runs a command like [`run`]; returns its output.
 pub fn output(command: &str) -> String {
     let mut words = command.split_ascii_whitespace();
     let output = Command::new(words.next().unwrap()).args(words).output().expect(command);
@@ -80,7 +80,7 @@ impl Drop for Net {
     }
 }
 
-/// A veth pair: `device` in this thread's namespace, `eth0` with `addresses` in a new one, both up.
+/// Makes a veth pair: `device` in this thread's namespace, `eth0` with `addresses` in a new one, both up.
 pub fn veth(device: &str, addresses: &[&str]) -> Net {
     let net = Net::new();
     pair(device, &net);
@@ -107,7 +107,6 @@ pub fn pair(device: &str, net: &Net) {
     });
 }
 
-/// Waits until `condition` holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -116,7 +115,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// An Ethernet frame of the experimental type.
+/// Makes an Ethernet frame of the experimental type.
 pub fn frame(payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 9]);
@@ -163,7 +162,7 @@ pub fn receive(rx: &mut dyn RxQueue, wanted: impl Fn(&[u8]) -> bool) -> (Vec<u8>
     }
 }
 
-/// Whether an experimental frame came in by any of the queues.
+/// Returns whether an experimental frame came in on any of the queues.
 pub fn came(queues: &mut [Box<dyn RxQueue>]) -> bool {
     let mut burst = Burst::new();
     queues.iter_mut().any(|rx| {
@@ -178,12 +177,12 @@ pub fn came(queues: &mut [Box<dyn RxQueue>]) -> bool {
     })
 }
 
-/// Whether a frame has the experimental type, tagged or not.
+/// Returns whether a frame has the experimental type, tagged or not.
 pub fn experimental(frame: &[u8]) -> bool {
     frame[12..14] == EXPERIMENTAL.to_be_bytes() || frame[16..18] == EXPERIMENTAL.to_be_bytes()
 }
 
-/// What a bridge saw.
+/// Counts the frames that a bridge forwarded.
 #[derive(Default)]
 pub struct Seen {
     pub frames: AtomicUsize,

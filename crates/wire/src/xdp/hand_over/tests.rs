@@ -5,16 +5,17 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
 
-/// What one process after the other has: the queues, and what stands for a program.
+/// A port that one process hands to the next: the queues, and substitutes for the descriptors of a program.
 struct Port {
     queues: Vec<XdpSocket>,
     others: [OwnedFd; 4],
-    /// By queue: frames that are not in flight, as the last process left it.
+    /// For each queue, the frames that are not in flight, as the last process left them.
     free: Vec<Vec<u32>>,
 }
 
 impl Port {
-    /// With two queues, or none where nobody may make AF_XDP sockets: then only descriptions are tested.
+    /// Makes a port with two queues, or with none if the process may not make AF_XDP sockets: then only descriptions
+    /// are tested.
     fn new() -> Self {
         let queue = |_| {
             let xdp = XdpSocket::new().inspect_err(|e| eprintln!("no AF_XDP socket: {e}")).ok()?;
@@ -29,13 +30,13 @@ impl Port {
         Self { queues, others, free }
     }
 
-    /// Copies of what the process that goes on needs.
+    /// Copies the descriptors that the next process needs.
     fn descriptors(&self) -> Vec<OwnedFd> {
         let queues = self.queues.iter().flat_map(|queue| [&queue.socket, &queue.frames]);
         queues.chain(&self.others[..2]).map(|open| open.try_clone().unwrap()).collect()
     }
 
-    /// A copy of any descriptor.
+    /// Returns a copy of an arbitrary descriptor.
     fn any(&self, choice: u8) -> OwnedFd {
         let queues = self.queues.iter().flat_map(|queue| [&queue.socket, &queue.frames]);
         let all: Vec<_> = queues.chain(&self.others).collect();
@@ -46,17 +47,16 @@ impl Port {
 /// A process hands the port over to the next one.
 #[derive(Debug, bolero::TypeGenerator)]
 struct Round {
-    /// How many packets of each queue are in flight.
     in_flight: u16,
     several: bool,
-    /// What else it says, and hands over: text of any kind, or the numbers of frames.
+    /// Further contents of the hand-over: arbitrary text in place of the state, or the numbers of frames.
     text: Option<Vec<u8>>,
     free: Vec<Vec<u16>>,
     near: bool,
     descriptors: Vec<u8>,
 }
 
-/// What sends has frames for sending alone, each once.
+/// Checks that senders have only frames for sending, each once; returns their numbers.
 fn frames(rings: &[(RxRings, TxRings)]) -> Vec<Vec<u32>> {
     let of = |(_, tx): &(RxRings, TxRings)| {
         assert!(tx.free.iter().all(|at| at % CHUNK as u64 == 0) && tx.free.capacity() >= TX_FRAMES as usize);
@@ -71,8 +71,8 @@ fn frames(rings: &[(RxRings, TxRings)]) -> Vec<Vec<u32>> {
     rings.iter().map(of).collect()
 }
 
-/// `cargo bolero test -p wire xdp::hand_over::tests::any_state_is_survived`: what a process says of its sockets is
-/// refused, or leaves frames in order; and what one has that went on, the next one takes.
+/// `cargo bolero test -p wire xdp::hand_over::tests::any_state_is_survived`: a state that a process hands over is
+/// either refused or leaves the frames in order; and the next process can take over from one that accepted a state.
 #[test]
 fn any_state_is_survived() {
     let port = AssertUnwindSafe(RefCell::new(Port::new()));
