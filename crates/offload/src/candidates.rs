@@ -5,18 +5,18 @@ use crate::ports::Ports;
 use model::{PacketView, VifId};
 use std::vec::Drain;
 
-/// Bytes of a packet that are kept: the card examines fewer.
+/// Bytes kept of a packet: the card examines fewer.
 const HEAD: usize = 192;
-/// Most packets that are remembered. The flows of others go onto the card with a later packet.
+/// Most packets that are remembered. The flow of a packet beyond that goes onto the card with a later packet.
 const MOST: usize = 1024;
 /// Most flows that move at a time: writing them takes the card's time.
 const FLOWS: usize = 64;
 
-/// Such a packet.
+/// A packet that was passed to the engine and whose flow may go onto the card.
 #[derive(Debug)]
 pub struct Candidate {
     pub ingress: VifId,
-    /// Its number among the interface's frames that the engine was given.
+    /// Counts the interface's frames that were passed to the engine, up to this one.
     number: u64,
     head: [u8; HEAD],
     len: u32,
@@ -24,7 +24,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// For a frame that came in on an interface.
+    /// Keeps the head of a frame that came in on an interface.
     fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
         let bytes = &taken.bytes;
         let mut head = [0; HEAD];
@@ -39,7 +39,7 @@ impl Candidate {
         }
     }
 
-    /// The packet, if it can be parsed.
+    /// Parses the packet; `None` if that fails.
     pub fn packet(&self) -> Option<PacketView<'_>> {
         let mut packet =
             PacketView::parse(&self.head[..HEAD.min(self.len as usize)], self.len, self.gso_size).ok()?;
@@ -48,23 +48,23 @@ impl Candidate {
     }
 }
 
-/// All of them.
+/// The packets that the engine has yet to finish, up to a limit.
 #[derive(Debug, Default)]
 pub struct Candidates {
     waiting: Vec<Candidate>,
-    /// Those whose flows are being put onto the card; otherwise empty.
+    /// The candidates whose flows are being put onto the card; otherwise empty.
     chosen: Vec<Candidate>,
 }
 
 impl Candidates {
-    /// Remembers a frame that the engine gets, by its number.
+    /// Remembers a frame that is passed to the engine as the interface's frame `number`.
     pub fn remember(&mut self, ingress: VifId, number: u64, taken: &Taken) {
         if self.waiting.len() < MOST {
             self.waiting.push(Candidate::new(ingress, number, taken));
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether no packet waits for the engine.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -76,12 +76,11 @@ impl Candidates {
         !self.chosen.is_empty()
     }
 
-    /// Takes the chosen ones.
+    /// Takes the chosen packets out.
     pub fn chosen(&mut self) -> Drain<'_, Candidate> {
         self.chosen.drain(..)
     }
 
-    /// Forgets all.
     pub fn clear(&mut self) {
         self.waiting.clear();
         self.chosen.clear();

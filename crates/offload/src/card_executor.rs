@@ -25,54 +25,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use tables::View;
 
-/// How often a simulated card is asked whether it has finished a command: about ten clocks each.
+/// How often to poll a simulated card until it has finished a command. Each poll takes about ten clocks.
 const POLLS: u32 = 10_000;
 
-/// Why the executor can't start.
+/// The reason why the executor can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum OffloadError {
-    /// The card can't be used.
     #[error(transparent)]
     Card(#[from] CardError),
-    /// If the system has no more threads or descriptors.
+    /// The system has no more threads or descriptors.
     #[error("can't start the card's carrier: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Why a port can't be attached.
+/// The reason why a port can't be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The engine's reason.
+    /// The engine can't attach it.
     #[error(transparent)]
     Engine(#[from] AttachError),
     /// No event descriptors are left.
     #[error("interface {vif}: can't make a ring to the engine: {error}")]
-    Ring {
-        /// Which.
-        vif: VifId,
-        /// Why.
-        error: io::Error,
-    },
+    Ring { vif: VifId, error: io::Error },
 }
 
-/// Card and engine.
+/// An executor that forwards with the card, and with the engine what the card does not forward.
 pub struct CardExecutor {
     name: &'static str,
     engine: Arc<Engine>,
     stats: Arc<Stats>,
     orders: Arc<Orders>,
     carrier: Option<JoinHandle<()>>,
-    /// Ensures that the card gets changes in the same order as the engine. It has the highest number that a flow of an
-    /// Open vSwitch had so far.
+    /// Ensures that the card gets changes in the same order as the engine. Holds the highest number of all flows of an
+    /// Open vSwitch so far.
     applying: Mutex<FlowId>,
 }
 
 impl CardExecutor {
-    /// Puts the card that `open` creates, just after reset and with zeroed memory, before an engine that has neither
-    /// ports nor tables yet. The status shows it as `name`.
+    /// Starts an executor with the card that `open` returns, and an engine that has neither ports nor tables yet. The
+    /// card must be just after reset, with zeroed memory. The status shows it as `name`.
     ///
     /// # Errors
-    /// [`OffloadError`].
+    /// If the card can't be used, or the system has no more threads or descriptors.
     pub fn start<C: Carry + 'static>(
         name: &'static str,
         engine: Arc<Engine>,
@@ -106,10 +100,10 @@ impl CardExecutor {
         error.map_or_else(|| Ok(Arc::new(executor)), |error| Err(error.into()))
     }
 
-    /// From now on, moves packets through this port, and through the card if the card serves interfaces of this kind.
+    /// Starts to move packets through this port. They go through the card if it serves interfaces of this kind.
     ///
     /// # Errors
-    /// [`LineError`].
+    /// If the engine can't attach the port, or the system has no more event descriptors.
     pub fn attach(&self, vif: VifId, port: Opened) -> Result<(), LineError> {
         use model::Lookup;
         let kind = self.engine.view(|view| view.vif(vif).map(|vif| vif.kind));
@@ -127,7 +121,7 @@ impl CardExecutor {
         Ok(())
     }
 
-    /// Drops the port of an interface; false if there is none.
+    /// Drops the port of an interface. Returns false if there is none.
     pub fn detach(&self, vif: VifId) -> bool {
         self.orders.tell(Message::Detach(vif));
         let had = self.engine.detach(vif);
@@ -150,7 +144,8 @@ impl Executor for CardExecutor {
         ExecutorStatus { name, card: Some(self.stats.card()), stalled }
     }
 
-    /// The engine decides what is valid. The card follows before this returns, or fails and is taken out of use.
+    /// Applies changes to the engine, which decides whether they are valid, then to the card. When this returns, the
+    /// card follows them, or has failed and is out of use.
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.apply(changes)?;
@@ -158,7 +153,8 @@ impl Executor for CardExecutor {
         Ok(())
     }
 
-    /// The same for flows of an Open vSwitch. New ones with higher numbers than all others change nothing on the card.
+    /// Applies changes of an Open vSwitch's flows, like [`Self::apply`]. New flows with higher numbers than all before
+    /// change nothing on the card.
     fn ovs_apply(&self, changes: &[ovs::Change], waits: bool) -> Result<(), ApplyError> {
         let mut last = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.ovs_apply(changes, waits)?;
@@ -206,7 +202,7 @@ impl Executor for CardExecutor {
         let again = self.stats.again(vif);
         VifCounters {
             received: sum(a.received, b.received),
-            // What the engine sent left through the card.
+            // Packets that the engine sent left through the card, so both counted them.
             sent: less(sum(a.sent, b.sent), again),
             receive_drops: a.receive_drops + b.receive_drops,
             send_drops: a.send_drops + b.send_drops,
@@ -225,7 +221,7 @@ impl Executor for CardExecutor {
         sum(self.engine.nexthop_counters(nexthop), self.stats.nexthop(nexthop))
     }
 
-    /// The engine's list: the card's packets are counted there.
+    /// Lists the engine's flows: the counters of their connections include the card's packets.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {
         self.engine.flows(each);
     }
@@ -296,7 +292,7 @@ impl Executor for CardExecutor {
         self.engine.dropped(n)
     }
 
-    /// While a capture runs, all packets go to the engine, which shows them to it.
+    /// Starts a capture. While it runs, all packets go to the engine, which shows them to it.
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
         self.engine.capture(filter, to);
         self.orders.tell(Message::Capture);
@@ -317,7 +313,7 @@ fn sum(a: Counters, b: Counters) -> Counters {
     Counters { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
 }
 
-/// A random secret for the card's hashes.
+/// Draws a random secret for the card's hashes.
 fn secret() -> io::Result<[u64; 5]> {
     let mut bytes = [0; 40];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

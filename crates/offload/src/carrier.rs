@@ -21,17 +21,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often flows are checked.
+/// Interval between checks of flows.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What the carrier shares with the executor.
+/// State that the carrier shares with the executor.
 pub struct Shared {
     pub engine: Arc<Engine>,
     pub stats: Arc<Stats>,
     pub orders: Arc<Orders>,
 }
 
-/// The carrier.
 pub struct Carrier<C> {
     shared: Shared,
     traffic: Traffic<C>,
@@ -40,15 +39,15 @@ pub struct Carrier<C> {
     sleep: Sleep,
     /// Interfaces that only the engine serves.
     beside: BTreeSet<VifId>,
-    /// The card forwards nothing, because the engine captures.
+    /// Whether the card forwards nothing, because the engine captures.
     captured: bool,
-    /// When flows are checked next.
+    /// Time of the next check of flows.
     next: Instant,
     failed: bool,
 }
 
 impl<C: Carry> Carrier<C> {
-    /// A carrier without ports.
+    /// Makes a carrier without ports.
     pub fn new(shared: Shared, driver: Driver<C>, sleep: Sleep) -> Self {
         let traffic = Traffic::new(driver, shared.stats.clone());
         Self {
@@ -64,7 +63,7 @@ impl<C: Carry> Carrier<C> {
         }
     }
 
-    /// Carries until told to stop.
+    /// Carries packets until [`Message::Stop`].
     pub fn run(mut self) {
         loop {
             while let Some((message, _done)) = self.shared.orders.mailbox.next() {
@@ -133,18 +132,18 @@ impl<C: Carry> Carrier<C> {
         }
     }
 
-    /// The flows on the card, and the datapaths that know them.
+    /// Returns the records of the flows on the card, and the datapaths with which to look after them.
     fn datapaths(&mut self) -> (Datapaths<'_, C>, &mut Flows) {
         let Shared { engine, stats, .. } = &self.shared;
         (Datapaths { engine, driver: &mut self.traffic.driver, stats }, &mut self.flows)
     }
 
-    /// Tells the card what the engine learned from packets.
+    /// Tells the card the MAC addresses and neighbours that the engine learned from packets.
     fn follow_tables(&mut self) -> Result<(), Fault> {
         Ok(self.learned.follow(&self.shared.engine, &mut self.traffic.driver)?)
     }
 
-    /// Puts onto the card the flows of packets that the engine has finished.
+    /// Puts the flows of packets that the engine has finished onto the card, and starts to move them.
     fn begin_moving(&mut self) -> Result<(), Fault> {
         if !self.traffic.candidates.choose(&self.traffic.ports) {
             return Ok(());
@@ -168,7 +167,7 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// Obeys a message. No flows may be moving, so that nothing on the card changes for one that is.
+    /// Obeys a message. Completes the move of flows first, so that nothing on the card changes for a flow that moves.
     fn obey(&mut self, message: Message) -> Result<(), Fault> {
         if let Err(fault) = self.traffic.finish_moving() {
             self.fail(&fault);
@@ -196,7 +195,7 @@ impl<C: Carry> Carrier<C> {
         }
     }
 
-    /// Takes flows off the card. Afterwards what it forwarded by them has left.
+    /// Takes flows off the card. When this returns, the packets that it forwarded by them have left it.
     fn end(&mut self, keys: &[Key]) -> Result<(), Fault> {
         let (mut paths, flows) = self.datapaths();
         flows.end(keys, &mut paths)?;
@@ -205,13 +204,14 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// The same for all flows of ports of an Open vSwitch: they depend on the interfaces.
+    /// Takes all flows of ports of an Open vSwitch off the card: they depend on the interfaces.
     fn end_ovs(&mut self) -> Result<(), Fault> {
         let keys = self.traffic.driver.of_ovs();
         self.end(&keys)
     }
 
-    /// Afterwards the card forwards by the new tables, and what it forwarded before has left.
+    /// Applies changes to the card. When this returns, the card forwards by the new tables, and the packets that it
+    /// forwarded before have left it.
     fn apply(&mut self, changes: &[Change]) -> Result<(), Fault> {
         self.shared.engine.view(|view| self.traffic.driver.apply(view, changes))?;
         self.traffic.let_out();
@@ -245,7 +245,7 @@ impl<C: Carry> Carrier<C> {
     }
 
     fn detach(&mut self, vif: VifId) -> Result<(), Fault> {
-        // What was on its way there arrives.
+        // Let packets arrive that are on their way to the port.
         self.traffic.take_sent(usize::MAX);
         let emptied = self.traffic.empty_card();
         let Some(line) = self.traffic.ports.remove(vif) else { return emptied };
@@ -272,7 +272,7 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// Leaves all packets to the engine, from when this returns.
+    /// Leaves all packets to the engine. This holds from when the function returns.
     fn capture(&mut self) -> Result<(), Fault> {
         self.captured = true;
         self.traffic.driver.commands().enable(false);
@@ -289,8 +289,8 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// Gives up the card. What is inside and does not come out is lost. What waited for it goes to the engine, which
-    /// then gets the ports for good.
+    /// Gives up the card. Packets that are inside and do not come out are lost. Packets that waited for the card go to
+    /// the engine, which then gets the ports for good.
     fn fail(&mut self, fault: &Fault) {
         if self.failed {
             return;

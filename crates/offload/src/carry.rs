@@ -7,41 +7,40 @@ use card::registers::PuntMeta;
 /// A packet for the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// For a packet that the host decided: where it leaves, unchanged. Without a frame, it is a mark or a release.
+    /// The port by which the packet came in; for one that the host decided, the port by which it leaves.
     pub port: u16,
-    /// Of what the host decided: where it leaves as it is. Without a frame it is a mark, or a release.
+    /// Present if the host decided the packet: the card sends it unchanged to this output. Without a frame, the packet
+    /// is a mark or a release.
     pub direct: Option<PuntMeta>,
-    /// The frame.
     pub bytes: Vec<u8>,
 }
 
 /// A packet from the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The port by which it leaves; for a punted packet, the one by which it came in.
+    /// The port by which the packet leaves; for a punted packet, the port by which it came in.
     pub port: u16,
-    /// Why the host must decide it, if it must.
+    /// The reason why the host must decide the packet, if it must.
     pub punt: Option<PuntMeta>,
-    /// The frame.
     pub bytes: Vec<u8>,
 }
 
-/// A card in this process: it moves only through [`Carry::tick`] and its registers.
+/// A card in this process. It advances only through [`Carry::tick`] and accesses to its registers.
 pub trait Carry: Card {
-    /// Pipes per direction. The inputs are first those from guests, then those from wires. The outputs are first as
-    /// many queues to the host, through which guests are reached too, then wires.
+    /// Returns the number of pipes per direction. There are twice as many inputs: first those from guests, then those
+    /// from wires. There are as many outputs: first queues to the host, which also lead to guests, then wires.
     fn pipes(&self) -> usize;
     /// Queues a packet for an input.
     fn send(&mut self, input: usize, packet: Incoming);
-    /// Packets queued for an input that have not entered completely.
+    /// Returns how many packets queued for an input have not entered completely.
     fn backlog(&self, input: usize) -> usize;
-    /// The next packet that came out.
+    /// Returns the next packet that came out.
     fn receive(&mut self, output: usize) -> Option<Outgoing>;
-    /// Buffers of frames: sending takes one, and receiving returns one.
+    /// Returns the buffers for frames: sending takes one, and receiving returns one.
     fn buffers(&mut self) -> &mut Buffers;
-    /// One clock.
+    /// Advances the card by one clock.
     fn tick(&mut self);
-    /// Clocks since reset.
+    /// Returns the number of clocks since reset.
     fn clocks(&self) -> u64;
 }
 

@@ -4,13 +4,13 @@ use crate::stats::Stats;
 use card::{Card, Commands};
 use model::DropReason;
 
-/// The counters of packets the card dropped, by reason ([`card::registers::counters::SELECT`]).
+/// Selects the card's counters of dropped packets, by reason ([`card::registers::counters::SELECT`]).
 const DROPS: u8 = 5;
-/// Why the card drops a packet.
+/// The reasons for which the card drops packets.
 const REASONS: [DropReason; 4] =
     [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute, DropReason::PuntBudget];
 
-/// How much of the card's counters has been counted.
+/// The part of the card's drop counters that the host has counted already.
 pub struct Dropped {
     /// Drops by reason.
     reasons: [u64; REASONS.len()],
@@ -19,7 +19,7 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    /// From now on.
+    /// Starts with the card's current counts, so that only later drops are counted.
     pub fn new<C: Card>(commands: &mut Commands<C>) -> Self {
         Self { reasons: REASONS.map(|reason| commands.counter(DROPS, reason as u32)), hold_full: 0 }
     }

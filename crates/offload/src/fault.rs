@@ -2,18 +2,18 @@
 
 use card::CardError;
 
-/// Why the card can no longer be used.
+/// The reason why the card can no longer be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The driver's.
+    /// The driver can't use it.
     #[error(transparent)]
     Driver(#[from] CardError),
-    /// Packets went in, and nothing comes out.
+    /// Packets went in, and none comes out.
     #[error("the card hangs: {inside} packets are inside, and none came out in {clocks} clocks")]
     Silent {
         /// Packets in the card.
         inside: u64,
-        /// How many clocks were waited for them.
+        /// How many clocks the carrier waited for them.
         clocks: u32,
     },
 }

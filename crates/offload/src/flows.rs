@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use tables::Deps;
 
-/// Fewest flows checked at a time.
+/// Fewest flows to check at a time.
 const PER_LOOK: usize = 32;
-/// Number of checks within which each flow is checked once: sooner than any connection times out, and than Open vSwitch
-/// removes a flow without packets (10 s).
+/// Each flow is checked once within this number of checks. That is before any connection times out, and before Open
+/// vSwitch removes a flow without packets (10 s).
 const LOOKS: usize = 4;
-/// Checks without packets after which a flow leaves the card.
+/// Number of checks in a row without packets after which a flow leaves the card.
 const IDLE: u8 = 10;
 
-/// The datapaths that have flows, and what counts their packets.
+/// The datapaths that have flows, and the counters of their packets.
 pub struct Datapaths<'a, C> {
     pub engine: &'a Engine,
     pub driver: &'a mut Driver<C>,
@@ -31,22 +31,22 @@ pub struct Datapaths<'a, C> {
 /// A flow on the card.
 #[derive(Debug)]
 pub struct Carried {
-    /// Its connection, or, if it is dropped, the one it would be.
+    /// The flow's connection. For a flow that is dropped, the connection that it would be.
     connection: Option<FlowKey>,
-    /// Its connection in the flow's direction, if there is one.
+    /// The flow's connection in the direction of the flow, if there is one.
     direction: Option<FlowKey>,
     rules: Vec<RuleId>,
     nexthop: Option<NexthopId>,
-    /// The flow of an Open vSwitch from which it follows.
+    /// The flow of an Open vSwitch from which this one was made.
     origin: Option<Origin>,
     /// The table entries on which the decision depended.
     deps: Deps,
-    /// Checks since it last carried a packet.
+    /// Number of checks since the flow last carried a packet.
     idle: u8,
 }
 
 impl Carried {
-    /// For a flow that a decision has just put onto the card.
+    /// Makes the record of a flow that a decision has just put onto the card.
     pub fn new(flow: &Flow, decision: &Decision, deps: Deps) -> Self {
         let direction = decision.effects.flow.as_ref().map(|change| match change {
             FlowChange::Update { connection, reply: true } => connection.original.reverse(),
@@ -66,7 +66,7 @@ impl Carried {
     }
 }
 
-/// All of them.
+/// The flows on the card.
 #[derive(Debug, Default)]
 pub struct Flows {
     carried: BTreeMap<Key, Carried>,
@@ -75,13 +75,13 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Those of a connection.
+    /// Returns the flows of a connection.
     pub fn of(&self, connection: &FlowKey) -> Vec<Key> {
         let of = |(_, carried): &(&Key, &Carried)| carried.connection.as_ref() == Some(connection);
         self.carried.iter().filter(of).map(|(key, _)| *key).collect()
     }
 
-    /// The next flows to check.
+    /// Returns the next flows to check.
     fn next(&mut self) -> Vec<Key> {
         let from = self.looked.map_or(Unbounded, Excluded);
         let count = PER_LOOK.max(self.carried.len().div_ceil(LOOKS));
@@ -90,8 +90,8 @@ impl Flows {
         keys
     }
 
-    /// Counts what a flow carried since the last check. False if it must leave the card: it is idle, its connection no
-    /// longer exists, or it has left already.
+    /// Counts the packets that a flow carried since the last check. Returns false if the flow must leave the card: it
+    /// is idle, its connection no longer exists, or it has left already.
     fn account<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) -> bool {
         if !self.carried.contains_key(key) {
             return false;
@@ -99,7 +99,7 @@ impl Flows {
         paths.driver.usage(key).is_some_and(|usage| self.count(key, usage, paths))
     }
 
-    /// Counts what a flow carried. False if it must leave the card.
+    /// Counts the packets of `usage`. Returns false if the flow must leave the card.
     fn count<C: Card>(&mut self, key: &Key, usage: Usage, paths: &mut Datapaths<'_, C>) -> bool {
         let Some(carried) = self.carried.get_mut(key) else { return false };
         let (used, counters) = match usage {
@@ -119,8 +119,8 @@ impl Flows {
         alive && carried.idle < IDLE
     }
 
-    /// Remembers a flow that is now on the card. Its connection's counters are marked as incomplete before the first
-    /// packet is missing.
+    /// Remembers a flow that is now on the card. If the card does not count it, marks its connection's counters as
+    /// incomplete before the first packet is missing from them.
     pub fn insert<C: Card>(&mut self, key: Key, carried: Carried, paths: &Datapaths<'_, C>) {
         let counters = paths.driver.is_counted(&key).then(Counters::default);
         if let Some(direction) = &carried.direction {
@@ -131,13 +131,13 @@ impl Flows {
         self.carried.insert(key, carried);
     }
 
-    /// Counts what a flow carried that is about to leave the card, and forgets it.
+    /// Counts the packets of a flow that is about to leave the card, and forgets the flow.
     pub fn remove<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) {
         self.account(key, paths);
         self.forget(key, paths.stats);
     }
 
-    /// Takes flows off the card, and counts all that they carried.
+    /// Takes flows off the card, and counts all packets that they carried.
     pub fn end<C: Card>(&mut self, keys: &[Key], paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
         for (key, usage) in paths.driver.end(keys)? {
             self.count(&key, usage, paths);
@@ -146,7 +146,6 @@ impl Flows {
         Ok(())
     }
 
-    /// Forgets a flow.
     fn forget(&mut self, key: &Key, stats: &Stats) -> Option<Carried> {
         let carried = self.carried.remove(key)?;
         carried.origin.iter().for_each(|origin| stats.ovs.leave(origin));

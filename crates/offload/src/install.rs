@@ -9,23 +9,23 @@ use card::{Card, CardError};
 use model::{Decision, FlowChange, FlowState, Verdict, VifId, decide};
 use std::collections::{BTreeSet, HashSet};
 
-/// Flows that are put onto the card together.
+/// Puts a batch of flows onto the card, which holds their packets.
 pub struct Installing<'a, C> {
     paths: Datapaths<'a, C>,
     flows: &'a mut Flows,
     hold: Hold,
-    /// Whether dropped flows are included. A connection created by an interface that only the engine serves would not
-    /// end such a drop.
+    /// Whether to put flows that are dropped onto the card, too. If only the engine serves an interface, that interface
+    /// may create a connection, which would not end such a drop.
     drops: bool,
-    /// The flows that were handled.
+    /// The flows for which this batch has handled a packet.
     done: HashSet<Key>,
-    /// The flows that are now on the card, and their interfaces.
+    /// The flows of this batch that are now on the card, and the interfaces by which they come in.
     keys: Vec<Key>,
     ports: BTreeSet<VifId>,
 }
 
 impl<'a, C: Card> Installing<'a, C> {
-    /// Empty. Dropped flows are included if `drops`.
+    /// Starts an empty batch. It takes flows that are dropped only if `drops`.
     pub fn new(paths: Datapaths<'a, C>, flows: &'a mut Flows, hold: Hold, drops: bool) -> Self {
         let (done, keys, ports) = (HashSet::new(), Vec::new(), BTreeSet::new());
         Self { paths, flows, hold, drops, done, keys, ports }
@@ -43,7 +43,8 @@ impl<'a, C: Card> Installing<'a, C> {
         Ok(())
     }
 
-    /// The flows, and the interfaces by which they come in.
+    /// Updates the counts of flows. Returns the flows that are now on the card, and the interfaces by which they come
+    /// in.
     pub fn finish(self) -> (Vec<Key>, BTreeSet<VifId>) {
         self.paths.stats.flows.set(self.paths.driver.flows() as u64);
         let refused = self.paths.driver.refused();
@@ -73,7 +74,7 @@ impl<'a, C: Card> Installing<'a, C> {
         })
     }
 
-    /// Counts what flows carried that are about to leave the card.
+    /// Counts the packets of flows that are about to leave the card because of this decision.
     fn end_others(&mut self, key: Option<&Key>, decision: &Decision) {
         let mut ended: Vec<Key> = key.into_iter().copied().collect();
         if let Some(FlowChange::Update { connection, .. }) = &decision.effects.flow

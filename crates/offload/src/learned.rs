@@ -1,4 +1,4 @@
-//! What the engine learned from packets, as far as the card knows it.
+//! The entries that the engine learned from packets, as far as the card knows them.
 
 use card::driver::Driver;
 use card::{Card, CardError};
@@ -9,10 +9,9 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// The learned entries that the card knows.
 #[derive(Default)]
 pub struct Learned {
-    /// The epoch of it.
+    /// Epoch of the engine's tables at which these entries were read.
     epoch: u64,
     macs: HashMap<(Vrf, Mac), BridgeTarget>,
     neighbours: HashMap<(NeighbourScope, IpAddr), Mac>,
@@ -20,7 +19,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Tells the card what is new.
+    /// Tells the card the entries that changed.
     ///
     /// # Errors
     /// If the card can't be used.
@@ -53,7 +52,7 @@ impl Learned {
     }
 }
 
-/// The keys whose values differ, including those that only one map has.
+/// Returns the keys whose values differ, including those that only one map has.
 fn differences<K: Copy + Eq + std::hash::Hash, V: PartialEq>(
     before: &HashMap<K, V>,
     now: &HashMap<K, V>,

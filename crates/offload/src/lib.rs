@@ -1,14 +1,15 @@
-//! The executor of a host with a card: the card in front, the engine beside it.
+//! The executor of a host with a card: the card in front, the engine behind it.
 //!
-//! Owns: the thread that carries packets between ports, card and engine ([`CardExecutor`]); when a flow goes onto the
-//! card, and when it leaves it; what happens when the card fails: the engine goes on alone.
+//! Owns: the thread that carries packets between ports, card and engine ([`CardExecutor`]); the decision when a flow
+//! goes onto the card and when it leaves it; the failover to the engine alone when the card fails.
 //!
-//! Must not know: what the card's tables look like, how packets are decided.
+//! Must not know: the format of the card's tables, how packets are decided.
 //!
-//! What the card is not sure of it leaves to the host, which gives it to the engine by a ring that stands for the
-//! port it came in by. The engine decides and sends it, by a ring again, and the card lets it out as it is; then the
-//! flow goes onto the card, if the decision allows that. Nothing overtakes: the card keeps the flow's packets until
-//! the engine is done with those that came before.
+//! The card punts packets that it can't decide to the host. For each port there is a pair of rings to the engine, which
+//! stands for the port. The host puts a punted packet into the ring of the port by which it came in. The engine decides
+//! the packet and sends it into a ring; the card then sends it unchanged. If the decision allows that, the flow then
+//! goes onto the card. No packet overtakes an earlier one of its flow: the card holds the flow's packets until the
+//! engine has finished the earlier ones.
 #![deny(unsafe_code)]
 
 mod candidates;

@@ -10,58 +10,57 @@ use std::sync::Arc;
 
 /// Most frames that wait for the engine in a port's ring.
 pub const SLOTS: u32 = 256;
-/// The ring of a port. Frames may be the host's own large sends.
+/// The parameters of a port's ring. Frames may be large sends of the host itself.
 pub const RING: RingPort = RingPort { mtu: u16::MAX, slots: SLOTS };
-/// Bytes taken from a queue at a time.
+/// Most bytes to take from a queue at a time.
 const BYTES_PER_BURST: usize = 64 << 10;
-/// How often a queue that a worker holds is tried again.
+/// How often to try a queue again while a worker holds it.
 const TRIES: u32 = 100;
 /// Longest frame for the card, bytes.
 pub const LONGEST: usize = 9600;
 
-/// A frame that came in.
+/// A frame that was taken from a port.
 #[derive(Debug)]
 pub struct Taken {
-    /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Its unfinished offloads.
+    /// Checksum and segmentation that the sender left unfinished.
     pub offload: Offload,
 }
 
 impl Taken {
-    /// For a packet that the card can carry: nothing is unfinished.
+    /// Wraps a frame from the card, in which nothing is unfinished.
     pub fn finished(bytes: Vec<u8>) -> Self {
         Self { bytes, offload: Offload::default() }
     }
 
-    /// Whether the card can't take it, because of its unfinished offloads.
+    /// Returns whether the card can't take the frame: offloads are unfinished, or it is empty or too long.
     pub fn is_beyond_card(&self) -> bool {
         let unfinished = matches!(self.offload.csum, Csum::Partial { .. }) || self.offload.gso.is_some();
         unfinished || self.bytes.is_empty() || self.bytes.len() > LONGEST
     }
 }
 
-/// A port.
 pub struct Line {
     /// The port's own queues.
     pub rx: Vec<Box<dyn RxQueue>>,
     pub tx: Vec<Arc<dyn TxQueue>>,
     /// Carries the port's frames to the engine.
     pub uplink: Uplink,
-    /// Carries frames that the engine sends by the port.
+    /// Carries the frames that the engine sends by the port.
     pub downlink: Downlink,
-    /// Whether it is a wire; otherwise a guest.
+    /// Whether the port is a wire; otherwise it is a guest's.
     pub wire: bool,
-    /// Frames for which its ring has no room.
+    /// Frames for which the ring to the engine has no room.
     waiting: VecDeque<Taken>,
     /// Number of frames given to the engine, including those that wait for room.
     pub handed: u64,
-    /// The last frames bypassed the card: none enters it before the engine has finished them.
+    /// Whether the last frames bypassed the card. While they do, no frame enters the card before the engine has
+    /// finished them.
     pub past: bool,
 }
 
 impl Line {
-    /// A port with these queues and these ends of its rings.
+    /// Makes a port of its queues, and of our ends of its rings to the engine.
     pub fn new(
         rx: Vec<Box<dyn RxQueue>>,
         tx: Vec<Arc<dyn TxQueue>>,
@@ -71,29 +70,30 @@ impl Line {
         Self { rx, tx, uplink, downlink, wire, waiting: VecDeque::new(), handed: 0, past: false }
     }
 
-    /// Whether frames may be taken from it: the engine keeps up, and nothing would overtake.
+    /// Returns whether frames may be taken from the port: the engine keeps up, and none would overtake an earlier one.
     pub fn is_open(&mut self) -> bool {
         self.past &= !self.is_settled();
         self.waiting.is_empty() && !self.past
     }
 
-    /// The card's input for the port, and the output that reaches it, on a card with this many pipes per direction.
+    /// Returns the card's input for the port, on a card with this many pipes per direction. The output that leads to
+    /// the port has the same number.
     pub fn place(&self, vif: VifId, pipes: usize) -> usize {
         usize::from(vif.0) % pipes + if self.wire { pipes } else { 0 }
     }
 
-    /// Whether the engine has finished all frames that it was given.
+    /// Returns whether the engine has finished all frames that it was given.
     pub fn is_settled(&self) -> bool {
         self.done() == self.handed
     }
 
-    /// How many of its frames the engine has finished.
+    /// Returns how many of the port's frames the engine has finished.
     pub fn done(&self) -> u64 {
         let inside = SLOTS as usize - self.uplink.room();
         self.handed - (self.waiting.len() + inside) as u64
     }
 
-    /// The next frame that the engine sent.
+    /// Takes the next frame that the engine sent by the port.
     pub fn sent(&mut self, buffers: &mut Buffers) -> Option<Vec<u8>> {
         let mut bytes = None;
         self.downlink.receive(|frame| bytes.insert(buffers.take()).extend_from_slice(frame));
@@ -118,14 +118,14 @@ impl Line {
         debug_assert!(taken.len() <= BURST * self.rx.len(), "a burst is bounded");
     }
 
-    /// Passes a frame to the engine; it waits if there is no room.
+    /// Passes a frame to the engine. If there is no room, the frame waits.
     pub fn hand(&mut self, taken: Taken, buffers: &mut Buffers) {
         self.handed += 1;
         self.waiting.push_back(taken);
         self.push(buffers);
     }
 
-    /// Passes waiting frames to the engine, as far as there is room. Returns whether some still wait.
+    /// Passes waiting frames to the engine, as long as there is room. Returns whether some still wait.
     pub fn push(&mut self, buffers: &mut Buffers) -> bool {
         let mut sent = false;
         while self.uplink.room() > 0
@@ -141,7 +141,7 @@ impl Line {
         !self.waiting.is_empty()
     }
 
-    /// Sends a frame that the card forwarded here. If a worker holds the queue, it is given time to release it.
+    /// Sends a frame that the card forwarded to this port. If a worker holds the queue, gives it time to release it.
     pub fn send(&self, frame: &[u8], cells: Option<&VifCells>) -> Result<(), DropReason> {
         let mut sent = send(&self.tx, frame);
         for _ in 0..TRIES {

@@ -16,47 +16,47 @@ use model::VifId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long the engine may take to finish what it was given.
+/// How long the engine may take to finish the frames that it was given.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Beats that the ports of such flows may send until these are released: the rest of a ring is for what is in the
-/// pipe.
+/// Beats that the ports of moving flows may send until the flows are released. The rest of a ring is for packets that
+/// are already in the pipe.
 const ROOM: usize = RING / 2;
 
-/// Flows that move.
+/// Flows that move onto the card together.
 pub struct Batch {
     hold: Hold,
     keys: Vec<Key>,
     stage: Stage,
-    /// Packets for the host that came out meanwhile.
+    /// Packets for the host that came out while the flows were being released.
     behind: Vec<Outgoing>,
 }
 
 enum Stage {
-    /// This many marks are under way.
+    /// The card still has this many marks.
     Marked(usize),
-    /// The engine must finish this many frames of each port.
+    /// The engine must finish this many frames of each port. It has had since the given time.
     Engine(BTreeMap<VifId, u64>, Instant),
-    /// The releases are under way.
+    /// The card still has releases.
     Released,
 }
 
-/// What is due next.
+/// The next step of a move.
 pub enum Due {
-    /// Wait.
+    /// To wait.
     Nothing,
-    /// [`Batch::release`], after what the engine sent.
+    /// To call [`Batch::release`], once everything that the engine sent is on its way to the card.
     Release,
-    /// [`Batch::end`], after what was released.
+    /// To call [`Batch::end`], once all released packets have been delivered.
     End,
 }
 
-/// Whether a packet of the host's queue is a mark.
+/// Returns whether a packet of the host's queue is a mark.
 pub const fn is_mark(packet: &Outgoing) -> bool {
     matches!(packet.punt, Some(PuntMeta { reason: 0, .. })) && packet.bytes.is_empty()
 }
 
 impl Batch {
-    /// For flows that were written to the card and come in by these ports: sends the marks.
+    /// Starts to move flows that were written to the card and come in by these ports: sends a mark through each pipe.
     pub fn new(hold: Hold, keys: Vec<Key>, ports: BTreeSet<VifId>, passage: &mut Passage) -> Self {
         let inputs = passage.inputs();
         for input in 0..inputs {
@@ -67,12 +67,12 @@ impl Batch {
         Self { hold, keys, stage: Stage::Marked(inputs), behind: Vec::new() }
     }
 
-    /// Whether marks are still under way in the card.
+    /// Returns whether marks or releases are still under way in the card.
     pub fn is_marking(&self) -> bool {
         matches!(self.stage, Stage::Marked(_) | Stage::Released)
     }
 
-    /// A mark came out.
+    /// Notes that a mark came out.
     pub fn marked(&mut self, ports: &Ports) {
         if let Stage::Marked(left) = &mut self.stage {
             *left -= 1;
@@ -82,7 +82,7 @@ impl Batch {
         }
     }
 
-    /// Holds back a packet for the host while the flows are being released.
+    /// Keeps a packet for the host if the flows are being released; otherwise returns it.
     pub fn hold_back(&mut self, packet: Outgoing) -> Option<Outgoing> {
         if !matches!(self.stage, Stage::Released) {
             return Some(packet);
@@ -91,7 +91,7 @@ impl Batch {
         None
     }
 
-    /// What is due next.
+    /// Returns the next step.
     pub fn due<C: Carry>(&self, ports: &Ports, driver: &mut Driver<C>) -> Due {
         match &self.stage {
             Stage::Marked(_) => Due::Nothing,
@@ -113,7 +113,7 @@ impl Batch {
         }
     }
 
-    /// Releases the flows' packets at each output.
+    /// Tells each input to release the flows' packets at each output.
     pub fn release(&mut self, passage: &mut Passage) {
         for input in 0..passage.inputs() {
             for output in 0..passage.inputs() {
@@ -123,7 +123,7 @@ impl Batch {
         self.stage = Stage::Released;
     }
 
-    /// From here on the flows are the card's. Returns what was held back.
+    /// Ends the move: from here on, the card forwards the flows. Returns the packets that were held back, too.
     pub fn end(self, passage: &mut Passage) -> (Hold, Vec<Key>, Vec<Outgoing>) {
         passage.free();
         (self.hold, self.keys, self.behind)

@@ -7,7 +7,7 @@ use rustix::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the carrier may take to obey: a simulated card is slow. After that, nobody waits for it any more.
+/// How long the carrier may take to obey: a simulated card is slow. Afterwards, nobody waits for the carrier any more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A message to the carrier.
@@ -16,7 +16,7 @@ pub enum Message {
     Attach(VifId, Line),
     /// Release an interface.
     Detach(VifId),
-    /// Another interface is served only by the engine, or no longer.
+    /// From now on, only the engine serves this interface; with false, this no longer holds.
     Beside(VifId, bool),
     /// The tables changed.
     Apply(Vec<Change>),
@@ -26,21 +26,21 @@ pub enum Message {
     Flushed,
     /// Leave all packets to the engine while it captures.
     Capture,
-    /// End.
+    /// End the thread.
     Stop,
 }
 
-/// The carrier's mailbox. A message is obeyed when it is dropped, or with the carrier.
+/// The carrier's mailbox. A message counts as obeyed when the carrier drops it, or when the carrier ends.
 pub struct Orders {
     pub mailbox: Mailbox<Message>,
-    /// How long to wait for a message.
+    /// How long to wait until a message is obeyed.
     patience: Duration,
     /// The last message that was not obeyed in time.
     late: Mutex<Option<Pending>>,
 }
 
 impl Orders {
-    /// None yet.
+    /// Makes an empty mailbox.
     ///
     /// # Errors
     /// If no event descriptors are left.
@@ -48,7 +48,7 @@ impl Orders {
         Ok(Self { mailbox: Mailbox::new()?, patience: PATIENCE, late: Mutex::default() })
     }
 
-    /// Posts a message and waits until it is obeyed, but not for a stalled carrier.
+    /// Posts a message and waits until it is obeyed. Does not wait for a stalled carrier.
     pub fn tell(&self, message: Message) {
         let (receipt, done) = Receipt::new();
         self.mailbox.post_with(message, receipt);
@@ -58,7 +58,7 @@ impl Orders {
         }
     }
 
-    /// Whether the carrier has not yet done something for which its time has run out.
+    /// Returns whether the carrier has not obeyed a message whose time has run out.
     pub fn is_stalled(&self) -> bool {
         let mut late = self.late();
         if late.as_ref().is_some_and(|done| done.wait(Instant::now())) {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use model::VifId;
 
-    /// There is no carrier: nothing is obeyed until the test does it.
+    /// Orders without a carrier: no message is obeyed until the test drops it.
     #[test]
     fn a_carrier_that_does_not_obey_is_not_waited_for_for_ever() {
         let orders = Orders { patience: Duration::from_millis(1), ..Orders::new().unwrap() };

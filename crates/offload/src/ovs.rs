@@ -1,4 +1,4 @@
-//! What the card does of the flows of an Open vSwitch, for those who ask.
+//! Counts of the packets and entries that the card has for flows of an Open vSwitch.
 
 use crate::stats::lock;
 use card::ovs::Origin;
@@ -8,7 +8,7 @@ use model::ovs::FlowId;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Counts of flows' packets, by the flows' counters, and of the card's entries, by flows.
+/// Packets that the card forwarded, by the flows' counters; and the card's entries, by flow.
 #[derive(Debug, Default)]
 pub struct OvsCells {
     counts: Mutex<HashMap<u32, Counters>>,
@@ -16,7 +16,7 @@ pub struct OvsCells {
 }
 
 impl OvsCells {
-    /// The card forwarded packets of a flow.
+    /// Counts packets of a flow that the card forwarded.
     pub fn count(&self, origin: &Origin, counters: Counters) {
         let mut counts = lock(&self.counts);
         let to = counts.entry(origin.counter).or_default();
@@ -24,18 +24,18 @@ impl OvsCells {
         to.bytes += counters.bytes;
     }
 
-    /// What the card forwarded, by each of these counters.
+    /// Returns the packets that the card forwarded, for each of these counters.
     pub fn counts(&self, counters: &[u32]) -> Vec<Counters> {
         let counts = lock(&self.counts);
         counters.iter().map(|counter| counts.get(counter).copied().unwrap_or_default()).collect()
     }
 
-    /// The card has one more entry of a flow.
+    /// Notes that the card has one more entry of a flow.
     pub fn enter(&self, origin: &Origin) {
         *lock(&self.entries).entry((origin.port, origin.id)).or_default() += 1;
     }
 
-    /// It has one less.
+    /// Notes that the card has one entry less of a flow.
     pub fn leave(&self, origin: &Origin) {
         let mut entries = lock(&self.entries);
         let key = (origin.port, origin.id);
@@ -47,7 +47,7 @@ impl OvsCells {
         }
     }
 
-    /// How many it has of a flow.
+    /// Returns how many entries the card has of a flow.
     pub fn entries(&self, port: VifId, id: FlowId) -> u64 {
         lock(&self.entries).get(&(port, id)).copied().unwrap_or_default()
     }

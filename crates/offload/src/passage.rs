@@ -7,24 +7,24 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Most frames that wait for an input of the card, besides one burst.
 pub const QUEUE: usize = 64;
-/// Number of those frames that the card gets in advance.
+/// How many of these frames the card gets in advance.
 const AHEAD: usize = 2;
-/// Beats that the card may add before a packet.
+/// Most beats that the card adds before a packet.
 const FRONT: usize = 2;
 
-/// What waits for the card, and what is in it.
+/// The packets that wait for the card, and the number of those in it.
 pub struct Passage {
-    /// What waits, by input.
+    /// The waiting packets, by input.
     queued: Vec<VecDeque<Incoming>>,
-    /// Packets in the card. It includes packets that the card dropped, until it is asked.
+    /// Number of packets in the card. Includes packets that the card dropped, until the card is asked.
     inside: u64,
-    /// Clocks since a packet went in or came out.
+    /// Clocks since a packet last went in or came out.
     quiet: u32,
-    /// The limit for ports whose flows move.
+    /// The limit for the ports of moving flows.
     limit: Option<Limit>,
 }
 
-/// A limit of beats for these inputs.
+/// The number of beats that packets of these ports may still have.
 struct Limit {
     ports: BTreeSet<VifId>,
     beats: usize,
@@ -35,38 +35,37 @@ const fn beats(packet: &Incoming) -> usize {
 }
 
 impl Passage {
-    /// For an empty card with this many inputs.
+    /// Makes the entrance of an empty card with this many inputs.
     pub fn new(inputs: usize) -> Self {
         let queued = (0..inputs).map(|_| VecDeque::new()).collect();
         Self { queued, inside: 0, quiet: 0, limit: None }
     }
 
-    /// Number of inputs, and of outputs.
+    /// Returns the number of inputs, which is also the number of outputs.
     pub fn inputs(&self) -> usize {
         self.queued.len()
     }
 
-    /// Packets in the card.
+    /// Returns the number of packets in the card.
     pub fn inside(&self) -> u64 {
         self.inside
     }
 
-    /// Clocks since a packet went in or came out.
+    /// Returns the number of clocks since a packet last went in or came out.
     pub fn quiet(&self) -> u32 {
         self.quiet
     }
 
-    /// Whether packets are in the card or wait for it.
+    /// Returns whether packets are in the card or wait for it.
     pub fn is_busy(&self) -> bool {
         self.inside > 0 || self.queued.iter().any(|queue| !queue.is_empty())
     }
 
-    /// How many packets wait for an input.
+    /// Returns how many packets wait for an input.
     pub fn len(&self, input: usize) -> usize {
         self.queued[input].len()
     }
 
-    /// Queues a packet for an input.
     pub fn push(&mut self, input: usize, packet: Incoming) {
         self.queued[input].push_back(packet);
     }
@@ -76,7 +75,8 @@ impl Passage {
         self.push(input, Incoming { port: meta.port, direct: Some(meta), bytes: Vec::new() });
     }
 
-    /// Whether few enough frames wait for an input. Those that wait for flows to move leave room for other ports.
+    /// Returns whether an interface may queue more packets for an input. Packets that must wait because flows move
+    /// leave room for other ports.
     pub fn has_room(&self, vif: VifId, input: usize) -> bool {
         let queue = &self.queued[input];
         let ready = queue.iter().filter(|packet| self.may_enter(packet)).count();
@@ -84,13 +84,13 @@ impl Passage {
         ready < QUEUE && own < QUEUE
     }
 
-    /// Limits ports to this many beats until [`Self::free`]: where their packets may have to wait, there is no more
-    /// room.
+    /// Limits the packets of `ports` to this many beats in total, until [`Self::free`]: the card has no more room for
+    /// packets that it may have to hold.
     pub fn limit(&mut self, ports: BTreeSet<VifId>, beats: usize) {
         self.limit = Some(Limit { ports, beats });
     }
 
-    /// They may again.
+    /// Ends the limit.
     pub fn free(&mut self) {
         self.limit = None;
     }
@@ -100,7 +100,7 @@ impl Passage {
         packet.direct.is_some() || !self.limit.as_ref().is_some_and(waits)
     }
 
-    /// Passes as much to the card as it has room for.
+    /// Passes as many packets to the card as it has room for.
     pub fn feed(&mut self, card: &mut impl Carry) {
         for input in 0..self.queued.len() {
             while card.backlog(input) < AHEAD
@@ -119,28 +119,28 @@ impl Passage {
         }
     }
 
-    /// One clock.
+    /// Advances the card by one clock.
     pub fn tick(&mut self, card: &mut impl Carry) {
         card.tick();
         self.quiet += 1;
     }
 
-    /// Restarts the count of clocks.
+    /// Restarts the count of quiet clocks.
     pub fn stir(&mut self) {
         self.quiet = 0;
     }
 
-    /// A frame came out.
+    /// Notes that a frame came out.
     pub fn leave(&mut self) {
         self.inside = self.inside.saturating_sub(1);
     }
 
-    /// Gives up what is inside and does not come out; returns how much that is.
+    /// Gives up the packets that are inside and do not come out. Returns their number.
     pub fn write_off(&mut self) -> u64 {
         std::mem::take(&mut self.inside)
     }
 
-    /// Takes back what waits for the card.
+    /// Takes back the packets that wait for the card.
     pub fn take_back(&mut self) -> Vec<Incoming> {
         self.queued.iter_mut().flat_map(std::mem::take).collect()
     }

@@ -7,57 +7,52 @@ use model::VifId;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// All of them, by interface.
+/// The ports, by interface.
 pub struct Ports {
     lines: BTreeMap<VifId, Line>,
     burst: Burst,
-    /// What was just taken from a port; otherwise empty.
+    /// Memory for frames that are taken from a port; otherwise empty.
     taken: Vec<Taken>,
 }
 
 impl Ports {
-    /// None yet.
     pub fn new() -> Self {
         Self { lines: BTreeMap::new(), burst: Burst::new(), taken: Vec::new() }
     }
 
-    /// Adds one.
     pub fn insert(&mut self, vif: VifId, line: Line) {
         self.lines.insert(vif, line);
     }
 
-    /// Takes one out.
     pub fn remove(&mut self, vif: VifId) -> Option<Line> {
         self.lines.remove(&vif)
     }
 
-    /// An interface's.
     pub fn get(&self, vif: VifId) -> Option<&Line> {
         self.lines.get(&vif)
     }
 
-    /// An interface's port, to change.
     pub fn get_mut(&mut self, vif: VifId) -> Option<&mut Line> {
         self.lines.get_mut(&vif)
     }
 
-    /// All ports, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (VifId, &mut Line)> {
         self.lines.iter_mut().map(|(vif, line)| (*vif, line))
     }
 
-    /// Every receiving queue.
+    /// Iterates over the receiving queues of all ports.
     pub fn queues(&mut self) -> impl Iterator<Item = &mut Box<dyn RxQueue>> {
         self.lines.values_mut().flat_map(|line| &mut line.rx)
     }
 
-    /// The first interface after another one, or of all.
+    /// Returns the first interface after `vif`, or the first one at all.
     pub fn after(&self, vif: Option<VifId>) -> Option<VifId> {
         let from = vif.map_or(Unbounded, Excluded);
         self.lines.range((from, Unbounded)).next().map(|(vif, _)| *vif)
     }
 
-    /// Takes a burst from each queue of an interface. The caller returns the empty list to [`Self::give_back`].
+    /// Takes a burst from each queue of an interface. The caller empties the list and returns it with
+    /// [`Self::give_back`].
     pub fn take(&mut self, vif: VifId, buffers: &mut Buffers) -> Vec<Taken> {
         let mut taken = std::mem::take(&mut self.taken);
         if let Some(line) = self.lines.get_mut(&vif) {
@@ -66,27 +61,27 @@ impl Ports {
         taken
     }
 
-    /// Keeps the memory of what [`Self::take`] returned for the next time.
+    /// Keeps the memory of a list from [`Self::take`] for the next call.
     pub fn give_back(&mut self, taken: Vec<Taken>) {
         self.taken = taken;
     }
 
-    /// Passes to the engine what waits for room in its rings. Returns whether something still waits.
+    /// Passes frames to the engine that wait for room in its rings. Returns whether some still wait.
     pub fn push(&mut self, buffers: &mut Buffers) -> bool {
         self.lines.values_mut().fold(false, |waits, line| line.push(buffers) | waits)
     }
 
-    /// The same. Returns whether the engine has finished all that it was given.
+    /// Passes waiting frames to the engine. Returns whether the engine has finished all frames that it was given.
     pub fn settle(&mut self, buffers: &mut Buffers) -> bool {
         self.lines.values_mut().all(|line| !line.push(buffers) && line.is_settled())
     }
 
-    /// How many frames of each interface the engine was given.
+    /// Returns how many frames of each interface the engine was given.
     pub fn handed(&self) -> BTreeMap<VifId, u64> {
         self.lines.iter().map(|(vif, line)| (*vif, line.handed)).collect()
     }
 
-    /// Whether the engine has finished this many frames of an interface, or the interface no longer exists.
+    /// Returns whether the engine has finished this many frames of an interface, or the interface no longer exists.
     pub fn is_done(&self, vif: VifId, number: u64) -> bool {
         self.lines.get(&vif).is_none_or(|line| line.done() >= number)
     }

@@ -11,13 +11,13 @@ use rustix::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-/// What wakes the carrier.
+/// Waits for the events that wake the carrier.
 pub struct Sleep {
     epoll: OwnedFd,
 }
 
 impl Sleep {
-    /// Messages do.
+    /// Starts with messages as the only events that wake the carrier.
     ///
     /// # Errors
     /// If no event descriptors are left.
@@ -27,7 +27,7 @@ impl Sleep {
         Ok(Self { epoll })
     }
 
-    /// Makes packets of a port wake it, too.
+    /// Lets packets of a port wake the carrier, too.
     pub fn watch(&self, vif: VifId, line: &mut Line) {
         for queue in &mut line.rx {
             let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
@@ -43,7 +43,7 @@ impl Sleep {
         line.downlink.disarm();
     }
 
-    /// They do no more.
+    /// Ends the watch of a port.
     pub fn forget(&self, line: &Line) {
         for queue in &line.rx {
             // It was added before; and its descriptor is closed with the queue anyway.

@@ -11,28 +11,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Most ports of a card.
 pub const PORTS: usize = 1024;
 
-/// A number with one writer.
+/// A number that only one thread writes.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Adds.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Replaces.
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Packets and bytes.
+/// A count of packets, and one of their bytes.
 #[derive(Debug, Default)]
 pub struct Pair {
     packets: Count,
@@ -40,30 +37,28 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Counts a packet.
     pub fn packet(&self, bytes: usize) {
         self.packets.add(1);
         self.bytes.add(bytes as u64);
     }
 
-    /// The values.
     pub fn get(&self) -> Counters {
         Counters { packets: self.packets.get(), bytes: self.bytes.get() }
     }
 }
 
-/// An interface's counters: packets that entered the card, those that came back, and those that the card sent.
+/// An interface's counters: packets that entered the card, packets that it punted, and packets that it sent.
 #[derive(Debug, Default)]
 pub struct VifCells {
     pub received: Pair,
     pub punted: Pair,
     pub sent: Pair,
-    /// Of these, the engine's, which also counted them.
+    /// The part of `sent` that the engine had sent and counted, too.
     pub again: Pair,
     pub send_drops: Count,
 }
 
-/// All of it.
+/// The counters of the card, its interfaces, and its flows.
 #[derive(Debug)]
 pub struct Stats {
     pub clock: Count,
@@ -72,7 +67,8 @@ pub struct Stats {
     pub received: Pair,
     pub punted: Pair,
     pub sent: Pair,
-    /// Of these, or of those about to be counted, the engine's.
+    /// The part of `sent` that the engine had sent. Counted when the card gets the packet, so it may be ahead of
+    /// `sent`.
     pub again: Pair,
     pub dropped: Count,
     pub lost: Count,
@@ -87,12 +83,11 @@ pub struct Stats {
     rules: Mutex<HashMap<RuleId, Counters>>,
     nexthops: Mutex<HashMap<NexthopId, Counters>>,
     pub ovs: OvsCells,
-    /// Why the card failed, if it did.
+    /// The reason why the card failed, if it did.
     failed: Mutex<Option<String>>,
 }
 
 impl Stats {
-    /// All zero.
     pub fn new() -> Self {
         let counts = |n: usize| (0..n).map(|_| Count::default()).collect();
         Self {
@@ -120,7 +115,7 @@ impl Stats {
         }
     }
 
-    /// An interface's.
+    /// Returns an interface's counters.
     pub fn vif(&self, vif: VifId) -> Option<&VifCells> {
         self.vifs.get(usize::from(vif.0))
     }
@@ -131,7 +126,7 @@ impl Stats {
         self.punted.packet(bytes);
     }
 
-    /// Counts packets of a flow to its rules and nexthop.
+    /// Counts packets of a flow for its rules and its nexthop.
     pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, counters: Counters) {
         let mut counted = lock(&self.rules);
         for rule in rules {
@@ -143,37 +138,35 @@ impl Stats {
         }
     }
 
-    /// Forgets rules that no longer exist.
+    /// Forgets the counters of a rule that no longer exists.
     pub fn forget_rule(&self, rule: RuleId) {
         lock(&self.rules).remove(&rule);
     }
 
-    /// Forgets a nexthop that no longer exists.
+    /// Forgets the counters of a nexthop that no longer exists.
     pub fn forget_nexthop(&self, nexthop: NexthopId) {
         lock(&self.nexthops).remove(&nexthop);
     }
 
-    /// A rule's.
     pub fn rule(&self, rule: RuleId) -> Counters {
         lock(&self.rules).get(&rule).copied().unwrap_or_default()
     }
 
-    /// A nexthop's.
     pub fn nexthop(&self, nexthop: NexthopId) -> Counters {
         lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
     }
 
-    /// The card failed.
+    /// Notes that the card failed, and why.
     pub fn fail(&self, why: String) {
         *lock(&self.failed) = Some(why);
     }
 
-    /// Why the card failed, if it did.
+    /// Returns the reason why the card failed, if it did.
     pub fn failed(&self) -> Option<String> {
         lock(&self.failed).clone()
     }
 
-    /// An interface's packets that the engine did not see.
+    /// Returns the counters of an interface's packets that the engine did not see.
     pub fn vif_counters(&self, vif: VifId) -> VifCounters {
         self.vif(vif).map_or_else(VifCounters::default, |cells| VifCounters {
             received: less(cells.received.get(), cells.punted.get()),
@@ -183,17 +176,17 @@ impl Stats {
         })
     }
 
-    /// Packets that the engine sent by an interface, and the card again.
+    /// Counts packets that the engine sent by an interface and that the card then sent.
     pub fn again(&self, vif: VifId) -> Counters {
         self.vif(vif).map_or_else(Counters::default, |cells| cells.again.get())
     }
 
-    /// What the card forwarded.
+    /// Counts the packets that the card forwarded.
     fn forwarded(&self) -> Counters {
         less(self.sent.get(), self.again.get())
     }
 
-    /// What the card did.
+    /// Returns the card's counters for the status.
     pub fn card(&self) -> CardCounters {
         let named = |(punt, count): (&Punt, &Count)| (punt.name(), count.get());
         CardCounters {
@@ -212,7 +205,7 @@ impl Stats {
         }
     }
 
-    /// The card as a worker: cycles are its clocks.
+    /// Returns the card's counters in the form of a worker's. Cycles are the card's clocks.
     pub fn worker(&self, number: usize) -> WorkerCounters {
         let busy = self.busy.get();
         WorkerCounters {
@@ -240,7 +233,7 @@ fn add(to: &mut Counters, counters: Counters) {
     to.bytes += counters.bytes;
 }
 
-/// The difference; the parts are counted one after the other.
+/// Returns the difference, at least zero: the parts are read one after the other, and may be ahead.
 pub fn less(all: Counters, part: Counters) -> Counters {
     Counters {
         packets: all.packets.saturating_sub(part.packets),
@@ -248,7 +241,7 @@ pub fn less(all: Counters, part: Counters) -> Counters {
     }
 }
 
-/// A panic leaves no state guarded here half-changed, so poison is ignored.
+/// Locks a mutex, even if it is poisoned: a panic leaves no state half-changed that is guarded here.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,14 +23,15 @@ use std::time::Instant;
 
 /// Clocks between checks of ports and messages.
 const SLICE: u32 = 256;
-/// Number of frames waiting for an input of the card from which on the engine's are no longer taken.
+/// Number of frames waiting for an input from which on no more frames are taken from the engine for it.
 const AGAIN: usize = 4 * QUEUE;
-/// Clocks without an outgoing packet after which the card is asked whether any is still inside: it drops some.
+/// Clocks without an outgoing packet after which the carrier asks the card whether any is still inside: the card drops
+/// some.
 const QUIET: u32 = 512;
-/// Clocks without an outgoing packet after which none is left between the place where a barrier waits for it and the
-/// output: outputs are always emptied, and the longest packet has fewer beats.
+/// Clocks after a barrier without an outgoing packet, after which none is left on the way to the output. A barrier
+/// waits only until packets have left the pipes. Outputs are always emptied, and the longest packet has fewer beats.
 const EXIT: u32 = 256;
-/// Clocks without a moving packet after which the card counts as hung.
+/// Clocks without any packet going in or out after which the card counts as hung.
 const HANG: u32 = 50_000;
 
 /// The ports, the card, and the packets between them.
@@ -46,7 +47,7 @@ pub struct Traffic<C> {
 }
 
 impl<C: Carry> Traffic<C> {
-    /// Of no ports.
+    /// Starts without ports.
     pub fn new(mut driver: Driver<C>, stats: Arc<Stats>) -> Self {
         let commands = driver.commands();
         stats.clock.set(commands.identity().clock.into());
@@ -56,7 +57,6 @@ impl<C: Carry> Traffic<C> {
         Self { driver, ports, passage, candidates, batch: None, dropped, stats }
     }
 
-    /// The card.
     pub fn card(&mut self) -> &mut C {
         self.driver.commands().card()
     }
@@ -65,26 +65,26 @@ impl<C: Carry> Traffic<C> {
         self.card().buffers()
     }
 
-    /// Whether packets are in the card or wait for it, or flows move.
+    /// Returns whether packets are in the card or wait for it, or flows move.
     pub fn is_busy(&self) -> bool {
         self.batch.is_some() || self.passage.is_busy()
     }
 
-    /// Whether flows are being moved onto the card.
+    /// Returns whether flows are being moved onto the card.
     pub fn is_moving(&self) -> bool {
         self.batch.is_some()
     }
 
-    /// Takes what came in by the ports and what the engine sent, and moves it. Returns whether something came in, and
-    /// whether something waits for the engine.
+    /// Takes the frames that came in by the ports and those that the engine sent, and moves them. Returns whether
+    /// frames came in, and whether frames wait for the engine.
     pub fn round(&mut self) -> Result<(bool, bool), Fault> {
         let taken = self.take()?;
         self.take_sent(AGAIN);
         Ok((taken, self.work()?))
     }
 
-    /// Takes what the engine sent, which the card sends unchanged so that nothing overtakes it there, while fewer than
-    /// `most` frames wait for an input.
+    /// Takes frames that the engine sent, while fewer than `most` frames wait for an input. They go through the card,
+    /// so that no packet overtakes them there; it sends them unchanged.
     pub fn take_sent(&mut self, most: usize) {
         let pipes = self.card().pipes();
         let Self { driver, ports, passage, stats, .. } = self;
@@ -108,7 +108,7 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Moves what is here. Returns whether something waits for the engine.
+    /// Runs the card for a slice of clocks, and passes frames to the engine. Returns whether frames still wait for it.
     fn work(&mut self) -> Result<bool, Fault> {
         self.run_card()?;
         let waits = self.ports.push(self.driver.commands().card().buffers());
@@ -119,7 +119,8 @@ impl<C: Carry> Traffic<C> {
         Ok(waits)
     }
 
-    /// Takes what came in by the ports, except where the card or the engine does not keep up.
+    /// Takes frames that came in by the ports, except where the card or the engine does not keep up. Returns whether
+    /// there may be more.
     fn take(&mut self) -> Result<bool, Fault> {
         let mut any = false;
         let mut next = self.ports.after(None);
@@ -130,7 +131,7 @@ impl<C: Carry> Traffic<C> {
         Ok(any)
     }
 
-    /// The same for one port.
+    /// Takes frames from one port, like [`Self::take`].
     fn take_from(&mut self, vif: VifId) -> Result<bool, Fault> {
         let pipes = self.card().pipes();
         let Some(line) = self.ports.get(vif) else { return Ok(false) };
@@ -155,8 +156,8 @@ impl<C: Carry> Traffic<C> {
         Ok(any)
     }
 
-    /// A frame came in. One that the card can't take bypasses it once all earlier ones have come out; so do those
-    /// after it.
+    /// Passes a frame that came in to the card. A frame that the card can't take bypasses it once all earlier ones have
+    /// come out. Frames after it bypass the card, too, until the engine has finished them all.
     fn enter(&mut self, vif: VifId, input: usize, taken: Taken) -> Result<(), Fault> {
         let past = self.ports.get(vif).is_some_and(|line| line.past);
         if !past && !taken.is_beyond_card() {
@@ -175,7 +176,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Runs a slice of clocks, unless there is nothing to do.
+    /// Runs the card for a slice of clocks, or until there is nothing to do.
     fn run_card(&mut self) -> Result<(), Fault> {
         for _ in 0..SLICE {
             self.passage.feed(self.driver.commands().card());
@@ -199,7 +200,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Takes what came out, from the wires first, so that what goes to the engine overtakes nothing.
+    /// Takes the packets that came out. Starts with outputs to wires, so that packets to the engine overtake none.
     pub fn collect(&mut self) {
         for output in (0..self.passage.inputs()).rev() {
             while let Some(packet) = self.card().receive(output) {
@@ -245,7 +246,7 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Passes a frame to the engine, and remembers it.
+    /// Passes a frame to the engine, and remembers it as a candidate.
     fn hand(&mut self, vif: VifId, taken: Taken) {
         let Some(line) = self.ports.get_mut(vif) else { return };
         self.candidates.remember(vif, line.handed + 1, &taken);
@@ -264,7 +265,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Lets what has left the pipes come out, after a barrier.
+    /// Lets packets come out that have left the pipes, after a barrier.
     pub fn let_out(&mut self) {
         self.collect();
         self.passage.stir();
@@ -274,7 +275,7 @@ impl<C: Carry> Traffic<C> {
         }
     }
 
-    /// Lets everything come out that is in the card or waits for it.
+    /// Lets all packets come out that are in the card or wait for it, and completes the move of flows.
     pub fn empty_card(&mut self) -> Result<(), Fault> {
         while self.is_busy() {
             self.work()?;
@@ -282,7 +283,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Lets everything under way arrive, in the card and in the engine. False if the engine takes too long.
+    /// Lets all packets under way in the card and in the engine arrive. Returns false if the engine takes too long.
     pub fn settle(&mut self) -> Result<bool, Fault> {
         self.empty_card()?;
         let settled = self.settle_engine();
@@ -291,7 +292,7 @@ impl<C: Carry> Traffic<C> {
         Ok(settled)
     }
 
-    /// Lets the engine finish what it was given; false if it takes too long.
+    /// Lets the engine finish the frames that it was given. Returns false if it takes too long.
     fn settle_engine(&mut self) -> bool {
         let since = Instant::now();
         loop {
@@ -319,7 +320,7 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Takes the next step for moving flows.
+    /// Takes the next step of moving flows.
     fn advance(&mut self) -> Result<(), Fault> {
         let Some(batch) = &self.batch else { return Ok(()) };
         match batch.due(&self.ports, &mut self.driver) {
@@ -330,7 +331,7 @@ impl<C: Carry> Traffic<C> {
                 self.batch.as_mut().into_iter().for_each(|batch| batch.release(&mut self.passage));
             }
             Due::End => {
-                // What was released comes before what came out after it.
+                // Released packets come before those that came out after them.
                 self.collect();
                 if let Some((hold, keys)) = self.end_moving() {
                     self.driver.end_hold(hold, &keys)?;

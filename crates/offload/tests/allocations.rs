@@ -19,7 +19,7 @@ struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this is the carrier's thread, whose allocations are counted.
+    /// Whether this is the carrier's thread: only its allocations are counted.
     static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// A card that marks its thread as counted, and its own work if `whole`.
+/// A card that marks its thread as the one to count. Allocations of the card itself count only if `whole`.
 struct Watched<C> {
     card: C,
     whole: bool,
@@ -95,7 +95,7 @@ impl<C: Carry> Carry for Watched<C> {
     }
 }
 
-/// A guest whose rings are memory.
+/// A guest whose rings are in this process's memory.
 struct Guest {
     to: Uplink,
     from: Downlink,
@@ -110,10 +110,10 @@ impl Guest {
     }
 }
 
-/// Packets sent at a time.
+/// Number of packets to send at a time.
 const BURST: usize = 16;
 
-/// Allocations while this many bursts of a frame go from one guest to the other.
+/// Sends this many bursts of a frame from one guest to the other. Returns the number of allocations meanwhile.
 fn exchange(one: &Guest, two: &mut Guest, frame: &[u8], bursts: usize) -> usize {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..bursts {

@@ -15,10 +15,10 @@ by_cards!(flows_move_under_load, and_while_all_else_changes);
 
 const FLOWS: u32 = 60;
 const PACKETS: u32 = 50;
-/// Most packets that were sent and have not arrived, besides one step's.
+/// Most packets that are under way, besides those of one step.
 const UNDER_WAY: u32 = 400;
 
-/// A UDP packet to another host, with its number at its end.
+/// Makes a UDP packet to another host, with its number at its end.
 fn numbered_out(flow: u16, number: u32) -> Packet {
     let mut packet = frame(&format!(
         "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.2.0.5 / udp {flow} > 6 nosum / payload 300"
@@ -34,16 +34,16 @@ struct Load {
     step: u32,
     sent: u32,
     got: u32,
-    /// Numbers that come next.
+    /// For each receiver and flow, the number of the packet that comes next.
     next: HashMap<(u32, u16), u32>,
-    /// Those that are missing.
+    /// Number of packets that are missing.
     gaps: u32,
 }
 
 impl Load {
     const ALL: u32 = FLOWS * PACKETS;
 
-    /// The next packet of each flow that has begun and not ended, unless too many are under way.
+    /// Sends the next packet of each flow that has begun and not ended, unless too many are under way.
     fn send(&mut self, world: &World) -> bool {
         if self.sent >= self.got + self.gaps + UNDER_WAY || self.step >= PACKETS + FLOWS {
             return false;
@@ -84,7 +84,7 @@ impl Load {
         }
     }
 
-    /// Sends and receives everything, and does something else at each step.
+    /// Sends and receives all packets, and calls `also` at each step.
     fn run(&mut self, world: &World, mut also: impl FnMut(u32)) {
         let since = Instant::now();
         while self.got < Self::ALL {
@@ -112,7 +112,7 @@ fn flows_move_under_load(world: World) {
     assert_eq!(sent(ONE) + sent(TWO) + sent(WIRE), Load::ALL.into());
 }
 
-/// Flows are withdrawn, tables change, captures begin and end, ports come and go.
+/// Sends a load while flows are withdrawn, tables change, and captures begin and end.
 fn and_while_all_else_changes(world: World) {
     let rule = Rule {
         id: RuleId(3),
@@ -141,7 +141,7 @@ fn and_while_all_else_changes(world: World) {
     assert_eq!((card.dropped, card.lost), (0, 0));
 }
 
-/// It stops in every state that moving flows can have.
+/// The card stops in every state that moving flows can have.
 #[test]
 fn a_card_that_stops_loses_what_is_inside_and_says_so() {
     for stop in (5..65).step_by(4) {
@@ -165,15 +165,15 @@ fn a_card_that_stops_loses_what_is_inside_and_says_so() {
     }
 }
 
-/// A ring with less room than one packet. Whether a packet comes while its flow moves is up to the threads, so loads
-/// are repeated until one does.
+/// The ring has less room than one packet. Whether a packet comes while its flow moves depends on the threads, so the
+/// test repeats loads until one does.
 #[test]
 fn what_finds_no_room_is_dropped_and_counted() {
     let since = Instant::now();
     while dropped_without_room(since) == 0 {}
 }
 
-/// How many packets of a load found no room.
+/// Returns how many packets of a load found no room.
 fn dropped_without_room(since: Instant) -> u32 {
     let world = World::new(|| SoftCard::with_ring(4));
     let mut load = Load::default();

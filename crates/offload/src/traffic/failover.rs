@@ -1,4 +1,4 @@
-//! What happens when the card fails: the engine takes over its ports.
+//! Failover: when the card fails, the engine takes over its ports.
 
 use super::Traffic;
 use crate::carry::{Carry, Outgoing};
@@ -6,11 +6,11 @@ use crate::line::Taken;
 use engine::Engine;
 use model::VifId;
 
-/// Clocks that a failed card gets to release what is inside.
+/// Clocks that a failed card gets to release the packets inside.
 const LAST_CLOCKS: u32 = 4096;
 
 impl<C: Carry> Traffic<C> {
-    /// Takes what still comes out of the card. Returns the number of packets that do not, and are lost.
+    /// Takes the packets that still come out of the card. Returns how many do not, and are lost.
     pub fn give_up(&mut self) -> u64 {
         self.end_moving();
         for _ in 0..LAST_CLOCKS {
@@ -23,8 +23,8 @@ impl<C: Carry> Traffic<C> {
         lost
     }
 
-    /// Passes to the engine what waited for the card, and makes it send by the ports directly. Nothing may be taken
-    /// from the ports any more.
+    /// Passes packets that waited for the card to the engine, and lets the engine send by the ports directly.
+    /// Afterwards, nothing may be taken from the ports.
     pub fn hand_over(&mut self, engine: &Engine) {
         for packet in self.passage.take_back() {
             if packet.direct.is_none() {
@@ -50,7 +50,7 @@ impl<C: Carry> Traffic<C> {
         self.send_what_is_left();
     }
 
-    /// Sends what the engine sent, without the card.
+    /// Sends the frames that the engine sent, without the card.
     fn send_what_is_left(&mut self) {
         self.take_sent(usize::MAX);
         for packet in self.passage.take_back() {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Tests with every kind of card.
+/// Makes a test for every kind of card.
 #[allow(unused_macros, reason = "not all tests use it")]
 macro_rules! by_cards {
     ($($test:ident),*) => {
@@ -45,7 +45,7 @@ pub const ONE: VifId = VifId(1);
 pub const TWO: VifId = VifId(2);
 pub const WIRE: VifId = VifId(10);
 
-/// A test's card: the simulated one, or one in memory. It stops for good when told to.
+/// The card of a test: simulated, or a [`SoftCard`]. It stops for good when `stopped` is set.
 pub struct Stopping<C> {
     card: C,
     stopped: Arc<AtomicBool>,
@@ -95,20 +95,20 @@ impl<C: Carry> Carry for Stopping<C> {
     }
 }
 
-/// Clocks that a packet spends in the card in memory.
+/// Clocks that a packet spends in a [`SoftCard`].
 const LATENCY: u64 = 40;
 
-/// The kind of a packet at its output.
+/// A packet on its way to an output, or a release.
 enum Way {
     Out(Outgoing, Option<Hold>),
     Release(Hold),
 }
 
-/// A card of memory.
+/// A card as a program: the model of the card's memory decides the packets.
 pub struct SoftCard {
     memory: Memory,
     windows: Windows,
-    /// A guest's budget, whatever the host says.
+    /// A guest's budget of punted packets, if set; the host's settings then have no effect.
     budget: Option<u32>,
     inputs: [VecDeque<Incoming>; 2],
     inside: VecDeque<(u64, usize, Way)>,
@@ -123,7 +123,7 @@ impl SoftCard {
         Self::with_ring(RING)
     }
 
-    /// A card whose hold groups have room for this many beats.
+    /// Makes a card whose hold groups have room for this many beats.
     pub fn with_ring(beats: usize) -> Self {
         Self {
             memory: Memory::new(Sizes::default()),
@@ -138,17 +138,17 @@ impl SoftCard {
         }
     }
 
-    /// A card with counters for this many flows.
+    /// Makes a card with counters for this many flows.
     pub fn with_counters(flows: u32) -> Self {
         Self { memory: Memory::new(Sizes { flow_counters: flows, ..Sizes::default() }), ..Self::new() }
     }
 
-    /// A card that grants guests only this many packets to the host per window.
+    /// Makes a card that lets guests send only this many packets to the host per window.
     pub fn with_budget(budget: u32) -> Self {
         Self { budget: Some(budget), ..Self::new() }
     }
 
-    /// One that can't read the second way of its flow table.
+    /// Makes a card that can't read the second way of its flow table.
     pub fn without_second_way() -> Self {
         let mut card = Self::new();
         let bucket = |number: u32| 1 << 31 | number << 1;
@@ -263,7 +263,7 @@ impl Carry for SoftCard {
     }
 }
 
-/// The host.
+/// A host with its executor, two guests and a wire.
 pub struct World {
     pub engine: Arc<Engine>,
     pub card: Arc<CardExecutor>,
@@ -300,8 +300,8 @@ impl World {
         Self { engine, card, one, two, wire, stopped }
     }
 
-    /// Packets that the card forwarded, and those it punted, once it has processed all: they are counted a moment
-    /// after they leave.
+    /// Returns the numbers of packets that the card forwarded and punted, once it has processed all: it counts a packet
+    /// a moment after the packet leaves.
     pub fn carried(&self) -> (u64, u64) {
         let mut carried = (0, 0);
         until(|| {
@@ -313,7 +313,7 @@ impl World {
     }
 }
 
-/// Packets of the connection of this flow, its replies, and whether some are missing.
+/// Returns the packets of this flow's connection, the packets of its replies, and whether some are missing.
 pub fn counted(world: &World, flow: u16) -> Option<(u64, u64, bool)> {
     let mut found = None;
     world.card.flows(&mut |info| {
@@ -325,7 +325,6 @@ pub fn counted(world: &World, flow: u16) -> Option<(u64, u64, bool)> {
     found
 }
 
-/// Waits until a condition holds.
 pub fn until(mut so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !so() {
@@ -349,7 +348,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
     }
 }
 
-/// Two guests of a network, and a route to another host by MPLS over UDP.
+/// Returns tables with two guests of a network, and a route to another host by MPLS over UDP.
 pub fn tables() -> Vec<Change> {
     let underlay = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
     let wire = Vif { mtu: 1600, wire: Some(underlay), ..vif(WIRE, VifKind::Wire) };
@@ -381,12 +380,11 @@ pub fn tables() -> Vec<Change> {
     changes
 }
 
-/// A frame from text.
 pub fn frame(text: &str) -> Packet {
     (model::text::parse(text).unwrap(), Offload::default())
 }
 
-/// A bridged UDP packet from one guest to the other, with its number at its end.
+/// Makes a bridged UDP packet from one guest to the other, with its number at its end.
 pub fn numbered(from: VifId, to: VifId, flow: u16, number: u32) -> Packet {
     let mut packet = frame(&format!(
         "eth 02:00:00:00:00:0{from} > 02:00:00:00:00:0{to} / ip4 10.1.1.{from} > 10.1.1.{to} \
@@ -397,7 +395,7 @@ pub fn numbered(from: VifId, to: VifId, flow: u16, number: u32) -> Packet {
     packet
 }
 
-/// Its flow and its number.
+/// Returns the flow and the number of a packet.
 pub fn number_of(frame: &[u8]) -> (u16, u32) {
     let flow = u16::from_be_bytes([frame[34], frame[35]]);
     (flow, u32::from_be_bytes(frame[frame.len() - 4..].try_into().unwrap()))
