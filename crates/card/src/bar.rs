@@ -7,14 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
-/// Minimum length of a card's BAR, bytes: a few blocks.
+/// Minimum length of a card's BAR, in bytes: a few blocks.
 const LEAST: u64 = 4 * 4096;
-/// Alignment of windows, bytes: the largest page size.
+/// Alignment of windows, in bytes: the largest page size.
 const GRAIN: u64 = 1 << 16;
-/// Most that is mapped of it, bytes: everything that the directory's offsets reach.
+/// Most bytes to map: everything that the directory's offsets reach.
 const MOST: u64 = 1 << 28;
 
-/// Why a BAR can't be mapped.
+/// The reason why a BAR can't be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum BarError {
     /// The file can't be opened or mapped.
@@ -22,37 +22,30 @@ pub enum BarError {
         "{}: {error}; give the card's resource file, such as /sys/bus/pci/devices/<address>/resource2, as root",
         path.display()
     )]
-    Io {
-        /// Its path.
-        path: PathBuf,
-        /// What the kernel says.
-        error: io::Error,
-    },
-    /// Too short for a card.
+    Io { path: PathBuf, error: io::Error },
+    /// The BAR is too short for a card.
     #[error(
         "{}: {len} bytes after {window:#x}, but a card's registers take at least 16384: give the file of another BAR",
         path.display()
     )]
     TooShort {
-        /// Its path.
         path: PathBuf,
         /// Offset at which the registers should begin.
         window: u64,
-        /// Its length from there on.
+        /// Bytes of the BAR from there on.
         len: u64,
     },
-    /// An offset at which registers can't begin.
+    /// Registers can't begin at this offset.
     #[error(
         "registers can't begin at {0:#x}: give a multiple of 0x10000, as 0x100000 for OpenNIC's box of 250 MHz"
     )]
     Window(u64),
 }
 
-/// A mapped BAR.
 #[derive(Debug)]
 pub struct MmapBar {
     base: NonNull<u32>,
-    /// Bytes.
+    /// Length of the mapping, in bytes.
     len: usize,
 }
 
@@ -60,10 +53,10 @@ pub struct MmapBar {
 unsafe impl Send for MmapBar {}
 
 impl MmapBar {
-    /// Maps the BAR in this file from `window` on, bytes, where the card's registers begin.
+    /// Maps the BAR in this file from the offset `window` on, in bytes, where the card's registers begin.
     ///
     /// # Errors
-    /// Why not.
+    /// If the file can't be mapped, or can't be a card's BAR with registers at this offset.
     pub fn open(path: &Path, window: u64) -> Result<Self, BarError> {
         if !window.is_multiple_of(GRAIN) {
             return Err(BarError::Window(window));
@@ -83,7 +76,7 @@ impl MmapBar {
         Ok(Self { base, len })
     }
 
-    /// The address of a register, if it is inside.
+    /// Returns the address of a register, if it is inside the mapping.
     fn register(&self, offset: u32) -> Option<NonNull<u32>> {
         let offset = offset as usize;
         let inside = offset.is_multiple_of(4) && offset + 4 <= self.len;
@@ -93,7 +86,7 @@ impl MmapBar {
 }
 
 impl Card for MmapBar {
-    /// Outside the BAR, it reads all ones, as on a bus where nobody answers.
+    /// Reads a register. Outside the BAR, reads all ones, as on a bus where nobody answers.
     fn read32(&mut self, offset: u32) -> u32 {
         // SAFETY: mapped, aligned to four bytes, and a register: other writers are hardware.
         self.register(offset).map_or(u32::MAX, |register| u32::from_le(unsafe { register.read_volatile() }))

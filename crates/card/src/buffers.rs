@@ -1,20 +1,20 @@
 //! Reusable buffers of frames, for a card that carries packets in this process.
 
-/// Capacity of a new one, bytes: most frames fit.
+/// Bytes of a new buffer: most frames fit.
 const ROOM: usize = 2048;
-/// Bytes that are kept.
+/// Most bytes of free buffers to keep.
 const KEPT: usize = 8 << 20;
 
-/// The free buffers.
+/// Free buffers for frames.
 #[derive(Debug, Default)]
 pub struct Buffers {
     free: Vec<Vec<u8>>,
-    /// Capacity of all of them, bytes.
+    /// Capacity of all free buffers, in bytes.
     bytes: usize,
 }
 
 impl Buffers {
-    /// An empty one.
+    /// Returns an empty buffer.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         let Some(buffer) = self.free.pop() else { return Vec::with_capacity(ROOM) };

@@ -2,20 +2,18 @@
 
 use crate::registers::{self, command, counters, engine, identity};
 
-/// `VDCT`, what [`identity::MAGIC`] holds.
+/// `VDCT`, the value of [`identity::MAGIC`].
 const MAGIC: u32 = 0x5644_4354;
-/// A block's length, bytes, which is the unit of the directory.
+/// Bytes of a block, which are the unit of the directory.
 const BLOCK: u32 = 4096;
-/// Entries the directory has room for.
+/// Most entries of the directory.
 const DIRECTORY: u32 = 16;
-/// Written to the scratch register, together with its complement: an absent device reads as neither.
+/// Written to the scratch register, and then its complement: an absent device returns neither.
 const PATTERN: u32 = 0x5aa5_1e78;
 
 /// Registers of 32 bits at offsets in bytes, multiples of four: a mapped BAR, or a simulated card.
 pub trait Card {
-    /// Reads a register.
     fn read32(&mut self, offset: u32) -> u32;
-    /// Writes a register.
     fn write32(&mut self, offset: u32, value: u32);
 }
 
@@ -29,96 +27,80 @@ impl<C: Card + ?Sized> Card for &mut C {
     }
 }
 
-/// Why a card can't be used.
+/// The reason why a card can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
-    /// Another device, or none that answers.
+    /// Not a card, or no device that answers.
     #[error(
         "no card here: the first register reads {0:#010x}; give the BAR of the card, with its bitstream loaded"
     )]
     Magic(u32),
-    /// A bitstream of another version.
+    /// The bitstream has a different version.
     #[error(
         "the card's registers are of version {card}, this driver's of {driver}: install the bitstream of this release"
     )]
-    Revision {
-        /// The card's.
-        card: u32,
-        /// The driver's.
-        driver: u32,
-    },
+    Revision { card: u32, driver: u32 },
     /// Writes do not arrive.
     #[error(
         "wrote {wrote:#010x} to the card and read {read:#010x}: check that the BAR is enabled and the slot sound"
     )]
-    Scratch {
-        /// Written.
-        wrote: u32,
-        /// Read back.
-        read: u32,
-    },
-    /// A block that this driver doesn't know.
+    Scratch { wrote: u32, read: u32 },
+    /// The card has a block that this driver doesn't know.
     #[error(
         "the card has a block of unknown type {block} version {version}: install the driver of its bitstream's release"
     )]
-    Block {
-        /// Its type.
-        block: u8,
-        /// Its version.
-        version: u8,
-    },
-    /// A missing block that the driver needs.
+    Block { block: u8, version: u8 },
+    /// The card lacks a block that the driver needs.
     #[error("the card has no {0} block: its bitstream is incomplete")]
     Missing(&'static str),
-    /// A directory that is longer than possible.
+    /// The directory is longer than possible.
     #[error("the card's directory has {0} blocks, but at most 16 fit: its bitstream is broken")]
     Directory(u32),
-    /// An impossible size of a table.
+    /// A table has an impossible size.
     #[error("the card says that its {what} is {value}: its bitstream is broken")]
     Size {
-        /// Which.
+        /// The table.
         what: &'static str,
-        /// What it says.
+        /// The size that the card reports.
         value: u32,
     },
-    /// A write to memory that failed: nobody knows what the line holds.
+    /// A write to memory failed: nobody knows what the line holds.
     #[error(
         "the card's memory answered a write with an error, so its tables may hold old lines; reset the card and start \
          the driver again"
     )]
     Unwritten,
-    /// A command that does not finish.
+    /// A command does not finish.
     #[error(
         "the card hangs: command {command} was not done after {polls} reads; reset it and start the driver again"
     )]
     Hangs {
-        /// The command.
         command: &'static str,
-        /// How often was asked.
+        /// How often the driver polled.
         polls: u32,
     },
 }
 
-/// What a card is, and where its blocks are.
+/// The properties of a card, and the offsets of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Pipes from guests.
     pub downstream: u8,
     /// Pipes from wires.
     pub upstream: u8,
-    /// Clock of the pipes, MHz.
+    /// Clock of the pipes, in MHz.
     pub clock: u32,
     /// Number of nexthops for which there is room.
     pub nexthops: u32,
-    /// Number of these on chip: the ones with the lowest numbers.
+    /// Number of nexthops on chip: those with the lowest numbers.
     pub nexthops_on_chip: u32,
-    /// Buckets of a way of the flow table, binary logarithm.
+    /// Binary logarithm of the number of buckets in a way of the flow table.
     pub flow_buckets: u32,
-    /// Lines of a way of the bridge table, binary logarithm.
+    /// Binary logarithm of the number of lines in a way of the bridge table.
     pub bridge_lines: u32,
-    /// Lines of a way of the table of IPv6 prefixes, binary logarithm.
+    /// Binary logarithm of the number of lines in a way of the table of IPv6 prefixes.
     pub route6_lines: u32,
-    /// Flows that have counters.
+    /// Number of flows that have counters.
     pub flow_counters: u32,
     /// Number of flows with a seen bit, which shows whether packets arrived.
     pub flows_seen: u32,
@@ -136,7 +118,7 @@ impl Identity {
     /// Identifies a card.
     ///
     /// # Errors
-    /// Why this driver can't drive it.
+    /// If this driver can't drive it.
     pub fn read<C: Card>(card: &mut C) -> Result<Self, CardError> {
         let magic = card.read32(identity::MAGIC);
         if magic != MAGIC {
@@ -178,7 +160,7 @@ impl Identity {
     }
 }
 
-/// Walks the directory: returns the offsets of the blocks that the driver needs.
+/// Walks the directory. Returns the offsets of the blocks that the driver needs.
 fn directory<C: Card>(card: &mut C) -> Result<[u32; 3], CardError> {
     let known = [
         (command::TYPE, command::VERSION, "command"),

@@ -6,47 +6,48 @@ use crate::registers::{Command, Table, command, counters, engine};
 use model::DropReason;
 use std::collections::HashSet;
 
-/// How often the card is asked whether it is done before it is given up: about a second over PCIe, where a read takes
-/// about 1 us and a command less than that.
+/// How often to poll the card until it counts as hung: about a second over PCIe, where a read takes about 1 us and a
+/// command less.
 const POLLS: u32 = 1_000_000;
 
-/// Lines that one command clears: tens of microseconds.
+/// Most lines that one command clears: this takes tens of microseconds.
 const CLEARED: u32 = 1024;
 
-/// In `done`: HBM answered a write with an error.
+/// Set in `done` if HBM answered a write with an error.
 const UNWRITTEN: u32 = 1 << 31;
 
 /// Memory's error responses since reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryErrors {
-    /// How many.
+    /// Number of errors.
     pub count: u32,
-    /// The channels that gave them, a bit each.
+    /// The channels that gave them, one bit each.
     pub channels: u32,
 }
 
-/// An event of flow counters.
+/// An event of the flow counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEvent {
-    /// The flow with a counter that passed an eighth of its range, if there is an event.
+    /// If there is an event, the flow with a counter that passed another eighth of its range.
     pub flow: Option<u32>,
-    /// Others may have, too: there were more events than the card keeps.
+    /// Whether counters of further flows may have passed an eighth: there were more events than the card keeps.
     pub lost: bool,
 }
 
-/// An open card.
+/// An open card: writes its tables, and reads its registers.
 #[derive(Debug)]
 pub struct Commands<C> {
     card: C,
     identity: Identity,
     polls: u32,
-    /// The contents of the registers for table, address and data, where known: a line mostly equals the one before.
+    /// The contents of the registers for table, address and data, where known. They are written only if they differ: a
+    /// line mostly equals the one before.
     operands: [Option<u32>; 18],
     /// Number of commands begun since reset, as the card counts finished ones.
     begun: u32,
     /// The last command, if it may still run.
     running: Option<Command>,
-    /// For a blank memory, the lines that are no longer zero.
+    /// If memory was blank at the start, the lines that are no longer zero.
     written: Option<HashSet<(Table, u32)>>,
 }
 
@@ -54,34 +55,35 @@ impl<C: Card> Commands<C> {
     /// Opens a card.
     ///
     /// # Errors
-    /// Why this driver can't drive it.
+    /// If this driver can't drive it.
     pub fn open(mut card: C) -> Result<Self, CardError> {
         let identity = Identity::read(&mut card)?;
         let begun = done(card.read32(identity.command + command::DONE))?;
         Ok(Self { card, identity, polls: POLLS, operands: [None; 18], begun, running: None, written: None })
     }
 
-    /// Sets how often the card is asked before it is given up.
+    /// Sets how often to poll the card until it counts as hung.
     #[must_use]
     pub const fn with_polls(mut self, polls: u32) -> Self {
         self.polls = polls;
         self
     }
 
-    /// The card's memory is all zeros, like a simulated one's: lines of zeros are written only over something else.
+    /// Declares that the card's memory is all zeros, like a simulated one's. Lines of zeros are then written only over
+    /// lines that were written before.
     #[must_use]
     pub fn with_blank_memory(mut self) -> Self {
         self.written = Some(HashSet::new());
         self
     }
 
-    /// Whether the card's memory and counters were all zeros at the start.
+    /// Returns whether the card's memory and counters were all zeros at the start.
     #[must_use]
     pub const fn is_blank(&self) -> bool {
         self.written.is_some()
     }
 
-    /// Whether a line need not be written.
+    /// Returns whether a line need not be written.
     fn is_there(&mut self, table: Table, address: u32, line: &[u8]) -> bool {
         let Some(written) = &mut self.written else { return false };
         if !matches!(table, Table::Flow | Table::Bridge | Table::Route) {
@@ -94,18 +96,15 @@ impl<C: Card> Commands<C> {
         !written.remove(&(table, address))
     }
 
-    /// What the card is.
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The card itself.
     pub const fn card(&mut self) -> &mut C {
         &mut self.card
     }
 
-    /// Gives the card back.
     #[must_use]
     pub fn into_card(self) -> C {
         self.card
@@ -114,16 +113,16 @@ impl<C: Card> Commands<C> {
     /// Writes a line of a table: up to 64 bytes.
     ///
     /// # Errors
-    /// The card hangs, or its memory fails to write.
+    /// If the card hangs, or its memory fails to write.
     pub fn write(&mut self, table: Table, address: u32, line: &[u8]) -> Result<(), CardError> {
         self.post(table, address, line)?;
         self.finish()
     }
 
-    /// Begins to write a line; whatever comes next begins after it.
+    /// Begins to write a line. The next command begins after it.
     ///
     /// # Errors
-    /// The card hangs, or its memory fails to write.
+    /// If the card hangs, or its memory fails to write.
     pub fn post(&mut self, table: Table, address: u32, line: &[u8]) -> Result<(), CardError> {
         debug_assert!(line.len() <= 64, "the command block has 16 data words");
         if self.is_there(table, address, line) {
@@ -132,10 +131,10 @@ impl<C: Card> Commands<C> {
         self.begin_at(Command::Write, table, address, line)
     }
 
-    /// Clears `count` lines of a table: writes zeros to them.
+    /// Writes zeros to `count` lines of a table.
     ///
     /// # Errors
-    /// The card hangs, or its memory fails to write.
+    /// If the card hangs, or its memory fails to write.
     pub fn clear(&mut self, table: Table, address: u32, lines: u32) -> Result<(), CardError> {
         let end = address + lines;
         if let Some(written) = &mut self.written {
@@ -172,16 +171,16 @@ impl<C: Card> Commands<C> {
         self.begin(command)
     }
 
-    /// Waits until every packet sees what was written, and every earlier packet has left.
+    /// Waits until every packet sees all earlier writes, and every earlier packet has left.
     ///
     /// # Errors
-    /// The card hangs, or its memory fails to write.
+    /// If the card hangs, or its memory fails to write.
     pub fn barrier(&mut self) -> Result<(), CardError> {
         self.begin(Command::Barrier)?;
         self.finish()
     }
 
-    /// Sets whether packets are forwarded; otherwise all go to the host.
+    /// Sets whether the card forwards packets; otherwise all go to the host.
     pub fn enable(&mut self, on: bool) {
         self.card.write32(self.identity.engine + engine::ENABLE, on.into());
     }
@@ -202,18 +201,18 @@ impl<C: Card> Commands<C> {
         }
     }
 
-    /// The turns in which hold groups were last released ([`engine::RELEASED`]).
+    /// Reads the turns in which hold groups were last released ([`engine::RELEASED`]).
     pub fn released(&mut self) -> u32 {
         self.card.read32(self.identity.engine + engine::RELEASED)
     }
 
-    /// Packets that had to wait for a release, and those dropped because there was no room.
+    /// Returns how many packets had to wait for a release, and how many were dropped because there was no room.
     pub fn held(&mut self) -> (u32, u32) {
         let block = self.identity.engine;
         (self.card.read32(block + engine::HELD), self.card.read32(block + engine::HOLD_FULL))
     }
 
-    /// Memory's error responses since reset.
+    /// Reads memory's error responses since reset.
     pub fn memory_errors(&mut self) -> MemoryErrors {
         let block = self.identity.engine;
         MemoryErrors {
@@ -222,7 +221,7 @@ impl<C: Card> Commands<C> {
         }
     }
 
-    /// Reads a counter.
+    /// Reads the counter of this kind ([`counters::SELECT`]) with this number.
     pub fn counter(&mut self, kind: u8, number: u32) -> u64 {
         let block = self.identity.counters;
         self.card.write32(block + counters::SELECT, u32::from(kind) << 24 | number & 0xff_ffff);
@@ -230,7 +229,7 @@ impl<C: Card> Commands<C> {
         u64::from(self.card.read32(block + counters::HIGH)) << 32 | u64::from(low)
     }
 
-    /// The seen bits of the 64 flows from 64 times `word` on that packets set since they were last taken.
+    /// Takes the seen bits of the 64 flows from 64 times `word` on: returns and clears them.
     pub fn take_seen(&mut self, word: u32) -> u64 {
         let block = self.identity.counters;
         self.card.write32(block + counters::SEEN, word);
@@ -255,10 +254,11 @@ impl<C: Card> Commands<C> {
         Ok(())
     }
 
-    /// Waits for the end of the running command, which `done` shows: `busy` may not be set yet when it is first read.
+    /// Waits for the end of the running command. The register `done` shows it; `busy` may not be set yet when it is
+    /// first read.
     ///
     /// # Errors
-    /// The card hangs, or its memory fails to write.
+    /// If the card hangs, or its memory fails to write.
     pub fn finish(&mut self) -> Result<(), CardError> {
         let Some(command) = self.running else { return Ok(()) };
         for poll in 0..self.polls {
@@ -275,7 +275,8 @@ impl<C: Card> Commands<C> {
     }
 }
 
-/// The number of finished commands, from the value of `done`. All ones are a card that is gone; such a card hangs.
+/// Returns the number of finished commands, from the value of `done`. All ones mean that the card is gone; it then
+/// counts as hung.
 const fn done(register: u32) -> Result<u32, CardError> {
     if register & UNWRITTEN == 0 || register == u32::MAX { Ok(register) } else { Err(CardError::Unwritten) }
 }

@@ -13,66 +13,59 @@ use packet::{Mac, TunnelKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Number of networks for which the card has room: those with numbers below this are on it.
+/// Number of networks for which the card has room. Those with lower numbers are on it.
 pub const VRFS: u16 = 3072;
 /// Number of ports for which the card has room.
 pub const PORTS: u16 = 1024;
-/// Number of networks on the card: behind those of the tables each port has one of its own, for flows of an Open
-/// vSwitch, whose keys then tell the ports apart.
+/// Number of networks on the card. After those of the tables, each port has a network of its own, for flows of an Open
+/// vSwitch: their keys then distinguish the ports.
 pub const ALL_VRFS: u16 = VRFS + PORTS;
-/// Number of labels for which the card has room: those below this are on it.
+/// Number of labels for which the card has room. Lower ones are on it.
 pub const LABELS: u32 = 65_536;
 
-/// Where an interface is attached to the card.
+/// The place at which an interface is attached to the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its port, below [`PORTS`].
+    /// Number of the port, below [`PORTS`].
     pub port: u16,
-    /// Its output: the queues to the host come first, then the wires; below 16.
+    /// Number of the output, below 16: first the queues to the host, then the wires.
     pub egress: u8,
 }
 
-/// The interfaces attached to the card; packets to others go to the host.
+/// The interfaces that are attached to the card. Packets to others go to the host.
 pub type Attachments = BTreeMap<VifId, Attachment>;
 
-/// The meaning of a nexthop on the card. Its line derives from this and the tables ([`Compiler::line`]), so a change
-/// of those rewrites the line, but not what refers to it.
+/// The meaning of a nexthop on the card. Its line derives from this and the tables ([`Compiler::line`]). So a change of
+/// the tables rewrites the line, but not the entries that refer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hop {
-    /// The host.
     Host,
     /// A flow's own nexthop.
     Flow,
-    /// Nowhere.
+    /// Nowhere: packets are dropped.
     Discard,
     /// A guest.
     Guest {
-        /// Which.
         vif: VifId,
-        /// MAC of packets routed to it.
+        /// Destination MAC of packets routed to the guest.
         mac: Mac,
     },
-    /// A guest, for packets whose flows are known: those say whether a packet loses one of its TTL.
+    /// A guest, only for packets whose flows are on the card: a flow determines whether the TTL is decremented.
     GuestByFlow {
-        /// Which.
         vif: VifId,
-        /// MAC of packets routed to it.
+        /// Destination MAC of packets routed to the guest.
         mac: Mac,
     },
-    /// A port of an Open vSwitch, for frames with these MACs, which stay as they are.
+    /// A port of an Open vSwitch, only for frames with these MACs, which stay unchanged.
     Unchanged {
-        /// Which.
         vif: VifId,
-        /// Their source MAC.
         src: Mac,
-        /// Their destination MAC.
         dst: Mac,
     },
     /// Another host.
     Tunnel {
-        /// The tunnel.
         tunnel: Tunnel,
-        /// The network it leaves from, whose MTU applies.
+        /// The network from which packets enter the tunnel; its MTU applies.
         vrf: Vrf,
     },
 }
@@ -80,34 +73,31 @@ pub enum Hop {
 /// An entry of the bridge's MAC table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacEntry {
-    /// Where frames to it go.
+    /// The hop of frames to this MAC.
     pub hop: Hop,
-    /// Configured.
+    /// Whether the entry is configured.
     pub fixed: bool,
     /// Whether `at` is a tunnel endpoint; otherwise it is a port.
     pub at_tunnel: bool,
-    /// [`NOWHERE`] if the card can't compare.
+    /// The place of the MAC, with which the card compares where a packet came from. [`NOWHERE`] if the card can't
+    /// compare.
     pub at: u32,
 }
 
-/// No packet comes from there: as an address it is the broadcast one, and there is no such port.
+/// A place from which no packet comes: as an address it is the broadcast address, and there is no such port.
 pub const NOWHERE: u32 = u32::MAX;
 
 /// An entry of the incoming label map (RFC 3031, 3.11): a network in which to route, or a guest in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelEntry {
-    /// The network.
     pub vrf: u16,
-    /// The guest.
+    /// The hop to the guest, if the label stands for one.
     pub hop: Option<Hop>,
 }
 
-/// Translates tables for the card.
 #[derive(Debug)]
 pub struct Compiler<'a, T> {
-    /// The tables.
     pub tables: &'a T,
-    /// What is attached to the card.
     pub attachments: &'a Attachments,
 }
 
@@ -120,35 +110,35 @@ impl<T> Clone for Compiler<'_, T> {
 impl<T> Copy for Compiler<'_, T> {}
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// A network's number on the card, if it is there. A network that lowers the MSS of SYNs is not, since the card
-    /// recognises only SYNs of tracked connections.
+    /// Returns a network's number on the card, if it is there. A network that lowers the MSS of SYNs is not: the card
+    /// recognises SYNs only of tracked connections.
     #[must_use]
     pub fn vrf(&self, vrf: Vrf) -> Option<u16> {
         let network = self.tables.network(vrf)?;
         (vrf.0 < VRFS && !network.tcp.mss_clamp).then_some(vrf.0)
     }
 
-    /// Where an interface is attached.
+    /// Returns the place at which an interface is attached.
     #[must_use]
     pub fn attached(&self, id: VifId) -> Option<Attachment> {
         self.attachments.get(&id).copied().filter(|at| at.port < PORTS && at.egress < 16)
     }
 
-    /// Whether a network learns, if it is on the card.
+    /// Returns whether a network learns; `None` if it is not on the card.
     #[must_use]
     pub fn learning(&self, vrf: Vrf) -> Option<bool> {
         self.vrf(vrf)?;
         self.tables.network(vrf).map(|network| network.learning)
     }
 
-    /// The network of a VNI, if its bridge extends to tunnels here.
+    /// Returns the network of a VNI, if its bridge extends to tunnels here.
     #[must_use]
     pub fn vni(&self, vni: u32) -> Option<u16> {
         let vrf = self.tables.vxlan(vni).filter(|vrf| self.bridges_tunnels(*vrf));
         vrf.and_then(|vrf| self.vrf(vrf)).filter(|_| vni < 1 << 24)
     }
 
-    /// The entry of a label. A choice among several is left to the host.
+    /// Returns the entry of a label. A label with a choice among several nexthops is left to the host.
     #[must_use]
     pub fn label(&self, label: u32) -> Option<LabelEntry> {
         let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
@@ -172,14 +162,14 @@ impl<T: Lookup> Compiler<'_, T> {
         self.tables.network(vrf).is_some_and(|network| network.bridges_tunnels())
     }
 
-    /// Whether the card must ask about packets from labels to a guest although none of its connections are tracked:
-    /// those from its own subnet keep their TTL, which only a flow says.
+    /// Returns whether the card must ask the host about each flow from labels to this guest, although none of the
+    /// guest's connections are tracked: packets from its own subnet keep their TTL, and only a flow can say that.
     pub(crate) fn asks(&self, vif: &Vif) -> bool {
         let has_subnets = |vrf| self.tables.network(vrf).is_some_and(|network| !network.gateways.is_empty());
         !vif.policy && vif.vrf.is_some_and(has_subnets)
     }
 
-    /// Where frames to a MAC go.
+    /// Returns the bridge's entry for a MAC.
     #[must_use]
     pub fn mac_entry(&self, vrf: Vrf, mac: Mac) -> Option<MacEntry> {
         self.vrf(vrf)?;
@@ -193,7 +183,7 @@ impl<T: Lookup> Compiler<'_, T> {
         Some(MacEntry { hop, fixed: entry.is_static, at_tunnel, at })
     }
 
-    /// The hop of a bridge entry, except for attached wires.
+    /// Returns the hop of a bridge entry; `None` for attached wires.
     fn behind(&self, vrf: Vrf, target: BridgeTarget) -> Option<Hop> {
         let network = self.tables.network(vrf)?;
         let tunnel = match target {
@@ -215,7 +205,7 @@ impl<T: Lookup> Compiler<'_, T> {
         bridged.then_some(Hop::Tunnel { tunnel, vrf })
     }
 
-    /// Where packets to a prefix go that is routed to `nexthop`, if any. Gateways and floating addresses take
+    /// Returns the hop of packets to a prefix that is routed to `nexthop`, if any. Gateways and floating addresses take
     /// precedence over routes.
     #[must_use]
     pub fn route(&self, vrf: Vrf, prefix: &IpNet, nexthop: Option<NexthopId>) -> Option<Hop> {
@@ -235,14 +225,14 @@ impl<T: Lookup> Compiler<'_, T> {
         Some(if mpls && near() { Hop::Flow } else { hop })
     }
 
-    /// Where the card routes packets to an address.
+    /// Returns the hop to which the card routes packets to an address.
     #[must_use]
     pub fn routed(&self, vrf: Vrf, dst: IpAddr) -> Option<Hop> {
         let nexthop = self.tables.route(vrf, dst).map(|route| route.nexthop);
         self.route(vrf, &dst.into(), nexthop)
     }
 
-    /// The card's hop for a nexthop of the model, for packets routed in a network.
+    /// Returns the card's hop for a nexthop of the model, for packets routed in a network.
     fn hop(&self, vrf: Vrf, nexthop: &Nexthop) -> Hop {
         match *nexthop {
             Nexthop::Discard => Hop::Discard,
@@ -255,18 +245,18 @@ impl<T: Lookup> Compiler<'_, T> {
     }
 }
 
-/// Whether the card can serve a guest of this kind.
+/// Returns whether the card can serve a guest of this kind.
 const fn is_port(kind: VifKind) -> bool {
     matches!(kind, VifKind::Vhost | VifKind::Tap)
 }
 
-/// A MAC in the form of lines.
+/// Converts a MAC to the form of lines.
 #[must_use]
 pub fn mac_bits(mac: Mac) -> u64 {
     mac.0.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
 
-/// An address in the form of lines.
+/// Converts an address to the form of lines.
 pub(crate) fn address_bits(addr: IpAddr) -> u128 {
     match addr {
         IpAddr::V4(v4) => v4.to_bits().into(),
@@ -274,18 +264,18 @@ pub(crate) fn address_bits(addr: IpAddr) -> u128 {
     }
 }
 
-/// The two places of a remote in its table.
+/// Returns the two places of a remote in its table.
 pub(crate) fn remote_places(addr: IpAddr) -> [u32; 2] {
     let low = address_bits(addr) as u32;
     [low & 0xfff, 1 << 12 | (low ^ low >> 12) & 0xfff]
 }
 
-/// A remote's line.
+/// Makes a remote's line.
 pub(crate) fn remote(addr: IpAddr) -> registers::Remote {
     registers::Remote { address: address_bits(addr), v6: addr.is_ipv6(), valid: true }
 }
 
-/// A line that sends packets to the host.
+/// Makes a line that sends packets to the host.
 fn host_line() -> registers::Nexthop {
     registers::Nexthop { kind: registers::NexthopKind::Host as u8, ..Default::default() }
 }

@@ -11,49 +11,48 @@ use crate::step::{Line, Step, together};
 use std::collections::HashSet;
 use thiserror::Error;
 
-/// Buckets that a search for room examines.
+/// Most buckets that a search for room examines.
 const SEARCH: usize = 1024;
 
-/// An entry of such a table.
+/// An entry of a table with two choices.
 pub trait Entry: Copy + PartialEq {
-    /// Where it is written.
+    /// The table of the card that holds such entries.
     const TABLE: Table;
     /// Entries per bucket: 1 or 2.
     const SLOTS: usize;
     /// Lines per bucket: 1 or 2.
     const LINES: usize;
 
-    /// Addresses of the first lines of both ways, in a table of 2^`bits` buckets per way.
+    /// Returns the addresses of the first lines of both ways, in a table of 2^`bits` buckets per way.
     fn ways(bits: u32) -> [u32; 2];
 
-    /// What is hashed, and distinguishes entries.
+    /// Returns the key, which is hashed, and identifies the entry.
     fn key(&self) -> Words;
 
-    /// Whether it fills all slots of a bucket.
+    /// Returns whether the entry fills all slots of a bucket.
     fn whole(&self) -> bool {
         Self::SLOTS == 1
     }
 
-    /// The lines of a bucket; an entry that fills it is in slot 0. If both lines of such an entry are written,
-    /// `version` differs from that of the bucket's former content.
+    /// Encodes the lines of a bucket. An entry that fills the bucket is in slot 0. If both lines of such an entry are
+    /// written, `version` must differ from that of the bucket's former content.
     fn encode(bucket: [Option<&Self>; 2], version: u8) -> [Line; 2];
 }
 
-/// No room within reach of a search, nor in the stash; nothing was changed.
+/// A search found no room, and the stash has none. Nothing was changed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the card's {} table has no room for this entry: leave it to the host, or make the table larger", table.name())]
 pub struct Full {
-    /// The table.
     pub table: Table,
 }
 
 /// A bucket: way and number.
 type Place = (usize, u32);
-/// Number of an entry, plus 1; 0 for none. Zeroes, so that an empty table takes no memory.
+/// Number of an entry, plus 1; 0 stands for none, so that an empty table consists of zeros and takes no memory.
 type Id = u32;
 type Slots = [Id; 2];
 
-/// The shadow.
+/// The shadow of a table.
 pub struct Cuckoo<E> {
     bits: u32,
     ways: [u32; 2],
@@ -62,27 +61,28 @@ pub struct Cuckoo<E> {
     versions: [Vec<u8>; 2],
     entries: Vec<Option<E>>,
     free: Vec<Id>,
-    /// Entries without a place, by their position in the stash.
+    /// Entries that found no place in a bucket, by their position in the stash.
     stash: Vec<Option<E>>,
 }
 
 /// A bucket that a search has reached.
 struct Reached {
     place: Place,
-    /// Whether the entry to be put there fills it.
+    /// Whether the entry that would be put there fills it.
     whole: bool,
-    /// The entry to be put there, from the previously reached bucket with this number; `None`: the new entry.
+    /// The entry that would be put there, and the number of the earlier reached bucket that it is in; `None` stands for
+    /// the new entry.
     from: Option<(usize, Id)>,
 }
 
-/// Entries to move, in this order, so that the bucket `room` has room.
+/// Moves of entries which make room in the bucket `room`, in this order.
 struct Displacement {
     room: Place,
     moves: Vec<(Id, Place, Place)>,
 }
 
 impl<E: Entry> Cuckoo<E> {
-    /// An empty table of 2^`bits` buckets in each way.
+    /// Makes an empty table of 2^`bits` buckets in each way.
     #[must_use]
     pub fn new(bits: u32, secret: Words) -> Self {
         let buckets = 1 << bits;
@@ -98,36 +98,35 @@ impl<E: Entry> Cuckoo<E> {
         }
     }
 
-    /// The same with a stash for `count` entries.
+    /// Adds a stash for `count` entries.
     #[must_use]
     pub fn with_stash(self, count: u32) -> Self {
         Self { stash: vec![None; count as usize], ..self }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries, including those in the stash.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len() + self.stashed()
     }
 
-    /// Number of entries in the stash.
+    /// Returns the number of entries in the stash.
     #[must_use]
     pub fn stashed(&self) -> usize {
         self.stash.iter().flatten().count()
     }
 
-    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All entries.
+    /// Iterates over all entries, including those in the stash.
     pub fn iter(&self) -> impl Iterator<Item = &E> {
         self.entries.iter().chain(&self.stash).flatten()
     }
 
-    /// The entry with this key.
+    /// Returns the entry with this key.
     #[must_use]
     pub fn find(&self, key: &Words) -> Option<&E> {
         let stashed = || self.stash.get(self.number(key)?)?.as_ref();
@@ -137,7 +136,7 @@ impl<E: Entry> Cuckoo<E> {
     /// Adds an entry, or replaces the one with the same key.
     ///
     /// # Errors
-    /// Where there is no room.
+    /// If there is no room.
     pub fn insert(&mut self, entry: E) -> Result<Vec<Step>, Full> {
         if let Some(number) = self.number(&entry.key()) {
             return Ok(self.stash(number, Some(entry)));
@@ -148,7 +147,7 @@ impl<E: Entry> Cuckoo<E> {
         })
     }
 
-    /// Removes the entry with this key, if there is one. Others may then move out of the stash.
+    /// Removes the entry with this key, if there is one. Entries may then move from the stash to a bucket.
     pub fn remove(&mut self, key: &Words) -> Vec<Step> {
         if let Some(number) = self.number(key) {
             return self.stash(number, None);
@@ -165,7 +164,7 @@ impl<E: Entry> Cuckoo<E> {
 
     // ---- Looking
 
-    /// The position in the stash of the entry with this key.
+    /// Returns the position in the stash of the entry with this key.
     fn number(&self, key: &Words) -> Option<usize> {
         self.stash.iter().position(|entry| entry.is_some_and(|entry| entry.key() == *key))
     }
@@ -187,7 +186,7 @@ impl<E: Entry> Cuckoo<E> {
         [(0, a), (1, b)]
     }
 
-    /// The other bucket of an entry in this one.
+    /// Returns the other bucket of an entry that is in this one.
     fn other(&self, id: Id, (way, _): Place) -> Option<Place> {
         self.entry(id).map(|entry| self.places(&entry.key())[1 - way])
     }
@@ -213,13 +212,13 @@ impl<E: Entry> Cuckoo<E> {
         }
     }
 
-    /// The lines of a bucket in the card's memory.
+    /// Returns the lines of a bucket, as the card's memory has them.
     fn lines(&self, place: Place) -> [Line; 2] {
         let bucket = self.slots(place).map(|id| self.entry(id));
         E::encode(bucket, self.versions[place.0][place.1 as usize])
     }
 
-    /// The shortest path to room in one of these buckets, avoiding `closed`.
+    /// Searches the shortest path to room in one of these buckets, avoiding the bucket `closed`.
     fn search(&self, places: &[Place], whole: bool, closed: Option<Place>) -> Option<Displacement> {
         let mut seen: HashSet<Place> = places.iter().copied().chain(closed).collect();
         let mut reached: Vec<_> = places.iter().map(|&place| Reached { place, whole, from: None }).collect();
@@ -268,7 +267,7 @@ impl<E: Entry> Cuckoo<E> {
         Ok(steps)
     }
 
-    /// Writes an entry of the stash, if it differs.
+    /// Sets a position of the stash, if it differs.
     fn stash(&mut self, number: usize, entry: Option<E>) -> Vec<Step> {
         if std::mem::replace(&mut self.stash[number], entry) == entry {
             return Vec::new();
@@ -303,7 +302,7 @@ impl<E: Entry> Cuckoo<E> {
         *slots = slots.map(|slot| if slot == id { 0 } else { slot });
     }
 
-    /// Writes those lines of a bucket that differ from `before`.
+    /// Writes the lines of a bucket that differ from `before`.
     fn write(&mut self, place: Place, before: [Line; 2], steps: &mut Vec<Step>) {
         let (way, bucket) = place;
         let both = self.lines(place).iter().zip(before).all(|(now, before)| *now != before);
@@ -322,8 +321,8 @@ impl<E: Entry> Cuckoo<E> {
         );
     }
 
-    /// Moves others until one of the buckets has room; returns that one, and its lines in the card's memory. `touched`
-    /// are the changed buckets in their former state.
+    /// Moves entries until one of the buckets has room. Returns that bucket, and its lines in the card's memory. Adds
+    /// the former states of changed buckets to `touched`.
     fn make_room(
         &mut self,
         places: [Place; 2],
@@ -374,7 +373,7 @@ impl<E: Entry> Cuckoo<E> {
     }
 }
 
-/// The moves that make room in the first bucket on the path to `last`.
+/// Returns the moves that make room in the first bucket on the path to `last`.
 fn path(reached: &[Reached], mut last: usize) -> Displacement {
     let mut moves = Vec::new();
     while let Some((from, id)) = reached[last].from {

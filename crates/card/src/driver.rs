@@ -2,7 +2,7 @@
 //!
 //! A change of the tables is applied key by key: the current value of each affected key is compared with the card's.
 //! The order is safe at every moment: nexthops are written before anything refers to them; flows become invalid before
-//! the tables change on which they depend; what is no longer referred to is reused only after a barrier.
+//! the tables change on which they depend; lines without references are reused only after a barrier.
 
 mod decided;
 mod flowtable;
@@ -38,10 +38,10 @@ use touched::{Configured, Touched};
 use usage::Seen;
 pub use usage::Usage;
 
-/// Pages of 256 KiB for IPv4 routes: the lower half of the route memory, 2 GiB.
+/// Number of pages of 256 KiB for IPv4 routes: the lower half of the route memory, 2 GiB.
 const PAGES: u32 = 8192;
 
-/// What is on the card.
+/// The contents of the card's tables, except flows.
 #[derive(Debug, Default)]
 struct Image {
     ports: BTreeMap<VifId, (u16, Port)>,
@@ -49,13 +49,13 @@ struct Image {
     macs: BTreeMap<(Vrf, Mac), MacEntry>,
     routes: BTreeMap<(Vrf, IpNet), Hop>,
     labels: BTreeMap<u32, LabelEntry>,
-    /// VNIs and their networks, by their places.
+    /// VNIs and their networks, by place.
     vnis: BTreeMap<u32, (u32, u16)>,
-    /// Remotes by their places.
+    /// Remotes by place.
     remotes: BTreeMap<u32, IpAddr>,
 }
 
-/// A card and what is on it.
+/// Drives a card, and knows the contents of its tables.
 pub struct Driver<C> {
     commands: Commands<C>,
     attachments: Arc<Attachments>,
@@ -69,16 +69,16 @@ pub struct Driver<C> {
     /// Hold groups without flows.
     groups: hold::Free,
     seen: Seen,
-    /// Networks whose routes do not all fit: the host handles them until they are deleted.
+    /// Networks whose routes do not all fit. The host handles them until they are deleted.
     spilled: BTreeSet<u16>,
 }
 
 impl<C: Card> Driver<C> {
-    /// Takes over a card. Its tables are cleared, unless it is declared blank ([`Commands::with_blank_memory`]); that
-    /// takes some seconds, as the flow table is large. The secret of its hash must be random.
+    /// Takes over a card. Clears its tables, unless it is declared blank ([`Commands::with_blank_memory`]); this takes
+    /// some seconds, because the flow table is large. `secret` is that of the tables' hash and must be random.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn new(mut commands: Commands<C>, secret: [u64; 5]) -> Result<Self, CardError> {
         let identity = *commands.identity();
         commands.enable(false);
@@ -103,32 +103,32 @@ impl<C: Card> Driver<C> {
         })
     }
 
-    /// The card, for its registers.
+    /// Returns the card, for access to its registers.
     pub const fn commands(&mut self) -> &mut Commands<C> {
         &mut self.commands
     }
 
-    /// Releases the card as it is.
+    /// Gives up the card, and leaves it as it is.
     #[must_use]
     pub fn into_commands(self) -> Commands<C> {
         self.commands
     }
 
-    /// Translates tables for this card.
+    /// Returns a compiler that translates these tables for this card.
     pub fn compiler<'a, T>(&'a self, tables: &'a T) -> Compiler<'a, T> {
         Compiler { tables, attachments: &self.attachments }
     }
 
-    /// Networks that the host handles because their routes do not fit.
+    /// Iterates over the networks that the host handles because their routes do not fit.
     pub fn spilled(&self) -> impl Iterator<Item = Vrf> {
         self.spilled.iter().map(|vrf| Vrf(*vrf))
     }
 
-    /// Applies a batch to the card; `tables` must already have it. When this returns, nothing that was removed
+    /// Applies a batch of changes to the card; `tables` must already have them. When this returns, no removed entry
     /// forwards packets any more.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn apply<T: Lookup>(&mut self, tables: &T, changes: &[Change]) -> Result<(), CardError> {
         let mut touched = Touched::default();
         for change in changes {
@@ -140,7 +140,7 @@ impl<C: Card> Driver<C> {
     /// Attaches an interface to the card, or detaches it.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn attach<T: Lookup>(
         &mut self,
         tables: &T,
@@ -153,25 +153,26 @@ impl<C: Card> Driver<C> {
         self.update(tables, touched)
     }
 
-    /// A MAC was learned, moved or forgotten.
+    /// Updates the card after a MAC was learned, moved or forgotten.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn learned<T: Lookup>(&mut self, tables: &T, vrf: Vrf, mac: Mac) -> Result<(), CardError> {
         let touched = Touched { macs: [(vrf, mac)].into(), bump_far: true, ..Touched::default() };
         self.update(tables, touched)
     }
 
-    /// A neighbour was found, moved or forgotten; or, in the underlay, the path MTU to a remote changed.
+    /// Updates the card after a neighbour was found, moved or forgotten, or, in the underlay, the path MTU to a remote
+    /// changed.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn neighbour<T: Lookup>(&mut self, tables: &T, scope: NeighbourScope) -> Result<(), CardError> {
         let underlay = matches!(scope, NeighbourScope::Wire(_));
         self.update(tables, Touched { lines: underlay, bump_far: !underlay, ..Touched::default() })
     }
 
-    /// Brings the affected keys up to date.
+    /// Updates the affected keys on the card.
     fn update<T: Lookup>(&mut self, tables: &T, mut touched: Touched) -> Result<(), CardError> {
         touched.complete(&self.configured, &self.image);
         let attachments = self.attachments.clone();
@@ -221,7 +222,7 @@ impl<C: Card> Driver<C> {
         for (id, port) in now {
             let Some((number, line)) = port else { continue };
             if line.exact {
-                // Its own network, which has flows alone.
+                // The port has a network of its own, with nothing but flows.
                 let generation = self.flows.generation(line.vrf);
                 let lengths6 = u128::MAX;
                 let vrf = registers::Vrf { valid: true, generation, lengths6, ..Default::default() };
@@ -256,7 +257,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// Each VNI has two places; one that finds both taken is left to the host.
+    /// Updates VNIs. Each has two places; if both are taken, the VNI is left to the host.
     fn vnis<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
         for &vni in &touched.vnis {
             let places = [vni & 0xfff, 1 << 12 | (vni ^ vni >> 12) & 0xfff];
@@ -275,7 +276,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// Each remote has two places; packets of one that finds both taken are left to the host.
+    /// Updates remotes. Each has two places; if both are taken, packets of the remote are left to the host.
     fn remotes<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
         for &addr in &touched.remotes {
             let places = remote_places(addr);
@@ -322,9 +323,9 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// New routes are written from the longest prefix to the shortest, and old ones removed in the opposite order, so
-    /// that no packet takes a route that is neither the old nor the new one. A network that is removed keeps its
-    /// routes until its line is gone.
+    /// Updates routes. Writes new ones from the longest prefix to the shortest, and removes old ones in the opposite
+    /// order, so that each packet takes either the old or the new route. A removed network keeps its routes until its
+    /// line is gone.
     fn routes<T: Lookup>(
         &mut self,
         compiler: Compiler<'_, T>,
@@ -362,7 +363,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// The steps that add or remove a route; `None` if there is no room.
+    /// Returns the steps that add or remove a route; `None` if there is no room.
     fn route_steps(&mut self, vrf: u16, prefix: &IpNet, nexthop: Option<u32>) -> Option<Vec<Step>> {
         let length = prefix.prefix_len();
         match (prefix, nexthop) {
@@ -377,7 +378,7 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// Leaves a network to the host at once: without its own route, a packet would take a shorter one.
+    /// Leaves a network to the host at once: a packet that misses its route on the card would take a shorter one.
     fn spill(&mut self, vrf: u16) -> Result<(), CardError> {
         self.spilled.insert(vrf);
         self.vrf_line(vrf, registers::Vrf::default())
@@ -393,7 +394,7 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// Reclaims what a network had whose line is now invalid.
+    /// Reclaims the memory of a network whose line is now invalid.
     fn drop_network<T: Lookup>(&mut self, compiler: Compiler<'_, T>, vrf: Vrf) -> Result<(), CardError> {
         if compiler.vrf(vrf).is_some() || vrf.0 >= VRFS {
             return Ok(());
@@ -469,7 +470,7 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// The number of a nexthop, with one more user. If there is no room, the host's.
+    /// Counts one more user of a nexthop. Returns its number; if there is no room, the host's number.
     fn acquire<T: Lookup>(&mut self, compiler: Compiler<'_, T>, hop: Hop) -> Result<u32, CardError> {
         if self.hops.is_tight() {
             self.barrier()?;
@@ -481,8 +482,8 @@ impl<C: Card> Driver<C> {
         Ok(number)
     }
 
-    /// Changes the line of a nexthop to which packets may be sent. In HBM it is written in two halves, so another line
-    /// replaces it until packets that may have read one half of each have left.
+    /// Changes the line of a nexthop that packets may be using. In HBM, a line is written in two halves. So a
+    /// replacement on chip stands in for it, until packets that may have read one half of each version have left.
     fn change_nexthop(&mut self, number: u32, line: &registers::Nexthop) -> Result<(), CardError> {
         let line = line.encode();
         if number < self.commands.identity().nexthops_on_chip {
@@ -494,7 +495,7 @@ impl<C: Card> Driver<C> {
         self.commands.write(Table::NexthopChange, hops::HOST, &line)
     }
 
-    /// From now on, puts nexthops into HBM as if there were no room left on chip.
+    /// Puts new nexthops into HBM from now on, as if there were no room left on chip.
     #[cfg(feature = "testing")]
     pub fn leave_chip(&mut self) {
         self.hops.skip_to(self.commands.identity().nexthops_on_chip);
@@ -533,7 +534,7 @@ impl<C: Card> Driver<C> {
     }
 }
 
-/// Sets a key's value, or removes it.
+/// Sets the value of a key, or removes the key.
 fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     match value {
         Some(value) => map.insert(key, value),

@@ -7,22 +7,21 @@ use crate::step::{LINE, Line};
 /// First line of the IPv6 part of the route memory: its upper half.
 pub const ROUTE6: u32 = 1 << 26;
 
-/// The lower and the upper half of a number.
+/// Splits a number into its lower and its upper half.
 fn halves(value: u128) -> [u64; 2] {
     [value as u64, (value >> 64) as u64]
 }
 
-/// An entry of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowEntry {
-    /// IPv4: half a bucket.
+    /// An IPv4 flow: half a bucket.
     V4(Flow4),
-    /// IPv6: a whole one.
+    /// An IPv6 flow: a whole bucket.
     V6(Flow6),
 }
 
 impl FlowEntry {
-    /// The action for its packets.
+    /// Returns the action for the flow's packets, to be changed.
     pub const fn action_mut(&mut self) -> &mut u8 {
         match self {
             Self::V4(flow) => &mut flow.action,
@@ -31,8 +30,8 @@ impl FlowEntry {
     }
 }
 
-/// An IPv6 flow is written in two halves: until both are there, the card does not find it. Its action is in one of
-/// them, so it changes atomically.
+/// An IPv6 flow is written in two halves. The card finds it only if both match. Its action is in one of them, so it
+/// changes atomically.
 impl Entry for FlowEntry {
     const TABLE: Table = Table::Flow;
     const SLOTS: usize = 2;

@@ -1,5 +1,5 @@
-//! What the card does with a packet according to the lines in its tables: `rtl/pipe` in Rust, for tests of the driver
-//! and of the card.
+//! A model of the card: determines what it does with a packet, according to the lines in its tables. It is `rtl/pipe`
+//! in Rust, for tests of the driver and of the card.
 
 mod counts;
 mod hold;
@@ -23,22 +23,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The fate of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// The host decides.
     Punt(Punt),
-    /// Dropped; the reason as numbered by `model::DropReason`.
+    /// The card drops it, for this reason in the numbering of `model::DropReason`.
     Drop(u8),
-    /// It leaves.
+    /// The packet leaves.
     Forward {
-        /// How it is rewritten; `port` is the card's.
+        /// The rewrite; `port` is a number of the card.
         forward: Forward,
-        /// Output.
+        /// The output by which the packet leaves.
         egress: u8,
-        /// Counter of its flow, if one was looked up.
+        /// Counter of the packet's flow, if one was looked up.
         index: Option<u32>,
     },
 }
 
-/// The fate of the frame of `len` bytes that came in by `port`, without budgets ([`Windows`]).
+/// Returns the fate of the frame of `len` bytes that came in by `port`, without regard to budgets ([`Windows`]).
 #[must_use]
 pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome {
     classify(memory, port, bytes, len)
@@ -46,7 +45,7 @@ pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome 
         .unwrap_or_else(Outcome::Punt)
 }
 
-/// The counter of the flow to which a dropped packet belongs.
+/// Returns the counter of the flow to which a dropped packet belongs.
 #[must_use]
 pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<u32> {
     let packet = classify(memory, port, bytes, len).ok()?;
@@ -54,7 +53,7 @@ pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Opt
     way.flow.filter(|_| way.tracked).map(|flow| flow.index)
 }
 
-/// The hold group for which the frame's flow waits, if any.
+/// Returns the hold group whose release the frame's flow waits for, if any.
 #[must_use]
 pub fn held(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<Hold> {
     let packet = classify(memory, port, bytes, len).ok()?;
@@ -69,11 +68,11 @@ struct Packet {
     vrf: u16,
     line: Vrf,
     path: Path,
-    /// Nexthop of its label.
+    /// Number of the nexthop of its label.
     labelled: u32,
 }
 
-/// As `rtl/pipe/classify.sv`.
+/// Classifies a frame, like `rtl/pipe/classify.sv`.
 fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Packet, Punt> {
     let port = memory.port(number);
     if !memory.enabled() || !port.valid || port.host {
@@ -114,15 +113,15 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
     Ok(Packet { frame, number, port, vrf, line, path, labelled: labelled.unwrap_or_default() })
 }
 
-/// Whether a frame's tags make the card punt it: an outer priority tag is removed, and frames to the gateway may have
-/// no tag. From an exact port, no frame may have a tag or go to the gateway.
+/// Returns whether the card punts a frame because of its tags. An outer priority tag must be removed, and frames to the
+/// gateway may have no tag. From an exact port, no frame may have a tag or go to the gateway.
 fn is_the_hosts(eth: &Ethernet, exact: bool) -> bool {
     let priority = eth.tags.first().is_some_and(|tag| tag.is_priority());
     let (routed, tagged) = (eth.dst == GATEWAY_MAC, !eth.tags.is_empty());
     priority || routed && tagged || exact && (routed || tagged)
 }
 
-/// The network of a packet, and the nexthop of its label.
+/// Finds the network of a packet, and the nexthop of its label.
 fn network(memory: &Memory, port: &Port, frame: &Frame) -> Result<(u16, Option<u32>), Punt> {
     let Some(outer) = &frame.outer else { return Ok((port.vrf, None)) };
     if bits(outer.mac) != port.mac || !owns(port, outer.dst) {
@@ -142,7 +141,7 @@ fn network(memory: &Memory, port: &Port, frame: &Frame) -> Result<(u16, Option<u
     }
 }
 
-/// Whether a guest may send this.
+/// Checks that a guest may send from this packet's source.
 fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
     let src = frame.headers.eth.as_ref().map_or_else(Mac::default, |eth| eth.src);
     let own = !port.check_mac || bits(src) == port.mac;
@@ -154,8 +153,7 @@ fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
     if nowhere || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
 }
 
-/// Whether the host must decide about a message that routers or DHCP servers send, from a guest whose sources are
-/// checked.
+/// Punts packets from a guest with checked sources that may be messages which only routers or DHCP servers may send.
 fn check_message(frame: &Frame) -> Result<(), Punt> {
     match frame.l4() {
         _ if frame.headers.ip().is_none() => Err(Punt::NotIp),
@@ -166,7 +164,7 @@ fn check_message(frame: &Frame) -> Result<(), Punt> {
     }
 }
 
-/// The packet's flow, if its generation is valid.
+/// Finds the packet's flow, if its generation is valid.
 fn flow_of(memory: &Memory, packet: &Packet) -> Result<Option<FlowLine>, Punt> {
     let Some(key) = packet.frame.key(packet.vrf, packet.path) else { return Ok(None) };
     Ok(memory.flow(&key)?.filter(|flow| flow.generation == packet.line.generation))
@@ -175,10 +173,10 @@ fn flow_of(memory: &Memory, packet: &Packet) -> Result<Option<FlowLine>, Punt> {
 /// The results of the tables for a packet.
 struct Way {
     flow: Option<FlowLine>,
-    /// The flow, if its own nexthop replaces the tables'.
+    /// The flow, if its own nexthop replaces that of the tables.
     own: Option<FlowLine>,
     hop: Nexthop,
-    /// Its connection is tracked.
+    /// Whether the packet's connection is tracked.
     tracked: bool,
 }
 
@@ -205,12 +203,12 @@ fn find(memory: &Memory, packet: &Packet) -> Result<Way, Punt> {
     Ok(Way { flow, own, hop, tracked: packet.port.policy || hop.policy || own.is_some() })
 }
 
-/// Whether a frame has the MACs of the nexthop of its flow, which comes from an exact port.
+/// Returns whether a frame from an exact port has the MACs of its flow's nexthop.
 fn is_between(eth: &Ethernet, hop: &Nexthop) -> bool {
     bits(eth.dst) == hop.mac && bits(eth.src) == hop.outer_src_mac
 }
 
-/// As `rtl/pipe/verdict.sv`.
+/// Decides, like `rtl/pipe/verdict.sv`.
 fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
     let frame = &packet.frame;
     let (source, way) = (check_source(memory, packet), find(memory, packet));
@@ -239,7 +237,7 @@ fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
     Ok(Outcome::Forward { forward: rewrite(packet, &hop, nat, hop_costs), egress: hop.egress, index })
 }
 
-/// Checks, where that matters, that the source MAC is known to be where the packet came from.
+/// Checks that the source MAC is known to be where the packet came from, if the network learns.
 fn check_source(memory: &Memory, packet: &Packet) -> Result<(), Punt> {
     let Some(eth) = &packet.frame.headers.eth else { return Ok(()) };
     if !packet.line.learning || eth.src == GATEWAY_MAC || !packet.port.is_wire && packet.port.check_mac {
@@ -255,7 +253,8 @@ fn check_source(memory: &Memory, packet: &Packet) -> Result<(), Punt> {
     if known.fixed || at_home { Ok(()) } else { Err(Punt::Learn) }
 }
 
-/// Whether a tracked packet's flow lets it pass, or the reason why it is dropped.
+/// Checks a tracked packet's flow. Returns `None` if it lets the packet pass, or else the reason for which it is
+/// dropped.
 fn check_flow(frame: &Frame, flow: Option<FlowLine>) -> Result<Option<u8>, Punt> {
     const CHANGES: u8 = proto::TCP_FIN | proto::TCP_SYN | proto::TCP_RST;
     if frame.headers.ip().is_none() {
@@ -279,14 +278,14 @@ fn check_flow(frame: &Frame, flow: Option<FlowLine>) -> Result<Option<u8>, Punt>
     }
 }
 
-/// Whether the packet loses one of its TTL: routed packets do, unless their flow says otherwise. VXLAN has the same
-/// flows as a label that stands for a network, but its packets are routed like any others.
+/// Returns whether the packet's TTL is decremented. For routed packets it is, unless their flow says otherwise. Packets
+/// in VXLAN have the same flows as packets with a label that stands for a network, but their TTL is always decremented.
 fn costs_a_hop(packet: &Packet, flow: Option<FlowLine>) -> bool {
     let vxlan = packet.port.is_wire && packet.frame.headers.eth.is_some();
     packet.path != Path::Bridged && (vxlan || flow.is_none_or(|flow| !flow.keep_ttl))
 }
 
-/// Whether a packet may leave so.
+/// Checks that a packet may leave by this nexthop: port, TTL and MTU.
 fn check_exit(packet: &Packet, hop: &Nexthop, hop_costs: bool) -> Result<(), Punt> {
     let frame = &packet.frame;
     let bridged = packet.path == Path::Bridged;
@@ -305,7 +304,7 @@ fn check_exit(packet: &Packet, hop: &Nexthop, hop_costs: bool) -> Result<(), Pun
     Ok(())
 }
 
-/// What leaves.
+/// Returns the rewrite of a packet.
 fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward {
     let (headers, tos) = (&packet.frame.headers, packet.frame.tos);
     let bridged = packet.path == Path::Bridged;
@@ -340,7 +339,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward
     }
 }
 
-/// Whether an address belongs to a port.
+/// Returns whether an address belongs to a port.
 fn owns(port: &Port, addr: IpAddr) -> bool {
     let v4 = [port.address4_0, port.address4_1];
     let v6 = [port.address6_0, port.address6_1];
@@ -350,7 +349,7 @@ fn owns(port: &Port, addr: IpAddr) -> bool {
     }
 }
 
-/// Whether routers forward to and from it.
+/// Returns whether routers forward packets from and to an address.
 fn is_routable(addr: IpAddr) -> bool {
     let common = addr.is_multicast() || addr.is_unspecified() || addr.is_loopback();
     !common

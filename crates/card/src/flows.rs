@@ -1,9 +1,9 @@
-//! Which decisions may become flows on the card: those that hold for every later packet with the same key.
+//! The decisions that may become flows on the card: those that hold for every later packet with the same key.
 //!
-//! A decision follows from the tables and the packet. What matters of the packet is in the key, or the card asks the
-//! host (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU), or the card looks it up anew
-//! (destination MAC and label, which find the nexthop). What matters of the tables is the task of [`crate::driver`],
-//! which ends flows when it changes. The keeper of connections tells the driver when they end.
+//! A decision follows from the tables and the packet. Each part of the packet that matters is in the key; or the card
+//! asks the host about it (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU); or the card looks it
+//! up for each packet (destination MAC and label, which find the nexthop). When a table changes that matters,
+//! [`crate::driver`] ends the affected flows. The keeper of connections tells the driver when they end.
 
 use crate::compile::{Compiler, Hop, address_bits};
 use crate::entries;
@@ -18,38 +18,36 @@ use model::{
 use packet::{L4, TunnelKind, proto};
 use std::net::IpAddr;
 
-/// A flow for the card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// What its packets have in common.
     pub key: Key,
-    /// What happens to them.
+    /// The fate of the flow's packets.
     pub verdict: FlowVerdict,
-    /// Its connection, by the direction of the first packet; for a dropped flow, the one it would be.
+    /// The flow's connection, in the direction of the first packet. For a dropped flow, the connection that it would
+    /// be.
     pub connection: Option<FlowKey>,
-    /// Whether it depends on more than the rules of its ingress network: on tables of other networks.
+    /// Whether the flow depends on tables of other networks, and not only on the rules of its ingress network.
     pub far: bool,
-    /// Of a port of an Open vSwitch: whose flow it follows from.
+    /// For a port of an Open vSwitch, the switch's flow from which this one was made.
     pub origin: Option<Origin>,
 }
 
-/// What happens to a flow's packets.
+/// The fate of a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FlowVerdict {
-    /// Forwarded, as the tables say or to this nexthop.
+    /// Forwarded.
     Forward {
-        /// Its own nexthop.
+        /// The flow's own nexthop; if `None`, the tables' is used.
         hop: Option<Hop>,
-        /// Addresses' translation.
+        /// Translation of addresses.
         nat: Nat,
-        /// Its packets keep their TTL, as those by MPLS within a subnet do.
+        /// Whether packets keep their TTL. Packets that MPLS carries within a subnet do.
         keep_ttl: bool,
     },
-    /// Dropped.
     Drop(DropReason),
 }
 
-/// The flow that a decision about a packet allows, if it allows one and the card would look it up.
+/// Returns the flow that a decision about a packet allows. `None` if it allows none, or the card would not look it up.
 #[must_use]
 pub fn flow<T: Lookup>(
     compiler: Compiler<'_, T>,
@@ -84,7 +82,7 @@ pub fn flow<T: Lookup>(
 }
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// The network of a packet, and how it finds its nexthop.
+    /// Returns the network of a packet, and how the packet finds its nexthop.
     fn network_of(&self, vif: &Vif, frame: &Frame) -> Option<(Vrf, Path)> {
         let by_mac = || {
             let eth = frame.headers.eth.as_ref()?;
@@ -163,7 +161,8 @@ impl<T: Lookup> Candidate<'_, T> {
         })
     }
 
-    /// The connection, if further packets in this direction do not change it and rules only let it pass.
+    /// Returns the connection, if further packets in this direction do not change it, and rules do nothing but let them
+    /// pass.
     fn steady(&self, change: &FlowChange) -> Option<FlowKey> {
         let (connection, reply) = match *change {
             FlowChange::Create { connection, .. } => (connection, false),
@@ -187,7 +186,7 @@ impl<T: Lookup> Candidate<'_, T> {
         (steady && silent).then_some(key)
     }
 
-    /// A drop by rules that depend only on the key, without a known connection.
+    /// Returns the flow for a drop by rules that depend only on the key. There must be no connection.
     fn dropped(&self, reason: DropReason) -> Option<Flow> {
         let tables = self.compiler.tables;
         let labelled = self.key.path == Path::Labelled;
@@ -215,7 +214,7 @@ impl<T: Lookup> Candidate<'_, T> {
         })
     }
 
-    /// The key of its connection, with the packet's addresses, if that lies within the network.
+    /// Returns the key of the connection, with the packet's addresses, if both ends are within the network.
     fn inside(&self) -> Option<FlowKey> {
         let (tables, src, dst) = (self.compiler.tables, self.key.src, self.key.dst);
         if self.key.from_tunnel {
@@ -239,13 +238,13 @@ impl<T: Lookup> Candidate<'_, T> {
         matches!(self.frame.l4(), L4::Icmp { .. })
     }
 
-    /// The guests of the network whose packets the card might see.
+    /// Iterates over the guests of the network whose packets the card might see.
     fn guests(&self) -> impl Iterator<Item = &Vif> {
         let vifs = self.compiler.attachments.keys().filter_map(|id| self.compiler.tables.vif(*id));
         vifs.filter(|vif| vif.vrf == Some(self.vrf))
     }
 
-    /// Where a routed packet went.
+    /// Returns the hop by which a routed packet left, if the card can serve it.
     fn own_hop(&self, forward: &Forward) -> Option<Hop> {
         let mac = forward.ethernet.map(|ethernet| ethernet.dst);
         let hop = match &forward.encap {
@@ -268,8 +267,8 @@ impl<T: Lookup> Candidate<'_, T> {
 /// Most networks on a packet's path.
 const MAX_NETWORKS: usize = 5;
 
-/// The network from which a packet leaves that is routed from another one, and whose MTU applies to it; as `decide`
-/// routes it.
+/// Returns the network from which a packet leaves that is routed into other networks; its MTU applies. Routes like
+/// `decide`.
 fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> Option<Vrf> {
     let (mut vrf, mut dst) = (vrf, dst);
     for _ in 0..MAX_NETWORKS {
@@ -285,7 +284,7 @@ fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> O
     None
 }
 
-/// What rules match on for a connection.
+/// Returns the fields of a connection on which rules match.
 fn query(key: &FlowKey) -> RuleQuery {
     let ports = matches!(key.protocol, proto::TCP | proto::UDP | proto::SCTP);
     RuleQuery {
@@ -297,7 +296,7 @@ fn query(key: &FlowKey) -> RuleQuery {
 }
 
 impl From<&Key> for entries::FlowEntry {
-    /// An entry with this key that has no effect yet.
+    /// Makes an entry with this key and no effect yet.
     fn from(key: &Key) -> Self {
         let (vrf, path, from_tunnel, protocol) = (key.vrf, key.path as u8, key.from_tunnel, key.protocol);
         let (sport, dport) = key.ports;

@@ -1,23 +1,21 @@
-//! A packet as the card's parser sees it: the tenant's packet without its tunnel, or why the card doesn't handle it.
-//! As in `rtl/parse`.
+//! A packet as the card's parser sees it: the tenant's packet without its tunnel, or the reason why the card doesn't
+//! handle it. The parser in hardware is `rtl/parse`.
 
 use crate::registers::{Path, Punt};
 use packet::{Fragment, Headers, L4, Mac, ParseError, TunnelKind, ecn_decap, proto};
 use std::net::IpAddr;
 
-/// The part that the parser examines: a packet's first two beats, bytes.
+/// Bytes of a packet that the parser examines: its first two beats.
 const WINDOW: usize = 128;
 
 /// The tunnel in which a packet came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// Destination MAC of the frame.
     pub mac: Mac,
-    /// Its source: the other host.
+    /// Source address: the other host.
     pub src: IpAddr,
-    /// Its destination: this host.
+    /// Destination address: this host.
     pub dst: IpAddr,
-    /// Encapsulation.
     pub kind: TunnelKind,
     /// Label or VNI.
     pub id: u32,
@@ -26,13 +24,13 @@ pub struct Outer {
 /// A tenant's packet.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Its headers; offsets count in the original frame.
+    /// The headers. Their offsets count in the original frame.
     pub headers: Headers,
-    /// Offset of its end, bytes.
+    /// Offset of the packet's end, in bytes.
     pub stop: usize,
-    /// The tunnel in which it came.
+    /// The tunnel in which the packet came.
     pub outer: Option<Outer>,
-    /// Its new traffic class (RFC 6040).
+    /// New traffic class of the packet (RFC 6040).
     pub tos: u8,
 }
 
@@ -40,7 +38,7 @@ impl Frame {
     /// Parses a frame of `len` bytes from a guest or a wire, whose first bytes are `bytes`.
     ///
     /// # Errors
-    /// Why the card punts it to the host.
+    /// If the card punts the packet: the reason.
     pub fn parse(bytes: &[u8], len: usize, wire: bool) -> Result<Self, Punt> {
         let headers = near(bytes, |bytes| Headers::ethernet(bytes, 0, len))?;
         let frame = if wire {
@@ -105,25 +103,24 @@ impl Frame {
         Ok(Self { headers, stop: tunnel.inner_end, outer: Some(outer), tos })
     }
 
-    /// Whether it is a fragment.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.headers.ip().is_some_and(|ip| ip.fragment != Fragment::Whole)
     }
 
-    /// Whether it is ARP, or neighbour discovery.
+    /// Returns whether the packet is ARP, or neighbour discovery.
     #[must_use]
     pub fn is_neighbour(&self) -> bool {
         is_neighbour(&self.headers)
     }
 
-    /// The L4 header, which the card does not see in fragments.
+    /// Returns the L4 header, which the card does not see in fragments.
     #[must_use]
     pub fn l4(&self) -> L4 {
         if self.is_fragment() { L4::Other } else { self.headers.l4 }
     }
 
-    /// Whether it is ICMP other than an echo.
+    /// Returns whether the packet is ICMP other than an echo.
     #[must_use]
     pub fn is_icmp_other(&self) -> bool {
         let L4::Icmp { kind, .. } = self.l4() else { return false };
@@ -136,13 +133,12 @@ impl Frame {
         !echo.contains(&kind)
     }
 
-    /// Whether it is RoCEv2.
     #[must_use]
     pub fn is_roce(&self) -> bool {
         matches!(self.l4(), L4::Udp { dst: proto::PORT_ROCE, .. })
     }
 
-    /// The length that counts against an MTU, bytes.
+    /// Returns the length that counts against an MTU, in bytes.
     #[must_use]
     pub fn mtu_len(&self) -> usize {
         self.headers
@@ -150,7 +146,7 @@ impl Frame {
             .map_or_else(|| self.stop.saturating_sub(self.headers.l3_at.into()), |ip| ip.len as usize)
     }
 
-    /// Its key in the flow table, in this network, if it has one.
+    /// Returns the packet's key in the flow table, in this network, if it has one.
     #[must_use]
     pub fn key(&self, vrf: u16, path: Path) -> Option<Key> {
         let ip = self.headers.ip().filter(|_| !self.is_fragment())?;
@@ -160,31 +156,30 @@ impl Frame {
     }
 }
 
-/// Whether an IPv6 header has extensions.
+/// Returns whether an IPv6 header has extensions.
 fn extended(headers: &Headers) -> bool {
     headers.ip().is_some_and(|ip| ip.src.is_ipv6() && usize::from(ip.header_len) != proto::IPV6_LEN)
 }
 
-/// What a flow's packets have in common, as the card sees them.
+/// The key of a flow: its packets agree in these fields, as the card sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Network of the packet on arrival.
+    /// Network of the packet on arrival, as the card numbers it.
     pub vrf: u16,
-    /// How it finds its nexthop.
+    /// How the packet finds its nexthop.
     pub path: Path,
-    /// Whether it came from another host.
+    /// Whether the packet came from another host.
     pub from_tunnel: bool,
-    /// Source address on the packet.
+    /// Source address in the packet, before any translation.
     pub src: IpAddr,
-    /// Destination address on the packet.
+    /// Destination address in the packet, before any translation.
     pub dst: IpAddr,
-    /// IP protocol.
     pub protocol: u8,
-    /// Ports; ICMP echo's identifier serves as both.
+    /// Source and destination port. The identifier of an ICMP echo serves as both.
     pub ports: (u16, u16),
 }
 
-/// The punt reason for an error of `packet`'s parser.
+/// Returns the punt reason for an error of `packet`'s parser.
 #[must_use]
 pub const fn refusal(error: ParseError) -> Punt {
     match error {
@@ -216,7 +211,7 @@ fn window(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(WINDOW)]
 }
 
-/// Headers within the window, except for TCP's options and the body of neighbour discovery.
+/// Parses headers, which must lie within the window, except for TCP's options and the body of neighbour discovery.
 fn near(bytes: &[u8], parse: impl Fn(&[u8]) -> Result<Headers, ParseError>) -> Result<Headers, Punt> {
     match parse(window(bytes)) {
         Err(ParseError::HeaderTooLong) => {

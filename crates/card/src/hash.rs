@@ -7,10 +7,10 @@ pub type Words = [u64; 5];
 
 /// Round constants of the last four rounds.
 const ROUNDS: [u64; 4] = [0x78, 0x69, 0x5a, 0x4b];
-/// How far each word is rotated by the linear layer.
+/// The distances by which the linear layer rotates each word.
 const ROTATIONS: [(u32, u32); 5] = [(19, 28), (61, 39), (1, 6), (10, 17), (7, 41)];
 
-/// The two places of a key; as many of the lowest bits of each count as the table has.
+/// Returns the two places of a key. As many of the lowest bits of each count as the table has.
 #[must_use]
 pub fn choices(key: &Words, secret: &Words) -> [u32; 2] {
     let mut state: Words = std::array::from_fn(|word| key[word] ^ secret[word]);
@@ -21,7 +21,7 @@ pub fn choices(key: &Words, secret: &Words) -> [u32; 2] {
     [state[0] as u32, (state[0] >> 32) as u32]
 }
 
-/// The S-box, on 64 columns at once.
+/// Applies the S-box to 64 columns at once.
 fn substitute([x0, x1, x2, x3, x4]: Words) -> Words {
     let (x0, x2, x4) = (x0 ^ x4, x2 ^ x1, x4 ^ x3);
     let [y0, y1, y2, y3, y4] =
@@ -29,7 +29,7 @@ fn substitute([x0, x1, x2, x3, x4]: Words) -> Words {
     [y0 ^ y4, y1 ^ y0, !y2, y3 ^ y2, y4]
 }
 
-/// Spreads each word's bits over it.
+/// Applies the linear layer, which spreads each word's bits over the word.
 fn linear(state: Words) -> Words {
     std::array::from_fn(|word| {
         let (x, (one, other)) = (state[word], ROTATIONS[word]);
@@ -41,8 +41,8 @@ fn linear(state: Words) -> Words {
 mod tests {
     use super::*;
 
-    /// Compared with an implementation that looks up the S-box column by column, and yields the published state of
-    /// Ascon-Hash.
+    /// The hash agrees with an implementation that looks up the S-box column by column, and yields the published state
+    /// of Ascon-Hash.
     #[test]
     fn agrees_with_an_independent_implementation() {
         let key = std::array::from_fn(|word| 0x0706_0504_0302_0100 + 0x0808_0808_0808_0808 * word as u64);

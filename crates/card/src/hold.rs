@@ -1,17 +1,17 @@
-//! Hold groups: flows that move onto the card together, and whose packets wait there until those that the host still
-//! has have left.
+//! Hold groups: flows that move onto the card together. Their packets wait on the card until the host has sent the
+//! flows' earlier packets.
 //!
-//! At an output, a group is released by one packet through each pipe, after what the host sent there. So nothing is
-//! under way when its next turn begins, and no clock is needed in which it is neither released nor held.
+//! At an output, a group is released by one packet through each pipe, after everything that the host sent there. So no
+//! packet of the group is under way when its next turn begins, and the group can be held again at once.
 
 use crate::registers::PuntMeta;
 use std::collections::VecDeque;
 
-/// Hold groups of a card.
+/// Number of hold groups of a card.
 pub const GROUPS: usize = 4;
 /// Beats of 64 bytes for which a group has room at an output.
 pub const RING: usize = 512;
-/// From this number on, a flow's action is a hold, and forwards.
+/// Flow actions from this number on hold the packets of a flow that is forwarded.
 const ACTION: u8 = 8;
 
 /// A hold group in one of its two turns: the group in bits 1:0, the turn in bit 2.
@@ -19,43 +19,41 @@ const ACTION: u8 = 8;
 pub struct Hold(u8);
 
 impl Hold {
-    /// The hold in a flow's action.
+    /// Returns the hold in a flow's action.
     #[must_use]
     pub const fn of_action(action: u8) -> Option<Self> {
         if action & ACTION != 0 { Some(Self(action & 7)) } else { None }
     }
 
-    /// The action of a flow that waits for its release.
+    /// Returns the action of a flow that waits for the release of this hold.
     #[must_use]
     pub const fn action(self) -> u8 {
         ACTION | self.0
     }
 
-    /// The group.
     #[must_use]
     pub const fn group(self) -> usize {
         (self.0 & 3) as usize
     }
 
-    /// The group's turn.
     #[must_use]
     pub const fn turn(self) -> bool {
         self.0 & 4 != 0
     }
 
-    /// What each pipe must be sent to release the group at an output.
+    /// Returns the packet that releases the group at an output; each pipe must be sent one.
     #[must_use]
     pub fn release(self, egress: u8) -> PuntMeta {
         PuntMeta { egress, release_hold: true, hold: self.0, ..PuntMeta::default() }
     }
 
-    /// The hold that a packet from the host releases, if it does.
+    /// Returns the hold that a packet from the host releases, if it is a release.
     #[must_use]
     pub fn of_release(meta: &PuntMeta) -> Option<Self> {
         meta.release_hold.then_some(Self(meta.hold))
     }
 
-    /// Whether the group is released at the first `outputs` outputs, according to the card's turns
+    /// Returns whether the group is released at the first `outputs` outputs, according to the card's turns
     /// ([`crate::registers::engine::RELEASED`]).
     #[must_use]
     pub fn is_released(self, turns: u32, outputs: usize) -> bool {
@@ -72,24 +70,24 @@ impl Hold {
 pub struct Free(VecDeque<Hold>);
 
 impl Default for Free {
-    /// All: the card begins with the turns 0 released.
+    /// Starts with all groups, in their second turns: the card begins with the first turns released.
     fn default() -> Self {
         Self((0..GROUPS as u8).map(|group| Hold(group).next_turn()).collect())
     }
 }
 
 impl Free {
-    /// Takes the one that was returned first.
+    /// Takes the group that was returned first.
     pub fn take(&mut self) -> Option<Hold> {
         self.0.pop_front()
     }
 
-    /// Puts back one that no flow entered.
+    /// Puts back a group that no flow has entered. It keeps its turn.
     pub fn put_back(&mut self, hold: Hold) {
         self.0.push_front(hold);
     }
 
-    /// Returns one that was released.
+    /// Returns a group that was released. Its next turn begins.
     pub fn give_back(&mut self, hold: Hold) {
         self.0.push_back(hold.next_turn());
     }

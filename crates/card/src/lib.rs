@@ -1,9 +1,9 @@
-//! The driver of the FPGA card: what the card keeps in its tables, and how that gets there.
+//! The driver of the FPGA card: the contents of the card's tables, and the writes that put them there.
 //!
 //! Owns: the lines of the card's tables and its registers ([`registers`], described once in `rtl/registers.toml`), the
 //! shadow of the card's tables, the translation of the model's tables into them.
 //!
-//! Must not know: how guests and wires are attached, how packets that the card gives to the host are decided.
+//! Must not know: how guests and wires are attached, how the host decides packets that the card punts.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)] // Maps a device's registers; see the module.

@@ -1,9 +1,9 @@
-//! Which flows of an Open vSwitch may go onto the card.
+//! The flows of an Open vSwitch that may go onto the card.
 //!
-//! The card compares addresses, protocol and ports of a packet, its port, and both MACs ([`Hop::Unchanged`]); the host
-//! decides about tagged packets and fragments. So an entry of the card stands for all packets of a flow that agree in
-//! these fields. The flow must look at nothing else, nor may an older flow that takes some of those packets; and it
-//! must send them as they are to one other port.
+//! The card compares a packet's addresses, protocol and ports, its port on the card, and both MACs
+//! ([`Hop::Unchanged`]). The host decides about tagged packets and fragments. So an entry of the card stands for all
+//! packets of a flow that agree in these fields. The flow must look at no other field. An older flow that takes some of
+//! those packets must look at no other field either. The flow must send the packets unchanged to one other port.
 
 use crate::compile::{Attachment, Compiler, Hop, VRFS};
 use crate::flows::{Flow, FlowVerdict};
@@ -13,29 +13,29 @@ use model::ovs::{self, Action, FlowId};
 use model::{Decision, Lookup, Nat, PacketView, Verdict, Vif, VifId, VifKind};
 use packet::{L4, proto};
 
-/// Why a flow of an Open vSwitch stays on the host.
+/// The reasons why a flow of an Open vSwitch stays on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stays {
-    /// It comes in by a wire.
+    /// The flow's packets come in by a wire.
     Wire,
-    /// A port has a rate, rules or a mirror, or is not there.
+    /// One of the flow's ports has a rate, rules or a mirror, or does not exist.
     Port,
-    /// Not of whole, untagged IP packets to one receiver.
+    /// The flow is not of whole, untagged IP packets to one receiver.
     Kind,
-    /// It looks at a field that the card does not compare.
+    /// The flow looks at a field that the card does not compare.
     Match,
-    /// It drops packets.
+    /// The flow drops packets.
     Drop,
-    /// It sends to several ports, or back.
+    /// The flow sends to several ports, or back.
     Outputs,
-    /// It changes packets, or puts them into a tunnel.
+    /// The flow changes packets, or puts them into a tunnel.
     Changes,
-    /// Open vSwitch carries it out.
+    /// Open vSwitch forwards the packets itself.
     Mark,
 }
 
 impl Stays {
-    /// Its name.
+    /// Returns the name of the reason, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,31 +51,30 @@ impl Stays {
     }
 }
 
-/// The flow of an Open vSwitch from which a flow on the card follows.
+/// The flow of an Open vSwitch from which a flow on the card was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Its port.
     pub port: VifId,
-    /// Its number.
     pub id: FlowId,
-    /// Its counter.
+    /// Number of the flow's counter.
     pub counter: u32,
 }
 
-/// Whether the card can serve a port, and frames can leave by it through the card.
+/// Returns whether the card can serve a port, and frames can leave by it through the card.
 pub(crate) fn is_plain(vif: &Vif) -> bool {
     let served = matches!(vif.kind, VifKind::Vhost | VifKind::Tap | VifKind::Wire);
     served && vif.takes_flows() && vif.mirror.is_none() && vif.rules.is_none() && !vif.is_tagged()
 }
 
-/// The line of a port. All packets of a wire, or of a port with a rate, are the host's.
+/// Makes the line of a port. The host handles all packets of a wire, or of a port with a rate.
 pub(crate) fn port(vif: &Vif, at: Attachment) -> Option<registers::Port> {
     let served = is_plain(vif) && vif.kind != VifKind::Wire && vif.meter.is_none();
     let port = registers::Port { valid: true, policy: true, exact: true, ..Default::default() };
     served.then_some(registers::Port { vrf: VRFS + at.port, ..port })
 }
 
-/// The bits of a packet that the card does not compare, or that are not the same in all packets of one of its flows.
+/// Returns a mask of the bits of a packet that the card does not compare, or that differ between packets of one of its
+/// flows.
 fn free(icmp: bool) -> ovs::Key {
     let l4 = if icmp { u16::MAX } else { 0 };
     ovs::Key {
@@ -88,7 +87,7 @@ fn free(icmp: bool) -> ovs::Key {
     }
 }
 
-/// Why a flow stays on the host, whatever its packets; `None` if its packets may go onto the card.
+/// Returns the reason why a flow stays on the host, whatever its packets; `None` if its packets may go onto the card.
 pub fn stays<T: Lookup>(tables: &T, flow: &ovs::Flow) -> Option<Stays> {
     let port = |id: VifId| tables.vif(id).filter(|vif| is_plain(vif));
     match tables.vif(flow.port) {
@@ -118,7 +117,7 @@ pub fn stays<T: Lookup>(tables: &T, flow: &ovs::Flow) -> Option<Stays> {
     }
 }
 
-/// The card's flow for a packet from a port of an Open vSwitch, if the decision about it allows one.
+/// Returns the card's flow for a packet from a port of an Open vSwitch, if the decision about the packet allows one.
 pub(crate) fn flow<T: Lookup>(
     compiler: Compiler<'_, T>,
     packet: &PacketView<'_>,

@@ -1,38 +1,37 @@
 //! Memory of the IPv4 tries: pages of 256 KiB, each of which is a first level or is cut into blocks of 1 KiB.
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks of a page.
+/// Number of blocks in a page.
 pub const BLOCKS: u32 = 256;
 
-/// What is free.
+/// The free memory.
 pub struct Pool {
-    /// Of so many pages.
+    /// Number of all pages.
     total: u32,
-    /// Whole pages.
+    /// Free pages that are not cut.
     pages: BTreeSet<u32>,
     /// Free blocks of cut pages.
     blocks: BTreeSet<u32>,
-    /// How many blocks of a cut page are in use.
+    /// For each cut page, the number of blocks in use.
     used: BTreeMap<u32, u32>,
 }
 
 impl Pool {
-    /// All of this many pages are free.
+    /// Starts with this many pages, all free.
     pub fn new(pages: u32) -> Self {
         Self { total: pages, pages: (0..pages).collect(), blocks: BTreeSet::new(), used: BTreeMap::new() }
     }
 
-    /// A page: address in units of 256 KiB.
+    /// Takes a page. Returns its address in units of 256 KiB.
     pub fn page(&mut self) -> Option<u32> {
         self.pages.pop_first()
     }
 
-    /// Gives it back.
     pub fn free_page(&mut self, page: u32) {
         self.pages.insert(page);
     }
 
-    /// A block: address in units of 1 KiB.
+    /// Takes a block. Returns its address in units of 1 KiB.
     pub fn block(&mut self) -> Option<u32> {
         if self.blocks.is_empty() {
             let page = self.page()?;
@@ -43,7 +42,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Returns a block, and with its last block the page.
+    /// Frees a block, and the page if this was its last block in use.
     pub fn free_block(&mut self, block: u32) {
         let page = block / BLOCKS;
         self.blocks.insert(block);
@@ -56,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// Memory in use, KiB.
+    /// Returns the memory in use, in KiB.
     pub fn in_use(&self) -> u32 {
         (self.total - self.pages.len() as u32) * BLOCKS - self.blocks.len() as u32
     }

@@ -1,8 +1,8 @@
 //! Shadow of the IPv6 prefixes of all networks: a table with two choices, and the lengths of each network.
 //!
 //! The card searches a network's lengths one after the other, longest first, so a look-up reads several entries at
-//! several moments. The order of changes is kept if a look-up that missed one does not see a later change of a shorter
-//! prefix: so before such a change, a barrier waits for look-ups under way. A batch works best from the shortest
+//! several moments. A look-up that missed a change of a longer prefix must not see a later change of a shorter one. So
+//! before a change of a shorter prefix, a barrier waits for look-ups under way. A batch works best from the shortest
 //! prefixes to the longest.
 use crate::cuckoo::{Cuckoo, Entry, Full};
 use crate::hash::Words;
@@ -11,47 +11,47 @@ use crate::step::Step;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Lengths that a network may have.
+/// Number of prefix lengths that a network may have.
 pub const LENGTHS: usize = 16;
 
-/// What can't be done; nothing was changed.
+/// The reason why a change is not possible. Nothing was changed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Route6Error {
-    /// No room.
+    /// The table has no room.
     #[error(transparent)]
     Full(#[from] Full),
-    /// Too many lengths.
+    /// The network would have too many lengths.
     #[error(
         "network {0} has IPv6 prefixes of more than {LENGTHS} lengths: leave its IPv6 packets to the host"
     )]
     Lengths(u16),
 }
 
-/// The shadow.
+/// The shadow of the card's IPv6 prefixes.
 pub struct Routes6 {
     table: Cuckoo<Route6>,
-    /// Prefixes of a network by length.
+    /// For each network, the number of prefixes by length.
     lengths: BTreeMap<u16, BTreeMap<u8, u32>>,
-    /// The longest prefix that look-ups under way may have missed.
+    /// The longest prefix whose change look-ups under way may have missed.
     longest: u8,
     /// Whether look-ups under way may not know a length.
     unknown: bool,
 }
 
-/// The first `length` bits of an address.
+/// Returns the first `length` bits of an address.
 fn mask(address: u128, length: u8) -> u128 {
     address & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
 impl Routes6 {
-    /// No routes, in a table of 2^`bits` lines in each way.
+    /// Makes a shadow without routes, in a table of 2^`bits` lines in each way.
     #[must_use]
     pub fn new(bits: u32, secret: Words) -> Self {
         Self { table: Cuckoo::new(bits, secret), lengths: BTreeMap::new(), longest: 0, unknown: false }
     }
 
-    /// The lengths in a network's line: the longest first, a byte each; 255 ends them. It may be written before or
-    /// after the steps of a change, but must be written before those of the next one.
+    /// Returns the lengths for a network's line: the longest first, a byte each; 255 ends them. The line may be written
+    /// before or after the steps of a change, but must be written before those of the next change.
     #[must_use]
     pub fn lengths(&self, vrf: u16) -> u128 {
         let lengths = self.lengths.get(&vrf).into_iter().flat_map(BTreeMap::keys);
@@ -59,7 +59,7 @@ impl Routes6 {
         lengths.fold(u128::MAX, |lengths, &length| lengths << 8 | u128::from(length))
     }
 
-    /// The nexthop according to a network's routes.
+    /// Returns the nexthop of an address according to a network's routes.
     #[must_use]
     pub fn find(&self, vrf: u16, address: u128) -> Option<u32> {
         self.lengths.get(&vrf)?.keys().rev().find_map(|&length| {
@@ -109,8 +109,8 @@ impl Routes6 {
         self.after_others(length, true, steps)
     }
 
-    /// The steps of a change, after a barrier if longer prefixes were changed before; for a removal, also if a look-up
-    /// may miss the replacing prefix because it does not know its length.
+    /// Returns the steps of a change. They begin with a barrier if longer prefixes were changed before; for a removal,
+    /// also if a look-up may miss the replacing prefix because it does not know its length.
     fn after_others(&mut self, length: u8, removal: bool, mut steps: Vec<Step>) -> Vec<Step> {
         if steps.is_empty() {
             return steps;

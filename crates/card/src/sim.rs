@@ -17,7 +17,7 @@ use memory::Channels;
 use rtl::EngineSim;
 use stream::{Input, Output};
 
-/// Clocks of a register access after which the card counts as hung: registers answer in about ten.
+/// Clocks of a register access after which the card counts as hung. Registers answer in about ten.
 const PATIENCE: u32 = 1000;
 
 /// The simulated card.
@@ -26,7 +26,7 @@ pub struct SimCard {
     channels: Channels,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
-    /// Buffers of packets that went in, for packets that come out.
+    /// Buffers of packets that went in, to be used for packets that come out.
     buffers: Buffers,
     /// Which inputs offer beats, one bit each.
     offers: u32,
@@ -37,13 +37,13 @@ pub struct SimCard {
 }
 
 impl SimCard {
-    /// A card with one pipe in each direction, out of reset, with empty memory.
+    /// Makes a card with one pipe in each direction, out of reset, with empty memory.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
         Self::of(EngineSim::new(), timing)
     }
 
-    /// One with two pipes in each direction.
+    /// Makes a card with two pipes in each direction, out of reset, with empty memory.
     #[cfg(feature = "card-sim-2x2")]
     #[must_use]
     pub fn new_2x2(timing: Timing) -> Self {
@@ -66,8 +66,8 @@ impl SimCard {
         }
     }
 
-    /// Resets the engine and empties the memory. The tables on chip and the counters stay as they are: a reset does
-    /// not reach RAM contents.
+    /// Resets the engine and empties the memory. The tables on chip and the counters stay as they are, because a reset
+    /// does not reach RAM contents.
     pub fn reset(&mut self) {
         self.inputs.fill_with(Input::default);
         self.outputs.fill_with(Output::default);
@@ -77,20 +77,21 @@ impl SimCard {
         (self.offers, self.takes) = (u32::MAX, u32::MAX);
     }
 
-    /// Stores a line of a table in memory at once, bypassing the engine. Only before the first packet since reset,
-    /// since later the engine's caches may have it.
+    /// Stores a line of a table in memory at once, bypassing the engine. Allowed only before the first packet since
+    /// reset: later, the engine's caches may have the line.
     pub fn load(&mut self, table: Table, address: u32, line: &Line) {
         let (channel, at) = self.place(table, address);
         self.channels.all()[channel].poke(at, line);
     }
 
-    /// Makes memory answer reads and writes of a line of a table with an error from now on, or stop doing so.
+    /// Sets whether memory answers reads and writes of a line of a table with an error.
     pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
         let (channel, at) = self.place(table, address);
         self.channels.all()[channel].fail(at, fails);
     }
 
-    /// The channel of a line of a table in memory, and its address there. For a nexthop, that of its first half.
+    /// Returns the channel of a table's line in memory, and its address there. A nexthop has two halves; returns the
+    /// place of the first.
     fn place(&self, table: Table, address: u32) -> (usize, u64) {
         let pipes = self.pipes();
         let (way, bridge, route, hop) = (4 * pipes, 2 * pipes, 4 * pipes, 2 * pipes);
@@ -107,13 +108,13 @@ impl SimCard {
         (first + bank, bytes * u64::from(within) + at)
     }
 
-    /// Pipes of each direction.
+    /// Returns the number of pipes of each direction.
     #[must_use]
     pub fn pipes(&self) -> usize {
         self.inputs.len() / 2
     }
 
-    /// Clocks since reset.
+    /// Returns the number of clocks since reset.
     #[must_use]
     pub const fn cycle(&self) -> u64 {
         self.cycle
@@ -124,38 +125,38 @@ impl SimCard {
         self.inputs[input].push(packet);
     }
 
-    /// Packets queued for an input that have not entered completely.
+    /// Returns the number of packets queued for an input that have not entered completely.
     #[must_use]
     pub fn backlog(&self, input: usize) -> usize {
         self.inputs[input].backlog()
     }
 
-    /// The next complete packet from an output: first the queues to the host, then the wires.
+    /// Returns the next complete packet from an output: first the queues to the host, then the wires.
     pub fn receive(&mut self, output: usize) -> Option<Received> {
         self.outputs[output].pop()
     }
 
-    /// The buffers for packets to send, to which received ones may be returned.
+    /// Returns the buffers for packets to send. Received packets may be returned to them.
     pub const fn buffers(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
 
-    /// Sets which inputs offer beats from now on, one bit each; a beat that is already offered stays.
+    /// Sets which inputs offer beats, one bit each. A beat that is already offered stays.
     pub const fn set_offering(&mut self, inputs: u32) {
         self.offers = inputs;
     }
 
-    /// Sets which outputs accept beats from now on, one bit each.
+    /// Sets which outputs accept beats, one bit each.
     pub const fn set_taking(&mut self, outputs: u32) {
         self.takes = outputs;
     }
 
-    /// The memory channels, to inspect or to stall.
+    /// Returns the memory channels, to inspect or to stall them.
     pub fn memory(&mut self) -> &mut [hbm::Channel] {
         self.channels.all()
     }
 
-    /// One clock.
+    /// Advances the card by one clock.
     pub fn tick(&mut self) {
         let engine = &mut self.engine;
         for (index, input) in self.inputs.iter_mut().enumerate() {
@@ -179,7 +180,7 @@ impl SimCard {
         self.cycle += 1;
     }
 
-    /// Ticks until `done` returns true; false if that takes longer than a register access can.
+    /// Ticks until `done` returns true. Returns false if that takes longer than a register access can.
     fn until(&mut self, done: impl Fn(&EngineSim) -> bool) -> bool {
         for _ in 0..PATIENCE {
             self.tick();

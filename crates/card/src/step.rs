@@ -1,34 +1,26 @@
-//! What the driver does to the card's memory, step by step.
+//! The driver's accesses to the card's memory, step by step.
 use crate::registers::Table;
 use std::collections::HashMap;
 
-/// Bytes of a line, the most that is written at once: a reader sees all of a write or nothing.
+/// Bytes of a line, the most that one write changes. A reader sees all of a write or nothing.
 pub const LINE: usize = 32;
 
-/// A line of the card's memory.
 pub type Line = [u8; LINE];
 
-/// The result of a table's shadow: if the steps are done in this order, look-ups give the old or the new result at
-/// every moment.
+/// A step of a change, from a table's shadow. If the steps are done in order, look-ups give the old or the new result
+/// at every moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write a line.
-    Write {
-        /// Of this table.
-        table: Table,
-        /// Which line of it.
-        address: u32,
-        /// Its new content.
-        data: Line,
-    },
+    Write { table: Table, address: u32, data: Line },
     /// Write a flow to the stash, which is on chip and accepts both lines of an IPv6 flow at once ([`Table::Stash`]).
     Stash {
-        /// Which of them.
+        /// Number of the place in the stash.
         number: u32,
-        /// Its new content, as in a bucket.
+        /// New contents, in the form of a bucket.
         lines: [Line; 2],
     },
-    /// Wait until every look-up that began before has ended ([`crate::registers::Command::Barrier`]).
+    /// Wait until every earlier look-up has ended ([`crate::registers::Command::Barrier`]).
     Barrier,
 }
 

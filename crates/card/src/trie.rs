@@ -16,13 +16,13 @@ use network::{NetworkTrie, Range, mask};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// What can't be done; nothing was changed.
+/// The reason why a change is not possible. Nothing was changed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TrieError {
-    /// No room.
+    /// There is no room for a route or trie of this network.
     #[error("the card's memory for IPv4 routes is full: leave the IPv4 packets of network {0} to the host")]
     Full(u16),
-    /// No trie.
+    /// This network has no trie.
     #[error("network {0} has no IPv4 trie on the card: add it first")]
     Unknown(u16),
 }
@@ -34,8 +34,8 @@ pub struct Trie {
 }
 
 impl Trie {
-    /// Tries in this many pages of 256 KiB, from the beginning of the route memory. A network takes one, and 256
-    /// blocks another.
+    /// Makes room for tries in this many pages of 256 KiB, from the beginning of the route memory. Each network takes a
+    /// page, and every 256 blocks take one.
     #[must_use]
     pub fn new(pages: u32) -> Self {
         Self { pool: Pool::new(pages), networks: BTreeMap::new() }
@@ -57,7 +57,8 @@ impl Trie {
         Ok((root, steps))
     }
 
-    /// Reclaims a network's trie. Its line must no longer refer to it; the step comes before all others.
+    /// Reclaims a network's trie. The network's line must no longer refer to it. The returned step comes before all
+    /// others.
     pub fn take(&mut self, vrf: u16) -> Vec<Step> {
         let Some(network) = self.networks.remove(&vrf) else { return Vec::new() };
         self.pool.free_page(network.root);
@@ -65,13 +66,13 @@ impl Trie {
         vec![Step::Barrier]
     }
 
-    /// The nexthop according to a network's routes.
+    /// Returns the nexthop of an address according to a network's routes.
     #[must_use]
     pub fn find(&self, vrf: u16, address: u32) -> Option<u32> {
         self.networks.get(&vrf)?.cover(address, 32)
     }
 
-    /// Memory in use, KiB.
+    /// Returns the memory in use, in KiB.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.pool.in_use()

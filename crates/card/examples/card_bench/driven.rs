@@ -13,11 +13,11 @@ use host::{Flow, ONE, TWO, WIRE, tables};
 use model::{Effects, FlowChange, FlowKey, PacketView, Tables, VifId, decide};
 use std::collections::{HashMap, VecDeque};
 
-/// What a register access takes the host, clocks of 4 ns. A write is posted: writes to uncached memory leave a CPU 50
-/// to 300 ns apart. A read is a round trip: 850 ns were measured with an FPGA on PCIe 3.0, others report 2 us.
+/// How long a register access takes the host, in clocks of 4 ns. A write is posted: writes to uncached memory leave a
+/// CPU 50 to 300 ns apart. A read is a round trip: 850 ns were measured with an FPGA on PCIe 3.0; others report 2 us.
 const WRITE: u64 = 25;
 const READ: u64 = 250;
-/// Packets that wait before an input, and more than leave while the driver changes a flow.
+/// Packets that wait before an input: more than leave while the driver changes a flow.
 const DEEP: usize = 2500;
 /// Flows whose packets pass meanwhile, half of them in each direction.
 const PASSING: u16 = 32;
@@ -27,10 +27,10 @@ const COMING: u16 = 40;
 const STAYING: usize = 10;
 /// Payload of a frame of 64 bytes.
 const PAYLOAD: usize = 22;
-/// Clocks without a packet after which those that are missing are lost.
+/// Clocks without a packet after which missing packets count as lost.
 const PATIENCE: u64 = 20_000;
 
-/// The card behind PCIe.
+/// The card behind a simulated PCIe.
 struct Pcie {
     card: SimCard,
     /// Whether accesses take as long as over PCIe.
@@ -40,7 +40,7 @@ struct Pcie {
 }
 
 impl Pcie {
-    /// An access in the middle of so many clocks, or at their beginning.
+    /// Makes an access after `before` of `clocks` clocks; if the card is not far, at once.
     fn access<T>(&mut self, before: u64, clocks: u64, access: impl FnOnce(&mut SimCard) -> T) -> T {
         let end = self.card.cycle() + if self.far { clocks } else { 0 };
         for _ in 0..if self.far { before } else { 0 } {
@@ -74,13 +74,13 @@ struct Driven {
     expected: HashMap<u16, u32>,
     missing: u64,
     last: u64,
-    /// Clocks in which packets count.
+    /// The interval in which packets count, in clocks.
     from: u64,
     to: u64,
     counts: [u64; 2],
 }
 
-/// Does it; what is wrong with the card, if something is.
+/// Measures. Fails with a description of what is wrong with the card.
 pub fn run(card: SimCard) -> Result<Measured, String> {
     let mut driven = Driven::new(card)?;
     driven.feed();
@@ -168,7 +168,7 @@ impl Driven {
         self.sim().cycle()
     }
 
-    /// The host decides about a flow's first packet, and the driver puts the flow onto the card.
+    /// Decides about a flow's first packet, as the host does, and has the driver put the flow onto the card.
     fn put(&mut self, mut flow: Flow) -> Result<FlowKey, String> {
         self.feed();
         let (port, frame, _) = flow.packet(PAYLOAD);
@@ -183,7 +183,7 @@ impl Driven {
         }
     }
 
-    /// Packets before both inputs, of each flow in turn.
+    /// Queues packets of each flow in turn, until enough wait before both inputs.
     fn feed(&mut self) {
         while !self.flows.is_empty() && (0..2).any(|input| self.sim().backlog(input) < DEEP) {
             self.next = (self.next + 1) % self.flows.len();

@@ -1,48 +1,47 @@
-//! What is sent: packets of which flows, of which sizes, how fast.
+//! The load that is sent: the packets' flows, sizes and rate.
 
 use crate::shape::Shape;
 use crate::world::{Direction, World};
 use model::generate::Rng;
 
-/// Which flows packets are of.
+/// The flows to which packets belong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flows {
-    /// Any through tunnels, to any output.
+    /// Any flows through tunnels, to any output.
     Random,
-    /// Those whose packets leave by the output with their pipe's number.
+    /// Flows through tunnels whose packets leave by the output with their pipe's number.
     Straight,
-    /// Of these any, the more seldom the higher its rank: Zipf's law with exponent 1.
+    /// Like `Straight`; the higher a flow's rank, the rarer it is: Zipf's law with exponent 1.
     Zipf,
-    /// Of these [`FEW`] for each pipe, so that a flow's next packet comes while others of it are on the card.
+    /// Like `Straight`, but only [`FEW`] for each pipe: a flow's next packet comes while others of it are on the card.
     Few,
-    /// Any.
+    /// Any flows, also those between guests of this host.
     Mixed,
-    /// One for each pipe, all through one nexthop.
+    /// One flow for each pipe, all through one nexthop.
     OnePerPipe,
-    /// One, hence one pipe of each direction.
+    /// One flow, hence one pipe of each direction.
     One,
 }
 
-/// Guests' frames, bytes.
+/// Sizes of guests' frames, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sizes {
-    /// All alike.
     All(usize),
-    /// "Simple IMIX": of twelve frames seven of 64, four of 594, one of 1518, by chance.
+    /// "Simple IMIX": of twelve frames, seven have 64 bytes, four 594 and one 1518, at random.
     Imix,
 }
 
-/// How the tables are updated meanwhile.
+/// Updates of the tables while packets pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Updating {
     Nothing,
-    /// Many changes made together, by the engine's command block at once.
+    /// Many changes together, at once through the engine's command block.
     Together,
     /// Flow by flow, by the driver, over PCIe.
     Driver,
 }
 
-/// What is sent.
+/// The load of a measurement.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub down: bool,
@@ -50,10 +49,11 @@ pub struct Load {
     pub shape: Shape,
     pub sizes: Sizes,
     pub flows: Flows,
-    /// Arrivals by chance, as this part of what the beats allow; else as fast as the card takes them.
+    /// If set, packets arrive at random, at this fraction of the rate that the beats allow; otherwise as fast as the
+    /// card takes them.
     pub part: Option<f64>,
     pub updating: Updating,
-    /// Clocks before which nothing is counted.
+    /// Clocks at the start during which nothing is counted.
     pub warm: u64,
     pub clocks: u64,
 }
@@ -61,7 +61,7 @@ pub struct Load {
 impl Sizes {
     const IMIX: [usize; 12] = [64, 64, 64, 64, 64, 64, 64, 594, 594, 594, 594, 1518];
 
-    /// The size of a flow's packet with this number.
+    /// Returns the size of a flow's packet with this number.
     pub fn of(self, flow: u32, number: u32) -> usize {
         match self {
             Self::All(size) => size,
@@ -72,7 +72,7 @@ impl Sizes {
         }
     }
 
-    /// The mean of what a packet's size says.
+    /// Returns the mean of `of` over the sizes.
     pub fn mean(self, of: impl Fn(usize) -> usize) -> f64 {
         match self {
             Self::All(size) => of(size) as f64,
@@ -83,22 +83,21 @@ impl Sizes {
     }
 }
 
-/// Flows of each pipe where there are few.
+/// Number of flows of each pipe with [`Flows::Few`].
 pub const FEW: u32 = 64;
-/// Flows that differ by this alone are of other pipes, and have the same nexthop.
+/// Distance between numbers of flows that differ only in their pipe, and have the same nexthop.
 const PIPE: u32 = 1 << 13;
 
-/// The pipe of a flow, as its hash would say it.
+/// Returns the pipe of a flow. On a real card, a hash of the flow selects the pipe.
 pub fn pipe_of(flow: u32, pipes: usize) -> usize {
     (Shape::of(flow).1 / PIPE) as usize % pipes
 }
 
-/// Chooses flows.
 pub struct Chooser {
     load: Load,
     pipes: usize,
     rng: Rng,
-    /// Of Zipf's law: the sum of what belongs to all ranks up to each.
+    /// For Zipf's law: for each rank, the sum of the weights of all ranks up to it.
     sums: Vec<f64>,
 }
 
@@ -113,18 +112,18 @@ impl Chooser {
         Self { load, pipes, rng: Rng::new(1), sums: sums.collect() }
     }
 
-    /// A number from 0 up to 1.
+    /// Returns a random number from 0 to below 1.
     fn chance(&mut self) -> f64 {
         (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Clocks to the next arrival where that is by chance: exponential.
+    /// Returns the clocks to the next arrival if arrivals are random: their distribution is exponential.
     pub fn gap(&mut self, part: f64) -> f64 {
         let shape = self.load.shape;
         -(1.0 - self.chance()).ln() * self.load.sizes.mean(|size| shape.beats(size)) / part
     }
 
-    /// A flow of a pipe.
+    /// Chooses a flow of a pipe.
     pub fn flow(&mut self, world: &World, pipe: usize, direction: Direction) -> u32 {
         let count = world.count_of(self.load.shape);
         loop {

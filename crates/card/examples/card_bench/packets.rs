@@ -5,11 +5,11 @@ use crate::world::{Direction, FAR, HOST, HOST_MAC, LABELS, MACS, VNIS, World, fa
 use card::entries::FlowEntry;
 use packet::{build, proto};
 
-/// Bytes in front of a guest's IP packet, at most.
+/// Most bytes in front of a guest's IP packet.
 const OUTER: usize = 64;
 
 impl World {
-    /// A packet: the frame that a guest sends or gets is of `size` bytes. It carries what tells it from others.
+    /// Makes a packet. The frame that a guest sends or gets has `size` bytes. The payload holds the flow and the mark.
     pub fn packet(&self, flow: u32, direction: Direction, size: usize, mark: Mark) -> Vec<u8> {
         let inner = size - proto::ETHERNET_LEN;
         let mut out = vec![0; OUTER + inner];
@@ -39,7 +39,7 @@ impl World {
         if Shape::of(flow).0 == Shape::Ipv6 { proto::ETHERTYPE_IPV6 } else { proto::ETHERTYPE_IPV4 }
     }
 
-    /// What stands in front of a guest's IP packet as it leaves the guest.
+    /// Writes the header in front of a guest's IP packet as it leaves the guest. Returns its length.
     fn guest_header(&self, flow: u32, out: &mut [u8]) -> usize {
         let vrf = self.vrf(flow);
         let dst = match Shape::of(flow).0 {
@@ -49,7 +49,7 @@ impl World {
         ethernet(out, dst, mac(guest_mac(vrf)), Self::ethertype(flow))
     }
 
-    /// What stands in front of it as it comes from another host.
+    /// Writes the headers in front of a guest's IP packet as it comes from another host. Returns their length.
     fn tunnel_header(&self, flow: u32, inner: usize, out: &mut [u8]) -> usize {
         let (shape, vrf) = (Shape::of(flow).0, self.vrf(flow));
         let len = shape.outer() - proto::ETHERNET_LEN + inner;

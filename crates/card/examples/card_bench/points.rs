@@ -1,4 +1,4 @@
-//! What is measured, and what is asked of it.
+//! The measurements, and the results that they must reach.
 
 use crate::load::{Flows, Load, Sizes, Updating};
 use crate::run::PACE;
@@ -6,21 +6,20 @@ use crate::shape::Shape;
 use crate::world::Hops;
 use hbm::{Refresh, Timing};
 
-/// What is asked.
+/// The result that a measurement must reach.
 #[derive(Clone, Copy)]
 pub enum Gate {
-    /// Mpps down and up, at least.
+    /// At least so many Mpps downstream and upstream.
     Mpps(f64, f64),
-    /// Gbit/s of guests' frames, at least.
+    /// At least so many Gbit/s of guests' frames.
     Gbits(f64),
-    /// This part of what the beats allow, in both directions.
+    /// At least this fraction of the rate that the beats allow, in both directions.
     Limit(f64),
-    /// Latency, clocks, at most: the median of a packet whose reads do not wait for each other, and the 99.9th
+    /// Latency of at most so many clocks: the median of a packet whose reads do not wait for each other, and the 99.9th
     /// percentile.
     Clocks(u32, u32),
 }
 
-/// A measurement.
 #[derive(Clone)]
 pub struct Point {
     pub name: String,
@@ -28,29 +27,30 @@ pub struct Point {
     pub memory: Timing,
     pub hops: Hops,
     pub gate: Gate,
-    /// To miss it is no failure.
+    /// Whether the card is known to miss the gate, so that missing it is no failure.
     pub known_missed: bool,
 }
 
-/// Sizes of guests' frames that rates are drawn over, bytes.
+/// Sizes of guests' frames at which rates are measured, in bytes.
 const SIZES: [usize; 9] = [64, 82, 96, 128, 192, 256, 512, 1024, 1518];
 
-/// Guests' frames of IPv6: the smallest that carries what tells packets apart, and as many beats as one of 64 bytes.
+/// Size of guests' IPv6 frames: the smallest with room for the mark. It has as many beats as one of 64 bytes.
 const SIZE6: usize = 82;
 
-/// Packets of each direction on which a 99.9th percentile rests on a thousand that took longer, and some more.
+/// Number of packets of each direction from which a 99.9th percentile rests on a thousand packets that took longer.
 const MANY: f64 = 1_020_000.0;
 
-/// What two pipes of each direction miss besides; docs/card-performance.md says by how much.
+/// Names of the gates that two pipes of each direction miss, too; docs/card-performance.md says by how much.
 const MISSED_BY_TWO: [&str; 4] =
     ["Zipf 64", "latency 64", "latency 64, memory of 1800", "latency 64, a million packets"];
 
-/// The card's memory: controllers of HBM on FPGAs can refresh bank by bank, and the card's are to be set so.
+/// Returns the timing of the card's memory. HBM controllers on FPGAs can refresh bank by bank, and the card's must be
+/// configured to do so.
 fn hbm2() -> Timing {
     Timing { refresh: Refresh::HBM2_PER_BANK, ..Timing::hbm2() }
 }
 
-/// Those for so many pipes of each direction.
+/// Returns the measurements for this number of pipes in each direction.
 pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
     let clocks = if quick { 4000 } else { 20_000 };
     let both = Load {
@@ -65,7 +65,7 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
         clocks,
     };
     let (down, up) = (Load { up: false, ..both }, Load { down: false, ..both });
-    // Of 125: what the beats of a packet allow.
+    // The beats of a packet allow 125.
     let rate = 122.5 * pipes as f64;
     let mut all = vec![
         point("down 64", down, Gate::Mpps(rate, 0.0)),
@@ -81,7 +81,7 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
             return Vec::new();
         }
         all.push(point("one flow", Load { flows: Flows::One, ..both }, Gate::Mpps(122.5, 122.5)));
-        // Of each, a few clocks: that it is forwarded, in order, without loss.
+        // A few clocks of each shape show that it is forwarded, in order, without loss.
         let short = Load { warm: 500, clocks: 1000, flows: Flows::Straight, ..both };
         all.extend(shapes(short).into_iter().filter(|point| point.name != "GRE"));
         all.extend(mixes(short).into_iter().filter(|point| point.name == "Zipf IMIX"));
@@ -122,13 +122,13 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
     all
 }
 
-/// The driver changes flows over PCIe.
+/// Returns the measurement in which the driver changes flows over PCIe.
 fn by_driver(both: Load) -> Point {
     let rate = 122.5;
     point("updates by the driver 64", Load { updating: Updating::Driver, ..both }, Gate::Mpps(rate, rate))
 }
 
-/// What guests and tunnels carry besides IPv4 in MPLS over UDP.
+/// Returns measurements of packets other than IPv4 in MPLS over UDP.
 fn shapes(load: Load) -> [Point; 4] {
     let of = |name: &str, shape, size| Point {
         known_missed: shape != Shape::Gre,
@@ -142,7 +142,7 @@ fn shapes(load: Load) -> [Point; 4] {
     ]
 }
 
-/// Packets of many sizes, and flows that come again.
+/// Returns measurements with packets of many sizes, and with flows that come again.
 fn mixes(load: Load) -> [Point; 4] {
     let of = |name: &str, flows, sizes| Point {
         known_missed: flows == Flows::Few,
@@ -156,7 +156,7 @@ fn mixes(load: Load) -> [Point; 4] {
     ]
 }
 
-/// What two pipes of each direction are asked in addition.
+/// Returns the measurements that are made only with two pipes of each direction.
 fn pairs(both: Load, latency: &Point) -> Vec<Point> {
     let rate = 245.0;
     let full = Gate::Mpps(rate, rate);

@@ -1,4 +1,4 @@
-//! What people and programs are told of a measurement.
+//! Reports of a measurement, for people and programs.
 
 use crate::load::{Flows, Sizes, Updating};
 use crate::points::{Gate, Point};
@@ -6,25 +6,26 @@ use crate::run::Measured;
 use crate::world::Hops;
 use std::fmt::Write as _;
 
-/// Clock of the pipes, MHz.
+/// Clock of the pipes, in MHz.
 const CLOCK: f64 = 250.0;
-/// Preamble, FCS and gap of a frame on a wire, bytes.
+/// Bytes of a frame's preamble, FCS and gap on a wire.
 const WIRE: usize = 24;
-/// Clocks that the gate of the median allows for each read that waits for another.
+/// Clocks that the gate of the median allows for each read that waits for an earlier one.
 const READ: u32 = 60;
-/// Such reads: two more levels of the trie downstream; upstream the label says where to. A nexthop in HBM is one more.
+/// Number of such reads in each direction. Downstream, these are two more levels of the trie; upstream, the label gives
+/// the nexthop. A nexthop in HBM adds one read.
 const DEPENDENT: [u32; 2] = [2, 0];
 
-/// A measurement, and what is to be said of it.
+/// A measurement, and the figures to report about it.
 pub struct Report<'a> {
     name: String,
     point: &'a Point,
     pipes: usize,
     measured: Measured,
     mpps: [f64; 2],
-    /// Of a direction: what the beats allow, Mpps.
+    /// Rate that the beats allow in each direction, in Mpps.
     limit: f64,
-    /// Guests' frames of both directions, Gbit/s.
+    /// Rate of guests' frames of both directions, in Gbit/s.
     inner: f64,
     seconds: f64,
 }
@@ -46,8 +47,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Gbit/s on wires. What is sent to guests is checked and counted before it would go over one; what comes and
-    /// goes there has `WIRE` more.
+    /// Returns the Gbit/s on wires. Packets to guests are checked and counted before they would go over a wire. On
+    /// wires, each frame has `WIRE` more bytes.
     fn wires(&self) -> [f64; 2] {
         let more = self.point.load.shape.outer() + WIRE - 14;
         let bytes =
@@ -55,7 +56,7 @@ impl<'a> Report<'a> {
         [0, 1].map(|direction| 8.0 * bytes(direction) / 1000.0)
     }
 
-    /// Latency of a direction, clocks: 50th, 99th and 99.9th percentile.
+    /// Returns a direction's latency in clocks: 50th, 99th and 99.9th percentile.
     fn latency(&self, direction: usize) -> [u32; 3] {
         let all = &self.measured.latency[direction];
         let last = all.len().saturating_sub(1);
@@ -86,12 +87,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether its gate was met.
+    /// Returns whether the measurement met its gate.
     pub fn met(&self) -> bool {
         self.gate().1
     }
 
-    /// A line for people.
+    /// Returns a line for people.
     pub fn text(&self) -> String {
         let (gate, met) = self.gate();
         let (mpps, wires) = (self.mpps, self.wires());
@@ -140,7 +141,7 @@ impl<'a> Report<'a> {
         line
     }
 
-    /// A JSON object for programs.
+    /// Returns a JSON object for programs.
     pub fn json(&self) -> String {
         let (gate, met) = self.gate();
         let (updates, wires) = (self.measured.updates, self.wires());

@@ -9,57 +9,57 @@ use card::sim::{Received, Sent, SimCard};
 use card::step::{Step, together};
 use std::collections::HashMap;
 
-/// Clocks without a packet after which those that are missing are lost.
+/// Clocks without a packet after which missing packets count as lost.
 const PATIENCE: u64 = 20_000;
-/// Changes of the tables that are made together, and clocks that they have: 2000 a millisecond.
+/// Number of changes of the tables that are made together, and clocks that they may take: 2000 per millisecond.
 const BATCH: u32 = 2000;
 pub const PACE: u64 = 250_000;
-/// Packets that wait before an input, and as many as leave while the card waits for a barrier.
+/// Packets that wait before an input; with updates, at least as many as leave while the card waits for a barrier.
 const DEPTH: usize = 4;
 const DEEP: usize = 3000;
-/// Of so many packets one is compared byte by byte; all are counted and held against their order.
+/// One of so many packets is compared byte by byte. All are counted, and their order is checked.
 const SAMPLE: u32 = 32;
 
-/// What came of it, of both directions.
+/// The results of a measurement, by direction.
 #[derive(Clone, Default)]
 pub struct Measured {
-    /// Packets a clock, and bytes of guests' frames.
+    /// Packets per clock, and bytes of guests' frames per clock.
     pub rate: [f64; 2],
     pub bytes: [f64; 2],
-    /// Beats a clock, of those that packets need at least.
+    /// Beats per clock, counting only those that packets need at least.
     pub beats: [f64; 2],
-    /// Clocks from a packet's arrival to its first beat out, sorted.
+    /// Clocks from each packet's arrival to its first beat out, sorted.
     pub latency: [Vec<u32>; 2],
     pub hits: Hits,
     pub updates: Updates,
     pub clocks: u64,
 }
 
-/// Which flows packets were of.
+/// How packets spread over flows.
 #[derive(Clone, Copy, Default)]
 pub struct Hits {
     pub packets: u64,
-    /// Flows of a direction, each counted for itself.
+    /// Number of flows; each direction counts as a flow.
     pub flows: usize,
-    /// The part of all packets that were of the flow with the most, and of the hundred with the most.
+    /// The fraction of all packets that belong to the flow with the most packets, and to the hundred such flows.
     pub most: f64,
     pub hundred: f64,
-    /// Packets sent while others of their flow were before or on the card, which they must not overtake.
+    /// Packets sent while others of their flow were before or on the card. They must not overtake these.
     pub followed: u64,
 }
 
-/// What the host wrote meanwhile.
+/// Counts of the host's updates during a measurement.
 #[derive(Clone, Copy, Default)]
 pub struct Updates {
     pub all: u32,
-    /// Of those, that moved an entry to its other bucket.
+    /// Updates that moved an entry to its other bucket.
     pub moves: u32,
     pub lines: u32,
     pub barriers: u32,
-    /// Registers read and written, where they are counted.
+    /// Registers read and written, if they are counted.
     pub reads: u32,
     pub writes: u32,
-    /// Clocks that those took which were made together, if they were done in time.
+    /// Clocks that the updates took, if they were done in time.
     pub clocks: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ struct Run<'a> {
     measured: Measured,
 }
 
-/// Does it; what is wrong with the card, if something is.
+/// Measures. Fails with a description of what is wrong with the card.
 pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Result<Measured, String> {
     let (pipes, start) = (card.card().pipes(), card.card().cycle());
     let chooser = Chooser::new(load, pipes, world);
@@ -186,7 +186,7 @@ impl Run<'_> {
         (hits.most, hits.hundred) = (part(1), part(100));
     }
 
-    /// Changes of the tables.
+    /// Makes the changes of the tables, and returns their steps.
     fn changes(&mut self) -> Vec<Step> {
         let changes: Vec<_> = (0..BATCH).map(|number| self.world.update(number)).collect();
         self.measured.updates.all = BATCH;
@@ -220,7 +220,7 @@ impl Run<'_> {
                 self.last = packet.cycles.1;
                 self.missing -= 1;
                 let by_wire = output >= self.pipes;
-                // What guests send to guests leaves by a queue to the host too.
+                // Packets between guests leave by a queue to the host, too.
                 let (flow, mark) = read_mark(&packet.bytes, by_wire).ok_or("a packet too short")?;
                 let direction = usize::from(direction_of(&packet.bytes, by_wire) == 1);
                 if (self.from..end).contains(&packet.cycles.1) {
@@ -264,12 +264,12 @@ impl Run<'_> {
     }
 }
 
-/// By the address that sends: guests' are 172.16.0.0/16.
+/// Returns the direction of a packet that left, by its source address: guests have 172.16.0.0/16.
 fn direction_of(frame: &[u8], by_wire: bool) -> usize {
     usize::from(!by_wire && frame.get(26) != Some(&172))
 }
 
-/// A card with these tables.
+/// Opens a card and loads these tables.
 pub fn open(world: &World, sim: SimCard) -> Result<Commands<SimCard>, String> {
     let mut card = Commands::open(sim).map_err(|error| error.to_string())?;
     world.load(&mut card).map_err(|error| error.to_string())?;

@@ -1,12 +1,11 @@
-//! What flows' packets look like: what a guest sends, and the tunnel it travels in.
+//! The shapes of flows' packets: the packet that a guest sends, and its tunnel.
 
 use packet::{Mac, build, proto};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Ethernet header.
 const ETHERNET: usize = 14;
 
-/// What flows of a kind have in common.
+/// A kind of flows: their IP version and encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     /// IPv4, routed into MPLS over UDP.
@@ -22,26 +21,26 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All, in the order of their numbers.
+    /// All shapes, in the order of their numbers.
     pub const ALL: [Self; 5] = [Self::Plain, Self::Ipv6, Self::Gre, Self::Vxlan, Self::Bridged];
 
-    /// The shape of a flow, which its upper bits say, and the flow's number among those of this shape.
+    /// Returns the shape of a flow, which is in its upper bits, and the flow's number among those of this shape.
     pub fn of(flow: u32) -> (Self, u32) {
         (Self::ALL[(flow >> 24) as usize], flow & 0xff_ffff)
     }
 
-    /// The flow of this shape that has this number.
+    /// Returns the flow of this shape with this number.
     pub const fn flow(self, number: u32) -> u32 {
         (self as u32) << 24 | number
     }
 
-    /// Whether an Ethernet header is inside of the tunnel.
+    /// Returns whether the tunnel contains an Ethernet header.
     pub const fn is_vxlan(self) -> bool {
         matches!(self, Self::Vxlan | Self::Bridged)
     }
 
-    /// Bytes on a wire in front of the guest's IP packet: Ethernet, IPv4, then UDP and label, GRE and label, or UDP,
-    /// VXLAN and Ethernet.
+    /// Returns the bytes in front of the guest's IP packet on a wire: Ethernet, IPv4, then UDP and label, GRE and
+    /// label, or UDP, VXLAN and Ethernet.
     pub const fn outer(self) -> usize {
         match self {
             Self::Plain | Self::Ipv6 => 46,
@@ -50,23 +49,23 @@ impl Shape {
         }
     }
 
-    /// Beats of a packet, the longer of in and out, for a guest's frame of so many bytes.
+    /// Returns the beats of a packet with a guest's frame of this size: the larger number of in and out.
     pub fn beats(self, size: usize) -> usize {
         (size - ETHERNET + self.outer()).div_ceil(64).max(size.div_ceil(64))
     }
 }
 
-/// What tells a packet from others of its flow.
+/// Distinguishes a packet from others of its flow.
 #[derive(Clone, Copy)]
 pub struct Mark {
-    /// Counts within the flow.
+    /// Counts the packets of the flow.
     pub number: u32,
-    /// When it came.
+    /// The clock at which the packet came.
     pub cycle: u32,
 }
 
 impl Mark {
-    /// Puts it, and the flow, where a payload begins.
+    /// Writes the flow and the mark at the start of a payload.
     pub fn write(self, flow: u32, payload: &mut [u8]) {
         for (bytes, word) in payload.chunks_mut(4).zip([flow, self.number, self.cycle]) {
             bytes.copy_from_slice(&word.to_le_bytes());
@@ -74,7 +73,7 @@ impl Mark {
     }
 }
 
-/// Flow and mark of a packet that left by a wire, or to a guest.
+/// Reads flow and mark of a packet that left by a wire, or to a guest.
 pub fn read_mark(frame: &[u8], by_wire: bool) -> Option<(u32, Mark)> {
     let at = if by_wire { inner_at(frame)? } else { ETHERNET };
     let at = at + if frame.get(at)? >> 4 == 6 { proto::IPV6_LEN } else { proto::IPV4_LEN } + proto::UDP_LEN;
@@ -82,7 +81,7 @@ pub fn read_mark(frame: &[u8], by_wire: bool) -> Option<(u32, Mark)> {
     Some((word(0)?, Mark { number: word(1)?, cycle: word(2)? }))
 }
 
-/// Where the guest's IP packet begins in a tunnel's.
+/// Returns the offset of the guest's IP packet in a tunnel packet.
 fn inner_at(frame: &[u8]) -> Option<usize> {
     let vxlan = frame.get(36..38)? == proto::PORT_VXLAN.to_be_bytes();
     Some(Shape::outer(match *frame.get(23)? {

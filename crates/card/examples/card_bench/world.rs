@@ -16,11 +16,11 @@ use card::{CardError, Commands};
 use model::{PacketView, rewrite};
 use packet::proto;
 
-/// Networks, with a guest each, whose port has the network's number.
+/// Number of networks. Each has one guest, and its port has the network's number.
 pub const VRFS: u32 = 64;
-/// Tunnels of MPLS over UDP: nexthops from the first on.
+/// Number of tunnels of MPLS over UDP. They have the first nexthops.
 pub const TUNNELS: u32 = 4096;
-/// Nexthops of guests come behind that many; then those of the other tunnels, so many of each encapsulation.
+/// Offsets of the numbers of other nexthops: guests, then GRE and VXLAN tunnels; and the number of each of the latter.
 const GUESTS: u32 = 8192;
 const GRE: u32 = 10_240;
 const VXLAN: u32 = 12_288;
@@ -30,58 +30,57 @@ const IN_MEMORY: u32 = 1 << 17;
 /// The first label of a guest, and the first VXLAN network identifier.
 pub const LABELS: u32 = 1000;
 pub const VNIS: u32 = 5000;
-/// The first wire's port.
 const WIRES: u16 = 200;
-/// Entries of the filled flow table: four fifths of 2^22.
+/// Number of entries of the filled flow table: four fifths of 2^22.
 const FILL: usize = (1 << 22) / 5 * 4;
-/// Of so many flows there is one more of each shape but the first.
+/// For so many flows of the first shape, there is one flow of each other shape.
 const SHAPED: u32 = 32;
-/// MACs of other hosts' guests in a network.
+/// Number of MACs of other hosts' guests in each network.
 pub const MACS: u32 = 128;
-/// IPv6 prefixes of a network, and their lengths.
+/// Number of IPv6 prefixes in each network, and their lengths.
 const PREFIXES: u32 = 48;
 const LENGTHS: [u8; 3] = [64, 56, 48];
-/// Flows that the card's stash has room for.
+/// Number of flows for which the card's stash has room.
 const STASH: u32 = 16;
 const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 pub const HOST: u32 = 0xc0a8_0001;
-/// Where tunnels lead: the address of number 0.
+/// The address of host number 0; tunnels lead to the following ones.
 pub const FAR: u32 = 0xc0a8_1000;
 pub const HOST_MAC: u64 = 0x0200_0000_0001;
 const FAR_MAC: u64 = 0x0200_0001_0000;
-/// Number of the tables' rows for MACs and lines of IPv6 prefixes, binary logarithm.
+/// Binary logarithm of the number of lines for MACs, and for IPv6 prefixes.
 const SMALL: u32 = 12;
 
-/// Where nexthops are.
+/// The place of nexthops.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Hops {
     OnChip,
     InMemory,
 }
 
-/// Downstream, upstream.
+/// 0: downstream; 1: upstream.
 pub type Direction = usize;
 
-/// What the tables hold.
+/// The contents of the tables.
 pub struct World {
-    /// The tables in Rust, which say what becomes of a packet.
+    /// The model of the tables, which determines what the card must do with a packet.
     memory: Commands<Memory>,
     flows: Cuckoo<FlowEntry>,
     lines: Vec<(Table, u32, Line)>,
-    /// What is written by commands.
+    /// Lines to be written with commands.
     chip: Vec<(Table, u32, Vec<u8>)>,
-    /// How many flows there are, each in both directions.
+    /// Number of flows of the first shape, each in both directions.
     pub count: u32,
     pipes: u8,
-    /// Nexthops count from here.
+    /// Number of the first nexthop.
     first: u32,
-    /// Flows that no packet is of, so far.
+    /// Number of flows added so far that have no packets.
     extra: u32,
 }
 
 impl World {
-    /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up
-    /// with others that no packet is of.
+    /// Makes tables for `count` flows on a card with so many pipes, with nexthops on chip or not. With `fill`, fills
+    /// the flow table with flows that have no packets.
     pub fn new(count: u32, pipes: usize, fill: bool, hops: Hops) -> Result<Self, Box<dyn std::error::Error>> {
         let sizes = Sizes { flow_buckets: 20, bridge_lines: SMALL, route6_lines: SMALL, ..Sizes::default() };
         let mut world = Self {
@@ -203,7 +202,7 @@ impl World {
         }
     }
 
-    /// A nexthop that leads to a host, by the wire that its number says.
+    /// Adds a nexthop that leads to a host. Its number selects the wire.
     fn tunnel(&mut self, nexthop: u32, host: u32, tunnel: Tunnel, id: u32) {
         let wire = self.wire(nexthop);
         let hop = Nexthop {
@@ -223,7 +222,7 @@ impl World {
         self.chip.push((Table::Nexthop, self.first + nexthop, hop.encode().to_vec()));
     }
 
-    /// MACs of this host's guests, and of others'.
+    /// Returns the steps that add the MACs of this host's guests and of others'.
     fn macs(&self) -> Result<Vec<Step>, card::cuckoo::Full> {
         let mut table = Cuckoo::new(SMALL, SECRET);
         let mut steps = Vec::new();
@@ -241,7 +240,7 @@ impl World {
         Ok(steps)
     }
 
-    /// Puts everything onto a card: memory at once, the rest as its driver does.
+    /// Loads everything onto a card: memory at once, the rest with commands, as the driver does.
     pub fn load(&self, card: &mut Commands<SimCard>) -> Result<(), CardError> {
         for (table, address, line) in &self.lines {
             card.card().load(*table, *address, line);
@@ -256,7 +255,7 @@ impl World {
 
     // ---- Flows
 
-    /// How many there are of a shape, each in both directions.
+    /// Returns the number of flows of a shape, each in both directions.
     pub fn count_of(&self, shape: Shape) -> u32 {
         if shape == Shape::Plain { self.count } else { self.count / SHAPED }
     }
@@ -273,7 +272,8 @@ impl World {
         1 + flow % VRFS
     }
 
-    /// Spread over the trie's levels, and over their lines: 16 blocks of 65536 addresses in each network.
+    /// Returns the remote address of a flow. Addresses spread over the trie's levels and lines: 16 blocks of 65536
+    /// addresses in each network.
     fn remote(&self, flow: u32) -> u32 {
         let (shape, number) = Shape::of(flow);
         let n = number / VRFS;
@@ -283,39 +283,39 @@ impl World {
             | n.wrapping_mul(0x9e37_79b1) >> 24
     }
 
-    /// Which of its network's IPv6 prefixes, or of its MACs, a flow goes to.
+    /// Returns which of `of` IPv6 prefixes or MACs of its network a flow goes to.
     pub fn far(&self, flow: u32, of: u32) -> u32 {
         Shape::of(flow).1 / VRFS % of
     }
 
-    /// An IPv6 prefix of a network, its length, and its nexthop.
+    /// Returns an IPv6 prefix of a network, its length, and its nexthop.
     fn prefix6(&self, vrf: u32, number: u32) -> (u128, u8, u32) {
         let prefix = 0x2001_0db8_u128 << 96 | u128::from(vrf) << 88 | u128::from(number) << 80;
         let nexthop = self.first + 1 + number * VRFS + vrf - 1;
         (prefix, LENGTHS[number as usize % LENGTHS.len()], nexthop)
     }
 
-    /// The other end of an IPv6 flow.
+    /// Returns the remote address of an IPv6 flow.
     fn remote6(&self, flow: u32) -> u128 {
         self.prefix6(self.vrf(flow), self.far(flow, PREFIXES)).0 | u128::from(Shape::of(flow).1 + 1)
     }
 
-    /// A VXLAN nexthop of a network: it has as many as there are for all, divided by the networks.
+    /// Returns a VXLAN nexthop of a network. The networks share the VXLAN nexthops equally.
     fn vxlan(&self, vrf: u32, number: u32) -> u32 {
         self.first + VXLAN + number % (OTHER_TUNNELS / VRFS) * VRFS + vrf - 1
     }
 
-    /// The queue to the host by which a network's guest is reached.
+    /// Returns the queue to the host that leads to a network's guest.
     const fn queue(&self, vrf: u32) -> u8 {
         vrf as u8 % self.pipes
     }
 
-    /// The wire that a tunnel leaves by.
+    /// Returns the wire by which a tunnel leaves.
     const fn wire(&self, nexthop: u32) -> u8 {
         nexthop as u8 % self.pipes
     }
 
-    /// The output that packets of a flow which is not local leave by, counted among those of its kind.
+    /// Returns the output of a flow that is not local, as a number among the outputs of its kind.
     pub fn output(&self, flow: u32, direction: Direction) -> u8 {
         if direction == 0 { self.wire(self.nexthop(flow)) } else { self.queue(self.vrf(flow)) }
     }
@@ -333,12 +333,12 @@ impl World {
         }
     }
 
-    /// The number of the host that packets of a flow come from.
+    /// Returns the number of the host from which packets of a flow come.
     pub fn host(&self, flow: u32) -> u32 {
         1 + flow % if Shape::of(flow).0 == Shape::Plain { TUNNELS } else { OTHER_TUNNELS }
     }
 
-    /// Whether it is between guests of this host: every eighth of the plain ones.
+    /// Returns whether a flow is between guests of this host: every eighth plain flow is.
     pub const fn is_local(flow: u32) -> bool {
         flow >> 24 == 0 && (flow / VRFS).is_multiple_of(8)
     }
@@ -399,14 +399,14 @@ impl World {
         }
     }
 
-    /// A flow that no packet is of.
+    /// Makes a flow that has no packets.
     fn another(&mut self) -> FlowEntry {
         self.extra += 1;
         FlowEntry::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry4(0, 0) })
     }
 
-    /// What an update does. Two of three give a flow's line another counter; the third adds a flow for which others
-    /// have to be moved, if such a one is found, and takes one away that was added before.
+    /// Makes an update. Two of three give a flow's line a different counter. The third removes a flow that an earlier
+    /// one added, and adds a flow for which others must be moved, if it finds such a flow.
     pub fn update(&mut self, number: u32) -> Vec<Step> {
         if !number.is_multiple_of(3) {
             let flow = number.wrapping_mul(0x9e37_79b1) % self.count;
@@ -431,12 +431,12 @@ impl World {
 
     // ---- Packets
 
-    /// The port that a flow's packets come in by.
+    /// Returns the port by which a flow's packets come in.
     pub fn port(&self, flow: u32, direction: Direction, pipe: usize) -> u16 {
         if direction == 0 { self.vrf(flow) as u16 } else { WIRES + pipe as u16 }
     }
 
-    /// What leaves where for it: output, port, bytes.
+    /// Returns the output, port and bytes of the packet that must leave.
     pub fn expected(&mut self, port: u16, frame: &[u8]) -> Option<(u8, u16, Vec<u8>)> {
         let Outcome::Forward { forward, egress, .. } = outcome(self.memory.card(), port, frame, frame.len())
         else {
@@ -463,7 +463,7 @@ fn guest6(vrf: u32) -> u128 {
     0xfd00_u128 << 112 | u128::from(vrf)
 }
 
-/// The MAC of another host's guest.
+/// Returns the MAC of another host's guest.
 pub fn far_mac(vrf: u32, number: u32) -> u64 {
     0x0200_0100_0000 + u64::from(vrf << 12 | number)
 }

@@ -6,12 +6,12 @@ use model::{DropReason, Lookup, Tunnel, VifId, Vrf, underlay_path};
 use packet::{Mac, TunnelKind, checksum, proto};
 use std::net::IpAddr;
 
-/// If a wire's MTU has less room than this for a tenant's packets, the host handles them: the card subtracts the VLAN
-/// tags from it.
+/// If a wire's MTU leaves less room than this for a tenant's packets, the host handles them: the card subtracts the
+/// VLAN tags from it.
 const LEAST_MTU: u16 = 8;
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// The line of a nexthop.
+    /// Makes the line of a nexthop.
     #[must_use]
     pub fn line(&self, hop: &Hop) -> registers::Nexthop {
         let kind = |kind: NexthopKind| registers::Nexthop { kind: kind as u8, ..Default::default() };
@@ -31,8 +31,8 @@ impl<T: Lookup> Compiler<'_, T> {
         .unwrap_or_else(host_line)
     }
 
-    /// To a guest that is attached, has no VLANs and no mirror, in a network that lowers no MSS. RoCEv2, which may be
-    /// for its verbs device, goes to the host anyway.
+    /// Makes the line of a nexthop to a guest. The guest must be attached, without VLANs and mirror, in a network that
+    /// lowers no MSS. RoCEv2, which may be for the guest's verbs device, goes to the host anyway.
     fn guest(&self, id: VifId, mac: Mac) -> Option<registers::Nexthop> {
         let vif = self
             .tables
@@ -51,7 +51,7 @@ impl<T: Lookup> Compiler<'_, T> {
         })
     }
 
-    /// To a port of an Open vSwitch that is attached, has no rules and no mirror.
+    /// Makes the line of a nexthop to a port of an Open vSwitch. It must be attached, without rules and mirror.
     fn unchanged(&self, id: VifId, src: Mac, dst: Mac) -> Option<registers::Nexthop> {
         let vif = self.tables.vif(id).filter(|vif| crate::ovs::is_plain(vif))?;
         let at = self.attached(id)?;
@@ -66,7 +66,7 @@ impl<T: Lookup> Compiler<'_, T> {
         })
     }
 
-    /// Through a tunnel whose next hop in the underlay is known.
+    /// Makes the line of a nexthop through a tunnel. Its next hop in the underlay must be known.
     fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
         let encapsulation = encapsulation(tunnel.kind)?;
         let network = self.tables.network(vrf)?;
@@ -97,7 +97,7 @@ impl<T: Lookup> Compiler<'_, T> {
     }
 }
 
-/// As the card knows it; it does not know Geneve.
+/// Converts an encapsulation to the card's number. The card does not know Geneve.
 const fn encapsulation(kind: TunnelKind) -> Option<registers::Tunnel> {
     match kind {
         TunnelKind::MplsUdp => Some(registers::Tunnel::MplsUdp),
@@ -107,8 +107,8 @@ const fn encapsulation(kind: TunnelKind) -> Option<registers::Tunnel> {
     }
 }
 
-/// The one's complement sum of the parts of UDP's checksum over IPv6 that are the same in all packets of a tunnel; the
-/// card adds source port, lengths and payload. 0 if there is no checksum.
+/// Returns the one's complement sum of the parts of UDP's checksum over IPv6 that are the same in all packets of a
+/// tunnel; 0 if there is no checksum. The card adds source port, lengths and payload.
 #[must_use]
 pub fn outer_checksum(kind: TunnelKind, id: u32, src: IpAddr, dst: IpAddr) -> u16 {
     const TTL: u32 = 64;

@@ -6,7 +6,7 @@ use model::{Lookup, Vif, VifId, VifKind};
 use std::net::IpAddr;
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// An interface's port and its line, if it is attached.
+    /// Returns the port and the line of an interface, if it is attached.
     #[must_use]
     pub fn port(&self, id: VifId) -> Option<(u16, Port)> {
         let at = self.attached(id)?;
@@ -20,12 +20,13 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// The host handles meters, mirrors and VLANs, and guests without their own MAC on a network with a wire, whose
-    /// MAC they may not use. For a guest with a verbs device beside its port, the host also handles fragments, because
-    /// the card can't distinguish them from the device's: so connections are tracked.
+    /// Makes the line of a guest's port. The host handles all packets of guests with meters, mirrors or VLANs, and of
+    /// guests without a MAC of their own on a network with a wire, whose MAC they may not use. If a guest has a verbs
+    /// device beside its port, the host handles its fragments: the card can't tell them from the device's. Connections
+    /// of such a guest are therefore tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
-        // Where MACs are learned, nobody learns that one.
+        // If the network learns MACs, it does not learn the wire's.
         let attached = || {
             self.tables
                 .network(vif.vrf?)?
@@ -47,7 +48,8 @@ impl<T: Lookup> Compiler<'_, T> {
         plain.then_some(port)
     }
 
-    /// A wire accepts tunnels to any address of this host; the card knows as many as fit.
+    /// Makes the line of a wire's port. A wire accepts tunnels to any address of this host; the line has as many
+    /// addresses as fit.
     fn wire_port(&self, vif: &Vif) -> Option<Port> {
         let own = vif.wire.as_ref()?.addresses.iter().map(|subnet| subnet.addr());
         let sources = self.tables.host().tunnel_source.iter().copied();
@@ -55,7 +57,7 @@ impl<T: Lookup> Compiler<'_, T> {
     }
 }
 
-/// The first two addresses of each family.
+/// Makes a line with the first two addresses of each family.
 fn addresses(all: impl Iterator<Item = IpAddr>) -> Port {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for addr in all {

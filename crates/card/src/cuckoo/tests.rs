@@ -9,7 +9,7 @@ use std::fmt::Debug;
 
 const SECRET: Words = [1, 2, 3, 4, 5];
 
-/// How the card reads the entries of a bucket.
+/// Reads the entries of a bucket as the card does.
 trait Read: Entry + Debug {
     fn read(lines: [Line; 2]) -> Vec<Self>;
 }
@@ -59,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// What a look-up of the key finds: all that match.
+    /// Returns all entries that a look-up of the key finds.
     fn find<E: Read>(&self, key: &Words, table: &Cuckoo<E>) -> Vec<E> {
         find([self; 3], key, table)
     }
@@ -69,7 +69,7 @@ impl Memory {
     }
 }
 
-/// What a look-up of the key finds that reads the two ways and the stash at a moment each.
+/// Returns all entries that a look-up of the key finds. It reads each of the two ways and the stash at its own moment.
 fn find<E: Read>([ways @ .., stash]: [&Memory; 3], key: &Words, table: &Cuckoo<E>) -> Vec<E> {
     let read = |(place, memory): (Place, &Memory)| {
         let first = table.ways[place.0] + place.1 * E::LINES as u32;
@@ -88,7 +88,7 @@ fn route(number: u32, value: u32) -> Route6 {
     Route6 { prefix: u128::from(number) << 96, vrf: 9, length: 32, valid: true, nexthop: value }
 }
 
-/// Every third flow is of IPv6.
+/// Makes a flow. Every third one is IPv6.
 fn flow(number: u32, value: u32) -> FlowEntry {
     if number.is_multiple_of(3) {
         FlowEntry::V6(Flow6 {
@@ -104,13 +104,13 @@ fn flow(number: u32, value: u32) -> FlowEntry {
     }
 }
 
-/// Whether the card may miss an entry while it is changed: one of two lines.
+/// Returns whether the card may miss an entry while it is changed, because it has two lines.
 fn torn<E: Entry>(entry: &E) -> bool {
     E::LINES > 1 && entry.whole()
 }
 
-/// Does what `changes` say (entry number, new value or none) in a small table, with so large a stash; after each step
-/// all that was there before and isn't what changes is found, and what changes is as before or after.
+/// Makes changes (entry number, new value or none) in a small table with a stash of this size. Checks after each step
+/// that all other entries are found, and that the changed entry is found as before or as after the change.
 fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u32, Option<u32>)]) {
     let mut table = Cuckoo::new(bits, SECRET).with_stash(stash);
     let (mut memory, mut map) = (Memory::default(), HashMap::<u32, E>::new());
@@ -166,7 +166,7 @@ fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u3
     }
 }
 
-/// More numbers than there is room for.
+/// Generates changes of more entries than there is room for.
 fn changes(numbers: u32) -> impl Strategy<Value = Vec<(u32, Option<u32>)>> {
     prop::collection::vec((0..numbers, prop::option::weighted(0.75, 0..1000_u32)), 0..120)
 }
@@ -195,7 +195,7 @@ proptest! {
     }
 }
 
-/// Fills a table; the load at which the first entry found no room.
+/// Fills a table. Returns the load at which the first entry found no room.
 fn load<E: Entry>(bits: u32, make: impl Fn(u32) -> E) -> f64 {
     let mut table = Cuckoo::new(bits, SECRET);
     let full = (0..).find(|&number| table.insert(make(number)).is_err()).unwrap();

@@ -13,12 +13,13 @@ use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId,
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<C: Card> Driver<C> {
-    /// The host decided about a packet, and executed the decision. Ends flows that the connection's new state ends,
-    /// and puts the packet's own flow onto the card if possible. Call it for every packet that creates or changes a
-    /// connection, including those that came by no port of the card. Returns the flow's key if it is now on the card.
+    /// Follows a decision that the host made about a packet, and executed. Ends flows that the connection's new state
+    /// ends, and puts the packet's own flow onto the card if possible. Call it for every packet that creates or changes
+    /// a connection, including those that did not come by a port of the card. Returns the flow's key if it is now on
+    /// the card.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn decided<T: Lookup>(
         &mut self,
         tables: &T,
@@ -29,10 +30,11 @@ impl<C: Card> Driver<C> {
         self.decided_behind(None, tables, packet, ingress, decision)
     }
 
-    /// The same, but the flow's packets wait on the card until the hold group is released.
+    /// Follows a decision like [`Self::decided`], but the flow's packets wait on the card until the hold group is
+    /// released.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn decided_behind<T: Lookup>(
         &mut self,
         hold: Option<Hold>,
@@ -52,7 +54,7 @@ impl<C: Card> Driver<C> {
         Ok(self.install(tables, &flow, ingress, hold)?.then_some(flow.key))
     }
 
-    /// Puts a flow onto the card, if there is room and its interface has not used up its share.
+    /// Puts a flow onto the card, unless there is no room or its interface has used up its share.
     fn install<T: Lookup>(
         &mut self,
         tables: &T,
@@ -79,8 +81,8 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// A new connection ends the drops of both its directions, and a closing one ends its own flows: the host decides
-    /// what comes next.
+    /// Ends flows after a change of a connection. A new connection ends the drops of both its directions; a closing one
+    /// ends its own flows, because the host decides its further packets.
     fn follow(&mut self, change: &FlowChange) -> Result<(), CardError> {
         match change {
             FlowChange::Create { connection, .. } => {
@@ -103,21 +105,21 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// The host forgot a connection: it was idle, evicted, or flushed.
+    /// Ends the flows of a connection that the host forgot: it was idle, evicted, or flushed.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn forgotten(&mut self, connection: &FlowKey) -> Result<(), CardError> {
         self.remove_flows(connection, false)
     }
 
-    /// The flows that may not hold after changes of an Open vSwitch's flows, each once: those of a flow that goes or is
-    /// replaced, and those of flows younger than a new one, which takes packets from them. They must leave the card
-    /// before the changes count as made.
+    /// Returns the flows that may no longer hold after changes of an Open vSwitch's flows, each once: those made from a
+    /// flow that is removed or replaced, and those made from flows younger than a new one, which takes packets from
+    /// them. They must leave the card before the changes count as made.
     #[must_use]
     pub fn of_changes(&self, changes: &[ovs::Change]) -> Vec<Key> {
         const LAST: FlowId = FlowId(u64::MAX);
-        // Of a port, the oldest flow from which on all are meant; and single ones.
+        // For each port, the oldest flow from which on all are affected; and single flows.
         let (mut from, mut single) = (BTreeMap::new(), BTreeSet::new());
         for change in changes {
             let (port, id) = match change {
@@ -136,17 +138,17 @@ impl<C: Card> Driver<C> {
         ranges.flat_map(|range| self.flows.of_origins(range)).collect()
     }
 
-    /// All flows that follow from flows of an Open vSwitch.
+    /// Returns all flows that were made from flows of an Open vSwitch.
     #[must_use]
     pub fn of_ovs(&self) -> Vec<Key> {
         self.flows.of_origins((VifId(0), FlowId(0))..=(VifId(u16::MAX), FlowId(u64::MAX)))
     }
 
-    /// Takes flows off the card. Returns what each carried since the last query, all of it: afterwards none of their
-    /// packets is in a pipe.
+    /// Takes flows off the card. Returns all packets that each carried since the last query: when this returns, none of
+    /// their packets is in a pipe.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn end(&mut self, keys: &[Key]) -> Result<Vec<(Key, Usage)>, CardError> {
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -161,35 +163,35 @@ impl<C: Card> Driver<C> {
         Ok(used)
     }
 
-    /// Among the next `count` flows, takes invalid ones off the card. Call it from time to time.
+    /// Takes invalid flows among the next `count` ones off the card. Call it from time to time.
     ///
     /// # Errors
-    /// The card hangs.
+    /// If the card hangs.
     pub fn sweep(&mut self, count: usize) -> Result<(), CardError> {
         self.flows.stale(count).iter().try_for_each(|key| self.remove_flow(key))
     }
 
-    /// Number of flows on the card, including invalid ones.
+    /// Returns the number of flows on the card, including invalid ones.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// Number of flows that found no place in their buckets and are in the stash.
+    /// Returns the number of flows in the stash, which found no place in their buckets.
     pub fn stashed(&self) -> usize {
         self.flows.stashed()
     }
 
-    /// How often flows stayed on the host because there was no room, or their interface had used up its share.
+    /// Returns how often a flow stayed on the host because there was no room, or its interface had used up its share.
     pub const fn refused(&self) -> Refused {
         self.flows.refused
     }
 
-    /// Number of flows without counters.
+    /// Returns the number of flows without counters.
     pub fn uncounted(&self) -> usize {
         self.flows.uncounted()
     }
 
-    /// Removes the flows of a connection, or only those that drop.
+    /// Removes the flows of a connection, or only those that drop packets.
     fn remove_flows(&mut self, connection: &FlowKey, dropped_only: bool) -> Result<(), CardError> {
         let keys = self.flows.of_connection(connection, dropped_only);
         keys.iter().try_for_each(|key| self.remove_flow(key))

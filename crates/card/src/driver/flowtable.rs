@@ -21,16 +21,16 @@ use std::ops::RangeInclusive;
 const GUEST_PART: usize = 16;
 const WIRE_PART: usize = 2;
 
-/// How often flows stayed on the host, and why.
+/// How often flows stayed on the host, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Their interface had used up its share.
+    /// The flow's interface had used up its share.
     pub quota: u64,
-    /// There was no room: in the table, within reach of a search, or in the stash.
+    /// There was no room: in the table, within reach of a search, and in the stash.
     pub full: u64,
 }
 
-/// What is known about a flow.
+/// A flow on the card.
 #[derive(Debug)]
 struct Record {
     flow: Flow,
@@ -46,36 +46,36 @@ impl Record {
     }
 }
 
-/// The flows.
+/// The flows on the card, with indexes.
 pub struct FlowTable {
     table: Cuckoo<entries::FlowEntry>,
     records: BTreeMap<Key, Record>,
     connections: BTreeMap<FlowKey, BTreeSet<Key>>,
-    /// By flows of Open vSwitch from which they follow.
+    /// Keys by the flow of an Open vSwitch from which they were made.
     origins: BTreeMap<(VifId, FlowId), BTreeSet<Key>>,
     /// Number of flows by interface.
     by_vif: BTreeMap<VifId, usize>,
     /// Number of flows for which there is room.
     room: usize,
     pub refused: Refused,
-    /// By network; missing ones have 0.
+    /// Generation by network; a missing network has 0.
     generations: BTreeMap<u16, u8>,
     /// Networks with flows that depend on other networks.
     far: BTreeSet<u16>,
-    /// Numbers of counters that were used before; those from `next` to `end` never were. Numbers below `counted` have
-    /// counters, the others only seen bits.
+    /// Numbers of counters that were used before and are free. Numbers from `next` to `end` were never used. Numbers
+    /// below `counted` have counters, the others only seen bits.
     free: BTreeSet<u32>,
     next: u32,
     end: u32,
     counted: u32,
-    /// The flows with counters, by their numbers.
+    /// The flows with counters, by counter.
     owners: BTreeMap<u32, Key>,
-    /// Where the sweep continues.
+    /// The flow after which the sweep continues.
     swept: Option<Key>,
 }
 
 impl FlowTable {
-    /// Room for as many flows as the card has.
+    /// Makes an empty table with room for as many flows as the card has.
     pub fn new(card: &Identity, secret: Words) -> Self {
         let (bits, end) = (card.flow_buckets, card.flows_seen);
         Self {
@@ -97,23 +97,23 @@ impl FlowTable {
         }
     }
 
-    /// Number of flows, including those of former generations.
+    /// Returns the number of flows, including those of former generations.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// How many of them are in the stash.
+    /// Returns the number of flows in the stash.
     pub fn stashed(&self) -> usize {
         self.table.stashed()
     }
 
-    /// The generation of valid flows in a network.
+    /// Returns the generation of valid flows in a network.
     pub fn generation(&self, vrf: u16) -> u8 {
         self.generations.get(&vrf).copied().unwrap_or_default()
     }
 
-    /// Starts the next generation in a network. If the numbers wrap around, returns all of its flows: they must be
-    /// removed, or old ones would become valid again.
+    /// Starts the next generation in a network. If the numbers wrap around, returns all of its flows: the caller must
+    /// remove them, or old ones would become valid again.
     pub fn bump(&mut self, vrf: u16) -> Vec<Key> {
         let generation = self.generations.entry(vrf).or_default();
         *generation = generation.wrapping_add(1);
@@ -123,37 +123,37 @@ impl FlowTable {
         self.records.keys().filter(|key| key.vrf == vrf).copied().collect()
     }
 
-    /// Takes the networks with flows that depend on other networks, all of which are about to become invalid.
+    /// Takes the set of networks with flows that depend on other networks. These flows are about to become invalid.
     pub fn take_far(&mut self) -> BTreeSet<u16> {
         std::mem::take(&mut self.far)
     }
 
-    /// The counter of a flow.
+    /// Returns the counter of a flow.
     pub fn counter(&mut self, key: &Key) -> Option<&mut Counter> {
         self.records.get_mut(key).map(|record| &mut record.counter)
     }
 
-    /// The flow with this counter.
+    /// Returns the flow with this counter.
     pub fn owner(&self, index: u32) -> Option<Key> {
         self.owners.get(&index).copied()
     }
 
-    /// All flows with counters.
+    /// Returns all flows with counters.
     pub fn counted(&self) -> Vec<Key> {
         self.owners.values().copied().collect()
     }
 
-    /// Whether a flow has one.
+    /// Returns whether a flow has a counter.
     pub fn is_counted(&self, key: &Key) -> bool {
         self.records.get(key).is_some_and(|record| record.counter.index < self.counted)
     }
 
-    /// How many flows have none.
+    /// Returns how many flows have no counter.
     pub fn uncounted(&self) -> usize {
         self.records.len() - self.owners.len()
     }
 
-    /// Whether the card has exactly this flow.
+    /// Returns whether the card has exactly this flow.
     pub fn holds(&self, flow: &Flow) -> bool {
         let generation = self.generation(flow.key.vrf);
         self.records
@@ -161,7 +161,8 @@ impl FlowTable {
             .is_some_and(|record| record.generation == generation && record.flow == *flow)
     }
 
-    /// A free counter, and whether a flow had it before. If it must be `exact`, seen bits are not enough.
+    /// Takes a free counter. Returns its number, and whether a flow had it before. If it must be `exact`, seen bits are
+    /// not enough.
     pub fn take_counter(&mut self, exact: bool) -> Option<(u32, bool)> {
         let end = if exact { self.counted.min(self.end) } else { self.end };
         if let Some(index) = self.free.first().copied().filter(|index| *index < end) {
@@ -177,7 +178,7 @@ impl FlowTable {
         Some((index, false))
     }
 
-    /// The flows of a connection: all, or only dropped ones.
+    /// Returns the flows of a connection: all, or only those that drop packets.
     pub fn of_connection(&self, connection: &FlowKey, dropped_only: bool) -> Vec<Key> {
         let keys = self.connections.get(connection).into_iter().flatten();
         let dropped = |key: &Key| {
@@ -187,12 +188,12 @@ impl FlowTable {
         keys.filter(|key| !dropped_only || dropped(key)).copied().collect()
     }
 
-    /// The flows that follow from one of these flows of Open vSwitch.
+    /// Returns the flows that were made from one of these flows of Open vSwitch.
     pub fn of_origins(&self, origins: RangeInclusive<(VifId, FlowId)>) -> Vec<Key> {
         self.origins.range(origins).flat_map(|(_, keys)| keys).copied().collect()
     }
 
-    /// Some flows of former generations that the sweep over all flows finds within `count`.
+    /// Examines the next `count` flows of the sweep over all. Returns those of former generations.
     pub fn stale(&mut self, count: usize) -> Vec<Key> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = self.swept.map_or(Unbounded, Excluded);
@@ -204,7 +205,7 @@ impl FlowTable {
         part.into_iter().filter(stale).collect()
     }
 
-    /// Whether an interface may have one more flow; if not, that is counted.
+    /// Returns whether an interface may have one more flow. Counts refusals.
     pub fn admits(&mut self, vif: VifId, wire: bool) -> bool {
         let part = if wire { WIRE_PART } else { GUEST_PART };
         let admits = self.by_vif.get(&vif).is_none_or(|count| *count < self.room / part);
@@ -212,8 +213,8 @@ impl FlowTable {
         admits
     }
 
-    /// Puts a flow, whose own nexthop has this number, onto the card; returns the steps, or `None` if there is no
-    /// room. There must be no flow with this key.
+    /// Puts a flow onto the card; `nexthop` is the number of its own nexthop. Returns the steps, or `None` if there is
+    /// no room. There must be no flow with this key.
     pub fn insert(
         &mut self,
         flow: &Flow,
@@ -249,7 +250,7 @@ impl FlowTable {
         Some(steps)
     }
 
-    /// Forwards a flow from now on, if it is in this hold group; returns the steps.
+    /// Changes a flow to plain forwarding if it is in this hold group. Returns the steps.
     pub fn free(&mut self, key: &Key, hold: Hold) -> Vec<Step> {
         let Some(mut entry) = self.held(key, hold) else { return Vec::new() };
         *entry.action_mut() = FlowAction::Forward as u8;
@@ -257,7 +258,7 @@ impl FlowTable {
         self.table.insert(entry).unwrap_or_default()
     }
 
-    /// Whether a flow is in this hold group.
+    /// Returns whether a flow is in this hold group.
     pub fn is_held(&self, key: &Key, hold: Hold) -> bool {
         self.held(key, hold).is_some()
     }
@@ -267,12 +268,12 @@ impl FlowTable {
         (*entry.action_mut() == hold.action()).then_some(entry)
     }
 
-    /// Takes a flow's entry off the card; returns the steps. [`Self::remove`] follows.
+    /// Takes a flow's entry off the card, before [`Self::remove`]. Returns the steps.
     pub fn hide(&mut self, key: &Key) -> Vec<Step> {
         self.table.remove(&entries::FlowEntry::from(key).key())
     }
 
-    /// Takes a flow off the card; returns its own nexthop and the steps.
+    /// Takes a flow off the card. Returns its own nexthop and the steps.
     pub fn remove(&mut self, key: &Key) -> Option<(Option<Hop>, Vec<Step>)> {
         let record = self.records.remove(key)?;
         self.free.insert(record.counter.index);
@@ -303,7 +304,7 @@ fn forget<O: Ord>(index: &mut BTreeMap<O, BTreeSet<Key>>, of: &O, key: &Key) {
     }
 }
 
-/// A flow's entry.
+/// Makes a flow's entry.
 fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entries::FlowEntry {
     let (action, number, nat, keep_ttl) = match flow.verdict {
         FlowVerdict::Forward { nat, keep_ttl, .. } => {

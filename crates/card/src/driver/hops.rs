@@ -5,52 +5,53 @@ use crate::registers::{Nexthop, NexthopKind};
 use model::Lookup;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The number of [`Hop::Host`], always there.
+/// The number of [`Hop::Host`], which is always on the card.
 pub const HOST: u32 = 0;
 
 /// A nexthop in use.
 #[derive(Debug)]
 struct Used {
     number: u32,
-    /// By how many.
+    /// Number of users.
     count: usize,
     line: Nexthop,
-    /// The card has the host's line instead, until [`Hops::waiting`] returns this one.
+    /// Whether the card has the host's line instead, until [`Hops::waiting`] returns this one.
     waits: bool,
 }
 
-/// The numbers.
+/// Assigns numbers to nexthops.
 #[derive(Debug)]
 pub struct Hops {
     used: BTreeMap<Hop, Used>,
-    /// Numbers without users, not even packets under way. The lowest is taken first, because low ones are on chip.
+    /// Numbers without users, of which no packet under way makes use either. The lowest is taken first, because low
+    /// ones are on chip.
     free: BTreeSet<u32>,
-    /// Numbers without users, but packets under way may still use them.
+    /// Numbers without users that packets under way may still be using.
     retired: Vec<u32>,
-    /// Numbers from here on were never used.
+    /// The lowest number that was never used.
     next: u32,
     end: u32,
 }
 
 impl Hops {
-    /// Room for that many.
+    /// Starts with room for numbers below `end`.
     pub const fn new(end: u32) -> Self {
         Self { used: BTreeMap::new(), free: BTreeSet::new(), retired: Vec::new(), next: HOST + 1, end }
     }
 
-    /// Takes all numbers below this one that were never used.
+    /// Skips all numbers below this one that were never used.
     #[cfg(feature = "testing")]
     pub fn skip_to(&mut self, number: u32) {
         self.next = self.next.max(number);
     }
 
-    /// Whether only a barrier would make room.
+    /// Returns whether there is room only after a barrier.
     pub fn is_tight(&self) -> bool {
         self.free.is_empty() && self.next == self.end && !self.retired.is_empty()
     }
 
-    /// The number of a nexthop with one more user, and its line if that must be written. If there is no room, the
-    /// host's number.
+    /// Counts one more user of a nexthop. Returns its number, and its line if that must be written. If there is no
+    /// room, returns the host's number.
     pub fn acquire(&mut self, hop: Hop, line: impl FnOnce() -> Nexthop) -> (u32, Option<Nexthop>) {
         if hop == Hop::Host {
             return (HOST, None);
@@ -82,14 +83,14 @@ impl Hops {
         }
     }
 
-    /// All packets that were under way when numbers were released have left.
+    /// Frees the retired numbers: all packets that were under way when they were released have left.
     pub fn reclaim(&mut self) {
         self.free.extend(self.retired.drain(..));
     }
 
-    /// The lines that have changed. What leads to a guest waits, and leads to the host until all tables say the same of
-    /// the guest: else packets of the network that it left would follow the rules of the one that it moved to. A guest
-    /// that only is at another port has one line or the other.
+    /// Returns the lines that have changed. A changed line to a guest waits: the card has the host's line until all its
+    /// tables agree about the guest. Otherwise, packets of the network that the guest left would follow the rules of
+    /// the one to which it moved. If only the guest's port changed, the new line is written at once.
     pub fn rewritten<T: Lookup>(&mut self, compiler: Compiler<'_, T>) -> Vec<(u32, Nexthop)> {
         let mut changed = Vec::new();
         for (hop, used) in &mut self.used {
@@ -104,7 +105,7 @@ impl Hops {
         changed
     }
 
-    /// The lines that waited.
+    /// Returns the lines that waited.
     pub fn waiting(&mut self) -> Vec<(u32, Nexthop)> {
         let line = |used: &mut Used| std::mem::take(&mut used.waits).then_some((used.number, used.line));
         self.used.values_mut().filter_map(line).collect()

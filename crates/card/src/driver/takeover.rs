@@ -1,4 +1,4 @@
-//! Taking over a card that another driver used: nothing in its tables may be found.
+//! Taking over a card that a different driver used: look-ups must find nothing in its tables.
 
 use crate::commands::Commands;
 use crate::compile::ALL_VRFS;
@@ -7,13 +7,13 @@ use crate::entries;
 use crate::registers::{Bridge, Route6, Table};
 use crate::{Card, CardError};
 
-/// Ports, labels, and places of VNIs and remotes on chip.
+/// Numbers of ports, labels, and places of VNIs and remotes on chip.
 const PORTS: u32 = 1024;
 const LABELS: u32 = 1 << 16;
 const VNIS: u32 = 1 << 13;
 const REMOTES: u32 = 1 << 13;
 
-/// Clears the tables of a card that isn't blank and forwards nothing. Only IPv6's part of the route memory is cleared:
+/// Clears the tables of a card that isn't blank and forwards nothing. Of the route memory, clears only IPv6's part:
 /// IPv4 tries, like nexthops, are written completely before anything refers to them.
 pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
     if commands.is_blank() {

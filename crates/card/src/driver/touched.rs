@@ -1,4 +1,4 @@
-//! What a change affects: keys whose values may differ, and networks whose flows may differ.
+//! The effects of a change: keys whose values may differ, and networks whose flows may differ.
 
 use super::Image;
 use ipnet::IpNet;
@@ -7,24 +7,24 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The configuration, as far as its keys can't be queried.
+/// The part of the configuration whose keys can't be queried from the tables.
 #[derive(Debug, Default)]
 pub struct Configured {
     /// The interfaces, their networks and MACs.
     vifs: BTreeMap<VifId, (Option<Vrf>, Option<Mac>)>,
     /// The networks and their gateways.
     networks: BTreeMap<Vrf, Vec<IpAddr>>,
-    /// Current nexthops, and deleted ones as they were last.
+    /// Current nexthops, and deleted ones in their last form.
     nexthops: BTreeMap<NexthopId, Nexthop>,
     routes: BTreeMap<(Vrf, IpNet), NexthopId>,
     macs: BTreeSet<(Vrf, Mac)>,
     labels: BTreeSet<u32>,
     vnis: BTreeSet<u32>,
-    /// Outside addresses.
+    /// Outside addresses of floating addresses.
     floating: BTreeSet<(Vrf, IpNet)>,
 }
 
-/// The keys.
+/// The keys whose values may differ after a change.
 #[derive(Debug, Default)]
 pub struct Touched {
     pub vifs: BTreeSet<VifId>,
@@ -35,30 +35,30 @@ pub struct Touched {
     pub vnis: BTreeSet<u32>,
     /// Addresses to which a tunnel leads or led.
     pub remotes: BTreeSet<IpAddr>,
-    /// Lines of nexthops.
+    /// Whether lines of nexthops may differ.
     pub lines: bool,
-    /// All interfaces, and so all ports, MACs and labels.
+    /// Whether all interfaces may differ, and with them all ports, MACs and labels.
     pub all_vifs: bool,
-    /// Everything in these networks.
+    /// Networks in which everything may differ.
     pub networks: BTreeSet<Vrf>,
     /// Networks whose flows may be invalid now.
     pub bump: BTreeSet<Vrf>,
-    /// All networks' flows.
+    /// Whether flows of all networks may be invalid now.
     pub bump_all: bool,
-    /// The flows of all ports of an Open vSwitch.
+    /// Whether flows of all ports of an Open vSwitch may be invalid now.
     pub bump_ports: bool,
-    /// Whether flows are affected that depend on more than the rules of their network; they end with those of any
-    /// network.
+    /// Whether flows may be invalid that depend on more than the rules of their network. Such flows also end whenever
+    /// those of any network do.
     pub bump_far: bool,
 }
 
 impl Configured {
-    /// The nexthop to which a prefix is routed.
+    /// Returns the nexthop to which a prefix is routed.
     pub fn route(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
         self.routes.get(&(vrf, *prefix)).copied()
     }
 
-    /// Records a change and what it affects.
+    /// Records a change and its effects.
     pub fn note<T: Lookup>(&mut self, tables: &T, change: &Change, touched: &mut Touched) {
         match change {
             Change::SetHost(_) => (touched.all_vifs, touched.lines) = (true, true),
@@ -111,7 +111,7 @@ impl Configured {
         }
     }
 
-    /// Records that an interface changed, or is attached elsewhere.
+    /// Records that an interface changed, or is attached at a different place.
     pub fn note_vif(&mut self, id: VifId, vif: Option<&Vif>, touched: &mut Touched) {
         let old = self.vifs.remove(&id);
         let new = vif.map(|vif| (vif.vrf, vif.mac));
@@ -138,7 +138,7 @@ impl Configured {
         (touched.all_vifs, touched.lines) = (true, true);
     }
 
-    /// If a nexthop changes, everything that refers to it is affected. Groups that contain it serve only flows.
+    /// Records a nexthop. A change affects everything that refers to it. Groups that contain it serve only flows.
     fn note_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop, touched: &mut Touched) {
         let old = self.nexthops.insert(id, nexthop.clone());
         touched
@@ -154,7 +154,8 @@ impl Configured {
         }
     }
 
-    /// A route that leads or led to another network affects which rules are asked, and with which addresses.
+    /// Records a route. If it leads or led to a different network, it determines which rules apply, and to which
+    /// addresses.
     fn note_route<T: Lookup>(
         &mut self,
         tables: &T,
@@ -176,7 +177,7 @@ impl Configured {
         touched.bump_far = true;
     }
 
-    /// The nexthop of the longest prefix that contains this one.
+    /// Returns the nexthop of the longest prefix that contains this one.
     fn covering(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
         let mut lengths = (0..=prefix.prefix_len()).rev();
         lengths.find_map(|length| {
@@ -185,7 +186,7 @@ impl Configured {
         })
     }
 
-    /// Whether packets routed there stay in their network, and are not dropped there.
+    /// Returns whether packets that are routed to this nexthop stay in their network, and are not dropped.
     fn stays<T: Lookup>(&self, tables: &T, vrf: Vrf, id: NexthopId) -> bool {
         match self.nexthops.get(&id).or_else(|| tables.nexthop(id)) {
             Some(Nexthop::Encap { vif, .. }) => tables.vif(*vif).is_some_and(|vif| vif.vrf == Some(vrf)),
@@ -194,7 +195,7 @@ impl Configured {
         }
     }
 
-    /// A floating address does not tell which flows use it: any may.
+    /// Records a floating address. Any flow may use it, so all flows are affected.
     fn note_floating(&mut self, vrf: Vrf, outside: IpAddr, put: bool, touched: &mut Touched) {
         let key = (vrf, IpNet::from(outside));
         note_key(&mut self.floating, &mut touched.routes, key, put);
@@ -202,7 +203,7 @@ impl Configured {
     }
 }
 
-/// Records a key that now exists, or no longer does.
+/// Records that a key now exists, or no longer does.
 fn note_key<K: Copy + Ord>(known: &mut BTreeSet<K>, touched: &mut BTreeSet<K>, key: K, put: bool) {
     if put {
         known.insert(key);

@@ -1,5 +1,4 @@
-//! What the card knows about flows' packets: their number, for flows with counters; whether there were any, for the
-//! others.
+//! The use of flows: the number of packets, for flows with counters; whether there were any, for others.
 
 use super::Driver;
 use crate::Card;
@@ -14,28 +13,23 @@ const FLOW_BYTES: u8 = 7;
 const PACKETS: u64 = (1 << 36) - 1;
 const BYTES: u64 = (1 << 44) - 1;
 
-/// What a flow carried since the last query, or since it is on the card.
+/// The packets of a flow since the last query, or since it is on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// So much.
-    Counted {
-        /// Packets.
-        packets: u64,
-        /// Their bytes.
-        bytes: u64,
-    },
-    /// For a flow without counters: whether there were packets.
+    /// Exact counts.
+    Counted { packets: u64, bytes: u64 },
+    /// For a flow without counters, whether there were packets.
     Seen(bool),
 }
 
 /// A flow's counter on the card.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counter {
-    /// Its number.
+    /// Number of the counter.
     pub index: u32,
-    /// The last values of the card's counters: packets and bytes.
+    /// The values of the card's counters when they were last read: packets and bytes.
     pub last: (u64, u64),
-    /// What was counted until then and not queried yet.
+    /// Packets and bytes that were counted until then and not queried yet.
     pub more: (u64, u64),
 }
 
@@ -48,14 +42,14 @@ impl Counter {
     }
 }
 
-/// Seen bits that were taken from the card with others of their word, and not queried yet.
+/// Seen bits that were taken from the card together with others of their word, and not queried yet.
 #[derive(Debug, Default)]
 pub struct Seen {
     words: HashMap<u32, u64>,
 }
 
 impl Seen {
-    /// Whether packets of a flow arrived since the last query.
+    /// Returns whether packets of a flow arrived since the last query.
     pub fn take<C: Card>(&mut self, commands: &mut Commands<C>, index: u32) -> bool {
         let (word, bit) = (index / 64, 1 << (index % 64));
         let bits = self.words.remove(&word).unwrap_or_default() | commands.take_seen(word);
@@ -67,7 +61,7 @@ impl Seen {
 }
 
 impl<C: Card> Driver<C> {
-    /// What a flow carried; `None` if it isn't on the card.
+    /// Returns the use of a flow since the last query; `None` if it isn't on the card.
     pub fn usage(&mut self, key: &Key) -> Option<Usage> {
         let index = self.flows.counter(key)?.index;
         if !self.flows.is_counted(key) {
@@ -86,12 +80,12 @@ impl<C: Card> Driver<C> {
         Some(counter)
     }
 
-    /// Whether a flow on the card has a counter.
+    /// Returns whether a flow on the card has a counter.
     pub fn is_counted(&self, key: &Key) -> bool {
         self.flows.is_counted(key)
     }
 
-    /// A counter for a new flow.
+    /// Makes the counter of a new flow.
     pub(super) fn begin(&mut self, index: u32, used: bool) -> Counter {
         if index >= self.commands.identity().flow_counters {
             self.seen.take(&mut self.commands, index);
@@ -101,8 +95,9 @@ impl<C: Card> Driver<C> {
         Counter { index, last: if fresh { (0, 0) } else { self.count(index) }, more: (0, 0) }
     }
 
-    /// Reads up to `most` counters that advanced far since they were last read, so that none wraps around twice in
-    /// between. Call it every few seconds: the fastest counter takes a minute for half of its range.
+    /// Reads up to `most` counters that advanced by an eighth of their range since they were last read, so that none
+    /// wraps around twice in between. Call it every few seconds: the fastest counter takes a minute for half of its
+    /// range.
     pub fn follow_counters(&mut self, most: usize) {
         for _ in 0..most {
             let event = self.commands.flow_event();

@@ -3,35 +3,34 @@
 use crate::registers::counters;
 use std::collections::{HashMap, VecDeque};
 
-/// Kinds of counters.
+/// Kinds of counters ([`counters::SELECT`]).
 const DROPS: u32 = 5;
 const FLOW_PACKETS: u32 = 6;
-/// Bits of flow counters: for packets, for bytes.
+/// Bits of a flow's counters: for packets, for bytes.
 const WIDTHS: [u32; 2] = [36, 44];
-/// Events there is room for.
+/// Most events to keep.
 const EVENTS: usize = 512;
 
 /// The counters block.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// By kind and number.
+    /// Counts by kind (bits 31:24) and number.
     counted: HashMap<u32, u64>,
     seen: HashMap<u32, u64>,
     events: VecDeque<u32>,
     lost: bool,
-    /// What registers show.
+    /// Values that registers show.
     value: u64,
     taken: u64,
     event: u32,
 }
 
 impl Counts {
-    /// Counts a drop.
     pub fn drop(&mut self, reason: u8) {
         *self.counted.entry(DROPS << 24 | u32::from(reason)).or_default() += 1;
     }
 
-    /// Counts packets of a flow: fewer than an eighth of the range.
+    /// Counts packets of a flow, in total fewer than an eighth of the counters' range.
     pub fn flow(&mut self, index: u32, flows: u32, packets: u64, bytes: u64) {
         *self.seen.entry(index / 64).or_default() |= 1 << (index % 64);
         if index >= flows {
@@ -51,7 +50,6 @@ impl Counts {
         }
     }
 
-    /// Reads a register.
     pub const fn read(&self, register: u32) -> u32 {
         match register {
             counters::LOW => self.value as u32,
@@ -63,7 +61,6 @@ impl Counts {
         }
     }
 
-    /// Writes a register.
     pub fn write(&mut self, register: u32, value: u32) {
         match register {
             counters::SELECT => self.value = self.counted.get(&value).copied().unwrap_or_default(),

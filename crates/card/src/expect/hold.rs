@@ -1,34 +1,33 @@
-//! What waits before an output of the card, as in `rtl/pipe/hold.sv`.
+//! The packets that wait before an output of the card, as in `rtl/pipe/hold.sv`.
 
 use crate::hold::{GROUPS, Hold};
 
-/// The packets that wait before an output.
 #[derive(Clone, Debug)]
 pub struct Holding<T> {
     /// Beats for which a group has room.
     room: usize,
-    /// Releases that make one.
+    /// Number of release packets that release a group.
     releases: usize,
-    /// The turns released last.
+    /// The turn in which each group was last released.
     turns: [bool; GROUPS],
     released: [usize; GROUPS],
-    /// Beats in the rings, and their packets.
+    /// For each group, the number of waiting beats, and their packets.
     rings: [(usize, Vec<T>); GROUPS],
-    /// Packets that had to wait.
+    /// Number of packets that had to wait.
     pub kept: u32,
-    /// Packets that were dropped.
+    /// Number of packets that were dropped for lack of room.
     pub full: u32,
 }
 
 impl<T> Holding<T> {
-    /// Empty. A group has room for `room` beats, and `releases` packets release it.
+    /// Starts empty. A group has room for `room` beats, and is released by `releases` packets.
     #[must_use]
     pub fn new(room: usize, releases: usize) -> Self {
         let rings = std::array::from_fn(|_| (0, Vec::new()));
         Self { room, releases, turns: [false; GROUPS], released: [0; GROUPS], rings, kept: 0, full: 0 }
     }
 
-    /// A packet of `beats` beats arrives; returned if it need not wait.
+    /// Takes a packet of `beats` beats. Returns it if it need not wait.
     pub fn pass(&mut self, hold: Option<Hold>, beats: usize, packet: T) -> Option<T> {
         let Some(hold) = hold.filter(|hold| self.turns[hold.group()] != hold.turn()) else {
             return Some(packet);
@@ -44,7 +43,7 @@ impl<T> Holding<T> {
         None
     }
 
-    /// A release arrives; returns the packets that leave.
+    /// Takes a release. Returns the packets that leave.
     pub fn release(&mut self, hold: Hold) -> Vec<T> {
         let group = hold.group();
         self.released[group] += 1;
@@ -56,7 +55,7 @@ impl<T> Holding<T> {
         std::mem::take(&mut self.rings[group]).1
     }
 
-    /// The turns that were released last, one bit each.
+    /// Returns the turns in which groups were last released, one bit each.
     #[must_use]
     pub fn turns(&self) -> u32 {
         (0..GROUPS).fold(0, |turns, group| turns | u32::from(self.turns[group]) << group)

@@ -1,4 +1,4 @@
-//! Look-ups by the lines of the card's tables.
+//! Look-ups in the lines of the card's tables.
 
 use super::{Memory, bits};
 use crate::compile::{remote, remote_places};
@@ -33,7 +33,7 @@ impl FlowLine {
     }
 }
 
-/// Prefix lengths of IPv6 for which a network has room.
+/// Number of IPv6 prefix lengths for which a network has room.
 const LENGTHS: usize = 16;
 
 impl Memory {
@@ -69,7 +69,7 @@ impl Memory {
             .any(|place| Remote::decode(&self.line(Table::Remote, place)) == wanted)
     }
 
-    /// The addresses of the first lines of an entry's two buckets, in a table of 2^`bits` buckets in each way.
+    /// Returns the addresses of the first lines of an entry's two buckets, in a table of 2^`bits` buckets in each way.
     fn places<E: Entry>(&self, wanted: &E, bits: u32) -> [u32; 2] {
         let [a, b] = choices(&wanted.key(), self.secret()).map(|choice| choice & ((1 << bits) - 1));
         let [first, second] = E::ways(bits);
@@ -112,7 +112,7 @@ impl Memory {
         }
     }
 
-    /// 16, 8 and 8 bits.
+    /// Looks an address up in a trie of 16, 8 and 8 bits.
     fn route4(&self, root: u32, dst: u32) -> Result<Option<u32>, Punt> {
         let mut entry = self.route4_entry(root << 16 | dst >> 16)?;
         for byte in [dst >> 8 & 0xff, dst & 0xff] {
@@ -123,7 +123,7 @@ impl Memory {
         Ok((entry.kind == RouteKind::Nexthop as u8).then_some(entry.value))
     }
 
-    /// The entry with this number in the whole memory.
+    /// Reads the entry with this number, counted in the whole memory.
     fn route4_entry(&self, number: u32) -> Result<Route4, Punt> {
         self.check(Table::Route, number >> 3)?;
         let line: [u8; 32] = self.line(Table::Route, number >> 3);
@@ -149,7 +149,8 @@ impl Memory {
     }
 }
 
-/// The entry in the first place that has it. If no readable place has it, the error of an unreadable one.
+/// Returns the entry in the first place that has it. If no readable place has it, returns the error of an unreadable
+/// one.
 fn first_of<P, T>(
     places: impl IntoIterator<Item = P>,
     mut look: impl FnMut(P) -> Result<Option<T>, Punt>,

@@ -1,4 +1,4 @@
-//! A card in memory: its registers, and what commands wrote to its tables.
+//! A card in this process's memory: its registers, and the lines that commands wrote to its tables.
 
 use super::Counts;
 use crate::card::Card;
@@ -6,12 +6,12 @@ use crate::registers::{Command, Punt, Table, VERSION, command, counters, engine,
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
-/// Where its blocks are.
+/// Offsets of the card's blocks.
 const COMMAND: u32 = 0x1000;
 const ENGINE: u32 = 0x2000;
 const COUNTERS: u32 = 0x3000;
 
-/// The sizes of its tables, as in the registers of [`identity`].
+/// The sizes of the card's tables, as in the registers of [`identity`].
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // each is the register of its name
 pub struct Sizes {
@@ -40,36 +40,35 @@ impl Default for Sizes {
     }
 }
 
-/// The card.
+/// The model of a card's registers and tables.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     sizes: Sizes,
     scratch: u32,
     enabled: bool,
     secret: [u64; 5],
-    /// For guests' ports and for wires'.
+    /// Budgets of guests' ports and of wires'.
     budgets: [u32; 2],
     budget_reason: u8,
     data: [u32; 16],
     table: u32,
     address: u32,
     done: u32,
-    /// Written lines, extended by zeros.
+    /// Written lines, extended with zeros.
     lines: HashMap<(Table, u32), [u8; 64]>,
     /// Lines in HBM that can't be read.
     failing: HashSet<(Table, u32)>,
-    /// How often a look-up needed one of them.
+    /// Number of reads of such lines by look-ups.
     errors: Cell<u32>,
-    /// The nexthop that replaces the one in HBM with this number.
+    /// The nexthop that replaces the one with this number in HBM.
     changing: Option<Write>,
     counts: Counts,
-    /// Barriers so far.
+    /// Number of barriers so far.
     barriers: usize,
     /// The writes since [`Memory::record`].
     log: Option<Vec<Write>>,
 }
 
-/// A write of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     table: Table,
@@ -78,13 +77,11 @@ pub struct Write {
 }
 
 impl Write {
-    /// Of which table.
     #[must_use]
     pub const fn table(&self) -> Table {
         self.table
     }
 
-    /// Which line of it.
     #[must_use]
     pub const fn address(&self) -> u32 {
         self.address
@@ -92,64 +89,62 @@ impl Write {
 }
 
 impl Memory {
-    /// A card with tables of these sizes.
+    /// Makes a card with tables of these sizes.
     #[must_use]
     pub fn new(sizes: Sizes) -> Self {
         Self { sizes, ..Self::default() }
     }
 
-    /// How large its tables are.
     #[must_use]
     pub const fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// Whether packets are forwarded.
+    /// Returns whether packets are forwarded.
     #[must_use]
     pub const fn enabled(&self) -> bool {
         self.enabled
     }
 
-    /// The secret of the hash.
+    /// Returns the secret of the hash.
     #[must_use]
     pub const fn secret(&self) -> &[u64; 5] {
         &self.secret
     }
 
-    /// Packets that a port may send to the host in a window; 0: any number.
+    /// Returns the number of packets that a port may send to the host in a window. 0 stands for any number.
     #[must_use]
     pub fn budget(&self, wire: bool) -> u32 {
         self.budgets[usize::from(wire)]
     }
 
-    /// The drop reason of packets beyond the budget.
+    /// Returns the drop reason of packets beyond the budget.
     #[must_use]
     pub const fn budget_reason(&self) -> u8 {
         self.budget_reason
     }
 
-    /// Number of finished commands, and of barriers among them.
+    /// Returns the number of finished commands, and of barriers among them.
     #[must_use]
     pub const fn commands(&self) -> (u32, usize) {
         (self.done, self.barriers)
     }
 
-    /// Counts a drop.
     pub fn count_drop(&mut self, reason: u8) {
         self.counts.drop(reason);
     }
 
-    /// Counts packets of a flow, fewer than an eighth of what can be counted.
+    /// Counts packets of a flow, in total fewer than an eighth of the counters' range.
     pub fn count_flow(&mut self, index: u32, packets: u64, bytes: u64) {
         self.counts.flow(index, self.sizes.flow_counters, packets, bytes);
     }
 
-    /// Records the writes from now on.
+    /// Starts to record writes.
     pub fn record(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// The recorded writes.
+    /// Takes the recorded writes.
     pub fn recorded(&mut self) -> Vec<Write> {
         self.log.take().unwrap_or_default()
     }
@@ -162,7 +157,7 @@ impl Memory {
         self.lines.insert((write.table, write.address), write.line);
     }
 
-    /// Memory answers reads of a line in HBM with an error from now on, or stops doing so.
+    /// Sets whether memory answers reads of a line in HBM with an error.
     pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
         if fails {
             self.failing.insert((table, address))
@@ -171,7 +166,7 @@ impl Memory {
         };
     }
 
-    /// The written lines in HBM, sorted.
+    /// Returns the written lines in HBM, sorted.
     #[must_use]
     pub fn lines_in_hbm(&self) -> Vec<(Table, u32)> {
         let on_chip = self.sizes.nexthops_on_chip;
@@ -185,7 +180,7 @@ impl Memory {
     /// Checks that a line in HBM can be read.
     ///
     /// # Errors
-    /// The reason to punt a packet that needs it.
+    /// If it can't be read: the reason to punt a packet that needs it.
     pub fn check(&self, table: Table, address: u32) -> Result<(), Punt> {
         if self.failing.contains(&(table, address)) {
             self.errors.update(|errors| errors + 1);
@@ -194,20 +189,20 @@ impl Memory {
         Ok(())
     }
 
-    /// A line, or its beginning.
+    /// Returns the first `N` bytes of a line.
     #[must_use]
     pub fn line<const N: usize>(&self, table: Table, address: u32) -> [u8; N] {
         let line = self.lines.get(&(table, address)).copied().unwrap_or([0; 64]);
         std::array::from_fn(|at| line[at])
     }
 
-    /// Whether another nexthop replaces this one.
+    /// Returns whether a replacement stands in for this nexthop.
     #[must_use]
     pub fn is_changing(&self, number: u32) -> bool {
         number >= self.sizes.nexthops_on_chip && self.changing.is_some_and(|change| change.address == number)
     }
 
-    /// The line of a nexthop, or of its replacement.
+    /// Returns the line of a nexthop, or of its replacement.
     #[must_use]
     pub fn nexthop_line(&self, number: u32) -> [u8; 64] {
         let changing = self.changing.filter(|_| self.is_changing(number));
@@ -237,7 +232,7 @@ impl Memory {
     }
 }
 
-/// Whether a table is in HBM, where a write has 32 bytes.
+/// Returns whether a table is in HBM, where a write has 32 bytes.
 const fn is_memory(table: Table) -> bool {
     matches!(table, Table::Flow | Table::Bridge | Table::Route)
 }

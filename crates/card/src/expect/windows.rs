@@ -3,18 +3,18 @@
 use super::{Memory, Outcome};
 use std::collections::HashMap;
 
-/// Clocks of a window, binary logarithm.
+/// Binary logarithm of the number of clocks in a window.
 const WINDOW: u32 = 18;
 
-/// What ports sent to the host, and in which window: as in `rtl/pipe/punt_budget.sv`.
+/// Counts the packets that each port sent to the host in the current window, as in `rtl/pipe/punt_budget.sv`.
 #[derive(Debug, Default)]
 pub struct Windows {
     sent: HashMap<u16, (u64, u32)>,
 }
 
 impl Windows {
-    /// The fate of a packet that came in by this port, in a pipe for wires or for guests, and got this outcome in this
-    /// clock from its headers and the tables.
+    /// Applies the port's budget. `outcome` is the packet's fate by its headers and the tables, in this clock; `wire`
+    /// says whether the pipe is one for wires or for guests.
     pub fn limit(&mut self, memory: &Memory, port: u16, wire: bool, clock: u64, outcome: Outcome) -> Outcome {
         let Outcome::Punt(_) = outcome else { return outcome };
         let (window, budget) = (clock >> WINDOW, memory.budget(wire));

@@ -17,7 +17,8 @@ fn naive(routes: &Routes, vrf: u16, address: u128) -> Option<u32> {
     matching.max_by_key(|((_, _, length), _)| *length).map(|(_, &nexthop)| nexthop)
 }
 
-/// As the card looks: by `lengths`, and from those of at most `turn` bits on in the later memory.
+/// Looks an address up like the card: searches `lengths`, those of at most `turn` bits in the memory of the later
+/// moment.
 fn search(moments: [&Memory; 2], turn: u8, lengths: u128, vrf: u16, address: u128) -> Option<u32> {
     let lengths = lengths.to_le_bytes();
     lengths.into_iter().take_while(|&length| length != 255).find_map(|length| {

@@ -6,9 +6,9 @@ use rtl::EngineSim;
 /// All channels, in the order of the engine's ports.
 pub(super) struct Channels {
     all: Vec<Channel>,
-    /// Addresses and data of writes whose other half has not arrived.
+    /// For each channel, address and data of a write whose other half has not arrived.
     writes: Vec<(Option<u64>, Option<[u8; 32]>)>,
-    /// What is accepted in this clock, one bit each.
+    /// The transfers that channels accept or offer in this clock, one bit for each channel.
     ready: Ready,
 }
 
@@ -21,8 +21,8 @@ struct Ready {
     b: u32,
 }
 
-/// The channel of a table's line, and the line in it: as `rtl/memory/memory.sv` places them, over a number of channels
-/// that is a power of two.
+/// Returns the channel of a table's line, and the line in that channel, like `rtl/memory/memory.sv`. The number of
+/// channels is a power of two.
 #[must_use]
 pub fn place(line: u32, channels: usize) -> (usize, u32) {
     let bits = channels.trailing_zeros();

@@ -7,32 +7,30 @@ use std::collections::VecDeque;
 
 /// Bytes of a beat.
 const BEAT: usize = 64;
-/// Bytes between streams at the ports: a beat, its size and its port.
+/// Bytes from one stream to the next in the ports' signals: a beat, its size and its port.
 const STRIDE: usize = BEAT + 4;
-/// The same in words.
+/// The stride in words of 32 bits.
 pub(super) const WORDS: usize = STRIDE / 4;
 
 /// A packet for the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Port by which it comes in; irrelevant if it is sent unchanged.
+    /// Port by which the packet comes in. It doesn't matter for a packet that is sent unchanged.
     pub port: u16,
     /// For a packet that the host decided: port and output by which it leaves. It passes the engine unchanged.
     pub direct: Option<PuntMeta>,
-    /// The frame.
     pub bytes: Vec<u8>,
 }
 
 /// A packet from the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Port by which it leaves; for a punted packet, the one by which it came in.
+    /// Port by which the packet leaves; for a punted packet, the port by which it came in.
     pub port: u16,
-    /// Why the host must decide it, if it must.
+    /// The reason why the host must decide the packet, if it must.
     pub punt: Option<PuntMeta>,
-    /// The frame.
     pub bytes: Vec<u8>,
-    /// Clock of its first beat, and of its last.
+    /// Clock of the first beat, and of the last.
     pub cycles: (u64, u64),
 }
 
@@ -40,9 +38,9 @@ pub struct Received {
 #[derive(Default)]
 pub(super) struct Input {
     queue: VecDeque<Sent>,
-    /// Bytes of the first packet that have gone in, including its metadata.
+    /// Number of bytes of the first packet that have gone in, including its metadata.
     done: usize,
-    /// Whether the beat at the port is that of `done`.
+    /// Whether the beat at `done` is at the port.
     offered: bool,
     valid: bool,
 }
@@ -91,7 +89,7 @@ impl Input {
         (self.offered, self.valid) = (true, true);
     }
 
-    /// After a clock; the engine took the beat if it was `ready`.
+    /// Ends a clock. The engine took the beat if it was `ready`.
     pub fn advance(&mut self, ready: bool, buffers: &mut Buffers) {
         if !(ready && self.offered) {
             return;

@@ -4,37 +4,37 @@ use crate::registers::RouteKind;
 use crate::step::{LINE, Line};
 use std::collections::BTreeMap;
 
-/// Bits that a level and those above it resolve.
+/// For each level, the number of address bits that it and the levels above resolve.
 const DEPTHS: [u8; 3] = [16, 24, 32];
-/// Entries of a line and of a block.
+/// Numbers of entries in a line and in a block.
 const ENTRIES: u32 = 8;
 const BLOCK: u32 = 256;
-/// Lines of a first level, and of a block.
+/// Numbers of lines in a first level and in a block.
 const ROOT_LINES: u32 = 1 << 13;
 const BLOCK_LINES: u32 = BLOCK / ENTRIES;
 
-/// The trie and the routes in it.
+/// A network's trie and the routes in it.
 #[derive(Debug)]
 pub struct NetworkTrie {
-    /// Address of the first level, units of 256 KiB.
+    /// Address of the first level, in units of 256 KiB.
     pub root: u32,
-    /// Nexthop by address and length: a prefix comes before those that it contains.
+    /// Nexthops by address and length. A prefix comes before those that it contains.
     pub routes: BTreeMap<(u32, u8), u32>,
-    /// Blocks of the second and of the third level, by the bits of the address above.
+    /// Blocks of the second and of the third level, by the address bits that lead to them.
     pub blocks: [BTreeMap<u32, Block>; 2],
 }
 
 /// A block of the second or third level.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// Address, units of 1 KiB.
+    /// Address of the block, in units of 1 KiB.
     pub at: u32,
-    /// Prefixes that need it.
+    /// Number of prefixes that need the block.
     routes: u32,
 }
 
-/// Entries of a level, in whole lines: `count` of them, a power of two, starting at `first`, a multiple of it. The
-/// bits of the address that lead to an entry are its number.
+/// A range of entries of a level, in whole lines: `count` of them, a power of two, starting at `first`, a multiple of
+/// it. An entry's number consists of the address bits that lead to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     level: usize,
@@ -46,17 +46,17 @@ impl Range {
     /// A network's whole first level.
     pub const ROOT: Self = Self { level: 0, first: 0, count: 1 << 16 };
 
-    /// A whole block of the second or third level.
+    /// Returns the range of a whole block of the second or third level.
     pub fn block(level: usize, index: u32) -> Self {
         Self { level, first: index * BLOCK, count: BLOCK }
     }
 
-    /// The line with the entry that leads to a block of the level below.
+    /// Returns the range of the line whose entry leads to a block of the level below.
     pub fn line(level: usize, index: u32) -> Self {
         Self { level, first: index & !(ENTRIES - 1), count: ENTRIES }
     }
 
-    /// The entries that a prefix covers at its level, in whole lines.
+    /// Returns the entries that a prefix covers at its level, in whole lines.
     fn prefix(prefix: u32, length: u8) -> Self {
         let level = level(length);
         let count = (1 << (DEPTHS[level] - length)).max(ENTRIES);
@@ -64,17 +64,17 @@ impl Range {
     }
 }
 
-/// The first `length` bits of an address.
+/// Returns the first `length` bits of an address.
 pub fn mask(address: u32, length: u8) -> u32 {
     address & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
 }
 
-/// The level to which a prefix is written.
+/// Returns the level to which a prefix is written.
 fn level(length: u8) -> usize {
     DEPTHS.iter().position(|&depth| length <= depth).unwrap_or(2)
 }
 
-/// The levels of the blocks that a prefix needs, and the blocks' numbers.
+/// Iterates over the blocks that a prefix needs: their levels and numbers.
 fn needed(prefix: u32, length: u8) -> impl Iterator<Item = (usize, u32)> {
     (1..=level(length)).map(move |level| (level, prefix >> (32 - DEPTHS[level - 1])))
 }
@@ -87,17 +87,17 @@ fn leaf(nexthop: Option<u32>) -> Route4 {
 }
 
 impl NetworkTrie {
-    /// Without routes.
+    /// Makes a trie without routes.
     pub fn new(root: u32) -> Self {
         Self { root, routes: BTreeMap::new(), blocks: [BTreeMap::new(), BTreeMap::new()] }
     }
 
-    /// The nexthop of the longest prefix of at most `length` bits that contains this address.
+    /// Returns the nexthop of the longest prefix of at most `length` bits that contains this address.
     pub fn cover(&self, address: u32, length: u8) -> Option<u32> {
         (0..=length).rev().find_map(|length| self.routes.get(&(mask(address, length), length)).copied())
     }
 
-    /// Counts a prefix in the blocks that it needs; returns the new ones, the upper one first.
+    /// Counts a prefix in the blocks that it needs. Returns the new blocks, the upper one first.
     pub fn grow(&mut self, pool: &mut Pool, prefix: u32, length: u8) -> Option<Vec<(usize, u32)>> {
         let fresh: Vec<_> = needed(prefix, length)
             .filter(|(level, index)| !self.blocks[level - 1].contains_key(index))
@@ -115,8 +115,8 @@ impl NetworkTrie {
         Some(fresh)
     }
 
-    /// Stops counting a prefix; returns the blocks that are no longer needed, the upper one first, and where they
-    /// were.
+    /// Stops counting a prefix. Returns the blocks that are no longer needed, the upper one first, with their
+    /// addresses.
     pub fn shrink(&mut self, prefix: u32, length: u8) -> Vec<(usize, u32, u32)> {
         let mut gone = Vec::new();
         for (level, index) in needed(prefix, length) {
@@ -130,7 +130,7 @@ impl NetworkTrie {
         gone
     }
 
-    /// The current values of all entries for which a prefix may be the longest one.
+    /// Returns the current values of all entries for which a prefix may be the longest one.
     pub fn affected(&self, prefix: u32, length: u8) -> Vec<(Range, Vec<Line>)> {
         let own = Range::prefix(prefix, length);
         let mut ranges = Vec::new();
@@ -148,13 +148,12 @@ impl NetworkTrie {
         ranges.into_iter().map(|range| (range, self.lines(range))).collect()
     }
 
-    /// Writes a range.
     pub fn write(&self, range: Range, steps: &mut Vec<Step>) {
         let lines = (self.address(range)..).zip(self.lines(range));
         steps.extend(lines.map(|(address, data)| Step::Write { table: Table::Route, address, data }));
     }
 
-    /// Writes the lines that are no longer as they were.
+    /// Writes the lines that differ from `before`.
     pub fn rewrite(&self, before: Vec<(Range, Vec<Line>)>, steps: &mut Vec<Step>) {
         for (range, before) in before {
             let changed = (self.address(range)..).zip(self.lines(range)).zip(before);
@@ -167,7 +166,7 @@ impl NetworkTrie {
         }
     }
 
-    /// A range's first line.
+    /// Returns the address of a range's first line.
     fn address(&self, range: Range) -> u32 {
         let block =
             range.level.checked_sub(1).and_then(|above| self.blocks[above].get(&(range.first / BLOCK)));
@@ -177,7 +176,8 @@ impl NetworkTrie {
         }
     }
 
-    /// What a range's lines hold: shorter prefixes first, longer ones over them, blocks of the next level over all.
+    /// Returns the lines of a range. Shorter prefixes come first, longer ones over them, blocks of the next level over
+    /// all.
     fn lines(&self, Range { level, first, count }: Range) -> Vec<Line> {
         let depth = DEPTHS[level];
         let (shift, length) = (32 - depth, depth - count.trailing_zeros() as u8);
@@ -199,7 +199,7 @@ impl NetworkTrie {
     }
 }
 
-/// A line of eight entries.
+/// Encodes a line of eight entries.
 fn line(entries: &[Route4]) -> Line {
     let mut line = [0; LINE];
     for (bytes, entry) in line.chunks_mut(Route4::SIZE).zip(entries) {

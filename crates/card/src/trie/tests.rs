@@ -8,8 +8,8 @@ use std::collections::HashMap;
 type Memory = HashMap<u32, Line>;
 type Routes = BTreeMap<(u16, u32, u8), u32>;
 
-/// As the card walks, each level as the memory was at one of `moments`; `None`: it came to memory that was never
-/// written.
+/// Walks a trie like the card. Reads each level in the memory of its own moment. Returns `None` if the walk came to
+/// memory that was never written.
 fn walk(moments: [&Memory; 3], root: u32, address: u32) -> Option<Option<u32>> {
     let mut entry = u64::from(root) << 16 | u64::from(address >> 16);
     for (memory, next) in moments.into_iter().zip([address >> 8 & 255, address & 255, 0]) {
@@ -30,7 +30,7 @@ fn naive(routes: &Routes, vrf: u16, address: u32) -> Option<u32> {
     matching.max_by_key(|((_, _, length), _)| *length).map(|(_, &nexthop)| nexthop)
 }
 
-/// First and last address of each prefix, and those beside.
+/// Returns the first and last address of each prefix, and the addresses beside them.
 fn probes(routes: &Routes, prefix: u32, length: u8) -> Vec<u32> {
     let ends = |prefix: u32, length: u8| {
         let last = prefix | !mask(u32::MAX, length);
@@ -51,7 +51,7 @@ struct Change {
     nexthop: Option<u32>,
 }
 
-/// Prefixes close together, so that they contain each other.
+/// Generates changes of prefixes close together, so that they contain each other.
 fn change() -> impl Strategy<Value = Change> {
     let prefix =
         (0..3_u32, prop::sample::select(vec![0, 1, 127, 255]), prop::sample::select(vec![0, 1, 128, 255]));
@@ -105,7 +105,7 @@ fn check(changes: &[Change], pages: u32) {
             if *step == Step::Barrier {
                 first.clone_from(&memory);
             }
-            // Of very many steps, which a short prefix takes, some.
+            // A short prefix takes very many steps; only some of them are checked.
             if steps.len() > 100 && number % 101 != 0 {
                 continue;
             }
