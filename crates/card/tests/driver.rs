@@ -34,7 +34,7 @@ fn network(default_action: Action) -> Change {
     Change::PutNetwork(Network { default_action, members: vec![ONE, OTHER], ..Network::new(VRF, "net") })
 }
 
-/// The network, with or without lowering the MSS of SYNs.
+/// Returns the change that sets up the network, with or without lowering the MSS of SYNs.
 fn clamping(mss_clamp: bool) -> Change {
     let Change::PutNetwork(mut network) = network(Action::Allow) else { unreachable!() };
     network.tcp.mss_clamp = mss_clamp;
@@ -75,7 +75,7 @@ impl Host {
         outcome(self.driver.commands().card(), port.0, frame, frame.len())
     }
 
-    /// The host decides about a packet.
+    /// Decides about a packet, as the host does.
     fn host(&mut self, port: VifId, frame: &[u8]) -> Decision {
         let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
         let decision = decide(&self.tables, &view, port, 0);
@@ -89,7 +89,7 @@ fn frame(text: &str) -> Vec<u8> {
     text::parse(text).unwrap()
 }
 
-/// A packet that the first guest sends to be routed.
+/// Makes a packet that the first guest sends to be routed.
 fn routed(src: &str, dst: &str) -> Vec<u8> {
     let ip = if dst.contains(':') { "ip6" } else { "ip4" };
     let gateway = model::GATEWAY_MAC;

@@ -51,10 +51,10 @@ fn a_card_that_hangs_is_given_up() {
     assert_eq!(commands.barrier(), Err(hangs));
 }
 
-/// Where the registers begin, as in OpenNIC's BAR.
+/// Offset of the registers, as in OpenNIC's BAR.
 const WINDOW: u64 = 0x10_0000;
 
-/// A file with four blocks after the window's beginning: the registers of a card, with the values of `card`.
+/// Makes a file with four blocks after the window's beginning: the registers of a card, with the values of `card`.
 fn bar(dir: &Path, card: &mut Memory) -> std::path::PathBuf {
     let path = dir.join("resource2");
     let mut file = std::fs::File::create(&path).unwrap();
@@ -65,7 +65,7 @@ fn bar(dir: &Path, card: &mut Memory) -> std::path::PathBuf {
     path
 }
 
-/// Executes the commands of the command block until told to end.
+/// Executes the commands of the command block until `end` is set.
 fn play(path: &Path, card: &mut Memory, end: &AtomicBool) {
     let mut bar = MmapBar::open(path, WINDOW).unwrap();
     while !end.load(Ordering::Acquire) {

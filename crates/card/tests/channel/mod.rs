@@ -13,12 +13,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `end`.
+    /// Returns a random number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Is true in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -34,7 +34,8 @@ pub struct Beat {
     pub last: bool,
 }
 
-/// A channel: what it accepts and offers in a clock stays the same until [`Channel::tick`].
+/// A channel of memory. The requests that it accepts and the answers that it offers in a clock stay the same until
+/// [`Channel::tick`].
 pub trait Channel {
     fn takes_read(&self) -> bool;
     fn read(&mut self, id: u8, addr: u64, beats: u8);
@@ -47,7 +48,7 @@ pub trait Channel {
     fn tick(&mut self);
 }
 
-/// What the card puts on a port in a clock.
+/// The card's signals at a memory port in a clock.
 pub struct Master {
     /// ID, address and beats of AR.
     pub ar: Option<(u8, u64, u8)>,
@@ -57,7 +58,7 @@ pub struct Master {
     pub bready: bool,
 }
 
-/// What the channel puts on it.
+/// The channel's signals at a memory port in a clock.
 #[derive(Default)]
 pub struct Slave {
     pub arready: bool,
@@ -79,7 +80,7 @@ impl<C: Channel> Port<C> {
         Self { channel, awaddr: None, wdata: None }
     }
 
-    /// What it puts on the port in this clock.
+    /// Returns the channel's signals in this clock.
     pub fn offer(&self) -> Slave {
         let channel = &self.channel;
         let takes_write = channel.takes_write();
@@ -92,7 +93,7 @@ impl<C: Channel> Port<C> {
         }
     }
 
-    /// The end of the clock in which `offered` met `master`.
+    /// Ends the clock in which `offered` met `master`.
     pub fn clock(&mut self, offered: &Slave, master: &Master) {
         if let Some((id, addr, beats)) = master.ar.filter(|_| offered.arready) {
             self.channel.read(id, addr, beats);
@@ -124,7 +125,7 @@ struct Read {
     addr: u64,
     beats: u8,
     sent: u8,
-    /// The content when the read arrived; otherwise it is read when the answer leaves.
+    /// The content when the read arrived. If `None`, it is read when the answer leaves.
     early: [Option<Word>; 2],
 }
 
@@ -134,12 +135,12 @@ struct Write {
     stored: bool,
 }
 
-/// A channel as unpleasant as AXI allows: it answers at any time and in any order, mixes beats of different reads, and
+/// A channel as unpleasant as AXI allows. It answers at any time and in any order, mixes beats of different reads, and
 /// reads and writes bytes at any moment between request and answer.
 pub struct Adversary {
     random: Random,
     pub words: HashMap<u64, Word>,
-    /// The content where nothing was written.
+    /// Returns the content of a word that was never written.
     untouched: fn(u64) -> Word,
     reads: Vec<Read>,
     writes: Vec<Write>,
@@ -147,7 +148,7 @@ pub struct Adversary {
     answered: bool,
     takes_read: bool,
     takes_write: bool,
-    /// Chance of doing anything in a clock, percent.
+    /// Chance of each activity in a clock, in percent.
     pub eager: u64,
 }
 
@@ -171,7 +172,7 @@ impl Adversary {
         self.words.get(&addr).copied().unwrap_or_else(|| (self.untouched)(addr))
     }
 
-    /// A beat of some read.
+    /// Offers a beat of some read.
     fn send(&mut self) {
         let chosen = self.random.below(self.reads.len() as u64) as usize;
         let Read { id, addr, beats, sent, early } = self.reads[chosen];
@@ -185,7 +186,7 @@ impl Adversary {
         }
     }
 
-    /// Stores what was written and not stored yet, or answers.
+    /// Stores a write that is not stored yet, or answers it.
     fn finish_write(&mut self) {
         let write = &mut self.writes[0];
         if write.stored {

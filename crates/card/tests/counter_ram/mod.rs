@@ -6,7 +6,7 @@
 use model::generate::Rng;
 use rtl::CounterRam;
 
-/// Clocks from an event to the RAM, and from there to the reader.
+/// Clocks until an event has reached the RAM and, from there, the reader.
 const LATENCY: usize = 6;
 
 #[test]

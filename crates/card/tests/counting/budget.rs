@@ -4,7 +4,7 @@ use model::generate::Rng;
 use rtl::WindowBudget;
 use std::collections::HashMap;
 
-/// Clocks of a window, binary logarithm, and numbers: as in `crates/rtl/build/tops.rs`.
+/// Binary logarithm of the clocks in a window, and how many numbers there are: as in `crates/rtl/build/tops.rs`.
 const WINDOW: u32 = 5;
 const NUMBERS: usize = 4;
 

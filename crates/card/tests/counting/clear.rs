@@ -7,7 +7,7 @@ use rtl::Commands;
 /// A write: on chip or the memory, table, address or line and half, and whether it writes zeros.
 type Write = (u8, u8, u32, bool);
 
-/// Runs a command; returns its writes.
+/// Runs a command. Returns its writes.
 fn run(
     top: &mut Commands,
     rng: &mut Rng,
@@ -49,7 +49,7 @@ fn run(
     panic!("not done");
 }
 
-/// Nexthops on chip.
+/// Number of nexthops on chip.
 const ON_CHIP: u32 = 16_384;
 
 #[test]
@@ -80,7 +80,7 @@ fn each_line_of_the_range_is_written_once_with_zeros_and_no_other() {
     }
 }
 
-/// The writes that clear a line: in memory a nexthop takes two halves.
+/// Returns the writes that clear a line. In memory, a nexthop takes two: one for each half.
 fn writes_of(table: Table, way: u32, at: u32) -> Vec<Write> {
     let number = table as u8;
     match table {

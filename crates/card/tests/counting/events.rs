@@ -3,19 +3,19 @@
 use model::generate::Rng;
 use rtl::FlowCounters;
 
-/// Flows, bits of their counters, room for events: as in `crates/rtl/build/tops.rs`.
+/// Numbers of flows, of bits of their counters, and of events to keep: as in `crates/rtl/build/tops.rs`.
 const FLOWS: usize = 8;
 const PACKETS: u32 = 7;
 const BYTES: u32 = 14;
 
-/// The host's counts, and the true ones.
+/// The host's counts of packets and bytes, and the true ones.
 struct Host {
     top: FlowCounters,
     rng: Rng,
     last: [[u64; 2]; FLOWS],
     total: [[u64; 2]; FLOWS],
     counted: [[u64; 2]; FLOWS],
-    /// Eighths that packets and bytes passed, and those that events reported.
+    /// Number of eighths that packets and bytes passed, and number of those that events reported.
     passed: [u64; 2],
     told: [u64; 2],
 }
@@ -36,7 +36,7 @@ impl Host {
         }
     }
 
-    /// A clock, with a packet or without.
+    /// Advances by a clock, with a packet or without.
     fn clock(&mut self, packet: bool) {
         let (number, size) = (self.rng.below(FLOWS), 64 + self.rng.below(120));
         self.top.set_valid(packet);
@@ -52,7 +52,7 @@ impl Host {
         self.top.clock();
     }
 
-    /// Reads a flow's counters while packets arrive: the pipe holds them back for a clock.
+    /// Reads a flow's counters while packets arrive. The pipe holds packets back for a clock.
     fn read(&mut self, number: usize, packets: bool) {
         self.top.set_rd_number(number as u8);
         self.clock(false);
@@ -67,7 +67,7 @@ impl Host {
         self.last[number] = now;
     }
 
-    /// Takes an event; its flow.
+    /// Takes an event. Returns its flow.
     fn take(&mut self, packets: bool) -> Option<usize> {
         self.top.eval();
         let number = self.top.event_valid().then(|| usize::from(self.top.event_number()))?;
@@ -81,7 +81,7 @@ impl Host {
         Some(number)
     }
 
-    /// No more packets: compares the host's final counts.
+    /// Ends the packets, and compares the host's final counts.
     fn end(&mut self) {
         for _ in 0..8 {
             self.clock(false);

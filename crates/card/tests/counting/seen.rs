@@ -4,7 +4,7 @@ use model::generate::Rng;
 use rtl::SeenBits;
 use std::collections::VecDeque;
 
-/// Words of 64 flows, as in `crates/rtl/build/tops.rs`.
+/// Number of words of 64 flows, as in `crates/rtl/build/tops.rs`.
 const WORDS: usize = 4;
 /// Clocks from a take to its result.
 const LATENCY: usize = 3;

@@ -15,7 +15,7 @@ use model::generate::{Packet, Rng, packet};
 use model::{Change, Decision, FlowChange, Lookup, Tables, Verdict, Vif, VifKind};
 use std::collections::BTreeMap;
 
-/// What the host and the card did, counted.
+/// Counts of the packets of host and card.
 #[derive(Debug, Default)]
 struct Counts {
     packets: usize,
@@ -24,20 +24,20 @@ struct Counts {
     tracked: usize,
     translated: usize,
     punted: BTreeMap<Punt, usize>,
-    /// Packets that `decide` forwards to one port without copies, meters or parts that only hosts see; and how many of
-    /// them the card forwards when they come again.
+    /// Packets that `decide` forwards to one port, without copies, meters or effects that only a host can have; and how
+    /// many of them the card forwards when they come again.
     plain: usize,
     plain_forwarded: usize,
 }
 
-/// A host with a card, and what was sent.
+/// A host with a card, and the packets that were sent.
 struct Bench {
     host: Host<Memory>,
     sent: Vec<Packet>,
     counts: Counts,
 }
 
-/// All but verbs devices and every seventh interface are attached.
+/// Attaches all interfaces except verbs devices and every seventh one.
 fn attachment(vif: &Vif) -> Option<Attachment> {
     let egress = if vif.kind == VifKind::Wire { vif.id.0 as u8 } else { 0 };
     let here = vif.kind != VifKind::Rdma && !vif.id.0.is_multiple_of(7);
@@ -57,7 +57,7 @@ impl Carrier for Bench {
         self.host.decide(packet)
     }
 
-    /// Sends a packet to the card, and from there to the host; then once more.
+    /// Sends a packet to the card, and from there to the host; then sends it again.
     fn send(&mut self, packet: &Packet) {
         self.sent.push(packet.clone());
         let first = self.host.outcome(packet);
@@ -74,8 +74,8 @@ impl Carrier for Bench {
 }
 
 impl Bench {
-    /// Whether every card should handle it itself: one delivery, and nothing that only the host can do, as for guests
-    /// with VLANs.
+    /// Returns whether every card should handle a packet itself: it has one receiver, and needs nothing that only the
+    /// host can do, such as VLANs of guests.
     fn is_plain(&self, packet: &Packet, decision: &Decision) -> bool {
         let Verdict::Forward(forward) = &decision.verdict else { return false };
         let is_tagged = |id| self.host.tables.vif(id).is_some_and(Vif::is_tagged);
@@ -117,7 +117,7 @@ impl Bench {
         }
     }
 
-    /// The host does not see the packet: so nothing may change because of it.
+    /// Checks that a packet which the card handles has no effects in the host's tables: the host does not see it.
     fn check_effects(&self, decision: &Decision, outcome: &Outcome, told: &str) {
         let effects = &decision.effects;
         let none = effects.meters.is_empty()
@@ -181,7 +181,7 @@ impl Bench {
         }
     }
 
-    /// A card that is set up anew does the same, except for flows.
+    /// Checks that a card which is set up anew does the same, except for flows.
     fn check_anew(&mut self) {
         let host = &self.host;
         let mut anew = blank();
@@ -207,7 +207,8 @@ impl Bench {
     }
 }
 
-/// Whether the card agrees with `decide`, as far as leaving packets show, or leaves the packet to the host.
+/// Returns whether the card agrees with `decide`, as far as packets that leave can show, or leaves the packet to the
+/// host.
 fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
     match (outcome, decision.map(|decision| &decision.verdict)) {
         (Outcome::Punt(_), _) => true,
@@ -220,7 +221,7 @@ fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
     }
 }
 
-/// A host with random tables, tame or not, and with known neighbours.
+/// Sets up a host with random tables, tame or not, and with known neighbours.
 fn set_up(rng: &mut Rng, tame: bool) -> Bench {
     let mut host = blank();
     let tables = tables(rng, tame);
@@ -263,7 +264,7 @@ fn all(seeds: impl Iterator<Item = u64>, run: impl Fn(u64, Counts) -> Counts) ->
     counts
 }
 
-/// Number of random tables; the environment may ask for more.
+/// Returns the number of random tables. The environment may ask for more than the default.
 fn seeds() -> u64 {
     std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
 }

@@ -11,9 +11,9 @@ struct Bench {
     host: Host<Memory>,
     next: u64,
     sent: Vec<Packet>,
-    /// By the card.
+    /// Number of packets that the card forwarded.
     forwarded: usize,
-    /// Changes that took entries off the card.
+    /// Number of changes that took entries off the card.
     ended: usize,
 }
 
@@ -24,7 +24,7 @@ impl Bench {
         bench
     }
 
-    /// The card does nothing that `decide` does not.
+    /// Checks that the card does only what `decide` does.
     fn check(&mut self, packet: &Packet) -> Outcome {
         let outcome = self.host.outcome(packet);
         let decision = self.host.decide(packet);
@@ -41,8 +41,8 @@ impl Bench {
         }
     }
 
-    /// Makes changes as the carrier does. After each write the card agrees with `decide` before or after the changes,
-    /// and at the end with `decide` after them.
+    /// Makes changes as the carrier does. Checks that the card agrees with `decide` before or after the changes, after
+    /// each write, and in the end with `decide` after them.
     fn apply(&mut self, changes: &[Change]) {
         let latest: Vec<_> = self.sent.iter().rev().take(20).cloned().collect();
         let decide =
@@ -72,7 +72,7 @@ impl Bench {
     }
 }
 
-/// Whether the card agrees with `decide`, or leaves the packet to the host.
+/// Returns whether the card agrees with `decide`, or leaves the packet to the host.
 fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
     match (outcome, decision.map(|decision| &decision.verdict)) {
         (Outcome::Punt(_), _) => true,

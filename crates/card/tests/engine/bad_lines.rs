@@ -9,7 +9,7 @@ use card::registers::{Punt, Table};
 use card::{CardError, Commands, MemoryErrors};
 use model::generate::{Packet, Rng, packet};
 
-/// Packets that a card gets with lines that fail, and again without.
+/// Number of packets that a card gets with lines that fail, and again without.
 const PACKETS: usize = 4000;
 
 /// The tables in HBM.
@@ -20,17 +20,17 @@ fn fail(bench: &mut Lockstep, lines: &[(Table, u32)], fails: bool) {
     lines.iter().for_each(|(table, address)| bench.host.card().fail(*table, *address, fails));
 }
 
-/// Whether the card must punt a packet because it can't read a line.
+/// Returns whether the card must punt a packet because it can't read a line.
 fn is_unread(bench: &mut Lockstep, packet: &Packet) -> bool {
     matches!(bench.host.outcome(packet), Outcome::Punt(Punt::MemoryError))
 }
 
-/// The punted packets whose lines the card could not read.
+/// Returns the number of packets that were punted because the card could not read their lines.
 fn unread(bench: &Lockstep) -> usize {
     bench.counts.punted.get(&Punt::MemoryError).copied().unwrap_or_default()
 }
 
-/// Gives the card packets; returns how many it forwarded.
+/// Gives the card packets. Returns how many it forwarded.
 fn round(rng: &mut Rng, bench: &mut Lockstep, packets: &[Packet]) -> usize {
     let before = bench.counts.forwarded;
     let prepared: Vec<_> = packets.iter().map(|packet| bench.prepare(packet)).collect();
@@ -38,7 +38,7 @@ fn round(rng: &mut Rng, bench: &mut Lockstep, packets: &[Packet]) -> usize {
     bench.counts.forwarded - before
 }
 
-/// A random packet that needs one of these lines, and the line.
+/// Chooses a random packet that needs one of these lines. Returns it and the line.
 fn needed(
     rng: &mut Rng,
     bench: &mut Lockstep,
@@ -60,7 +60,7 @@ fn needed(
     Some((packet.clone(), *line))
 }
 
-/// A card with random tables, all of whose nexthops are in HBM or some of them on chip; and packets.
+/// Sets up a card with random tables; all nexthops are in HBM, or some of them on chip. Returns packets, too.
 fn set_up(rng: &mut Rng, bench: Lockstep, on_chip: bool) -> (Lockstep, Vec<Packet>) {
     let mut bench = bench.renewed();
     if !on_chip {
@@ -88,7 +88,7 @@ fn the_card_punts_what_it_can_not_read_and_does_not_cache_it() {
         let packets;
         (bench, packets) = set_up(&mut rng, bench, seed % 2 == 0);
 
-        // Of each table a line that a packet needs, and some others. No packet came yet, so no line is in a cache.
+        // For each table, a line that a packet needs, and some others. No packet came yet, so no line is in a cache.
         let lines = bench.host.card().memory().lines_in_hbm();
         let (mut bad, mut needing) = (Vec::new(), Vec::new());
         for (table, failed) in TABLES.iter().zip(&mut failed) {

@@ -8,30 +8,31 @@ use card::sim::{Received, Sent, SimCard};
 use card::{Card, Identity};
 use std::collections::BTreeSet;
 
-/// Pipes of each direction.
+/// Number of pipes of each direction.
 pub const PIPES: usize = if cfg!(feature = "card-sim-2x2") { 2 } else { 1 };
-/// Pipes of both, which is the number of inputs and of outputs. Those of guests, and of the host, come first.
+/// Number of pipes of both directions together, which is the number of inputs and of outputs. Guests' inputs and the
+/// host's outputs come first.
 pub const STREAMS: usize = 2 * PIPES;
-/// Data, table and address of the command block.
+/// Number of registers for data, table and address in the command block.
 const WORDS: usize = 18;
 
-/// Both. What only costs clocks is left out: registers are written only when they change, and before the first packet,
-/// lines of tables in memory appear at once.
+/// The simulated card and the model of it, driven alike. Leaves out work that only costs clocks: registers are written
+/// only if they change, and before the first packet, lines of tables in memory appear at once.
 pub struct Both {
     sim: SimCard,
     memory: Memory,
     pub weather: Weather,
     /// Offset of the command block.
     block: u32,
-    /// What the driver wrote to it.
+    /// The values that the driver wrote to the command block.
     wanted: [u32; WORDS],
-    /// What the simulated card has there.
+    /// The values that the simulated card has there.
     held: [Option<u32>; WORDS],
     /// Whether no packet has come since reset, so that no line is in a cache.
     fresh: bool,
     running: bool,
     done: u32,
-    /// Commands that the simulated card need not execute.
+    /// Number of commands that the simulated card did not need to execute.
     spared: u32,
     /// Lines of tables on chip that are not zero.
     chip: BTreeSet<(Table, u32)>,
@@ -64,7 +65,8 @@ impl Both {
         }
     }
 
-    /// The same cards, like new ones except for their counters, and the lines on chip that are yet to be cleared.
+    /// Resets the cards. They are like new ones, except for their counters and the lines on chip that are yet to be
+    /// cleared, which are returned.
     pub fn reset(mut self) -> (Self, BTreeSet<(Table, u32)>) {
         self.sim.reset();
         let memory = Memory::new(*self.memory.sizes());
@@ -91,7 +93,7 @@ impl Both {
         &mut self.sim
     }
 
-    /// Makes memory answer requests for a line in HBM with an error from now on, or stop doing so.
+    /// Sets whether memory answers requests for a line in HBM with an error.
     pub fn fail(&mut self, table: Table, address: u32, fails: bool) {
         self.sim.fail(table, address, fails);
         self.memory.fail(table, address, fails);

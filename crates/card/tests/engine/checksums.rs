@@ -52,7 +52,7 @@ const WAYS: [(&str, &str); 14] = [
     ("up0", "MPLS / ip6 fd00:1::77 > fd00:4::1 tos 1 / tcp 1 > 2 A"),
     ("up0", "VXLAN / ip4 10.1.1.77 > 10.1.5.1 tos 1 / udp 1 > 2"),
 ];
-/// A packet from a wire that was marked on its way.
+/// The headers of a packet from a wire that was marked for congestion on its way.
 const MPLS: &str = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 tos 3 / udp 50000 > 6635 / mpls 200";
 const VXLAN: &str = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip6 2001:db8::2 > 2001:db8::1 tos 3 / udp 50000 > 4789 / vxlan 5001 / eth 02:00:00:00:00:77 > 00:00:5e:00:01:00";
 
@@ -67,7 +67,7 @@ impl Bench {
         Self { lockstep, case }
     }
 
-    /// A packet on one of the ways.
+    /// Makes a packet on one of the ways.
     fn packet(&mut self, way: usize, payload: usize) -> Packet {
         let (from, front) = WAYS[way];
         let front = front.replace("MPLS", MPLS).replace("VXLAN", VXLAN);
@@ -75,7 +75,7 @@ impl Bench {
         Packet { ingress: self.case.setup.vif_id(from), frame, gso_size: None }
     }
 
-    /// The same once the host has seen its flow: it must go into such a tunnel.
+    /// Prepares a packet once the host has seen its flow. It must go into a tunnel with a checksum.
     fn prepared(&mut self, packet: &Packet) -> Prepared {
         if self.lockstep.prepare(packet).punt().is_some() {
             self.lockstep.host.hosted(packet);

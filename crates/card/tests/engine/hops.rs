@@ -16,11 +16,11 @@ const WORLD: &str = "\
     guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2\n\
     case any\n\
     in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n";
-/// In the order of `WORLD`.
+/// Interfaces, numbered as in `WORLD`.
 const ONE: VifId = VifId(1);
 const TWO: VifId = VifId(2);
 
-/// One of many ways to the second guest: each has its own nexthop, because of the MAC.
+/// Adds a route to the second guest. Each number has a MAC of its own, and so a nexthop of its own.
 fn way(number: u16) -> [Change; 2] {
     let [high, low] = number.to_be_bytes();
     let (id, mac) = (NexthopId(number.into()), Mac([2, 7, 7, 7, high, low]));
@@ -34,7 +34,7 @@ fn way(number: u16) -> [Change; 2] {
     ]
 }
 
-/// A packet by that way.
+/// Makes a packet that takes this route.
 fn packet(number: u16) -> Packet {
     let [high, low] = number.to_be_bytes();
     let frame = format!(
@@ -67,7 +67,7 @@ fn nexthops_on_chip_and_in_memory_side_by_side() {
     }
 }
 
-/// The results of packets: output and port.
+/// Takes the packets that left: their outputs and ports.
 fn outputs(bench: &mut Lockstep, left: &mut Vec<(usize, u16)>) {
     for output in 0..STREAMS {
         let card = bench.host.card();

@@ -3,8 +3,8 @@
 use card::{Card, Commands};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Kinds of counters (`select` of the counters' block) for packets. The kind after each counts bytes, except for punts
-/// and drops.
+/// Kinds of counters for packets (`select` of the block of counters). The kind after each counts bytes, except for
+/// punts and drops.
 pub const RECEIVED: u8 = 0;
 pub const SENT: u8 = 2;
 pub const PUNTED: u8 = 4;
@@ -15,7 +15,7 @@ const DROPPED_BYTES: u8 = 9;
 /// Number of reasons with counters.
 pub const REASONS: u32 = 64;
 
-/// The kind that counts the bytes of packets of a kind.
+/// Returns the kind that counts the bytes of packets of a kind.
 const fn bytes_of(kind: u8) -> u8 {
     match kind {
         PUNTED => PUNTED_BYTES,
@@ -24,7 +24,7 @@ const fn bytes_of(kind: u8) -> u8 {
     }
 }
 
-/// The counters, and which of them changed since they were last checked.
+/// The expected counters, and the set of those that changed since they were last checked.
 #[derive(Default)]
 pub struct Ledger {
     counts: BTreeMap<(u8, u32), u64>,
@@ -32,7 +32,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A packet of `len` bytes counts.
+    /// Counts a packet of `len` bytes.
     pub fn packet(&mut self, kind: u8, number: u32, len: usize) {
         for (kind, count) in [(kind, 1), (bytes_of(kind), len as u64)] {
             *self.counts.entry((kind, number)).or_default() += count;
@@ -54,19 +54,20 @@ impl Ledger {
         }
     }
 
-    /// Packets of a kind, of all numbers.
+    /// Returns the number of packets of a kind, over all numbers.
     pub fn sum(&self, kind: u8) -> u64 {
         self.counts.range((kind, 0)..(kind + 1, 0)).map(|(_, count)| count).sum()
     }
 
-    /// Compares the changed ones with the card's.
+    /// Compares the changed counters with the card's.
     pub fn check<C: Card>(&mut self, commands: &mut Commands<C>) {
         for (kind, number) in std::mem::take(&mut self.changed) {
             self.check_one(commands, kind, number);
         }
     }
 
-    /// Compares all reasons with the card's, including those without packets, and everything that ever changed.
+    /// Compares the counters of all reasons with the card's, including those without packets, and all that ever
+    /// changed.
     pub fn check_all<C: Card>(&mut self, commands: &mut Commands<C>) {
         let reasons = [PUNTED, DROPPED, PUNTED_BYTES, DROPPED_BYTES].into_iter();
         self.changed.extend(reasons.flat_map(|kind| (0..REASONS).map(move |number| (kind, number))));

@@ -20,31 +20,31 @@ pub const PATIENCE: u64 = 20_000;
 /// How often a command is polled before the card counts as hung.
 const POLLS: u32 = 5000;
 
-/// What became of packets.
+/// Counts of packets, by their fate.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub packets: usize,
     pub forwarded: usize,
-    /// Of those, by a flow.
+    /// Packets forwarded by a flow.
     pub tracked: usize,
-    /// Of those, through a UDP tunnel over IPv6, with a checksum.
+    /// Packets forwarded through a UDP tunnel over IPv6, with a checksum.
     pub checksummed: usize,
     pub dropped: BTreeMap<u8, usize>,
     pub punted: BTreeMap<Punt, usize>,
     pub direct: usize,
-    /// Clocks in which packets were under way, and all of them.
+    /// Number of clocks in which packets were under way, and of all clocks.
     pub clocks: u64,
     pub all_clocks: u64,
 }
 
 impl Counts {
-    /// Packets that were forwarded or dropped, per hundred.
+    /// Returns the percentage of packets that were forwarded or dropped.
     pub fn served(&self) -> usize {
         100 * (self.forwarded + self.dropped.values().sum::<usize>()) / self.packets.max(1)
     }
 }
 
-/// How a packet must leave.
+/// The form in which a packet must leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     port: u16,
@@ -52,7 +52,7 @@ struct Left {
     bytes: Vec<u8>,
 }
 
-/// A packet and its expected fate: the output by which it leaves, or the reason why it is dropped; and its flow's
+/// A packet, its expected fate (the output by which it leaves, or the reason why it is dropped), and its flow's
 /// counter.
 #[derive(Clone)]
 pub struct Prepared {
@@ -64,55 +64,55 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The pipe and the port that it comes in by.
+    /// Returns the pipe and the port by which the packet comes in.
     pub const fn place(&self) -> (usize, u16) {
         (self.input, self.sent.port)
     }
 
-    /// Whether the card itself decides it.
+    /// Returns whether the card itself decides the packet.
     pub fn is_served(&self) -> bool {
         self.fate.as_ref().map_or(true, |(_, left)| left.punt.is_none())
     }
 
-    /// Counter of its flow.
+    /// Returns the counter of the packet's flow.
     pub const fn index(&self) -> Option<u32> {
         self.index
     }
 
-    /// Why it goes to the host.
+    /// Returns the reason why the packet goes to the host, if it does.
     pub fn punt(&self) -> Option<Punt> {
         self.fate.as_ref().ok().and_then(|(_, left)| left.punt)
     }
 
-    /// Whether it leaves with an outer checksum over its payload.
+    /// Returns whether the packet leaves with an outer checksum over its payload.
     pub const fn is_checksummed(&self) -> bool {
         self.checksummed
     }
 
-    /// Why it is dropped.
+    /// Returns the reason why the packet is dropped, if it is.
     pub fn drop(&self) -> Option<u8> {
         self.fate.as_ref().err().copied()
     }
 }
 
-/// Card and host.
+/// A host, and the card and its model in lock-step.
 pub struct Lockstep {
     pub host: Host<Both>,
     pub counts: Counts,
     pub ledger: Ledger,
-    /// The expected number of memory's error responses since reset; none: any number.
+    /// The expected number of memory's error responses since reset; `None` stands for any number.
     pub errors: Option<u32>,
     /// Packets of the coming rounds.
     sent: Vec<Packet>,
-    /// Packets that must leave, by output: those of each pipe, then those that it passes for the host.
+    /// Packets that must leave, by output: first those that each pipe decides, then those that it passes for the host.
     expected: [[VecDeque<Left>; STREAMS]; 2 * STREAMS],
     missing: usize,
-    /// Packets that each pipe punted.
+    /// Number of packets that each pipe punted.
     punts: [u32; STREAMS],
     clock: u64,
 }
 
-/// The pipe of an interface's packets, which has the number of the output to it.
+/// Returns the pipe of an interface's packets, which has the number of the output to the interface.
 pub fn input_of(id: VifId, wire: bool) -> usize {
     usize::from(id.0).rem_euclid(PIPES) + if wire { PIPES } else { 0 }
 }
@@ -131,7 +131,7 @@ impl Carrier for Lockstep {
         self.host.decide(packet)
     }
 
-    /// The host handles it; it comes again in the next rounds.
+    /// Lets the host handle a packet. It comes again in the next rounds.
     fn send(&mut self, packet: &Packet) {
         if !packet.frame.is_empty() {
             self.host.hosted(packet);
@@ -141,7 +141,6 @@ impl Carrier for Lockstep {
 }
 
 impl Lockstep {
-    /// One without tables.
     pub fn new() -> Self {
         Self {
             host: Host::new(open(Both::new()), attachment),
@@ -156,7 +155,7 @@ impl Lockstep {
         }
     }
 
-    /// One with the tables of the text's first case, after the host has learned what they need.
+    /// Makes one with the tables of the text's first case, after the host has learned everything that these need.
     pub fn of(text: &str) -> (Self, Case) {
         let mut bench = Self::new();
         let case = load(text).unwrap().remove(0);
@@ -171,7 +170,7 @@ impl Lockstep {
         (bench, case)
     }
 
-    /// The same card, reset, without tables; its counters go on.
+    /// Resets the card, and starts again without tables. The counters go on.
     pub fn renewed(self) -> Self {
         let (both, chip) = self.host.driver.into_commands().into_card().reset();
         let mut commands = open(both);
@@ -182,18 +181,17 @@ impl Lockstep {
         Self { host, errors, punts: [0; STREAMS], sent: Vec::new(), ..self }
     }
 
-    /// A line of the card's tables.
     pub fn line<const N: usize>(&mut self, table: Table, address: u32) -> [u8; N] {
         self.host.card().memory().line(table, address)
     }
 
-    /// The expected fate of a packet.
+    /// Computes the expected fate of a packet.
     pub fn prepare(&mut self, packet: &Packet) -> Prepared {
         let wire = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
         self.prepare_frame(input_of(packet.ingress, wire), port_of(packet.ingress), &packet.frame)
     }
 
-    /// The same for any frame that comes in by a port.
+    /// Computes the expected fate of any frame that comes in by a port.
     pub fn prepare_frame(&mut self, input: usize, port: u16, frame: &[u8]) -> Prepared {
         let memory = self.host.card().memory();
         let outcome = outcome(memory, port, frame, frame.len());
@@ -211,12 +209,12 @@ impl Lockstep {
         Prepared { input, sent: Sent { port, direct: None, bytes: frame.to_vec() }, fate, index, checksummed }
     }
 
-    /// The packets sent so far.
+    /// Takes the packets sent so far.
     pub fn take_sent(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.sent)
     }
 
-    /// The packets sent so far, with their expected fates.
+    /// Takes the packets sent so far, with their expected fates.
     pub fn prepared(&mut self) -> Vec<Prepared> {
         self.take_sent().iter().map(|packet| self.prepare(packet)).collect()
     }
@@ -248,7 +246,7 @@ impl Lockstep {
         self.host.card().send(packet.input, packet.sent.clone());
     }
 
-    /// Queues a packet that the host decided, for a pipe to pass.
+    /// Queues a packet that the host decided, to be passed by a pipe.
     pub fn feed_direct(&mut self, input: usize, port: u16, egress: u8, bytes: &[u8]) {
         let meta = PuntMeta { port, size: bytes.len() as u16, egress, ..PuntMeta::default() };
         let left = Left { port, punt: None, bytes: bytes.to_vec() };
@@ -269,7 +267,7 @@ impl Lockstep {
         self.drain();
     }
 
-    /// Waits until everything has left that must, and nothing else has; then the counters must be right.
+    /// Waits until all packets have left that must, and checks that no others have, and that the counters are right.
     pub fn drain(&mut self) {
         let start = self.host.card().sim().cycle();
         let mut last = start;
@@ -296,13 +294,13 @@ impl Lockstep {
         self.counts.all_clocks += now - std::mem::replace(&mut self.clock, now);
     }
 
-    /// Packets that have not entered.
+    /// Returns the number of packets that have not entered.
     fn backlog(&mut self) -> usize {
         let sim = self.host.card().sim();
         (0..STREAMS).map(|input| sim.backlog(input)).sum()
     }
 
-    /// Takes what has left; returns whether there was anything.
+    /// Takes the packets that have left. Returns whether there were any.
     fn collect(&mut self) -> bool {
         let before = self.missing;
         for output in 0..STREAMS {
@@ -313,7 +311,7 @@ impl Lockstep {
         before != self.missing
     }
 
-    /// A packet that left must be the next one of a pipe for that output.
+    /// Checks that a packet which left is the next one of a pipe for that output.
     fn check(&mut self, output: usize, received: Received) {
         let punt = received.punt.map(|meta| self.punted(output, &meta, &received));
         let left = Left { port: received.port, punt, bytes: received.bytes };
@@ -331,14 +329,14 @@ impl Lockstep {
         panic!("left by {output}: {}\nexpected of the pipes: {}", told(&left), self.fronts());
     }
 
-    /// What each pipe must send next.
+    /// Describes the packets that each pipe must send next.
     fn fronts(&self) -> String {
         let fronts =
             self.expected.each_ref().map(|pipe| pipe.each_ref().map(|output| output.front().map(told)));
         format!("{fronts:#?}")
     }
 
-    /// Checks why the host must decide a packet; each punt tells how many came before it.
+    /// Checks the metadata of a punted packet, which counts the earlier ones. Returns the reason.
     pub fn punted(&mut self, output: usize, meta: &PuntMeta, received: &Received) -> Punt {
         assert_eq!((meta.port, usize::from(meta.size)), (received.port, received.bytes.len()), "{meta:?}");
         let count = &mut self.punts[output + if meta.from_tunnel { PIPES } else { 0 }];
@@ -352,7 +350,7 @@ fn open(both: Both) -> Commands<Both> {
     Commands::open(both).unwrap().with_blank_memory().with_polls(POLLS)
 }
 
-/// Whether a packet left as expected.
+/// Returns whether a packet left as expected.
 fn is_same(left: &Left, expected: &Left) -> bool {
     let reason = match (left.punt, expected.punt) {
         (Some(left), Some(expected)) => is_same_reason(left, expected),
@@ -361,8 +359,8 @@ fn is_same(left: &Left, expected: &Left) -> bool {
     left.port == expected.port && left.bytes == expected.bytes && reason
 }
 
-/// Where the card stops parsing, it can't know what else is wrong. It does not see errors inside ARP at all, so it may
-/// find errors around it.
+/// Returns whether two reasons count as the same. If the card stops parsing early, it can't know later errors. It does
+/// not see errors inside ARP at all, so it may find errors around it.
 fn is_same_reason(left: Punt, expected: Punt) -> bool {
     const BLIND: [Punt; 4] =
         [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack, Punt::HeaderTooLong];
@@ -375,7 +373,7 @@ fn told(left: &Left) -> String {
     format!("port {}, {:?}, {} bytes: {shown:02x?}", left.port, left.punt, left.bytes.len())
 }
 
-/// Whether what leaves has an outer checksum over its payload.
+/// Returns whether the packet that leaves has an outer checksum over its payload.
 fn has_checksum(outcome: &Outcome) -> bool {
     let Outcome::Forward { forward, .. } = outcome else { return false };
     forward.encap.is_some_and(|encap| encap.dst.is_ipv6() && encap.kind != TunnelKind::MplsGre)

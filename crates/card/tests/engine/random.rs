@@ -5,15 +5,15 @@ use super::weather::Weather;
 use crate::host::{tables, talk};
 use model::generate::{Rng, packet};
 
-/// Packets of the same tables.
+/// Number of packets with the same tables.
 const OF_TABLES: usize = 8000;
 
-/// Packets in all; the environment may ask for more.
+/// Returns the number of packets in all. The environment may ask for more than the default.
 fn packets() -> usize {
     std::env::var("CARD_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
-/// Conversations of random guests, and some meaningless packets; the card knows what the host has seen of them.
+/// Makes conversations of random guests, and some meaningless packets. The card knows what the host has seen of them.
 pub fn traffic(rng: &mut Rng, bench: &mut Lockstep) -> Vec<Prepared> {
     for _ in 0..80 {
         talk::converse(rng, bench);
@@ -25,7 +25,7 @@ pub fn traffic(rng: &mut Rng, bench: &mut Lockstep) -> Vec<Prepared> {
     bench.prepared()
 }
 
-/// Calm, or not.
+/// Chooses calm or bad weather.
 fn weather(rng: &mut Rng) -> Weather {
     match rng.below(3) {
         0 => Weather::new(rng.next_u64(), 100, 100, 20),

@@ -13,7 +13,8 @@ use model::generate::Packet;
 use model::vectors::{Case, Step as CaseStep, load};
 use std::collections::BTreeSet;
 
-/// All drops that the driver writes to the card: for routes, and for rules' flows. The host makes every other drop.
+/// All reasons for drops that the driver writes to the card: for routes, and for rules' flows. The host makes every
+/// other drop.
 const DROPS: [DropReason; 3] = [DropReason::DiscardRoute, DropReason::RuleDrop, DropReason::DefaultDrop];
 
 #[test]
@@ -49,7 +50,7 @@ fn pass(bench: &mut Lockstep, packet: &Prepared) {
     bench.drain();
 }
 
-/// Runs a case except for its last packet.
+/// Runs a case except for its last packet, which it returns.
 fn last_packet(case: &Case, bench: &mut Lockstep) -> Prepared {
     let mut packets = Vec::new();
     for step in &case.steps {
@@ -68,7 +69,7 @@ fn last_packet(case: &Case, bench: &mut Lockstep) -> Prepared {
     bench.prepare(&last)
 }
 
-/// The tables of the case with that name, and its last packet.
+/// Sets up the tables of the case with that name. Returns its last packet.
 fn set_up(bench: &mut Lockstep, name: &str) -> Packet {
     let case = load(include_str!("reasons.txt")).unwrap().into_iter().find(|case| case.name == name).unwrap();
     last_packet(&case, bench);
@@ -76,7 +77,7 @@ fn set_up(bench: &mut Lockstep, name: &str) -> Packet {
     Packet { ingress: packet.ingress, frame: packet.frame, gso_size: None }
 }
 
-/// The driver never makes the card punt a flow's packets; this simulates it.
+/// Sets up a flow whose packets the card punts. The driver never makes one, so this simulates it.
 fn flow_entry(mut bench: Lockstep) -> Lockstep {
     let packet = set_up(&mut bench, "flow_miss");
     let [src, dst] = [0x0a02_0101, 0x0a02_0102];
@@ -96,7 +97,7 @@ fn flow_entry(mut bench: Lockstep) -> Lockstep {
     bench
 }
 
-/// A network whose routes do not fit is not on the card.
+/// Sets up a network whose routes do not fit: it is not on the card.
 fn without_network(mut bench: Lockstep) -> Lockstep {
     let packet = set_up(&mut bench, "ttl");
     bench.host.driver.commands().write(Table::Vrf, 1, &Vrf::default().encode()).unwrap();
@@ -106,7 +107,7 @@ fn without_network(mut bench: Lockstep) -> Lockstep {
     bench
 }
 
-/// A route that HBM answers with an error.
+/// Sets up a route that HBM answers with an error.
 fn unreadable(mut bench: Lockstep) -> Lockstep {
     let packet = set_up(&mut bench, "discard_route");
     let lines = bench.host.card().memory().lines_in_hbm();
@@ -121,7 +122,7 @@ fn unreadable(mut bench: Lockstep) -> Lockstep {
     bench
 }
 
-/// A flow that is translated, and a packet of it with IPv4 options.
+/// Sets up a flow that is translated, and sends a packet of it with IPv4 options.
 fn options_to_translate(mut bench: Lockstep) -> Lockstep {
     let tables = "network blue vrf 1 gateway 10.1.1.254/24\n\
         network public vrf 9 gateway 203.0.113.254/24\n\
@@ -144,7 +145,7 @@ fn options_to_translate(mut bench: Lockstep) -> Lockstep {
     bench
 }
 
-/// A frame with four no-op options in its IPv4 header.
+/// Adds four no-op options to the IPv4 header of a frame.
 fn with_options(frame: &[u8]) -> Vec<u8> {
     let (ethernet, ip) = frame.split_at(14);
     let (header, rest) = ip.split_at(20);

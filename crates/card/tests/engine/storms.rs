@@ -10,7 +10,7 @@ use card::Card;
 use card::registers::counters;
 use model::generate::{Rng, packet};
 
-/// Random tables and their traffic, of several seeds.
+/// Calls `storm` with random tables and their traffic, for each seed.
 fn with_traffic(seeds: std::ops::Range<u64>, mut storm: impl FnMut(&mut Rng, &mut Lockstep, &[Prepared])) {
     let mut bench = Lockstep::new();
     for seed in seeds {
@@ -25,7 +25,7 @@ fn with_traffic(seeds: std::ops::Range<u64>, mut storm: impl FnMut(&mut Rng, &mu
     println!("{:#?}", bench.counts);
 }
 
-/// A frame from the host, of any length.
+/// Makes a frame from the host, of any length.
 fn any_frame(rng: &mut Rng) -> Vec<u8> {
     let len = 1 + rng.one(&[60, 64, 128, 1500, 9000]) + rng.below(70);
     (0..len).map(|_| rng.next_u64() as u8).collect()
@@ -63,7 +63,7 @@ fn packets_of_the_host_pass_among_others() {
     });
 }
 
-/// A frame that usually has an error.
+/// Makes a frame that usually has an error.
 fn spoilt(rng: &mut Rng, bench: &mut Lockstep) -> Prepared {
     let packet = packet(rng, &bench.host.tables);
     let (input, port) = bench.prepare(&packet).place();
@@ -98,7 +98,7 @@ fn malformed_packets_at_line_rate() {
     });
 }
 
-/// Many packets of one flow: order is kept when nothing else distinguishes them.
+/// Many packets of one flow keep their order, although nothing else distinguishes them.
 #[test]
 fn one_flow_alone() {
     with_traffic(130..132, |rng, bench, packets| {
@@ -111,7 +111,7 @@ fn one_flow_alone() {
     });
 }
 
-/// Otherwise its halves could be from two moments.
+/// A read counter has its value of one moment: otherwise its halves could be from two moments.
 #[test]
 fn a_counter_is_read_as_it_was_when_it_was_selected() {
     with_traffic(140..141, |rng, bench, packets| {

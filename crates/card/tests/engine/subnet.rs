@@ -32,7 +32,7 @@ const VM1: &str = "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00";
 const VM2: &str = "eth 02:00:00:00:00:02 > 00:00:5e:00:01:00";
 const UNDERLAY: &str = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1";
 
-/// A packet: the sender, the headers before the TTL, and whether it keeps that.
+/// A packet: the sender, the headers before the TTL, and whether its TTL stays the same.
 struct Way(&'static str, String, bool);
 
 fn ways() -> Vec<Way> {
@@ -63,7 +63,7 @@ fn packet(case: &mut Case, way: &Way, ttl: u8) -> Packet {
     Packet { ingress: case.setup.vif_id(way.0), frame, gso_size: None }
 }
 
-/// The card forwards a packet as `decide` says; returns by how much its TTL falls.
+/// Checks that the card forwards a packet as `decide` says. Returns by how much its TTL falls.
 fn cost(bench: &mut Lockstep, packet: &Packet) -> u8 {
     let Some(Verdict::Forward(said)) = bench.host.decide(packet).map(|decision| decision.verdict) else {
         panic!("{packet:?}")

@@ -24,7 +24,7 @@ const WORLD: &str = "\
     guest other in red mac 02:00:00:00:02:02 address 10.2.1.2\n\
     case any\n\
     in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n";
-/// In the order of `WORLD`.
+/// Interfaces, numbered as in `WORLD`.
 const VM1: VifId = VifId(1);
 const ONE: VifId = VifId(3);
 const OTHER: VifId = VifId(4);
@@ -33,7 +33,7 @@ fn frame(ingress: VifId, text: &str) -> Packet {
     Packet { ingress, frame: text::parse(text).unwrap(), gso_size: None }
 }
 
-/// A packet of a flow that only its ports distinguish.
+/// Makes a packet of a flow that only its ports distinguish.
 fn datagram((sport, dport): (u16, u16)) -> Packet {
     let ip = "ip4 10.1.1.1 > 10.1.1.2";
     frame(
@@ -42,32 +42,32 @@ fn datagram((sport, dport): (u16, u16)) -> Packet {
     )
 }
 
-/// Its buckets.
+/// Returns the buckets of the flow with these ports.
 fn buckets(ports: (u16, u16), bits: u32) -> [u32; 2] {
     places(&datagram(ports), bits)
 }
 
-/// The buckets of a packet's flow.
+/// Returns the buckets of a packet's flow.
 fn places(packet: &Packet, bits: u32) -> [u32; 2] {
     let key = Frame::parse(&packet.frame, packet.frame.len(), false).unwrap().key(1, Path::Bridged).unwrap();
     choices(&entries::FlowEntry::from(&key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
 }
 
-/// Ports of flows whose first buckets have the same `of`.
+/// Returns the ports of `count` flows for whose first buckets `of` returns the same value.
 fn alike<V: PartialEq>(bits: u32, count: usize, of: impl Fn(u32) -> V) -> Vec<(u16, u16)> {
     let wanted = of(buckets((1, 1), bits)[0]);
     let all = (1..=u16::MAX).flat_map(|sport| (1000..5000).map(move |dport| (sport, dport)));
     all.filter(|ports| of(buckets(*ports, bits)[0]) == wanted).take(count).collect()
 }
 
-/// The host sees packets of some flows; then they come in any order, with others of unknown flows.
+/// Lets the host see packets of some flows, and then sends them in any order, with packets of unknown flows.
 fn flood(bench: &mut Lockstep, flows: &[(u16, u16)]) {
     let known: Vec<_> = flows.iter().map(|ports| datagram(*ports)).collect();
     known.iter().for_each(|packet| bench.host.hosted(packet));
     among_others(bench, &known);
 }
 
-/// Packets of flows that are on the card in any order, with others.
+/// Sends packets of flows that are on the card in any order, with packets of unknown flows.
 fn among_others(bench: &mut Lockstep, known: &[Packet]) {
     let mut rng = Rng::new(1);
     let known: Vec<Prepared> = known.iter().map(|packet| bench.prepare(packet)).collect();

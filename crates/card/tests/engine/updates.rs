@@ -10,14 +10,14 @@ use ipnet::IpNet;
 use model::generate::{Packet, Rng};
 use model::{Change, Lookup, Verdict, VifKind};
 
-/// Packets around a change.
+/// Number of packets around a change.
 const LOAD: usize = 400;
-/// Clocks without an outgoing packet after which none is left after the place where a barrier waits for them.
+/// Clocks without an outgoing packet after which none is left after the place where a barrier waits for packets.
 const EXIT: u32 = 1000;
-/// Packets behind it.
+/// Number of packets after a change.
 const AFTER: usize = 60;
 
-/// A packet under way: where it came in, and the number of the one of which it is a copy.
+/// A packet under way: its input, and the number of the packet in the pool of which it is a copy.
 struct Flight {
     input: usize,
     of: usize,
@@ -35,19 +35,19 @@ struct Load {
     bench: Lockstep,
     pool: Vec<Packet>,
     flights: Vec<Flight>,
-    /// The latest packet of each pipe for each output.
+    /// For each pipe and output, the latest packet that left.
     latest: [[Option<usize>; STREAMS]; STREAMS],
     forwarded: usize,
     /// Number of changes made while packets waited to come in.
     loaded: usize,
 }
 
-/// Number of random tables; the environment may ask for more.
+/// Returns the number of random tables. The environment may ask for more than the default.
 fn seeds() -> u64 {
     std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
 }
 
-/// Whether a route is so wide that the change takes longer than the load.
+/// Returns whether a route is so wide that its change takes longer than the load.
 fn is_wide(change: &Change) -> bool {
     let prefix = match change {
         Change::PutRoute { prefix, .. } | Change::DelRoute { prefix, .. } => prefix,
@@ -68,7 +68,7 @@ impl Load {
         }
     }
 
-    /// Puts the number of a flight into its packet's payload, which leaves with it.
+    /// Sends a packet. Puts its number into its payload, which leaves with it.
     fn feed(&mut self, rng: &mut Rng, late: bool) {
         let of = rng.below(self.pool.len());
         let packet = &self.pool[of];
@@ -87,7 +87,7 @@ impl Load {
         self.pool.iter().map(decide).collect()
     }
 
-    /// A change under load.
+    /// Makes a change under load.
     fn change(&mut self, rng: &mut Rng) {
         self.flights.clear();
         self.latest = Default::default();
@@ -110,7 +110,7 @@ impl Load {
         self.drain(&before, &after);
     }
 
-    /// Without changes, the card does exactly what its tables say: nothing old remains.
+    /// Checks that, without changes, the card does exactly what its tables say: nothing old remains.
     fn settle(&mut self, rng: &mut Rng) {
         let packets: Vec<_> = self.pool.iter().map(|packet| self.bench.prepare(packet)).collect();
         let flows = packets.iter().filter_map(Prepared::index);
@@ -119,7 +119,7 @@ impl Load {
         self.bench.drain();
     }
 
-    /// Packets that wait to come in.
+    /// Returns the number of packets that wait to come in.
     fn backlog(&mut self) -> usize {
         let sim = self.bench.host.card().sim();
         (0..STREAMS).map(|input| sim.backlog(input)).sum()
@@ -158,7 +158,8 @@ impl Load {
         assert_eq!(self.bench.host.driver.commands().memory_errors().count, 0);
     }
 
-    /// A packet left: in the order of its pipe, and as `decide` says before or after the change, or to the host.
+    /// Checks that a packet left in the order of its pipe, and as `decide` says before or after the change, or to the
+    /// host.
     fn check(&mut self, output: usize, received: &Received, before: &Verdicts, after: &Verdicts) {
         let number = usize::from_be_bytes(*received.bytes.last_chunk().unwrap());
         let flight = &mut self.flights[number];

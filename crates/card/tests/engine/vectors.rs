@@ -31,7 +31,7 @@ fn the_card_does_what_the_vectors_say_or_leaves_it_to_the_host() {
     assert!(bench.counts.checksummed >= 2, "{:?}", bench.counts);
 }
 
-/// Runs a case; the card gets each packet first as it comes, and again after the host has seen it.
+/// Runs a case. The card gets each packet twice: first before, and then after the host has seen it.
 fn run(case: &Case, bench: &mut Lockstep) {
     for step in &case.steps {
         match step {
@@ -60,7 +60,7 @@ fn run(case: &Case, bench: &mut Lockstep) {
     }
 }
 
-/// What the card does itself matches the vector.
+/// Checks that the card's own outcome matches the vector.
 fn check_expected(outcome: &Outcome, packet: &Packet) {
     let leaves: Vec<_> =
         packet.expected.iter().filter(|one| matches!(one, Expected::Out(..) | Expected::Drop(_))).collect();
@@ -74,7 +74,7 @@ fn check_expected(outcome: &Outcome, packet: &Packet) {
     assert_eq!(leaves, [&said], "line {}", packet.line);
 }
 
-/// What it does after the host has seen the packet matches the decision of `decide` about another one.
+/// Checks that the outcome after the host has seen the packet matches the decision of `decide` about such a packet.
 fn check_decided(bench: &mut Lockstep, packet: &model::generate::Packet) {
     let verdict = bench.host.decide(packet).map(|decision| decision.verdict);
     match (bench.host.outcome(packet), verdict) {

@@ -4,13 +4,13 @@ use super::both::STREAMS;
 use card::sim::SimCard;
 use model::generate::Rng;
 
-/// How bad it is.
+/// Conditions at the card's inputs, outputs and memory.
 pub struct Weather {
     rng: Rng,
-    /// How likely an input offers, and an output accepts, a beat: per cent.
+    /// Chances that an input offers a beat, and that an output accepts one, in percent.
     pub offers: usize,
     pub takes: usize,
-    /// In how many of a thousand clocks a memory channel stalls.
+    /// Clocks in a thousand in which a memory channel stalls.
     pub stalls: usize,
 }
 
@@ -23,7 +23,7 @@ impl Weather {
         Self { rng: Rng::new(seed), offers, takes, stalls }
     }
 
-    /// The coming clock's.
+    /// Sets the conditions of the coming clock.
     pub fn blow(&mut self, sim: &mut SimCard) {
         sim.set_offering(self.mask(self.offers));
         sim.set_taking(self.mask(self.takes));

@@ -12,7 +12,7 @@ use card::registers::{Flow4, Path, Punt, Table, identity};
 use card::sim::{Sent, place};
 use model::{PacketView, VifId, decide};
 
-/// A card with a flow from the first guest to the second, and the number of its bucket in the first way.
+/// Makes a card with a flow from the first guest to the second. Returns the number of its bucket in the first way, too.
 fn with_flow() -> (Driver<Both>, Key, u32) {
     let (mut tables, mut driver) = host(true);
     let bytes = frame(1, 2);
@@ -26,7 +26,7 @@ fn with_flow() -> (Driver<Both>, Key, u32) {
     (driver, key, bucket & ((1 << buckets) - 1))
 }
 
-/// What both cards do with the flow's packet.
+/// Returns whether both cards forward the flow's packet; otherwise both must punt it.
 fn is_forwarded(driver: &mut Driver<Both>) -> bool {
     let bytes = frame(1, 2);
     let said = outcome(&driver.commands().card().memory, 1, &bytes, bytes.len());
@@ -79,7 +79,7 @@ fn bits_are_taken_among_packets_and_neither_is_lost() {
     }
 }
 
-/// The location in memory of a line in the flow table's first way.
+/// Returns the location in memory of a line in the flow table's first way.
 fn at(driver: &mut Driver<Both>, line: u32) -> (usize, u64) {
     // Half of the channels of the flow table; lines of two halves.
     let channels = driver.commands().card().sim.read32(identity::CHANNELS) as u8 / 2;

@@ -15,7 +15,7 @@ use host::pair::Pair;
 use model::{Change, DropReason, Network, Tables, Vif, VifId, VifKind, Vrf, text};
 use packet::Mac;
 
-/// The simulated card, and one in memory.
+/// The simulated card, and the model of it.
 type Both = Pair<SimCard>;
 
 const SECRET: [u64; 5] = [3, 1, 4, 1, 5];
@@ -23,7 +23,7 @@ const VRF: Vrf = Vrf(5);
 const BUDGETS: Budgets = Budgets { guest: 7, wire: 3 };
 /// Clocks of a window.
 const WINDOW: u64 = 1 << 18;
-/// The counters of packets the card dropped, by reason.
+/// Kind of the card's counters of dropped packets, by reason.
 const DROPS: u8 = 5;
 
 fn guest(id: u16, policy: bool) -> Change {
@@ -36,7 +36,7 @@ fn guest(id: u16, policy: bool) -> Change {
     })
 }
 
-/// A card with two guests, whose connections are tracked or not.
+/// Makes a card with two guests, with or without tracking their connections.
 fn host(policy: bool) -> (Tables, Driver<Both>) {
     let cards = Both::of(SimCard::new(hbm::Timing::hbm2()));
     let mut driver = Driver::new(Commands::open(cards).unwrap().with_blank_memory(), SECRET).unwrap();
@@ -52,7 +52,7 @@ fn host(policy: bool) -> (Tables, Driver<Both>) {
     (tables, driver)
 }
 
-/// A bridged packet of a guest.
+/// Makes a bridged packet of a guest.
 fn frame(from: u16, to: u16) -> Vec<u8> {
     let line = format!(
         "eth 02:00:00:00:00:{from:02x} > 02:00:00:00:00:{to:02x} / ip4 10.0.0.{from} > 10.0.0.{to} / udp 7 > 8 / payload 20"
@@ -60,7 +60,7 @@ fn frame(from: u16, to: u16) -> Vec<u8> {
     text::parse(&line).unwrap()
 }
 
-/// The packets that leave the simulated card, by port, with the punt reason.
+/// Sends packets through the simulated card. Returns the port of each packet that leaves, and the punt reason.
 fn through(driver: &mut Driver<Both>, packets: &[(u16, bool, Vec<u8>)]) -> Vec<(u16, Option<Punt>)> {
     let sim = &mut driver.commands().card().sim;
     for (port, wire, bytes) in packets {

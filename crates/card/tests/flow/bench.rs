@@ -16,7 +16,7 @@ pub const PIPES: usize = 4;
 const TAGS: usize = 1024;
 const BANKS: usize = 8;
 const CHANNELS: usize = 2 * BANKS;
-/// As in the top module.
+/// Binary logarithm of the number of buckets, as in the top module.
 pub const BUCKET_BITS: u32 = 18;
 const SECRET: Words = [
     0x0f1e_2d3c_4b5a_6978,
@@ -26,7 +26,7 @@ const SECRET: Words = [
     0x5555_aaaa_3333_cccc,
 ];
 
-/// A random flow.
+/// Makes a random flow.
 pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     let addresses = [random.next(), random.next(), random.next(), random.next()];
     let ([sport, dport, vrf], protocol) = ([(); 3].map(|()| random.next() as u16), 17);
@@ -62,7 +62,7 @@ pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     }
 }
 
-/// `flow_result_t`, or 0 if there is no such flow.
+/// Returns the bits of `flow_result_t`, or 0 if there is no such flow.
 pub fn result(flow: Option<&FlowEntry>) -> u128 {
     let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool, keep_ttl: bool| {
         // The host decides about packets with unknown actions.
@@ -104,7 +104,7 @@ impl Probe {
     }
 }
 
-/// Stores, bypassing a port.
+/// A memory into which tests can write without a port.
 pub trait Store {
     fn poke(&mut self, addr: u64, data: &Word);
 }
@@ -175,7 +175,7 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// One clock: each pipe that can accept a key gets the one that `next` has for it.
+    /// Advances by a clock. Each pipe that can accept a key gets the one that `next` has for it.
     pub fn clock(&mut self, mut next: impl FnMut(usize) -> Option<Probe>) {
         for pipe in 0..PIPES {
             if self.offered[pipe].is_none() && !self.free[pipe].is_empty() {
@@ -205,7 +205,7 @@ impl<C: Channel + Store> Bench<C> {
         self.steps.pop_front();
     }
 
-    /// The write that the steps have reached: half of the table, line, half of the line, bytes.
+    /// Returns the write that the steps have reached: half of the table, line, half of the line, bytes.
     fn next_write(&mut self) -> Option<(usize, u32, u8, Line)> {
         match *self.steps.front()? {
             Step::Stash { .. } => None,
@@ -222,13 +222,13 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// Whether this key is being looked up.
+    /// Returns whether this key is being looked up.
     pub fn asks(&self, key: &Words) -> bool {
         let offered = self.offered.iter().flatten().map(|(_, probe)| probe);
         self.asked.iter().flatten().flatten().chain(offered).any(|probe| probe.key == *key)
     }
 
-    /// Whether no new keys should be looked up because a barrier waits.
+    /// Returns whether no new keys should be looked up because a barrier waits.
     pub fn barrier(&self) -> bool {
         matches!(self.steps.front(), Some(Step::Barrier))
     }
@@ -308,12 +308,12 @@ impl<C: Channel + Store> Bench<C> {
     }
 }
 
-/// The half of the table, the line in it, and the half of the line at an address of the table.
+/// Returns the half of the table, the line in it, and the half of the line at an address of the table.
 fn place(address: u32) -> (usize, u32, u8) {
     ((address >> 31) as usize, (address & 0x0fff_ffff) >> 1, (address & 1) as u8)
 }
 
-/// The card's outputs to a memory port.
+/// Returns the card's signals at a memory port.
 fn master(top: &FlowUnitSim, c: usize) -> Master {
     let bit = |mask: u16| mask >> c & 1 == 1;
     let mut data = [0; 32];

@@ -13,8 +13,8 @@ use card::step::Step;
 use channel::{Adversary, Channel, Random};
 use hbm::{Controller, Timing};
 
-/// A table of flows, one in four IPv6, and as many flows that are not in it. One in four of those differs in one bit
-/// from a flow that is.
+/// Loads a table of flows, one in four of them IPv6. Returns probes for them, and for as many flows that are not in the
+/// table. One in four of the latter differs in one bit from a flow that is.
 fn loaded<C: Channel + Store>(
     bench: &mut Bench<C>,
     random: &mut Random,
@@ -119,13 +119,13 @@ struct Stash {
 }
 
 impl Stash {
-    /// None of these flows is in the stash.
+    /// Makes an empty stash for these flows.
     fn of(flows: Vec<FlowEntry>) -> Self {
         let probes = flows.iter().map(|flow| Probe { key: flow.key(), results: [0; 2] }).collect();
         Self { flows, probes, places: [None; 16] }
     }
 
-    /// Writes a place; returns the step and the flows that it changes.
+    /// Writes a place. Returns the step and the flows that it changes.
     fn write(&mut self, random: &mut Random) -> (Step, Vec<usize>) {
         let number = random.below(16) as usize;
         let (before, chosen) = (self.places[number], random.below(self.flows.len() as u64) as usize);
@@ -194,7 +194,7 @@ fn a_key_written_down_is_hashed_as_the_driver_does() {
     assert_eq!((bench.answered, bench.hits), ([0, 0, 1, 0], 1));
 }
 
-/// Look-ups per clock of each pipe, while all ask as fast as they can, over channels with a given timing.
+/// Returns the look-ups per clock of each pipe, while all ask as fast as they can, over channels with this timing.
 fn rate(name: &str, timing: &Timing, flows: u64, clocks: u64) -> f64 {
     let mut random = Random(4);
     let mut bench = Bench::new(|_| hbm::Channel::new(*timing, Controller::default()));

@@ -16,12 +16,11 @@ use packet::Mac;
 pub const VRF: Vrf = Vrf(5);
 pub const SECRET: [u64; 5] = [9; 5];
 
-/// The guests' ports.
 pub fn guests() -> impl Iterator<Item = u16> {
     1..=20
 }
 
-/// The host.
+/// A host with a card and twenty guests.
 pub struct Host {
     pub tables: Tables,
     pub driver: Driver<Memory>,
@@ -38,12 +37,10 @@ fn guest(id: u16) -> Change {
 }
 
 impl Host {
-    /// A host with tables of this size.
     pub fn new(sizes: Sizes) -> Self {
         Self::with(Memory::new(sizes))
     }
 
-    /// With this card.
     pub fn with(memory: Memory) -> Self {
         let driver = Driver::new(Commands::open(memory).unwrap(), SECRET).unwrap();
         let mut host = Self { tables: Tables::new(), driver };
@@ -61,17 +58,18 @@ impl Host {
         host
     }
 
-    /// What the card does with a frame.
+    /// Returns the card's outcome for a frame.
     pub fn card(&mut self, from: u16, frame: &[u8]) -> Outcome {
         outcome(self.driver.commands().card(), from, frame, frame.len())
     }
 
-    /// The host decides about a frame, and forwards it.
+    /// Decides about a frame as the host does, and updates the card.
     pub fn host(&mut self, from: u16, frame: &[u8]) {
         self.host_behind(None, from, frame);
     }
 
-    /// Like `host`, but the flow's packets wait on the card; returns the flow's key if the flow is on the card.
+    /// Does the same as [`Self::host`], but the flow's packets wait on the card. Returns the flow's key if the flow is
+    /// on the card.
     pub fn host_behind(&mut self, hold: Option<Hold>, from: u16, frame: &[u8]) -> Option<Key> {
         let mut view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
         view.checked = true;
@@ -81,7 +79,7 @@ impl Host {
         self.driver.decided_behind(hold, &self.tables, &view, VifId(from), &decision).unwrap()
     }
 
-    /// Whether the card forwards a frame; if not, the host gets it.
+    /// Returns whether the card forwards a frame; if not, the host must get it.
     pub fn is_on_card(&mut self, from: u16, frame: &[u8]) -> bool {
         match self.card(from, frame) {
             Outcome::Forward { index, .. } => index.is_some(),
@@ -91,12 +89,12 @@ impl Host {
     }
 }
 
-/// A packet with its own flow.
+/// Makes an IPv4 packet of the flow with these ports.
 pub fn frame(from: u16, to: u16, ports: (u16, u16)) -> Vec<u8> {
     datagram(from, to, &format!("ip4 10.0.0.{from} > 10.0.0.{to}"), ports)
 }
 
-/// The same of IPv6.
+/// Makes an IPv6 packet of the flow with these ports.
 pub fn frame6(from: u16, to: u16, ports: (u16, u16)) -> Vec<u8> {
     datagram(from, to, &format!("ip6 fd00::{from:x} > fd00::{to:x}"), ports)
 }
@@ -106,13 +104,13 @@ fn datagram(from: u16, to: u16, ip: &str, (sport, dport): (u16, u16)) -> Vec<u8>
     text::parse(&format!("{eth} / {ip} / udp {sport} > {dport} / payload 20")).unwrap()
 }
 
-/// A frame's flow.
+/// Returns the key of a frame's flow.
 pub fn key(frame: &[u8]) -> Key {
     Frame::parse(frame, frame.len(), false).unwrap().key(VRF.0, Path::Bridged).unwrap()
 }
 
-/// Ports of UDP flows from the first guest to the second that an attacker who knew the secret would choose: in a table
-/// of 2^`bits` buckets per way, all of them hash to the same two buckets.
+/// Finds ports of UDP flows from the first guest to the second, as an attacker who knew the secret would choose them:
+/// in a table of 2^`bits` buckets per way, all of them hash to the same two buckets.
 pub fn colliding(v6: bool, bits: u32) -> impl Iterator<Item = (u16, u16)> {
     let model = key(&if v6 { frame6(1, 2, (0, 0)) } else { frame(1, 2, (0, 0)) });
     let buckets = move |key: &Key| {

@@ -4,7 +4,7 @@ use super::host::{Host, colliding, frame, guests};
 use card::driver::Refused;
 use card::expect::Sizes;
 
-/// Tables for 4096 flows, 256 per guest.
+/// Makes a host with tables for 4096 flows, 256 per guest.
 fn small() -> Host {
     Host::new(Sizes { flow_buckets: 10, ..Sizes::default() })
 }

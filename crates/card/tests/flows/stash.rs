@@ -7,14 +7,14 @@ use card::frame::Key;
 
 const BITS: u32 = 8;
 
-/// Frames of flows that collide, IPv6 and IPv4 in turn; an IPv6 flow takes a whole bucket.
+/// Makes frames of flows that collide, IPv6 and IPv4 in turn. An IPv6 flow takes a whole bucket.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     let v4 = colliding(false, BITS).map(|ports| frame(1, 2, ports));
     let v6 = colliding(true, BITS).map(|ports| frame6(1, 2, ports));
     v6.zip(v4).flat_map(|(v6, v4)| [v6, v4]).take(count).collect()
 }
 
-/// The counter of a frame's flow, if the card forwards it.
+/// Returns the counter of a frame's flow, if the card forwards it.
 fn index(memory: &Memory, frame: &[u8]) -> Option<u32> {
     match outcome(memory, 1, frame, frame.len()) {
         Outcome::Forward { index, .. } => index,
@@ -22,7 +22,7 @@ fn index(memory: &Memory, frame: &[u8]) -> Option<u32> {
     }
 }
 
-/// A flow's connection ends.
+/// Ends the connection of a flow.
 fn forget(host: &mut Host, key: &Key) {
     let mut known = host.tables.connections().map(|(connection, _)| connection.original);
     let original =

@@ -6,7 +6,7 @@ use card::driver::Driver;
 use card::expect::{Memory, Outcome, Sizes};
 use card::registers::{Punt, Table};
 
-/// Small tables, because clearing large ones takes long.
+/// Returns sizes of small tables, because clearing large ones takes long.
 fn sizes() -> Sizes {
     Sizes { flow_buckets: 6, ..Sizes::default() }
 }

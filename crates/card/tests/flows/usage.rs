@@ -7,7 +7,7 @@ use card::expect::{Memory, Outcome, Sizes};
 use card::frame::{Frame, Key};
 use card::registers::Path;
 
-/// Puts a flow onto the card; returns its key and the number of its counter.
+/// Puts a flow onto the card. Returns its key and the number of its counter.
 fn flow(host: &mut Host, port: u16) -> (Key, u32) {
     let packet = frame(1, 2, (port, 9));
     host.host(1, &packet);

@@ -13,14 +13,14 @@ use model::generate::Rng;
 use model::{Effects, PacketView, Tables, Verdict, VifId, decide, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Inputs and outputs; number 0 is the host's, number 1 is the wire.
+/// Number of inputs, and of outputs. Number 0 is the host's, number 1 is the wire.
 const STREAMS: usize = 2;
 /// Number of flows that send at the same time.
 const FLOWS: usize = 12;
 /// Clocks without a packet after which the card counts as hung.
 const PATIENCE: u64 = 100_000;
 
-/// A frame at the host: the time at which the host is done with it, its ingress, its bytes.
+/// A frame at the host: the clock at which the host is done with it, its ingress, its bytes.
 type Waiting = (u64, VifId, Vec<u8>);
 
 /// Progress of flows on their way onto the card.
@@ -33,7 +33,7 @@ enum Stage {
     Released,
 }
 
-/// What there was.
+/// Counts of packets, and of batches of flows.
 #[derive(Debug, Default)]
 struct Counts {
     sent: u32,
@@ -50,7 +50,7 @@ struct World {
     tables: Tables,
     driver: Driver<SimCard>,
     rng: Rng,
-    /// Whether flows' packets wait for those that the host has.
+    /// Whether flows' packets wait on the card for the flows' earlier packets at the host.
     holding: bool,
     /// The host's maximum delay, in clocks.
     delay: usize,
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    /// A flow that nobody knows yet, except for the handshake if it is TCP.
+    /// Makes a flow that nobody knows yet. If it is TCP, the host has seen its handshake.
     fn flow(&mut self) -> Flow {
         let flow = Flow::new(self.next, 20 + self.rng.below(400) as u32);
         self.next += 1;
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Gives the host a frame; the host finishes frames later, in order.
+    /// Gives the host a frame. The host finishes frames later, in order.
     fn hand(&mut self, ingress: VifId, bytes: Vec<u8>) {
         self.counts.punted += 1;
         let due = self.sim().cycle() + self.rng.below(self.delay) as u64;
@@ -208,7 +208,7 @@ impl World {
         self.host.push_back((due, ingress, bytes));
     }
 
-    /// The host decides about a frame, and sends the result.
+    /// Decides about the host's first frame, and sends the result.
     fn decide_front(&mut self) {
         let (_, ingress, bytes) = self.host.pop_front().unwrap();
         let view = PacketView::parse(&bytes, bytes.len() as u32, None).unwrap();
@@ -225,8 +225,8 @@ impl World {
         }
     }
 
-    /// Puts the flows of the frames that the host decided about onto the card, and sends marks after the packets that
-    /// came before.
+    /// Puts the flows of the frames that the host decided about onto the card, and sends marks after the earlier
+    /// packets.
     fn install(&mut self) {
         self.hold = Some(self.driver.begin_hold().expect("one at a time"));
         let hold = self.hold.filter(|_| self.holding);
@@ -245,7 +245,7 @@ impl World {
         self.counts.batches += 1;
     }
 
-    /// The frames that the host had are on their way out: releases the flows' packets behind them.
+    /// Releases the flows' packets: the frames that the host had are on their way out.
     fn release(&mut self) {
         let hold = self.hold.expect("flows are held");
         for (input, output) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -278,7 +278,7 @@ fn nothing_overtakes_and_nothing_is_lost() {
     }
 }
 
-/// The host takes more clocks than a ring has room for.
+/// The host takes so many clocks that a ring has too little room.
 #[test]
 fn what_does_not_fit_is_dropped_and_counted() {
     let counts = World::new(7, true, 4000).run(40_000, 40);
@@ -286,7 +286,7 @@ fn what_does_not_fit_is_dropped_and_counted() {
     assert!(counts.full > 50 && counts.arrived + counts.full == counts.sent, "{counts:?}");
 }
 
-/// Shows that the tests above can fail.
+/// Packets do overtake without holding, so the tests above can fail.
 #[test]
 fn without_holding_packets_overtake() {
     let counts = World::new(1, false, 700).run(20_000, 20);

@@ -39,7 +39,7 @@ impl Host {
     }
 }
 
-/// Frames of IPv4 flows by all paths, and one of an IPv6 flow.
+/// Makes frames of IPv4 flows on all paths, and one of an IPv6 flow.
 fn frames() -> Vec<(u16, Vec<u8>)> {
     let mut frames: Vec<_> = [0, 2, 3].map(|number| Flow::new(number, 9).packet(40)).into();
     let v6 =

@@ -7,12 +7,12 @@ use card::registers::PuntMeta;
 use model::generate::Rng;
 use std::collections::VecDeque;
 
-/// As in the top module.
+/// Parameters of the top module.
 const RELEASES: usize = 3;
 const ROOM: usize = 16;
 const BEAT: u16 = 64;
 
-/// `hold_e`.
+/// Values of `hold_e`.
 const WAIT: u8 = 1;
 const RELEASE: u8 = 2;
 
@@ -40,8 +40,8 @@ fn hold(number: usize) -> Hold {
     Hold::of_action(8 + number as u8).unwrap()
 }
 
-/// Packets of eight groups' turns, and their releases. A group's turns follow each other; only a few packets, already
-/// under way, come after a release.
+/// Makes packets of four groups in their turns, and the releases. A group's turns follow each other. Only a few
+/// packets, which were under way, come after a release.
 fn random(rng: &mut Rng, count: u32, largest: usize) -> Vec<Packet> {
     let mut turns = [4; 4];
     let mut releases = [0; 4];
@@ -68,7 +68,7 @@ fn random(rng: &mut Rng, count: u32, largest: usize) -> Vec<Packet> {
         .collect()
 }
 
-/// The packets that should leave, as number and beats.
+/// Returns the packets that should leave, in order, and the model that decided it.
 fn expected(packets: &[Packet]) -> (VecDeque<Packet>, Holding<Packet>) {
     let mut holding = Holding::new(ROOM, RELEASES);
     let mut out = VecDeque::new();
@@ -96,8 +96,8 @@ fn offer(unit: &mut rtl::Hold, packet: &Packet, beat: u16) {
     data.set(539, 1, (beat + 1 == packet.beats()).into());
 }
 
-/// Sends packets, with each side ready in the given percentage of clocks, and compares what leaves with the model;
-/// returns the number of clocks.
+/// Sends packets, with each side ready in the given percentage of clocks, and compares the packets that leave with the
+/// model. Returns the number of clocks.
 fn run(packets: &[Packet], valid: usize, ready: usize, rng: &mut Rng) -> u64 {
     let mut unit = rtl::Hold::new();
     unit.reset(2);

@@ -11,25 +11,24 @@ pub const ONE: VifId = VifId(1);
 pub const TWO: VifId = VifId(2);
 pub const WIRE: VifId = VifId(10);
 
-/// How a flow goes.
+/// The way of a flow.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     /// From one guest to the other.
     Bridged,
-    /// The same over TCP: its last packet is a FIN.
+    /// From one guest to the other over TCP. The last packet is a FIN.
     Tcp,
-    /// To another host.
+    /// From a guest to another host.
     Out,
-    /// From there.
+    /// From another host to a guest.
     In,
 }
 
-/// A flow.
 pub struct Flow {
     way: Way,
     number: u16,
     next: u32,
-    /// Packets it has.
+    /// Number of packets that the flow has.
     length: u32,
 }
 
@@ -39,7 +38,7 @@ impl Flow {
         Self { way, number, next: 0, length }
     }
 
-    /// What makes its connection.
+    /// Returns the packets that make the flow's connection.
     pub fn handshake(&self) -> Vec<(VifId, Vec<u8>)> {
         if self.way != Way::Tcp {
             return Vec::new();
@@ -55,7 +54,7 @@ impl Flow {
         1024 + self.number
     }
 
-    /// The input at which its packets arrive.
+    /// Returns the input at which the flow's packets arrive.
     pub const fn input(&self) -> usize {
         match self.way {
             Way::In => 1,
@@ -63,7 +62,7 @@ impl Flow {
         }
     }
 
-    /// Its next packet: the port, the frame, and whether it is the last.
+    /// Returns the flow's next packet: the port, the frame, and whether it is the last.
     pub fn packet(&mut self, payload: usize) -> (u16, Vec<u8>, bool) {
         let (port, number) = (self.port(), self.next);
         self.next += 1;
@@ -87,7 +86,7 @@ impl Flow {
         (vif.0, bytes, last)
     }
 
-    /// The flow and the number of a frame.
+    /// Returns the flow and the number of a frame.
     pub fn told(frame: &[u8]) -> (u16, u32) {
         let [.., a, b, c, d, e, f] = *frame else { panic!("short") };
         (u16::from_be_bytes([a, b]), u32::from_be_bytes([c, d, e, f]))
@@ -125,7 +124,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
     }
 }
 
-/// The tables, and the other host's MAC.
+/// Returns the tables, and the other host's MAC.
 pub fn tables() -> (Vec<Change>, NeighbourFound) {
     let network = Network {
         gateways: vec![net("10.1.1.254/24"), net("fd00:1::fe/64")],

@@ -17,10 +17,9 @@ use model::{
 use packet::Mac;
 use std::collections::BTreeSet;
 
-/// The hash's secret.
 pub const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 
-/// A card that can tell what its tables hold.
+/// A card that knows the contents of its tables.
 pub trait Known: Card {
     fn memory(&self) -> &Memory;
 }
@@ -31,23 +30,23 @@ impl Known for Memory {
     }
 }
 
-/// The card's port of an interface.
+/// Returns the card's port of an interface.
 pub fn port_of(id: VifId) -> u16 {
     id.0 + 100
 }
 
-/// The interface at a port.
+/// Returns the interface at a port.
 pub fn vif_at(port: VifId) -> VifId {
     VifId(port.0 - 100)
 }
 
-/// Random tables, tamed or not.
+/// Makes random tables, tamed or not.
 pub fn tables(rng: &mut Rng, tame: bool) -> Vec<Change> {
     let changes = generate::tables(rng);
     if tame { talk::tame(rng, changes) } else { changes }
 }
 
-/// The host.
+/// A host with a card.
 pub struct Host<C> {
     pub tables: Tables,
     pub driver: Driver<C>,
@@ -56,12 +55,12 @@ pub struct Host<C> {
     pub learned: BTreeSet<(Vrf, Mac)>,
     pub neighbours: Vec<NeighbourScope>,
     now: Seconds,
-    /// Where an interface is attached to the card, if anywhere.
+    /// Returns the place at which an interface is attached to the card, if it is.
     at: fn(&Vif) -> Option<Attachment>,
 }
 
 impl<C: Known> Host<C> {
-    /// A host without tables.
+    /// Makes a host without tables.
     pub fn new(commands: Commands<C>, at: fn(&Vif) -> Option<Attachment>) -> Self {
         let mut driver = Driver::new(commands, SECRET).unwrap();
         driver.commands().set_budgets(Budgets::NONE);
@@ -76,12 +75,11 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// The card.
     pub fn card(&mut self) -> &mut C {
         self.driver.commands().card()
     }
 
-    /// Applies changes and attaches the interfaces that can be attached; returns whether the tables accepted the
+    /// Applies changes and attaches the interfaces that can be attached. Returns whether the tables accepted the
     /// changes.
     pub fn apply(&mut self, changes: &[Change]) -> bool {
         if self.tables.apply(changes).is_err() {
@@ -99,7 +97,7 @@ impl<C: Known> Host<C> {
         true
     }
 
-    /// Applies changes of an Open vSwitch's flows as the carrier does; returns how many entries left the card.
+    /// Applies changes of an Open vSwitch's flows as the carrier does. Returns how many entries left the card.
     pub fn apply_ovs(&mut self, changes: &[model::ovs::Change]) -> usize {
         self.tables.apply_ovs(changes);
         let keys = self.driver.of_changes(changes);
@@ -116,25 +114,25 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// What the card does with a packet.
+    /// Returns the card's outcome for a packet.
     pub fn outcome(&mut self, packet: &Packet) -> Outcome {
         outcome(self.card().memory(), port_of(packet.ingress), &packet.frame, packet.frame.len())
     }
 
-    /// A packet, if it is well-formed. The card assumes that outer UDP checksums are right, unless there is none.
+    /// Parses a packet, if it is well-formed. The card assumes that an outer UDP checksum is right if there is one.
     fn view<'a>(&self, packet: &'a Packet) -> Option<PacketView<'a>> {
         let mut view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
         view.checked = true;
         Some(view)
     }
 
-    /// The host's decision about it, if it is well-formed.
+    /// Returns the host's decision about a packet, if it is well-formed.
     pub fn decide(&self, packet: &Packet) -> Option<Decision> {
         let view = self.view(packet)?;
         Some(decide(&self.tables, &view, packet.ingress, self.now))
     }
 
-    /// The host handles a packet, and updates the card.
+    /// Handles a packet as the host does, and updates the card.
     pub fn hosted(&mut self, packet: &Packet) {
         let Some(view) = self.view(packet) else { return };
         let decision = decide(&self.tables, &view, packet.ingress, self.now);
@@ -158,13 +156,13 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// The underlay's path to a remote changed.
+    /// Updates the card after the underlay's path to a remote changed.
     fn underlay_changed(&mut self) {
         let any = NeighbourScope::Wire(VifId(0));
         self.driver.neighbour(&self.tables, any).unwrap();
     }
 
-    /// Time passes: tells the driver what is forgotten.
+    /// Lets time pass, and tells the driver which connections are forgotten.
     pub fn wait(&mut self, seconds: Seconds) {
         self.now += seconds;
         let known: Vec<_> = self.tables.connections().map(|(connection, _)| connection.original).collect();
@@ -182,7 +180,7 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// A change to the current tables: an entry taken from other random tables, or a removal.
+    /// Makes a change to the current tables: an entry from different random tables, or a removal.
     pub fn change(&self, rng: &mut Rng) -> Change {
         let known = rng.one(&self.changes);
         match known {

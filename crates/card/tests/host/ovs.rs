@@ -5,7 +5,7 @@ use model::ovs::{Action, Change, Flow, FlowId, Key, Match};
 use model::{PacketView, Tables, Vif, VifKind, text};
 use std::sync::Arc;
 
-/// Ports, mostly guests, of some of which the MTU is small.
+/// Makes ports, mostly guests'. Some have a small MTU.
 pub fn ports(rng: &mut Rng) -> Vec<model::Change> {
     let mut changes = generate::ovs_ports(rng);
     for change in &mut changes {
@@ -19,7 +19,8 @@ pub fn ports(rng: &mut Rng) -> Vec<model::Change> {
     changes
 }
 
-/// Of few 5-tuples, with everything else that a flow may look at: so that flows' packets differ.
+/// Makes a packet of one of few 5-tuples, with random values in all other fields at which a flow may look, so that a
+/// flow's packets differ.
 pub fn near(rng: &mut Rng) -> Packet {
     let macs = ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:01:01", "00:00:5e:00:01:00"];
     let (src, dst) = (rng.one(&macs[..2]), rng.one(&macs));
@@ -38,7 +39,7 @@ pub fn near(rng: &mut Rng) -> Packet {
     Packet { ingress: rng.one(&OVS_PORTS), frame: text::parse(&text).unwrap(), gso_size: None }
 }
 
-/// A flow that meets such packets, often one that may go onto the card.
+/// Makes a flow that matches packets from [`near`], often one that may go onto the card.
 fn flow(rng: &mut Rng, id: u64) -> Flow {
     let near = near(rng);
     let view = PacketView::parse(&near.frame, near.frame.len() as u32, None).unwrap();
@@ -70,7 +71,7 @@ fn flow(rng: &mut Rng, id: u64) -> Flow {
     Flow { id: FlowId(id), counter: (id % 64) as u32, port: near.ingress, matching, actions }
 }
 
-/// A change of flows. `next` is the number of the next one.
+/// Makes a change of flows. `next` is the number of the next flow.
 pub fn change(rng: &mut Rng, tables: &Tables, next: &mut u64) -> Change {
     if rng.percent(40) {
         return generate::ovs_change(rng, tables, next);

@@ -5,14 +5,14 @@ use card::Card;
 use card::expect::{Memory, Sizes};
 use card::registers::identity;
 
-/// Both cards. Reads come from the simulated one.
+/// The simulated card and the model of it. Reads come from the simulated card.
 pub struct Pair<C> {
     pub sim: C,
     pub memory: Memory,
 }
 
 impl<C: Card> Pair<C> {
-    /// The simulated card, just out of reset, and a model of the same size.
+    /// Makes a pair of the simulated card, just out of reset, and a model of the same size.
     pub fn of(mut sim: C) -> Self {
         let sizes = Sizes {
             nexthops: sim.read32(identity::NEXTHOPS),

@@ -8,7 +8,7 @@ use model::{
 use packet::{Headers, Mac};
 use std::net::IpAddr;
 
-/// Who carries conversations.
+/// Carries conversations.
 pub trait Carrier {
     fn tables(&self) -> &Tables;
     fn decide(&self, packet: &Packet) -> Option<Decision>;
@@ -37,7 +37,7 @@ fn tamed(rng: &mut Rng, change: Change) -> Option<Change> {
     })
 }
 
-/// Packets between two ends in alternating directions, as in a connection.
+/// Sends packets between two ends in alternating directions, as in a connection.
 pub fn converse(rng: &mut Rng, host: &mut impl Carrier) {
     let guests: Vec<Vif> = host.tables().vifs().filter(|vif| vif.kind != VifKind::Wire).cloned().collect();
     let (one, other) = (rng.one(&guests), rng.one(&guests));
@@ -62,7 +62,7 @@ pub fn converse(rng: &mut Rng, host: &mut impl Carrier) {
     }
 }
 
-/// An address of a guest, its floating address, or an address that is routed somewhere.
+/// Chooses an address of a guest, its floating address, or an address that is routed somewhere.
 fn destination(rng: &mut Rng, host: &impl Carrier, guest: &Vif) -> Option<IpAddr> {
     let mut all = guest.addresses.clone();
     if rng.percent(40) {
@@ -96,7 +96,7 @@ fn ip(src: IpAddr, dst: IpAddr, kind: usize, (sport, dport): (u16, u16), flags: 
     format!("{name} {src} > {dst} ttl 64 / {inside} / payload 64")
 }
 
-/// The receiver's answer to a packet.
+/// Makes the receiver's answer to a packet.
 fn answer(host: &impl Carrier, packet: &Packet, kind: usize, flags: &str) -> Option<Packet> {
     let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
     let Verdict::Forward(forward) = host.decide(packet)?.verdict else { return None };
@@ -111,7 +111,7 @@ fn answer(host: &impl Carrier, packet: &Packet, kind: usize, flags: &str) -> Opt
     from_afar(host, &view.headers, forward.port, &headers, kind, flags)
 }
 
-/// An answer through a tunnel: with one of the guest's labels if it has one, otherwise by VXLAN to the gateway.
+/// Makes an answer through a tunnel: with one of the guest's labels if it has one, otherwise by VXLAN to the gateway.
 fn from_afar(
     host: &impl Carrier,
     inner: &Headers,

@@ -5,15 +5,15 @@ use std::collections::{HashMap, VecDeque};
 
 pub const TAGS: u16 = 1024;
 
-/// A unit's ports, the same for each unit.
+/// The ports of a look-up unit, the same for each unit.
 pub trait Unit {
     type Key: Copy;
     const REQUESTERS: usize;
     fn ask(&mut self, ask: Option<(u16, &Self::Key)>);
     fn ready(&self) -> bool;
-    /// Tag and result.
+    /// Returns the tag and the result.
     fn result(&self) -> Option<(u16, u64)>;
-    /// Line and context.
+    /// Returns the line and the context of a request.
     fn request(&self, requester: usize) -> Option<(u32, u16)>;
     fn set_request_ready(&mut self, ready: u8);
     fn set_response(&mut self, requester: usize, response: Option<&(u16, Line)>);
@@ -22,36 +22,36 @@ pub trait Unit {
     fn clock(&mut self);
 }
 
-/// How the memory behaves.
+/// The behaviour of the memory.
 #[derive(Clone, Copy)]
 pub enum Manner {
-    /// Accepts a request per clock and requester, and answers this many clocks later.
+    /// Accepts a request per clock and requester, and answers it this many clocks later.
     Steady(u64),
-    /// Requests may wait; answers come after up to this many clocks, in any order.
+    /// Lets requests wait, and answers them after up to this many clocks, in any order.
     Random(u64),
 }
 
-/// A read on its way.
+/// A read under way.
 struct Read {
     due: u64,
     context: u16,
     line: u32,
-    /// The data it read, if it has read the memory already.
+    /// The data, if the memory has been read already.
     data: Option<Line>,
 }
 
-/// What was asked.
+/// A look-up under way.
 struct Pending<K> {
     key: K,
     since: u64,
     version: usize,
 }
 
-/// An answer.
+/// The answer to a look-up.
 pub struct Answer<K> {
     pub key: K,
     pub result: u64,
-    /// Clocks.
+    /// Clocks from the start of the look-up to its answer.
     pub latency: u64,
     /// The caller's version of the tables when the look-up began.
     pub version: usize,
@@ -88,14 +88,14 @@ impl<U: Unit> Bench<U> {
         }
     }
 
-    /// Writes to the memory; reads made earlier keep their data.
+    /// Writes to the memory. Reads made earlier keep their data.
     pub fn write(&mut self, step: &Step) {
         if let Step::Write { address, data, .. } = *step {
             self.lines.insert(address, data);
         }
     }
 
-    /// When the oldest look-up in flight began.
+    /// Returns the clock at which the oldest look-up in flight began.
     pub fn oldest(&self) -> u64 {
         let asked = self.asked.iter().map(|(_, asked)| asked);
         self.pending.iter().flatten().chain(asked).map(|pending| pending.since).min().unwrap_or(self.now)
@@ -105,12 +105,13 @@ impl<U: Unit> Bench<U> {
         usize::from(TAGS) - self.free.len()
     }
 
-    /// Whether the next look-up can be passed to `clock`.
+    /// Returns whether the next look-up can be passed to `clock`.
     pub fn wants(&self) -> bool {
         self.asked.is_none() && !self.free.is_empty()
     }
 
-    /// One clock; `next` is a look-up to start, with the version of the tables. It is kept until the unit takes it.
+    /// Advances by a clock. `next` is a look-up to start, with the version of the tables; it is kept until the unit
+    /// takes it.
     pub fn clock(&mut self, next: Option<(U::Key, usize)>) -> Option<Answer<U::Key>> {
         if let Some((key, version)) = next {
             assert!(self.asked.is_none());
@@ -245,9 +246,9 @@ pub fn run<U: Unit>(
     Figures { latencies, clocks: bench.now - began }
 }
 
-/// Does the changes one after the other while look-ups go on. Each answer must be right for the number of changes done
+/// Makes the changes one after the other while look-ups go on. Each answer must be right for the number of changes made
 /// at some moment between the look-up's start and its end. Returns the number of answers, and how many of them were
-/// from before the last change. `key` gets the version of the tables that the network's line belongs to.
+/// from before the last change. `key` gets the version of the tables to which the network's line belongs.
 pub fn update<U: Unit>(
     bench: &mut Bench<U>,
     changes: &[Vec<Step>],

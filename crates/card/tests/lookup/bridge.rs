@@ -7,7 +7,7 @@ use card::registers::Bridge;
 use card::step::{Line, Step};
 use rtl::BridgeUnitSim;
 
-/// As in the top module.
+/// Binary logarithm of the number of lines, as in the top module.
 const BITS: u32 = 8;
 
 /// Network and MAC.
@@ -76,7 +76,7 @@ fn bench(manner: Manner) -> Bench<BridgeUnitSim> {
     Bench::new(unit, manner)
 }
 
-/// The result's bits, as `bridge_result_t`.
+/// Returns the result's bits, as `bridge_result_t`.
 fn result(entry: Option<&Bridge>) -> u64 {
     entry.map_or(0, |entry| {
         let fixed = u64::from(entry.fixed) << 53;
@@ -93,7 +93,7 @@ fn entry((vrf, mac): Key, random: &mut Random) -> Bridge {
     Bridge { mac, vrf, valid: true, fixed: random.chance(50), nexthop, at_tunnel: random.chance(50), at }
 }
 
-/// Similar keys: the same MACs in several networks.
+/// Makes similar keys: the same MACs in several networks.
 fn key(random: &mut Random) -> Key {
     (random.pick(&[0, 1, 2, 4095]), 0x0200_0000_0000 | (u64::from(random.below(400)) * 0x1_0001))
 }
@@ -102,7 +102,7 @@ fn find<'a>(table: &'a Cuckoo<Bridge>, &(vrf, mac): &Key) -> Option<&'a Bridge> 
     table.find(&Bridge { mac, vrf, ..Bridge::default() }.key())
 }
 
-/// A table filled to `percent` of its 1024 entries, also in memory.
+/// Makes a table filled to `percent` of its 1024 entries, and writes it to memory.
 fn filled(bench: &mut Bench<BridgeUnitSim>, percent: usize) -> Cuckoo<Bridge> {
     let mut table = Cuckoo::new(BITS, super::SECRET);
     while table.len() < 1024 * percent / 100 {
@@ -123,7 +123,7 @@ fn look_up(manner: Manner, count: usize, percent: u32) -> Figures {
         hits.set(hits.get() + usize::from(right.is_some()));
     };
     let figures = run(&mut bench, count, percent, key, check);
-    // Of 1600 MACs, 716 are in the table.
+    // The table has 716 of 1600 MACs.
     assert!((count / 3..count * 3 / 5).contains(&hits.get()), "{} hits", hits.get());
     figures
 }

@@ -16,7 +16,7 @@ const SECRET: Words = [
     0x1111_2222_3333_4444,
 ];
 
-/// The secret, in the form that a port takes.
+/// Returns the secret in the form that a port takes.
 fn secret() -> [u8; 40] {
     let mut bytes = [0; 40];
     for (bytes, word) in bytes.chunks_mut(8).zip(SECRET) {

@@ -10,12 +10,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Less than `limit`.
+    /// Returns a random number below `limit`.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((self.next() >> 32) as u32) % limit
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Is true in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent
     }

@@ -8,7 +8,7 @@ use card::trie::Trie;
 use rtl::RouteUnitSim;
 use std::collections::BTreeMap;
 
-/// As in the top module.
+/// Binary logarithm of the number of lines, as in the top module.
 const BITS6: u32 = 10;
 
 /// A destination, and the contents of the network's line.
@@ -91,7 +91,7 @@ const VRFS: [u16; 3] = [0, 7, 4095];
 const LENGTHS4: [u8; 12] = [0, 8, 12, 15, 16, 17, 20, 23, 24, 25, 30, 32];
 const LENGTHS6: [u8; 16] = [0, 1, 16, 29, 32, 40, 47, 48, 52, 56, 60, 63, 64, 96, 127, 128];
 
-/// The routes of the networks: in both shadows, and in a naive map.
+/// The routes of the networks, in both shadows and in a naive map.
 struct Routes {
     trie: Trie,
     roots: BTreeMap<u16, u32>,
@@ -100,13 +100,13 @@ struct Routes {
     naive: BTreeMap<(u16, bool, u8, u128), u32>,
 }
 
-/// The first `length` bits of an address.
+/// Returns the first `length` bits of an address.
 fn mask(v6: bool, dst: u128, length: u8) -> u128 {
     let rest = if v6 { 128 } else { 32 } - u32::from(length);
     dst.checked_shr(rest).and_then(|head| head.checked_shl(rest)).unwrap_or(0)
 }
 
-/// Addresses with long common prefixes.
+/// Makes addresses with long common prefixes.
 fn address(random: &mut Random, v6: bool) -> u128 {
     if v6 {
         let bytes = [0x20, 1, random.pick(&[0, 0x80]), random.below(3) as u8, random.below(4) as u8, 0];
@@ -158,7 +158,7 @@ impl Routes {
         Key { v6, dst: address(random, v6), vrf, root, lengths }
     }
 
-    /// The result's bits, as `forward_result_t`.
+    /// Returns the bits of the right result, as `forward_result_t`.
     fn right(&self, key: &Key) -> u64 {
         let lengths = (0..=if key.v6 { 128 } else { 32 }).rev();
         let mut nexthops = lengths
@@ -214,7 +214,7 @@ fn finds_the_longest_prefix() {
     look_up(Manner::Random(3), Family::Both, 5000, 100).print("both, quick random memory");
 }
 
-/// Routes of one length only, so that all look-ups go equally deep.
+/// Measures with routes of one length only, so that all look-ups go equally deep.
 fn of_one_length(v6: bool, length: u8, manner: Manner, count: usize, percent: u32) -> Figures {
     let mut bench = bench(manner);
     let mut routes = Routes::new(&mut bench);

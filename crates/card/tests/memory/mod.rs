@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use channel::{Adversary, Port, Random, Word};
 use top::{BANKS, Inputs, REQUESTERS, Top};
 
-/// Contents of a word at an address within its channel after its `version`th write.
+/// Makes the contents of the word at an address within its channel after its `version`th write.
 fn word(addr: u64, version: u64) -> Word {
     let mut random = Random(addr << 20 ^ version ^ 0x9e37_79b9_7f4a_7c15);
     let words = [addr, version, random.next(), random.next()];
@@ -22,32 +22,33 @@ fn untouched(addr: u64) -> Word {
     word(addr, 0)
 }
 
-/// The version of a word; panics if it isn't one.
+/// Returns the version of a word. Panics if no single write made the word.
 fn version(addr: u64, found: &Word) -> u64 {
     let version = u64::from_le_bytes(from_fn(|k| found[8 + k]));
     assert_eq!(*found, word(addr, version), "bytes of no single write to {addr:#x}");
     version
 }
 
-/// Of a word.
+/// Numbers of writes of a word that were begun, and that are done.
 #[derive(Clone, Copy, Default)]
 struct Versions {
     begun: u64,
     done: u64,
 }
 
-/// What a requester waits for: a line, and the version that each of its words had for certain at the request.
+/// A request under way: the line, and the oldest version that each of its words may have in the answer.
 struct Asked {
     line: u32,
     least: Vec<u64>,
 }
 
-/// How a run is.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Mix {
     seed: u64,
     line: fn(&mut Random) -> u32,
-    /// Chances in percent: of a request, of taking an answer, of beginning a write, of any activity of the channels.
+    /// Chances in percent of a request, of taking an answer, of beginning a write, and of each activity of the
+    /// channels.
     ask: u64,
     take: u64,
     write: u64,
@@ -58,23 +59,23 @@ struct Mix {
 
 const CALM: Mix = Mix { seed: 1, line: anywhere, ask: 60, take: 60, write: 0, eager: 50, writes: 1 };
 
-/// 256 lines a bank.
+/// Chooses among 256 lines of each bank.
 fn anywhere(random: &mut Random) -> u32 {
     random.below(1024) as u32
 }
 
-/// Lines that share three places of the cache.
+/// Chooses among lines that share three places of the cache.
 fn colliding(random: &mut Random) -> u32 {
     let (bank, place, number) = (random.below(BANKS as u64), random.below(3), random.below(4));
     (bank + BANKS as u64 * (place + 16 * number)) as u32
 }
 
-/// Mostly one line.
+/// Chooses one line most of the time.
 fn hot(random: &mut Random) -> u32 {
     if random.chance(90) { 5 } else { colliding(random) }
 }
 
-/// Lines at the top of the address space.
+/// Chooses among lines at the top of the address space.
 fn far(random: &mut Random) -> u32 {
     (1 << 27) - 1 - random.below(64) as u32
 }
@@ -114,12 +115,12 @@ impl<T: Top> Bench<T> {
         }
     }
 
-    /// The address of a line's word in its channel.
+    /// Returns the address of a line's word in its channel.
     fn addr(line: u32, word: usize) -> u64 {
         32 * (u64::from(line) / BANKS as u64 * T::WORDS as u64 + word as u64)
     }
 
-    /// Sets the ports for the next clock: inputs that were not taken stay.
+    /// Sets the ports for the next clock. Inputs that were not taken stay.
     fn offer(&mut self) {
         let (random, mix) = (&mut self.random, self.mix);
         for (r, request) in self.inputs.requests.iter_mut().enumerate() {
@@ -178,8 +179,8 @@ impl<T: Top> Bench<T> {
         self.top.clock();
     }
 
-    /// Each answer belongs to a request, and each word is no older than the last write completed by then and no newer
-    /// than the last one begun.
+    /// Checks that an answer belongs to a request, and that each word is at least as new as the last write that was
+    /// done at the request, and no newer than the last one begun.
     fn check(&mut self, r: usize, context: u16, words: &[Word]) {
         let asked =
             self.asked[r].remove(&context).expect("an answer to what was asked, and not yet answered");
@@ -248,8 +249,8 @@ fn whoever_asks_after_a_write_gets_the_new_bytes() {
     }
 }
 
-/// Clocks for a run of requests, where each requester asks for the lines in turn as fast as it can, and takes answers
-/// at once.
+/// Returns the clocks of a run of requests: each requester asks for the lines in turn as fast as it can, and takes
+/// answers at once.
 fn clocks<T: Top>(bench: &mut Bench<T>, requests: u64, line: impl Fn(usize, u64) -> u32) -> u64 {
     let (start, answered) = (bench.top.cycle(), bench.answers);
     let mut asked = [0; REQUESTERS];

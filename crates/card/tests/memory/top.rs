@@ -5,23 +5,22 @@ use crate::channel::{Master, Slave, Word};
 pub const REQUESTERS: usize = 4;
 pub const BANKS: usize = 4;
 
-/// Inputs of a top's ports in a clock.
 #[derive(Default)]
 pub struct Inputs {
-    /// Line and context.
+    /// Line and context of each requester's request.
     pub requests: [Option<(u32, u16)>; REQUESTERS],
     pub resp_ready: [bool; REQUESTERS],
-    /// Line, half and bytes.
+    /// Line, half of the line, and bytes.
     pub write: Option<(u32, bool, Word)>,
     pub slaves: [Slave; BANKS],
     /// Whether the channels' answers are errors.
     pub bad: bool,
 }
 
-/// What is found there.
+/// Outputs of a top's ports in a clock.
 pub struct Outputs {
     pub req_ready: [bool; REQUESTERS],
-    /// Context and bytes.
+    /// Context and bytes of each requester's answer.
     pub answers: [Option<(u16, Vec<Word>)>; REQUESTERS],
     pub wr_ready: bool,
     pub wr_done: bool,

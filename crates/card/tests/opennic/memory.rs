@@ -4,13 +4,13 @@ use model::generate::Rng;
 use rtl::OpennicBox;
 use std::collections::{HashMap, VecDeque};
 
-/// Minimum clocks from an address to its first beat.
+/// Fewest clocks from an address to its first beat.
 const LATENCY: u64 = 20;
 
 #[derive(Default)]
 pub struct Channel {
     lines: HashMap<u64, [u8; 32]>,
-    /// Reads: the clock at which they may be answered, ID, address, beats.
+    /// For each read: the clock from which on it may be answered, ID, address, beats.
     reads: VecDeque<(u64, u8, u64, u64)>,
     /// The beat at the port: ID, address, number of beats after it.
     beat: Option<(u8, u64, u64)>,
@@ -19,7 +19,6 @@ pub struct Channel {
     answers: u32,
 }
 
-/// All channels.
 pub struct Channels {
     all: Vec<Channel>,
     rng: Rng,

@@ -16,10 +16,10 @@ const TUNNEL: usize = 32;
 const HEADERS: usize = 42;
 const FLOWS: usize = 16;
 const PACKETS: usize = 400;
-/// Of what the beats allow: the goal of the engine without the box.
+/// The fraction of the rate that the beats allow which must be reached. It is the engine's goal without the box.
 const GOAL: f64 = 0.98;
 
-/// Packets of guests' frames of a size in both directions, and the tables that they need.
+/// Returns text with packets of guests' frames of a size in both directions, and the tables that they need.
 fn workload(size: usize) -> String {
     let mut text = "
 host 192.0.2.1
@@ -49,7 +49,7 @@ case both directions
     text
 }
 
-/// The packets of each direction, after the host has seen a packet of each flow.
+/// Returns the packets of each direction, after the host has seen a packet of each flow.
 fn set_up(size: usize) -> (Rounds, [Vec<Packet>; 2]) {
     let mut rounds = Rounds::empty();
     let mut packets = [Vec::new(), Vec::new()];
@@ -68,7 +68,7 @@ fn set_up(size: usize) -> (Rounds, [Vec<Packet>; 2]) {
     (rounds, packets)
 }
 
-/// Packets a clock in each direction: down to the wire, up to the host.
+/// Measures the packets per clock in each direction: down to the wire, up to the host.
 fn rates(size: usize) -> [f64; 2] {
     let (mut rounds, packets) = set_up(size);
     for packet in packets.iter().flatten() {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Clocks without a packet after which the card counts as hung.
 const PATIENCE: u64 = 20_000;
 
-/// What became of packets.
+/// Counts of packets, by their fate.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub packets: usize,
@@ -26,7 +26,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds those of other packets.
+    /// Adds the counts of other packets.
     pub fn add(&mut self, other: Self) {
         self.packets += other.packets;
         self.forwarded += other.forwarded;
@@ -39,7 +39,7 @@ impl Counts {
 
 /// A packet that should leave by an output: its port, the reason if the host has to decide about it, its bytes.
 type Left = (u16, Option<Punt>, Vec<u8>);
-/// By the pipe that took the packet, and by the output.
+/// Packets by the pipe that took them, and by output.
 type Expected = [[VecDeque<Left>; 2]; 2];
 
 pub struct Rounds {
@@ -49,7 +49,7 @@ pub struct Rounds {
     sent: Vec<Packet>,
 }
 
-/// Whether an interface is attached to the card: the box's one MAC port is the first wire.
+/// Returns whether an interface is attached to the card: the box's one MAC port is the first wire.
 fn is_there(vif: VifId) -> bool {
     vif != VifId(2)
 }
@@ -60,7 +60,7 @@ fn attachment(vif: &Vif) -> Option<Attachment> {
 }
 
 impl Rounds {
-    /// A host with random tables.
+    /// Makes a host with random tables.
     pub fn new(rng: &mut Rng) -> Self {
         let mut rounds = Self::empty();
         let changes = tables(rng, true);
@@ -68,7 +68,7 @@ impl Rounds {
         rounds
     }
 
-    /// A host without tables.
+    /// Makes a host without tables.
     pub fn empty() -> Self {
         let commands = Commands::open(Pair::of(Shell::new())).unwrap().with_blank_memory();
         Self { host: Host::new(commands, attachment), counts: Counts::default(), sent: Vec::new() }
@@ -135,7 +135,7 @@ impl Carrier for Rounds {
         self.host.decide(packet)
     }
 
-    /// The host handles a packet first, as if its flow were new to the card; the coming rounds send it again.
+    /// Lets the host handle a packet first, as if its flow were new to the card. The coming rounds send it again.
     fn send(&mut self, packet: &Packet) {
         if !packet.frame.is_empty() && is_there(packet.ingress) {
             self.host.hosted(packet);
@@ -144,7 +144,7 @@ impl Carrier for Rounds {
     }
 }
 
-/// A packet that left must be a pipe's next one at that output.
+/// Checks that a packet which left is a pipe's next one at that output.
 fn check(expected: &mut Expected, output: usize, received: &Received) {
     let punt = received.punt.map(|meta| *Punt::ALL.get(usize::from(meta.reason)).expect("a reason"));
     let left = (received.port, punt, received.bytes.clone());
@@ -158,7 +158,7 @@ fn check(expected: &mut Expected, output: usize, received: &Received) {
     panic!("left by {output}: {left:02x?}\nexpected of the pipes: {fronts:02x?}");
 }
 
-/// Whether a packet left as expected. Where the card stops parsing early, it can't report later errors.
+/// Returns whether a packet left as expected. If the card stops parsing early, it can't report later errors.
 fn is_same(left: &Left, expected: &Left) -> bool {
     const BLIND: [Punt; 3] = [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack];
     let blind = expected.1.is_some() && left.1.is_some_and(|punt| BLIND.contains(&punt));

@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 
 /// Bytes of a beat.
 const BEAT: usize = 64;
-/// For a packet from the host: the guest at `port` sent it.
+/// Output number in a packet from the host which says that the guest at `port` sent it.
 const TO_PIPE: u8 = 15;
-/// The engine's port for the MAC port, as in `crates/rtl/build/tops.rs`.
+/// The engine's number of the MAC port, as in `crates/rtl/build/tops.rs`.
 pub const WIRE: u16 = 101;
 /// Clocks after which the box counts as hung.
 const PATIENCE: usize = 2000;
@@ -57,7 +57,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// A box out of its first reset.
+    /// Makes a box out of its first reset.
     pub fn new() -> Self {
         let top = OpennicBox::new();
         let mut shell = Self {
@@ -83,7 +83,7 @@ impl Shell {
         self.cycle
     }
 
-    /// Takes a packet as for the engine's port; adds the metadata that the box expects in front.
+    /// Takes a packet in the form that the engine takes, and adds the metadata that the box expects in front.
     pub fn send(&mut self, input: usize, packet: Sent) {
         if input == 1 {
             assert_eq!(packet.port, WIRE);
@@ -102,7 +102,7 @@ impl Shell {
         self.outputs[output].done.pop_front()
     }
 
-    /// The next packet of an output.
+    /// Waits for the next packet of an output.
     pub fn wait(&mut self, output: usize) -> Received {
         for _ in 0..PATIENCE {
             self.tick();
@@ -113,7 +113,7 @@ impl Shell {
         panic!("nothing came out of {output}");
     }
 
-    /// The next packet, with this many bytes.
+    /// Waits for the next packet of an output, which must have this many bytes.
     pub fn wait_for(&mut self, output: usize, size: usize) -> Received {
         let received = self.wait(output);
         assert_eq!(
@@ -124,7 +124,7 @@ impl Shell {
         received
     }
 
-    /// A clock of 250 MHz; every other one is an edge of the slow clock too.
+    /// Advances by a clock of 250 MHz. Every other one is an edge of the slow clock, too.
     pub fn tick(&mut self) {
         for index in 0..2 {
             self.offer(index);
@@ -204,7 +204,7 @@ impl Shell {
 
     // ---- The shell's slow clock
 
-    /// A slow clock; returns what `look` saw just before its edge.
+    /// Advances by a slow clock. Returns the result of `look` just before its edge.
     fn slow_tick<T>(&mut self, look: impl Fn(&OpennicBox) -> T) -> T {
         while self.slow {
             self.tick();
@@ -220,7 +220,7 @@ impl Shell {
         assert!(done, "AXI4-Lite hangs");
     }
 
-    /// The shell's reset handshake; it completes if memory is ready.
+    /// Makes the shell's reset handshake, which completes if memory is ready.
     pub fn reset(&mut self, memory_ready: bool) {
         self.top.set_memory_ready(memory_ready);
         self.top.set_mod_rstn(false);
@@ -244,7 +244,7 @@ impl Shell {
         self.top.mod_rst_done()
     }
 
-    /// Waits until everything has come out, and discards the packets that came out whole.
+    /// Waits until all packets have come out, and discards those that came out whole.
     pub fn forget(&mut self) {
         for _ in 0..PATIENCE {
             self.tick();
@@ -293,7 +293,7 @@ impl Output {
     }
 }
 
-/// A packet of the box; a packet to the host has a beat of metadata in front.
+/// Converts a packet of the box. A packet to the host has a beat of metadata in front.
 fn received(mut bytes: Vec<u8>, host: bool, cycles: (u64, u64)) -> Received {
     if !host {
         return Received { port: WIRE, punt: None, bytes, cycles };

@@ -1,4 +1,4 @@
-//! What `packet` finds in a frame, in the card's terms.
+//! The result of `packet`'s parser for a frame, in the card's terms.
 
 use card::registers::{Punt, Tunnel as Encapsulation};
 use packet::{
@@ -15,7 +15,7 @@ pub struct Accepted {
     pub stricter: Vec<Punt>,
 }
 
-/// A guest's frame, parsed from its first `window` bytes.
+/// Parses a guest's frame from its first `window` bytes.
 pub fn guest(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     let headers = Headers::ethernet(head(frame, window), 0, frame.len()).map_err(punt)?;
     let mut accepted = Accepted::default();
@@ -25,7 +25,7 @@ pub fn guest(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     Ok(accepted)
 }
 
-/// A frame that a wire received.
+/// Parses a frame that a wire received.
 pub fn wire(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
     let bytes = head(frame, window);
     let outer = Headers::ethernet(bytes, 0, frame.len()).map_err(punt)?;
@@ -60,7 +60,7 @@ fn head(frame: &[u8], window: usize) -> &[u8] {
     &frame[..frame.len().min(window)]
 }
 
-/// The headers of a possible tunnel packet, checked like `decide` does.
+/// Checks the headers of a possible tunnel packet like `decide` does.
 fn underlay(outer: &Headers) -> Result<(&Ethernet, &Ip), Punt> {
     let eth = outer.eth.as_ref().ok_or(Punt::EthernetTruncated)?;
     if is_neighbour(outer) {
@@ -76,7 +76,7 @@ fn underlay(outer: &Headers) -> Result<(&Ethernet, &Ip), Punt> {
     Ok((eth, ip))
 }
 
-/// The reason why `decide` refuses a label.
+/// Checks a label. Fails with the reason why `decide` refuses it.
 fn label(bytes: &[u8], tunnel: &Tunnel) -> Result<(), Punt> {
     if !tunnel.bottom {
         return Err(Punt::LabelStack);
@@ -97,7 +97,7 @@ fn is_neighbour(headers: &Headers) -> bool {
 }
 
 impl Accepted {
-    /// The fields of the tenant's packet except its traffic class.
+    /// Adds the fields of the tenant's packet except its traffic class.
     fn tenant(&mut self, headers: &Headers, start: usize, stop: usize) {
         self.fields.extend([
             ("start", start as u128),
@@ -154,7 +154,7 @@ impl Accepted {
         ]);
     }
 
-    /// The traffic class of the packet that is sent on.
+    /// Adds the traffic class of the packet that is sent on.
     fn tos(&mut self, headers: &Headers, tos: u8) {
         let changed = headers.ip().is_some_and(|ip| ip.tos != tos);
         self.fields.push(("new_tos", changed.into()));
@@ -182,7 +182,8 @@ impl Accepted {
         ]);
     }
 
-    /// Extension headers, options of GRE, explicit nulls above the label.
+    /// Adds the reasons for which the card may be stricter outside the tenant's packet: extension headers, options of
+    /// GRE, explicit nulls above the label.
     fn stricter_outside(&mut self, bytes: &[u8], outer: &Headers, ip: &Ip, tunnel: &Tunnel) {
         if ip.src.is_ipv6() && usize::from(ip.header_len) > proto::IPV6_LEN {
             self.stricter.push(Punt::Ipv6Extension);

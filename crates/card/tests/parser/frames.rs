@@ -7,7 +7,7 @@ use model::vectors::{Step, load};
 use packet::{Headers, L3, TunnelKind, checksum, proto};
 use std::path::Path;
 
-/// The frames of the conformance vectors.
+/// Returns the frames of the conformance vectors.
 pub fn of_vectors() -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/vectors");
     let paths = std::fs::read_dir(directory).expect("the vectors").map(|entry| entry.expect("a file").path());
@@ -25,7 +25,7 @@ pub fn of_vectors() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Random frames from guests and wires.
+/// Makes random frames from guests and wires.
 pub fn generated(rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while frames.len() < count {
@@ -38,7 +38,7 @@ pub fn generated(rng: &mut Rng, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Every tunnel with every tenant's packet, over both families, as `model` text.
+/// Makes every tunnel with every tenant's packet, over both families, from `model` text.
 pub fn tunnels() -> Vec<Vec<u8>> {
     let ethernet = "eth 02:00:00:00:00:05 > 02:00:00:00:00:06";
     let l4 = ["udp 7 > 9 / payload 20", "tcp 7 > 9 PA / payload 20", "sctp 7 > 9 / payload 16", "payload 0"];
@@ -80,8 +80,8 @@ pub fn tunnels() -> Vec<Vec<u8>> {
     all.iter().map(|text| model::text::parse(text).expect("a frame")).collect()
 }
 
-/// Edge cases that random frames seldom reach. Each is there many times, because the bytes after a frame's end differ
-/// each time.
+/// Makes edge cases that random frames seldom reach. Each is there many times, because the bytes after a frame's end
+/// differ each time.
 pub fn edges() -> Vec<Vec<u8>> {
     let outer = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 192.0.2.1 > 192.0.2.2";
     let texts = [
@@ -134,7 +134,7 @@ impl Places {
     }
 }
 
-/// The frame, made longer or given errors.
+/// Makes a frame longer, or gives it errors.
 pub fn spoilt(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if rng.percent(25) {
@@ -162,7 +162,7 @@ pub fn spoilt(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Inserts VLAN tags after the MACs, or options after an IPv4 header; the lengths before them are adjusted.
+/// Inserts VLAN tags after the MACs, or options after an IPv4 header, and adjusts the lengths before them.
 fn insert(rng: &mut Rng, frame: &mut Vec<u8>) {
     let places = Places::of(frame);
     let tags = rng.percent(50);
@@ -195,7 +195,7 @@ fn insert(rng: &mut Rng, frame: &mut Vec<u8>) {
     places.ip.iter().filter(|ip| **ip < at).for_each(|ip| correct(frame, *ip));
 }
 
-/// Adds to a 16-bit number.
+/// Adds to a 16-bit number of a frame.
 fn add(frame: &mut [u8], at: usize, count: usize) {
     let number = u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_add(count as u16);
     frame[at..at + 2].copy_from_slice(&number.to_be_bytes());

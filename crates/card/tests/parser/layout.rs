@@ -7,14 +7,14 @@ const SOURCE: &str =
 
 /// The fields of a packed struct.
 pub struct Layout {
-    /// Lowest bit and width, by name.
+    /// Lowest bit and width of each field, by name.
     fields: HashMap<&'static str, (usize, usize)>,
-    /// Bits of the struct.
+    /// Number of bits of the struct.
     pub width: usize,
 }
 
 impl Layout {
-    /// The layout of the struct of this name.
+    /// Returns the layout of the struct of this name.
     ///
     /// # Panics
     /// If there is no such struct, or one of its types isn't understood.
@@ -34,7 +34,7 @@ impl Layout {
         Self { fields, width }
     }
 
-    /// Lowest bit and width of a field.
+    /// Returns the lowest bit and the width of a field.
     ///
     /// # Panics
     /// If there is no such field.
@@ -43,7 +43,7 @@ impl Layout {
     }
 }
 
-/// Bits of a type: `logic`, `logic [7:0]`, or the name of a struct or an enumeration.
+/// Returns the bits of a type: `logic`, `logic [7:0]`, or the name of a struct or an enumeration.
 fn width_of(kind: &str) -> usize {
     if let Some(range) = kind.strip_prefix("logic") {
         let range = range.trim().trim_matches(['[', ']']);

@@ -13,7 +13,7 @@ use model::generate::Rng;
 use rtl::{Bits, ParserTop};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bytes that the card examines.
+/// Number of bytes that the card examines.
 const WINDOW: usize = 128;
 
 /// One of the two parsers.
@@ -26,14 +26,14 @@ struct Parser {
     waiting: VecDeque<(u64, Frame)>,
     /// How often the card gave each reason.
     reasons: BTreeMap<&'static str, usize>,
-    /// Frames that went on.
+    /// Number of frames that went on.
     accepted: usize,
-    /// Frames that the card left to the host although `packet` accepts them, by whether they were plain and by the
-    /// reason.
+    /// Number of frames that the card left to the host although `packet` accepts them, by whether they were plain and
+    /// by the reason.
     stricter: BTreeMap<(bool, &'static str), usize>,
-    /// Frames that `packet` and the card refuse for different reasons.
+    /// Number of frames that `packet` and the card refuse for different reasons.
     renamed: BTreeMap<(Punt, &'static str), usize>,
-    /// Frames that the card accepted although their TCP options end after the window.
+    /// Number of frames that the card accepted although their TCP options end after the window.
     long_tcp: usize,
 }
 
@@ -41,9 +41,9 @@ struct Parser {
 struct Frame {
     bytes: Vec<u8>,
     port: u16,
-    /// Not spoilt on purpose.
+    /// Whether the frame was not spoilt on purpose.
     plain: bool,
-    /// Nothing comes of it.
+    /// Whether the frame is from the host, so that no header comes of it.
     direct: bool,
 }
 
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// Sends a frame's beats; before each, a clock without one in `gaps` percent of the cases.
+    /// Sends a frame's beats. In `gaps` percent of the cases, a clock without a beat comes before one.
     fn send(&mut self, frame: Frame, gaps: usize) {
         let beats = frame.bytes.len().div_ceil(64);
         for (index, part) in frame.bytes.chunks(64).enumerate() {
@@ -112,7 +112,7 @@ impl Bench {
         }
     }
 
-    /// A beat of random bytes: bytes that aren't valid must not matter, nor bytes after a frame's end.
+    /// Sets a beat of random bytes: bytes that aren't valid must not matter, nor bytes after a frame's end.
     fn noise(&mut self, valid: bool) {
         self.top.set_s_valid(valid);
         let width = self.beat.width;
@@ -142,7 +142,7 @@ impl Bench {
 }
 
 impl Parser {
-    /// Checks that a header comes out exactly when it should, and its contents.
+    /// Checks that a header comes out exactly when it should, and checks its contents.
     fn look(&mut self, clock: u64, valid: bool, header: Bits<'_>, layout: &Layout) {
         let due = self.waiting.front().is_some_and(|(since, _)| clock == since + self.latency);
         assert_eq!(valid, due, "{}, clock {clock}: a header at the wrong time", self.name);
@@ -232,7 +232,7 @@ const TUNNEL_REASONS: [Punt; 10] = [
     Punt::Ecn,
 ];
 
-/// Frames of all kinds, some of them with errors.
+/// Makes frames of all kinds, some of them with errors.
 fn frames(rng: &mut Rng, generated: usize, spoilt: usize) -> Vec<Frame> {
     let mut all = frames::of_vectors();
     let tunnels = frames::tunnels();

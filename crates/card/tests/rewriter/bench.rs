@@ -12,12 +12,12 @@ pub const BEAT: usize = 64;
 pub struct Job {
     pub frame: Vec<u8>,
     pub edit: Edit,
-    /// The port and the bytes.
+    /// The expected port and bytes.
     pub expected: Option<(u16, Vec<u8>)>,
 }
 
 impl Job {
-    /// A packet that is forwarded as the model rewrites it; `None` if the card leaves it to the host.
+    /// Makes the job of a packet that is forwarded as the model rewrites it; `None` if the card leaves it to the host.
     pub fn forward(forward: &Forward, packet: &PacketView<'_>) -> Option<Self> {
         let edit = Edit::of(forward, packet)?;
         let expected = (forward.port.0, rewrite::rewrite(forward, packet)?);
@@ -35,14 +35,14 @@ impl Job {
         Self { frame, edit: Edit::Drop, expected: None }
     }
 
-    /// The maximum of the beats that go in and those that come out.
+    /// Returns the larger number of the beats that go in and those that come out.
     pub fn beats(&self) -> usize {
         let out = self.expected.as_ref().map_or(0, |(_, bytes)| bytes.len());
         self.frame.len().max(out).div_ceil(BEAT)
     }
 }
 
-/// How often, in percent of the cycles, each side is ready.
+/// Percentages of the cycles in which each side is ready.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub beats: usize,
@@ -70,7 +70,7 @@ struct Bench<'a> {
     ends: Vec<u64>,
 }
 
-/// Sends all packets and checks all output; returns the cycles in which packets ended.
+/// Sends all packets and checks all output. Returns the cycles in which packets ended.
 pub fn run(jobs: &[Job], pace: Pace, seed: u64) -> Vec<u64> {
     let mut sim = RewriterSim::new();
     sim.reset(2);

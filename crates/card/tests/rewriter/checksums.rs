@@ -16,7 +16,7 @@ fn address(rng: &mut Rng) -> Ipv4Addr {
     Ipv4Addr::from_bits(rng.one(&words) << 16 | rng.one(&words))
 }
 
-/// A packet with any L4 checksum. The checksum of its IP header is right, because others are not forwarded.
+/// Makes a packet with any L4 checksum. The checksum of its IP header is right, because others are not forwarded.
 fn frame(rng: &mut Rng) -> Vec<u8> {
     let l4 = ["udp 1 > 2", "tcp 1 > 2 A", "icmp echo 1 2", "sctp 1 > 2", ""];
     let layer = rng.one(&l4);
@@ -102,7 +102,7 @@ fn tunnel(rng: &mut Rng) -> Encap {
     }
 }
 
-/// An IPv6 packet, with or without extra headers in front of it.
+/// Makes an IPv6 packet, with or without extra headers in front of it.
 fn frame6(rng: &mut Rng) -> Vec<u8> {
     let l4 = rng.one(&["udp 1 > 2", "tcp 1 > 2 A", "icmp echo 1 2"]);
     let (hops, tos, len) = (rng.one(&[0, 1, 2, 64, 255]), rng.below(256), rng.below(300));
@@ -110,7 +110,7 @@ fn frame6(rng: &mut Rng) -> Vec<u8> {
     text::parse(&format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {ip}")).unwrap()
 }
 
-/// A bridged frame: an IP packet after tags or without tags, or only zeros.
+/// Makes a bridged frame: an IP packet after tags or without tags, or only zeros.
 fn frame2(rng: &mut Rng) -> Vec<u8> {
     let tags = rng.one(&["", " vlan 5", " vlan 5 vlan 6"]);
     let len = rng.below(300);
@@ -120,7 +120,7 @@ fn frame2(rng: &mut Rng) -> Vec<u8> {
     if rng.percent(5) { vec![0; 14 + len] } else { text::parse(&text).unwrap() }
 }
 
-/// A packet that enters a tunnel, and its forwarding.
+/// Makes a packet that enters a tunnel, and its forwarding.
 fn tunnelled(rng: &mut Rng) -> (Vec<u8>, Forward) {
     let encap = Some(tunnel(rng));
     let vxlan = encap.is_some_and(|encap| encap.kind == TunnelKind::Vxlan);
@@ -137,7 +137,7 @@ fn tunnelled(rng: &mut Rng) -> (Vec<u8>, Forward) {
     (frame, Forward { encap, ethernet, nat, ..routed })
 }
 
-/// The output, if the model forwards it this way.
+/// Returns the output, if the model forwards the frame this way.
 fn leaves(frame: &[u8], forward: &Forward) -> Option<Vec<u8>> {
     let view = PacketView::parse(frame, frame.len() as u32, None).ok()?;
     rewrite::rewrite(forward, &view)

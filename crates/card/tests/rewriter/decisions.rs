@@ -65,13 +65,13 @@ impl Decided {
     }
 }
 
-/// The headers of the packet that is forwarded.
+/// Returns the headers of the packet that is forwarded.
 fn forwarded(forward: &Forward, packet: &PacketView<'_>) -> Headers {
     let inside = if forward.ethernet.is_some() { Headers::network } else { Headers::ethernet };
     inside(packet.bytes, forward.strip.into(), packet.bytes.len()).unwrap_or_default()
 }
 
-/// Whether the card's driver leaves such packets to it: it lowers no MSS, and knows only the checksums of common
+/// Returns whether the driver leaves such packets to the card: it lowers no MSS, and knows only the checksums of common
 /// protocols, which new addresses change.
 fn is_for_card(forward: &Forward, packet: &PacketView<'_>) -> bool {
     let protocol = forwarded(forward, packet).ip().map(|ip| ip.protocol);
@@ -113,7 +113,7 @@ fn translated(forward: &Forward, headers: &Headers, packet: &PacketView<'_>) -> 
     kinds
 }
 
-/// Decisions about generated packets with generated tables.
+/// Decides about generated packets with generated tables.
 fn generated() -> Decided {
     let mut decided = Decided::default();
     for seed in 0..WORLDS {
@@ -178,7 +178,7 @@ fn generated_decisions_leave_as_the_model_rewrites_them() {
     }
 }
 
-/// The files of vectors.
+/// Reads the files of vectors.
 fn vectors() -> Vec<(String, Vec<Case>)> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/vectors");
     let paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -190,7 +190,8 @@ fn vectors() -> Vec<(String, Vec<Case>)> {
     .collect()
 }
 
-/// Packets between guests with floating addresses and other guests, with the tables of the vectors about them.
+/// Decides about packets between guests with floating addresses and other guests, with the tables of the vectors about
+/// them.
 fn floating() -> Decided {
     let (_, cases) = vectors().into_iter().find(|(name, _)| name.contains("nat")).unwrap();
     let mut case = cases.into_iter().next().unwrap();

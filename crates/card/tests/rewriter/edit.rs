@@ -9,34 +9,32 @@ use std::net::IpAddr;
 /// The parts of `edit_t` that are set.
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// Nothing leaves.
+    /// The packet is dropped.
     Drop,
-    /// To the host, after these bytes.
+    /// The packet goes to the host, after these bytes.
     Punt {
-        /// `punt_meta_t`.
+        /// The words of `punt_meta_t`.
         meta: [u32; 16],
-        /// Port to the host.
+        /// Port that leads to the host.
         port: u16,
     },
-    /// Forwarded.
     Forward(Box<Forwarded>),
 }
 
 /// The changes to a packet that is forwarded.
 #[derive(Clone, Debug)]
 pub struct Forwarded {
-    /// The decision.
     pub forward: Forward,
-    /// Bytes kept.
+    /// Number of bytes that are kept.
     pub kept: u16,
     /// The headers of the part that is kept.
     pub headers: Headers,
-    /// Its sum, as received.
+    /// Sum of the kept part, as received.
     pub sum: u16,
 }
 
 impl Edit {
-    /// The edit for a decision; `None` if the card leaves the packet to the host.
+    /// Makes the edit for a decision; `None` if the card leaves the packet to the host.
     pub fn of(forward: &Forward, packet: &PacketView<'_>) -> Option<Self> {
         let range = rewrite::kept(forward, packet);
         let body = packet.bytes.get(range.clone())?;
@@ -74,7 +72,7 @@ impl Edit {
     }
 }
 
-/// The card's number of an encapsulation, if it knows it.
+/// Returns the card's number of an encapsulation, if the card knows it.
 const fn number_of(kind: TunnelKind) -> Option<u8> {
     match kind {
         TunnelKind::MplsUdp => Some(0),
@@ -84,8 +82,8 @@ const fn number_of(kind: TunnelKind) -> Option<u8> {
     }
 }
 
-/// Whether the card can do this translation, or there is none. It translates no fragments, no packets with IPv4
-/// options, and nothing that ICMP errors quote.
+/// Returns whether the card can do this translation, or there is none. It translates no fragments, no packets with IPv4
+/// options, and no packets that ICMP errors quote.
 fn translates(nat: &Nat, headers: &Headers, body: &[u8]) -> bool {
     let Some(ip) = headers.ip() else { return true };
     let quotes = !matches!(headers.quoted(body, body.len()), Ok(None));

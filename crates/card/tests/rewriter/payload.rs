@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 const BEAT: usize = 64;
-/// Packets that may wait.
+/// Most packets that may wait.
 const WAITING: usize = 60;
-/// Cycles from a packet's last beat, or from the arrival of its part, to its sum.
+/// Cycles until a packet's sum: from its last beat, or from the arrival of its part.
 const LATENCY: u64 = 7;
 
 struct Packet {
@@ -42,7 +42,7 @@ impl Packet {
     }
 }
 
-/// How often, in percent of the cycles, a beat comes and a packet is taken; whether packets wait for their sum; cycles
+/// Percentages of the cycles in which a beat comes and a packet is taken; whether packets wait for their sum; cycles
 /// that the parser takes.
 #[derive(Clone, Copy)]
 struct Pace {
@@ -58,7 +58,7 @@ struct Bench {
     pace: Pace,
     /// All packets that have arrived or are arriving.
     packets: Vec<Packet>,
-    /// Beats of the last packet that have arrived; 0: all.
+    /// Number of beats of the last packet that have arrived; 0 if all have.
     at: usize,
     /// The cycles in which packets had arrived completely.
     whole: Vec<u64>,

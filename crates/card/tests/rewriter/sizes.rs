@@ -20,7 +20,7 @@ fn encap(kind: TunnelKind, v6: bool) -> Encap {
     Encap { kind, id: 0xabcde, src, dst, src_mac: MAC, dst_mac: GATEWAY_MAC, entropy: 0x1234_5678, tos: 0xb8 }
 }
 
-/// Headers put in front of an IP packet.
+/// Returns forwardings that put headers in front of an IP packet.
 fn routed() -> Vec<Forward> {
     let ethernet = |ethertype| Some(EthernetRewrite { dst: MAC, src: GATEWAY_MAC, ethertype });
     let tunnel = |kind, v6| Some(encap(kind, v6));
@@ -37,16 +37,16 @@ fn routed() -> Vec<Forward> {
     ]
 }
 
-/// Headers put in front of a frame.
+/// Returns forwardings that put headers in front of a frame.
 fn bridged() -> Vec<Forward> {
     let vxlan = |v6| Forward { encap: Some(encap(TunnelKind::Vxlan, v6)), ..Forward::unchanged(VifId(7)) };
     vec![Forward::unchanged(VifId(6)), vxlan(false), vxlan(true)]
 }
 
-/// Headers, and the number of their bytes that are removed.
+/// Headers in front of a packet, and the number of their bytes that are removed.
 type Fronts = Vec<(String, u16)>;
 
-/// Headers in front of IP packets, and in front of frames.
+/// Returns the headers in front of IP packets, and those in front of frames.
 fn fronts() -> (Fronts, Fronts) {
     let tag = " vlan 7";
     let mut packets = vec![
@@ -69,7 +69,7 @@ fn fronts() -> (Fronts, Fronts) {
     (packets, frames)
 }
 
-/// A packet of `size` bytes with these headers in front.
+/// Makes a packet of `size` bytes with these headers in front.
 fn sized(front: &str, inner: &str, size: usize) -> Option<Vec<u8>> {
     let smallest = text::parse(&format!("{front} / {inner} / payload 0")).unwrap();
     let payload = size.checked_sub(smallest.len())?;
@@ -83,7 +83,7 @@ fn job(frame: &[u8], forward: &Forward) -> Job {
     Job::forward(forward, &view).expect("the card can do it")
 }
 
-/// Every combination of headers removed and added, for packets of these sizes.
+/// Makes every combination of headers removed and added, for packets of these sizes.
 fn combinations(sizes: impl Iterator<Item = usize> + Clone) -> Vec<Job> {
     let (packets, frames) = fronts();
     let mut jobs = Vec::new();
@@ -104,7 +104,7 @@ fn combinations(sizes: impl Iterator<Item = usize> + Clone) -> Vec<Job> {
     jobs
 }
 
-/// Cycles for the packets, from the end of the first to the end of the last; the first packet itself is not included.
+/// Returns the cycles for the packets, from the end of the first to the end of the last, so without the first.
 fn cycles(jobs: &[Job]) -> u64 {
     let ends = run(jobs, FULL, 1);
     ends.last().unwrap() - ends.first().unwrap()
