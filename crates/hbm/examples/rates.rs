@@ -54,7 +54,7 @@ impl Run {
         }
     }
 
-    /// One read alone, then as many as the port accepts.
+    /// Measures one read alone, then as many as the port accepts.
     fn measured(mut self) -> Self {
         let mut channel = Channel::new(timing(self.timing), self.controller);
         let ns = |clocks: u64| clocks as f64 * f64::from(self.controller.clock_ps) / 1000.0;
@@ -100,8 +100,8 @@ impl Run {
     }
 }
 
-/// Rates by order and window, and the figures expected for the third column: from another model with nearly the same
-/// parameters, 64 bytes, no port.
+/// Measures rates by order and window. Also returns the figures expected for the third column, which are from a
+/// different model with nearly the same parameters: 64 bytes, no port.
 fn rates() -> Vec<(Run, Run, Run, &'static str)> {
     let expected = [
         ("hbm2", ["42", "70-88", "112", "203", "231", "240"]),
@@ -131,7 +131,7 @@ fn rates() -> Vec<(Run, Run, Run, &'static str)> {
     rates
 }
 
-/// Latency by outstanding reads, at 250 MHz.
+/// Measures the latency by the number of outstanding reads, at 250 MHz.
 fn latencies() -> Vec<Run> {
     let mut runs = Vec::new();
     for timing in ["hbm2", "conservative"] {
@@ -146,7 +146,7 @@ fn latencies() -> Vec<Run> {
     runs
 }
 
-/// Published figures, and our corresponding ones.
+/// Returns published figures, and the runs that correspond to them.
 fn points() -> Vec<(Run, f64, &'static str)> {
     let controller = Controller::default();
     let in_order = Controller { in_order: true, ..controller };

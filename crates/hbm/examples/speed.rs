@@ -8,7 +8,7 @@ use hbm::{Channel, Controller, Timing};
 
 const CHANNELS: usize = 32;
 
-/// Runs for some clocks, reading random lines in `percent` of them.
+/// Runs for some clocks, and reads random lines in `percent` of them. Returns the clocks simulated per second.
 fn clocks_per_second(percent: u64, clocks: u32) -> f64 {
     let new = || Channel::new(Timing::hbm2(), Controller::default());
     let mut channels: Vec<_> = std::iter::repeat_with(new).take(CHANNELS).collect();

@@ -15,14 +15,14 @@ const RESPONSES: usize = 64; // requests of each direction whose responses wait 
 /// The properties of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// Requests of each direction among which it chooses: 1 to 64.
+    /// Number of requests of each direction among which the controller chooses: 1 to 64.
     pub window: usize,
-    /// Serves one request after the other, whatever their IDs: the next activate waits for the last column command.
-    /// Otherwise only requests of one ID are served in order (their rows are activated ahead).
+    /// Whether the controller serves one request after the other, whatever their IDs: the next activate waits for the
+    /// last column command. Otherwise it serves only requests of one ID in order (it activates their rows ahead).
     pub in_order: bool,
     /// Most requests that one activate serves. 1 means closed-page; more means first-ready, first-come-first-served.
     pub row_hits: u8,
-    /// How long a direction keeps the data bus while the other one waits, tCK; at least 2 tRC. An estimate.
+    /// How long a direction keeps the data bus while the other one waits, in tCK; at least 2 tRC. An estimate.
     pub turn: u32,
     /// Latency that AXI, clock crossings and the controller's pipeline add to each request, ns: half on the way in and
     /// half on the way out. An estimate: 60-80; Shuhai's idle latencies on the U280 leave 91-94 (see `docs/hbm.md`).
@@ -50,26 +50,25 @@ impl Default for Controller {
 /// A beat of a read's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beat {
-    /// The read's ID.
     pub id: u8,
     /// 32 bytes, the lowest address first.
     pub data: [u8; 32],
-    /// The last of its read.
+    /// Whether this is the last beat of its read.
     pub last: bool,
-    /// RRESP is SLVERR; `data` means nothing.
+    /// Whether RRESP is SLVERR; `data` then means nothing.
     pub error: bool,
 }
 
-/// A request that the port refuses.
+/// The reason why the port refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The port isn't ready.
     Busy,
-    /// Not one or two beats within one aligned line of 64 bytes of the channel.
+    /// The burst does not have one or two beats within one aligned line of 64 bytes of the channel.
     Burst {
         /// The address of the first byte.
         addr: u64,
-        /// Beats asked for.
+        /// Number of beats asked for.
         beats: usize,
     },
 }
@@ -107,7 +106,7 @@ pub struct Channel {
     writing: u8, // clocks for which the write data channel is taken
     beat: Option<Beat>,
     written: Option<(u8, bool)>,
-    /// Addresses, in steps of 32 bytes, for which requests are answered with an error.
+    /// Addresses, in steps of 32 bytes, at which requests are answered with an error.
     failing: BTreeSet<u64>,
     latency_ps: [u64; 2],
     r: VecDeque<Response>,
@@ -122,7 +121,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// An empty channel, whose memory is zero.
+    /// Makes an empty channel, whose memory is zero.
     pub fn new(timing: Timing, controller: Controller) -> Self {
         let latency = u64::from(controller.latency_ns) * 1000;
         let way_in = latency / 2;
@@ -150,7 +149,7 @@ impl Channel {
         }
     }
 
-    /// ARREADY: whether a read is accepted in this clock.
+    /// Returns ARREADY: whether a read is accepted in this clock.
     pub fn can_read(&self) -> bool {
         self.stalled == 0 && !self.taken && self.reads.has_room()
     }
@@ -167,7 +166,7 @@ impl Channel {
         Ok(())
     }
 
-    /// AWREADY and WREADY: whether a write is accepted in this clock.
+    /// Returns AWREADY and WREADY: whether a write is accepted in this clock.
     pub fn can_write(&self) -> bool {
         self.stalled == 0 && self.writing == 0 && self.writes.has_room()
     }
@@ -186,12 +185,12 @@ impl Channel {
         Ok(())
     }
 
-    /// RVALID and the beat. It stays until accepted.
+    /// Returns RVALID and the beat. It stays until accepted.
     pub fn r(&self) -> Option<&Beat> {
         self.beat.as_ref()
     }
 
-    /// RREADY, in a clock in which [`Self::r`] shows a beat; the next comes with the next clock.
+    /// Sets RREADY, in a clock in which [`Self::r`] shows a beat. The next beat comes with the next clock.
     pub fn accept_r(&mut self) {
         let Some(beat) = self.beat.take() else { return };
         if beat.last {
@@ -200,17 +199,17 @@ impl Channel {
         }
     }
 
-    /// BVALID, and the ID of a write that reads now see. It stays until accepted.
+    /// Returns BVALID, and the ID of a write that reads now see. It stays until accepted.
     pub fn b(&self) -> Option<u8> {
         self.written.map(|(id, _)| id)
     }
 
-    /// Whether BRESP of that response is SLVERR.
+    /// Returns whether BRESP of that response is SLVERR.
     pub fn b_error(&self) -> bool {
         self.written.is_some_and(|(_, error)| error)
     }
 
-    /// BREADY, in a clock in which [`Self::b`] shows a response; the next comes with the next clock.
+    /// Sets BREADY, in a clock in which [`Self::b`] shows a response. The next response comes with the next clock.
     pub fn accept_b(&mut self) {
         if self.written.take().is_some() {
             self.reopen(self.b.len());
@@ -218,7 +217,7 @@ impl Channel {
         }
     }
 
-    /// The next card clock.
+    /// Advances to the next card clock.
     pub fn tick(&mut self) {
         self.time_ps += u64::from(self.controller.clock_ps);
         self.stalled = self.stalled.saturating_sub(1);
@@ -233,27 +232,30 @@ impl Channel {
         }
     }
 
-    /// In the next `clocks` the port accepts and offers nothing new. What it already offers stays.
+    /// Stalls the port for the next `clocks`: it accepts and offers nothing new. A response that it already offers
+    /// stays.
     pub fn stall(&mut self, clocks: u32) {
         self.stalled = clocks;
     }
 
-    /// Number of accepted requests whose responses have not all been accepted.
+    /// Returns the number of accepted requests whose responses have not all been accepted.
     pub fn outstanding(&self) -> u64 {
         self.reads.outstanding() + self.writes.outstanding() + (self.r.len() + self.b.len()) as u64
     }
 
-    /// What is stored at an address, bypassing the port: for loading tables and for tests. Rounds down to 32 bytes.
+    /// Returns the bytes stored at an address, bypassing the port: for loading tables and for tests. Rounds the address
+    /// down to 32 bytes.
     pub fn peek(&self, addr: u64) -> [u8; 32] {
         self.memory.read(addr & !31)
     }
 
-    /// Stores, bypassing the port; visible at once. Nothing past the channel's end is stored. Rounds down to 32 bytes.
+    /// Stores bytes at an address, bypassing the port. They are visible at once. Stores nothing past the channel's end.
+    /// Rounds the address down to 32 bytes.
     pub fn poke(&mut self, addr: u64, data: &[u8; 32]) {
         self.memory.write(addr & !31, data);
     }
 
-    /// Answers requests for the 32 bytes at an address with SLVERR from now on, or stops doing so. Rounds down to 32
+    /// Sets whether requests for the 32 bytes at an address are answered with SLVERR. Rounds the address down to 32
     /// bytes.
     pub fn fail(&mut self, addr: u64, fails: bool) {
         if fails {
@@ -263,12 +265,12 @@ impl Channel {
         };
     }
 
-    /// Records the commands from now on, for [`Self::take_trace`].
+    /// Starts to record the commands, for [`Self::take_trace`].
     pub fn record(&mut self) {
         self.trace = Some(Vec::new());
     }
 
-    /// The commands since the last call, oldest first.
+    /// Takes the commands recorded since the last call, oldest first.
     pub fn take_trace(&mut self) -> Vec<Command> {
         self.trace.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -291,12 +293,12 @@ impl Channel {
         self.wake_ps = self.wake_ps.min(at.saturating_mul(self.device.timing.tck_ps.into()));
     }
 
-    /// Whether no request of this direction may be served before a response has left.
+    /// Returns whether no request of this direction may be served before a response has left.
     pub(crate) fn is_clogged(&self, writing: bool) -> bool {
         RESPONSES == if writing { self.b.len() } else { self.r.len() }
     }
 
-    /// A response has left a queue of `len`.
+    /// Notes that a response has left a queue of `len`.
     fn reopen(&mut self, len: usize) {
         if len == RESPONSES {
             self.wake(self.time_ps.div_ceil(self.device.timing.tck_ps.into()));

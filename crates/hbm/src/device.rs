@@ -1,4 +1,4 @@
-//! The memory's own state: open rows, and from when each command is allowed. All times are in tCK.
+//! The memory's own state: open rows, and the times from which on each command is allowed. All times are in tCK.
 
 use crate::timing::{BANKS, GROUPS, Refresh, Timing};
 
@@ -20,7 +20,7 @@ struct Allowed {
     wr: u64,
 }
 
-/// The state. Nothing here chooses: commands must be allowed when they are given.
+/// The state of the memory. It chooses no commands; the caller may give only commands that are allowed.
 pub(crate) struct Device {
     pub(crate) timing: Timing,
     banks: [Bank; BANKS],
@@ -51,17 +51,17 @@ impl Device {
         }
     }
 
-    /// Banks with an open row.
+    /// Returns the set of banks with an open row.
     pub(crate) fn open(&self) -> u16 {
         self.open
     }
 
-    /// Banks with a row that was opened for requests of this direction.
+    /// Returns the set of banks with a row that was opened for requests of this direction.
     pub(crate) fn open_for(&self, write: bool) -> u16 {
         self.open & if write { self.for_writes } else { !self.for_writes }
     }
 
-    /// The row that is open, or was last.
+    /// Returns the row that is open, or was last.
     pub(crate) fn row(&self, bank: u8) -> u32 {
         self.banks[bank as usize].row
     }
@@ -86,7 +86,7 @@ impl Device {
         self.banks[bank as usize].pre.max(self.bus[ROW])
     }
 
-    /// When `banks`, all of them closed, may be refreshed.
+    /// Returns the time from which on `banks`, all of them closed, may be refreshed.
     pub(crate) fn refresh_at(&self, banks: u16) -> u64 {
         bits(banks).map(|bank| self.banks[bank as usize].act).fold(self.all.act.max(self.bus[ROW]), u64::max)
     }
@@ -105,7 +105,7 @@ impl Device {
         self.for_writes = self.for_writes & !(1 << bank) | u16::from(write) << bank;
     }
 
-    /// A read or write of one burst; `close` precharges the bank as soon as that is allowed.
+    /// Reads or writes one burst. With `close`, precharges the bank as soon as that is allowed.
     pub(crate) fn column(&mut self, now: u64, bank: u8, write: bool, close: bool) {
         let t = self.timing;
         let after = |tck: u32| now + u64::from(tck);
@@ -156,7 +156,7 @@ impl Device {
     }
 }
 
-/// The bits set in `mask`, lowest first.
+/// Iterates over the bits set in `mask`, lowest first.
 pub(crate) fn bits(mut mask: u16) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let bit = mask.trailing_zeros() as u8;

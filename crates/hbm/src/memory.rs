@@ -2,7 +2,7 @@
 
 const PAGE: usize = 4096; // bytes
 
-/// Bytes of a channel. Untouched ones are zero, and cost a pointer per page.
+/// Bytes of a channel. Untouched pages are zero, and cost only a pointer each.
 pub(crate) struct Memory {
     pages: Vec<Option<Box<[u8; PAGE]>>>,
 }
@@ -13,7 +13,7 @@ impl Memory {
         Self { pages: std::iter::repeat_with(|| None).take(count).collect() }
     }
 
-    /// The 32 bytes at `addr`, which is a multiple of 32.
+    /// Returns the 32 bytes at `addr`, which is a multiple of 32.
     pub(crate) fn read(&self, addr: u64) -> [u8; 32] {
         let at = addr as usize % PAGE;
         let page = self.pages.get(addr as usize / PAGE).and_then(Option::as_deref);

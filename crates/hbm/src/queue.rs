@@ -24,7 +24,7 @@ pub(crate) struct Request {
     pub(crate) turn: u32,    // its number among those of its ID
 }
 
-/// The requests.
+/// The requests of one direction.
 pub(crate) struct Queue {
     incoming: VecDeque<Request>,
     capacity: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Queue {
     served: u64,
     accepted_of: Box<[u32; IDS]>,
     served_of: Box<[u32; IDS]>,
-    /// Since when there have been requests that had to wait for the other direction, tCK.
+    /// Time since which there have been requests that had to wait for the other direction, in tCK.
     pub(crate) since: u64,
 }
 
@@ -65,7 +65,7 @@ impl Queue {
         self.incoming.len() < self.capacity
     }
 
-    /// Queues a request on its way; there must be room.
+    /// Queues a request that is on its way to the controller. There must be room.
     pub(crate) fn push(&mut self, mut request: Request) {
         let turn = &mut self.accepted_of[request.id as usize];
         (request.age, request.turn) = (self.accepted, *turn);
@@ -73,12 +73,12 @@ impl Queue {
         self.incoming.push_back(request);
     }
 
-    /// Requests that were accepted but not served.
+    /// Returns the number of requests that were accepted but not served.
     pub(crate) fn outstanding(&self) -> u64 {
         self.accepted - self.served
     }
 
-    /// Admits what has arrived to the window. Returns when the next one will arrive.
+    /// Admits arrived requests to the window. Returns when the next one will arrive.
     pub(crate) fn admit(&mut self, now: u64) -> u64 {
         while self.free != 0
             && let Some(request) = self.incoming.front()
@@ -102,12 +102,12 @@ impl Queue {
         u64::MAX // a full window lets in no one before it has served someone
     }
 
-    /// Banks of the requests in the window.
+    /// Returns the set of banks of the requests in the window.
     pub(crate) fn pending(&self) -> u16 {
         self.pending
     }
 
-    /// Banks whose oldest request may have its row activated.
+    /// Returns the set of banks whose oldest request may have its row activated.
     pub(crate) fn wanted(&self) -> u16 {
         if !self.in_order {
             return self.pending;
@@ -117,7 +117,7 @@ impl Queue {
             .fold(0, |all, bank| all | 1 << bank)
     }
 
-    /// The oldest request of a bank, which must have one.
+    /// Returns the oldest request of a bank, which must have one.
     pub(crate) fn first(&self, bank: u8) -> &Request {
         &self.slots[self.oldest[bank as usize] as usize]
     }
@@ -126,7 +126,8 @@ impl Queue {
         &mut self.slots[slot as usize]
     }
 
-    /// The oldest request of an open bank that its order allows a column command, and its age.
+    /// Returns the age and slot of the oldest request for the open row of a bank that the order of requests allows to
+    /// have a column command.
     pub(crate) fn hit(&self, bank: u8, row: u32, hits: bool) -> Option<(u64, u8)> {
         let oldest = self.oldest[bank as usize];
         if !hits {
@@ -136,7 +137,7 @@ impl Queue {
         self.hits(bank, row).min()
     }
 
-    /// Whether there is another request, besides the one in `slot`, for the row that could be served now.
+    /// Returns whether a request besides that in `slot` is for the same row and could be served now.
     pub(crate) fn another(&self, bank: u8, row: u32, slot: u8) -> bool {
         self.hits(bank, row).any(|(_, other)| other != slot)
     }

@@ -1,9 +1,10 @@
-//! The controller: chooses the next command. First comes the oldest request whose row is open; in parallel, since
-//! there are two buses, the oldest whose bank is closed; one direction at a time; refreshes before all.
+//! The controller: chooses the next command. It serves one direction at a time, and refreshes before anything else. The
+//! oldest request whose row is open comes first. In parallel, because there are two buses, comes the oldest request
+//! whose bank is closed.
 //!
-//! It can't get stuck: among requests that wait for each other's ID, the oldest is always the oldest of its bank, so
-//! its bank is open for it or for even older requests. A row is kept open only for a request that can be served at
-//! once.
+//! The controller can't get stuck: among requests that wait for each other's ID, the oldest is always the oldest of its
+//! bank, so its bank is open for it or for even older requests. A row is kept open only for a request that can be
+//! served at once.
 
 use crate::channel::Channel;
 use crate::device::bits;
@@ -47,7 +48,7 @@ impl Schedule {
 }
 
 impl Channel {
-    /// Sends what can be sent at `now`. Returns when to check again.
+    /// Sends the commands that can be sent at `now`. Returns when to check again.
     pub(crate) fn step(&mut self, now: u64) -> u64 {
         let arrivals = self.reads.admit(now).min(self.writes.admit(now));
         let turn = self.turn(now);
@@ -81,7 +82,7 @@ impl Channel {
         now + turn // what has just lost its turn waits from now on
     }
 
-    /// A read or write for the oldest request that can have one.
+    /// Sends a read or write command for the oldest request that can have one. Returns when to check again.
     fn send_column(&mut self, now: u64) -> u64 {
         let writing = self.schedule.writing;
         if self.is_clogged(writing) {
@@ -118,7 +119,7 @@ impl Channel {
         self.note(now, if writing { Kind::Write { bank, close } } else { Kind::Read { bank, close } });
     }
 
-    /// Moves a burst between the request and the memory. Returns whether it was the last.
+    /// Moves a burst between the request and the memory. Returns whether it was the request's last.
     fn move_data(&mut self, now: u64, slot: u8) -> bool {
         let writing = self.schedule.writing;
         let bytes = self.device.timing.burst_bytes;

@@ -6,12 +6,12 @@
 //!   (`python/ramulator/dram/hbm2.py`, `ddr4.py`), which quote JESD235D and JESD79-4.
 //! - *DRAMSys*: `HBM2.json` of tukl-msd/DRAMSys 2107966.
 
-/// Banks of a pseudo channel, and of a rank of DDR4 with x8 devices.
+/// Number of banks of a pseudo channel, and of a rank of DDR4 with x8 devices.
 pub const BANKS: usize = 16;
-/// Bank groups; bank `b` is in group `b % GROUPS`.
+/// Number of bank groups. Bank `b` is in group `b % GROUPS`.
 pub const GROUPS: usize = 4;
 
-/// How the memory is refreshed. Refreshes are sent when due, never postponed.
+/// The way to refresh the memory. Refreshes are sent when due, never postponed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refresh {
     /// All banks at once.
@@ -27,7 +27,7 @@ pub enum Refresh {
         rfc: u32,
         /// tREFIsb: from one bank's refresh to the next bank's, tCK.
         refi: u32,
-        /// tRREFD: from the refresh to an activate of another bank, tCK.
+        /// tRREFD: from the refresh to an activate of a different bank, tCK.
         rrefd: u32,
     },
 }
@@ -35,12 +35,12 @@ pub enum Refresh {
 impl Refresh {
     /// HBM2, one bank after the other: tRFCsb 160 ns, tREFIsb 3900 ns / 16, tRREFD 8 ns (ramulator; DRAMSys 96/244/8).
     pub const HBM2_PER_BANK: Self = Self::PerBank { rfc: 160, refi: 244, rrefd: 8 };
-    /// The same in periods of 1.111 ns: of [`Timing::hbm2_1800`].
+    /// The values of [`Self::HBM2_PER_BANK`] in periods of 1.111 ns, for [`Timing::hbm2_1800`].
     pub const HBM2_1800_PER_BANK: Self = Self::PerBank { rfc: 145, refi: 219, rrefd: 8 };
 }
 
-/// Least distances between commands, in clock periods of the memory (tCK). `_s` holds between bank groups, `_l`
-/// within one.
+/// Least distances between commands, in clock periods of the memory (tCK). `_s` holds between bank groups, `_l` within
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// tCK, picoseconds.
@@ -61,11 +61,11 @@ pub struct Timing {
     pub rc: u32,
     /// tCCD_S: from column command to column command of the same direction, tCK.
     pub ccd_s: u32,
-    /// tCCD_L: likewise, within a bank group, tCK.
+    /// tCCD_L: from column command to column command of the same direction within a bank group, tCK.
     pub ccd_l: u32,
     /// tRRD_S: from activate to activate, tCK.
     pub rrd_s: u32,
-    /// tRRD_L: likewise, within a bank group, tCK.
+    /// tRRD_L: from activate to activate within a bank group, tCK.
     pub rrd_l: u32,
     /// tFAW: the span in which four activates may start, tCK.
     pub faw: u32,
@@ -75,26 +75,27 @@ pub struct Timing {
     pub wr: u32,
     /// tWTR_S: from a write's last data to a read, tCK.
     pub wtr_s: u32,
-    /// tWTR_L: likewise, within a bank group, tCK.
+    /// tWTR_L: from a write's last data to a read within a bank group, tCK.
     pub wtr_l: u32,
-    /// Between a read's last data and a write's first, while the data bus changes its direction, tCK. 2 in ramulator.
+    /// Time between a read's last data and a write's first, while the data bus changes its direction, tCK. 2 in
+    /// ramulator.
     pub bus_turn: u32,
-    /// How long a burst occupies the data bus, tCK: half the burst length.
+    /// Time that a burst occupies the data bus, tCK: half the burst length.
     pub burst: u32,
     /// Bytes in a burst: 32 or 64.
     pub burst_bytes: u32,
-    /// A row of one bank, bytes.
+    /// Bytes in a row of one bank.
     pub row_bytes: u32,
     /// Cycles of the command bus that an activate takes, tCK.
     pub act_cycles: u32,
     /// Whether row and column commands share one bus, as in DDR4. HBM has one of each.
     pub shared_bus: bool,
-    /// Refresh.
     pub refresh: Refresh,
 }
 
 impl Timing {
-    /// HBM2 at 2 Gb/s per pin: a pseudo channel of 64 bits, bursts of 4. From ramulator unless stated otherwise.
+    /// Returns HBM2 at 2 Gb/s per pin: a pseudo channel of 64 bits, bursts of 4. From ramulator unless stated
+    /// otherwise.
     pub const fn hbm2() -> Self {
         Self {
             tck_ps: 1000,
@@ -124,9 +125,9 @@ impl Timing {
         }
     }
 
-    /// HBM2 at 1.8 Gb/s per pin, the most that AMD's controller for UltraScale+ supports (PG276): the ns of
-    /// [`Self::hbm2`] in periods of 1.111 ns, rounded up. What is specified in periods stays, and so does tFAW, which
-    /// is 4 tRRD_S.
+    /// Returns HBM2 at 1.8 Gb/s per pin, the most that AMD's controller for UltraScale+ supports (PG276): the ns of
+    /// [`Self::hbm2`] in periods of 1.111 ns, rounded up. Values that are specified in periods stay, and tFAW stays 4
+    /// tRRD_S.
     pub const fn hbm2_1800() -> Self {
         Self {
             tck_ps: 1111,
@@ -142,13 +143,13 @@ impl Timing {
         }
     }
 
-    /// HBM2 with the slower value of [`Self::hbm2`] and DRAMsim3 where the sources disagree; tFAW of 30 ns matters
-    /// most.
+    /// Returns HBM2 with the slower value of [`Self::hbm2`] and DRAMsim3 where the sources disagree. The tFAW of 30 ns
+    /// matters most.
     pub const fn conservative() -> Self {
         Self { rcd_wr: 14, rtp: 6, faw: 30, ..Self::hbm2() }
     }
 
-    /// DDR4-2400, one rank of x8 devices of 8 Gb: 64 bits, bursts of 8. From ramulator unless stated otherwise.
+    /// Returns DDR4-2400, one rank of x8 devices of 8 Gb: 64 bits, bursts of 8. From ramulator unless stated otherwise.
     pub const fn ddr4_2400() -> Self {
         Self {
             tck_ps: 833,

@@ -3,13 +3,12 @@
 /// A command on the bus of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// When, in tCK since the start. For a command of several cycles, the last one counts.
+    /// Time in tCK since the start. For a command of several cycles, the last one counts.
     pub at: u64,
-    /// What.
     pub kind: Kind,
 }
 
-/// What a command does.
+/// A kind of command, with its bank and row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "bank and row of each are what they say")]
 pub enum Kind {

@@ -9,7 +9,7 @@ use hbm::{Channel, Controller, Timing};
 struct Counting;
 
 thread_local! {
-    /// For this thread only: the test runner's threads allocate too.
+    /// Allocations of this thread only: the test runner's threads allocate, too.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 

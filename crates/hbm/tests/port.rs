@@ -15,7 +15,7 @@ fn mark(addr: u64) -> [u8; 32] {
     data
 }
 
-/// What the card does in a clock of a random run.
+/// The card's activity in a clock of a random run.
 #[derive(Clone, Copy, Debug)]
 enum Clock {
     Read { id: u8, line: u64, beats: u8 },
@@ -35,7 +35,7 @@ fn clock() -> impl Strategy<Value = (Clock, bool)> {
     (clock, prop::bool::weighted(0.4))
 }
 
-/// Ticks, and checks that what was offered and not accepted is still there.
+/// Ticks, and checks that responses which were offered and not accepted are still there.
 fn tick(channel: &mut Channel) {
     let before = (channel.r().copied(), channel.b());
     channel.tick();
@@ -44,7 +44,7 @@ fn tick(channel: &mut Channel) {
     assert!(before.1.is_none() || before.1 == after.1, "{before:?} became {after:?}");
 }
 
-/// What each ID still waits for.
+/// The responses for which each ID still waits.
 #[derive(Default)]
 struct Waiting {
     beats: HashMap<u8, VecDeque<(u64, bool)>>,
@@ -86,7 +86,7 @@ impl Waiting {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is accepted late or stalled, every beat arrives once, in the order of its ID, with the right data.
+    /// Every beat arrives once, in the order of its ID, with the right data, even if it is accepted late or stalled.
     #[test]
     fn nothing_is_lost_or_out_of_order(
         clocks in prop::collection::vec(clock(), 1..1500),
@@ -131,7 +131,7 @@ proptest! {
         prop_assert_eq!((channel.r(), channel.b()), (None, None));
     }
 
-    /// Readers of lines that are being written see beats of one write each, and after its response none older.
+    /// Readers of lines that are being written see beats of one write each, and after its response no older ones.
     #[test]
     fn beats_are_whole_and_writes_are_seen_after_their_response(seed: u64, row_hits in 1..4u8, preset in 0..3usize) {
         let mut channel = Channel::new(presets()[preset], Controller { row_hits, ..Controller::default() });
@@ -226,7 +226,7 @@ fn a_stalled_port_is_still() {
     assert!(channel.r().is_some(), "what was offered stays");
 }
 
-/// One read of an idle channel: half the fixed latency, activate, read, burst, half the fixed latency.
+/// One read of an idle channel takes half the fixed latency, activate, read, burst, half the fixed latency.
 #[test]
 fn the_first_read_takes_what_its_parts_take() {
     for timing in [Timing::hbm2(), Timing::ddr4_2400()] {
@@ -244,7 +244,7 @@ fn the_first_read_takes_what_its_parts_take() {
     }
 }
 
-/// However the two meet, endless reads don't lock out a write of their line, nor writes a read.
+/// Endless reads don't lock out a write of their line, nor writes a read, however the two meet.
 #[test]
 fn no_direction_starves_the_other() {
     for timing in presets() {

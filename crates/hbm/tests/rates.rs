@@ -2,7 +2,7 @@
 
 use hbm::{Channel, Controller, Refresh, Timing};
 
-/// Reads of 32 bytes per microsecond: as many as the port accepts, at random among `lines`.
+/// Measures the reads of 32 bytes per microsecond: as many as the port accepts, at random among `lines`.
 fn rate(timing: Timing, controller: Controller, lines: u64) -> f64 {
     const CLOCKS: u64 = 40_000;
     let mut channel = Channel::new(timing, controller);
@@ -20,7 +20,7 @@ fn rate(timing: Timing, controller: Controller, lines: u64) -> f64 {
     f64::from(beats) / (CLOCKS as f64 * f64::from(controller.clock_ps) * 1e-6)
 }
 
-/// The part of a microsecond without refreshes, in tCK.
+/// Returns the part of a microsecond without refreshes, in tCK.
 fn usable(timing: &Timing) -> f64 {
     let Refresh::AllBank { rfc, refi } = timing.refresh else { panic!("all-bank refresh") };
     1e6 / f64::from(timing.tck_ps) * (1.0 - f64::from(rfc) / f64::from(refi))

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 #[derive(Debug, PartialEq, Eq)]
 struct Broken(&'static str, Command, Command);
 
-/// How far back the rules reach, tCK: for refreshes past tRFC, for others past tRC and the distance from a write's end
-/// to a precharge.
+/// How far back the rules reach, in tCK: for refreshes past tRFC, for others past tRC and the distance from a write's
+/// end to a precharge.
 const REACH: u64 = 600;
 const NEAR: u64 = 80;
 
@@ -34,7 +34,7 @@ fn check(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     data(t, trace)
 }
 
-/// The rules between two commands: whether each applies, its name and the least distance.
+/// Calls `rule` for each rule between two commands: whether it applies, its name and the least distance.
 fn rules(t: &Timing, earlier: Kind, later: Kind, mut rule: impl FnMut(bool, &'static str, u32)) {
     use Kind::*;
     // A command is alone on its bus; an activate also takes the cycles before the one from which it counts.
@@ -82,7 +82,7 @@ fn group(bank: u8) -> usize {
     bank as usize % GROUPS
 }
 
-/// tFAW: the fifth of five activates.
+/// Checks tFAW: the fifth of five activates is late enough.
 fn activates(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     let activates: Vec<_> = trace.iter().filter(|c| matches!(c.kind, Kind::Activate { .. })).collect();
     for five in activates.windows(5) {
@@ -93,8 +93,8 @@ fn activates(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Column commands go to open rows, activates and refreshes to closed banks; automatic precharges obey tRAS, tRTP, tWR
-/// and tRP.
+/// Checks that column commands go to open rows, activates and refreshes to closed banks, and that automatic precharges
+/// obey tRAS, tRTP, tWR and tRP.
 fn rows(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     let start = Command { at: 0, kind: Kind::Refresh { banks: 0 } };
     let mut opened = [None::<Command>; BANKS];
@@ -139,7 +139,8 @@ fn rows(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Data of two commands is never on the bus at once, and the bus turns between a read's data and a write's.
+/// Checks that data of two commands is never on the bus at once, and that the bus turns between a read's data and a
+/// write's.
 fn data(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     let column = |c: &Command| match c.kind {
         Kind::Read { .. } => Some((c.at + u64::from(t.cl), false, *c)),
@@ -171,7 +172,7 @@ impl Random {
     }
 }
 
-/// The input: how often, from where, and which part are writes.
+/// The input: how many requests, for which lines, and which part of them are writes.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
     seed: u64,
@@ -213,7 +214,7 @@ fn timings() -> Vec<Timing> {
     vec![Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), per_bank, slower, Timing::ddr4_2400()]
 }
 
-/// Runs the traffic and returns the commands.
+/// Runs the traffic. Returns the commands.
 fn run(timing: Timing, controller: Controller, traffic: Traffic, clocks: usize) -> Vec<Command> {
     let mut channel = Channel::new(timing, controller);
     let mut random = Random(traffic.seed);
@@ -249,8 +250,8 @@ proptest! {
     }
 }
 
-/// A rule that the traffic never comes close to would always hold. So with any parameter one longer than the
-/// scheduler's, the checker must object.
+/// The checker objects if any parameter is one longer than the scheduler's. A rule would also hold if the traffic never
+/// came close to it; this test excludes that.
 #[test]
 fn every_parameter_is_met_exactly() {
     type Longer = (&'static str, fn(&mut Timing));
@@ -292,7 +293,7 @@ fn every_parameter_is_met_exactly() {
     }
 }
 
-/// Traffic of all kinds: random and hot, reads, writes and both.
+/// Makes traffic of all kinds: random and hot, reads, writes and both.
 fn busy(timing: Timing) -> Vec<Vec<Command>> {
     let mut traces = Vec::new();
     for (seed, lines) in [(1, 1 << 22), (2, 16), (3, 1)] {

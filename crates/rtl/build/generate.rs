@@ -1,17 +1,16 @@
-//! A top's ports, read from the header that Verilator wrote, and what is generated from them.
+//! A top's ports, read from the header that Verilator wrote, and the C++ and Rust code that is generated from them.
 
 use std::fmt::Write;
 
-/// A port of a top.
 pub struct Port {
     name: String,
     input: bool,
-    /// Bits.
+    /// Number of bits.
     width: usize,
 }
 
-/// The ports that a generated class declares (`VL_IN8(&clk,0,0);`) by their names, so that those of variants are in
-/// the same order, or the line that isn't understood.
+/// Parses the ports that a generated class declares (`VL_IN8(&clk,0,0);`). Sorts them by name, so that the ports of
+/// variants are in the same order. Fails with a line that it doesn't understand.
 pub fn ports(header: &str) -> Result<Vec<Port>, String> {
     let lines = header.lines().map(str::trim);
     let ports = lines.filter(|line| line.starts_with("VL_IN") || line.starts_with("VL_OUT")).map(port);
@@ -38,7 +37,7 @@ fn port(line: &str) -> Result<Port, String> {
     parse().filter(|port| port.width > 0).ok_or_else(|| line.to_owned())
 }
 
-/// The C++ function that makes a model and says where its ports are.
+/// Generates the C++ function that makes a model and tells the addresses of its ports.
 pub fn shim(top: &str, ports: &[Port]) -> String {
     let mut text = format!(
         "#include \"V{top}.h\"\n#include \"runtime.h\"\n\n\
@@ -51,7 +50,7 @@ pub fn shim(top: &str, ports: &[Port]) -> String {
     text + "    return model;\n}\n"
 }
 
-/// The struct of a top, and of its variants' ports those that are wider.
+/// Generates the struct of a top. Ports that are wider in a variant have the variant's width.
 pub fn rust(top: &str, ports: &[Port], variants: &[(&str, &[Port])]) -> String {
     let name = camel_case(top);
     let mut text = format!("\n/// The module `{top}`.\npub struct {name}(Model);\n\nimpl {name} {{\n");

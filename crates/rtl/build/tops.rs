@@ -2,21 +2,23 @@
 
 /// A module with its parameters.
 pub struct Top {
-    /// What the struct is called, in snake case; of a variant the function that makes one.
+    /// Name of the struct, in snake case; for a variant, the function that makes one.
     pub name: &'static str,
-    /// It becomes no struct of its own: that one (before it in the list) has the same ports, if fewer or narrower ones.
+    /// The top of which this is a variant. A variant becomes no struct of its own: the struct of that top (before it in
+    /// the list) has the same ports, possibly fewer or narrower ones.
     pub variant_of: Option<&'static str>,
-    /// The module, and its file.
+    /// Name of the module and of its file.
     pub module: &'static str,
-    /// What `verilator` is told besides the file: packages it uses, each before those that use it, as paths below
-    /// `rtl/`, and parameters (`-GWidth=64`). Modules it instantiates are found by their names.
+    /// Arguments of `verilator` besides the file: packages that the module uses, each before those that use it, as
+    /// paths below `rtl/`, and parameters (`-GWidth=64`). Verilator finds the modules that it instantiates by their
+    /// names.
     pub arguments: &'static [&'static str],
 }
 
-/// What most modules of the engine use.
+/// The packages that most modules of the engine use.
 const PACKAGES: &[&str] = &["registers_pkg.sv", "viaduct_pkg.sv"];
 
-/// Those of the features that are on.
+/// Iterates over the tops whose features are on.
 pub fn tops() -> impl Iterator<Item = &'static Top> {
     let groups = [
         (cfg!(feature = "engine"), ENGINE),
@@ -26,7 +28,7 @@ pub fn tops() -> impl Iterator<Item = &'static Top> {
     groups.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, tops)| tops)
 }
 
-/// The card with a pipe of each direction.
+/// The card with one pipe of each direction.
 const ENGINE: &[Top] = &[Top {
     name: "engine_sim",
     variant_of: None,
@@ -34,7 +36,7 @@ const ENGINE: &[Top] = &[Top {
     arguments: &["registers_pkg.sv", "viaduct_pkg.sv", "parse/parse_pkg.sv", "pipe/pipe_pkg.sv"],
 }];
 
-/// With two of each.
+/// The card with two pipes of each direction.
 const ENGINE_2X2: &[Top] = &[Top {
     name: "engine_sim_2x2",
     variant_of: Some("engine_sim"),
@@ -52,7 +54,7 @@ const ENGINE_2X2: &[Top] = &[Top {
     ],
 }];
 
-/// Modules by themselves.
+/// Modules on their own.
 const UNITS: &[Top] = &[
     unit("bridge_unit_sim", PACKAGES),
     unit("commands", &["registers_pkg.sv", "viaduct_pkg.sv", "-GPipes=2"]),

@@ -1,4 +1,5 @@
-//! From SystemVerilog to a static library, top by top; those whose sources did not change stay as they are.
+//! Makes a static library from the SystemVerilog of each top. Leaves libraries as they are whose sources did not
+//! change.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -9,11 +10,11 @@ use std::{env, fs, io};
 use crate::generate;
 use crate::tops::{Top, tops};
 
-/// Assertions are on: a failed one is a panic (`src/model.rs`).
+/// Flags of Verilator. Assertions are on: a failed one is a panic (`src/model.rs`).
 const FLAGS: &[&str] = &["--cc", "-Wall", "--assert", "-O3", "--x-assign", "fast", "--x-initial", "fast"];
-/// The C++ compiler's.
+/// Optimisation level of the C++ compiler.
 const OPTIMISATION: u32 = 1;
-/// What decides, besides a top's sources, how its library comes out.
+/// Files that, besides a top's sources, determine its library.
 const OURS: &[&str] = &[
     include_str!("generate.rs"),
     include_str!("verilate.rs"),
@@ -37,22 +38,20 @@ pub enum Error {
     File { path: PathBuf, error: io::Error },
 }
 
-/// Where things are.
+/// Paths and settings of the build.
 struct Places {
-    /// The repository's root.
     root: PathBuf,
-    /// `shim/` of this crate.
+    /// The directory `shim/` of this crate.
     shim: PathBuf,
     /// Verilator's own headers and sources.
     library: PathBuf,
-    /// Where libraries are built: one directory for all profiles, since they make no difference to C++.
+    /// The directory in which libraries are built. All profiles share it, because they make no difference to C++.
     build: PathBuf,
-    /// Cargo's directory for what this crate's build leaves.
+    /// Cargo's directory for the output of this crate's build.
     out: PathBuf,
-    /// Verilator's version.
     version: String,
     trace: bool,
-    /// Nothing is to run: C++ is not compiled.
+    /// Whether nothing is to run, so that C++ is not compiled.
     only_checks: bool,
 }
 
@@ -109,7 +108,7 @@ pub fn run() -> Result<(), Error> {
     write(&places.out.join("tops.rs"), &structs)
 }
 
-/// Verilates and compiles a top unless that was done; returns its ports.
+/// Verilates and compiles a top, unless it is up to date. Returns its ports.
 fn build_top(places: &Places, rtl: &Path, top: &Top) -> Result<Vec<generate::Port>, Error> {
     let Top { name, arguments, .. } = *top;
     let directory = places.build.join(name);
@@ -128,7 +127,7 @@ fn build_top(places: &Places, rtl: &Path, top: &Top) -> Result<Vec<generate::Por
     ports_of(&directory, name)
 }
 
-/// Compiles Verilator's library with our part of it, unless that was done.
+/// Compiles Verilator's library with our part of it, unless it is up to date.
 fn build_runtime(places: &Places) -> Result<(), Error> {
     let directory = places.build.join("runtime");
     let stamp = stamp(places, &[], &[]);
@@ -156,7 +155,7 @@ fn verilate(places: &Places, rtl: &Path, directory: &Path, top: &Top) -> Result<
     for library in directories(rtl)? {
         command.arg("-y").arg(relative(&library));
     }
-    // What it switches off is so for the files behind it.
+    // The checks that this file switches off are off for the files after it.
     command.arg("rtl/lint.vlt");
     for argument in *arguments {
         let option = argument.starts_with('-');
@@ -170,7 +169,7 @@ fn verilate(places: &Places, rtl: &Path, directory: &Path, top: &Top) -> Result<
     Err(Error::Refused { top: (*name).to_owned(), output: said })
 }
 
-/// Compiles into a library: what runs once, when a model is made, without the compiler's taking time over it.
+/// Compiles into a library. Does not optimise code in `once`, which runs only when a model is made.
 fn compile(
     places: &Places,
     directory: &Path,
@@ -197,8 +196,8 @@ fn compile(
     library().map_err(|error| Error::Compile { top: name.to_owned(), error })
 }
 
-/// Files that include the generated ones whose names match, so many that the compiler doesn't spend its time on
-/// headers, and not so many that one compiler has all the work.
+/// Writes files that include the generated ones whose names match. Each includes so many that the compiler doesn't
+/// spend its time on headers, and so few that several compilers share the work.
 fn units(directory: &Path, prefix: &str, matches: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Error> {
     const BYTES: usize = 256 << 10;
     let (mut texts, mut room) = (Vec::<String>::new(), 0);
@@ -220,7 +219,7 @@ fn units(directory: &Path, prefix: &str, matches: impl Fn(&str) -> bool) -> Resu
     texts.into_iter().enumerate().map(unit).collect()
 }
 
-/// Has a library linked: a copy, which builds of other profiles leave alone.
+/// Tells Cargo to link a library: a copy, which builds of other profiles leave alone.
 fn link(places: &Places, directory: &Path, name: &str) -> Result<(), Error> {
     if places.only_checks {
         return Ok(());
@@ -237,7 +236,7 @@ fn ports_of(directory: &Path, top: &str) -> Result<Vec<generate::Port>, Error> {
     generate::ports(&header).map_err(|line| Error::Port { top: top.to_owned(), line })
 }
 
-/// The files that Verilator read for a top the last time; none if there was no last time.
+/// Returns the files that Verilator read for a top the last time; empty if there was no last time.
 fn sources_of(directory: &Path, top: &str) -> Vec<PathBuf> {
     let rule = fs::read_to_string(directory.join(format!("V{top}__ver.d"))).unwrap_or_default();
     rule.split_once(" : ")
@@ -245,7 +244,7 @@ fn sources_of(directory: &Path, top: &str) -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// Changes when something changes that a library is made of.
+/// Returns a hash of everything of which a library is made.
 fn stamp(places: &Places, sources: &[PathBuf], arguments: &[&str]) -> String {
     let mut hasher = DefaultHasher::new();
     (FLAGS, OURS, &places.version, places.trace, arguments).hash(&mut hasher);
@@ -264,7 +263,7 @@ fn ask_verilator(question: &[&str]) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The files below a directory whose names match, sorted.
+/// Returns the files below a directory whose names match, sorted.
 fn files(directory: &Path, matches: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for directory in directories(directory)? {
@@ -276,7 +275,7 @@ fn files(directory: &Path, matches: impl Fn(&str) -> bool) -> Result<Vec<PathBuf
     Ok(found)
 }
 
-/// A directory and all those below it, sorted.
+/// Returns a directory and all those below it, sorted.
 fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = vec![directory.to_owned()];
     for path in entries(directory)?.into_iter().filter(|path| path.is_dir()) {

@@ -1,6 +1,6 @@
 //! Ports wider than 64 bits.
 
-/// A port wider than 64 bits. Byte `k` of it, as of a packet in a beat, is in bits `[8k +: 8]`.
+/// A port wider than 64 bits. Byte `k` of it is in bits `[8k +: 8]`, like byte `k` of a packet in a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits<'a> {
     words: &'a [u32],
@@ -12,12 +12,12 @@ impl<'a> Bits<'a> {
         Self { words, width }
     }
 
-    /// The words, least significant first; bits above the port's width are zero.
+    /// Returns the words, least significant first. Bits above the port's width are zero.
     pub fn words(&self) -> &'a [u32] {
         self.words
     }
 
-    /// The `width` bits (at most 128) from bit `low` on.
+    /// Returns the `width` bits (at most 128) from bit `low` on.
     ///
     /// # Panics
     /// If the port doesn't have them.
@@ -61,7 +61,7 @@ impl<'a> BitsMut<'a> {
     /// Sets all words, least significant first.
     ///
     /// # Panics
-    /// If the port has another number of words, or a bit above its width is set.
+    /// If the port has a different number of words, or a bit above its width is set.
     pub fn copy_words(&mut self, words: &[u32]) {
         let used = self.width - 32 * (self.words.len() - 1);
         assert!(u128::from(words[words.len() - 1]) <= mask(used), "more bits than the port's {}", self.width);
@@ -100,7 +100,6 @@ impl<'a> BitsMut<'a> {
         }
     }
 
-    /// Sets all bits to zero.
     pub fn clear(&mut self) {
         self.words.fill(0);
     }

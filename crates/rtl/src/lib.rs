@@ -1,11 +1,11 @@
-//! The modules of `rtl/` as Rust structs, clock by clock.
+//! The modules of `rtl/` as Rust structs, simulated clock by clock.
 //!
-//! Owns: their translation by Verilator, and the structs that it makes. Must not know: what the modules are for.
+//! Owns: their translation by Verilator, and the structs made of it. Must not know: the purpose of the modules.
 //!
-//! The build translates the tops listed in `build/tops.rs` whose features are on with Verilator, compiles each, and
-//! makes a struct of it: `skid` becomes [`Skid`]. A struct derefs to [`Model`] for what all tops have in common
-//! (`clock`, `eval`, `reset`), and has two methods per port: `s_valid()` and, for inputs, `set_s_valid(value)`. A
-//! port of one bit is a `bool`, of up to 64 bits an unsigned integer, a wider one [`Bits`].
+//! With Verilator, the build translates the tops listed in `build/tops.rs` whose features are on. It compiles each, and
+//! makes a struct of it: `skid` becomes [`Skid`]. A struct derefs to [`Model`] for everything that tops have in common
+//! (`clock`, `eval`, `reset`), and has two methods per port: `s_valid()` and, for inputs, `set_s_valid(value)`. A port
+//! of one bit is a `bool`, a port of up to 64 bits an unsigned integer, a wider one [`Bits`].
 //!
 //! Without a feature this crate is empty, and nobody needs Verilator.
 //!

@@ -1,4 +1,5 @@
-//! What all tops have in common. The only unsafe code over the verilated models is here and in the generated `new`s.
+//! The code that all tops have in common. The only unsafe code over the verilated models is here and in the generated
+//! `new`s.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::NonNull;
@@ -7,13 +8,13 @@ use std::{env, fs, slice, thread};
 
 use crate::{Bits, BitsMut};
 
-/// A top's memory on the C++ side.
+/// A top on the C++ side.
 #[repr(C)]
 pub(crate) struct Raw {
     _opaque: [u8; 0],
 }
 
-/// Where a port is. Same layout as `rtl::Port` in `shim/runtime.h`.
+/// Address and width of a port. Same layout as `rtl::Port` in `shim/runtime.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Port {
@@ -24,14 +25,14 @@ pub(crate) struct Port {
 /// Makes a model and fills in its ports.
 pub(crate) type Create = unsafe extern "C" fn(*mut Port) -> *mut Raw;
 
-/// What is known of a top when it is built.
+/// Facts about a top that are known when it is built.
 pub(crate) struct Top {
     pub name: &'static str,
     pub create: Create,
     pub ports: usize,
-    /// The index of the port `clk`.
+    /// Index of the port `clk`.
     pub clk: Option<usize>,
-    /// The index of the port `rst`.
+    /// Index of the port `rst`.
     pub rst: Option<usize>,
 }
 
@@ -43,15 +44,16 @@ unsafe extern "C" {
     fn rtl_delete(model: *mut Raw);
 }
 
-/// Bits of what `rtl_eval` and `rtl_final` return.
+/// Bits of the results of `rtl_eval` and `rtl_final`.
 const PRINTED: u8 = 1;
 const FINISHED: u8 = 2;
 const FAILED: u8 = 4;
 
-/// A module being simulated. What it prints (`$display`) goes to standard output.
+/// A module being simulated. Its prints (`$display`) go to standard output.
 ///
 /// # Panics
-/// Whatever evaluates panics when an assertion fails or at `$stop`, `$fatal`; the message names the place.
+/// Every method that evaluates the module panics when an assertion fails or at `$stop`, `$fatal`. The message names the
+/// place.
 pub struct Model {
     raw: NonNull<Raw>,
     ports: Box<[Port]>,
@@ -82,7 +84,7 @@ impl Model {
         model
     }
 
-    /// Lets what follows from the inputs follow, without a clock.
+    /// Updates everything that follows from the inputs without a clock edge.
     #[track_caller]
     pub fn eval(&mut self) {
         // SAFETY: `raw` is a model until drop.
@@ -92,7 +94,7 @@ impl Model {
         }
     }
 
-    /// One cycle: a rising edge of `clk`, which takes the inputs as they are, then a falling one.
+    /// Simulates one cycle: a rising edge of `clk`, which takes the inputs as they are, then a falling one.
     #[inline]
     #[track_caller]
     pub fn clock(&mut self) {
@@ -116,12 +118,12 @@ impl Model {
         self.eval();
     }
 
-    /// Cycles so far, those in reset included.
+    /// Returns the number of cycles so far, including those in reset.
     pub fn cycle(&self) -> u64 {
         self.cycle
     }
 
-    /// Whether the model came to `$finish`.
+    /// Returns whether the model came to `$finish`.
     pub fn finished(&self) -> bool {
         self.finished
     }
@@ -141,7 +143,7 @@ impl Model {
         print!("{printed}");
     }
 
-    /// Opens a VCD file in the directory that VIADUCT_RTL_TRACE names, where the build was told to trace as well.
+    /// Opens a VCD file in the directory that VIADUCT_RTL_TRACE names, if the variable was set at build time, too.
     fn trace(&mut self, number: u64) {
         let Some(directory) = env::var_os("VIADUCT_RTL_TRACE").filter(|_| TRACING) else { return };
         let thread = thread::current().name().unwrap_or("thread").replace("::", ".");
@@ -152,7 +154,7 @@ impl Model {
         unsafe { rtl_trace(self.raw.as_ptr(), path.as_ptr()) };
     }
 
-    /// The value of a port of up to 64 bits.
+    /// Returns the value of a port of up to 64 bits.
     #[inline]
     pub(crate) fn get(&self, port: usize) -> u64 {
         let Port { data, bits } = self.ports[port];
@@ -186,7 +188,7 @@ impl Model {
         }
     }
 
-    /// The value of a port of more than 64 bits.
+    /// Returns the value of a port of more than 64 bits.
     #[inline]
     pub(crate) fn bits(&self, port: usize) -> Bits<'_> {
         let Port { data, bits } = self.ports[port];
@@ -197,7 +199,7 @@ impl Model {
         Bits::new(words, width)
     }
 
-    /// A port of more than 64 bits, to be written.
+    /// Returns a port of more than 64 bits, to be written.
     #[inline]
     pub(crate) fn bits_mut(&mut self, port: usize) -> BitsMut<'_> {
         let Port { data, bits } = self.ports[port];
@@ -221,7 +223,7 @@ impl Drop for Model {
     }
 }
 
-/// What the last evaluation on this thread printed.
+/// Returns the text that the last evaluation on this thread printed.
 fn printed() -> String {
     let mut length = 0;
     // SAFETY: returns this thread's text and its length; it stays until the next evaluation on this thread.

@@ -1,4 +1,4 @@
-//! What crosses between Rust and a model: values of every width, what it prints, and how it ends.
+//! The crossing between Rust and a model: values of every width, prints, and ends.
 #![cfg(feature = "units")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::thread;
 
 use rtl::Probe;
 
-/// What a probe panics with when told to do something.
+/// Returns the panic message of a probe that is told to do `deed`.
 fn failure(deed: u8) -> String {
     let mut probe = Probe::new();
     probe.set_word(77);

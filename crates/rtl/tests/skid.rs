@@ -16,13 +16,13 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true in `percent` of a hundred cases.
     fn chance(&mut self, percent: u64) -> bool {
         (self.next() >> 32) % 100 < percent
     }
 }
 
-/// Sends words with the given chances of valid and ready; returns how many came out in `cycles`.
+/// Sends words with the given chances of valid and ready. Returns how many came out in `cycles`.
 fn run(seed: u64, valid: u64, ready: u64, cycles: u32) -> u32 {
     let mut random = Random(seed);
     let mut skid = Skid::new();

@@ -18,7 +18,7 @@ impl Random {
         (self.next() >> 16) % end
     }
 
-    /// Is true in `percent` of a hundred cases.
+    /// Returns true in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -15,7 +15,7 @@ impl Random {
         ((self.next() >> 32) as u32) % limit
     }
 
-    /// Is true in `percent` of a hundred cases.
+    /// Returns true in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent
     }
