@@ -4,7 +4,7 @@ package registers_pkg;
 
   localparam logic [31:0] Version = 32'd1;
 
-  // Why a packet goes to the host. There `decide` answers: with a drop, a reply, a flood, or a flow to be installed.
+  // The reason why a packet goes to the host. There `decide` answers: with a drop, a reply, a flood, or a flow to be installed.
   typedef enum logic [5:0] {
     PuntNone = 6'd0,
     PuntHostPort = 6'd1,
@@ -63,7 +63,7 @@ package registers_pkg;
   } tunnel_e;
   localparam int unsigned TunnelCount = 3;
 
-  // How a packet finds its nexthop: part of a flow's key, since rules and translation depend on it.
+  // How a packet finds its nexthop. This is part of a flow's key, because rules and translation depend on it.
   typedef enum logic [1:0] {
     PathBridged = 2'd0,
     PathRouted = 2'd1,
@@ -71,7 +71,7 @@ package registers_pkg;
   } path_e;
   localparam int unsigned PathCount = 3;
 
-  // What a 32-byte line of the flow table holds.
+  // The contents of a 32-byte line of the flow table.
   typedef enum logic [3:0] {
     FlowKindEmpty = 4'd0,
     FlowKindV4 = 4'd1,
@@ -80,7 +80,7 @@ package registers_pkg;
   } flow_kind_e;
   localparam int unsigned FlowKindCount = 4;
 
-  // What is done with a flow's packets. 8 and more: as `forward`, once hold group bits 1:0 is released in turn bit 2.
+  // The action for a flow's packets. 8 and more: like `forward`, but packets wait until the hold group in bits 1:0 is released in the turn in bit 2.
   typedef enum logic [3:0] {
     FlowActionHost = 4'd0,
     FlowActionForward = 4'd1,
@@ -88,7 +88,7 @@ package registers_pkg;
   } flow_action_e;
   localparam int unsigned FlowActionCount = 3;
 
-  // What is done with a packet that a table sent to a nexthop.
+  // The action for a packet that a table sends to a nexthop.
   typedef enum logic [3:0] {
     NexthopKindHost = 4'd0,
     NexthopKindDiscard = 4'd1,
@@ -98,7 +98,7 @@ package registers_pkg;
   } nexthop_kind_e;
   localparam int unsigned NexthopKindCount = 5;
 
-  // What an entry of the IPv4 trie is.
+  // The kind of an entry of the IPv4 trie.
   typedef enum logic [1:0] {
     RouteKindNone = 2'd0,
     RouteKindNexthop = 2'd1,
@@ -106,7 +106,7 @@ package registers_pkg;
   } route_kind_e;
   localparam int unsigned RouteKindCount = 3;
 
-  // What a label stands for.
+  // The meaning of a label.
   typedef enum logic [1:0] {
     LabelKindHost = 2'd0,
     LabelKindNexthop = 2'd1,
@@ -114,7 +114,7 @@ package registers_pkg;
   } label_kind_e;
   localparam int unsigned LabelKindCount = 3;
 
-  // Where a command writes.
+  // The table to which a command writes.
   typedef enum logic [3:0] {
     TableFlow = 4'd0,
     TableBridge = 4'd1,
@@ -130,7 +130,7 @@ package registers_pkg;
   } table_e;
   localparam int unsigned TableCount = 11;
 
-  // What the command block is told to do.
+  // Commands of the command block.
   typedef enum logic [3:0] {
     CommandNone = 4'd0,
     CommandWrite = 4'd1,
@@ -165,7 +165,7 @@ package registers_pkg;
   } flow4_t;
   localparam int unsigned Flow4Width = 256;
 
-  // An IPv6 flow: a whole bucket, two lines. It holds while both lines have the same `version`. IPv6 flows with address translation stay with the host.
+  // An IPv6 flow: a whole bucket, two lines. It is valid while both lines have the same `version`. IPv6 flows with address translation stay on the host.
   typedef struct packed {
     logic [3:0] kind_high;
     logic [3:0] reserved_kind;
@@ -294,7 +294,7 @@ package registers_pkg;
   } vni_t;
   localparam int unsigned VniWidth = 40;
 
-  // An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 12 bits, way 1 by those exclusive-ored with the next 12.
+  // An address from which tunnel packets are accepted, in a table of two ways: way 0 by its lower 12 bits, way 1 by those exclusive-ored with the next 12.
   typedef struct packed {
     logic [5:0] reserved;
     logic valid;
@@ -303,7 +303,7 @@ package registers_pkg;
   } remote_t;
   localparam int unsigned RemoteWidth = 136;
 
-  // What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port`, `size` and `egress` alone. Without a frame behind it a beat from the host is a release of a hold group, or comes out as it went in.
+  // Metadata of a packet to or from the host, in a beat of its own in front of it. For a packet from the host that is to be sent unchanged, only `port`, `size` and `egress` matter. Without a frame after it, a beat from the host releases a hold group, or comes out unchanged.
   typedef struct packed {
     logic [390:0] reserved;
     logic [2:0] hold;
@@ -321,7 +321,7 @@ package registers_pkg;
   } punt_meta_t;
   localparam int unsigned PuntMetaWidth = 512;
 
-  // What card this is, and where its blocks are.
+  // Properties of the card, and the directory of its blocks.
   localparam logic [7:0] IdentityType = 8'd1;
   localparam logic [7:0] IdentityBlockVersion = 8'd1;
   localparam logic [15:0] IdentityPage = 16'd0;
@@ -342,7 +342,7 @@ package registers_pkg;
   localparam logic [11:0] IdentityBlocks = 12'h024;
   localparam logic [11:0] IdentityDirectory = 12'h100;
 
-  // How the host writes tables: data, table, address, then the command. One at a time; `done` counts. The next data, table and address may be written while a command runs.
+  // Commands, with which the host writes tables. It writes data, table, address, then the command. One command runs at a time; `done` counts them. The next data, table and address may be written while a command runs.
   localparam logic [7:0] CommandType = 8'd2;
   localparam logic [7:0] CommandBlockVersion = 8'd1;
   localparam logic [15:0] CommandPage = 16'd1;

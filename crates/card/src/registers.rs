@@ -4,26 +4,26 @@
 /// Version of this description.
 pub const VERSION: u32 = 1;
 
-/// Sets bits of a line; `at` is the lowest one's place.
+/// Sets bits of a line. `at` is the number of the lowest one.
 fn put(line: &mut [u8], at: usize, width: usize, value: u128) {
     for bit in (0..width).filter(|bit| value >> bit & 1 != 0) {
         line[(at + bit) / 8] |= 1 << ((at + bit) % 8);
     }
 }
 
-/// Bits of a line.
+/// Returns bits of a line.
 fn get(line: &[u8], at: usize, width: usize) -> u128 {
     let set = |bit: &usize| line[(at + bit) / 8] >> ((at + bit) % 8) & 1 != 0;
     (0..width).filter(set).fold(0, |value, bit| value | 1 << bit)
 }
 
-/// Why a packet goes to the host. There `decide` answers: with a drop, a reply, a flood, or a flow to be installed.
+/// The reason why a packet goes to the host. There `decide` answers: with a drop, a reply, a flood, or a flow to be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Punt {
-    /// It doesn't.
+    /// No reason: the packet does not go to the host.
     None = 0,
-    /// All of this port's packets are decided by the host (unknown port, meter, mirror, capture).
+    /// The host decides all packets of this port (unknown port, meter, mirror, capture).
     HostPort = 1,
     /// The frame ends inside its Ethernet header.
     EthernetTruncated = 2,
@@ -47,43 +47,43 @@ pub enum Punt {
     Fragment = 11,
     /// The TCP, UDP, SCTP or ICMP header does not fit the packet.
     L4Malformed = 12,
-    /// The headers end behind the first two beats.
+    /// The headers end after the first two beats.
     HeaderTooLong = 13,
     /// The UDP, GRE, MPLS or VXLAN encapsulation is malformed, or has a GRE checksum, key or sequence number.
     TunnelMalformed = 14,
     /// A tunnel packet came in fragments.
     OuterFragment = 15,
-    /// From a wire, and not a tunnel packet to one of its addresses.
+    /// A packet from a wire that is not a tunnel packet to one of the wire's addresses.
     NotForUs = 16,
     /// More than one MPLS label.
     LabelStack = 17,
     /// The MPLS payload is not IP.
     TunnelPayload = 18,
-    /// No table entry for the label, or one that the host serves.
+    /// No table entry for the label, or an entry that the host serves.
     UnknownLabel = 19,
     /// No table entry for the VXLAN network identifier.
     UnknownVni = 20,
     /// Congestion marked outside a packet that does not do ECN (RFC 6040).
     Ecn = 21,
-    /// A group MAC address: flooded by the host.
+    /// A group MAC address: the host floods the packet.
     Group = 22,
-    /// A VLAN tag on a frame to the gateway, or one that bears a priority alone; from an `exact` port any tag, and any frame to the gateway's MAC.
+    /// A VLAN tag on a frame to the gateway, or a tag with only a priority. From an `exact` port, any tag, and any frame to the gateway's MAC.
     Vlan = 23,
-    /// The source MAC is not the port's, or a group's, or the gateway's.
+    /// The source MAC is not the port's; or it is a group's or the gateway's.
     MacSpoofed = 24,
-    /// The source address is not one that the card knows as the port's; link-local ones it does not know.
+    /// The source address is not one that the card knows as the port's. The card does not know link-local addresses.
     AddressSpoofed = 25,
     /// RoCEv2 (UDP 4791), which has rules of its own.
     Verbs = 26,
     /// An ICMP packet other than an echo, where connections are tracked or the sender's sources are checked.
     Icmp = 27,
-    /// The source MAC is not known to be where it came from.
+    /// The source MAC is not known to be where the packet came from.
     Learn = 28,
     /// The destination MAC is not in the bridge table.
     BridgeMiss = 29,
-    /// Not IP, and to be routed or tracked, or from a guest whose sources are checked.
+    /// A packet that is not IP, but is to be routed or tracked, or is from a guest whose sources are checked.
     NotIp = 30,
-    /// To be routed, though an address is link-local, multicast, loopback or unspecified.
+    /// A packet that is to be routed, although an address is link-local, multicast, loopback or unspecified.
     NotRoutable = 31,
     /// No route.
     RouteMiss = 32,
@@ -93,30 +93,30 @@ pub enum Punt {
     FlowMiss = 34,
     /// A TCP SYN, FIN or RST of a tracked connection.
     FlowTcp = 35,
-    /// The flow's entry says so.
+    /// The flow's entry sends packets to the host.
     FlowHost = 36,
     /// The nexthop is one that the host serves (composite, local, unresolved, mirrored, attached).
     Nexthop = 37,
-    /// The destination lies where the packet came from (split horizon included).
+    /// The destination is where the packet came from (split horizon included).
     SamePort = 38,
     /// TTL or hop limit ran out.
     Ttl = 39,
-    /// Too big for the next link.
+    /// The packet is too big for the next link.
     Mtu = 40,
     /// Address translation of a packet with IPv4 options.
     Nat = 41,
     /// A tunnel packet from an address that the card does not know as a remote.
     UnknownRemote = 42,
-    /// To a DHCP client's port, from a guest whose sources are checked.
+    /// A packet to a DHCP client's port, from a guest whose sources are checked.
     Dhcp = 43,
     /// A tunnel packet over IPv6 without a UDP checksum.
     OuterChecksumMissing = 44,
-    /// HBM answered a read for the packet's look-ups with an error, and the readable lines do not decide.
+    /// HBM answered a read for the packet's look-ups with an error, and the readable lines are not enough to decide.
     MemoryError = 45,
 }
 
 impl Punt {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[
         Self::None,
         Self::HostPort,
@@ -166,7 +166,7 @@ impl Punt {
         Self::MemoryError,
     ];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -233,10 +233,10 @@ pub enum Tunnel {
 }
 
 impl Tunnel {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::MplsUdp, Self::MplsGre, Self::Vxlan];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -247,7 +247,7 @@ impl Tunnel {
     }
 }
 
-/// How a packet finds its nexthop: part of a flow's key, since rules and translation depend on it.
+/// How a packet finds its nexthop. This is part of a flow's key, because rules and translation depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Path {
@@ -260,10 +260,10 @@ pub enum Path {
 }
 
 impl Path {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::Bridged, Self::Routed, Self::Labelled];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -274,7 +274,7 @@ impl Path {
     }
 }
 
-/// What a 32-byte line of the flow table holds.
+/// The contents of a 32-byte line of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowKind {
@@ -289,10 +289,10 @@ pub enum FlowKind {
 }
 
 impl FlowKind {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::Empty, Self::V4, Self::V6Low, Self::V6High];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -304,11 +304,11 @@ impl FlowKind {
     }
 }
 
-/// What is done with a flow's packets. 8 and more: as `forward`, once hold group bits 1:0 is released in turn bit 2.
+/// The action for a flow's packets. 8 and more: like `forward`, but packets wait until the hold group in bits 1:0 is released in the turn in bit 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowAction {
-    /// Decided by the host, each.
+    /// The host decides each packet.
     Host = 0,
     /// Forwarded by the tables, or by the flow's own nexthop.
     Forward = 1,
@@ -317,10 +317,10 @@ pub enum FlowAction {
 }
 
 impl FlowAction {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::Host, Self::Forward, Self::Drop];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -331,27 +331,27 @@ impl FlowAction {
     }
 }
 
-/// What is done with a packet that a table sent to a nexthop.
+/// The action for a packet that a table sends to a nexthop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum NexthopKind {
-    /// Decided by the host.
+    /// The host decides the packet.
     Host = 0,
-    /// Dropped as `discard_route`.
+    /// The packet is dropped, as `discard_route`.
     Discard = 1,
-    /// To a guest, with a new Ethernet header where the packet was routed.
+    /// To a guest, with a new Ethernet header if the packet was routed.
     Guest = 2,
     /// Through a tunnel.
     Tunnel = 3,
-    /// To the nexthop in the flow's entry; without one to the host.
+    /// To the nexthop in the flow's entry; to the host if it has none.
     Flow = 4,
 }
 
 impl NexthopKind {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::Host, Self::Discard, Self::Guest, Self::Tunnel, Self::Flow];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -364,7 +364,7 @@ impl NexthopKind {
     }
 }
 
-/// What an entry of the IPv4 trie is.
+/// The kind of an entry of the IPv4 trie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RouteKind {
@@ -377,10 +377,10 @@ pub enum RouteKind {
 }
 
 impl RouteKind {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::None, Self::Nexthop, Self::Child];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -391,11 +391,11 @@ impl RouteKind {
     }
 }
 
-/// What a label stands for.
+/// The meaning of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LabelKind {
-    /// Nothing that the card knows.
+    /// Unknown to the card.
     Host = 0,
     /// A guest: `nexthop` in the network `vrf`.
     Nexthop = 1,
@@ -404,10 +404,10 @@ pub enum LabelKind {
 }
 
 impl LabelKind {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::Host, Self::Nexthop, Self::Vrf];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -418,7 +418,7 @@ impl LabelKind {
     }
 }
 
-/// Where a command writes.
+/// The table to which a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Table {
@@ -428,7 +428,7 @@ pub enum Table {
     Bridge = 1,
     /// HBM: 32-byte lines of eight `route4` entries, or one `route6`.
     Route = 2,
-    /// `nexthop`, by number: the first on chip, those that do not fit there in HBM. Written whole.
+    /// `nexthop`, by number: the first on chip, the others, which do not fit there, in HBM. A command writes all of it.
     Nexthop = 3,
     /// On chip: `port`, by number.
     Port = 4,
@@ -438,16 +438,16 @@ pub enum Table {
     Label = 6,
     /// On chip: `vni`; address = way << 12 | hash.
     Vni = 7,
-    /// On chip, one: the `nexthop` that takes the place of the one in HBM with this number while that is written, in two halves; number 0: of none.
+    /// On chip: one `nexthop`. It replaces the one with this number in HBM while that is written, in two halves. Number 0 replaces none.
     NexthopChange = 8,
-    /// On chip: a flow each, by number: a `flow4` and zeros, or a `flow6`, written at once.
+    /// On chip: one flow in each place, by number: a `flow4` and zeros, or a `flow6`. A command writes all of it at once.
     Stash = 9,
     /// On chip: `remote`; address = way << 12 | hash.
     Remote = 10,
 }
 
 impl Table {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[
         Self::Flow,
         Self::Bridge,
@@ -462,7 +462,7 @@ impl Table {
         Self::Remote,
     ];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -481,25 +481,25 @@ impl Table {
     }
 }
 
-/// What the command block is told to do.
+/// Commands of the command block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Command {
     /// Nothing.
     None = 0,
-    /// Write `data` to `address` of `table`; what caches hold of the line is forgotten.
+    /// Write `data` to `address` of `table`. Caches forget the line.
     Write = 1,
-    /// Done once everything written before is what every later packet sees, and every earlier packet has left.
+    /// Done once every later packet sees everything that was written before, and every earlier packet has left.
     Barrier = 2,
-    /// Write zeros to as many lines of `table` as the first word of `data` says, from `address` on; what caches hold of them is forgotten.
+    /// Write zeros to as many lines of `table` as the first word of `data` says, from `address` on. Caches forget the lines.
     Clear = 3,
 }
 
 impl Command {
-    /// All, in the order of their numbers.
+    /// All values, in the order of their numbers.
     pub const ALL: &'static [Self] = &[Self::None, Self::Write, Self::Barrier, Self::Clear];
 
-    /// The name that people see.
+    /// Returns the name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -518,17 +518,17 @@ pub struct Flow4 {
     pub src: u32,
     /// Destination address. Bits 63:32.
     pub dst: u32,
-    /// Source port, or ICMP echo's identifier; 0 where the protocol has none. Bits 79:64.
+    /// Source port, or ICMP echo's identifier; 0 if the protocol has none. Bits 79:64.
     pub sport: u16,
-    /// Destination port, likewise. Bits 95:80.
+    /// Destination port, or the same identifier. Bits 95:80.
     pub dport: u16,
     /// IPv4 protocol. Bits 103:96.
     pub protocol: u8,
-    /// Network the packet is in as it arrives. Bits 115:104.
+    /// Network of the packet on arrival. Bits 115:104.
     pub vrf: u16,
     /// `path`. Bits 117:116.
     pub path: u8,
-    /// It came from another host. Bits 118:118.
+    /// Whether the packet came from another host. Bits 118:118.
     pub from_tunnel: bool,
     /// 0. Bits 119:119.
     pub v6: bool,
@@ -538,19 +538,19 @@ pub struct Flow4 {
     pub kind: u8,
     /// `flow_action`. Bits 135:132.
     pub action: u8,
-    /// The entry holds while this is its network's generation. Bits 143:136.
+    /// The entry is valid while this is its network's generation. Bits 143:136.
     pub generation: u8,
-    /// Its counter. Bits 167:144.
+    /// The flow's counter. Bits 167:144.
     pub index: u32,
-    /// Nexthop that takes the place of the tables', or the reason of a drop. Bits 187:168.
+    /// Nexthop that replaces the tables', or the reason of a drop. Bits 187:168.
     pub nexthop: u32,
-    /// Whether `nexthop` is one. Bits 188:188.
+    /// Whether `nexthop` is a nexthop. Bits 188:188.
     pub has_nexthop: bool,
-    /// Whether `new_src` takes the source's place. Bits 189:189.
+    /// Whether `new_src` replaces the source. Bits 189:189.
     pub nat_src: bool,
-    /// Whether `new_dst` takes the destination's place. Bits 190:190.
+    /// Whether `new_dst` replaces the destination. Bits 190:190.
     pub nat_dst: bool,
-    /// Whether its routed packets keep their TTL. Those from VXLAN never do. Bits 191:191.
+    /// Whether the flow's routed packets keep their TTL. Packets from VXLAN never do. Bits 191:191.
     pub keep_ttl: bool,
     /// New source address. Bits 223:192.
     pub new_src: u32,
@@ -559,10 +559,10 @@ pub struct Flow4 {
 }
 
 impl Flow4 {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 32;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 32] {
         let mut line = [0; 32];
@@ -590,7 +590,7 @@ impl Flow4 {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 32]) -> Self {
         Self {
@@ -619,32 +619,32 @@ impl Flow4 {
     }
 }
 
-/// An IPv6 flow: a whole bucket, two lines. It holds while both lines have the same `version`. IPv6 flows with address translation stay with the host.
+/// An IPv6 flow: a whole bucket, two lines. It is valid while both lines have the same `version`. IPv6 flows with address translation stay on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow6 {
     /// Source address. Bits 127:0.
     pub src: u128,
-    /// Source port, or ICMPv6 echo's identifier; 0 where the protocol has none. Bits 143:128.
+    /// Source port, or ICMPv6 echo's identifier; 0 if the protocol has none. Bits 143:128.
     pub sport: u16,
-    /// Destination port, likewise. Bits 159:144.
+    /// Destination port, or the same identifier. Bits 159:144.
     pub dport: u16,
     /// Next header. Bits 167:160.
     pub protocol: u8,
-    /// Network the packet is in as it arrives. Bits 179:168.
+    /// Network of the packet on arrival. Bits 179:168.
     pub vrf: u16,
     /// `path`. Bits 181:180.
     pub path: u8,
-    /// It came from another host. Bits 182:182.
+    /// Whether the packet came from another host. Bits 182:182.
     pub from_tunnel: bool,
     /// 1. Bits 183:183.
     pub v6: bool,
     /// 0. Bits 191:184.
     pub zone: u8,
-    /// That of both lines. Bits 199:192.
+    /// Version, the same in both lines. Bits 199:192.
     pub version: u8,
-    /// The entry holds while this is its network's generation. Bits 207:200.
+    /// The entry is valid while this is its network's generation. Bits 207:200.
     pub generation: u8,
-    /// Its counter. Bits 231:208.
+    /// The flow's counter. Bits 231:208.
     pub index: u32,
     /// `flow_action`. Bits 251:248.
     pub action: u8,
@@ -652,23 +652,23 @@ pub struct Flow6 {
     pub kind: u8,
     /// Destination address. Bits 383:256.
     pub dst: u128,
-    /// Nexthop that takes the place of the tables', or the reason of a drop. Bits 403:384.
+    /// Nexthop that replaces the tables', or the reason of a drop. Bits 403:384.
     pub nexthop: u32,
-    /// Whether `nexthop` is one. Bits 404:404.
+    /// Whether `nexthop` is a nexthop. Bits 404:404.
     pub has_nexthop: bool,
-    /// Whether its routed packets keep their hop limit. Those from VXLAN never do. Bits 405:405.
+    /// Whether the flow's routed packets keep their hop limit. Packets from VXLAN never do. Bits 405:405.
     pub keep_ttl: bool,
-    /// That of both lines. Bits 503:496.
+    /// Version, the same in both lines. Bits 503:496.
     pub version_high: u8,
     /// `flow_kind`: v6_high. Bits 511:508.
     pub kind_high: u8,
 }
 
 impl Flow6 {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 64;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut line = [0; 64];
@@ -695,7 +695,7 @@ impl Flow6 {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 64]) -> Self {
         Self {
@@ -732,21 +732,21 @@ pub struct Bridge {
     pub vrf: u16,
     /// Whether there is an entry. Bits 60:60.
     pub valid: bool,
-    /// Configured: the MAC may be seen anywhere, as learning doesn't move it. Bits 61:61.
+    /// Whether the entry is configured: its MAC may be seen anywhere, because learning doesn't move it. Bits 61:61.
     pub fixed: bool,
-    /// Where frames to it go. Bits 81:62.
+    /// Nexthop of frames to the MAC. Bits 81:62.
     pub nexthop: u32,
-    /// It is behind the tunnel endpoint `at`; else behind the port `at`. Bits 82:82.
+    /// Whether the MAC is behind the tunnel endpoint `at`; otherwise it is behind the port `at`. Bits 82:82.
     pub at_tunnel: bool,
-    /// IPv4 address or port; all ones, from where nothing comes, behind an IPv6 tunnel endpoint. Bits 114:83.
+    /// IPv4 address or port. Behind an IPv6 tunnel endpoint all ones, from where no packet comes. Bits 114:83.
     pub at: u32,
 }
 
 impl Bridge {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 16;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let mut line = [0; 16];
@@ -760,7 +760,7 @@ impl Bridge {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 16]) -> Self {
         Self {
@@ -778,17 +778,17 @@ impl Bridge {
 /// An entry of a trie of 16, 8 and 8 bits. A line is eight of them: 32 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route4 {
-    /// By `kind`. Bits 29:0.
+    /// Nexthop or block, according to `kind`. Bits 29:0.
     pub value: u32,
     /// `route_kind`. Bits 31:30.
     pub kind: u8,
 }
 
 impl Route4 {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 4;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 4] {
         let mut line = [0; 4];
@@ -797,7 +797,7 @@ impl Route4 {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 4]) -> Self {
         Self { value: get(line, 0, 30) as u32, kind: get(line, 30, 2) as u8 }
@@ -807,23 +807,23 @@ impl Route4 {
 /// An IPv6 prefix of one of the network's populated lengths, in a hash table of two choices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route6 {
-    /// The prefix; the bits behind its length are 0. Bits 127:0.
+    /// The prefix; the bits after its length are 0. Bits 127:0.
     pub prefix: u128,
     /// The network. Bits 139:128.
     pub vrf: u16,
-    /// Its length, bits. Bits 147:140.
+    /// Length of the prefix in bits. Bits 147:140.
     pub length: u8,
     /// Whether there is an entry. Bits 148:148.
     pub valid: bool,
-    /// Where packets go. Bits 168:149.
+    /// Nexthop of packets. Bits 168:149.
     pub nexthop: u32,
 }
 
 impl Route6 {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 32;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 32] {
         let mut line = [0; 32];
@@ -835,7 +835,7 @@ impl Route6 {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 32]) -> Self {
         Self {
@@ -853,39 +853,39 @@ impl Route6 {
 pub struct Nexthop {
     /// `nexthop_kind`. Bits 3:0.
     pub kind: u8,
-    /// Connections are tracked on the way to this guest. Bits 4:4.
+    /// Whether connections are tracked on the way to this guest. Bits 4:4.
     pub policy: bool,
     /// `tunnel`. Bits 6:5.
     pub tunnel: u8,
-    /// The underlay is IPv6. Bits 7:7.
+    /// Whether the underlay is IPv6. Bits 7:7.
     pub outer_v6: bool,
-    /// Port it leaves by. Bits 17:8.
+    /// Port by which packets leave. Bits 17:8.
     pub port: u16,
-    /// Largest IP packet, bytes; through VXLAN less 4 for each VLAN tag. Bits 33:18.
+    /// Bytes of the largest IP packet; through VXLAN less 4 for each VLAN tag. Bits 33:18.
     pub mtu: u16,
-    /// MPLS label or VXLAN network identifier; of `discard` the drop's reason, as `model::DropReason` numbers it. Bits 57:34.
+    /// MPLS label or VXLAN network identifier; for `discard`, the drop's reason in the numbering of `model::DropReason`. Bits 57:34.
     pub id: u32,
-    /// Destination MAC of what is routed to a guest or into VXLAN; the only one, of what comes from an `exact` port. Bits 105:58.
+    /// Destination MAC of packets routed to a guest or into VXLAN. For packets from an `exact` port, the only destination MAC they may have. Bits 105:58.
     pub mac: u64,
     /// Outer source address; IPv4 in the lower 32 bits. Bits 233:106.
     pub outer_src: u128,
     /// Outer destination address. Bits 361:234.
     pub outer_dst: u128,
-    /// Outer source MAC. Of a guest: the only source MAC of what comes from an `exact` port. Bits 409:362.
+    /// Outer source MAC. For a guest, the only source MAC that packets from an `exact` port may have. Bits 409:362.
     pub outer_src_mac: u64,
     /// Outer destination MAC: the underlay next hop's. Bits 457:410.
     pub outer_dst_mac: u64,
-    /// Output that `port` is at: the queues to the host first, then the wires. Bits 461:458.
+    /// Output that leads to `port`: first the queues to the host, then the wires. Bits 461:458.
     pub egress: u8,
-    /// Of UDP over IPv6: one's complement sum of what its checksum covers in every packet: addresses, protocol, destination port, label or VXLAN header. Bits 477:462.
+    /// For UDP over IPv6, the one's complement sum of the fields that its checksum covers and that are the same in every packet: addresses, protocol, destination port, label or VXLAN header. Bits 477:462.
     pub checksum: u16,
 }
 
 impl Nexthop {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 64;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut line = [0; 64];
@@ -906,7 +906,7 @@ impl Nexthop {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 64]) -> Self {
         Self {
@@ -931,43 +931,43 @@ impl Nexthop {
 /// A port: a guest or a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// Whether there is one. Bits 0:0.
+    /// Whether there is a port. Bits 0:0.
     pub valid: bool,
-    /// A wire; else a guest. Bits 1:1.
+    /// Whether it is a wire; otherwise it is a guest. Bits 1:1.
     pub is_wire: bool,
-    /// All of its packets are decided by the host. Bits 2:2.
+    /// Whether the host decides all packets of the port. Bits 2:2.
     pub host: bool,
-    /// Connections are tracked. Bits 3:3.
+    /// Whether connections are tracked. Bits 3:3.
     pub policy: bool,
-    /// Of a guest: `mac` is the only source it may use. Bits 4:4.
+    /// For a guest: whether `mac` is the only source that it may use. Bits 4:4.
     pub check_mac: bool,
-    /// Of a guest: only the addresses here may be its sources, and `::`; and what only the host tells apart is the host's. Bits 5:5.
+    /// For a guest: whether its sources are checked. Then only the addresses here and `::` may be its sources, and the host decides packets that only it can tell apart. Bits 5:5.
     pub check_addresses: bool,
-    /// How many of the IPv4 addresses there are. Bits 7:6.
+    /// Number of IPv4 addresses that are valid. Bits 7:6.
     pub addresses4: u8,
-    /// How many of the IPv6 addresses there are. Bits 9:8.
+    /// Number of IPv6 addresses that are valid. Bits 9:8.
     pub addresses6: u8,
     /// A guest's network. Bits 21:10.
     pub vrf: u16,
-    /// Its MAC. Bits 69:22.
+    /// The port's MAC. Bits 69:22.
     pub mac: u64,
     /// An address of a guest, or an underlay address that ends tunnels. Bits 101:70.
     pub address4_0: u32,
-    /// Another. Bits 133:102.
+    /// A second such address. Bits 133:102.
     pub address4_1: u32,
-    /// An IPv6 address, likewise. Bits 261:134.
+    /// An IPv6 address of a guest, or an IPv6 underlay address that ends tunnels. Bits 261:134.
     pub address6_0: u128,
-    /// Another. Bits 389:262.
+    /// A second such address. Bits 389:262.
     pub address6_1: u128,
-    /// Of a guest: only untagged packets whose flow has a nexthop of its own leave, bridged, from its `outer_src_mac` to its `mac`. Bits 390:390.
+    /// For a guest: whether only bridged, untagged packets leave whose flow has a nexthop of its own. They must go from that nexthop's `outer_src_mac` to its `mac`. Bits 390:390.
     pub exact: bool,
 }
 
 impl Port {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 64;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut line = [0; 64];
@@ -989,7 +989,7 @@ impl Port {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 64]) -> Self {
         Self {
@@ -1015,23 +1015,23 @@ impl Port {
 /// A network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vrf {
-    /// Whether there is one. Bits 0:0.
+    /// Whether there is a network. Bits 0:0.
     pub valid: bool,
-    /// Source MACs are learned. Bits 1:1.
+    /// Whether source MACs are learned. Bits 1:1.
     pub learning: bool,
-    /// That of flow entries which hold. Bits 9:2.
+    /// Generation of the network's valid flow entries. Bits 9:2.
     pub generation: u8,
-    /// First level of its IPv4 trie: address in units of 256 KiB. Bits 29:10.
+    /// First level of the network's IPv4 trie: address in units of 256 KiB. Bits 29:10.
     pub root: u32,
     /// Populated IPv6 prefix lengths, longest first, a byte each; 255 ends them. Bits 157:30.
     pub lengths6: u128,
 }
 
 impl Vrf {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 32;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 32] {
         let mut line = [0; 32];
@@ -1043,7 +1043,7 @@ impl Vrf {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 32]) -> Self {
         Self {
@@ -1068,10 +1068,10 @@ pub struct Label {
 }
 
 impl Label {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 5;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 5] {
         let mut line = [0; 5];
@@ -1081,7 +1081,7 @@ impl Label {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 5]) -> Self {
         Self { kind: get(line, 0, 2) as u8, vrf: get(line, 2, 12) as u16, nexthop: get(line, 14, 20) as u32 }
@@ -1100,10 +1100,10 @@ pub struct Vni {
 }
 
 impl Vni {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 5;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 5] {
         let mut line = [0; 5];
@@ -1113,29 +1113,29 @@ impl Vni {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 5]) -> Self {
         Self { vni: get(line, 0, 24) as u32, vrf: get(line, 24, 12) as u16, valid: get(line, 36, 1) != 0 }
     }
 }
 
-/// An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 12 bits, way 1 by those exclusive-ored with the next 12.
+/// An address from which tunnel packets are accepted, in a table of two ways: way 0 by its lower 12 bits, way 1 by those exclusive-ored with the next 12.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
     /// The address; IPv4 in the lower 32 bits. Bits 127:0.
     pub address: u128,
-    /// It is IPv6. Bits 128:128.
+    /// Whether the address is IPv6. Bits 128:128.
     pub v6: bool,
     /// Whether there is an entry. Bits 129:129.
     pub valid: bool,
 }
 
 impl Remote {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 17;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 17] {
         let mut line = [0; 17];
@@ -1145,47 +1145,47 @@ impl Remote {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 17]) -> Self {
         Self { address: get(line, 0, 128), v6: get(line, 128, 1) != 0, valid: get(line, 129, 1) != 0 }
     }
 }
 
-/// What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port`, `size` and `egress` alone. Without a frame behind it a beat from the host is a release of a hold group, or comes out as it went in.
+/// Metadata of a packet to or from the host, in a beat of its own in front of it. For a packet from the host that is to be sent unchanged, only `port`, `size` and `egress` matter. Without a frame after it, a beat from the host releases a hold group, or comes out unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PuntMeta {
     /// `punt`. Bits 5:0.
     pub reason: u8,
-    /// Port it came in by; from the host: port it leaves by. Bits 15:6.
+    /// Port by which the packet came in; from the host, the port by which it leaves. Bits 15:6.
     pub port: u16,
-    /// Length of the frame behind, bytes. Bits 31:16.
+    /// Bytes of the frame after it. Bits 31:16.
     pub size: u16,
-    /// Packets to the host from this pipe, counted: a gap is a loss. Bits 63:32.
+    /// Counts the packets from this pipe to the host: a gap is a loss. Bits 63:32.
     pub count: u32,
-    /// Counter of the flow, where its entry sent it here. Bits 87:64.
+    /// Counter of the flow, if the flow's entry sent the packet to the host. Bits 87:64.
     pub index: u32,
     /// Network. Bits 99:88.
     pub vrf: u16,
     /// `path`. Bits 101:100.
     pub path: u8,
-    /// It came from another host. Bits 102:102.
+    /// Whether the packet came from another host. Bits 102:102.
     pub from_tunnel: bool,
-    /// Its tag. Bits 112:103.
+    /// The packet's tag in the pipe. Bits 112:103.
     pub tag: u16,
-    /// From the host: output that `port` is at, as in `nexthop`. In OpenNIC's box 15: none, the frame is what the guest at `port` sent. Bits 116:113.
+    /// From the host: output that leads to `port`, as in `nexthop`. In OpenNIC's box, 15 stands for none: the guest at `port` sent the frame. Bits 116:113.
     pub egress: u8,
-    /// From the host, without a frame: `hold` is released at `egress`, once each pipe has brought this. Bits 117:117.
+    /// From the host, without a frame: `hold` is released at `egress`, once this has come through each pipe. Bits 117:117.
     pub release_hold: bool,
     /// Hold group in bits 1:0, its turn in bit 2. Bits 120:118.
     pub hold: u8,
 }
 
 impl PuntMeta {
-    /// Its length, bytes.
+    /// Bytes of a line.
     pub const SIZE: usize = 64;
 
-    /// The line, bit 0 in the first byte's lowest.
+    /// Encodes a line. Bit 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut line = [0; 64];
@@ -1204,7 +1204,7 @@ impl PuntMeta {
         line
     }
 
-    /// What a line says.
+    /// Decodes a line.
     #[must_use]
     pub fn decode(line: &[u8; 64]) -> Self {
         Self {
@@ -1224,97 +1224,97 @@ impl PuntMeta {
     }
 }
 
-/// What card this is, and where its blocks are.
+/// Properties of the card, and the directory of its blocks.
 pub mod identity {
-    /// Its type in the directory.
+    /// The block's type in the directory.
     pub const TYPE: u8 = 1;
     /// The version that this driver knows.
     pub const VERSION: u8 = 1;
     /// `VDCT` (0x56444354). (ro)
     pub const MAGIC: u32 = 0x000;
-    /// Version of this description: the driver refuses others. (ro)
+    /// Version of this description. The driver refuses other versions. (ro)
     pub const REVISION: u32 = 0x004;
     /// Downstream pipes in bits 7:0, upstream pipes in bits 15:8. (ro)
     pub const PIPES: u32 = 0x008;
     /// HBM channels: of the flow table in bits 7:0, bridge 15:8, route 23:16, nexthop 31:24. (ro)
     pub const CHANNELS: u32 = 0x00c;
-    /// Clock of the pipes, MHz. (ro)
+    /// Clock of the pipes in MHz. (ro)
     pub const CLOCK: u32 = 0x010;
-    /// Nexthops there is room for. (ro)
+    /// Number of nexthops for which there is room. (ro)
     pub const NEXTHOPS: u32 = 0x014;
-    /// Buckets of a way of the flow table, binary logarithm. (ro)
+    /// Binary logarithm of the number of buckets in a way of the flow table. (ro)
     pub const FLOW_BUCKETS: u32 = 0x018;
-    /// Lines of a way of the bridge table, binary logarithm. (ro)
+    /// Binary logarithm of the number of lines in a way of the bridge table. (ro)
     pub const BRIDGE_LINES: u32 = 0x01c;
-    /// Lines of a way of the table of IPv6 prefixes, binary logarithm. (ro)
+    /// Binary logarithm of the number of lines in a way of the table of IPv6 prefixes. (ro)
     pub const ROUTE6_LINES: u32 = 0x028;
-    /// Of these, those on chip: the ones with the lowest numbers. (ro)
+    /// Number of nexthops on chip: those with the lowest numbers. (ro)
     pub const NEXTHOPS_ON_CHIP: u32 = 0x02c;
-    /// Flows that have counters: those with the lowest numbers. (ro)
+    /// Number of flows that have counters: those with the lowest numbers. (ro)
     pub const FLOW_COUNTERS: u32 = 0x040;
-    /// Flows that have a bit which says whether packets came, a multiple of 64. (ro)
+    /// Number of flows that have a seen bit, which shows whether packets came. A multiple of 64. (ro)
     pub const FLOWS_SEEN: u32 = 0x044;
-    /// Flows that the stash has room for. (ro)
+    /// Number of flows for which the stash has room. (ro)
     pub const STASH_FLOWS: u32 = 0x050;
-    /// Keeps what is written: to see that writes arrive. (rw)
+    /// Keeps the written value: shows that writes arrive. (rw)
     pub const SCRATCH: u32 = 0x020;
-    /// Blocks in the directory. (ro)
+    /// Number of blocks in the directory. (ro)
     pub const BLOCKS: u32 = 0x024;
-    /// A block each: type in bits 31:24, version in bits 23:16, offset in units of 4 KiB in bits 15:0. There are 16, 4 bytes apart. (ro)
+    /// One block in each: type in bits 31:24, version in bits 23:16, offset in units of 4 KiB in bits 15:0. There are 16, 4 bytes apart. (ro)
     pub const DIRECTORY: u32 = 0x100;
 }
 
-/// How the host writes tables: data, table, address, then the command. One at a time; `done` counts. The next data, table and address may be written while a command runs.
+/// Commands, with which the host writes tables. It writes data, table, address, then the command. One command runs at a time; `done` counts them. The next data, table and address may be written while a command runs.
 pub mod command {
-    /// Its type in the directory.
+    /// The block's type in the directory.
     pub const TYPE: u8 = 2;
     /// The version that this driver knows.
     pub const VERSION: u8 = 1;
-    /// What is written, bits 31:0 first. There are 16, 4 bytes apart. (rw)
+    /// Data to write, bits 31:0 first. There are 16, 4 bytes apart. (rw)
     pub const DATA: u32 = 0x000;
     /// `table`. (rw)
     pub const TABLE: u32 = 0x040;
     /// Line or number in the table. (rw)
     pub const ADDRESS: u32 = 0x044;
-    /// `command`: writing it begins. (wo)
+    /// `command`: writing it begins the command. (wo)
     pub const COMMAND: u32 = 0x048;
     /// 1 while a command runs. (ro)
     pub const BUSY: u32 = 0x04c;
-    /// Commands done since reset, in bits 30:0. Bit 31: HBM answered a write with an error since reset, so its tables may hold old lines. (ro)
+    /// Number of commands done since reset, in bits 30:0. Bit 31: HBM answered a write with an error since reset, so tables may have old lines. (ro)
     pub const DONE: u32 = 0x050;
 }
 
 /// The pipes.
 pub mod engine {
-    /// Its type in the directory.
+    /// The block's type in the directory.
     pub const TYPE: u8 = 3;
     /// The version that this driver knows.
     pub const VERSION: u8 = 1;
     /// 1: packets are forwarded; 0: all go to the host. (rw)
     pub const ENABLE: u32 = 0x000;
-    /// The turn in which each hold group was released last: of group g at output e in bit 4 * e + g. (ro)
+    /// The turn in which each hold group was released last: for group g at output e, bit 4 * e + g. (ro)
     pub const RELEASED: u32 = 0x004;
     /// Packets that had to wait for a release, at all outputs. (ro)
     pub const HELD: u32 = 0x008;
-    /// Packets dropped as their hold group's ring had no room, at all outputs. (ro)
+    /// Packets dropped because their hold group's ring had no room, at all outputs. (ro)
     pub const HOLD_FULL: u32 = 0x00c;
     /// HBM's error responses since reset: beats of reads, and writes. No cache keeps such a line. (ro)
     pub const MEMORY_ERRORS: u32 = 0x010;
-    /// HBM channels that answered with an error since reset, a bit each: those of the flow, bridge, route and nexthop tables. (ro)
+    /// HBM channels that answered with an error since reset, one bit each: those of the flow, bridge, route and nexthop tables. (ro)
     pub const FAILING_CHANNELS: u32 = 0x014;
-    /// Packets that each guest's port may send to the host in a window of 2^18 clocks, about 1 ms; those beyond are dropped. 0: any number. (rw)
+    /// Packets that each guest's port may send to the host in a window of 2^18 clocks, about 1 ms. Further ones are dropped. 0: any number. (rw)
     pub const GUEST_BUDGET: u32 = 0x020;
-    /// Likewise, of each wire's port. (rw)
+    /// Packets that each wire's port may send to the host in such a window. (rw)
     pub const WIRE_BUDGET: u32 = 0x024;
-    /// The reason of such a drop, as `model::DropReason` numbers it. (rw)
+    /// The reason of such a drop, in the numbering of `model::DropReason`. (rw)
     pub const BUDGET_REASON: u32 = 0x028;
-    /// Secret of the flow and bridge tables' hash, 320 bits, bits 31:0 first. To be set while the tables are empty. There are 10, 4 bytes apart. (rw)
+    /// Secret of the flow and bridge tables' hash, 320 bits, bits 31:0 first. It must be set while the tables are empty. There are 10, 4 bytes apart. (rw)
     pub const SECRET: u32 = 0x040;
 }
 
 /// Counters, 64 bits, read one at a time: writing `select` takes a snapshot into `low` and `high`.
 pub mod counters {
-    /// Its type in the directory.
+    /// The block's type in the directory.
     pub const TYPE: u8 = 4;
     /// The version that this driver knows.
     pub const VERSION: u8 = 1;
@@ -1324,12 +1324,12 @@ pub mod counters {
     pub const LOW: u32 = 0x004;
     /// Bits 63:32. (ro)
     pub const HIGH: u32 = 0x008;
-    /// Number of a word of 64 flows: writing it takes their bits into `seen_low` and `seen_high`, and clears those. A packet that is forwarded or dropped by its flow's entry sets it. (wo)
+    /// Number of a word of 64 flows. Writing it moves their seen bits into `seen_low` and `seen_high`, and clears them. A packet sets the bit of its flow if the flow's entry forwards or drops it. (wo)
     pub const SEEN: u32 = 0x010;
-    /// Bits 31:0: the flows 64 times the word's number and following. (ro)
+    /// Bits 31:0: the first 32 flows, from 64 times the word's number on. (ro)
     pub const SEEN_LOW: u32 = 0x014;
     /// Bits 63:32. (ro)
     pub const SEEN_HIGH: u32 = 0x018;
-    /// Writing takes the next event of flows' counters. Bit 31: there is one; bits 23:0: a flow, whose packets (bit 24) or bytes (bit 25) passed another eighth of what can be counted (2^36 packets, 2^44 bytes, in each pipe) and begin anew after the last; bit 30: since the last was taken events were lost, so that every flow's may have. (rw)
+    /// Writing takes the next event of flows' counters. Bit 31: there is an event. Bits 23:0: a flow whose count of packets (bit 24) or bytes (bit 25) passed a further eighth of its range (2^36 packets, 2^44 bytes, in each pipe); after the last eighth, the count begins anew. Bit 30: events were lost since the last was taken, so counts of any flow may have passed one. (rw)
     pub const FLOW_EVENT: u32 = 0x01c;
 }
