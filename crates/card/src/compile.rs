@@ -218,7 +218,7 @@ impl<T: Lookup> Compiler<'_, T> {
             }
         }
         let hop = self.tables.nexthop(nexthop?).map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop));
-        // Whether it costs a hop depends on the source.
+        // Whether the TTL is decremented depends on the source.
         let mpls = matches!(hop, Hop::Tunnel { tunnel, .. } if tunnel.kind != TunnelKind::Vxlan);
         let overlaps = |subnet: &IpNet| subnet.contains(prefix) || prefix.contains(subnet);
         let near = || self.tables.network(vrf).is_some_and(|network| network.gateways.iter().any(overlaps));

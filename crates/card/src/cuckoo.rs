@@ -336,7 +336,7 @@ impl<E: Entry> Cuckoo<E> {
         if !whole || E::SLOTS == 1 {
             return None;
         }
-        // Two must leave one bucket: first one of them; then it is as if that one had been alone.
+        // Two entries must leave one bucket. First one of them leaves; then the other is alone in the bucket.
         let (place, mut path) = places.into_iter().find_map(|place| {
             self.occupants(place).find_map(|id| {
                 let mut path = self.search(&[self.other(id, place)?], self.whole(id), Some(place))?;
@@ -357,7 +357,7 @@ impl<E: Entry> Cuckoo<E> {
         steps: &mut Vec<Step>,
         touched: &mut Vec<(Place, Slots, u8)>,
     ) -> (Place, [Line; 2]) {
-        // A moved entry is still in the memory of the bucket that it left, into which the next one goes.
+        // A moved entry is still in the card's memory of the bucket that it left, into which the next entry goes.
         let mut left = None;
         for &(id, from, to) in &path.moves {
             let version = |(way, bucket): Place| self.versions[way][bucket as usize];

@@ -143,7 +143,8 @@ impl<T: Lookup> Candidate<'_, T> {
             _ => return None,
         };
         if !asked {
-            // The card looks it up in any case; others' packets with this key must not need a decision either.
+            // The card looks the flow up in any case, so packets of others with this key must not need a decision
+            // either.
             let labelled = self.key.path == Path::Labelled && to.is_some_and(|vif| self.compiler.asks(vif));
             let tracked = hop.is_some() || labelled || guest && self.vif.rdma.is_some();
             if !tracked || (guest || labelled) && self.guests().any(|vif| vif.policy) {

@@ -55,7 +55,7 @@ impl Routes6 {
     #[must_use]
     pub fn lengths(&self, vrf: u16) -> u128 {
         let lengths = self.lengths.get(&vrf).into_iter().flat_map(BTreeMap::keys);
-        // From the shortest, since each puts those before it behind itself.
+        // Starts with the shortest: each length shifts the shorter ones behind itself.
         lengths.fold(u128::MAX, |lengths, &length| lengths << 8 | u128::from(length))
     }
 

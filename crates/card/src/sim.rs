@@ -204,7 +204,7 @@ impl Card for SimCard {
         let value = self.engine.axil_rdata();
         self.tick();
         self.engine.set_axil_rready(false);
-        // Reads as a missing card does on PCIe.
+        // Reads like a missing card on PCIe.
         if answered { value } else { u32::MAX }
     }
 

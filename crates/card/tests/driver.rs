@@ -102,7 +102,7 @@ fn is_sent_to(outcome: &Outcome, to: Mac) -> bool {
 
 #[test]
 fn nexthops_without_room_are_the_hosts_and_numbers_are_used_again() {
-    // Number 0, and those of the guests themselves: room for two more.
+    // Number 0, and those of the guests themselves: there is room for two more.
     let mut host = Host::new(Sizes { nexthops: 5, ..Sizes::default() }, false);
     for number in 0..4 {
         host.apply(&[encap(number), route(&format!("192.0.2.{number}/32"), number)]);
@@ -169,8 +169,8 @@ fn nexthops_are_on_chip_as_long_as_there_is_room_and_in_memory_they_change_at_on
     host.driver.commands().card().record();
     host.driver.attach(&host.tables, OTHER, Some(Attachment { port: 77, egress: 3 })).unwrap();
     let (after, writes) = (lines(&mut host), host.driver.commands().card().recorded());
-    // Whichever half is written, a nexthop in memory gives the old or the new result: another line replaces it
-    // meanwhile.
+    // Whichever half is written, a nexthop in memory gives the old or the new result: meanwhile a replacement on chip
+    // stands in for it.
     let mut memory = old;
     for write in &writes {
         let torn = write.table() == Table::Nexthop && write.address() >= 4;

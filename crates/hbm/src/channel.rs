@@ -10,7 +10,7 @@ use crate::timing::{BANKS, Timing};
 use crate::trace::{Command, Kind};
 
 const LINE: u64 = 64; // bytes; neighbouring lines are in different banks
-const RESPONSES: usize = 64; // requests of each direction whose responses wait for the card at most
+const RESPONSES: usize = 64; // most requests of each direction whose responses wait for the card
 
 /// The properties of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ struct Response {
 /// [`Self::tick`].
 pub struct Channel {
     time_ps: u64,
-    wake_ps: u64, // nothing happens before
+    wake_ps: u64, // the time before which nothing happens
     stalled: u32,
     taken: bool, // a read in this clock
     writing: u8, // clocks for which the write data channel is taken

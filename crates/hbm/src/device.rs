@@ -7,7 +7,7 @@ const ROW: usize = 0;
 #[derive(Clone, Copy, Default)]
 struct Bank {
     row: u32,
-    act: u64, // from when on an activate, or a refresh, is allowed; the others likewise
+    act: u64, // earliest time of an activate or a refresh; the fields below: of the other commands
     rd: u64,
     wr: u64,
     pre: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Device {
     banks: [Bank; BANKS],
     groups: [Allowed; GROUPS],
     all: Allowed,
-    faw: [u64; 4], // when each of the last four activates stops to count
+    faw: [u64; 4], // the time at which each of the last four activates stops to count
     oldest_act: usize,
     bus: [u64; 2], // first free cycle of the row bus and of the column bus
     column_bus: usize,

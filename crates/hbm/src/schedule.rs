@@ -166,7 +166,7 @@ impl Channel {
         let queue = if writing { &self.writes } else { &self.reads };
         let ours = self.device.open_for(writing);
         let due = self.schedule.refreshing(now) | queue.wanted() & !ours;
-        // Requests that can use the row still do, which closes it.
+        // Requests that can use the open row still do; the last one closes it.
         let used = if self.is_clogged(writing) { 0 } else { ours & queue.pending() };
         let hits = self.controller.row_hits > 1;
         let mut next = u64::MAX;

@@ -10,7 +10,6 @@ pub struct Command {
 
 /// A kind of command, with its bank and row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "bank and row of each are what they say")]
 pub enum Kind {
     /// Opens a row.
     Activate { bank: u8, row: u32 },

@@ -262,7 +262,7 @@ impl<C: Carry> Carrier<C> {
 
     /// Takes flows off the card whose connections the engine forgot.
     fn forget_flows(&mut self) -> Result<(), Fault> {
-        // Their connections may be among those.
+        // The connections of candidates may be among the forgotten ones.
         self.traffic.candidates.clear();
         let (mut paths, flows) = self.datapaths();
         flows.end_forgotten(&mut paths)?;

@@ -46,7 +46,7 @@ impl Sleep {
     /// Ends the watch of a port.
     pub fn forget(&self, line: &Line) {
         for queue in &line.rx {
-            // It was added before; and its descriptor is closed with the queue anyway.
+            // Fails only if the queue was not added; its descriptor is closed with the queue anyway.
             let _ = epoll::delete(&self.epoll, queue.event_fd());
         }
         let _ = epoll::delete(&self.epoll, line.downlink.event_fd());

@@ -143,7 +143,7 @@ impl<C: Carry> Traffic<C> {
         }
         let room = self.passage.has_room(vif, input);
         if !self.ports.get_mut(vif).is_some_and(Line::is_open) {
-            // The engine is about to finish it.
+            // The engine is about to finish the port's frames.
             return Ok(true);
         }
         if !room {
@@ -326,7 +326,7 @@ impl<C: Carry> Traffic<C> {
         match batch.due(&self.ports, &mut self.driver) {
             Due::Nothing => {}
             Due::Release => {
-                // All of it.
+                // Everything that the engine sent comes before the releases.
                 self.take_sent(usize::MAX);
                 self.batch.as_mut().into_iter().for_each(|batch| batch.release(&mut self.passage));
             }

@@ -109,7 +109,7 @@ fn what_the_cards_memory_does_not_give_is_the_hosts_and_counted() {
         let got = world.two.wait(1, PATIENCE);
         assert_eq!(got.iter().map(|(frame, _)| number_of(frame)).collect::<Vec<_>>(), [(7, number)]);
     }
-    // The card can tell no flow that is not there; one that is in the first way it forwards as ever.
+    // The card can't know that a flow is absent, so it punts the packet. It forwards flows in the first way as ever.
     assert!(world.carried().0 >= 8);
     let punted = world.card.status().card.unwrap().punted;
     assert!(matches!(punted[..], [("memory_error", 1..)]), "{punted:?}");
@@ -278,7 +278,7 @@ fn a_capture_sees_every_packet(world: World) {
         assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
     }
     assert_eq!(world.carried(), (before.0, before.1 + 5));
-    // Each as it came in and as it left.
+    // Packets as they came in, and as they left.
     assert_eq!((0..10).map_while(|_| captured.recv().ok()).count(), 10);
     drop(captured);
     let mut number = 10;
@@ -306,7 +306,7 @@ fn a_card_that_hangs_is_replaced_by_the_engine(world: World) {
     let status = world.card.status();
     assert!(status.name.starts_with("card-test (failed: the card hangs"), "{}", status.name);
     assert_eq!(status.card.unwrap().lost as usize, 100 - got.len(), "lost is what was inside");
-    // It stays so: changes, ports and packets work without the card.
+    // The card stays out of use: changes, ports and packets work without it.
     world.card.apply(&[Change::PutRule(deny(3))]).unwrap();
     assert!(world.card.detach(TWO));
     world.card.attach(TWO, world.two.open()).unwrap();

@@ -68,7 +68,7 @@ fn a_tap_takes_another_mac_mtu_and_link_where_it_is() {
     }
     port.set_link(false).unwrap();
     assert!(!port.status().up);
-    // One that is deleted comes back as it shall be.
+    // A deleted tap comes back with its configuration.
     drop(container);
     let mut burst = mem::Burst::new();
     eventually("the tap is here again", || {

@@ -95,7 +95,7 @@ fn every_frame_of_memory_comes_back() {
     isolate();
     let net = veth_for_xdp("wa", &[]);
     let (mut here, mut there) = (open("wa"), open_at(&net));
-    // More than there are frames, in both directions.
+    // More packets than there are frames, in both directions.
     for i in 0..5000u32 {
         let sent = frame(&i.to_be_bytes());
         send(&*there.tx[0], &sent, Offload::default()).unwrap();
@@ -336,7 +336,7 @@ fn a_port_is_handed_over_with_the_frames_that_wait_in_it() {
     let number = |frame: &[u8]| u32::from_be_bytes(frame[14..18].try_into().unwrap());
     let mut own = open("wa");
     let (mut came, mut went) = (0, 0);
-    // More rounds than there are frames in a ring, of several each.
+    // More rounds than there are frames in a ring; packets take several frames each.
     for round in 0..150 {
         let mut next = inherit(&config("wa", &[], true), &own).unwrap();
         for n in 0..40 {
@@ -370,7 +370,7 @@ fn a_port_is_handed_over_with_the_frames_that_wait_in_it() {
     }
     assert_eq!(own.port.status().lost, 0);
     assert!(output("ip -d link show wa").contains("promiscuity 1"));
-    // It follows the device as one that was opened here, with a program of its own.
+    // The port follows the device like one that was opened here, with a program of its own.
     run("ip link del wa");
     eventually("the queue is down", || {
         send(&*own.tx[0], &frame(b"lost"), Offload::default()) == Err(NoRoom::Down)

@@ -121,7 +121,7 @@ impl World {
         let fill = if fill { FILL - 2 * world.count_of(Shape::Ipv6) as usize } else { 0 };
         while world.flows.len() < fill {
             let entry = world.another();
-            // A rare one finds no place within reach of a search: it would go to the stash, or be the host's.
+            // A rare flow finds no place within reach of a search; it would go to the stash or stay on the host.
             steps.extend(world.flows.insert(entry).unwrap_or_default());
         }
         for step in &steps {
@@ -262,7 +262,7 @@ impl World {
 
     fn all_flows(&self) -> Vec<u32> {
         let of_shape = |shape: Shape| (0..self.count_of(shape)).map(move |number| shape.flow(number));
-        // Those first that need a bucket of their own.
+        // Flows that need a bucket of their own come first.
         let (ipv6, others): (Vec<_>, Vec<_>) =
             Shape::ALL.into_iter().partition(|shape| *shape == Shape::Ipv6);
         ipv6.into_iter().chain(others).flat_map(of_shape).collect()
@@ -380,7 +380,7 @@ impl World {
             _ if direction == 0 => Path::Routed,
             _ => Path::Labelled,
         };
-        // Behind those that updates use.
+        // Numbers after those that updates use.
         let base = if shape == Shape::Plain { 0 } else { 1 << 22 | (shape as u32) << 17 };
         Flow4 {
             src,

@@ -129,7 +129,8 @@ fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u3
             },
             None => table.remove(&key),
         };
-        // As the memory was since the last barrier: what a look-up may have read that still reads.
+        // The memory at each moment since the last barrier: a look-up that is still under way may have read at any of
+        // them.
         let mut seen = vec![memory.clone()];
         for step in &steps {
             memory.write(step);
@@ -244,15 +245,15 @@ fn what_finds_no_place_is_in_the_stash_until_there_is_one() {
     let mut table = Cuckoo::new(1, SECRET).with_stash(4);
     let held: Vec<_> = (0..200).filter(|number| table.insert(flow(*number, 0)).is_ok()).collect();
     assert_eq!((table.stashed(), table.iter().count()), (4, table.len()));
-    // Another value where it is: a write, at once.
+    // A new value in the same place is one write, at once.
     let stashed = table.stash.iter().flatten().map(Entry::key).collect::<Vec<_>>();
     let number = held.iter().copied().find(|number| flow(*number, 0).key() == stashed[2]).unwrap();
     assert!(matches!(table.insert(flow(number, 9)).unwrap()[..], [Step::Stash { number: 2, .. }]));
     assert!(matches!(table.insert(flow(number, 9)).unwrap()[..], []));
     assert_eq!(table.find(&stashed[2]), Some(&flow(number, 9)));
-    // One of the stash goes: so nothing in the buckets is moved.
+    // An entry of the stash is removed, so nothing in the buckets moves.
     assert!(matches!(table.remove(&stashed[1])[..], [Step::Stash { number: 1, lines: [[0, ..], _] }]));
-    // All of the buckets' go: one after the other the stash's are in their places.
+    // All entries of the buckets are removed: one after the other, entries of the stash take their places.
     let mut homes = 0;
     for number in held {
         let (key, before) = (flow(number, 0).key(), table.stashed());
@@ -260,7 +261,7 @@ fn what_finds_no_place_is_in_the_stash_until_there_is_one() {
             let steps = table.remove(&key);
             let left = before - table.stashed();
             assert_eq!(steps.iter().filter(|step| matches!(step, Step::Stash { .. })).count(), left);
-            // Several share a barrier, if none of them moves others.
+            // Several changes share a barrier if none of them moves other entries.
             assert!(left == 0 || steps.contains(&Step::Barrier));
             homes += left;
         }
@@ -274,7 +275,7 @@ fn a_move_waits_before_it_gives_the_old_place_up() {
     let mut moves = 0;
     for number in 0..200 {
         let Ok(steps) = table.insert(bridge(number, 0)) else { break };
-        // Between two writes there is always a barrier: each write is a move, but for the last.
+        // Between two writes there is always a barrier: each write except the last is a move.
         let barriers = steps.iter().filter(|step| **step == Step::Barrier).count();
         assert_eq!(steps.len(), 2 * barriers + 1);
         assert!(steps.iter().step_by(2).all(|step| matches!(step, Step::Write { .. })));

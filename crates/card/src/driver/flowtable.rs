@@ -254,7 +254,7 @@ impl FlowTable {
     pub fn free(&mut self, key: &Key, hold: Hold) -> Vec<Step> {
         let Some(mut entry) = self.held(key, hold) else { return Vec::new() };
         *entry.action_mut() = FlowAction::Forward as u8;
-        // It keeps its place.
+        // The entry keeps its place, so this can't fail.
         self.table.insert(entry).unwrap_or_default()
     }
 

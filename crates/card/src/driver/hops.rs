@@ -60,7 +60,7 @@ impl Hops {
             used.count += 1;
             return (used.number, None);
         }
-        // Without room it is counted all the same, so its current users lead to the host for good.
+        // Without room, the nexthop is counted all the same, so its current users lead to the host for good.
         let number = self.free.pop_first().or_else(|| self.fresh()).unwrap_or(HOST);
         let line = line();
         self.used.insert(hop, Used { number, count: 1, line, waits: false });

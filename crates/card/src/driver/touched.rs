@@ -75,8 +75,8 @@ impl Configured {
                 self.networks.remove(vrf);
             }
             Change::PutNexthop(id, nexthop) => self.note_nexthop(*id, nexthop, touched),
-            // After the batch nothing refers to it, except a nexthop that gets its number within the batch: so its
-            // former value is kept.
+            // After the batch nothing refers to the nexthop. But within the batch, a new one may get its number, so
+            // keep its former value.
             Change::DelNexthop(id) => {
                 touched.remotes.extend(self.nexthops.get(id).and_then(Nexthop::remote));
             }

@@ -13,7 +13,6 @@ const COUNTERS: u32 = 0x3000;
 
 /// The sizes of the card's tables, as in the registers of [`identity`].
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // each is the register of its name
 pub struct Sizes {
     pub nexthops: u32,
     pub nexthops_on_chip: u32,

@@ -50,7 +50,7 @@ fn change() -> impl Strategy<Value = Change> {
 fn check(changes: &[Change]) {
     let mut shadow = Routes6::new(BITS, SECRET);
     let (mut memory, mut routes) = (Memory::new(), Routes::new());
-    // All that was right since the last barrier; a look-up that began then may end now.
+    // The memory and the right routes at each moment since the last barrier: a look-up that began then may end now.
     let mut history = vec![(memory.clone(), routes.clone(), [u128::MAX; 2])];
     for &(vrf, bits, length, nexthop) in changes {
         let prefix = mask(address(bits), length);
@@ -75,7 +75,7 @@ fn check(changes: &[Change]) {
                 }
                 Step::Stash { .. } => panic!("routes have no stash"),
             }
-            // The memory is on its way from what was right to what will be.
+            // The memory is between the old and the new state.
             let (_, right, lengths) = history.last().cloned().unwrap();
             history.push((memory.clone(), right, lengths));
         }
@@ -115,7 +115,7 @@ fn a_network_has_so_many_lengths_and_no_more() {
     routes.insert(3, address(2), 40, 1).unwrap();
     routes.insert(4, address(1), 64, 1).unwrap();
     assert_eq!(routes.lengths(4), u128::MAX << 8 | 64);
-    // Two have this length, one the other.
+    // Two prefixes have this length, one has the other.
     routes.remove(3, address(1), 40);
     assert_eq!(routes.insert(3, address(1), 64, 1), Err(Route6Error::Lengths(3)));
     routes.remove(3, address(1), 41);

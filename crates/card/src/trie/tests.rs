@@ -175,7 +175,7 @@ fn a_change_writes_little() {
     assert_eq!(writes(&trie.insert(1, 10 << 24, 8, 1).unwrap()), 32);
     assert_eq!(writes(&trie.insert(1, 10 << 24, 24, 2).unwrap()), 32 + 1);
     assert_eq!(writes(&trie.insert(1, 10 << 24 | 1 << 8, 24, 3).unwrap()), 1);
-    // The new default of all that are not under longer prefixes.
+    // The new default applies to all addresses that are not under longer prefixes.
     assert_eq!(writes(&trie.insert(1, 10 << 24, 16, 4).unwrap()), 32);
     assert_eq!(writes(&trie.insert(1, 10 << 24, 16, 4).unwrap()), 0);
     assert_eq!(writes(&trie.remove(1, 10 << 24, 8).unwrap()), 32);

@@ -1,7 +1,6 @@
 //! Counters compared with sums, for events with few numbers, in bursts and with pauses, and what a reader gets
 //! meanwhile.
 #![cfg(feature = "card-test")]
-#![allow(missing_docs, reason = "a test")]
 
 use model::generate::Rng;
 use rtl::CounterRam;

@@ -154,7 +154,7 @@ impl Bench {
         self.host.apply(std::slice::from_ref(&change));
         let after = decide(&self.host);
         let writes = self.host.card().recorded();
-        // For a new trie, whose lines are written before anything refers to it, only some of them.
+        // A new trie has many lines, which are written before anything refers to it: only some of them are checked.
         let all = writes.len() < 400;
         for (number, write) in writes.iter().enumerate() {
             memory.replay(write);

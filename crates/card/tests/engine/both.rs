@@ -105,7 +105,7 @@ impl Both {
         let passing = table == Table::NexthopChange
             || table == Table::Nexthop && address >= self.memory.sizes().nexthops_on_chip;
         if value == Command::Write as u32 && passing {
-            // Lost with a reset.
+            // A reset loses these.
         } else if value == Command::Write as u32 && !in_memory {
             let line = self.memory.line::<64>(table, address);
             let zero = line == [0; 64];

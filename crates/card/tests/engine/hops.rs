@@ -56,7 +56,7 @@ fn nexthops_on_chip_and_in_memory_side_by_side() {
     for (weather, numbers) in [
         (Weather::calm(), 1..700),
         (Weather::calm(), 30..50),
-        // One line for all.
+        // All packets use one line.
         (Weather::calm(), 60..61),
         (Weather::new(5, 90, 70, 30), 1..700),
     ] {

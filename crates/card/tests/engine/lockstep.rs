@@ -271,7 +271,7 @@ impl Lockstep {
     pub fn drain(&mut self) {
         let start = self.host.card().sim().cycle();
         let mut last = start;
-        // The last packets may be dropped: those go in, and nothing comes out.
+        // The last packets may be dropped: then they go in, and none comes out.
         let mut backlog = self.backlog();
         while self.missing > 0 || backlog > 0 {
             self.host.card().tick();
@@ -282,7 +282,7 @@ impl Lockstep {
             }
             assert!(now - last < PATIENCE, "{} packets are missing: {}", self.missing, self.fronts());
         }
-        // When this is done, everything that is dropped has been.
+        // After this, all packets that must be dropped have been.
         self.host.driver.commands().barrier().unwrap();
         self.ledger.check(self.host.driver.commands());
         assert!(!self.collect(), "more than was sent");

@@ -37,7 +37,7 @@ fn every_reason_occurs() {
     bench.ledger.check_all(bench.host.driver.commands());
     let missing: Vec<_> = Punt::ALL
         .iter()
-        // Means that a packet is not punted.
+        // This reason means that a packet is not punted.
         .filter(|punt| **punt != Punt::None && !bench.counts.punted.contains_key(punt))
         .collect();
     assert!(missing.is_empty(), "{missing:?} never occurred");

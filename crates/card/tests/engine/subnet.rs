@@ -49,7 +49,7 @@ fn ways() -> Vec<Way> {
         Way("up0", format!("{} / ip4 10.1.1.200 > 10.1.1.1", label(101)), true),
         Way("up0", format!("{} / ip6 fd00:1::8001 > fd00:1::1", label(101)), true),
         Way("up0", format!("{} / ip4 10.9.0.1 > 10.1.1.1", label(101)), false),
-        // To one whose are.
+        // To a guest whose connections are tracked.
         Way("up0", format!("{} / ip4 10.2.1.200 > 10.2.1.2", label(102)), true),
         Way("up0", format!("{} / ip4 10.2.2.200 > 10.2.1.2", label(102)), false),
         Way("up0", format!("{} / ip4 10.2.1.201 > 10.2.1.2", label(202)), true),
@@ -105,7 +105,7 @@ fn the_same_flow_by_vxlan_is_routed() {
     let vxlan = by("udp 50000 > 4789 nosum / vxlan 5002 / eth 02:00:00:00:00:77 > 00:00:5e:00:01:00");
     let [vxlan, label] =
         [vxlan, by("udp 50000 > 6635 nosum / mpls 202")].map(|way| packet(&mut case, &way, 9));
-    // A flow that came by VXLAN would take one from what comes with a label.
+    // A flow for packets in VXLAN would also apply to packets with a label, and decrement their TTL.
     bench.host.hosted(&vxlan);
     assert_eq!(bench.host.outcome(&label), Outcome::Punt(Punt::FlowMiss));
     bench.host.hosted(&label);

@@ -89,9 +89,9 @@ fn among_others(bench: &mut Lockstep, known: &[Packet]) {
 fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
     let mut bench = Lockstep::of(WORLD).0;
     let bits = bench.host.driver.commands().identity().flow_buckets;
-    // More than fit a bucket: some move to their other ones.
+    // More flows than fit a bucket: some move to their other buckets.
     flood(&mut bench, &alike(bits, 8, |bucket| bucket));
-    // One channel, and one place of its cache: each look-up is a read.
+    // Flows in one channel and in one place of its cache: each look-up is a read.
     flood(
         &mut bench,
         &alike(bits, 100, |bucket| {
@@ -99,7 +99,7 @@ fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
             (channel, line % 512)
         }),
     );
-    // One channel for all.
+    // All flows in one channel.
     flood(&mut bench, &alike(bits, 200, |bucket| place(bucket, 4 * PIPES).0));
 }
 
@@ -112,7 +112,7 @@ fn flows_in_the_stash_instead_of_their_buckets() {
         |port| format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {ip6} / udp {port} > 9 / payload 30");
     let packets: Vec<_> = (1..=10).flat_map(|port| [datagram((port, 9)), frame(VM1, &v6(port))]).collect();
     packets.iter().for_each(|packet| bench.host.hosted(packet));
-    // Into the stash as the driver would write them if their buckets had no room; the last four stay.
+    // Flows go into the stash as the driver would write them if their buckets had no room; the last four stay there.
     for (number, packet) in (0..16).zip(&packets) {
         let bucket = places(packet, bits)[0] << 1;
         let lines = [bucket, bucket | 1].map(|line| bench.line::<32>(Table::Flow, line));
@@ -123,7 +123,7 @@ fn flows_in_the_stash_instead_of_their_buckets() {
         commands.write(Table::Flow, bucket | 1, &[0; 32]).unwrap();
     }
     among_others(&mut bench, &packets);
-    // Two are cleared; two replace others, IPv4 after IPv6 and the reverse.
+    // Two places are cleared; two flows replace others, IPv4 after IPv6 and the reverse.
     for (from, to) in [(0, 0), (1, 1), (2, 5), (3, 4)] {
         let line: [u8; 64] = bench.line(Table::Stash, from);
         bench.host.driver.commands().write(Table::Stash, to, &line).unwrap();

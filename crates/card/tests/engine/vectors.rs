@@ -39,9 +39,9 @@ fn run(case: &Case, bench: &mut Lockstep) {
             Step::Learn(effects) => bench.host.effects(effects, 0),
             Step::GiveUp(scope, addr) => bench.host.tables.give_up(*scope, *addr),
             Step::Wait(seconds) => bench.host.wait(*seconds),
-            // Guests of a card are offered no segmentation.
+            // The card offers guests no segmentation.
             Step::Packet(packet) if packet.gso_size.is_some() => {}
-            // The card passes on a packet's head before it could have summed the packet.
+            // The card passes on a packet's head before it can have summed the whole packet.
             Step::Packet(packet) if packet.expected == [Expected::Drop(DropReason::OuterChecksumWrong)] => {}
             Step::Packet(packet) => {
                 let came = model::generate::Packet {

@@ -46,7 +46,7 @@ fn bits_are_taken_among_packets_and_neither_is_lost() {
     const LAST: u32 = (1 << 23) - 1;
     let (mut driver, key, bucket) = with_flow();
     for index in [0, LAST] {
-        // The same flow by another number.
+        // The same flow with a different counter.
         let line = driver.commands().card().memory.line::<32>(Table::Flow, bucket << 1);
         let line = Flow4 { index, ..Flow4::decode(&line) }.encode();
         driver.commands().write(Table::Flow, bucket << 1, &line).unwrap();
@@ -71,7 +71,7 @@ fn bits_are_taken_among_packets_and_neither_is_lost() {
         assert_eq!(driver.commands().take_seen(index / 64), 0);
         assert!(is_forwarded(&mut driver));
         assert_eq!(driver.commands().take_seen(index / 64), 1 << (index % 64));
-        // Those of the second time have no counters.
+        // The second number has no counters.
         let packets = if index == 0 { PACKETS as u64 + 1 } else { 0 };
         let bytes = packets * frame(1, 2).len() as u64;
         assert_eq!(driver.usage(&key), Some(Usage::Counted { packets, bytes }));

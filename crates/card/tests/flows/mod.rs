@@ -1,5 +1,5 @@
 //! Floods of flows: per-guest quotas, a full table, and keys that collide. The card is a model in memory.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod host;
 mod quota;

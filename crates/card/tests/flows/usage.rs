@@ -31,7 +31,7 @@ fn no_count_is_lost_where_counters_begin_anew_again_and_again() {
         for (_, index) in &flows[..2] {
             host.driver.commands().card().count_flow(*index, packets, bytes);
         }
-        // The driver reads neither unless there is an event.
+        // Without an event, the driver reads neither counter.
         host.driver.follow_counters(100);
     }
     for (key, _) in &flows[..2] {

@@ -181,7 +181,7 @@ impl World {
 
     fn take(&mut self, received: Received) {
         match (received.punt, &mut self.stage) {
-            // A mark.
+            // The packet is a mark.
             (Some(PuntMeta { reason: 0, .. }), Stage::Marked(left)) => {
                 *left -= 1;
                 if *left == 0 {

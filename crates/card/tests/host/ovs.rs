@@ -77,7 +77,7 @@ pub fn change(rng: &mut Rng, tables: &Tables, next: &mut u64) -> Change {
         return generate::ovs_change(rng, tables, next);
     }
     *next += 1;
-    // One that is older than others is against the rules, but must do no harm.
+    // A flow that is older than others breaks the rules, but must do no harm.
     let id = if rng.percent(20) { *next / 2 } else { *next };
     Change::Add(Arc::new(flow(rng, id)))
 }

@@ -285,7 +285,7 @@ fn a_hot_line_is_given_to_every_requester_in_every_clock() {
 #[test]
 fn hot_lines_of_one_bank_are_given_in_every_clock() {
     let mut bench = Bench::<rtl::MemorySim>::new(CALM);
-    // All in bank 0.
+    // All lines are in bank 0.
     let line = |r: usize, _| [0, 5, 10, 15][r];
     clocks(&mut bench, 1, line);
     let taken = clocks(&mut bench, 1000, line);

@@ -92,7 +92,7 @@ fn the_hash_is_the_models() {
     for _ in 0..HEADERS {
         let headers = headers(&mut rng);
         set(&mut sim, &headers);
-        // Without a step it keeps its state.
+        // Without a step, the hash keeps its state.
         let step = rng.percent(80);
         sim.set_step(step);
         let before = sim.hash();

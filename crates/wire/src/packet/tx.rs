@@ -96,7 +96,7 @@ impl Sender {
                 continue;
             }
             match io::Error::last_os_error().raw_os_error() {
-                // A kernel before 6.2 knows no such frames.
+                // A kernel before 6.2 does not know joined frames.
                 Some(libc::EINVAL) if self.plan.frames_of(0..1) > 1 => self.joins = false,
                 // The error concerns this frame: it is longer than the MTU, or the device's queue dropped it.
                 Some(libc::EMSGSIZE | libc::EINVAL | libc::ENOBUFS) => {

@@ -146,7 +146,7 @@ impl Shared {
         let queue = &self.queues[index];
         if queue.attached.swap(false, Relaxed) {
             self.state.set_up(false);
-            // It would poll as failed forever.
+            // The descriptor would poll as failed forever.
             queue.events.forget(queue.tap.as_fd());
             // Fails only if it already polls readable.
             let _ = rustix::io::write(&self.gone, &1u64.to_ne_bytes());

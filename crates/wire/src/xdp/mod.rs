@@ -346,7 +346,7 @@ impl Port for Xdp {
     fn freeze(&self) -> io::Result<Option<Frozen>> {
         let mut free: Vec<_> =
             self.senders.iter().map(|tx| tx.free()).collect::<Option<_>>().ok_or_else(busy)?;
-        // The others only receive.
+        // Queues without a sender only receive.
         free.resize(self.queues.len(), Vec::new());
         hand_over::freeze(&self.queues, &lock(&self.bound), free)
     }

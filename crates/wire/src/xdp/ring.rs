@@ -89,7 +89,7 @@ impl<T: Entry> Producer<T> {
         size: u32,
     ) -> std::io::Result<Self> {
         let ring = Ring::map(socket, page_offset, offsets, size)?;
-        // A new ring begins with 0; another process may have used this one before.
+        // A new ring begins with 0; a different process may have used this one before.
         let next = ring.producer().load(Acquire);
         Ok(Self { ring, next })
     }

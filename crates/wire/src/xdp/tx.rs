@@ -73,11 +73,11 @@ impl Sender {
                 return;
             }
             match send(&xsk.socket, &[], SendFlags::DONTWAIT) {
-                // EAGAIN: there is more than one call takes.
+                // EAGAIN: the ring has more packets than one call takes.
                 Ok(_) | Err(Errno::AGAIN) => {}
-                // The device's queue dropped one.
+                // The device's queue dropped a packet.
                 Err(Errno::BUSY) => state.refused.add(1),
-                // Down or gone: what is in the ring is sent with the next burst, or not at all.
+                // The device is down or gone. The packets in the ring are sent with the next burst, or not at all.
                 Err(_) => return,
             }
         }

@@ -86,7 +86,7 @@ pub fn veth(device: &str, addresses: &[&str]) -> Net {
     pair(device, &net);
     for address in addresses {
         net.exec(&format!("ip addr add {address} dev eth0 nodad"));
-        // The kernel takes what comes to an IPv6 address a little later.
+        // The kernel accepts packets to an IPv6 address only a little later.
         let local = format!("local {} ", address.split('/').next().unwrap());
         let families = ["-4", "-6"].map(|v| format!("ip -n {} {v} route show table local", net.name()));
         eventually("the address is there", || families.iter().any(|show| output(show).contains(&local)));
@@ -142,7 +142,7 @@ pub fn receive(rx: &mut dyn RxQueue, wanted: impl Fn(&[u8]) -> bool) -> (Vec<u8>
     let mut burst = Burst::new();
     let start = Instant::now();
     loop {
-        // One at a time, so that no other is lost.
+        // Takes one frame at a time, so that no other is lost.
         if rx.poll(&mut burst, 1) == 0 {
             assert!(start.elapsed() < PATIENCE, "no frame in time");
             if !rx.arm() {

@@ -96,13 +96,14 @@ fn any_state_is_survived() {
             if let Ok((_, rings)) = adopt(Frozen { state: said, descriptors }, &[]) {
                 frames(&rings);
             }
-            // The process that really has it.
+            // A process that hands over the port's true state.
             let state =
                 State { index: 1, mode: Mode::Generic, several: round.several, free: port.free.clone() };
             let state = serde_json::to_string(&state).unwrap();
             let (bound, rings) = adopt(Frozen { state, descriptors: port.descriptors() }, &[]).unwrap();
             assert_eq!((bound.index, bound.several, frames(&rings)), (1, round.several, port.free.clone()));
-            // It sends, and hands over in turn: others are in flight, and what came back is in another order.
+            // The process sends, and then hands over: different frames are in flight, and frames came back in a
+            // different order.
             for free in &mut port.free {
                 let mut all: Vec<_> = (RX_FRAMES..RX_FRAMES + TX_FRAMES).collect();
                 let in_flight = usize::from(round.in_flight) % all.len();
