@@ -4,7 +4,6 @@
 /// drops further ones, as [`model::DropReason::PuntBudget`]. 0 allows any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
-    /// For a guest.
     pub guest: u32,
     /// For a wire; there are many hosts behind it.
     pub wire: u32,

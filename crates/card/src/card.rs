@@ -61,7 +61,6 @@ pub enum CardError {
     Size {
         /// The table.
         what: &'static str,
-        /// The size that the card reports.
         value: u32,
     },
     /// A write to memory failed: nobody knows what the line holds.

@@ -19,13 +19,11 @@ const UNWRITTEN: u32 = 1 << 31;
 /// Memory's error responses since reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryErrors {
-    /// Number of errors.
     pub count: u32,
     /// The channels that gave them, one bit each.
     pub channels: u32,
 }
 
-/// An event of the flow counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEvent {
     /// If there is an event, the flow with a counter that passed another eighth of its range.
@@ -147,7 +145,6 @@ impl<C: Card> Commands<C> {
         self.finish()
     }
 
-    /// Begins a command with its operands.
     fn begin_at(
         &mut self,
         command: Command,
@@ -212,7 +209,6 @@ impl<C: Card> Commands<C> {
         (self.card.read32(block + engine::HELD), self.card.read32(block + engine::HOLD_FULL))
     }
 
-    /// Reads memory's error responses since reset.
     pub fn memory_errors(&mut self) -> MemoryErrors {
         let block = self.identity.engine;
         MemoryErrors {

@@ -44,7 +44,6 @@ pub enum Hop {
     Flow,
     /// Nowhere: packets are dropped.
     Discard,
-    /// A guest.
     Guest {
         vif: VifId,
         /// Destination MAC of packets routed to the guest.
@@ -62,7 +61,6 @@ pub enum Hop {
         src: Mac,
         dst: Mac,
     },
-    /// Another host.
     Tunnel {
         tunnel: Tunnel,
         /// The network from which packets enter the tunnel; its MTU applies.
@@ -73,7 +71,6 @@ pub enum Hop {
 /// An entry of the bridge's MAC table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacEntry {
-    /// The hop of frames to this MAC.
     pub hop: Hop,
     /// Whether the entry is configured.
     pub fixed: bool,
@@ -118,7 +115,6 @@ impl<T: Lookup> Compiler<'_, T> {
         (vrf.0 < VRFS && !network.tcp.mss_clamp).then_some(vrf.0)
     }
 
-    /// Returns the place at which an interface is attached.
     #[must_use]
     pub fn attached(&self, id: VifId) -> Option<Attachment> {
         self.attachments.get(&id).copied().filter(|at| at.port < PORTS && at.egress < 16)
@@ -169,7 +165,6 @@ impl<T: Lookup> Compiler<'_, T> {
         !vif.policy && vif.vrf.is_some_and(has_subnets)
     }
 
-    /// Returns the bridge's entry for a MAC.
     #[must_use]
     pub fn mac_entry(&self, vrf: Vrf, mac: Mac) -> Option<MacEntry> {
         self.vrf(vrf)?;
@@ -270,7 +265,6 @@ pub(crate) fn remote_places(addr: IpAddr) -> [u32; 2] {
     [low & 0xfff, 1 << 12 | (low ^ low >> 12) & 0xfff]
 }
 
-/// Makes a remote's line.
 pub(crate) fn remote(addr: IpAddr) -> registers::Remote {
     registers::Remote { address: address_bits(addr), v6: addr.is_ipv6(), valid: true }
 }

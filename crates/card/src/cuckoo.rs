@@ -126,7 +126,6 @@ impl<E: Entry> Cuckoo<E> {
         self.entries.iter().chain(&self.stash).flatten()
     }
 
-    /// Returns the entry with this key.
     #[must_use]
     pub fn find(&self, key: &Words) -> Option<&E> {
         let stashed = || self.stash.get(self.number(key)?)?.as_ref();

@@ -114,7 +114,6 @@ impl<C: Card> Driver<C> {
         self.commands
     }
 
-    /// Returns a compiler that translates these tables for this card.
     pub fn compiler<'a, T>(&'a self, tables: &'a T) -> Compiler<'a, T> {
         Compiler { tables, attachments: &self.attachments }
     }
@@ -172,7 +171,6 @@ impl<C: Card> Driver<C> {
         self.update(tables, Touched { lines: underlay, bump_far: !underlay, ..Touched::default() })
     }
 
-    /// Updates the affected keys on the card.
     fn update<T: Lookup>(&mut self, tables: &T, mut touched: Touched) -> Result<(), CardError> {
         touched.complete(&self.configured, &self.image);
         let attachments = self.attachments.clone();
@@ -534,7 +532,6 @@ impl<C: Card> Driver<C> {
     }
 }
 
-/// Sets the value of a key, or removes the key.
 fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     match value {
         Some(value) => map.insert(key, value),

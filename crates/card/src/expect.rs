@@ -26,11 +26,9 @@ pub enum Outcome {
     Punt(Punt),
     /// The card drops it, for this reason in the numbering of `model::DropReason`.
     Drop(u8),
-    /// The packet leaves.
     Forward {
         /// The rewrite; `port` is a number of the card.
         forward: Forward,
-        /// The output by which the packet leaves.
         egress: u8,
         /// Counter of the packet's flow, if one was looked up.
         index: Option<u32>,
@@ -60,7 +58,6 @@ pub fn held(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<Hold
     Hold::of_action(flow_of(memory, &packet).ok()??.action)
 }
 
-/// A packet whose network is known.
 struct Packet {
     frame: Frame,
     number: u16,
@@ -304,7 +301,6 @@ fn check_exit(packet: &Packet, hop: &Nexthop, hop_costs: bool) -> Result<(), Pun
     Ok(())
 }
 
-/// Returns the rewrite of a packet.
 fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward {
     let (headers, tos) = (&packet.frame.headers, packet.frame.tos);
     let bridged = packet.path == Path::Bridged;
@@ -339,7 +335,6 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward
     }
 }
 
-/// Returns whether an address belongs to a port.
 fn owns(port: &Port, addr: IpAddr) -> bool {
     let v4 = [port.address4_0, port.address4_1];
     let v6 = [port.address6_0, port.address6_1];

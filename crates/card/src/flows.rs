@@ -21,7 +21,6 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
     pub key: Key,
-    /// The fate of the flow's packets.
     pub verdict: FlowVerdict,
     /// The flow's connection, in the direction of the first packet. For a dropped flow, the connection that it would
     /// be.
@@ -32,14 +31,11 @@ pub struct Flow {
     pub origin: Option<Origin>,
 }
 
-/// The fate of a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FlowVerdict {
-    /// Forwarded.
     Forward {
         /// The flow's own nexthop; if `None`, the tables' is used.
         hop: Option<Hop>,
-        /// Translation of addresses.
         nat: Nat,
         /// Whether packets keep their TTL. Packets that MPLS carries within a subnet do.
         keep_ttl: bool,

@@ -28,7 +28,6 @@ pub struct Frame {
     pub headers: Headers,
     /// Offset of the packet's end, in bytes.
     pub stop: usize,
-    /// The tunnel in which the packet came.
     pub outer: Option<Outer>,
     /// New traffic class of the packet (RFC 6040).
     pub tos: u8,
@@ -156,7 +155,6 @@ impl Frame {
     }
 }
 
-/// Returns whether an IPv6 header has extensions.
 fn extended(headers: &Headers) -> bool {
     headers.ip().is_some_and(|ip| ip.src.is_ipv6() && usize::from(ip.header_len) != proto::IPV6_LEN)
 }
@@ -166,7 +164,6 @@ fn extended(headers: &Headers) -> bool {
 pub struct Key {
     /// Network of the packet on arrival, as the card numbers it.
     pub vrf: u16,
-    /// How the packet finds its nexthop.
     pub path: Path,
     /// Whether the packet came from another host.
     pub from_tunnel: bool,

@@ -35,7 +35,6 @@ pub enum Stays {
 }
 
 impl Stays {
-    /// Returns the name of the reason, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

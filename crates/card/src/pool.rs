@@ -6,7 +6,6 @@ pub const BLOCKS: u32 = 256;
 
 /// The free memory.
 pub struct Pool {
-    /// Number of all pages.
     total: u32,
     /// Free pages that are not cut.
     pages: BTreeSet<u32>,

@@ -27,7 +27,6 @@ pub enum Route6Error {
     Lengths(u16),
 }
 
-/// The shadow of the card's IPv6 prefixes.
 pub struct Routes6 {
     table: Cuckoo<Route6>,
     /// For each network, the number of prefixes by length.

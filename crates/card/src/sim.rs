@@ -20,7 +20,6 @@ use stream::{Input, Output};
 /// Clocks of a register access after which the card counts as hung. Registers answer in about ten.
 const PATIENCE: u32 = 1000;
 
-/// The simulated card.
 pub struct SimCard {
     engine: EngineSim,
     channels: Channels,
@@ -156,7 +155,6 @@ impl SimCard {
         self.channels.all()
     }
 
-    /// Advances the card by one clock.
     pub fn tick(&mut self) {
         let engine = &mut self.engine;
         for (index, input) in self.inputs.iter_mut().enumerate() {

@@ -27,7 +27,6 @@ pub enum TrieError {
     Unknown(u16),
 }
 
-/// The tries of all networks.
 pub struct Trie {
     pool: Pool,
     networks: BTreeMap<u16, NetworkTrie>,

@@ -49,7 +49,6 @@ fn route(prefix: &str, nexthop: u32) -> Change {
     Change::PutRoute { vrf: VRF, prefix: prefix.parse().unwrap(), nexthop: NexthopId(nexthop) }
 }
 
-/// A host with a card and two guests.
 struct Host {
     tables: Tables,
     driver: Driver<Memory>,

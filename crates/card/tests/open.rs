@@ -8,7 +8,6 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A card with wrong values in its registers.
 struct Odd {
     card: Memory,
     register: u32,

@@ -12,7 +12,6 @@ use crate::trace::{Command, Kind};
 const LINE: u64 = 64; // bytes; neighbouring lines are in different banks
 const RESPONSES: usize = 64; // most requests of each direction whose responses wait for the card
 
-/// The properties of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controller {
     /// Number of requests of each direction among which the controller chooses: 1 to 64.
@@ -47,7 +46,6 @@ impl Default for Controller {
     }
 }
 
-/// A beat of a read's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beat {
     pub id: u8,
@@ -62,13 +60,11 @@ pub struct Beat {
 /// The reason why the port refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The port isn't ready.
     Busy,
     /// The burst does not have one or two beats within one aligned line of 64 bytes of the channel.
     Burst {
         /// The address of the first byte.
         addr: u64,
-        /// Number of beats asked for.
         beats: usize,
     },
 }
@@ -217,7 +213,6 @@ impl Channel {
         }
     }
 
-    /// Advances to the next card clock.
     pub fn tick(&mut self) {
         self.time_ps += u64::from(self.controller.clock_ps);
         self.stalled = self.stalled.saturating_sub(1);

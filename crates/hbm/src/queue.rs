@@ -153,7 +153,6 @@ impl Queue {
         request.turn == self.served_of[request.id as usize] && (!self.in_order || request.age == self.served)
     }
 
-    /// Removes a request that has been served.
     pub(crate) fn remove(&mut self, slot: u8) -> Request {
         let request = self.slots[slot as usize];
         let bank = request.bank as usize;

@@ -1,6 +1,5 @@
 //! Commands as the controller sent them, for a checker of the timing rules.
 
-/// A command on the bus of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Time in tCK since the start. For a command of several cycles, the last one counts.

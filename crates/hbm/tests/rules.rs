@@ -6,7 +6,6 @@
 use hbm::{BANKS, Channel, Command, Controller, GROUPS, Kind, Refresh, Timing};
 use proptest::prelude::*;
 
-/// A broken rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Broken(&'static str, Command, Command);
 
@@ -214,7 +213,6 @@ fn timings() -> Vec<Timing> {
     vec![Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), per_bank, slower, Timing::ddr4_2400()]
 }
 
-/// Runs the traffic. Returns the commands.
 fn run(timing: Timing, controller: Controller, traffic: Traffic, clocks: usize) -> Vec<Command> {
     let mut channel = Channel::new(timing, controller);
     let mut random = Random(traffic.seed);

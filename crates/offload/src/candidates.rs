@@ -24,7 +24,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Keeps the head of a frame that came in on an interface.
     fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
         let bytes = &taken.bytes;
         let mut head = [0; HEAD];
@@ -76,7 +75,6 @@ impl Candidates {
         !self.chosen.is_empty()
     }
 
-    /// Takes the chosen packets out.
     pub fn chosen(&mut self) -> Drain<'_, Candidate> {
         self.chosen.drain(..)
     }

@@ -41,7 +41,6 @@ pub enum OffloadError {
 /// The reason why a port can't be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The engine can't attach it.
     #[error(transparent)]
     Engine(#[from] AttachError),
     /// No event descriptors are left.

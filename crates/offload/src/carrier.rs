@@ -47,7 +47,6 @@ pub struct Carrier<C> {
 }
 
 impl<C: Carry> Carrier<C> {
-    /// Makes a carrier without ports.
     pub fn new(shared: Shared, driver: Driver<C>, sleep: Sleep) -> Self {
         let traffic = Traffic::new(driver, shared.stats.clone());
         Self {

@@ -4,7 +4,6 @@ use card::Card;
 use card::buffers::Buffers;
 use card::registers::PuntMeta;
 
-/// A packet for the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
     /// The port by which the packet came in; for one that the host decided, the port by which it leaves.
@@ -15,7 +14,6 @@ pub struct Incoming {
     pub bytes: Vec<u8>,
 }
 
-/// A packet from the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// The port by which the packet leaves; for a punted packet, the port by which it came in.
@@ -30,15 +28,12 @@ pub trait Carry: Card {
     /// Returns the number of pipes per direction. There are twice as many inputs: first those from guests, then those
     /// from wires. There are as many outputs: first queues to the host, which also lead to guests, then wires.
     fn pipes(&self) -> usize;
-    /// Queues a packet for an input.
     fn send(&mut self, input: usize, packet: Incoming);
     /// Returns how many packets queued for an input have not entered completely.
     fn backlog(&self, input: usize) -> usize;
-    /// Returns the next packet that came out.
     fn receive(&mut self, output: usize) -> Option<Outgoing>;
     /// Returns the buffers for frames: sending takes one, and receiving returns one.
     fn buffers(&mut self) -> &mut Buffers;
-    /// Advances the card by one clock.
     fn tick(&mut self);
     /// Returns the number of clocks since reset.
     fn clocks(&self) -> u64;

@@ -6,13 +6,11 @@ use model::DropReason;
 
 /// Selects the card's counters of dropped packets, by reason ([`card::registers::counters::SELECT`]).
 const DROPS: u8 = 5;
-/// The reasons for which the card drops packets.
 const REASONS: [DropReason; 4] =
     [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute, DropReason::PuntBudget];
 
 /// The part of the card's drop counters that the host has counted already.
 pub struct Dropped {
-    /// Drops by reason.
     reasons: [u64; REASONS.len()],
     /// Drops for lack of room while flows moved.
     hold_full: u32,

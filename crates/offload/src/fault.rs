@@ -11,7 +11,6 @@ pub enum Fault {
     /// Packets went in, and none comes out.
     #[error("the card hangs: {inside} packets are inside, and none came out in {clocks} clocks")]
     Silent {
-        /// Packets in the card.
         inside: u64,
         /// How many clocks the carrier waited for them.
         clocks: u32,

@@ -66,7 +66,6 @@ impl Carried {
     }
 }
 
-/// The flows on the card.
 #[derive(Debug, Default)]
 pub struct Flows {
     carried: BTreeMap<Key, Carried>,
@@ -75,7 +74,6 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Returns the flows of a connection.
     pub fn of(&self, connection: &FlowKey) -> Vec<Key> {
         let of = |(_, carried): &(&Key, &Carried)| carried.connection.as_ref() == Some(connection);
         self.carried.iter().filter(of).map(|(key, _)| *key).collect()

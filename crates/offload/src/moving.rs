@@ -40,9 +40,7 @@ enum Stage {
     Released,
 }
 
-/// The next step of a move.
 pub enum Due {
-    /// To wait.
     Nothing,
     /// To call [`Batch::release`], once everything that the engine sent is on its way to the card.
     Release,
@@ -91,7 +89,6 @@ impl Batch {
         None
     }
 
-    /// Returns the next step.
     pub fn due<C: Carry>(&self, ports: &Ports, driver: &mut Driver<C>) -> Due {
         match &self.stage {
             Stage::Marked(_) => Due::Nothing,

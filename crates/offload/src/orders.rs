@@ -10,11 +10,8 @@ use std::time::{Duration, Instant};
 /// How long the carrier may take to obey: a simulated card is slow. Afterwards, nobody waits for the carrier any more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A message to the carrier.
 pub enum Message {
-    /// Carry the packets of an interface.
     Attach(VifId, Line),
-    /// Release an interface.
     Detach(VifId),
     /// From now on, only the engine serves this interface; with false, this no longer holds.
     Beside(VifId, bool),

@@ -20,7 +20,6 @@ pub struct Passage {
     inside: u64,
     /// Clocks since a packet last went in or came out.
     quiet: u32,
-    /// The limit for the ports of moving flows.
     limit: Option<Limit>,
 }
 
@@ -46,12 +45,10 @@ impl Passage {
         self.queued.len()
     }
 
-    /// Returns the number of packets in the card.
     pub fn inside(&self) -> u64 {
         self.inside
     }
 
-    /// Returns the number of clocks since a packet last went in or came out.
     pub fn quiet(&self) -> u32 {
         self.quiet
     }
@@ -61,7 +58,6 @@ impl Passage {
         self.inside > 0 || self.queued.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns how many packets wait for an input.
     pub fn len(&self, input: usize) -> usize {
         self.queued[input].len()
     }
@@ -119,13 +115,11 @@ impl Passage {
         }
     }
 
-    /// Advances the card by one clock.
     pub fn tick(&mut self, card: &mut impl Carry) {
         card.tick();
         self.quiet += 1;
     }
 
-    /// Restarts the count of quiet clocks.
     pub fn stir(&mut self) {
         self.quiet = 0;
     }

@@ -7,7 +7,6 @@ use model::VifId;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// The ports, by interface.
 pub struct Ports {
     lines: BTreeMap<VifId, Line>,
     burst: Burst,

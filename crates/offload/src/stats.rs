@@ -115,7 +115,6 @@ impl Stats {
         }
     }
 
-    /// Returns an interface's counters.
     pub fn vif(&self, vif: VifId) -> Option<&VifCells> {
         self.vifs.get(usize::from(vif.0))
     }
@@ -156,12 +155,10 @@ impl Stats {
         lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
     }
 
-    /// Notes that the card failed, and why.
     pub fn fail(&self, why: String) {
         *lock(&self.failed) = Some(why);
     }
 
-    /// Returns the reason why the card failed, if it did.
     pub fn failed(&self) -> Option<String> {
         lock(&self.failed).clone()
     }
@@ -181,12 +178,10 @@ impl Stats {
         self.vif(vif).map_or_else(Counters::default, |cells| cells.again.get())
     }
 
-    /// Counts the packets that the card forwarded.
     fn forwarded(&self) -> Counters {
         less(self.sent.get(), self.again.get())
     }
 
-    /// Returns the card's counters for the status.
     pub fn card(&self) -> CardCounters {
         let named = |(punt, count): (&Punt, &Count)| (punt.name(), count.get());
         CardCounters {

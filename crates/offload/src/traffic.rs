@@ -47,7 +47,6 @@ pub struct Traffic<C> {
 }
 
 impl<C: Carry> Traffic<C> {
-    /// Starts without ports.
     pub fn new(mut driver: Driver<C>, stats: Arc<Stats>) -> Self {
         let commands = driver.commands();
         stats.clock.set(commands.identity().clock.into());
@@ -70,7 +69,6 @@ impl<C: Carry> Traffic<C> {
         self.batch.is_some() || self.passage.is_busy()
     }
 
-    /// Returns whether flows are being moved onto the card.
     pub fn is_moving(&self) -> bool {
         self.batch.is_some()
     }
@@ -312,7 +310,6 @@ impl<C: Carry> Traffic<C> {
         self.batch = Some(Batch::new(hold, keys, ports, &mut self.passage));
     }
 
-    /// Completes the move of flows.
     pub fn finish_moving(&mut self) -> Result<(), Fault> {
         while self.is_moving() {
             self.work()?;
@@ -341,7 +338,6 @@ impl<C: Carry> Traffic<C> {
         Ok(())
     }
 
-    /// Ends the move; returns the moved flows.
     fn end_moving(&mut self) -> Option<(Hold, Vec<Key>)> {
         let (hold, keys, behind) = self.batch.take()?.end(&mut self.passage);
         behind.into_iter().for_each(|packet| self.deliver(packet));

@@ -110,7 +110,6 @@ impl Guest {
     }
 }
 
-/// Number of packets to send at a time.
 const BURST: usize = 16;
 
 /// Sends this many bursts of a frame from one guest to the other. Returns the number of allocations meanwhile.

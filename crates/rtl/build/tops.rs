@@ -54,7 +54,6 @@ const ENGINE_2X2: &[Top] = &[Top {
     ],
 }];
 
-/// Modules on their own.
 const UNITS: &[Top] = &[
     unit("bridge_unit_sim", PACKAGES),
     unit("commands", &["registers_pkg.sv", "viaduct_pkg.sv", "-GPipes=2"]),

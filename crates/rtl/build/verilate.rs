@@ -127,7 +127,6 @@ fn build_top(places: &Places, rtl: &Path, top: &Top) -> Result<Vec<generate::Por
     ports_of(&directory, name)
 }
 
-/// Compiles Verilator's library with our part of it, unless it is up to date.
 fn build_runtime(places: &Places) -> Result<(), Error> {
     let directory = places.build.join("runtime");
     let stamp = stamp(places, &[], &[]);

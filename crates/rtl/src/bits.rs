@@ -46,7 +46,6 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// A [`Bits`] that can be written.
 #[derive(Debug)]
 pub struct BitsMut<'a> {
     words: &'a mut [u32],

@@ -30,9 +30,7 @@ pub(crate) struct Top {
     pub name: &'static str,
     pub create: Create,
     pub ports: usize,
-    /// Index of the port `clk`.
     pub clk: Option<usize>,
-    /// Index of the port `rst`.
     pub rst: Option<usize>,
 }
 
@@ -154,7 +152,6 @@ impl Model {
         unsafe { rtl_trace(self.raw.as_ptr(), path.as_ptr()) };
     }
 
-    /// Returns the value of a port of up to 64 bits.
     #[inline]
     pub(crate) fn get(&self, port: usize) -> u64 {
         let Port { data, bits } = self.ports[port];
@@ -171,7 +168,6 @@ impl Model {
         }
     }
 
-    /// Sets a port of up to 64 bits.
     #[inline]
     pub(crate) fn set(&mut self, port: usize, value: u64) {
         let Port { data, bits } = self.ports[port];

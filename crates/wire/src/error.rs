@@ -11,7 +11,6 @@ pub enum Error {
         device: String,
         /// The action that failed.
         what: &'static str,
-        /// The kernel's answer.
         source: io::Error,
     },
     /// A system call needs a right that the process lacks.
@@ -25,7 +24,6 @@ pub enum Error {
         what: &'static str,
         /// The capability, as capabilities(7) names it.
         capability: &'static str,
-        /// The kernel's answer.
         source: io::Error,
     },
     /// The device's MTU does not fit the frames of AF_XDP.
@@ -57,11 +55,7 @@ pub enum Error {
     },
     /// The kernel was built without an option that the driver needs.
     #[error("{device}: the kernel lacks {option}")]
-    Kernel {
-        device: String,
-        /// The missing configuration option.
-        option: &'static str,
-    },
+    Kernel { device: String, option: &'static str },
 }
 
 /// Adds device and action to a system call's error.

@@ -7,7 +7,6 @@ const GDRVINFO: u32 = 0x03;
 const GTXCSUM: u32 = 0x16;
 const GCHANNELS: u32 = 0x3c;
 
-/// How many queues a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channels {
     pub rx: u32,

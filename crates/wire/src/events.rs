@@ -19,7 +19,6 @@ impl Events {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)?)
     }
 
-    /// Stops watching `fd`; does nothing if it was not watched.
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }

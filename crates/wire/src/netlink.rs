@@ -169,12 +169,10 @@ fn ask(message: &Message) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Returns the 32-bit attribute `kind` among `attributes`.
 fn number(attributes: &[u8], kind: u16) -> Option<i32> {
     Some(i32::from_ne_bytes(attribute(attributes, kind)?.try_into().ok()?))
 }
 
-/// Returns the value of the attribute `kind` among `attributes`.
 fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let [l0, l1, k0, k1, rest @ ..] = attributes {
         let len = usize::from(u16::from_ne_bytes([*l0, *l1])).checked_sub(4)?;

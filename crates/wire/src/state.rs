@@ -5,7 +5,6 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
 /// Whether a port is up, its MTU if that matters, and its counters.

@@ -162,7 +162,6 @@ fn tunnelled(v6: bool, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends tunnel packets in one burst.
 fn send_tunnelled(tx: &dyn TxQueue, v6: bool, payloads: &[Vec<u8>]) {
     assert!(tx.burst(&mut |room| {
         for payload in payloads {

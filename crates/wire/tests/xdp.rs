@@ -121,7 +121,6 @@ fn a_burst_goes_out_whole() {
     }
 }
 
-/// Returns the version of the kernel.
 fn kernel() -> (u32, u32) {
     let release = output("uname -r");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap());

@@ -31,7 +31,6 @@ pub enum Sizes {
     Imix,
 }
 
-/// Updates of the tables while packets pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Updating {
     Nothing,
@@ -41,7 +40,6 @@ pub enum Updating {
     Driver,
 }
 
-/// The load of a measurement.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub down: bool,
@@ -123,7 +121,6 @@ impl Chooser {
         -(1.0 - self.chance()).ln() * self.load.sizes.mean(|size| shape.beats(size)) / part
     }
 
-    /// Chooses a flow of a pipe.
     pub fn flow(&mut self, world: &World, pipe: usize, direction: Direction) -> u32 {
         let count = world.count_of(self.load.shape);
         loop {

@@ -87,7 +87,6 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns whether the measurement met its gate.
     pub fn met(&self) -> bool {
         self.gate().1
     }

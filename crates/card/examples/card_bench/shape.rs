@@ -29,7 +29,6 @@ impl Shape {
         (Self::ALL[(flow >> 24) as usize], flow & 0xff_ffff)
     }
 
-    /// Returns the flow of this shape with this number.
     pub const fn flow(self, number: u32) -> u32 {
         (self as u32) << 24 | number
     }

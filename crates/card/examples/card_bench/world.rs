@@ -51,7 +51,6 @@ const FAR_MAC: u64 = 0x0200_0001_0000;
 /// Binary logarithm of the number of lines for MACs, and for IPv6 prefixes.
 const SMALL: u32 = 12;
 
-/// The place of nexthops.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Hops {
     OnChip,
@@ -295,7 +294,6 @@ impl World {
         (prefix, LENGTHS[number as usize % LENGTHS.len()], nexthop)
     }
 
-    /// Returns the remote address of an IPv6 flow.
     fn remote6(&self, flow: u32) -> u128 {
         self.prefix6(self.vrf(flow), self.far(flow, PREFIXES)).0 | u128::from(Shape::of(flow).1 + 1)
     }

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 const LEAST_MTU: u16 = 8;
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// Makes the line of a nexthop.
     #[must_use]
     pub fn line(&self, hop: &Hop) -> registers::Nexthop {
         let kind = |kind: NexthopKind| registers::Nexthop { kind: kind as u8, ..Default::default() };

@@ -186,7 +186,6 @@ impl<C: Card> Driver<C> {
         self.flows.refused
     }
 
-    /// Returns the number of flows without counters.
     pub fn uncounted(&self) -> usize {
         self.flows.uncounted()
     }

@@ -30,7 +30,6 @@ pub struct Refused {
     pub full: u64,
 }
 
-/// A flow on the card.
 #[derive(Debug)]
 struct Record {
     flow: Flow,
@@ -128,27 +127,22 @@ impl FlowTable {
         std::mem::take(&mut self.far)
     }
 
-    /// Returns the counter of a flow.
     pub fn counter(&mut self, key: &Key) -> Option<&mut Counter> {
         self.records.get_mut(key).map(|record| &mut record.counter)
     }
 
-    /// Returns the flow with this counter.
     pub fn owner(&self, index: u32) -> Option<Key> {
         self.owners.get(&index).copied()
     }
 
-    /// Returns all flows with counters.
     pub fn counted(&self) -> Vec<Key> {
         self.owners.values().copied().collect()
     }
 
-    /// Returns whether a flow has a counter.
     pub fn is_counted(&self, key: &Key) -> bool {
         self.records.get(key).is_some_and(|record| record.counter.index < self.counted)
     }
 
-    /// Returns how many flows have no counter.
     pub fn uncounted(&self) -> usize {
         self.records.len() - self.owners.len()
     }
@@ -258,7 +252,6 @@ impl FlowTable {
         self.table.insert(entry).unwrap_or_default()
     }
 
-    /// Returns whether a flow is in this hold group.
     pub fn is_held(&self, key: &Key, hold: Hold) -> bool {
         self.held(key, hold).is_some()
     }
@@ -294,7 +287,6 @@ impl FlowTable {
     }
 }
 
-/// Removes a key from an index.
 fn forget<O: Ord>(index: &mut BTreeMap<O, BTreeSet<Key>>, of: &O, key: &Key) {
     if let Some(keys) = index.get_mut(of) {
         keys.remove(key);
@@ -304,7 +296,6 @@ fn forget<O: Ord>(index: &mut BTreeMap<O, BTreeSet<Key>>, of: &O, key: &Key) {
     }
 }
 
-/// Makes a flow's entry.
 fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entries::FlowEntry {
     let (action, number, nat, keep_ttl) = match flow.verdict {
         FlowVerdict::Forward { nat, keep_ttl, .. } => {

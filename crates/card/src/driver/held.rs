@@ -17,7 +17,6 @@ impl<C: Card> Driver<C> {
         self.groups.put_back(hold);
     }
 
-    /// Returns whether a flow's packets wait for the group's release.
     pub fn is_held(&self, key: &Key, hold: Hold) -> bool {
         self.flows.is_held(key, hold)
     }

@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The number of [`Hop::Host`], which is always on the card.
 pub const HOST: u32 = 0;
 
-/// A nexthop in use.
 #[derive(Debug)]
 struct Used {
     number: u32,
-    /// Number of users.
     count: usize,
     line: Nexthop,
     /// Whether the card has the host's line instead, until [`Hops::waiting`] returns this one.
@@ -73,7 +71,6 @@ impl Hops {
         Some(number)
     }
 
-    /// Removes one user.
     pub fn release(&mut self, hop: Hop) {
         let Some(used) = self.used.get_mut(&hop) else { return };
         used.count -= 1;
@@ -105,7 +102,6 @@ impl Hops {
         changed
     }
 
-    /// Returns the lines that waited.
     pub fn waiting(&mut self) -> Vec<(u32, Nexthop)> {
         let line = |used: &mut Used| std::mem::take(&mut used.waits).then_some((used.number, used.line));
         self.used.values_mut().filter_map(line).collect()

@@ -10,9 +10,7 @@ use std::net::IpAddr;
 /// The part of the configuration whose keys can't be queried from the tables.
 #[derive(Debug, Default)]
 pub struct Configured {
-    /// The interfaces, their networks and MACs.
     vifs: BTreeMap<VifId, (Option<Vrf>, Option<Mac>)>,
-    /// The networks and their gateways.
     networks: BTreeMap<Vrf, Vec<IpAddr>>,
     /// Current nexthops, and deleted ones in their last form.
     nexthops: BTreeMap<NexthopId, Nexthop>,
@@ -53,7 +51,6 @@ pub struct Touched {
 }
 
 impl Configured {
-    /// Returns the nexthop to which a prefix is routed.
     pub fn route(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
         self.routes.get(&(vrf, *prefix)).copied()
     }

@@ -22,10 +22,8 @@ pub enum Usage {
     Seen(bool),
 }
 
-/// A flow's counter on the card.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counter {
-    /// Number of the counter.
     pub index: u32,
     /// The values of the card's counters when they were last read: packets and bytes.
     pub last: (u64, u64),
@@ -71,7 +69,6 @@ impl<C: Card> Driver<C> {
         Some(Usage::Counted { packets, bytes })
     }
 
-    /// Reads a flow's counter, if it has one.
     fn read(&mut self, key: &Key) -> Option<&mut Counter> {
         let index = self.flows.counter(key)?.index;
         let now = self.count(index);
@@ -80,7 +77,6 @@ impl<C: Card> Driver<C> {
         Some(counter)
     }
 
-    /// Returns whether a flow on the card has a counter.
     pub fn is_counted(&self, key: &Key) -> bool {
         self.flows.is_counted(key)
     }

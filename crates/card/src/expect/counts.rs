@@ -11,7 +11,6 @@ const WIDTHS: [u32; 2] = [36, 44];
 /// Most events to keep.
 const EVENTS: usize = 512;
 
-/// The counters block.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Counts by kind (bits 31:24) and number.

@@ -62,7 +62,6 @@ pub struct Memory {
     /// The nexthop that replaces the one with this number in HBM.
     changing: Option<Write>,
     counts: Counts,
-    /// Number of barriers so far.
     barriers: usize,
     /// The writes since [`Memory::record`].
     log: Option<Vec<Write>>,
@@ -88,7 +87,6 @@ impl Write {
 }
 
 impl Memory {
-    /// Makes a card with tables of these sizes.
     #[must_use]
     pub fn new(sizes: Sizes) -> Self {
         Self { sizes, ..Self::default() }
@@ -99,13 +97,11 @@ impl Memory {
         &self.sizes
     }
 
-    /// Returns whether packets are forwarded.
     #[must_use]
     pub const fn enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Returns the secret of the hash.
     #[must_use]
     pub const fn secret(&self) -> &[u64; 5] {
         &self.secret
@@ -117,7 +113,6 @@ impl Memory {
         self.budgets[usize::from(wire)]
     }
 
-    /// Returns the drop reason of packets beyond the budget.
     #[must_use]
     pub const fn budget_reason(&self) -> u8 {
         self.budget_reason
@@ -138,17 +133,14 @@ impl Memory {
         self.counts.flow(index, self.sizes.flow_counters, packets, bytes);
     }
 
-    /// Starts to record writes.
     pub fn record(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// Takes the recorded writes.
     pub fn recorded(&mut self) -> Vec<Write> {
         self.log.take().unwrap_or_default()
     }
 
-    /// Repeats a recorded write.
     pub fn replay(&mut self, write: &Write) {
         if write.table == Table::NexthopChange {
             self.changing = Some(*write);

@@ -12,7 +12,6 @@ const STRIDE: usize = BEAT + 4;
 /// The stride in words of 32 bits.
 pub(super) const WORDS: usize = STRIDE / 4;
 
-/// A packet for the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// Port by which the packet comes in. It doesn't matter for a packet that is sent unchanged.
@@ -22,7 +21,6 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// A packet from the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Port by which the packet leaves; for a punted packet, the port by which it came in.
@@ -34,7 +32,6 @@ pub struct Received {
     pub cycles: (u64, u64),
 }
 
-/// One of the engine's inputs.
 #[derive(Default)]
 pub(super) struct Input {
     queue: VecDeque<Sent>,
@@ -106,7 +103,6 @@ impl Input {
     }
 }
 
-/// One of the engine's outputs.
 #[derive(Default)]
 pub(super) struct Output {
     packet: Option<Received>,

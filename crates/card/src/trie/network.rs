@@ -27,7 +27,6 @@ pub struct NetworkTrie {
 /// A block of the second or third level.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// Address of the block, in units of 1 KiB.
     pub at: u32,
     /// Number of prefixes that need the block.
     routes: u32,
@@ -87,7 +86,6 @@ fn leaf(nexthop: Option<u32>) -> Route4 {
 }
 
 impl NetworkTrie {
-    /// Makes a trie without routes.
     pub fn new(root: u32) -> Self {
         Self { root, routes: BTreeMap::new(), blocks: [BTreeMap::new(), BTreeMap::new()] }
     }
@@ -166,7 +164,6 @@ impl NetworkTrie {
         }
     }
 
-    /// Returns the address of a range's first line.
     fn address(&self, range: Range) -> u32 {
         let block =
             range.level.checked_sub(1).and_then(|above| self.blocks[above].get(&(range.first / BLOCK)));

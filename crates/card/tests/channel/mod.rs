@@ -13,7 +13,6 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Returns a random number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end
     }

@@ -49,7 +49,6 @@ fn run(
     panic!("not done");
 }
 
-/// Number of nexthops on chip.
 const ON_CHIP: u32 = 16_384;
 
 #[test]

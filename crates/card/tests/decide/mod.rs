@@ -30,7 +30,6 @@ struct Counts {
     plain_forwarded: usize,
 }
 
-/// A host with a card, and the packets that were sent.
 struct Bench {
     host: Host<Memory>,
     sent: Vec<Packet>,

@@ -12,7 +12,6 @@ use model::generate::{Packet, Rng, packet};
 /// Number of packets that a card gets with lines that fail, and again without.
 const PACKETS: usize = 4000;
 
-/// The tables in HBM.
 const TABLES: [Table; 4] = [Table::Flow, Table::Bridge, Table::Route, Table::Nexthop];
 
 /// Sets whether HBM answers requests for these lines with an error.

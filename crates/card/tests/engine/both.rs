@@ -22,7 +22,6 @@ pub struct Both {
     sim: SimCard,
     memory: Memory,
     pub weather: Weather,
-    /// Offset of the command block.
     block: u32,
     /// The values that the driver wrote to the command block.
     wanted: [u32; WORDS],

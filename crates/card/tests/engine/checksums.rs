@@ -67,7 +67,6 @@ impl Bench {
         Self { lockstep, case }
     }
 
-    /// Makes a packet on one of the ways.
     fn packet(&mut self, way: usize, payload: usize) -> Packet {
         let (from, front) = WAYS[way];
         let front = front.replace("MPLS", MPLS).replace("VXLAN", VXLAN);

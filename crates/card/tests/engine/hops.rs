@@ -34,7 +34,6 @@ fn way(number: u16) -> [Change; 2] {
     ]
 }
 
-/// Makes a packet that takes this route.
 fn packet(number: u16) -> Packet {
     let [high, low] = number.to_be_bytes();
     let frame = format!(

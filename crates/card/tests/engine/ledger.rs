@@ -32,7 +32,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Counts a packet of `len` bytes.
     pub fn packet(&mut self, kind: u8, number: u32, len: usize) {
         for (kind, count) in [(kind, 1), (bytes_of(kind), len as u64)] {
             *self.counts.entry((kind, number)).or_default() += count;

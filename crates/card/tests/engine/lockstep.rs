@@ -20,7 +20,6 @@ pub const PATIENCE: u64 = 20_000;
 /// How often a command is polled before the card counts as hung.
 const POLLS: u32 = 5000;
 
-/// Counts of packets, by their fate.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub packets: usize,
@@ -102,7 +101,6 @@ pub struct Lockstep {
     pub ledger: Ledger,
     /// The expected number of memory's error responses since reset; `None` stands for any number.
     pub errors: Option<u32>,
-    /// Packets of the coming rounds.
     sent: Vec<Packet>,
     /// Packets that must leave, by output: first those that each pipe decides, then those that it passes for the host.
     expected: [[VecDeque<Left>; STREAMS]; 2 * STREAMS],
@@ -209,7 +207,6 @@ impl Lockstep {
         Prepared { input, sent: Sent { port, direct: None, bytes: frame.to_vec() }, fate, index, checksummed }
     }
 
-    /// Takes the packets sent so far.
     pub fn take_sent(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.sent)
     }
@@ -219,7 +216,6 @@ impl Lockstep {
         self.take_sent().iter().map(|packet| self.prepare(packet)).collect()
     }
 
-    /// Queues a packet for the card.
     pub fn feed(&mut self, packet: &Prepared) {
         let (port, len) = (u32::from(packet.sent.port), packet.sent.bytes.len());
         self.counts.packets += 1;

@@ -25,7 +25,6 @@ pub fn traffic(rng: &mut Rng, bench: &mut Lockstep) -> Vec<Prepared> {
     bench.prepared()
 }
 
-/// Chooses calm or bad weather.
 fn weather(rng: &mut Rng) -> Weather {
     match rng.below(3) {
         0 => Weather::new(rng.next_u64(), 100, 100, 20),

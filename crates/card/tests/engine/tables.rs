@@ -42,12 +42,10 @@ fn datagram((sport, dport): (u16, u16)) -> Packet {
     )
 }
 
-/// Returns the buckets of the flow with these ports.
 fn buckets(ports: (u16, u16), bits: u32) -> [u32; 2] {
     places(&datagram(ports), bits)
 }
 
-/// Returns the buckets of a packet's flow.
 fn places(packet: &Packet, bits: u32) -> [u32; 2] {
     let key = Frame::parse(&packet.frame, packet.frame.len(), false).unwrap().key(1, Path::Bridged).unwrap();
     choices(&entries::FlowEntry::from(&key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))

@@ -30,7 +30,6 @@ struct Flight {
 /// The decisions of `decide` about each packet.
 type Verdicts = Vec<Option<Verdict>>;
 
-/// A card under load.
 struct Load {
     bench: Lockstep,
     pool: Vec<Packet>,
@@ -87,7 +86,6 @@ impl Load {
         self.pool.iter().map(decide).collect()
     }
 
-    /// Makes a change under load.
     fn change(&mut self, rng: &mut Rng) {
         self.flights.clear();
         self.latest = Default::default();

@@ -23,7 +23,6 @@ impl Weather {
         Self { rng: Rng::new(seed), offers, takes, stalls }
     }
 
-    /// Sets the conditions of the coming clock.
     pub fn blow(&mut self, sim: &mut SimCard) {
         sim.set_offering(self.mask(self.offers));
         sim.set_taking(self.mask(self.takes));

@@ -26,7 +26,6 @@ const SECRET: Words = [
     0x5555_aaaa_3333_cccc,
 ];
 
-/// Makes a random flow.
 pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     let addresses = [random.next(), random.next(), random.next(), random.next()];
     let ([sport, dport, vrf], protocol) = ([(); 3].map(|()| random.next() as u16), 17);
@@ -222,7 +221,6 @@ impl<C: Channel + Store> Bench<C> {
         }
     }
 
-    /// Returns whether this key is being looked up.
     pub fn asks(&self, key: &Words) -> bool {
         let offered = self.offered.iter().flatten().map(|(_, probe)| probe);
         self.asked.iter().flatten().flatten().chain(offered).any(|probe| probe.key == *key)

@@ -119,7 +119,6 @@ struct Stash {
 }
 
 impl Stash {
-    /// Makes an empty stash for these flows.
     fn of(flows: Vec<FlowEntry>) -> Self {
         let probes = flows.iter().map(|flow| Probe { key: flow.key(), results: [0; 2] }).collect();
         Self { flows, probes, places: [None; 16] }

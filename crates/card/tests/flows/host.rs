@@ -58,7 +58,6 @@ impl Host {
         host
     }
 
-    /// Returns the card's outcome for a frame.
     pub fn card(&mut self, from: u16, frame: &[u8]) -> Outcome {
         outcome(self.driver.commands().card(), from, frame, frame.len())
     }
@@ -104,7 +103,6 @@ fn datagram(from: u16, to: u16, ip: &str, (sport, dport): (u16, u16)) -> Vec<u8>
     text::parse(&format!("{eth} / {ip} / udp {sport} > {dport} / payload 20")).unwrap()
 }
 
-/// Returns the key of a frame's flow.
 pub fn key(frame: &[u8]) -> Key {
     Frame::parse(frame, frame.len(), false).unwrap().key(VRF.0, Path::Bridged).unwrap()
 }

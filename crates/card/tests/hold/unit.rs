@@ -81,7 +81,6 @@ fn expected(packets: &[Packet]) -> (VecDeque<Packet>, Holding<Packet>) {
     (out, holding)
 }
 
-/// Offers a beat of a packet.
 fn offer(unit: &mut rtl::Hold, packet: &Packet, beat: u16) {
     let (kind, hold) = match packet.what {
         What::Packet(None) => (0, None),

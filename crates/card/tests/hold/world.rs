@@ -11,7 +11,6 @@ pub const ONE: VifId = VifId(1);
 pub const TWO: VifId = VifId(2);
 pub const WIRE: VifId = VifId(10);
 
-/// The way of a flow.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     /// From one guest to the other.

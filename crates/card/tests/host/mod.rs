@@ -19,7 +19,6 @@ use std::collections::BTreeSet;
 
 pub const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 
-/// A card that knows the contents of its tables.
 pub trait Known: Card {
     fn memory(&self) -> &Memory;
 }
@@ -46,11 +45,9 @@ pub fn tables(rng: &mut Rng, tame: bool) -> Vec<Change> {
     if tame { talk::tame(rng, changes) } else { changes }
 }
 
-/// A host with a card.
 pub struct Host<C> {
     pub tables: Tables,
     pub driver: Driver<C>,
-    /// All changes so far.
     pub changes: Vec<Change>,
     pub learned: BTreeSet<(Vrf, Mac)>,
     pub neighbours: Vec<NeighbourScope>,
@@ -60,7 +57,6 @@ pub struct Host<C> {
 }
 
 impl<C: Known> Host<C> {
-    /// Makes a host without tables.
     pub fn new(commands: Commands<C>, at: fn(&Vif) -> Option<Attachment>) -> Self {
         let mut driver = Driver::new(commands, SECRET).unwrap();
         driver.commands().set_budgets(Budgets::NONE);
@@ -114,7 +110,6 @@ impl<C: Known> Host<C> {
         }
     }
 
-    /// Returns the card's outcome for a packet.
     pub fn outcome(&mut self, packet: &Packet) -> Outcome {
         outcome(self.card().memory(), port_of(packet.ingress), &packet.frame, packet.frame.len())
     }
@@ -140,7 +135,6 @@ impl<C: Known> Host<C> {
         self.driver.decided(&self.tables, &view, packet.ingress, &decision).unwrap();
     }
 
-    /// Applies the effects of a packet.
     pub fn effects(&mut self, effects: &Effects, len: usize) {
         let _ = self.tables.commit(effects, len, u64::from(self.now) * 1_000_000_000);
         if let Some(learn) = effects.learn {

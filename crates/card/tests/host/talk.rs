@@ -8,7 +8,6 @@ use model::{
 use packet::{Headers, Mac};
 use std::net::IpAddr;
 
-/// Carries conversations.
 pub trait Carrier {
     fn tables(&self) -> &Tables;
     fn decide(&self, packet: &Packet) -> Option<Decision>;

@@ -31,7 +31,6 @@ pub enum Manner {
     Random(u64),
 }
 
-/// A read under way.
 struct Read {
     due: u64,
     context: u16,
@@ -47,7 +46,6 @@ struct Pending<K> {
     version: usize,
 }
 
-/// The answer to a look-up.
 pub struct Answer<K> {
     pub key: K,
     pub result: u64,
@@ -198,7 +196,6 @@ impl<U: Unit> Bench<U> {
     }
 }
 
-/// Results of a run of look-ups.
 pub struct Figures {
     latencies: Vec<u64>,
     clocks: u64,

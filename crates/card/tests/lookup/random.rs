@@ -10,7 +10,6 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Returns a random number below `limit`.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((self.next() >> 32) as u32) % limit
     }

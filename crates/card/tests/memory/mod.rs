@@ -53,7 +53,6 @@ struct Mix {
     take: u64,
     write: u64,
     eager: u64,
-    /// Maximum number of writes in progress.
     writes: usize,
 }
 

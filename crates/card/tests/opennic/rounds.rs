@@ -13,10 +13,8 @@ use model::generate::{Packet, Rng};
 use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifId, VifKind, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Clocks without a packet after which the card counts as hung.
 const PATIENCE: u64 = 20_000;
 
-/// Counts of packets, by their fate.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub packets: usize,
@@ -26,7 +24,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds the counts of other packets.
     pub fn add(&mut self, other: Self) {
         self.packets += other.packets;
         self.forwarded += other.forwarded;
@@ -45,7 +42,6 @@ type Expected = [[VecDeque<Left>; 2]; 2];
 pub struct Rounds {
     pub host: Host<Pair<Shell>>,
     pub counts: Counts,
-    /// Packets of the coming rounds.
     sent: Vec<Packet>,
 }
 
@@ -68,7 +64,6 @@ impl Rounds {
         rounds
     }
 
-    /// Makes a host without tables.
     pub fn empty() -> Self {
         let commands = Commands::open(Pair::of(Shell::new())).unwrap().with_blank_memory();
         Self { host: Host::new(commands, attachment), counts: Counts::default(), sent: Vec::new() }

@@ -8,7 +8,6 @@ use model::generate::Rng;
 use rtl::OpennicBox;
 use std::collections::VecDeque;
 
-/// Bytes of a beat.
 const BEAT: usize = 64;
 /// Output number in a packet from the host which says that the guest at `port` sent it.
 const TO_PIPE: u8 = 15;
@@ -24,7 +23,6 @@ struct Input {
     offered: bool,
 }
 
-/// A beat at an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Beat {
     data: Vec<u8>,

@@ -97,7 +97,6 @@ pub fn edges() -> Vec<Vec<u8>> {
     frames.iter().cycle().take(50 * frames.len()).cloned().collect()
 }
 
-/// Offsets of the headers in a well-formed frame.
 #[derive(Default)]
 struct Places {
     ethernet: Vec<usize>,
@@ -195,7 +194,6 @@ fn insert(rng: &mut Rng, frame: &mut Vec<u8>) {
     places.ip.iter().filter(|ip| **ip < at).for_each(|ip| correct(frame, *ip));
 }
 
-/// Adds to a 16-bit number of a frame.
 fn add(frame: &mut [u8], at: usize, count: usize) {
     let number = u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_add(count as u16);
     frame[at..at + 2].copy_from_slice(&number.to_be_bytes());

@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Number of bytes that the card examines.
 const WINDOW: usize = 128;
 
-/// One of the two parsers.
 struct Parser {
     name: &'static str,
     /// Clocks from the beat that completes the window to the header.
@@ -24,7 +23,6 @@ struct Parser {
     expect: fn(&[u8], usize) -> Result<Accepted, Punt>,
     /// Frames whose headers are outstanding, and the clock at which their windows were complete.
     waiting: VecDeque<(u64, Frame)>,
-    /// How often the card gave each reason.
     reasons: BTreeMap<&'static str, usize>,
     /// Number of frames that went on.
     accepted: usize,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 const WORLDS: u64 = 2000;
 const PACKETS: usize = 200;
 
-/// The kinds that were tried, and how often.
 type Kinds = BTreeMap<&'static str, usize>;
 
 /// Decides about packets in order, and keeps those that the card can forward.
@@ -178,7 +177,6 @@ fn generated_decisions_leave_as_the_model_rewrites_them() {
     }
 }
 
-/// Reads the files of vectors.
 fn vectors() -> Vec<(String, Vec<Case>)> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/vectors");
     let paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());

@@ -21,7 +21,6 @@ pub enum Edit {
     Forward(Box<Forwarded>),
 }
 
-/// The changes to a packet that is forwarded.
 #[derive(Clone, Debug)]
 pub struct Forwarded {
     pub forward: Forward,
@@ -57,7 +56,6 @@ impl Edit {
         })
     }
 
-    /// Sets the ports of the edit.
     pub fn set(&self, sim: &mut RewriterSim) {
         sim.set_drop(matches!(self, Self::Drop));
         sim.set_punt(matches!(self, Self::Punt { .. }));

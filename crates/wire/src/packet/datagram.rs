@@ -27,7 +27,6 @@ pub(super) struct Datagram {
     addresses: (IpAddr, IpAddr),
     /// IPv4's identification; zero in IPv6.
     id: u16,
-    /// Bytes of payload.
     pub payload: usize,
 }
 

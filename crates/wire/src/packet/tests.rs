@@ -83,12 +83,10 @@ fn sent(frames: &[Vec<u8>], offload: Offload) -> Vec<(usize, [u8; VNET_HEADER_SH
     counts.zip(parted).map(|(count, (header, frame))| (count, *header, frame.to_vec())).collect()
 }
 
-/// Returns the number of frames in each message.
 fn counts(frames: &[Vec<u8>]) -> Vec<usize> {
     sent(frames, Offload::default()).iter().map(|(count, ..)| *count).collect()
 }
 
-/// Splits `frame` into its datagrams.
 fn split(frame: &[u8], size: usize) -> Option<Vec<(Vec<u8>, Offload)>> {
     let mut memory = frame.to_vec();
     let mut split = Split::new(segment(&mut memory), size)?;

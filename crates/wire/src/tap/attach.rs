@@ -73,7 +73,6 @@ pub fn set_offload(tap: BorrowedFd<'_>, offload: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a queue's device still exists.
 #[must_use]
 pub fn exists(tap: BorrowedFd<'_>) -> bool {
     name(tap).is_ok()
@@ -99,7 +98,6 @@ pub(crate) fn configure(tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> 
     Device::new(&name(tap)?)?.set_mtu(mtu)
 }
 
-/// Turns the device's carrier on or off.
 pub(crate) fn set_carrier(tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {
     let mut carrier = libc::c_int::from(up);
     // SAFETY: takes an integer.

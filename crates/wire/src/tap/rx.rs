@@ -11,7 +11,6 @@ use std::sync::Arc;
 /// Distance between slots, bytes: an odd number of cache lines, as for packet sockets.
 const STRIDE: usize = (VNET_HEADER + MAX_FRAME).next_multiple_of(128) + 64;
 
-/// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
 pub(super) struct TapRx {

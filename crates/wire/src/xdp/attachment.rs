@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// Selects the frames of a device that are passed to sockets.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct XdpProgram {
-    /// Index of the interface.
     pub index: i32,
     /// Link-layer address of the interface.
     pub mac: [u8; 6],
@@ -25,7 +24,6 @@ pub struct XdpProgram {
 /// An attached program. Dropping it detaches the program.
 #[derive(Debug)]
 pub struct Attachment {
-    /// The map from queues to sockets.
     pub map: OwnedFd,
     /// The link that attaches the program to the device.
     pub link: OwnedFd,
@@ -38,11 +36,8 @@ pub struct Attachment {
 /// The steps of attaching a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Stage {
-    /// Creating the XSKMAP.
     Map,
-    /// Loading the program.
     Load,
-    /// Attaching the program.
     Attach,
     /// Putting sockets into the XSKMAP.
     Fill,
@@ -54,9 +49,7 @@ pub enum Stage {
 #[derive(Debug, thiserror::Error)]
 #[error("{stage:?}: {source}")]
 pub struct XdpError {
-    /// The step that failed.
     pub stage: Stage,
-    /// The kernel's answer.
     pub source: io::Error,
     /// The verifier's log, if it refused the program.
     pub log: Option<String>,
@@ -105,7 +98,6 @@ impl Attachment {
         Ok(Self { map, mode: link.mode, link: link.fd, promiscuous })
     }
 
-    /// Replaces the attached program with `program`.
     pub(crate) fn replace(&self, program: &XdpProgram) -> Result<(), XdpError> {
         let loaded = program.load(self.map.as_fd())?;
         bpf::replace(self.link.as_fd(), loaded.as_fd()).map_err(|e| Stage::Attach.failed(e))

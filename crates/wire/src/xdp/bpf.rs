@@ -178,7 +178,6 @@ impl Link {
     }
 }
 
-/// Replaces the program that `link` attached with `program`.
 pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {

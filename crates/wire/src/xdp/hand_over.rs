@@ -16,7 +16,6 @@ mod tests;
 /// State that the other process needs besides the descriptors.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
-    /// Index of the interface.
     index: i32,
     /// Whether the program runs in the driver or after it.
     mode: Mode,

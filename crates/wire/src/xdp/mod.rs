@@ -66,7 +66,6 @@ impl Queue {
 struct Bound {
     /// `None` while the device is gone.
     attachment: Option<Attachment>,
-    /// Index of the interface.
     index: i32,
     /// The link-layer address for which the program was made; `None` if a different process made it.
     mac: Option<[u8; 6]>,
@@ -301,7 +300,6 @@ fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> i
 }
 
 impl Queue {
-    /// Passes new rings to the queue.
     fn switch(&self, (rx, tx): (RxRings, TxRings)) -> io::Result<()> {
         let mut xsk = self.xsk();
         self.events.forget(xsk.socket.as_fd());

@@ -21,7 +21,6 @@ pub(super) struct XdpRx {
     held: ArrayVec<u64, { BURST * PARTS }>,
 }
 
-/// The frames of one packet.
 type Parts = ArrayVec<Segment, PARTS>;
 
 impl XdpRx {

@@ -26,7 +26,6 @@ pub(super) const RX_FRAMES: u32 = 2048;
 /// Number of frames for sending, and of entries in the transmit and completion rings.
 pub(super) const TX_FRAMES: u32 = 1024;
 
-/// Bytes of all frames.
 const FRAMES: usize = (RX_FRAMES + TX_FRAMES) as usize * CHUNK;
 
 /// Bytes of socket buffer: enough for all frames to send, as the kernel accounts them if it copies them.

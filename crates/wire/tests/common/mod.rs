@@ -137,7 +137,6 @@ pub fn send(tx: &dyn TxQueue, frame: &[u8], offload: Offload) -> Result<(), NoRo
     result
 }
 
-/// Waits for a frame that satisfies `wanted`.
 pub fn receive(rx: &mut dyn RxQueue, wanted: impl Fn(&[u8]) -> bool) -> (Vec<u8>, Offload) {
     let mut burst = Burst::new();
     let start = Instant::now();
