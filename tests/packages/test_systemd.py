@@ -151,9 +151,9 @@ exec mount --bind -o ro "${1#SERVER:}" "$2"
 
 
 def test_one_installation_for_many_nodes(lab):
-    """The commands of docs/operate.md, word for word but for `make` and `exportfs`; the node boots again, and goes over
+    """The commands of docs/install.md, word for word but for `make` and `exportfs`; the node boots again, and goes over
     to the next version."""
-    page = (REPOSITORY / "docs/operate.md").read_text()
+    page = (REPOSITORY / "docs/install.md").read_text()
     section = re.search(r"^## One installation for many nodes\n(.*?)^## ", page, flags=re.M | re.S)[1]
     blocks = ["\n".join(re.findall("^    (.*)$", block, flags=re.M)) for block in re.split(r"\n\n(?! )", section)]
     of_server, of_node = [block for block in blocks if block]
