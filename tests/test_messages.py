@@ -38,7 +38,7 @@ def test_the_log_says_when_a_wire_goes_down(lab):
     lab.plug("a")
     host = lab.host(host_config("a", {"a1": tap("a1")}))
     host.namespace.ip("link set up0 down")
-    host.daemon.wait_for("the wire is down: it is down, or has no carrier interface=\"up0\"")
+    host.daemon.wait_for("the wire is down: it is switched off, or has no carrier interface=\"up0\"")
     host.namespace.ip("link set up0 up")
     host.daemon.wait_for('the wire is up again interface="up0"')
 

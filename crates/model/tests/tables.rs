@@ -273,7 +273,7 @@ fn an_explanation_names_what_was_looked_up() {
     assert_eq!(
         explained.decision.to_string(),
         format!(
-            "forward to vif {vm2}, ttl -1, ethernet 00:00:5e:00:01:00 > 02:00:00:00:00:02; new flow, new"
+            "forward to vif {vm2}, ttl -1, ethernet 00:00:5e:00:01:00 > 02:00:00:00:00:02; creates a connection (state new)"
         )
     );
 }

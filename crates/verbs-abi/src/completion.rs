@@ -125,14 +125,14 @@ impl From<uverbs::Completion> for ibv_wc {
     }
 }
 
-/// The flags of a completion as programs see them.
+/// Returns the flags of a completion as programs see them.
 pub fn wc_flags(flags: u16) -> u32 {
     (flags & !uverbs::completion::flags::BY_IPV4).into()
 }
 
-/// The packet type of a datagram, which completions report (IBTA, annex A17.4.5.1) in the field of the service level,
-/// since `ibv_wc` has no other and there is no service level. The numbers are those of Mellanox adapters, as UCX
-/// expects. 0 for RC and UC.
+/// Returns the packet type of a datagram (IBTA, annex A17.4.5.1), 0 for RC and UC. Completions report it in the field of
+/// the service level: `ibv_wc` has no field for it, and there is no service level. The numbers are those of Mellanox
+/// adapters, as UCX expects.
 pub fn packet_type(flags: u16) -> u8 {
     const UDP: u8 = 8;
     const IPV6: u8 = 1;

@@ -1,4 +1,4 @@
-//! What programs were compiled with: the layout of `libibverbs`' structures, by their C names.
+//! Layouts of `libibverbs`' structures, by their C names: programs were compiled with them.
 //!
 //! Owns: the structures, and their conversion to control messages ([`uverbs`]). Must not know: what is done with them.
 //! `tests/layout.rs` compares each structure with the system's headers.

@@ -138,11 +138,11 @@ pub enum Command {
     #[command(after_help = help::NAT_EXAMPLES, aliases = ["nats", "floating"])]
     #[command(mut_subcommands(help::of("a floating address")))]
     Nat(NetworkNoun<NatArgs>),
-    /// Where networks flood to, besides their guests; KEY is the network
+    /// Destinations of floods, besides the guests of a network; KEY is the network
     #[command(after_help = help::FLOOD_EXAMPLES, aliases = ["floods"])]
     #[command(mut_subcommands(help::of("a network's flood list")))]
     Flood(Noun<FloodArgs>),
-    /// What networks do with traffic that no rule matches; KEY is the network
+    /// Actions of networks for traffic that no rule matches; KEY is the network
     #[command(after_help = "Example: viaduct default add blue --action drop", aliases = ["defaults"])]
     #[command(mut_subcommands(help::of("a network's default")))]
     Default(Noun<DefaultArgs>),

@@ -118,19 +118,17 @@ fn compare(text: &str, view: &View) -> Option<String> {
     names.extend(
         others.map(|owned| owned.object.key()).filter(|key| !keys.contains(key)).map(|key| key.to_string()),
     );
-    let more = match names.len() {
+    match names.len() {
         0 => return None,
-        few @ 0..=NAMED => few,
+        1..=NAMED => {}
         many => {
             names.truncate(NAMED);
             names.push(format!("{} more", many - NAMED));
-            many
         }
-    };
-    let differ = if more == 1 { "differs" } else { "differ" };
+    }
     let what = match check_host(&view.host, &file.host) {
         Ok(()) => "`viaduct diff` shows how",
         Err(_) => begin_anew(&view.host, &file.host),
     };
-    Some(format!("the running configuration is another: {} {differ}; {what}", names.join(", ")))
+    Some(format!("differs from the running configuration in: {}; {what}", names.join(", ")))
 }

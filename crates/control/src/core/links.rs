@@ -17,7 +17,7 @@ impl State {
             for news in seen.notice(&status, now) {
                 match news {
                     News::Down => {
-                        let why = status.fault.as_deref().unwrap_or("it is down, or has no carrier");
+                        let why = status.fault.as_deref().unwrap_or("it is switched off, or has no carrier");
                         tracing::warn!(interface, %device, "the wire is down: {why}");
                     }
                     News::Up => tracing::info!(interface, %device, "the wire is up again"),

@@ -248,7 +248,9 @@ impl Effects {
             format!("neighbour {} of {} at {}", found.addr, found.scope.words(names), found.mac)
         }));
         lines.extend(self.flow.as_ref().map(|flow| match flow {
-            crate::FlowChange::Create { connection, .. } => format!("new flow, {}", connection.state),
+            crate::FlowChange::Create { connection, .. } => {
+                format!("creates a connection (state {})", connection.state)
+            }
             crate::FlowChange::Update { connection, .. } => format!("flow {}", connection.state),
         }));
         lines.extend(self.fragment.is_some().then(|| "ports kept for later fragments".to_owned()));

@@ -58,7 +58,7 @@ pub enum GuestAction {
         /// The guest's name on this host
         #[arg(add = ArgValueCandidates::new(complete::guests))]
         name: String,
-        /// What `guest export` wrote; - is standard input
+        /// A file that `guest export` wrote; - is standard input
         #[arg(default_value = "-")]
         file: PathBuf,
     },

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct GuestArgs {
-    /// Its name, which no other guest or wire has
+    /// Name of the guest; no other guest or wire has it
     pub name: String,
-    /// Its network; may be left out if there is only one
+    /// Network of the guest; may be left out if there is only one
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch; then it is in no network)
@@ -112,7 +112,7 @@ pub struct GuestArgs {
 
 #[derive(Args)]
 pub struct WireArgs {
-    /// Its name, which no other guest or wire has
+    /// Name of the wire; no other guest or wire has it
     pub name: String,
     /// af-packet, af-xdp, tap or vhost; vxlan or geneve: a tunnel, as a port of Open vSwitch
     #[arg(long, add = ArgValueCandidates::new(complete::drivers))]
@@ -142,9 +142,9 @@ pub struct WireArgs {
 
 #[derive(Args)]
 pub struct NetworkArgs {
-    /// Its name
+    /// Name of the network
     pub name: String,
-    /// Its number on this host, 1 to 65535
+    /// Number of the VRF on this host, 1 to 65535
     #[arg(long)]
     pub vrf: u32,
     /// A gateway address with prefix length; may be repeated

@@ -190,7 +190,7 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, view: &mut View) {
         Constraint::Length(rows(screen.now.reasons.len())),
     ]);
     let [head, vifs, workers, drops] = areas.areas(frame.area());
-    let hint = if view.holds { "held: space goes on" } else { "? helps" };
+    let hint = if view.holds { "held: space goes on" } else { "? for help" };
     let text = format!("{}   ({hint})", statistics::headline(&screen.now));
     frame.render_widget(Paragraph::new(text).bold(), head);
     frame.render_widget(interfaces(screen, view, vifs), vifs);

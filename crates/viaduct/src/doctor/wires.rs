@@ -5,12 +5,12 @@ use config::{Object, Target, Way, Wire};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Offloads that help a wire: the name in `ethtool -k`, and the work that it saves.
+/// Offloads that help a wire: the name in `ethtool -k`, and what costs CPU time without it.
 const OFFLOADS: &[(&str, &str)] = &[
-    ("tx-checksumming", "checksums of what guests send"),
-    ("scatter-gather", "copies of what guests send"),
-    ("tcp-segmentation-offload", "cutting of large TCP sends"),
-    ("generic-receive-offload", "packets one by one from the kernel"),
+    ("tx-checksumming", "Viaduct computes checksums"),
+    ("scatter-gather", "the kernel copies each packet"),
+    ("tcp-segmentation-offload", "Viaduct cuts large TCP sends"),
+    ("generic-receive-offload", "the kernel delivers packets one at a time"),
 ];
 
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
@@ -108,10 +108,15 @@ fn offloads(wire: &Wire) -> Option<Finding> {
     let off = lacking(&String::from_utf8_lossy(&done.stdout));
     (!off.is_empty()).then(|| {
         let keys: Vec<_> = off.iter().map(|(key, _)| format!("{key} on")).collect();
-        let saved: Vec<_> = off.iter().map(|(_, saved)| *saved).collect();
+        let names: Vec<_> = off.iter().map(|(key, _)| *key).collect();
+        let costs: Vec<_> = off.iter().map(|(_, cost)| *cost).collect();
         Finding::warning(
             "wire",
-            format!("{name}: {device} leaves to the CPU: {}", saved.join(", ")),
+            format!(
+                "{name}: {device} has {} off, which costs CPU time: {}",
+                names.join(", "),
+                costs.join(", ")
+            ),
             format!("ethtool -K {device} {}", keys.join(" ")),
         )
     })
