@@ -8,8 +8,10 @@ use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use uverbs::{Reply, Request};
 
+/// Creates an address handle.
+///
 /// # Safety
-/// It must be one of our domains.
+/// `pd` must be one of our domains.
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Outcome<*mut ibv_ah> {
     // SAFETY: the caller's promise.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
@@ -36,7 +38,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// The path of a datagram according to its first 40 bytes: an IPv6 header, or 20 bytes and an IPv4 header.
+/// The route of a datagram according to its first 40 bytes: an IPv6 header, or 20 bytes and an IPv4 header.
 #[derive(Debug, PartialEq, Eq)]
 struct Way {
     from: Ipv6Addr,
@@ -56,7 +58,7 @@ fn way(header: &[u8; 40]) -> Outcome<Way> {
         Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]).to_ipv6_mapped()
     };
     let is_v6 = header[0] >> 4 == 6;
-    // Its last 20 bytes may be the middle of an IPv6 header that looks like an IPv4 header by accident.
+    // The last 20 bytes of an IPv6 header may look like an IPv4 header by accident.
     if header[20] == 0x45 && (!is_v6 || is_checked(&header[20..])) {
         let (from, to) = (v4(32), v4(36));
         return Ok(Way { from, to, flow_label: 0, hop_limit: header[28], traffic_class: header[21] });
@@ -74,18 +76,20 @@ fn way(header: &[u8; 40]) -> Outcome<Way> {
     })
 }
 
-/// Whether the checksum of an IPv4 header is right.
+/// Is true if the checksum of an IPv4 header is right.
 fn is_checked(header: &[u8]) -> bool {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
+/// Returns the attributes of an address handle for an answer to the datagram that `wc` reports.
+///
 /// # Safety
 /// Pointers must be as the man page specifies.
 unsafe fn answer(context: &Context, port_num: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Outcome<ibv_ah_attr> {
     let (dlid, src_path_bits) = (wc.slid, wc.dlid_path_bits);
-    // It has no service level (`packet_type`).
+    // A datagram has no service level: `wc.sl` is its packet type (`packet_type`).
     let mut attr = ibv_ah_attr { dlid, src_path_bits, port_num, ..ibv_ah_attr::default() };
     if wc.wc_flags & IBV_WC_GRH == 0 {
         return Ok(attr);
@@ -132,7 +136,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     pointer(unsafe { answer(Context::of((*pd).context), port, &*wc, grh).and_then(|attr| create(pd, &attr)) })
 }
 
-/// A MAC address is known only for link-local addresses, which are derived from it; the device knows the others.
+/// Derives a MAC address from a link-local address. Other addresses do not contain one, and only the device knows it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

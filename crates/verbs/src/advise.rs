@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use uverbs::Region;
 use uverbs::qp::access;
 
-/// Requests of every kind may use such memory.
+/// All requests may use memory that is paged on demand.
 pub const CAPABILITIES: ibv_odp_caps = {
     let message = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let rc = message | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -17,10 +17,10 @@ pub const CAPABILITIES: ibv_odp_caps = {
     ibv_odp_caps { general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT, per_transport_caps }
 };
 
-/// If the device reaches only pages of its window: what is paged in later is not there.
+/// The capabilities of a device that reaches only pages of its window: pages that come in later are not there.
 pub const NO_CAPABILITIES: ibv_odp_caps = ibv_odp_caps { general_caps: 0, per_transport_caps: [0; 3] };
 
-/// Where the requested pages are, if they may be prefetched so (`ibv_advise_mr(3)`).
+/// Returns address and length of the requested pages, if the region permits this prefetch (`ibv_advise_mr(3)`).
 fn find(region: &Region, pd: u32, sge: &ibv_sge, writes: bool) -> Outcome<(usize, usize)> {
     let needs = if writes { access::LOCAL_WRITE } else { 0 };
     if region.pd != pd || region.access & needs != needs {
@@ -34,7 +34,7 @@ fn find(region: &Region, pd: u32, sge: &ibv_sge, writes: bool) -> Outcome<(usize
     if may_use(address, len, writes) { Ok((address, len)) } else { Err(libc::EFAULT) }
 }
 
-/// Fetches pages, or makes the kernel start to. It is only advice, so no result is returned.
+/// Fetches pages, or makes the kernel start to. Ignores errors, because a prefetch is only advice.
 fn fetch((address, len): (usize, usize), writes: bool, waits: bool) {
     let page = rustix::param::page_size();
     let start = address / page * page;

@@ -11,7 +11,6 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use uverbs::{Reply, Request};
 
-/// A completion channel.
 #[repr(C)]
 pub struct Channel {
     c: ibv_comp_channel,
@@ -20,10 +19,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The channel behind a pointer of the C interface.
+    /// Returns the channel behind a pointer of the C interface.
     ///
     /// # Safety
-    /// It must be one of ours, and not destroyed yet.
+    /// The channel must be one of ours, and not destroyed yet.
     pub unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a Self {
         // SAFETY: the caller's promise; the C part comes first.
         unsafe { &*channel.cast() }
@@ -34,7 +33,7 @@ impl Channel {
         self.events.forget(|event| u32::from_ne_bytes(event) == cq);
     }
 
-    /// The device's handle for it.
+    /// Returns the device's handle of the channel.
     pub const fn handle(&self) -> u32 {
         self.handle
     }

@@ -22,36 +22,37 @@ use uverbs::{
 
 /// Empty polls, some microseconds, after which the thread yields the CPU.
 const YIELD: u32 = 256;
-/// The same, if another thread recently wanted it.
+/// The same number if another thread recently wanted the CPU.
 const YIELD_CROWDED: u32 = 1;
-/// If a yield takes this long, another thread used the CPU.
+/// A yield that takes this long shows that another thread used the CPU.
 const CROWDED: Duration = Duration::from_micros(5);
-/// Empty polls after which it checks whether the device is gone, by a system call.
+/// Empty polls after which the thread checks, with a system call, whether the device is gone.
 const LOOK: u32 = 4096;
-/// Queue pairs that are found without a search.
+/// Number of queue pairs that are found without a search.
 const RECENT: usize = 16;
 
-/// A completion queue. All have what the extended interface needs.
+/// A completion queue. Every one has the fields of the extended interface.
 #[repr(C)]
 pub struct Cq {
     c: UnsafeCell<ibv_cq_ex>,
     pub(crate) state: Lock<State>,
-    /// Completion events delivered to the program.
+    /// Number of completion events delivered to the program.
     pub(crate) told: AtomicU32,
-    /// Asynchronous events delivered to it.
+    /// Number of asynchronous events delivered to the program.
     pub(crate) told_async: AtomicU32,
-    /// Whether its channel reported that the device is gone.
+    /// Whether the queue's channel reported that the device is gone.
     pub(crate) told_of_death: AtomicBool,
-    /// The thread ([`this_thread`]) whose code runs within an iteration of the extended interface, which keeps the
-    /// state locked; 0: none.
+    /// The thread ([`this_thread`]) whose code runs between two calls of an iteration of the extended interface, during
+    /// which the state stays locked; 0 for none.
     reader: AtomicUsize,
-    /// Whether messages are copied only to memory that is still registered: one for a deregistered region may be here.
+    /// Whether to check that memory is still registered before a message is copied to it: the queue may hold a message
+    /// for a deregistered region.
     is_strict: AtomicBool,
-    /// Whether other threads recently wanted the CPU: the completions that are polled for may have to come from them.
+    /// Whether other threads recently wanted the CPU: the awaited completions may have to come from them.
     is_crowded: AtomicBool,
 }
 
-/// A number of this thread, other than 0.
+/// Returns a number that identifies this thread; never 0.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr())
@@ -68,13 +69,13 @@ pub(crate) struct State {
     pub(crate) current: Completion,
     /// Consecutive polls that found nothing.
     empty: u32,
-    /// Completions taken before the program polled for them ([`Cq::settle`]).
+    /// Completions that [`Cq::settle`] took before the program polled for them.
     settled: VecDeque<Completion>,
-    /// Completions for what a device that is gone left undone.
+    /// Completions for requests that a device left undone when it went.
     flushed: VecDeque<Completion>,
-    /// The list of the current receive.
+    /// The segments of the current receive.
     list: Vec<Segment>,
-    /// The most recent queue pairs, by the last bits of their numbers. They exist until [`Self::forget`].
+    /// The queue pairs used last, indexed by the low bits of their numbers. They exist until [`Self::forget`].
     recent: [Option<(u32, NonNull<Qp>)>; RECENT],
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// Drops completions of a queue pair that nobody took.
+    /// Drops the queue pair's completions that nobody took.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.queue.forget(qpn);
         self.recent = Default::default();
@@ -105,10 +106,10 @@ unsafe fn scatter(mut message: &[u8], list: &[Segment]) {
     }
 }
 
-/// Copies a message from the parcels of a queue pair.
+/// Copies a message from a queue pair's parcels to the segments of a list.
 ///
 /// # Safety
-/// As of [`scatter`].
+/// The same as for [`scatter`].
 unsafe fn unpack(qp: &Qp, position: u32, len: usize, list: &[Segment]) {
     let Some(parcels) = &qp.parcels else { return };
     if let Some(place) = parcels.get(position, len) {
@@ -119,16 +120,16 @@ unsafe fn unpack(qp: &Qp, position: u32, len: usize, list: &[Segment]) {
 }
 
 impl Cq {
-    /// The completion queue behind a pointer of the C interface.
+    /// Returns the completion queue behind a pointer of the C interface.
     ///
     /// # Safety
-    /// It must be one of ours, and not destroyed yet.
+    /// The queue must be one of ours, and not destroyed yet.
     pub unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Self {
         // SAFETY: the caller's promise; the C part comes first.
         unsafe { &*cq.cast() }
     }
 
-    /// The pointer that programs use.
+    /// Returns the pointer that programs use.
     pub fn c(&self) -> *mut ibv_cq {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -138,7 +139,6 @@ impl Cq {
         unsafe { Context::of((*self.c()).context) }
     }
 
-    /// Takes the next completion.
     pub(crate) fn take(&self, state: &mut State) -> Option<Completion> {
         if !state.settled.is_empty() {
             return state.settled.pop_front();
@@ -147,7 +147,7 @@ impl Cq {
     }
 
     /// Copies all messages that came with their completions to their destination, and keeps the completions for the
-    /// next poll. Afterwards nothing is written to memory that was deregistered before.
+    /// next poll. Afterwards nothing is written to memory that was deregistered before the call.
     pub(crate) fn settle(&self) {
         loop {
             if let Some(mut state) = self.state.try_lock() {
@@ -160,7 +160,7 @@ impl Cq {
                 return self.settle_in(unsafe { self.state.held() });
             }
             if reader != 0 {
-                // Its iteration may wait for this thread. Its next call sees this flag (`resume`).
+                // The reader's iteration may wait for this thread. The reader's next call sees the flag (`resume`).
                 self.is_strict.store(true, Ordering::SeqCst);
                 if self.reader.load(Ordering::SeqCst) == reader {
                     return;
@@ -176,12 +176,13 @@ impl Cq {
         }
     }
 
-    /// An iteration of the extended interface returns to the program's code.
+    /// Notes that an iteration of the extended interface returns to the program's code.
     pub(crate) fn pause(&self) {
         self.reader.store(this_thread(), Ordering::Release);
     }
 
-    /// The program's code continues or ends its iteration. Does what [`Self::settle`] left to it meanwhile.
+    /// Notes that the program's code continues or ends its iteration, and does the work that [`Self::settle`] left to
+    /// it.
     pub(crate) fn resume(&self, state: &mut State) {
         self.reader.swap(0, Ordering::SeqCst);
         if self.is_strict.load(Ordering::SeqCst) {
@@ -190,14 +191,14 @@ impl Cq {
         }
     }
 
-    /// Empties a list if its memory is no longer registered: then the message is not copied.
+    /// Empties a list whose memory is no longer registered, so that the message is not copied.
     fn keep_registered(&self, list: &mut Vec<Segment>) {
         if !self.may_write(list) {
             list.clear();
         }
     }
 
-    /// Whether a message may be copied to the segments of this list.
+    /// Is true if a message may be copied to the segments of this list.
     fn may_write(&self, list: &[Segment]) -> bool {
         if !self.is_strict.load(Ordering::SeqCst) {
             return true;
@@ -221,7 +222,7 @@ impl Cq {
         }
     }
 
-    /// Does the work that belongs to a completion. False if nobody must see it.
+    /// Does the work that belongs to a completion. Returns whether the program should see the completion.
     fn is_wanted(&self, completion: &mut Completion, state: &mut State) -> bool {
         state.empty = 0;
         match completion.placement {
@@ -246,8 +247,8 @@ impl Cq {
         true
     }
 
-    /// The queue pair with this number, which exists while the lock is held: destroying it first removes it from the
-    /// table, and then drops its completions here.
+    /// Returns the queue pair with this number. It exists while the lock is held: destruction first removes a queue
+    /// pair from the table, and then drops its completions under this lock.
     #[inline]
     fn qp(&self, qpn: u32, state: &mut State) -> Option<NonNull<Qp>> {
         let recent = &mut state.recent[qpn as usize % RECENT];
@@ -257,7 +258,7 @@ impl Cq {
         recent.map(|(_, qp)| qp)
     }
 
-    /// Returns the receive of a message, and copies the message to the receive's memory. False if the receive was
+    /// Returns a message's receive, and copies the message to the receive's memory. Returns false if the receive was
     /// flushed before because the device is gone: peers that share memory may not know that yet.
     fn receive(&self, completion: &mut Completion, state: &mut State) -> bool {
         let Some(qp) = self.qp(completion.qpn, state) else { return true };
@@ -301,7 +302,7 @@ impl Cq {
         true
     }
 
-    /// Called after a poll that found nothing. Returns whether to yield the CPU ([`Self::give_way`]) once the state is
+    /// Counts a poll that found nothing. Returns whether to yield the CPU ([`Self::give_way`]) once the state is
     /// unlocked.
     pub(crate) fn idle(&self, state: &mut State) -> bool {
         let link = &self.context().link;
@@ -312,19 +313,19 @@ impl Cq {
         if link.is_dead() {
             self.flush(state);
         }
-        // The awaited thread needs a CPU of its own, or this one; nothing tells which.
+        // The awaited thread may have a CPU of its own or need this one; there is no way to tell.
         let is_crowded = self.is_crowded.load(Ordering::Relaxed);
         state.empty.is_multiple_of(if is_crowded { YIELD_CROWDED } else { YIELD })
     }
 
-    /// Yields the CPU. With the state locked, that would block the threads that wait for the lock.
+    /// Yields the CPU. Call it with the state unlocked: other threads may wait for the lock.
     pub(crate) fn give_way(&self) {
         let began = Instant::now();
         std::thread::yield_now();
         self.is_crowded.store(began.elapsed() >= CROWDED, Ordering::Relaxed);
     }
 
-    /// Ends the requests that the device, which is gone, had not finished.
+    /// Completes the requests that the device had not finished when it went.
     fn flush(&self, state: &mut State) {
         for qp in self.context().objects().qps.all() {
             qp.flush(self, |qp, request, opcode| state.flushed.push_back(flushed(qp, request, opcode)));
@@ -423,7 +424,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: a completion queue of ours.
     let (ours, handle) = unsafe { (Cq::of(cq), (*cq).handle) };
     let Some(entries) = u32::try_from(cqe).ok().filter(|cqe| *cqe > 0) else { return set(libc::EINVAL) };
-    // Nobody takes completions while the device moves them.
+    // Nobody may take completions while the device moves them.
     let mut state = ours.state.lock();
     let resized = ours.context().link.ask_for(&Request::ResizeCq { cq: handle, entries }).and_then(|reply| {
         let (Reply::Cq { entries, .. }, given) = reply else { return Err(libc::EIO) };

@@ -6,7 +6,7 @@ use crate::errno::pointer;
 use std::ffi::c_int;
 use uverbs::Completion;
 
-/// The fields that a completion queue supports.
+/// Returns a completion queue with the readers of the fields that it supports.
 pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
     ibv_cq_ex {
         base,
@@ -144,8 +144,8 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     packet_type(unsafe { current(cq) }.flags)
 }
 
-/// Peers that share memory do not read the clock: their completions get the time at which they are seen, as those of a
-/// queue that was made without timestamps.
+/// Returns the time of the completion. Peers that share memory do not read the clock: their completions, and those of
+/// a queue created without timestamps, get the time at which the program sees them.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: programs ask between `start_poll` and `end_poll`.
     let completion = unsafe { &mut Cq::of(cq.cast()).state.held().current };
@@ -155,18 +155,18 @@ unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     completion.timestamp
 }
 
-/// The clock of the device.
+/// Returns the time of the device's clock, in nanoseconds.
 fn nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// There is no further information about an error.
+/// Returns 0: there is no further information about an error.
 unsafe extern "C" fn read_vendor_err(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// There are no LIDs over Ethernet.
+/// Returns 0: there are no LIDs over Ethernet.
 unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

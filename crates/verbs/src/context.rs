@@ -14,18 +14,16 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::Region;
 
-/// An open device: the part that programs see, and ours.
+/// An open device: the structure that programs see, and our fields.
 #[repr(C)]
 pub struct Context {
     c: UnsafeCell<verbs_context>,
-    /// To the device.
     pub link: Link,
     objects: Mutex<Objects>,
-    /// Its memory regions, by their keys.
+    /// The memory regions, by key.
     regions: Mutex<HashMap<u32, Region>>,
-    /// Held while its completion queues are settled; none of them is destroyed meanwhile.
+    /// Held while the context's completion queues are settled; meanwhile none of them is destroyed.
     settling: Mutex<()>,
-    /// Whether the program was told that the device is gone.
     pub told_of_death: AtomicBool,
 }
 
@@ -38,7 +36,7 @@ impl Context {
             async_fd: link.events().number(),
             num_comp_vectors: completion_vectors(),
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            // Marks this as a `verbs_context`.
+            // Marks the structure as a `verbs_context`.
             abi_compat: usize::MAX as *mut c_void,
         };
         let c = UnsafeCell::new(extended(context));
@@ -46,27 +44,25 @@ impl Context {
         Self { c, link, objects, regions, settling, told_of_death: AtomicBool::new(false) }
     }
 
-    /// The context behind a pointer of the C interface.
+    /// Returns the context behind a pointer of the C interface.
     ///
     /// # Safety
-    /// It must come from [`ibv_open_device`], and not be closed yet.
+    /// The pointer must come from [`ibv_open_device`], and the context must not be closed yet.
     pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
         // SAFETY: it is at that offset in a context of ours.
         unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast() }
     }
 
-    /// Its memory regions.
     pub fn regions(&self) -> MutexGuard<'_, HashMap<u32, Region>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of completion vectors.
     pub fn completion_vectors(&self) -> u32 {
         // SAFETY: nobody writes the number after it was made.
         u32::try_from(unsafe { (*self.c.get()).context.num_comp_vectors }).unwrap_or(0)
     }
 
-    /// Its objects. The order of locks is: a completion queue, then this, then a work queue.
+    /// Locks the table of objects. Order of locks: a completion queue, then this table, then a work queue.
     pub fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +71,7 @@ impl Context {
         self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies all messages that peers put into completion queues to their destination: afterwards nothing is written
+    /// Copies all messages that peers put into completion queues to their destination. Afterwards nothing is written
     /// to memory that was deregistered.
     pub fn settle(&self) {
         if self.link.info().is_trusting {
@@ -87,11 +83,11 @@ impl Context {
     }
 }
 
-/// Most completion vectors: programs spread their completion queues and threads over them.
+/// Largest number of completion vectors: programs spread their completion queues and threads over them.
 const MAX_VECTORS: usize = 8;
 
-/// As many as CPUs. They are all equivalent: events come through completion channels, and there is no interrupt to
-/// assign to a CPU.
+/// Returns the number of CPUs, limited to [`MAX_VECTORS`]. The vectors are all equivalent: events come through
+/// completion channels, and there is no interrupt to assign to a CPU.
 fn completion_vectors() -> c_int {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     cpus.min(MAX_VECTORS) as c_int

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::{Connection, Given, Lent, Point, Refusal, Reply, Request, SocketError, point};
 
-/// An answer of the device.
 pub type Answer = (Result<Reply, Refusal>, Vec<Given>);
 
-/// A connection that threads use one after the other.
+/// A connection that threads use one at a time.
 #[derive(Debug)]
 pub struct Control {
     connection: Mutex<Connection>,
@@ -25,7 +24,7 @@ impl Control {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a request.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
     /// If the device is gone.
@@ -37,17 +36,17 @@ impl Control {
         answer
     }
 
-    /// Whether the device was found to be gone.
+    /// Is true once an exchange found that the device is gone.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Number of its descriptor.
+    /// Returns the number of the connection's descriptor.
     pub fn number(&self) -> i32 {
         self.lock().as_fd().as_raw_fd()
     }
 
-    /// Whether messages come over a stream, from a virtual machine's host.
+    /// Is true if messages come over a stream, from a virtual machine's host.
     pub fn is_remote(&self) -> bool {
         matches!(*self.lock(), Connection::Stream(_))
     }

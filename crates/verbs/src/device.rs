@@ -9,12 +9,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use uverbs::{Endpoint, dial};
 
-/// The directory of the daemon's sockets.
 const DIRECTORY: &str = "/run/viaduct/rdma";
-/// Other devices ([`Endpoint::parse`]), separated by colons.
+/// Names a variable that lists other devices ([`Endpoint::parse`]), separated by colons.
 const VARIABLE: &CStr = c"VIADUCT_RDMA";
 
-/// A device. It is never freed: programs keep pointers to it, and there are few.
+/// A device. It is never freed: programs keep pointers to devices, and there are few.
 #[repr(C)]
 pub struct Device {
     c: viaduct_device,
@@ -41,16 +40,15 @@ impl Device {
         Self { c, endpoint, index, guid: OnceLock::new() }
     }
 
-    /// The device behind a pointer of the C interface.
+    /// Returns the device behind a pointer of the C interface.
     ///
     /// # Safety
-    /// It must come from [`ibv_get_device_list`].
+    /// The pointer must come from [`ibv_get_device_list`].
     pub unsafe fn of<'a>(device: *mut ibv_device) -> &'a Self {
         // SAFETY: the caller's promise; the C part comes first, and devices are never freed.
         unsafe { &*device.cast() }
     }
 
-    /// Where it is.
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -67,7 +65,7 @@ impl Device {
     }
 }
 
-/// Text for a field of the C interface, truncated if it is too long.
+/// Returns text for a field of the C interface, truncated if it is too long.
 pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
@@ -76,9 +74,9 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The devices to try, in order.
+/// Returns the devices to try, in order.
 fn endpoints() -> Vec<Endpoint> {
-    // For a program with more rights than its user, the user's variable must not determine to whom the program shows
+    // If the program has more rights than its user, the user's variable must not determine to whom the program shows
     // its memory.
     if let Some(all) = crate::environment::variable(VARIABLE) {
         let all = all.to_bytes().split(|byte| *byte == b':').filter(|it| !it.is_empty());
@@ -94,7 +92,7 @@ fn endpoints() -> Vec<Endpoint> {
 
 static KNOWN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
-/// The same device for the same place and name, however often it is requested.
+/// Returns the devices. Every call returns the same object for the same endpoint and name.
 fn devices() -> Vec<&'static Device> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let find = |(index, endpoint): (usize, Endpoint)| {
@@ -146,7 +144,7 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
     c_int::try_from(unsafe { Device::of(device) }.index).unwrap_or(-1)
 }
 
-/// In wire order.
+/// Returns the GUID in wire order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     // SAFETY: a device of ours.

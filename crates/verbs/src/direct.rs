@@ -25,29 +25,28 @@ use uverbs::{
     Request, Segment, SharedSource, WorkRequest, WorkSource, point,
 };
 
-/// The last byte of a longer message is stored after all others, because peers wait for it. Shorter messages are
-/// stored at once.
+/// Messages longer than this have their last byte stored after all others, because peers wait for it. Shorter ones
+/// are stored with one instruction.
 const AT_ONCE: usize = 8;
 
-/// Attempts to take a receive of a shared queue while others take theirs.
+/// Number of attempts to take a receive of a shared queue while other senders take theirs.
 const ATTEMPTS: u32 = 64;
 
 /// A part of our own memory.
 type Part = libc::iovec;
 
-/// A part of an inline message, and its length.
+/// Start and length of a part of an inline message.
 pub type Bytes = (*const u8, usize);
 
-/// A part of the peer's memory.
 #[derive(Clone, Copy)]
 struct Place {
     address: u64,
     len: usize,
-    /// Where it is mapped.
+    /// The index of the window that maps the place.
     window: Option<usize>,
 }
 
-/// What is shared with a peer.
+/// Everything that the two queue pairs of a connection share.
 pub struct Direct {
     bond: Bond,
     peer: DirectPeer,
@@ -60,9 +59,9 @@ pub struct Direct {
     own_cq: CompletionSink,
     memory: Far,
     channel: Option<OwnedFd>,
-    /// A notification is missing, because the peer's channel had no room for it, or only the device reaches it.
+    /// Whether the peer lacks a notification, because its channel had no room or only the device reaches the channel.
     pub is_untold: bool,
-    /// For the current request: our parts, the receive's list, and where that is.
+    /// Buffers for the current request: `parts` are our memory, `list` is the peer's receive, `places` are its memory.
     parts: Vec<Part>,
     list: Vec<Segment>,
     places: Vec<Place>,
@@ -72,31 +71,28 @@ pub struct Direct {
 // SAFETY: the parts belong to the current request, and nobody uses them after it.
 unsafe impl Send for Direct {}
 
-/// The sending queue pair.
 pub struct Sender {
-    /// Its number, and its protection domain.
     pub qpn: u32,
     pub pd: u32,
-    /// Whether a completion is wanted.
     pub signaled: bool,
 }
 
-/// Where the peer's receives are.
+/// The queue with the peer's receives.
 enum Receives {
     Own(WorkSource),
     Shared(SharedSource),
 }
 
-/// What the device must do afterwards.
+/// Work for the device after a request was executed.
 pub struct Done {
-    /// Notify a completion channel of ours.
+    /// The device must notify a completion channel of ours.
     pub tells: bool,
-    /// Tell the peer that few receives are left in its shared queue.
+    /// The device must tell the peer that few receives are left in its shared queue.
     pub is_low: bool,
 }
 
 impl Direct {
-    /// Asks for it.
+    /// Asks the device to share memory with the peer of this queue pair, and maps it.
     ///
     /// # Errors
     /// `EAGAIN` if the peer is not ready; other errors if it never will be.
@@ -144,25 +140,25 @@ impl Direct {
         })
     }
 
-    /// Whether it is over.
+    /// Is true once the peer's side or ours has ended the sharing.
     pub fn is_closed(&self) -> bool {
         self.bond.is_closed()
     }
 
-    /// Maps memory of the peer that was found not to be mapped yet. Returns whether some was mapped now.
+    /// Maps peer memory that an earlier request needed and did not find mapped. Returns whether some was mapped now.
     #[inline]
     pub fn open_window(&mut self, link: &Link, qpn: u32) -> bool {
         self.windows.is_wanted() && self.windows.open(link, qpn, &self.peer_regions)
     }
 
-    /// Requests access to the peer's memory that can't be mapped, if a message needs it. Returns whether it was
-    /// granted now.
+    /// Requests access to the peer's memory that can't be mapped, if a message needs it. Returns whether the peer
+    /// granted it now.
     #[inline]
     pub fn open_memory(&mut self, link: &Link, qpn: u32) -> bool {
         matches!(self.memory, Far::Wanted) && self.memory.open(link, qpn)
     }
 
-    /// Unmaps what no longer belongs to a region of the peer, and allows another request for what was not available.
+    /// Unmaps memory that no longer belongs to a region of the peer, and allows new requests for refused memory.
     pub fn close_windows(&mut self) {
         if matches!(self.memory, Far::Refused) {
             self.memory = Far::Unknown;
@@ -170,7 +166,7 @@ impl Direct {
         self.windows.close_old(&self.peer_regions);
     }
 
-    /// Executes a request completely; `None` if it is left to the device.
+    /// Executes a request completely, or returns `None` and leaves it to the device.
     ///
     /// # Safety
     /// The bytes of an inline message, and registered memory, must exist.
@@ -199,7 +195,7 @@ impl Direct {
         }
         // SAFETY: the caller's promise.
         let done = unsafe { self.do_it(last, left) }.map(|()| self.complete(sender, request, len));
-        // Not earlier: afterwards our completion queue may be taken away.
+        // Not earlier: after this our completion queue may be taken away.
         self.bond.leave();
         done
     }
@@ -219,12 +215,12 @@ impl Direct {
             number: request.number,
             ..Completion::default()
         };
-        // There is room: it was checked, and whoever completes at the same time overruns.
+        // There is room: it was checked. If somebody else completes a request at the same time, the queue overruns.
         let note = |place| self.bond.note_own_place(place);
         Done { tells: self.own_cq.push_noting(&own, false, note) == Ok(true), is_low }
     }
 
-    /// Our parts of a message, and their length; `None` if one of them must not be used so.
+    /// Collects our parts of a message. Returns their length, or `None` if a part may not be used for this operation.
     fn gather(
         &mut self,
         sender: &Sender,
@@ -254,6 +250,8 @@ impl Direct {
         Some(sum)
     }
 
+    /// Executes an operation on the collected parts.
+    ///
     /// # Safety
     /// The parts must be readable; for a READ, writable.
     unsafe fn do_it(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
@@ -308,8 +306,8 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer. Returns the number of its slot, its identifier, and whether copying the message to
-    /// its memory may be left to the peer; otherwise `places` has the destination.
+    /// Takes a receive of the peer. Returns its slot, its identifier, and whether the peer may copy the message to the
+    /// receive's memory; otherwise `places` is the destination.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
@@ -326,7 +324,7 @@ impl Direct {
             } else {
                 self.place(len)
             };
-            // Before it is claimed.
+            // This check comes before the receive is claimed.
             let is_simple =
                 is_simple.filter(|simple| *simple && self.is_enclosed(len) || self.reach().is_some());
             match &self.receives {
@@ -344,8 +342,8 @@ impl Direct {
         None
     }
 
-    /// Puts back a receive that was not used. One of a shared queue can't be put back, and is flushed: the device will
-    /// report why.
+    /// Puts back a receive that was not used. A receive of a shared queue can't be put back, and is flushed; the device
+    /// will report why.
     fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
         match &self.receives {
             Receives::Own(source) => source.put_back(number),
@@ -362,7 +360,8 @@ impl Direct {
         None
     }
 
-    /// Finds the destination of a message in the receive that was taken. Returns whether the peer may copy it there.
+    /// Finds the destination of a message in the receive that was taken. Returns whether the peer may copy the message
+    /// there.
     fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
@@ -374,7 +373,7 @@ impl Direct {
             let region = self.peer_regions.get(segment.lkey)?;
             let address =
                 region.find_local(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
-            // The peer copies to the addresses in its list, not to where the device would.
+            // The peer copies to the addresses in its list; the device would copy to where the region says they are.
             same &= address == segment.address;
             let window = self.windows.find(segment.lkey, &region, address, part);
             self.places.push(Place { address, len: part, window });
@@ -433,7 +432,7 @@ impl Direct {
         }
     }
 
-    /// Notifies the peer of an arrived message.
+    /// Puts the completion of an arrived message into the peer's queue, and notifies the peer if it waits for it.
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let solicited = request.flags & send_flags::SOLICITED != 0;
         let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
@@ -449,12 +448,13 @@ impl Direct {
         Some(())
     }
 
-    /// Whether a message that the peer may copy fits its completion, or certainly a parcel.
+    /// Is true if a message that the peer may copy fits into its completion, or certainly into a parcel.
     const fn is_enclosed(&self, len: usize) -> bool {
         len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
     }
 
-    /// Whether all places are accessible. What is missing is requested; if it is not granted, the device does the work.
+    /// Checks that all places are accessible. Otherwise notes what to request; if that is not granted, the device
+    /// executes the request.
     #[inline]
     fn reach(&mut self) -> Option<()> {
         let is_near = |place: &Place| place.window.is_some() || place.len == 0;
@@ -467,12 +467,12 @@ impl Direct {
         None
     }
 
-    /// Whether a message that is too long for its completion should be stored at its destination.
+    /// Is true if a message that is too long for its completion should be stored at its destination.
     fn is_mapped(&self, len: usize) -> bool {
         len > INLINE && self.places.iter().all(|place| place.window.is_some())
     }
 
-    /// The peer's memory for a request, if it may be used so.
+    /// Returns the peer's memory for a request, if the request may use it.
     fn remote(&mut self, request: &WorkRequest, len: usize, needs: u32) -> Option<Place> {
         if len == 0 {
             return Some(Place { address: 0, len, window: None });
@@ -486,7 +486,7 @@ impl Direct {
         Some(Place { address, len, window: self.windows.find(request.rkey, &region, address, len) })
     }
 
-    /// An atomic operation on mapped memory.
+    /// Executes an atomic operation on mapped memory.
     ///
     /// # Safety
     /// The parts must be writable.

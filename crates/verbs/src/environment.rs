@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Environment variables.
 
 use std::ffi::{CStr, CString, c_char};
 
@@ -6,7 +6,7 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// A variable, unless the program runs with more rights than its user (`secure_getenv(3)`).
+/// Returns a variable, unless the program runs with more rights than its user (`secure_getenv(3)`).
 pub fn variable(name: &CStr) -> Option<CString> {
     // SAFETY: a C string; the result is one too, or null, and is copied at once.
     unsafe {

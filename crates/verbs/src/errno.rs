@@ -2,22 +2,21 @@
 
 use std::ffi::c_int;
 
-/// The result, or the value of `errno`.
+/// A result, or the value of `errno`.
 pub type Outcome<T> = Result<T, c_int>;
 
-/// Sets `errno`, and returns it.
 pub fn set(errno: c_int) -> c_int {
     // SAFETY: the place of this thread's `errno`.
     unsafe { *libc::__errno_location() = errno };
     errno
 }
 
-/// Zero, or `errno`.
+/// Returns zero, or sets `errno` and returns it.
 pub fn code(outcome: Outcome<()>) -> c_int {
     outcome.map_or_else(set, |()| 0)
 }
 
-/// The result, which is not negative, or -1.
+/// Returns the result, which is not negative, or sets `errno` and returns -1.
 pub fn or_minus_one(outcome: Outcome<c_int>) -> c_int {
     outcome.unwrap_or_else(|errno| {
         set(errno);
@@ -25,7 +24,7 @@ pub fn or_minus_one(outcome: Outcome<c_int>) -> c_int {
     })
 }
 
-/// An object that now belongs to the program, or a null pointer.
+/// Returns an object that now belongs to the program, or sets `errno` and returns a null pointer.
 pub fn pointer<T>(outcome: Outcome<*mut T>) -> *mut T {
     outcome.unwrap_or_else(|errno| {
         set(errno);

@@ -8,7 +8,6 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::AsyncEvent;
 
-/// The kind of an event's object.
 #[derive(PartialEq, Eq)]
 pub enum About {
     Cq,
@@ -33,7 +32,7 @@ const fn about(kind: u32) -> About {
     }
 }
 
-/// Drops the events of an object that was destroyed.
+/// Drops the undelivered events of an object that was destroyed.
 pub fn forget(context: &Context, what: &About, handle: u32) {
     context.link.events().forget(|bytes| {
         let event = AsyncEvent::from_bytes(bytes);
@@ -45,7 +44,8 @@ fn tell(told: &AtomicU32) {
     told.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The object of an event, which is counted as delivered to it. `None` if it was destroyed meanwhile.
+/// Returns the object of an event, and counts the event as delivered to it. `None` if the object was destroyed
+/// meanwhile.
 fn element(context: &Context, event: AsyncEvent) -> Option<Element> {
     let objects = context.objects();
     Some(match about(event.kind) {
@@ -84,7 +84,7 @@ fn next(context: &Context) -> Outcome<ibv_async_event> {
     }
 }
 
-/// When the device is gone, one event reports that; later calls fail with `EIO`.
+/// Returns the next event. When the device is gone, one event reports that, and later calls fail with `EIO`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, to: *mut ibv_async_event) -> c_int {
     // SAFETY: a context of ours, and room for an event.

@@ -6,32 +6,31 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use uverbs::{Given, Reply, Request, TOKEN};
 
-/// The peer's memory that is in no file.
+/// Access to the peer's memory that is in no file.
 pub enum Far {
-    /// Not asked for.
+    /// Nobody asked for access.
     Unknown,
-    /// A message needs it.
+    /// A message needs access.
     Wanted,
-    /// Not to be had.
+    /// The peer or the kernel refused.
     Refused,
-    /// Here it is.
     There {
-        /// Its `/proc/self/mem`.
+        /// The peer's `/proc/self/mem`.
         memory: OwnedFd,
         /// The peer's process, if the kernel lets us copy from and to it directly.
         process: Option<Process>,
     },
 }
 
-/// A process by its number, which another process may get after its end.
+/// A process, by its number. The kernel may give the number to another process once this one has ended.
 pub struct Process {
     pid: libc::pid_t,
-    /// Readable once it ended.
+    /// Becomes readable when the process ends.
     end: OwnedFd,
 }
 
 impl Process {
-    /// Its number, while it has it.
+    /// Returns the process's number, unless the process has ended.
     #[inline]
     pub fn number(&self) -> Option<libc::pid_t> {
         let mut wanted = [PollFd::new(&self.end, PollFlags::IN)];
@@ -41,7 +40,6 @@ impl Process {
 }
 
 impl Far {
-    /// Requests access. Returns whether it was granted.
     #[cold]
     pub fn open(&mut self, link: &Link, qpn: u32) -> bool {
         *self = match link.ask_for(&Request::Memory { qpn }) {
@@ -55,9 +53,9 @@ impl Far {
     }
 }
 
-/// The peer's process, if it is the one whose memory we have: it has the same token there.
+/// Returns the peer's process, if it is the process whose memory we have: both have the same token at this address.
 fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<Process> {
-    // Before it is read, so that the token is that of the process whose end is awaited.
+    // Opened before the token is read: then the token comes from the process whose end is awaited.
     let end = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let (mut one, mut other) = ([0_u8; TOKEN], [0_u8; TOKEN]);
     let ours = libc::iovec { iov_base: other.as_mut_ptr().cast(), iov_len: TOKEN };

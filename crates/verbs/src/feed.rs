@@ -15,33 +15,33 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Events of `N` bytes each.
+/// A source of events of `N` bytes each.
 #[derive(Debug)]
 pub struct Feed<const N: usize> {
     socket: OwnedFd,
-    /// Whether it has no boundaries between events.
+    /// Whether the socket is a stream, which has no boundaries between events.
     is_stream: bool,
     waiting: Mutex<Waiting<N>>,
-    /// Readable while there are some.
+    /// Readable while events wait.
     any: OwnedFd,
-    /// What programs poll.
+    /// The descriptor that programs poll.
     all: OwnedFd,
 }
 
-/// What was taken from the socket.
+/// Events that were taken from the socket.
 #[derive(Debug)]
 struct Waiting<const N: usize> {
-    /// Events that had to be examined.
+    /// Events that [`Feed::forget`] examined and kept.
     events: VecDeque<[u8; N]>,
-    /// The event that is coming, and how much of it came.
+    /// The event that is arriving, and the number of its bytes that have come.
     next: ([u8; N], usize),
 }
 
 impl<const N: usize> Feed<N> {
-    /// Events from a socket, until it or `life` ends.
+    /// Creates a source of the events that come from a socket, until the socket or `life` ends.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(socket: OwnedFd, life: Option<BorrowedFd<'_>>) -> Outcome<Self> {
         Self::make(socket, life).map_err(Errno::raw_os_error)
     }
@@ -52,19 +52,18 @@ impl<const N: usize> Feed<N> {
         let add = |fd: BorrowedFd<'_>, wanted| epoll::add(&all, fd, epoll::EventData::new_u64(0), wanted);
         add(socket.as_fd(), epoll::EventFlags::IN)?;
         add(any.as_fd(), epoll::EventFlags::IN)?;
-        // Nothing else from it matters here.
+        // Only its end matters here.
         life.map_or(Ok(()), |life| add(life, epoll::EventFlags::RDHUP))?;
         let is_stream = socket_type(&socket)? == SocketType::STREAM;
         let waiting = Mutex::new(Waiting { events: VecDeque::new(), next: ([0; N], 0) });
         Ok(Self { socket, is_stream, waiting, any, all })
     }
 
-    /// Number of the descriptor that programs poll, and may make non-blocking.
+    /// Returns the number of the descriptor that programs poll, and may make non-blocking.
     pub fn number(&self) -> c_int {
         self.all.as_raw_fd()
     }
 
-    /// The socket.
     pub const fn socket(&self) -> &OwnedFd {
         &self.socket
     }
@@ -73,7 +72,7 @@ impl<const N: usize> Feed<N> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next event; `None` if the device is gone.
+    /// Waits for the next event; returns `None` if the device is gone.
     ///
     /// # Errors
     /// `EAGAIN` if there is none, and the program does not want to wait; `EINTR`.
@@ -88,7 +87,7 @@ impl<const N: usize> Feed<N> {
             }
             match self.receive(&mut self.waiting()) {
                 Err(Errno::AGAIN) => {}
-                // Streams of a virtual machine that has moved to another host end so.
+                // So end the streams of a virtual machine that has moved to another host.
                 Err(Errno::CONNRESET | Errno::NOTCONN) => return Ok(None),
                 other => return other,
             }
@@ -110,7 +109,6 @@ impl<const N: usize> Feed<N> {
         }
     }
 
-    /// Takes a waiting event.
     fn take(&self) -> Option<[u8; N]> {
         let mut waiting = self.waiting();
         let taken = waiting.events.pop_front()?;
@@ -120,7 +118,7 @@ impl<const N: usize> Feed<N> {
         Some(taken)
     }
 
-    /// The next event from the socket; `None` if that ended.
+    /// Receives the next event from the socket; returns `None` if the socket ended.
     fn receive(&self, waiting: &mut Waiting<N>) -> rustix::io::Result<Option<[u8; N]>> {
         let (event, has) = &mut waiting.next;
         loop {
@@ -130,14 +128,14 @@ impl<const N: usize> Feed<N> {
                     *has = 0;
                     return Ok(Some(*event));
                 }
-                // Others than the device may write to a socket with boundaries, too.
+                // Others than the device may write to a socket with boundaries, so a message may have any length.
                 len if self.is_stream => *has += len,
                 _ => {}
             }
         }
     }
 
-    /// Drops events of a destroyed object; the device sends no more of them.
+    /// Drops the events of a destroyed object; the device sends no more of them.
     pub fn forget(&self, is_its: impl Fn([u8; N]) -> bool) {
         let mut waiting = self.waiting();
         while let Ok(Some(event)) = self.receive(&mut waiting) {
@@ -187,7 +185,7 @@ mod tests {
         assert_eq!((next(), next()), (Ok(Some([0, 1, 2, 3, 4, 5, 6, 7])), Ok(None)));
     }
 
-    /// As those of a virtual machine do when it has moved to another host.
+    /// The streams of a virtual machine end with an error when it has moved to another host.
     #[test]
     fn a_stream_that_ends_by_an_error_has_ended() {
         let (feed, device, life, _end) = feed(SocketType::STREAM);

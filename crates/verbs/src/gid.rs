@@ -7,7 +7,7 @@ use crate::query::port;
 use std::ffi::c_int;
 use std::net::Ipv6Addr;
 
-/// The only partition, of which everyone is a full member; in wire order.
+/// The key of the only partition, of which everyone is a full member; in wire order.
 const PKEY: u16 = 0xffff;
 
 fn entry(gid: Ipv6Addr, index: u32) -> ibv_gid_entry {
@@ -15,7 +15,7 @@ fn entry(gid: Ipv6Addr, index: u32) -> ibv_gid_entry {
     ibv_gid_entry { gid: gid.into(), gid_index: index, port_num: 1, gid_type, ndev_ifindex: 0 }
 }
 
-/// A GID by its index.
+/// Returns the GID at an index.
 ///
 /// # Errors
 /// `EINVAL` if there is none; the device's error.
@@ -23,7 +23,7 @@ pub fn gid(context: &Context, port_number: u32, index: u32) -> Outcome<Ipv6Addr>
     port(context, port_number)?.gids.get(index as usize).copied().ok_or(libc::EINVAL)
 }
 
-/// The index of a GID.
+/// Returns the index of a GID.
 ///
 /// # Errors
 /// `EINVAL` if it is not in the table; the device's error.
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ibv_query_gid(
 /// Copies an entry into a structure of the size that the program knows.
 ///
 /// # Safety
-/// There must be room for that.
+/// There must be room for a structure of that size.
 unsafe fn put(entry: &ibv_gid_entry, to: *mut ibv_gid_entry, size: usize) {
     let known = size.min(size_of::<ibv_gid_entry>());
     // SAFETY: the caller's promise.
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// Number of entries, or a negative `errno`.
+/// Returns the number of entries, or a negative `errno`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     gids.len() as isize
 }
 
-/// Private between `libibverbs` and its utilities.
+/// Returns the type of a GID. This function is private between `libibverbs` and its utilities.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,

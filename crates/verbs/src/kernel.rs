@@ -27,7 +27,7 @@ fn address(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// State and rate limit in `to` stay as they are.
+/// Copies attributes, except the state and the rate limit: `to` keeps its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
     // SAFETY: both are the program's.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: 
     };
 }
 
-/// The fields that have the same name and type in both path records.
+/// Copies the fields that have the same name and type in both path records.
 macro_rules! shared {
     ($to:ident, $from:ident: $($field:ident),*) => { $($to.$field = $from.$field;)* };
 }

@@ -1,15 +1,14 @@
-//! `libibverbs.so.1`, with Viaduct's RDMA device for its hardware.
+//! `libibverbs.so.1` for Viaduct's RDMA device.
 //!
 //! Programs built against `libibverbs` run unmodified with this library in its place: structures, symbols and their
-//! versions are the same. It asks the daemon for what is rare over a guest's socket ([`link`]), and hands work to the
+//! versions are the same. It sends rare requests to the daemon over a guest's socket ([`link`]), and hands work to the
 //! device through shared memory ([`uverbs`]).
 //!
 //! Owns: the C interface. Must not know: how the device does what it is asked for, networks, packets.
 //!
-//! Functions with C names do what their man pages say; where one is not done the way they say, it is told at the
-//! function.
+//! Functions with C names do what their man pages say; a function's comment tells where it differs.
 
-#![allow(missing_docs, clippy::missing_safety_doc)] // exported functions have man pages, which specify the pointers
+#![allow(clippy::missing_safety_doc)] // exported functions have man pages, which specify the pointers
 
 pub mod address;
 pub mod advise;

@@ -18,7 +18,7 @@ use uverbs::{
     Reply, Request, Rung, Windows,
 };
 
-/// A device that was greeted.
+/// A device whose daemon has accepted this program.
 #[derive(Debug)]
 pub struct Link {
     control: Arc<Control>,
@@ -31,18 +31,18 @@ pub struct Link {
     dead: AtomicBool,
     is_remote: bool,
     has_window: bool,
-    /// Who lends it pages of its windows.
+    /// The lenders of the pages that this device gives us from its windows.
     lenders: Vec<Arc<Lender>>,
-    /// What it gave of windows for its queues, with their inodes.
+    /// Parts of windows that the device gave for its queues, with the windows' inodes.
     parts: Mutex<Vec<(u64, Part)>>,
 }
 
-/// The address in this process by which peers recognise it.
+/// Returns the address of a random token in this process, by which peers recognise the process.
 fn token() -> u64 {
     static TOKEN: OnceLock<[u8; uverbs::TOKEN]> = OnceLock::new();
     let token = TOKEN.get_or_init(|| {
         let mut bytes = [0; uverbs::TOKEN];
-        // Without it, peers use the other way to copy.
+        // Without a random token, peers copy in another way.
         let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         bytes
     });
@@ -53,7 +53,7 @@ impl Link {
     /// Connects to the device.
     ///
     /// # Errors
-    /// The device's error if it refuses (it is reported on standard error), or the kernel's.
+    /// The device's error if it refuses (standard error tells why), or the kernel's.
     pub fn open(device: &Endpoint) -> Outcome<Self> {
         let Joined { connection, windows, dial } = device.connect().map_err(|error| {
             tell(device, &why(device, &error));
@@ -61,7 +61,7 @@ impl Link {
         })?;
         let control = Control::new(connection);
         let is_remote = control.is_remote();
-        // The device uses it to read and write registered memory.
+        // The device reads and writes registered memory through this descriptor.
         let memory = if is_remote { None } else { Some(own_memory(device)?) };
         let along: Vec<_> = memory.iter().map(|memory| Lent::from(memory.as_fd())).collect();
         let program = moved_pages::secret();
@@ -87,7 +87,7 @@ impl Link {
         lost::give_back(&control, &known);
         let gone: Vec<_> = info.suspects.iter().filter(|suspect| suspect.is_gone()).copied().collect();
         if !gone.is_empty() {
-            // Whatever the device says: it is about others.
+            // The answer does not matter: it is about other connections.
             let _ = control.exchange(&Request::Ended { gone }, &[]);
         }
         let (control, dead, parts) = (Arc::new(control), AtomicBool::new(false), Mutex::new(parts));
@@ -108,38 +108,36 @@ impl Link {
         })
     }
 
-    /// The device's properties.
     pub const fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// Whether the device is at the host of this virtual machine. It then has no access to the program's memory but to
-    /// what is in its window.
+    /// Is true if the device is at the host of this virtual machine. The device then accesses only memory in its
+    /// window.
     pub const fn is_remote(&self) -> bool {
         self.is_remote
     }
 
-    /// Whether the device gives pages of a window.
+    /// Is true if the device gives pages of a window.
     pub const fn has_window(&self) -> bool {
         self.has_window
     }
 
-    /// Where asynchronous events come.
+    /// Returns the source of asynchronous events.
     pub const fn events(&self) -> &Feed<8> {
         &self.events
     }
 
-    /// A descriptor that hangs up when the device is gone.
+    /// Returns a descriptor that hangs up when the device is gone.
     pub fn life(&self) -> BorrowedFd<'_> {
         self.events.socket().as_fd()
     }
 
-    /// The connection for control messages.
     pub const fn control(&self) -> &Arc<Control> {
         &self.control
     }
 
-    /// Who lends it pages of its windows.
+    /// Returns the lenders of the pages that this device gives us from its windows.
     pub fn lenders(&self) -> &[Arc<Lender>] {
         &self.lenders
     }
@@ -147,7 +145,7 @@ impl Link {
     /// Maps memory that came with an answer, which the device made for this program.
     ///
     /// # Errors
-    /// `EIO` if it is not as agreed, or can't be mapped.
+    /// `EIO` if the memory is not as agreed, or can't be mapped.
     pub fn map(&self, given: Given, len: usize) -> Outcome<Memory> {
         map(&self.windows, given, len, &mut self.parts.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -155,12 +153,12 @@ impl Link {
     /// Maps memory of a peer, in one part or more.
     ///
     /// # Errors
-    /// As of [`Self::map`].
+    /// The same as for [`Self::map`].
     pub fn map_of_peer(&self, given: Vec<Given>, len: usize) -> Outcome<Memory> {
         self.windows.map_all(given, len).map_err(|_| libc::EIO)
     }
 
-    /// The socket that came with an answer.
+    /// Returns the socket that came with an answer.
     ///
     /// # Errors
     /// If there is none, or the device is gone.
@@ -168,7 +166,7 @@ impl Link {
         self.dial.socket(given).map_err(|error| error.errno())
     }
 
-    /// Makes a request whose answer has nothing along.
+    /// Sends a request whose answer brings no descriptors or window parts.
     ///
     /// # Errors
     /// The device's error; `EIO` if it is gone.
@@ -176,23 +174,23 @@ impl Link {
         self.ask_for(request).map(|(reply, _)| reply)
     }
 
-    /// Makes a request whose answer has something along.
+    /// Sends a request whose answer brings descriptors or window parts.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// The same as for [`Self::ask`].
     pub fn ask_for(&self, request: &Request) -> Outcome<(Reply, Vec<Given>)> {
         self.ask_with(request, &[])
     }
 
-    /// Makes a request with something along, whose answer may have that, too.
+    /// Sends a request together with descriptors or window parts; its answer may bring some, too.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// The same as for [`Self::ask`].
     pub fn ask_with(&self, request: &Request, along: &[Lent<'_>]) -> Outcome<(Reply, Vec<Given>)> {
         self.ask_quietly(request, along).map_err(|errno| self.noted(errno))
     }
 
-    /// The same, leaving the consequences of the device's end to [`Self::noted`].
+    /// Sends a request like [`Self::ask_with`], and leaves the consequences of the device's end to [`Self::noted`].
     fn ask_quietly(&self, request: &Request, along: &[Lent<'_>]) -> Outcome<(Reply, Vec<Given>)> {
         if self.is_dead() {
             return Err(libc::EIO);
@@ -209,7 +207,7 @@ impl Link {
         }
     }
 
-    /// An error, of which the end of the device may be the reason.
+    /// Returns an error. If the device's end was the reason for it, notes that the device is gone.
     pub fn noted(&self, errno: c_int) -> c_int {
         if self.control.has_failed() {
             self.set_dead();
@@ -217,10 +215,11 @@ impl Link {
         errno
     }
 
-    /// New pages of a window, in one part or more, each with its length. If that fails, [`Self::noted`] must be called.
+    /// Requests new pages of a window, and returns one source or more, each with its length. After an error, the caller
+    /// must call [`Self::noted`].
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// The same as for [`Self::ask`].
     pub fn sources(&self, len: usize) -> Outcome<Vec<(Source, usize)>> {
         let (_, given) = self.ask_quietly(&Request::AllocPages { len: len as u64 }, &[])?;
         let source = |given| {
@@ -232,10 +231,10 @@ impl Link {
         if sources.iter().map(|(_, len)| len).sum::<usize>() == len { Ok(sources) } else { Err(libc::EIO) }
     }
 
-    /// Removes an object. Those of a dead device are gone with it.
+    /// Removes an object. Succeeds if the device is gone, because its objects are gone with it.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// The device's error, if it refuses.
     pub fn take_away(&self, request: &Request) -> Outcome<()> {
         match self.ask(request) {
             Err(_) if self.is_dead() => Ok(()),
@@ -243,7 +242,7 @@ impl Link {
         }
     }
 
-    /// Announces that a queue has work.
+    /// Tells the device that a queue has work.
     pub fn ring(&self, doorbell: u32) {
         if self.doorbells.ring(doorbell) == Rung::Asleep {
             self.wake();
@@ -254,19 +253,20 @@ impl Link {
     fn wake(&self) {
         let bytes = 1_u64.to_ne_bytes();
         if self.is_remote {
-            // If there is no room, the device has yet to read what wakes it.
+            // If there is no room, the device has not yet read an earlier message, and that one wakes it.
             let _ = send(&self.wake, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         } else {
             let _ = rustix::io::write(&self.wake, &bytes);
         }
     }
 
-    /// Whether the device is known to be gone.
+    /// Is true if the device is known to be gone.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Says that it is. Its next instance may give the pages that regions moved to its window to others.
+    /// Notes that the device is gone, and makes regions' pages private: the device's next instance may give the
+    /// pages of its window to others.
     pub fn set_dead(&self) {
         if !self.dead.swap(true, Ordering::AcqRel) {
             moved_pages::forget(&self.control, &self.lenders);
@@ -295,7 +295,7 @@ impl Drop for Link {
     }
 }
 
-/// Maps memory that a device made, and notes what it is of a window.
+/// Maps memory that a device made. If it is a part of a window, notes the part in `parts`.
 fn map(windows: &Windows, given: Given, len: usize, parts: &mut Vec<(u64, Part)>) -> Outcome<Memory> {
     if let Given::Part(part) | Given::Window(_, part) = &given {
         parts.extend(windows.inode(&given).map(|inode| (inode, *part)));
@@ -303,15 +303,15 @@ fn map(windows: &Windows, given: Given, len: usize, parts: &mut Vec<(u64, Part)>
     windows.map(given, len).map_err(|_| libc::EIO)
 }
 
-/// Bytes of a page, as the kernel has them here, must be those of a window's.
+/// The kernel's pages here must be as large as a window's.
 const _: () = assert!(PAGE == 4096);
 
 const fn errno(refusal: &Refusal) -> c_int {
     if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }
 }
 
-/// The program can't have a descriptor of its own memory. A process that is not "dumpable" (`PR_SET_DUMPABLE`: after
-/// `setuid`, when its file can't be read, or by its own wish) does not own its files in `/proc`, unless it is root.
+/// The program can't open its own memory. A process that is not "dumpable" (`PR_SET_DUMPABLE`: after `setuid`, when
+/// its file can't be read, or at its own request) does not own its files in `/proc`, unless it is root.
 struct NoMemory(rustix::io::Errno);
 
 impl std::fmt::Display for NoMemory {
@@ -325,7 +325,7 @@ impl std::fmt::Display for NoMemory {
     }
 }
 
-/// A descriptor of the program's memory.
+/// Opens the program's memory.
 fn own_memory(device: &Endpoint) -> Outcome<OwnedFd> {
     let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     memory.map_err(|error| {
@@ -334,7 +334,7 @@ fn own_memory(device: &Endpoint) -> Outcome<OwnedFd> {
     })
 }
 
-/// Why a device can't be reached, and what may help.
+/// Explains why a device can't be reached, and what may help.
 fn why(device: &Endpoint, error: &JoinError) -> String {
     match device {
         Endpoint::Socket(_) if error.errno() == libc::ECONNREFUSED => {
@@ -348,25 +348,25 @@ fn why(device: &Endpoint, error: &JoinError) -> String {
 fn tell(device: &Endpoint, refusal: &impl std::fmt::Display) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
-        // The program may have closed it.
+        // The program may have closed standard error.
         let _ = writeln!(std::io::stderr(), "libibverbs: {device}: {refusal}");
     }
 }
 
-/// Reports once what a device has no room for: of a window, which others do not expect to be full. Programs may try
-/// again and again (UCX does), and say no more than the error.
+/// Reports once that a device has no room. Users do not expect a window to be full, and programs say no more than
+/// the error; they may try again and again (UCX does), so it is reported only once.
 fn tell_once(refusal: &Refusal) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
-        // The program may have closed it.
+        // The program may have closed standard error.
         let _ = writeln!(std::io::stderr(), "libibverbs: {refusal}");
     }
 }
 
-/// The only thing that came with an answer.
+/// Returns the only thing that came with an answer.
 ///
 /// # Errors
-/// `EIO` if there is any other number of them.
+/// `EIO` if none came, or more than one.
 pub fn only(given: Vec<Given>) -> Outcome<Given> {
     <[Given; 1]>::try_from(given).map(|[only]| only).map_err(|_| libc::EIO)
 }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and a thread sleeps for it.
+/// The state of a lock that is held, and for which a thread sleeps.
 const AWAITED: u32 = 2;
 
-/// Attempts before sleeping: a lock is held for less time than sleeping and waking take.
+/// Attempts before a thread sleeps: a lock is held for less time than sleeping and waking take.
 const SPINS: u32 = 100;
 
-/// A lock that one call may leave locked for the next call to unlock.
+/// A lock that one call may leave locked, and a later call unlocks.
 pub struct Lock<T> {
     state: AtomicU32,
     value: UnsafeCell<T>,
@@ -82,7 +82,7 @@ impl<T> Lock<T> {
     /// Unlocks.
     ///
     /// # Safety
-    /// The caller must hold the lock through [`Self::acquire`], and no longer use anything from [`Self::held`].
+    /// The caller must have locked with [`Self::acquire`], and no longer use anything from [`Self::held`].
     #[inline]
     pub unsafe fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == AWAITED {
@@ -90,10 +90,10 @@ impl<T> Lock<T> {
         }
     }
 
-    /// What it guards.
+    /// Returns the value that the lock guards.
     ///
     /// # Safety
-    /// The caller must hold the lock through [`Self::acquire`], and have no other reference to the value.
+    /// The caller must have locked with [`Self::acquire`], and have no other reference to the value.
     #[allow(clippy::mut_from_ref)] // the lock is held
     pub unsafe fn held(&self) -> &mut T {
         // SAFETY: the caller's promise.
@@ -128,7 +128,7 @@ impl<T> Drop for Guard<'_, T> {
 /// Counts acknowledged events in an object of the C interface.
 ///
 /// # Safety
-/// The three must belong to an object that is alive.
+/// The three pointers must belong to an object that is alive.
 pub unsafe fn acknowledge(
     mutex: *mut libc::pthread_mutex_t,
     condition: *mut libc::pthread_cond_t,
@@ -147,7 +147,7 @@ pub unsafe fn acknowledge(
 /// Waits until all delivered events are acknowledged.
 ///
 /// # Safety
-/// As of [`acknowledge`].
+/// The same as for [`acknowledge`].
 pub unsafe fn wait_for_acknowledgements(
     mutex: *mut libc::pthread_mutex_t,
     condition: *mut libc::pthread_cond_t,
@@ -172,7 +172,7 @@ mod tests {
     fn one_thread_at_a_time_has_the_lock() {
         let lock = Lock::new(0);
         lock.acquire();
-        // A thread that does not get it leaves it to the holder.
+        // A thread that does not get the lock leaves it to the holder.
         assert!(lock.try_lock().is_none());
         assert!(lock.try_lock().is_none());
         // SAFETY: acquired above, released here.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
-/// A mapping of some addresses (`proc(5)`).
+/// A mapping of a range of addresses (`proc(5)`).
 #[derive(Debug)]
 pub struct Mapping {
     pub start: usize,
@@ -17,7 +17,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// All mappings of the program, in order.
+    /// Returns all mappings of the program, in order.
     pub fn all() -> Vec<Self> {
         let lines = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         lines.lines().filter_map(Self::parse).collect()
@@ -40,7 +40,7 @@ impl Mapping {
 
 /// `PROCMAP_QUERY` of `linux/fs.h`.
 const QUERY: u32 = 0xC068_6611;
-/// The mapping at an address, or the next one.
+/// Asks for the mapping at an address, or the next one.
 const COVERING_OR_NEXT: u64 = 0x10;
 const READABLE: u64 = 0x1;
 const WRITABLE: u64 = 0x2;
@@ -70,7 +70,7 @@ struct Query {
 const _: () = assert!(size_of::<Query>() == 104);
 
 impl Mapping {
-    /// The mappings that overlap this memory, in order. Kernels from Linux 6.11 on are queried for only those.
+    /// Returns the mappings that overlap this memory, in order. From Linux 6.11 on, it asks the kernel for only those.
     pub fn within(start: usize, len: usize) -> Vec<Self> {
         let end = start.saturating_add(len);
         Self::queried(start, end).unwrap_or_else(|| {
@@ -78,7 +78,7 @@ impl Mapping {
         })
     }
 
-    /// The same by queries; `None` if the kernel does not support them.
+    /// Returns the mappings in a range with queries; `None` if the kernel does not support them.
     fn queried(start: usize, end: usize) -> Option<Vec<Self>> {
         let file = File::open("/proc/self/maps").ok()?;
         let (mut at, mut found) = (start, Vec::new());
@@ -96,7 +96,7 @@ impl Mapping {
         Some(found)
     }
 
-    /// The mapping at this address, or the next one.
+    /// Returns the mapping at this address, or the next one.
     fn query(maps: &File, address: usize) -> Result<Self, i32> {
         let mut name = [0_u8; 256];
         let mut query = Query {
@@ -126,7 +126,7 @@ impl Mapping {
     }
 }
 
-/// Whether all of this memory is mapped, and each mapping fulfils the condition.
+/// Is true if all of this memory is mapped, and each mapping fulfils the condition.
 pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&Mapping) -> bool) -> bool {
     let Some(end) = start.checked_add(len) else { return false };
     let mut at = start;
@@ -139,9 +139,9 @@ pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&M
     at >= end
 }
 
-/// Whether each mapping of this memory fulfils a condition on what only `/proc/self/smaps` reports
-/// (`proc_pid_smaps(5)`): its `VmFlags`, and its protection key, 0 if it has none. The file is read no further than
-/// that memory, because the kernel walks through the pages of every mapping that it reports.
+/// Is true if each mapping of this memory fulfils a condition on its `VmFlags` and its protection key (0 if it has
+/// none), which only `/proc/self/smaps` reports (`proc_pid_smaps(5)`). Reads the file no further than that memory,
+/// because the kernel walks through the pages of every mapping that it reports.
 pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bool) -> bool {
     let Ok(file) = File::open("/proc/self/smaps") else { return false };
     let (mut is_its, mut key) = (false, 0);
@@ -163,19 +163,19 @@ pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bo
     true
 }
 
-/// Whether the kernel has pages of the process pinned for long, as for buffers registered with `io_uring`; it does not
-/// report which.
+/// Is true if the kernel has pages of the process pinned for long, as for buffers registered with `io_uring`. The
+/// kernel does not report which pages.
 pub fn has_pinned_pages() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
     pinned.is_some_and(|size| size.split_ascii_whitespace().next() != Some("0"))
 }
 
-/// Whether pages at this address have their own placement policy (`mbind(2)`).
+/// Is true if pages at this address have their own placement policy (`mbind(2)`).
 pub fn has_policy(address: usize) -> bool {
     /// `MPOL_F_ADDR`.
     const BY_ADDRESS: libc::c_ulong = 2;
-    /// `MPOL_DEFAULT`: the mapping has none.
+    /// `MPOL_DEFAULT`: the mapping has no policy.
     const DEFAULT: libc::c_int = 0;
     let mut policy = DEFAULT;
     let none = std::ptr::null_mut::<libc::c_ulong>();
@@ -183,15 +183,15 @@ pub fn has_policy(address: usize) -> bool {
     let said = unsafe {
         libc::syscall(libc::SYS_get_mempolicy, &raw mut policy, none, 0_usize, address, BY_ADDRESS)
     };
-    // A process that may not query one can't have set one.
+    // A process that may not query a policy can't have set one.
     said == 0 && policy != DEFAULT
 }
 
-/// Whether the program itself may read all of this memory, or write to it. The device could do more: the interface by
-/// which it reads and writes ignores the protection of pages.
+/// Is true if the program itself may read all of this memory, or write to it. The device's accesses ignore the
+/// protection of pages, so this must be checked here.
 pub fn may_use(start: usize, len: usize, writes: bool) -> bool {
     let may = |mapping: &Mapping| mapping.permissions.contains(if writes { 'w' } else { 'r' });
-    // If mappings can't be read, the program is believed.
+    // If the mappings can't be read, we trust the program.
     len == 0 || are_all(start, len, &Mapping::within(start, len), may) || Mapping::all().is_empty()
 }
 

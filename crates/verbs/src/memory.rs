@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::qp::access;
 use uverbs::{Kind, Lent, Region, Reply, Request};
 
-/// A protection domain, or a parent domain, which is the same domain with another pointer.
+/// A protection domain, or a parent domain, which is the same domain with its own pointer.
 #[repr(C)]
 struct Pd {
     c: ibv_pd,
-    /// Parent domains of it.
+    /// Number of the domain's parent domains.
     children: AtomicU32,
     parent: *mut Pd,
     thread: *mut Td,
@@ -28,13 +28,12 @@ struct Td {
     users: AtomicU32,
 }
 
-/// A memory region.
 #[repr(C)]
 struct Mr {
     c: ibv_mr,
     /// `ibv_access_flags`.
     access: u32,
-    /// Its pages that others may map.
+    /// The region's pages that others may map.
     pages: Option<MovedPages>,
 }
 
@@ -104,7 +103,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// The program's allocators are not called: we allocate nothing for which they are meant.
+/// Creates a parent domain. We never call the program's allocators, because we allocate nothing that they are for.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -125,7 +124,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     }
 }
 
-/// The device may do with registered memory only what the program itself may do.
+/// Checks that the program itself may do with this memory what the device will be allowed to do.
 fn check_pages(addr: *mut c_void, length: usize, access: u32) -> Outcome<()> {
     let writes = access & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     if may_use(addr.addr(), length, writes) { Ok(()) } else { Err(libc::EFAULT) }
@@ -152,7 +151,7 @@ unsafe fn reg_mr(
     if !region.is_implicit() {
         check_pages(addr, length, access)?;
     }
-    // Memory that is paged on demand may be something else at the next access, which a file can't follow.
+    // Memory that is paged on demand may be mapped to something else by the next access; a file can't follow that.
     let pages = if is_on_demand { None } else { MovedPages::of(&ours.link, addr.addr(), length)? };
     let extents = pages.as_ref().map_or_else(Vec::new, |pages| pages.extents().to_vec());
     let request = Request::RegMr { pd: pd_handle, address, length: len, iova, access, pages: extents };
@@ -199,10 +198,10 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(unsafe { reg_mr(pd, addr, length, iova, access) })
 }
 
-/// Makes a region one of other memory, whose pages move.
+/// Changes a region to another memory range, whose pages move.
 ///
 /// # Safety
-/// A region and a domain of ours.
+/// `mr` and `pd` must be a region and a domain of ours.
 unsafe fn replace(
     mr: *mut Mr,
     pd: *mut ibv_pd,
@@ -263,17 +262,17 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     }
 }
 
-/// What `ibv_rereg_mr` changes of a region.
+/// Changes to a region by `ibv_rereg_mr`.
 struct Change {
     pd: Option<*mut ibv_pd>,
     range: Option<(*mut c_void, usize)>,
     access: Option<u32>,
 }
 
-/// Changes a region, which gets other keys.
+/// Changes a region, which gets new keys.
 ///
 /// # Safety
-/// A region and a domain of ours.
+/// `mr` must be a region of ours, and the change's domain one of ours.
 unsafe fn reregister(mr: *mut Mr, change: &Change) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -321,15 +320,15 @@ unsafe fn reregister(mr: *mut Mr, change: &Change) -> Outcome<()> {
     }
 }
 
-/// Gives a region back to the device.
+/// Deregisters a region.
 ///
 /// # Safety
-/// A region of ours.
+/// It must be a region of ours.
 unsafe fn deregister(mr: *mut Mr) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
         let (context, lkey) = (Context::of((*mr).c.context), (*mr).c.lkey);
-        // Not later: then its key may belong to another region.
+        // Removed now: later its key may belong to another region.
         let region = context.regions().remove(&lkey);
         let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).c.handle });
         context.settle();

@@ -8,7 +8,7 @@ use crate::queue_pair::Qp;
 use std::ffi::c_int;
 use uverbs::{Reply, Request, WorkRequest};
 
-/// The lowest byte of a key, which binding changes.
+/// The lowest byte of a key, which a bind changes.
 const TAG: u32 = 0xff;
 
 unsafe fn alloc(pd: *mut ibv_pd, mw_type: u32) -> Outcome<*mut ibv_mw> {
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// Makes a request bind a window with this key, whose lowest byte the program chooses.
 ///
 /// # Safety
-/// A window of ours, and a region of ours, or none.
+/// The window must be one of ours, and the region one of ours or null.
 pub(crate) unsafe fn ask_to_bind(
     request: &mut WorkRequest,
     mw: *const ibv_mw,

@@ -19,7 +19,7 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
     }
     let request = Request::ModifyQp { qpn: qp.number(), mask, attributes: attr.into() };
     if state == Some(IBV_QPS_RESET) {
-        // Nobody posts while both sides reset the queue pair.
+        // Nobody may post while both sides reset the queue pair.
         let mut send = qp.send.lock();
         let receive = qp.receive.as_ref().map(|receive| receive.lock());
         qp.context().link.ask(&request)?;
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     code(unsafe { modify(Qp::of(qp), &*attr, mask as u32) })
 }
 
-/// All attributes are returned, whatever the mask says.
+/// Returns all attributes, whatever the mask says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,

@@ -32,30 +32,28 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs::{Extent, Uuid};
 
-/// Bytes of a page.
 const PAGE: usize = uverbs::PAGE as usize;
 
-/// Pages that are requested at once, for those that regions share with other data.
+/// Number of window pages that are requested at once for edge pages: those that hold other data besides a region.
 const BATCH: usize = 16;
-/// Most such pages that stay in a window without a region.
+/// Largest number of edge pages that stay in a window after their regions have ended.
 const IDLE: usize = 1024;
 
-/// A place, and how many regions use each of its pages.
+/// A place, and the number of regions that use each of its pages.
 struct Moved {
     place: Place,
     users: Vec<u32>,
-    /// It stays where it is while nobody uses it.
+    /// Whether the pages stay in the place while no region uses them.
     stays: bool,
-    /// The connection whose region used it last.
+    /// The connection whose region used the pages last.
     last: Weak<Control>,
 }
 
-/// Pages of a place: its number, and bytes there.
+/// Some pages of a place: the place's number, and the range of bytes in it.
 type Piece = (u64, Range<usize>);
 
-/// The pages of a region.
 struct Use {
-    /// The connection of its device.
+    /// The connection to the region's device.
     link: Arc<Control>,
     pieces: Vec<Piece>,
 }
@@ -64,12 +62,12 @@ struct Use {
 struct Table {
     places: BTreeMap<u64, Moved>,
     uses: BTreeMap<u64, Use>,
-    /// Single pages of windows, to which nothing has moved.
+    /// Single pages of windows, to which nothing has moved: the source, and the byte in it.
     spare: Vec<(Arc<Source>, usize)>,
     lenders: Vec<Weak<Lender>>,
-    /// Zero: there is none yet.
+    /// Zero until a secret is drawn.
     secret: Uuid,
-    /// How many places and uses there were.
+    /// The number given last to a place or a use.
     count: u64,
 }
 
@@ -79,7 +77,7 @@ fn table() -> Guard<'static, Table> {
     TABLE.lock()
 }
 
-/// A use of moved pages. After the last one they become private to the program again.
+/// A region's use of moved pages. After a page's last use has ended, it becomes private to the program again.
 #[derive(Debug)]
 pub struct MovedPages {
     number: u64,
@@ -87,11 +85,10 @@ pub struct MovedPages {
     file: Option<Arc<OwnedFd>>,
 }
 
-/// Why pages did not move.
 enum Failure {
-    /// Something is wrong with the device, the kernel or the memory.
+    /// The device, the kernel or the memory has an error.
     Errno(i32),
-    /// They can't.
+    /// These pages can't move.
     Obstacle(Obstacle),
 }
 
@@ -102,7 +99,7 @@ impl From<i32> for Failure {
 }
 
 impl MovedPages {
-    /// Moves the pages of this memory, if the device needs that, or it is wanted and possible.
+    /// Moves the pages of this memory, if the device needs that, or if the user wants it and it is possible.
     ///
     /// # Errors
     /// If the device needs it, and it is not possible.
@@ -117,20 +114,20 @@ impl MovedPages {
         let moved = table().take(link, all, inner.unwrap_or_default());
         match moved {
             Ok(moved) => Ok(moved),
-            // If other threads could use the table meanwhile, this would wait for itself.
+            // `noted` locks the table, so the table must be unlocked here.
             Err(Failure::Errno(errno)) if link.is_remote() => Err(link.noted(errno)),
-            // Here a device could get the pages by a read of them that it does not complete.
+            // A device outside the virtual machine can't reach pages that did not move, so the registration fails.
             Err(Failure::Obstacle(obstacle)) if link.is_remote() => Err(obstacle.tell(address)),
             Err(_) => Ok(None),
         }
     }
 
-    /// What to register with a region.
+    /// Returns the extents to register with a region.
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// The file that goes along.
+    /// Returns the file to send along with the registration.
     pub fn file(&self) -> Option<&OwnedFd> {
         self.file.as_deref()
     }
@@ -142,14 +139,14 @@ impl Drop for MovedPages {
     }
 }
 
-/// Ends the uses of this connection, which is about to end, or whose device is gone. What no other connection of the
-/// program uses becomes private.
+/// Ends the uses of this connection, which is about to end, or whose device is gone. Pages that no other connection of
+/// the program uses become private.
 pub fn forget(link: &Arc<Control>, lenders: &[Arc<Lender>]) {
     let mut table = table();
     let is_its = |(number, it): (&u64, &Use)| Arc::ptr_eq(&it.link, link).then_some(*number);
     let numbers: Vec<_> = table.uses.iter().filter_map(is_its).collect();
     numbers.into_iter().for_each(|number| table.drop_use(number));
-    // What nobody else has of the program goes back with it, whoever used it last.
+    // Pages of lenders that no other connection of the program has go back now, whoever used them last.
     let only: Vec<_> = lenders.iter().filter(|lender| lender.has_only(link)).cloned().collect();
     table.drop_idle(|moved| {
         moved.last.as_ptr() == Arc::as_ptr(link) || moved.place.source().0.is_lent_by(&only)
@@ -158,25 +155,24 @@ pub fn forget(link: &Arc<Control>, lenders: &[Arc<Lender>]) {
     lenders.iter().for_each(|lender| lender.leave(link));
 }
 
-/// Whether the program's user requests that regions move even if the device does not need it.
+/// Is true if the program's user requests that regions move even if the device does not need it.
 fn is_wanted() -> bool {
     static IS_WANTED: OnceLock<bool> = OnceLock::new();
     let is_wanted = || std::env::var_os("VIADUCT_RDMA_SHARE").is_some_and(|value| value == "1");
     *IS_WANTED.get_or_init(is_wanted)
 }
 
-/// All pages of this memory.
+/// Returns the range of all pages that this memory touches.
 fn around(address: usize, len: usize) -> Option<Range<usize>> {
     Some(address / PAGE * PAGE..address.checked_add(len)?.checked_next_multiple_of(PAGE)?)
 }
 
-/// The pages that are within this memory.
+/// Returns the range of the pages that lie within this memory.
 fn within(address: usize, len: usize) -> Option<Range<usize>> {
     let pages = address.checked_next_multiple_of(PAGE)?..address.checked_add(len)? / PAGE * PAGE;
     (!pages.is_empty()).then_some(pages)
 }
 
-/// A part of the memory of a region.
 enum Found {
     Moved(Piece),
     Private(Range<usize>),
@@ -199,8 +195,8 @@ impl Table {
         self.count
     }
 
-    /// Uses the pages at these addresses. Those that are not moved yet move. `None` if they are left as they are.
-    /// `inner`: those without other data.
+    /// Uses the pages at the addresses `all`, and moves those that have not moved yet. `inner` are those that hold no
+    /// other data. Returns `None` if the pages are left as they are.
     fn take(
         &mut self,
         link: &Link,
@@ -225,7 +221,7 @@ impl Table {
         self.start_use(link, found, &inner).map(Some)
     }
 
-    /// What is at these addresses.
+    /// Splits these addresses into parts that have moved and parts that are private.
     fn find(&self, start: usize, len: usize) -> Result<Vec<Found>, Failure> {
         let (mut found, mut at) = (Vec::new(), start);
         for mapping in Mapping::within(start, len) {
@@ -253,7 +249,7 @@ impl Table {
         if at < start + len { Err(Failure::Errno(libc::EFAULT)) } else { Ok(found) }
     }
 
-    /// Moves what is private yet, and counts the use.
+    /// Moves the parts that are still private, and counts the use.
     fn start_use(
         &mut self,
         link: &Link,
@@ -289,7 +285,7 @@ impl Table {
         Ok(MovedPages { number, extents, file })
     }
 
-    /// Moves private pages: those with other data one by one.
+    /// Moves private pages. Edge pages, those outside `inner`, move one by one.
     fn fill(
         &mut self,
         link: &Link,
@@ -320,7 +316,7 @@ impl Table {
         Ok(())
     }
 
-    /// Moves a page with other data.
+    /// Moves an edge page.
     fn fill_edge(&mut self, link: &Link, address: usize, pieces: &mut Vec<Piece>) -> Outcome<()> {
         let is_its = |(source, _): &(Arc<Source>, usize)| source.is_lent_by(link.lenders());
         if !self.spare.iter().any(is_its) {
@@ -344,7 +340,7 @@ impl Table {
         Ok(())
     }
 
-    /// Counts a user of these pages.
+    /// Counts a user of these pages, and returns them.
     fn used(&mut self, piece: Piece) -> Piece {
         if let Some(moved) = self.places.get_mut(&piece.0) {
             moved.users[piece.1.start / PAGE..piece.1.end / PAGE].iter_mut().for_each(|users| *users += 1);
@@ -353,13 +349,13 @@ impl Table {
     }
 
     fn drop_use(&mut self, number: u64) {
-        // It is gone already if its connection is.
+        // The use is gone already if its connection has ended.
         if let Some(gone) = self.uses.remove(&number) {
             self.give_back(gone.pieces);
         }
     }
 
-    /// Makes pages private that nobody uses any more, and gives back places of which nothing is used.
+    /// Ends a use of these pages. Pages without a user become private, and places without a user are given back.
     fn give_back(&mut self, pieces: Vec<Piece>) {
         for (number, bytes) in pieces {
             let Some(moved) = self.places.get_mut(&number) else { continue };
@@ -369,7 +365,7 @@ impl Table {
                 continue;
             }
             for unused in runs(&moved.users, pages) {
-                // What can't be had elsewhere stays, and so does its place.
+                // Pages for which there is no room elsewhere stay, and keep their place.
                 moved.stays |= !moved.place.make_private(&unused, true);
             }
             if !moved.stays && moved.users.iter().all(|users| *users == 0) {
@@ -381,7 +377,7 @@ impl Table {
         }
     }
 
-    /// Makes pages private that stay without a user: those of which this is true.
+    /// Makes those pages private that stay without a user and fulfil a condition.
     fn drop_idle(&mut self, is_its: impl Fn(&Moved) -> bool) {
         let spare = &mut self.spare;
         self.places.retain(|_, moved| {
@@ -402,7 +398,7 @@ impl Moved {
     }
 }
 
-/// Runs of those of these pages that nobody uses, in bytes.
+/// Returns the ranges of bytes of these pages that nobody uses.
 fn runs(users: &[u32], pages: Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for page in pages.filter(|page| users[*page] == 0) {

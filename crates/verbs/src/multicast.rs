@@ -7,8 +7,10 @@ use std::ffi::c_int;
 use std::net::Ipv6Addr;
 use uverbs::Request;
 
+/// Makes a request for a queue pair and a group.
+///
 /// # Safety
-/// They must be one of our queue pairs, and a GID.
+/// `qp` must be one of our queue pairs, and `gid` must point to a GID.
 unsafe fn order(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
@@ -19,7 +21,7 @@ unsafe fn order(
     code(context.link.ask(&request(qpn, gid.into())).map(drop))
 }
 
-/// Attaches a queue pair of datagrams to a group. There are no LIDs over Ethernet.
+/// Attaches a queue pair for datagrams to a group. Ignores the LID: there are none over Ethernet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: a queue pair of ours, and the program's GID.

@@ -1,4 +1,4 @@
-//! Names of numbers, for display.
+//! Readable names of enumeration values.
 
 use std::ffi::{CStr, c_char};
 
@@ -85,8 +85,8 @@ pub extern "C" fn ibv_wc_status_str(status: u32) -> *const c_char {
     name(&NAMES, status as usize)
 }
 
-/// Newer than Debian 12: without it, the drivers' libraries of Ubuntu 24.04, with which perftest is linked, don't
-/// load.
+/// Returns the name of an opcode. The function is newer than Debian 12: the driver libraries of Ubuntu 24.04, with
+/// which perftest is linked, don't load without it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wr_opcode_str(opcode: u32) -> *const c_char {
     const NAMES: [&CStr; 16] = [

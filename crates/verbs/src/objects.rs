@@ -24,7 +24,7 @@ impl<T> Table<T> {
         self.0.extend(NonNull::new(object).map(|object| (handle, object)));
     }
 
-    /// The device may already have given its handle to another object, which stays.
+    /// Removes this object. The device may already have given its handle to a newer object, which then stays.
     pub fn remove(&mut self, handle: u32, object: &T) {
         if self.0.get(&handle) == Some(&NonNull::from(object)) {
             self.0.remove(&handle);

@@ -13,7 +13,7 @@ use uverbs::{Segment, WorkQueue, WorkRequest};
 
 const _: () = assert!(size_of::<Segment>() == size_of::<ibv_sge>());
 
-/// A list of segments, if it is no longer than the limit.
+/// Returns a list of segments, if it is no longer than the limit.
 ///
 /// # Safety
 /// The list must be as long as `count` says.
@@ -26,7 +26,7 @@ unsafe fn segments<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Outcom
     Ok(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
 }
 
-/// Reads the union, whose meaning depends on the opcode and the type of the queue pair.
+/// Copies the fields of the union `wr.wr` into the request: opcode and queue pair type determine which ones are valid.
 ///
 /// # Safety
 /// The address handle of a datagram must be one of ours, or null.
@@ -49,7 +49,7 @@ unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome
             }
             IBV_WR_BIND_MW => {
                 let BindMw { mw, rkey, bind_info } = &wr.bind_mw;
-                // A window of type 1 has its own verb.
+                // Windows of type 1 are bound by a verb of their own.
                 mw.as_ref().filter(|mw| mw.type_ == IBV_MW_TYPE_2).ok_or(libc::EINVAL)?;
                 ask_to_bind(request, *mw, *rkey, bind_info)?;
             }
@@ -59,7 +59,7 @@ unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome
     Ok(())
 }
 
-/// Leaves a request without a message, which concerns no peer, to the device.
+/// Hands a request to the device that has no message and concerns no peer.
 pub(crate) fn hand_over_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkRequest) -> Outcome<()> {
     fill_local(qp, send, request)?;
     hand_over(qp, send);
@@ -118,7 +118,8 @@ unsafe fn post(qp: &Qp, Sending { queue: send, parts, .. }: &mut Sending, wr: &i
     if unsafe { send.put(qp, &request, list, parts) } { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// In these states sends may be posted. In some of them they wait or are flushed; the device decides.
+/// Is true if sends may be posted in the queue pair's state. In some states they wait or are flushed; the device
+/// decides.
 pub(crate) fn may_send(qp: &Qp) -> bool {
     qp.state.load(Ordering::Acquire) > IBV_QPS_RTR
 }
@@ -178,7 +179,7 @@ pub(crate) unsafe fn receive(
         unsafe { bad.write(wr) };
     }
     queue.publish();
-    // So the next one need not wait for whoever read that slot long ago.
+    // The next post then need not wait for the cache line of a slot that another CPU read long ago.
     queue.prefetch();
     outcome
 }

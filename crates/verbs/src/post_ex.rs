@@ -12,15 +12,14 @@ use crate::send_queue::{SendQueue, has_place, is_inline, is_offered};
 use std::ffi::{c_int, c_void};
 use uverbs::{Capacity, Segment, WorkRequest};
 
-/// The sending half of a queue pair.
 pub(crate) struct Sending {
     pub(crate) queue: SendQueue,
-    /// Parts of an inline message, while its slot is filled.
+    /// Parts of an inline message, used while its slot is filled.
     pub(crate) parts: Vec<Bytes>,
     draft: Option<WorkRequest>,
     segments: Vec<Segment>,
     inline: Vec<u8>,
-    /// For a datagram: whether its destination is set, as it must be.
+    /// Whether the destination of a datagram is set; if `needs_address`, it must be.
     has_address: bool,
     needs_address: bool,
     /// The first error since `ibv_wr_start`.
@@ -31,7 +30,7 @@ pub(crate) struct Sending {
 unsafe impl Send for Sending {}
 
 impl Sending {
-    /// With room for the largest request, so that posting does not allocate.
+    /// Reserves room for the largest request, so that posting does not allocate.
     pub(crate) fn new(queue: SendQueue, capacity: &Capacity, qp_type: u32) -> Self {
         Self {
             queue,
@@ -64,7 +63,7 @@ impl Sending {
         self.draft = Some(draft);
     }
 
-    /// The request that was made last, if it is valid.
+    /// Ends the request under construction, and returns it if it is valid.
     fn end_draft(&mut self) -> Option<WorkRequest> {
         let mut request = self.draft.take().filter(|_| self.error == 0)?;
         if self.needs_address && !self.has_address || !has_place(&request, &self.segments) {
@@ -85,7 +84,7 @@ impl Sending {
         Some(request)
     }
 
-    /// Fills a slot with it.
+    /// Fills a slot with a request.
     fn fill(&mut self, request: &WorkRequest) {
         let inline = [(self.inline.as_ptr(), self.inline.len())];
         // SAFETY: a vector of that length.
@@ -94,7 +93,8 @@ impl Sending {
         }
     }
 
-    /// Executes everything that was made, if all requests are valid. A single one is executed at once, if possible.
+    /// Executes all requests since `ibv_wr_start`, if they are all valid. A single one is executed at once, if
+    /// possible.
     fn finish(&mut self, qp: &Qp) {
         let Some(request) = self.end_draft() else { return };
         let is_alone = self.queue.queue.unpublished() == 0;
@@ -111,7 +111,7 @@ impl Sending {
     }
 }
 
-/// The request under construction, in a queue locked by `ibv_wr_start`.
+/// Returns a queue pair that `ibv_wr_start` locked, with its request under construction.
 ///
 /// # Safety
 /// It must be one of our queue pairs, locked by that call.
@@ -123,8 +123,10 @@ unsafe fn making<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut Sending) {
     }
 }
 
+/// Begins a request, and lets `aim` set the fields that depend on its opcode.
+///
 /// # Safety
-/// As of [`making`].
+/// The same as for [`making`].
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, aim: impl FnOnce(&mut WorkRequest)) {
     // SAFETY: the caller's promise.
     let ((ours, send), id, flags) = unsafe { (making(qp), (*qp).wr_id, (*qp).wr_flags) };
@@ -219,10 +221,10 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, aim) };
 }
 
-/// For an unsupported operation: the whole batch fails.
+/// Fails the whole batch, because of an unsupported operation.
 ///
 /// # Safety
-/// As of [`making`].
+/// The same as for [`making`].
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's promise.
     unsafe { making(qp) }.1.fail(libc::EOPNOTSUPP);
@@ -318,7 +320,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
     }
 }
 
-/// A queue pair with the operations of the extended interface.
+/// Returns a queue pair with the operations of the extended interface.
 pub(crate) fn operations(qp_base: ibv_qp) -> ibv_qp_ex {
     ibv_qp_ex {
         qp_base,

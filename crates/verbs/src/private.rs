@@ -8,7 +8,7 @@ use crate::errno::set;
 use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 
-/// A driver may set and read it.
+/// Drivers set and read this.
 #[unsafe(no_mangle)]
 pub static verbs_allow_disassociate_destroy: AtomicBool = AtomicBool::new(false);
 
@@ -21,7 +21,7 @@ macro_rules! refused {
     )*};
 }
 
-/// For functions without a result, and those that return a pointer or a count.
+/// Defines functions that return nothing, a pointer or a count.
 macro_rules! nothing {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

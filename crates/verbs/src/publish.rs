@@ -7,29 +7,29 @@ use crate::send_queue::SendQueue;
 use std::sync::atomic::Ordering;
 use uverbs::{Request, Segment, WorkQueue, WorkRequest};
 
-/// Most posts before the peer is asked again.
+/// Largest number of posts between two requests to share memory.
 const LONGEST_PAUSE: u32 = 1024;
 
-/// Posts after which it checks whether the device is gone, without which no peer is reachable: a system call.
+/// Number of posts after which we check, with a system call, whether the device is gone. Without it no peer is
+/// reachable.
 const LOOK: u32 = 4096;
 
 /// Whether memory is shared with the peer.
 pub(crate) enum Sharing {
-    /// Never.
+    /// Memory is never shared.
     No,
-    /// Not yet: it is requested after `posts` posts, and then after `pause` more.
+    /// Memory is not shared yet: we request it after `posts` posts, and then again after `pause` more.
     NotYet { posts: u32, pause: u32 },
-    /// For so many posts.
+    /// Memory has been shared for `posts` posts.
     Yes { direct: Box<Direct>, posts: u32 },
 }
 
 impl Sharing {
-    /// The initial state.
     pub fn new(qp_type: u32, is_trusting: bool) -> Self {
         if qp_type == IBV_QPT_RC && is_trusting { Self::NotYet { posts: 1, pause: 1 } } else { Self::No }
     }
 
-    /// What is shared, if anything is by now.
+    /// Counts a post, and returns the shared memory, if there is any by now. Requests it when it is time.
     fn get(&mut self, qp: &Qp) -> Option<&mut Direct> {
         let link = &qp.context().link;
         if let Self::Yes { direct, posts } = self {
@@ -61,7 +61,7 @@ impl Sharing {
     }
 }
 
-/// Executes everything that was filled.
+/// Executes all filled requests, those that it can without the device; the device gets the rest.
 pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
     let SendQueue { queue, sharing, list, .. } = send;
     if let Some(direct) = direct(qp, queue, sharing) {
@@ -80,7 +80,7 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
     hand_over(qp, send);
 }
 
-/// Executes a request at once, if possible: without the device, and before it is filled in.
+/// Executes a request without the device, before it is put into a slot, if possible. Returns whether it did.
 ///
 /// # Safety
 /// The bytes of an inline message, and registered memory, must exist.
@@ -97,7 +97,7 @@ pub(crate) unsafe fn at_once(
     unsafe { perform(qp, direct, request, list, inline) }
 }
 
-/// Leaves what was filled to the device.
+/// Hands all filled requests to the device.
 pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
     if send.queue.unpublished() > 0 {
         send.queue.publish();
@@ -108,8 +108,8 @@ pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
     }
 }
 
-/// What is shared with the peer, if requests may be executed without the device: that must have nothing to do with
-/// this queue at the moment, so that requests keep their order.
+/// Returns the memory shared with the peer, if requests may be executed without the device. The device must have no
+/// request of this queue left at the moment, so that requests keep their order.
 #[inline]
 fn direct<'a>(qp: &Qp, queue: &WorkQueue, sharing: &'a mut Sharing) -> Option<&'a mut Direct> {
     let may =
@@ -117,10 +117,10 @@ fn direct<'a>(qp: &Qp, queue: &WorkQueue, sharing: &'a mut Sharing) -> Option<&'
     if may { sharing.get(qp) } else { None }
 }
 
-/// Executes a request without the device. False if that is not possible.
+/// Executes a request without the device. Returns false if that is not possible.
 ///
 /// # Safety
-/// As of [`at_once`].
+/// The same as for [`at_once`].
 #[inline]
 unsafe fn perform(
     qp: &Qp,
@@ -145,7 +145,7 @@ unsafe fn perform(
     }
     let Some(done) = done else { return false };
     if done.tells {
-        // Waiters for our own completions are notified by the device, which has that end of the channel.
+        // The device notifies threads that wait for our own completions: it has the sending end of the channel.
         let _ = link.ask(&Request::TellChannel { cq: qp.send_cq() });
     }
     if done.is_low {

@@ -7,7 +7,7 @@ use crate::errno::{Outcome, code};
 use std::ffi::c_int;
 use uverbs::{DeviceInfo, PortInfo, Reply, Request};
 
-/// The number of an unregistered vendor.
+/// The identifier of an unregistered vendor.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
 fn count(of: u32) -> c_int {
@@ -20,7 +20,7 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
         node_guid: info.node_guid.to_be(),
         sys_image_guid: info.node_guid.to_be(),
         max_mr_size: info.max_mr_size,
-        // Of any size from 4 KiB.
+        // Pages may have any size from 4 KiB on.
         page_size_cap: 0xffff_f000,
         vendor_id: NO_VENDOR,
         vendor_part_id: 0,
@@ -36,8 +36,8 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
             | IBV_DEVICE_SRQ_RESIZE
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
-            // Programs have these parts of it: local invalidation, and SEND with invalidate. Fast registration is the
-            // kernel's.
+            // Programs get two of these extensions: local invalidation, and SEND with invalidate. Fast registration
+            // is only for the kernel.
             | IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: count(info.max_sge),
         max_sge_rd: count(info.max_sge),
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn query_device_ex(
     0
 }
 
-/// Fills as much of a structure as the program knows; fields that we don't know become zero.
+/// Fills as much of a structure as the program knows. Fields that we don't know become zero.
 ///
 /// # Safety
 /// There must be room for `size` bytes.
@@ -129,7 +129,7 @@ unsafe fn fill<T>(to: *mut u8, size: usize, from: &T) {
     }
 }
 
-/// The current state of the port.
+/// Returns the current state of the port.
 ///
 /// # Errors
 /// `EINVAL` if it is not port 1; the device's error.
@@ -155,10 +155,10 @@ fn port_attr(info: &PortInfo) -> ibv_port_attr {
         qkey_viol_cntr: info.qkey_violations,
         pkey_tbl_len: 1,
         max_vl_num: 1,
-        // There is no line that could have a speed, but programs use it for estimates: 4 lanes of 25 Gbit/s.
+        // There is no physical line with a speed, but programs use the value for estimates: 4 lanes of 25 Gbit/s.
         active_width: 2,
         active_speed: 32,
-        // Link up, or disabled.
+        // 5 is LinkUp, 3 is Disabled.
         phys_state: if info.is_active { 5 } else { 3 },
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: IBV_QPF_GRH_REQUIRED,

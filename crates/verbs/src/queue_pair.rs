@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Capacity, CreateQp, Parcels, QpType, Reply, Request, WorkQueue, WorkRequest};
 
-/// A queue pair. All have room for the extended interface.
+/// A queue pair. Every one has the fields of the extended interface.
 #[repr(C)]
 pub struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
@@ -28,14 +28,13 @@ pub struct Qp {
     pub(crate) send: Lock<Sending>,
     /// Number of sends whose completions were polled, including earlier ones without a completion.
     retired: Arc<AtomicU32>,
-    /// `None` if it uses an SRQ.
+    /// `None` if the queue pair uses an SRQ.
     pub(crate) receive: Option<Lock<WorkQueue>>,
-    /// Where peers that share memory store messages.
+    /// Parcels in which peers that share memory store messages.
     pub(crate) parcels: Option<Parcels>,
     pub(crate) doorbell: u32,
-    /// Whether the program asked for the extended interface.
     is_extended: bool,
-    /// Asynchronous events delivered to the program.
+    /// Number of asynchronous events delivered to the program.
     pub(crate) told: AtomicU32,
 }
 
@@ -45,45 +44,44 @@ unsafe impl Sync for Qp {}
 unsafe impl Send for Qp {}
 
 impl Qp {
-    /// The queue pair behind a pointer of the C interface.
+    /// Returns the queue pair behind a pointer of the C interface.
     ///
     /// # Safety
-    /// It must be one of ours, and not destroyed yet.
+    /// The queue pair must be one of ours, and not destroyed yet.
     pub unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Self {
         // SAFETY: the caller's promise; the C part comes first.
         unsafe { &*qp.cast() }
     }
 
-    /// The pointer that programs use.
+    /// Returns the pointer that programs use.
     pub fn c(&self) -> *mut ibv_qp {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Its number.
     pub fn number(&self) -> u32 {
         // SAFETY: the C part lives as long as this, and nobody writes the number after it was made.
         unsafe { (*self.c()).qp_num }
     }
 
-    /// Its protection domain.
+    /// Returns the device's handle of the protection domain.
     pub(crate) fn pd(&self) -> u32 {
         // SAFETY: as above; the domain can't be deallocated while a queue pair uses it.
         unsafe { (*(*self.c()).pd).handle }
     }
 
-    /// Where its sends complete.
+    /// Returns the device's handle of the completion queue for sends.
     pub(crate) fn send_cq(&self) -> u32 {
         // SAFETY: as above; neither can the completion queue be destroyed.
         unsafe { (*(*self.c()).send_cq).handle }
     }
 
-    /// The completion of this send was polled: its room, and that of earlier ones, is free again.
+    /// Frees the room of this send, whose completion was polled, and that of earlier ones.
     #[inline]
     pub(crate) fn retire(&self, number: u32) {
         self.retired.store(number.wrapping_add(1), Ordering::Release);
     }
 
-    /// Drops its completions that nobody took.
+    /// Drops the queue pair's completions that nobody took.
     pub(crate) fn forget_completions(&self) {
         // SAFETY: they never change, and the queues exist while they are used.
         let queues = unsafe { [(*self.c()).send_cq, (*self.c()).recv_cq].map(|cq| Cq::of(cq)) };
@@ -95,10 +93,10 @@ impl Qp {
         unsafe { Context::of((*self.c()).context) }
     }
 
-    /// Calls `each` for every request whose completion would have come to `cq` from a device that is gone, with its
-    /// opcode there.
+    /// Calls `each` for every request that a device left undone when it went, and whose completion belongs to `cq`,
+    /// with the opcode of that completion.
     ///
-    /// Queues with which another thread works are left for the next time.
+    /// Skips queues that another thread has locked; the next call flushes them.
     pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u8)) {
         // SAFETY: the C part lives as long as this, and nobody writes these pointers after it was made.
         let (of_sends, of_receives) = unsafe { ((*self.c()).send_cq, (*self.c()).recv_cq) };
@@ -151,6 +149,8 @@ pub(crate) const fn cap(of: &Capacity) -> ibv_qp_cap {
     }
 }
 
+/// Returns the device's request to create a queue pair with these attributes.
+///
 /// # Safety
 /// Pointers in the attributes must be to our objects, or null.
 unsafe fn wish(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Outcome<CreateQp> {
@@ -169,8 +169,10 @@ unsafe fn wish(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Outcome<CreateQp> {
     Ok(CreateQp { pd, qp_type, send_cq, recv_cq, srq, capacity, sq_sig_all: attr.sq_sig_all != 0 })
 }
 
+/// Creates a queue pair.
+///
 /// # Safety
-/// As of [`wish`].
+/// The same as for [`wish`].
 unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool) -> Outcome<*mut ibv_qp> {
     // SAFETY: the caller's promise.
     let (request, context) = unsafe { (wish(pd, attr)?, (*pd).context) };
@@ -206,7 +208,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         events_completed: 0,
     };
     let retired = Arc::new(AtomicU32::new(0));
-    // As many as there are slots: `SendQueue` counts those that may be posted.
+    // The limit is the number of slots here: `SendQueue` counts the sends that may be posted.
     let send = (queue(send, send.slots)?, retired.clone());
     let send = SendQueue::new(send, &capacity, attr.qp_type, ours.link.info().is_trusting);
     let made = Box::into_raw(Box::new(Qp {
@@ -270,7 +272,7 @@ unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
         let ours = Qp::of(qp);
         let context = ours.context();
         context.link.take_away(&Request::DestroyQp { qpn: (*qp).qp_num })?;
-        // In this order: completion queues know what is in the table.
+        // The order matters: completion queues look queue pairs up in the table.
         context.objects().qps.remove((*qp).qp_num, ours);
         ours.forget_completions();
         forget(context, &About::Qp, (*qp).qp_num);
@@ -288,7 +290,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(unsafe { destroy(qp) })
 }
 
-/// Bytes of a message may arrive in any order, because the kernel and the processor make the peer's copies.
+/// Returns 0: the bytes of a message may arrive in any order, because the kernel and the processor make peers' copies.
 #[unsafe(no_mangle)]
 pub const extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _opcode: u32, _flags: u32) -> c_int {
     0

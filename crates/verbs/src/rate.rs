@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-/// `IBV_RATE_MAX`: any, or unknown.
+/// `IBV_RATE_MAX`: any rate, or an unknown one.
 const MAX: u32 = 0;
 
-/// Each rate, its multiple if it is one, and Mbit/s.
+/// Each rate, the multiple of 2.5 Gbit/s if it is one, and Mbit/s.
 const RATES: [(u32, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),
     (5, Some(2), 5_000),

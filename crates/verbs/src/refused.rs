@@ -63,7 +63,7 @@ pub const extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// `IBV_FORK_UNNEEDED`.
+/// Returns `IBV_FORK_UNNEEDED`.
 #[unsafe(no_mangle)]
 pub const extern "C" fn ibv_is_fork_initialized() -> c_int {
     2

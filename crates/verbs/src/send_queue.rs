@@ -1,4 +1,4 @@
-//! A send queue: numbers, and slots for requests. Both ways of posting put their requests in here.
+//! A send queue: numbers, and slots for requests. Both posting interfaces put their requests in here.
 
 use crate::abi::*;
 use crate::direct::Bytes;
@@ -18,11 +18,11 @@ const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
     | bit(IBV_WR_BIND_MW);
 const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
 
-/// How long a send waits for a slot that the device is about to return: the device may have no CPU just then.
+/// Longest time for which a send waits for a slot that the device is about to return: the device may have no CPU.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Operations that each type of queue pair supports: bits of `ibv_qp_create_send_ops_flags`, which are those of the
-/// opcodes.
+/// Operations that each type of queue pair supports. The bits are those of `ibv_qp_create_send_ops_flags`, which
+/// equal 1 << opcode.
 pub(crate) const OFFERED: [(u32, u64); 3] = [
     (IBV_QPT_RC, ON_ANY | ON_CONNECTED | ON_RC),
     (IBV_QPT_UC, ON_ANY | (ON_CONNECTED & !bit(IBV_WR_SEND_WITH_INV))),
@@ -33,27 +33,26 @@ const fn bit(opcode: u32) -> u64 {
     1 << opcode
 }
 
-/// Whether a queue pair of this type supports an operation.
+/// Is true if a queue pair of this type supports an operation.
 pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
     opcode < u64::BITS && OFFERED.iter().any(|(of, flags)| *of == qp_type && flags & bit(opcode) != 0)
 }
 
-/// A send queue.
 pub(crate) struct SendQueue {
     pub(crate) queue: WorkQueue,
     /// Number of sends, including those that are filled and not published.
     posted: u32,
-    /// Number of those that were polled, or come before a polled one.
+    /// Number of sends whose completion, or a later one, was polled.
     retired: Arc<AtomicU32>,
-    /// Most sends that are posted and not polled.
+    /// Largest number of sends that are posted and not polled.
     limit: u32,
     pub(crate) sharing: Sharing,
-    /// The list of the current request.
+    /// The segments of the current request.
     pub(crate) list: Vec<Segment>,
 }
 
 impl SendQueue {
-    /// With room for the largest request, so that posting does not allocate.
+    /// Reserves room for the largest request, so that posting does not allocate.
     pub(crate) fn new(
         (queue, retired): (WorkQueue, Arc<AtomicU32>),
         capacity: &Capacity,
@@ -70,15 +69,15 @@ impl SendQueue {
         }
     }
 
-    /// Resets everything, including the peer. Its completions must have been dropped before.
+    /// Resets everything, including the peer. The queue's completions must have been dropped before.
     pub(crate) fn begin_anew(&mut self, qp_type: u32, is_trusting: bool) {
         self.queue.reset();
         self.retired.store(self.posted, Ordering::Release);
         self.sharing = Sharing::new(qp_type, is_trusting);
     }
 
-    /// The number of the next send, if there is room for it. It is used until its completion, or a later one, is
-    /// polled.
+    /// Returns the number of the next send, if there is room for it. The send takes room until its completion, or a
+    /// later one, is polled.
     fn next(&mut self) -> Option<u32> {
         if self.posted.wrapping_sub(self.retired.load(Ordering::Acquire)) >= self.limit {
             return None;
@@ -86,7 +85,7 @@ impl SendQueue {
         (self.queue.has_room() || self.waits_for_room()).then_some(self.posted)
     }
 
-    /// Waits for a slot: the device returns one right after it completes the request in it.
+    /// Waits for a slot: the device returns each one right after it completes its request.
     #[cold]
     fn waits_for_room(&mut self) -> bool {
         let began = Instant::now();
@@ -99,18 +98,18 @@ impl SendQueue {
         true
     }
 
-    /// Assigns a request its number, if there is room for it.
+    /// Gives a request its number, if there is room for it.
     pub(crate) fn number(&mut self, request: &mut WorkRequest) -> Outcome<()> {
         request.number = self.next().ok_or(libc::ENOMEM)?;
         Ok(())
     }
 
-    /// The next send is executed or filled.
+    /// Counts a send that was executed or filled.
     const fn count(&mut self) {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Fills a slot with a numbered request. False if it does not fit.
+    /// Fills a slot with a numbered request. Returns false if the request does not fit.
     ///
     /// # Safety
     /// The bytes of an inline message must exist.
@@ -128,7 +127,7 @@ impl SendQueue {
     }
 
     /// Executes a numbered request at once, if none waits before it and that is possible; otherwise fills a slot with
-    /// it. False if it does not fit.
+    /// it. Returns false if the request does not fit.
     ///
     /// # Safety
     /// The bytes of an inline message, and registered memory, must exist.
@@ -149,20 +148,20 @@ impl SendQueue {
         unsafe { self.fill(request, list, inline) }
     }
 
-    /// Takes back what was filled and not published.
+    /// Takes back the requests that were filled and not published.
     pub(crate) fn abort(&mut self) {
         self.posted = self.posted.wrapping_sub(self.queue.unpublished());
         self.queue.abort();
     }
 }
 
-/// Whether the data of a message is in its slot.
+/// Is true if the data of a message is in its slot.
 pub(crate) fn is_inline(request: &WorkRequest) -> bool {
     u32::from(request.flags) & IBV_SEND_INLINE != 0
 }
 
-/// Whether a request that returns data has a valid destination: it can't be inline, and an atomic's value has one
-/// place.
+/// Is true if the request returns no data, or has a valid destination for it: not inline, and a single segment of
+/// eight bytes for an atomic operation.
 pub(crate) fn has_place(request: &WorkRequest, list: &[Segment]) -> bool {
     let is_inline = is_inline(request);
     match request.opcode.into() {

@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Given, Reply, Request, Shape, WorkQueue};
 
-/// A shared receive queue.
 #[repr(C)]
 pub struct Srq {
     c: UnsafeCell<ibv_srq>,
     queue: Lock<WorkQueue>,
     max_wr: AtomicU32,
     max_sge: u32,
-    /// Asynchronous events delivered to the program.
+    /// Number of asynchronous events delivered to the program.
     pub(crate) told: AtomicU32,
 }
 
@@ -29,16 +28,16 @@ unsafe impl Sync for Srq {}
 unsafe impl Send for Srq {}
 
 impl Srq {
-    /// The queue behind a pointer of the C interface.
+    /// Returns the queue behind a pointer of the C interface.
     ///
     /// # Safety
-    /// It must be one of ours, and not destroyed yet.
+    /// The queue must be one of ours, and not destroyed yet.
     pub unsafe fn of<'a>(srq: *mut ibv_srq) -> &'a Self {
         // SAFETY: the caller's promise; the C part comes first.
         unsafe { &*srq.cast() }
     }
 
-    /// The pointer that programs use.
+    /// Returns the pointer that programs use.
     pub fn c(&self) -> *mut ibv_srq {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -54,8 +53,10 @@ impl Srq {
     }
 }
 
+/// Creates a shared receive queue.
+///
 /// # Safety
-/// It must be one of our domains.
+/// `pd` must be one of our domains.
 unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut ibv_srq> {
     // SAFETY: the caller's promise.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
@@ -127,12 +128,12 @@ fn modify(srq: &Srq, attr: &ibv_srq_attr, mask: c_int) -> Outcome<()> {
     srq.context().link.ask(&request).map(|_| ())
 }
 
-/// Gives the queue room for this many receives. `EINVAL` if more wait, or if it would be fewer than the limit.
+/// Gives the queue room for this many receives. `EINVAL` if more receives wait, or if it would be fewer than the limit.
 fn resize(srq: &Srq, max_wr: u32, limit: Option<u32>) -> Outcome<()> {
     if max_wr == 0 {
         return Err(libc::EINVAL);
     }
-    // Nobody posts receives while the device moves them.
+    // Nobody may post receives while the device moves them.
     let mut held = srq.queue.lock();
     let request = Request::ResizeSrq { srq: srq.handle(), max_wr, limit };
     let link = &srq.context().link;
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn post_srq_recv(
     // SAFETY: a queue of ours; the program's requests, and room for a pointer.
     unsafe {
         let srq = Srq::of(srq);
-        // It has no doorbell: the device checks it when a message arrives.
+        // The queue has no doorbell: the device checks it when a message arrives.
         code(crate::post::receive(&mut srq.queue.lock(), srq.max_sge, wr, bad))
     }
 }

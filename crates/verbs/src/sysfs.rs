@@ -1,5 +1,5 @@
-//! Files about devices. They exist if somebody mounted the output of `viaduct rdma tree`; otherwise they are not
-//! found, as on a kernel without RDMA.
+//! Files about devices. They exist if somebody mounted the output of `viaduct rdma tree`; otherwise programs do not
+//! find them, as on a kernel without RDMA.
 
 use crate::environment::variable;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
@@ -7,16 +7,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Most bytes in a path to sysfs.
+/// Largest number of bytes in the path of sysfs.
 const MAX_PATH: usize = 255;
 
-/// Where sysfs is: `SYSFS_PATH`, if set, or its usual place.
+/// Returns the path of sysfs: `SYSFS_PATH`, if set, or the usual one.
 pub fn root() -> &'static CStr {
     static ROOT: OnceLock<CString> = OnceLock::new();
     ROOT.get_or_init(|| variable(c"SYSFS_PATH").map_or_else(|| c"/sys".to_owned(), |path| cleaned(&path)))
 }
 
-/// Without trailing slashes, and truncated to the limit.
+/// Removes trailing slashes, and truncates the path to the limit.
 fn cleaned(path: &CStr) -> CString {
     let bytes = path.to_bytes();
     let bytes = &bytes[..bytes.len().min(MAX_PATH)];

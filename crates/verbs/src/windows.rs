@@ -1,45 +1,46 @@
-//! A peer's regions' pages in files: mapped when they are first used, until the region or memory window of the key by
-//! which they were requested is gone.
+//! Windows on a peer's regions: pages of a region that are in a file, mapped when they are first used. A window stays
+//! until the region or memory window whose key was used to request it is gone.
 
 use crate::link::Link;
 use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
 
-/// Most windows; further memory is accessed by system calls.
+/// Largest number of windows; memory of further regions is accessed with system calls.
 const MOST: usize = 256;
 
-/// One region's.
+/// The window on one region.
 struct Window {
     key: u32,
     file: u64,
-    /// `None` if they are not available.
+    /// `None` if the peer did not give the pages.
     pages: Option<SharedPages>,
 }
 
 impl Window {
-    /// Whether this is the answer to a request with this key for this file. The keys of a region and of all memory
-    /// windows bound to it have the same file, but a peer may refuse only one of them.
+    /// Is true if this is the answer to a request with this key for this file. A region and all memory windows bound
+    /// to it have the same file, but a peer may refuse only one of their keys.
     fn serves(&self, key: u32, file: u64) -> bool {
         self.file == file && (self.pages.is_some() || self.key == key)
     }
 
-    /// Whether its region is.
+    /// Is true if the region still exists.
     fn is_there(&self, regions: &RegionTable) -> bool {
         regions.get(self.key).is_some_and(|region| region.file == self.file)
     }
 }
 
-/// A peer's.
+/// All windows on one peer's regions.
 #[derive(Default)]
 pub struct Windows {
     list: Vec<Window>,
-    /// The one used last.
+    /// The index of the window used last.
     last: usize,
-    /// Key and file of a region that was looked up and not found.
+    /// Key and file of a region for which [`Self::find`] found no window.
     wanted: Option<(u32, u64)>,
 }
 
 impl Windows {
-    /// The window with all these bytes of a region. If there is none yet, it must be requested.
+    /// Returns the index of the window that has all these bytes of a region. If the region has no window yet, notes
+    /// that one must be requested.
     #[inline]
     pub fn find(&mut self, key: u32, region: &Region, address: u64, len: usize) -> Option<usize> {
         if region.file == 0 {
@@ -58,18 +59,17 @@ impl Windows {
         self.pages(self.last)?.covers(address, len).then_some(self.last)
     }
 
-    /// Whether a window must be requested.
+    /// Is true if a window must be requested.
     pub const fn is_wanted(&self) -> bool {
         self.wanted.is_some()
     }
 
-    /// What is in a window that was found.
     #[inline]
     pub fn pages(&self, window: usize) -> Option<&SharedPages> {
         self.list.get(window)?.pages.as_ref()
     }
 
-    /// Opens the wanted window, if there is one. Returns whether it is open.
+    /// Requests the window that was noted, if there is one. Returns whether it is open.
     #[cold]
     pub fn open(&mut self, link: &Link, qpn: u32, regions: &RegionTable) -> bool {
         let Some((key, file)) = self.wanted.take() else { return false };
@@ -87,7 +87,7 @@ impl Windows {
         is_open
     }
 
-    /// Closes windows of regions that are gone, and allows another request for those that were not available.
+    /// Closes windows of regions that are gone, and allows new requests for windows that were refused.
     pub fn close_old(&mut self, regions: &RegionTable) {
         self.list.retain(|window| window.pages.is_some() && window.is_there(regions));
     }

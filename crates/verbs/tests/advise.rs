@@ -32,7 +32,7 @@ fn register(pd: *mut ibv_pd, start: *mut u8, len: usize, access: i32) -> *mut ib
     mr
 }
 
-/// Which of some pages are present.
+/// Returns 1 for each page that is present, and 0 for others.
 fn present(start: *mut u8, pages: usize) -> Vec<u8> {
     let mut there = vec![0_u8; pages];
     // SAFETY: the pages are mapped, and there is room for a byte of each.
@@ -71,7 +71,7 @@ fn pages_are_fetched_and_nothing_else() {
     // Registration touches the first and the last one.
     assert_eq!(present(pages, 6)[1..5], [0; 4]);
     assert_eq!(advised(all, WRITE, FLUSH, 2 * PAGE + 1, PAGE), 0);
-    // If the kernel is too old for it, nothing is fetched.
+    // An old kernel fetches nothing.
     assert!([[0, 1, 1, 0], [0; 4]].contains(&present(pages, 6)[1..5].try_into().unwrap()));
     for (mr, advice, flags, from, len, errno) in [
         (all, 3, 0, 0, 1, libc::ENOTSUP),
@@ -91,7 +91,7 @@ fn pages_are_fetched_and_nothing_else() {
         let mut foreign = ibv_sge { lkey: (*all).lkey, ..wrong };
         assert_eq!(advise::advise_mr(other, PREFETCH, 0, &mut foreign, 1), libc::EPERM);
         assert_eq!(memory::ibv_dealloc_pd(other), 0);
-        // The former memory is of no use any more. It stays mapped, or another thread's could come there.
+        // The memory is not used any more, but stays mapped: otherwise another thread's memory could come there.
         assert_eq!(libc::mprotect(pages.cast(), PAGE, libc::PROT_NONE), 0);
     }
     assert_eq!(advised(all, PREFETCH, 0, 0, 1), libc::EFAULT);
@@ -102,7 +102,7 @@ fn pages_are_fetched_and_nothing_else() {
     two.close();
 }
 
-/// Includes memory that is mapped after its registration.
+/// This includes memory that is mapped after its registration.
 #[test]
 fn a_region_may_be_all_there_is() {
     for way in [Way::Copied, Way::Shared] {

@@ -12,7 +12,7 @@ use verbs::abi::*;
 /// Fills the memory after its deregistration.
 const CANARY: u8 = 0xa5;
 
-/// Shared between both threads.
+/// A value that both threads share.
 struct Both<T>(T);
 // SAFETY: objects of the library may be used from any thread.
 unsafe impl<T> Sync for Both<T> {}
@@ -31,7 +31,7 @@ fn two_messages(two: &Two, to: &mut Buffer) {
     two.was_direct(2);
 }
 
-/// Polls completions one by one; runs `within` after the first one.
+/// Polls completions one by one, and runs `within` after the first one.
 fn iterate(cq: *mut ibv_cq, within: impl FnOnce()) -> Vec<(u64, u32)> {
     let cq = cq.cast::<ibv_cq_ex>();
     // SAFETY: a queue of the library's, whose functions are called in the order that they ask for.

@@ -24,7 +24,7 @@ fn a_device_and_its_port_are_described() {
         let mut attr = MaybeUninit::<ibv_device_attr>::uninit();
         assert_eq!(query::ibv_query_device(context, attr.as_mut_ptr()), 0);
         assert_eq!((attr.assume_init().max_qp, attr.assume_init().node_guid), (64, guid));
-        // Programs that call the symbol pass a shorter structure.
+        // Programs that call the function by its symbol pass a shorter structure.
         let mut port = [0xaa_u8; size_of::<ibv_port_attr>()];
         assert_eq!(query::ibv_query_port(context, 1, port.as_mut_ptr().cast()), 0);
         assert!(port[COMPAT_PORT_ATTR..].iter().all(|byte| *byte == 0xaa));
@@ -80,7 +80,7 @@ fn messages_arrive() {
         [(0, 128, 8), (0, 0, 8)]
     );
     assert_eq!(*to.bytes, *b"message!");
-    // Inline: after posting, the memory may change or be freed.
+    // The message is inline: after posting, its memory may change or be freed.
     let mut inline = send(3, &mut []);
     let mut gone = Box::new(*b"12");
     let mut list = [ibv_sge { addr: gone.as_mut_ptr() as u64, length: 2, lkey: 0 }];
@@ -117,7 +117,7 @@ fn what_cannot_be_posted_is_pointed_at() {
     }
     assert_eq!(post_send(pair.qps[0], &mut send(8, &mut [sge])), (libc::ENOMEM, Some(8)));
     assert_eq!(post_receive(pair.qps[1], &mut receive(9, &mut [sge; 3])), (libc::EINVAL, Some(9)));
-    // States: in RESET nothing can be posted, before RTS no sends. Afterwards it starts again.
+    // In RESET nothing can be posted, and before RTS no sends. Afterwards everything starts again.
     assert_eq!(modify_to(pair.qps[0], IBV_QPS_RESET), 0);
     assert_eq!(post_receive(pair.qps[0], &mut receive(1, &mut [sge])), (libc::EINVAL, Some(1)));
     assert_eq!(modify_to(pair.qps[0], 1), 0);
@@ -184,7 +184,7 @@ fn requests_are_made_call_by_call() {
     pair.destroy();
 }
 
-/// Alone on its device.
+/// The test has this device for itself.
 #[test]
 fn extended_polling_reads_field_by_field() {
     let context = open(3);
@@ -235,7 +235,7 @@ fn extended_polling_reads_field_by_field() {
     pair.destroy();
 }
 
-/// Alone on its device.
+/// The test has this device for itself.
 #[test]
 fn a_channel_tells_once_and_is_waited_for() {
     let context = open(4);
@@ -357,7 +357,7 @@ fn destroy_queue_pairs(pair: &Pair) {
     }
 }
 
-/// Alone on its device, because it reaches the device's limits.
+/// The test has this device for itself, because it reaches the device's limits.
 #[test]
 fn what_the_device_says_is_passed_on() {
     let pair = Pair::new(1, IBV_QPT_RC);
@@ -384,7 +384,7 @@ fn what_the_device_says_is_passed_on() {
         assert_eq!((wrong, errno()), (IBV_REREG_MR_ERR_INPUT, libc::EINVAL));
         let wrong = memory::ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 2);
         assert_eq!((wrong, errno()), (IBV_REREG_MR_ERR_CMD, libc::EINVAL));
-        // The key stays the same with other access flags: whoever has it may do what they allow.
+        // The key stays the same with new access flags: its holders may do what these allow.
         let key = (*mr).rkey;
         assert_eq!((memory::ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 1), (*mr).rkey), (0, key));
         assert_eq!(post_send(pair.qps[0], &mut write).0, 0);
@@ -481,7 +481,7 @@ fn what_there_is_not_is_refused() {
     pair.destroy();
 }
 
-/// Alone on its device.
+/// The test has this device for itself.
 #[test]
 fn when_the_device_dies_everything_is_flushed() {
     let context = open(2);
@@ -541,7 +541,7 @@ fn pages_are_registered_for_what_they_allow() {
     const PAGE: usize = 4096;
     let pair = Pair::new(0, IBV_QPT_RC);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // Two pages to write to, one to read, one for nothing.
+    // Two pages are written to, one is read, and one is for nothing.
     // SAFETY: new memory, and parts of it.
     let start = unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;

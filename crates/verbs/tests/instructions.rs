@@ -1,5 +1,5 @@
-//! How many instructions a message takes in the library: between programs that have their memory in a window in common,
-//! as many as between those that share regions in files, but for a tenth.
+//! Counts the instructions that a message takes in the library. Programs with memory in a common window may need up to
+//! a tenth more than programs that share regions in files.
 //!
 //! `cargo test --release -p verbs --test instructions -- --nocapture` prints them.
 
@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use verbs::abi::*;
 use verbs::{completion, post};
 
-/// Of each operation, before one that is counted.
+/// Number of operations of each kind before one that is counted.
 const UNCOUNTED: u64 = 3;
 const BYTES: usize = 8;
-/// A timer's signal in between, or a queue that was full, may make one message longer.
+/// Attempts: a timer's signal in between, or a queue that was full, may make one message longer.
 const ATTEMPTS: usize = 3;
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -32,7 +32,7 @@ extern "C" fn step(_: c_int) {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Instructions of this thread in user mode: the processor's trap flag makes each of them a signal.
+/// Counts the instructions of this thread in user mode: the processor's trap flag makes each of them a signal.
 fn instructions<T>(of: impl FnOnce() -> T) -> (u64, T) {
     let before = STEPS.load(Ordering::Relaxed);
     // SAFETY: the trap flag changes nothing but that signals come, which have a handler.
@@ -43,7 +43,6 @@ fn instructions<T>(of: impl FnOnce() -> T) -> (u64, T) {
     (STEPS.load(Ordering::Relaxed) - before, result)
 }
 
-/// Posts a request and takes its completion.
 fn perform(end: &End, wr: &mut ibv_send_wr) -> ibv_wc {
     let (mut bad, mut done) = (null_mut(), ibv_wc::default());
     // SAFETY: queues and request are the test's, and there is room for one completion.
@@ -54,7 +53,7 @@ fn perform(end: &End, wr: &mut ibv_send_wr) -> ibv_wc {
     done
 }
 
-/// Of a send with its receive, of a write and of a read.
+/// Counts the instructions of a send with its receive, of a write and of a read.
 fn counts(way: Way) -> [u64; 3] {
     let two = Two::on(way);
     let (from, to) = (Pages::new(1), Pages::new(1));

@@ -16,7 +16,7 @@ use verbs::{context, memory, query};
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
 const READ: u32 = IBV_WR_RDMA_READ;
 
-/// How each page is mapped: `s` if it is shared with the device, `p` if it is the program's alone.
+/// Tells for each page how it is mapped: `s` if it is shared with the device, `p` if it is the program's alone.
 fn pages(of: &Pages) -> String {
     let at = |page| Pages { start: of.start.wrapping_add(page * PAGE), len: PAGE };
     (0..of.len / PAGE).map(|page| at(page).maps()[0].0.chars().last().unwrap()).collect()
@@ -39,7 +39,7 @@ fn refused(pd: *mut ibv_pd, start: *mut u8, len: usize, access: i32) -> i32 {
     }
 }
 
-/// A message to this place of b's memory, and back.
+/// Sends a message to this place of b's memory, and reads it back.
 fn exchange(
     two: &Two,
     from: &mut Pages,
@@ -61,14 +61,14 @@ fn exchange(
     assert_eq!(from.bytes()[..len], message);
 }
 
-/// Regions that share pages, lie in each other, or overlap.
+/// Tests regions that share pages, lie in each other, or overlap.
 fn neighbours(way: Way) {
     let two = Two::on(way);
     let (mut from, mut to) = (Pages::new(6), Pages::new(6));
     to.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
     let before = to.bytes().to_vec();
     let ours = from.register(two.a.pd, 0, 6 * PAGE);
-    // In the middle of a page; the rest of it and the following pages; all that.
+    // One region is in the middle of a page, one has the rest of it and the following pages, and one has all that.
     let one = to.register(two.b.pd, 100, 50);
     assert_eq!((pages(&to), to.bytes() == before), ("sppppp".into(), true));
     let next = to.register(two.b.pd, 150, 2 * PAGE);
@@ -80,14 +80,14 @@ fn neighbours(way: Way) {
         exchange(&two, &mut from, ours, &mut to, mr, at, len);
     }
     let before = to.bytes().to_vec();
-    // Beyond a region's end is nothing, though it is in the same page.
+    // A region ends at its last byte, even within a page.
     assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 1), (to.start as u64 + 150, key(one))), 10);
     for end in [&two.a, &two.b] {
         assert_eq!(modify_to(end.qp, IBV_QPS_RESET), 0);
     }
     two.b.connect(&two.a);
     two.a.connect(&two.b);
-    // What another region needs stays; pages with other data do so anyway.
+    // Pages that another region needs stay moved; pages with other data stay anyway.
     deregister(next);
     assert_eq!((pages(&to), to.bytes() == before), ("ssssss".into(), true));
     exchange(&two, &mut from, ours, &mut to, one, 120, 30);
@@ -107,20 +107,20 @@ fn neighbours(way: Way) {
     to.unmap();
 }
 
-/// Memory that the program unmaps, and maps something else there, while it is registered.
+/// Tests memory that the program replaces by new memory while it is registered.
 fn remapped(way: Way) {
     let two = Two::on(way);
     let (mut from, to) = (Pages::new(3), Pages::new(3));
     let ours = from.register(two.a.pd, 0, 3 * PAGE);
     let old = to.register(two.b.pd, 10, 3 * PAGE - 20);
     let middle = Pages { start: to.start.wrapping_add(PAGE), len: PAGE };
-    // In one call: other threads map memory, too, and might take the place.
+    // One call does it: other threads map memory, too, and might take the place.
     let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED);
     other.bytes().fill(3);
     let mut all = Pages { start: to.start, len: to.len };
     let new = to.register(two.b.pd, 0, 3 * PAGE);
     exchange(&two, &mut from, ours, &mut all, new, PAGE - 50, PAGE + 100);
-    // The key of the old region leads to what was there before.
+    // The key of the old region still leads to the old memory.
     from.bytes()[..8].fill(9);
     let there = (middle.start as u64 + 8, key(old));
     let before = all.bytes().to_vec();
@@ -134,7 +134,7 @@ fn remapped(way: Way) {
     from.unmap();
 }
 
-/// Other threads write to memory while it is registered and deregistered, beside the regions.
+/// Tests that other threads may write beside the regions while memory is registered and deregistered.
 fn written_meanwhile(way: Way) {
     let two = Two::on(way);
     let memory = Pages::new(4);
@@ -193,7 +193,7 @@ fn fork(to: &mut Pages) {
     assert_eq!(pages(to), "sss");
 }
 
-/// A child has its own copy, and its parent is not disturbed by what it does there.
+/// Tests that a child has its own copy, and that its writes there do not disturb its parent.
 fn forked(way: Way) {
     let two = Two::on(way);
     let (mut from, mut to) = (Pages::new(3), Pages::new(3));
@@ -207,12 +207,12 @@ fn forked(way: Way) {
     to.unmap();
 }
 
-/// Devices that are opened twice have regions of both contexts in one page. They begin and end in any order, and so do
-/// the contexts.
+/// Tests devices that are opened twice, with regions of both contexts in one page. The regions and the contexts begin
+/// and end in any order.
 fn opened_twice(way: Way) {
     let (one, other) = (Two::on(way), Two::on(way));
     let (mut from, mut to) = (Pages::new(3), Pages::new(3));
-    // The second page has the end of a region, and the beginning of the other.
+    // The second page has the end of one region, and the beginning of the other.
     let ours = [&one, &other].map(|two| from.register(two.a.pd, 0, PAGE + 50));
     let part = |two: &Two, to: &Pages, at| to.register(two.b.pd, at, PAGE);
     let (mut first, mut second) = (part(&one, &to, 100), part(&other, &to, PAGE + 200));
@@ -221,7 +221,7 @@ fn opened_twice(way: Way) {
         exchange(&other, &mut from, ours[1], &mut to, second, PAGE + 200, PAGE);
         assert_eq!(pages(&to), "sss");
         match round {
-            // What one context moved, the other one uses alone.
+            // One context moved the pages, and the other one uses them alone.
             0 => {
                 deregister(first);
                 first = part(&one, &to, 100);
@@ -240,7 +240,7 @@ fn opened_twice(way: Way) {
         to.register(memory::ibv_alloc_pd(third), 50, 2 * PAGE);
         assert_eq!(context::ibv_close_device(third), 0);
     }
-    // So does the first one, which moved the page.
+    // The first one, which moved the page, ends with its region, too.
     let before = to.bytes().to_vec();
     deregister(first);
     deregister(ours[0]);
@@ -257,7 +257,7 @@ fn opened_twice(way: Way) {
     to.unmap();
 }
 
-/// An edge page whose registration failed later goes back when its connection ends.
+/// Tests that an edge page whose registration failed later goes back when its connection ends.
 fn failed(way: Way) {
     let end = End::new(way.first() + 2);
     let mut large = Pages::new((200 << 20) / PAGE);
@@ -268,7 +268,7 @@ fn failed(way: Way) {
     large.unmap();
 }
 
-/// So does a page whose last user ended before another one.
+/// Tests that a page goes back if its last user ended before another one.
 fn outlived(way: Way) {
     let (one, other) = (Two::on(way), Two::on(way));
     let mut to = Pages::new(1);
@@ -283,14 +283,14 @@ fn outlived(way: Way) {
     to.unmap();
 }
 
-/// Static variables in pages of their own: without a first value they are memory like any other, with one they are
+/// Static variables in pages of their own. Without an initial value they are memory like any other; with one they are
 /// mapped from the program's file.
 #[repr(align(4096))]
 struct Static([AtomicU8; 4096]);
 static ZEROS: Static = Static([const { AtomicU8::new(0) }; 4096]);
 static ONES: Static = Static([const { AtomicU8::new(1) }; 4096]);
 
-/// What can't move is refused, and stays as it is.
+/// Tests that memory that can't move is refused, and stays as it is.
 fn refusals(way: Way) {
     let end = End::new(way.first());
     assert_eq!(refused(end.pd, ZEROS.0[9].as_ptr(), 100, 1), 0);
@@ -339,7 +339,7 @@ fn refusals(way: Way) {
     locked.unmap();
 }
 
-/// A window has an end; what does not fit is refused, and memory stays as it is.
+/// Tests that a registration that does not fit into the window is refused, and memory stays as it is.
 fn full(way: Way) {
     let end = End::new(way.first() + 2);
     let mut large = Pages::new((200 << 20) / PAGE);
@@ -351,7 +351,7 @@ fn full(way: Way) {
     large.unmap();
 }
 
-/// A region becomes one of other memory.
+/// Tests that a region can be changed to other memory.
 fn moved_elsewhere(way: Way) {
     let two = Two::on(way);
     let (mut from, mut to, mut other) = (Pages::new(2), Pages::new(2), Pages::new(2));
@@ -362,7 +362,7 @@ fn moved_elsewhere(way: Way) {
     let done = unsafe { memory::ibv_rereg_mr(mr, 1, null_mut(), other.start.add(5).cast(), PAGE, 0) };
     assert_eq!((done, pages(&to), pages(&other)), (0, "pp".into(), "ss".into()));
     exchange(&two, &mut from, ours, &mut other, mr, 5, PAGE);
-    // What can't be changed stays.
+    // A region that can't be changed stays.
     let mut on_stack = [0_u8; 8];
     // SAFETY: as above.
     let done = unsafe { memory::ibv_rereg_mr(mr, 1, null_mut(), on_stack.as_mut_ptr().cast(), 8, 0) };
@@ -374,7 +374,7 @@ fn moved_elsewhere(way: Way) {
     [from, to, other].iter().for_each(Pages::unmap);
 }
 
-/// When the device goes, memory is the program's again, with what came there.
+/// Tests that memory is the program's again when the device goes, with the messages that came there.
 fn gone(way: Way) {
     let two = Two::of(way.shares(), way.first() + 2);
     let (mut from, mut to) = (Pages::new(3), Pages::new(3));
@@ -383,7 +383,7 @@ fn gone(way: Way) {
     let before = to.bytes().to_vec();
     end(two.b.index);
     until(|| {
-        // It looks for the device now and then.
+        // Every few thousand polls, the library checks whether the device is gone.
         (0..5000).for_each(|_| drop(poll(two.b.cqs[0])));
         pages(&to) == "ppp"
     });
@@ -416,7 +416,7 @@ fn outlived_in_own_windows() {
     outlived(Way::OwnWindows);
 }
 
-/// In a process of its own: the connections of other tests are the same program's.
+/// The test runs in a process of its own, because connections of other tests count as the same program's.
 #[test]
 fn outlived_in_a_common_window() {
     alone("outlived_alone");
@@ -446,7 +446,7 @@ fn what_does_not_fit_is_refused() {
     gone(Way::CommonWindow);
 }
 
-/// Runs a test in a process of its own. Returns what that says.
+/// Runs a test in a process of its own. Returns the process's output.
 fn alone(test: &str) -> String {
     let this = std::env::current_exe().unwrap();
     let arguments = ["--exact", "--nocapture", "--include-ignored", test];
@@ -456,7 +456,7 @@ fn alone(test: &str) -> String {
     said
 }
 
-/// Once each, on standard error: what can't move, and why; and that a window is full.
+/// Standard error says once what can't move, and why; and once that a window is full.
 #[test]
 fn refusals_say_what_to_do() {
     let (refused, full) = (alone("own::refusals"), alone("what_does_not_fit_is_refused"));

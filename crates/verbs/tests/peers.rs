@@ -18,7 +18,6 @@ const READ: u32 = IBV_WR_RDMA_READ;
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
 const WRITE_WITH_IMM: u32 = IBV_WR_RDMA_WRITE_WITH_IMM;
 
-/// Statuses of completions.
 const FLUSHED: u32 = 5;
 const REMOTE_ACCESS: u32 = 10;
 const LOCAL_PROTECTION: u32 = 4;
@@ -28,12 +27,12 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
 }
 
-/// The fields of a completion that programs may read.
+/// Returns the fields of a completion that programs may read.
 fn seen(wc: &ibv_wc) -> (u64, u32, u32, u32, u32, u32) {
     (wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.wc_flags, wc.imm_data)
 }
 
-/// Messages that fit into a completion and longer ones, in one segment and in two.
+/// Tests messages that fit into a completion and longer ones, in one segment and in two.
 fn messages(way: Way) {
     let two = Two::on(way);
     let lengths = [0, 1, 8, 39, 40, 41, 64, 4096, 100_000];
@@ -65,7 +64,8 @@ fn messages(way: Way) {
     two.close();
 }
 
-/// Inline data is copied when the request is posted; more requests are posted at once than the peer has receives.
+/// Tests that inline data is copied when a request is posted, and that more requests than the peer has receives can
+/// be posted at once.
 fn order(way: Way) {
     let two = Two::on(way);
     let mut room = Buffer::new(two.b.pd, &[0; 4]);
@@ -102,7 +102,7 @@ fn order(way: Way) {
     two.close();
 }
 
-/// An inline message may come from several segments, or from none.
+/// Tests inline messages from several segments, and from none.
 fn inline_in_parts(way: Way) {
     let two = Two::on(way);
     let mut room = Buffer::new(two.b.pd, &[b'.'; 64]);
@@ -124,7 +124,7 @@ fn inline_in_parts(way: Way) {
     two.close();
 }
 
-/// Memory is written and read, with and without notifying the peer.
+/// Tests writes and reads of the peer's memory, with and without notifying the peer.
 fn remote_memory(way: Way) {
     let two = Two::on(way);
     // The last one is transferred in pieces.
@@ -161,7 +161,7 @@ fn remote_memory(way: Way) {
     two.close();
 }
 
-/// Operations that are not allowed fail as usual, at both ends.
+/// Tests that operations that are not allowed fail as usual, at both ends.
 fn wrong_keys(way: Way) {
     for opcode in [WRITE, WRITE_WITH_IMM, READ] {
         let two = Two::on(way);
@@ -184,7 +184,7 @@ fn wrong_keys(way: Way) {
         forget([&mut own, &mut there]);
         two.close();
     }
-    // Beyond the region's end, and with an invalid local key.
+    // The operations go beyond the region's end, or have an invalid local key.
     for wrong_at_home in [false, true] {
         let two = Two::on(way);
         let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
@@ -215,7 +215,7 @@ fn state(end: &End) -> u32 {
     attr.qp_state
 }
 
-/// A message longer than its receive breaks both ends.
+/// Tests that a message longer than its receive breaks both ends.
 fn too_long(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 60]), Buffer::new(two.b.pd, &[2; 60]));
@@ -224,13 +224,13 @@ fn too_long(way: Way) {
     short.length = 59;
     assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [short])).0, 0);
     assert_eq!(post_send(two.a.qp, &mut send(2, &mut [own.sge()])).0, 0);
-    // Local length error; the peer reports an invalid request.
+    // The receiver reports a local length error; the sender reports an invalid request at the peer.
     assert_eq!((two.b.received().status, two.a.sent().status), (1, 9));
     forget([&mut own, &mut there]);
     two.close();
 }
 
-/// Memory that was deregistered, or no longer permits the access, is no longer accessed.
+/// Tests that memory is no longer accessed once it is deregistered, or no longer permits the access.
 fn rights_end(way: Way) {
     // First the region goes; then its rights; then the queue pair's.
     for what in 0..3 {
@@ -264,7 +264,8 @@ fn rights_end(way: Way) {
     }
 }
 
-/// A peer that has ended does not answer, no matter what was shared before; both connecting and disconnecting work.
+/// Tests that a peer that has ended does not answer, whatever was shared before, and that both connecting and
+/// disconnecting work.
 fn states(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
@@ -290,7 +291,7 @@ fn states(way: Way) {
     }
     two.was_direct(1);
     forget([&mut own, &mut there]);
-    // Destroyed: there is no peer.
+    // The peer is destroyed.
     let Two { a, b, .. } = two;
     b.close();
     assert_eq!(post_send(a.qp, &mut send(5, &mut [])).0, 0);
@@ -298,7 +299,7 @@ fn states(way: Way) {
     a.close();
 }
 
-/// A sleeping program is woken, at both ends, once.
+/// Tests that a sleeping program is woken once, at both ends.
 fn sleepers(way: Way) {
     let two = Two::on(way);
     for round in 0..20 {
@@ -330,8 +331,8 @@ fn sleepers(way: Way) {
     two.close();
 }
 
-/// A program that doesn't read its events for long still gets every notification that it waits for, once it reads
-/// them.
+/// Tests that a program that doesn't read its events for long still gets every notification that it waits for, once it
+/// reads them.
 fn unread_events(way: Way) {
     let two = Two::on(way);
     let (a, b) = (&two.a, &two.b);
@@ -348,7 +349,7 @@ fn unread_events(way: Way) {
         assert_eq!(post_send(from, &mut send(2, &mut [])).0, 0);
         assert_eq!((a.sent().status, take(cq, 1)[0].status), (0, 0));
     };
-    // Far more than there is room for.
+    // These are far more than there is room for.
     (0..600).for_each(|_| bring(a.qp, b.qp, b.cqs[1]));
     bring(other[0], other[1], b.cqs[0]);
     while b.told() != b.cqs[0] {}
@@ -360,14 +361,15 @@ fn unread_events(way: Way) {
     two.close();
 }
 
-/// Whether the device still has work to do for its only message.
+/// Is true if the device still has work to do for its only message.
 fn poll_waiting(end: &End) -> bool {
     // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[1]).handle };
     described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting != 1)
 }
 
-/// The device does atomics in memory that is in no window; the process may do the writes before and after them itself.
+/// Tests atomic operations. The device executes them in memory that is in no window; the process may execute the
+/// writes before and after them itself.
 fn atomics(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 16]), Buffer::new(two.b.pd, &[0; 8]));
@@ -398,13 +400,13 @@ fn atomics(way: Way) {
     wrong.sg_list = back.as_mut_ptr();
     assert_eq!(post_send(two.a.qp, &mut wrong), (libc::EINVAL, Some(3)));
     assert_eq!(*there.bytes, 907_u64.to_ne_bytes());
-    // Where memory is in the common window, so do peers.
+    // Peers execute atomics themselves if the memory is in the common window.
     two.was_direct(if matches!(way, Way::CommonWindow | Way::ToMachine) { 20 } else { 10 });
     forget([&mut own, &mut there]);
     two.close();
 }
 
-/// The peer's device goes, as if its daemon had ended.
+/// Tests that the peer's device goes, as if its daemon had ended.
 fn death(way: Way) {
     let two = Two::of(way.shares(), way.first() + 2);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -422,7 +424,7 @@ fn death(way: Way) {
     two.b.close();
 }
 
-/// A program whose queue pair is only ready to receive is notified once that its peer communicates.
+/// Tests that a program whose queue pair is only ready to receive is notified once that its peer communicates.
 fn established(way: Way) {
     let first = way.first();
     let (a, b) = (End::new(first), End::new(first + 1));
@@ -457,7 +459,7 @@ fn established(way: Way) {
     b.close();
 }
 
-/// Applications of one guest are peers too, and so are queue pairs of one application.
+/// Tests peers of one guest: two applications, and two queue pairs of one application.
 fn one_device(way: Way) {
     let index = way.first();
     let (a, b) = (End::new(index), End::new(index));

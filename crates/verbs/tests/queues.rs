@@ -11,7 +11,7 @@ use verbs::{completion, modify};
 
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
 
-/// Requests without completions free their room, and keep their order.
+/// Tests that requests without completions free their room, and keep their order.
 fn unsignaled(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -31,7 +31,8 @@ fn unsignaled(way: Way) {
     two.close();
 }
 
-/// A send takes room until its completion, or a later one, is polled, no matter who executed it and how soon.
+/// Tests that a send takes room until its completion, or a later one, is polled, no matter who executed it and how
+/// soon.
 fn full_queue(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -46,7 +47,7 @@ fn full_queue(way: Way) {
         for id in 0..depth {
             assert_eq!(post(id, id + 1 == depth || round % 2 == 0).0, 0);
         }
-        // They are done; the program knows that once it polls.
+        // The sends are done; the program knows that once it polls.
         until(|| !are_awaited(&two.a, 0, if round % 2 == 0 { DEPTH } else { 1 }));
         assert_eq!(post(9, true), (libc::ENOMEM, Some(9)));
         if round % 2 == 0 {
@@ -67,7 +68,7 @@ fn poll_one(cq: *mut ibv_cq) -> Option<u64> {
     (unsafe { completion::poll_cq(cq, 1, &mut room) } == 1).then_some(room.wr_id)
 }
 
-/// A completion queue that nobody polls overruns: this is reported, and breaks the queue pair.
+/// Tests that a completion queue that nobody polls overruns: this is reported, and breaks the queue pair.
 fn overrun(way: Way) {
     let two = Two::deep_on(way, FEWEST + 1);
     // SAFETY: the queue is the test's, which did not destroy it.
@@ -86,7 +87,7 @@ fn overrun(way: Way) {
     two.close();
 }
 
-/// Completion queues of both ends are resized while messages are sent.
+/// Resizes the completion queues of both ends while messages are sent.
 fn resized(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 64]), Buffer::new(two.b.pd, &[0; 64]));
@@ -115,12 +116,12 @@ fn resized(way: Way) {
     two.close();
 }
 
-/// Whether a queue still has to receive two completions.
+/// Is true while a queue still has to receive two completions.
 fn is_awaited(end: &End, which: usize) -> bool {
     are_awaited(end, which, 2)
 }
 
-/// Whether a queue has fewer completions than this.
+/// Is true while a queue has fewer completions than this.
 fn are_awaited(end: &End, which: usize, count: u32) -> bool {
     // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[which]).handle };

@@ -69,7 +69,7 @@ impl Shared {
         assert_eq!(unsafe { shared_receive::ibv_modify_srq(self.srq, &mut attr, IBV_SRQ_LIMIT) }, 0);
     }
 
-    /// Number of messages that bypassed the device.
+    /// Checks the number of messages that bypassed the device.
     fn was_direct(&self, messages: u64) {
         let sum: u64 = self.senders.iter().map(End::direct).sum();
         assert_eq!(sum, if self.shares { messages } else { 0 });
@@ -89,7 +89,7 @@ impl Shared {
     }
 }
 
-/// Messages that fit into a completion and longer ones, to one segment and to two, from both senders in turn.
+/// Tests messages that fit into a completion and longer ones, to one segment and to two, from both senders in turn.
 fn messages(way: Way) {
     let shared = Shared::new(way);
     let lengths = [0, 1, 8, 24, 25, 40, 41, 4096, 100_000];
@@ -123,7 +123,7 @@ fn messages(way: Way) {
     shared.close();
 }
 
-/// Both send at the same time, always more than there are receives: each message consumes its own receive, and a
+/// Lets both send at the same time, always more than there are receives: each message consumes its own receive, and a
 /// sender's messages keep their order.
 fn all_at_once(way: Way) {
     const MESSAGES: u64 = 500;
@@ -143,7 +143,7 @@ fn all_at_once(way: Way) {
                 let mut own = Buffer::new(pd as *mut ibv_pd, &[0; 64]);
                 for number in 0..MESSAGES {
                     own.bytes[..8].copy_from_slice(&number.to_ne_bytes());
-                    // Fits into a completion, and longer.
+                    // One message fits into a completion, and one is longer.
                     let mut sge = own.sge();
                     sge.length = if number % 3 == 0 { 64 } else { 8 };
                     assert_eq!(post_send(qp as *mut ibv_qp, &mut send(number, &mut [sge])).0, 0);
@@ -171,7 +171,7 @@ fn all_at_once(way: Way) {
     shared.close();
 }
 
-/// A message without a receive waits for one; a WRITE with immediate data consumes one too.
+/// Tests that a message without a receive waits for one, and that a WRITE with immediate data consumes one too.
 fn later(way: Way) {
     let shared = Shared::new(way);
     let sender = &shared.senders[0];
@@ -193,7 +193,7 @@ fn later(way: Way) {
     shared.close();
 }
 
-/// A receive that is too short for its message breaks both queue pairs, and no other.
+/// Tests that a receive that is too short for its message breaks both queue pairs, and no other.
 fn too_long(way: Way) {
     let shared = Shared::new(way);
     let sender = &shared.senders[0];
@@ -210,7 +210,7 @@ fn too_long(way: Way) {
     shared.close();
 }
 
-/// An event reports once that there are fewer receives than the limit, no matter who consumed them.
+/// Tests that an event reports once that there are fewer receives than the limit, no matter who consumed them.
 fn limit(way: Way) {
     let shared = Shared::new(way);
     // SAFETY: the context is the test's until its end.
@@ -222,7 +222,7 @@ fn limit(way: Way) {
             return false;
         }
         let told = event.assume_init();
-        // Other events are of queue pairs: that their peers communicate.
+        // Other events are for queue pairs: their peers communicate.
         let of_srq = told.event_type == LIMIT_REACHED && told.element.srq == shared.srq;
         events::ibv_ack_async_event(event.as_mut_ptr());
         of_srq
@@ -249,7 +249,8 @@ fn limit(way: Way) {
     shared.close();
 }
 
-/// The waiting receives move to the queue of another size if there is room for them; every sender finds them there.
+/// Tests that waiting receives move to the queue of a new size if there is room for them, and that every sender finds
+/// them there.
 fn resize(way: Way) {
     let shared = Shared::new(way);
     let modify = |max_wr, srq_limit, mask| {

@@ -22,7 +22,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
 }
 
-/// Two applications that share regions.
+/// Connects two applications that move their regions into files.
 fn two(shares: bool, first: usize) -> Two {
     static SET: Once = Once::new();
     // SAFETY: nobody reads it yet: whoever opens a device here comes by first.
@@ -39,14 +39,14 @@ fn atomic(two: &Two, opcode: u32, part: ibv_sge, (address, rkey): (u64, u32), op
     two.a.sent().status
 }
 
-/// After an error.
+/// Connects both queue pairs again after an error.
 fn connect_again(two: &Two) {
     assert_eq!([&two.a, &two.b].map(|end| modify_to(end.qp, IBV_QPS_RESET)), [0, 0]);
     two.b.connect(&two.a);
     two.a.connect(&two.b);
 }
 
-/// Writes, reads and sends of all lengths, in the moved pages, across their ends and beside them.
+/// Writes, reads and sends messages of all lengths, in the moved pages, across their ends and beside them.
 fn messages(shares: bool, first: usize) {
     let two = two(shares, first);
     let (mut from, mut to) = (Pages::new(6), Pages::new(6));
@@ -141,7 +141,7 @@ fn messages_that_the_device_copies() {
     messages(false, 0);
 }
 
-/// Each connection adds 1 to a word this many times, all at once.
+/// Lets each connection add 1 to a word this many times, all at once.
 fn add_from_each(connections: [&Two; 2], regions: [*mut ibv_mr; 2], address: u64, times: u64) {
     std::thread::scope(|scope| {
         for (two, region) in connections.into_iter().zip(regions) {
@@ -186,7 +186,7 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
         assert_eq!(atomic(&direct, IBV_WR_ATOMIC_CMP_AND_SWP, part, there, (compare, swap)), 0);
         assert_eq!((result.bytes()[16..24].to_vec(), sum()), (before.to_ne_bytes().to_vec(), after));
     }
-    // Not if the word is not aligned, or the peer has no right.
+    // The peer does not do it itself if the word is not aligned, or it has no right.
     assert_eq!(
         atomic(&direct, IBV_WR_ATOMIC_FETCH_AND_ADD, result.sge(own, 16, 8), (there.0 + 4, there.1), (1, 0)),
         9
@@ -220,7 +220,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     let file = to.file().unwrap();
     // SAFETY: the region is registered.
     let there = |region: *mut ibv_mr| (to.start as u64 + 8, unsafe { (*region).rkey });
-    // The program's mapping, and the device's for each region; the peer's after it first uses one of them.
+    // These are the program's mapping, and the device's for each region; the peer's follows when it uses one of them.
     assert_eq!(mapped(file), 3);
     for region in regions {
         assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there(region)), 0);
@@ -247,7 +247,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     two.close();
 }
 
-/// With a key that no region has.
+/// Returns an address and a key that no region has.
 fn there_of(pages: &Pages, rkey: u32) -> (u64, u32) {
     (pages.start as u64, rkey)
 }
@@ -307,7 +307,7 @@ fn what_is_mapped_there_meanwhile_stays() {
     let mr = pages.register(two.b.pd, 0, 3 * PAGE);
     // SAFETY: there are three pages.
     let middle = Pages { start: unsafe { pages.start.add(PAGE) }, len: PAGE };
-    // In one call: other threads map memory, too, and might take the place.
+    // One call does it: other threads map memory, too, and might take the place.
     let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED);
     other.bytes().fill(3);
     deregister(mr);
@@ -317,7 +317,7 @@ fn what_is_mapped_there_meanwhile_stays() {
     pages.unmap();
 }
 
-/// Additions by peers of two contexts: all pages of one's region are in a file, and none of the other's larger region.
+/// Peers of two contexts add: all pages of one's region are in a file, and none of the other's larger region.
 #[test]
 fn contexts_of_a_program_agree_on_words_in_files() {
     const TIMES: u64 = 3000;
@@ -334,7 +334,7 @@ fn contexts_of_a_program_agree_on_words_in_files() {
     counter.unmap();
 }
 
-/// Memory after its registration: as if it had not been registered.
+/// After its deregistration, memory is as if it had not been registered.
 #[test]
 fn memory_is_plain_again_after_deregistration() {
     let two = two(true, 0);
@@ -359,7 +359,7 @@ fn memory_is_plain_again_after_deregistration() {
         assert_eq!(libc::waitpid(child, null_mut(), 0), child);
     }
     assert_eq!(pages.bytes()[PAGE], 8);
-    // It grows, and what is not needed any more is zeros afterwards.
+    // The memory grows, and the part that is not needed any more is zeros afterwards.
     // SAFETY: the two pages are the test's, and where they are then is new.
     unsafe {
         let moved = libc::mremap(pages.start.add(PAGE).cast(), 2 * PAGE, 8 * PAGE, libc::MREMAP_MAYMOVE);

@@ -15,7 +15,7 @@ use verbs::{channel, completion, context, events, memory, queue_pair};
 
 const DEVICE_FATAL: u32 = 8;
 
-/// Shared between both threads.
+/// A value that both threads share.
 struct Both<T>(T);
 // SAFETY: objects of the library may be used from any thread.
 unsafe impl<T> Send for Both<T> {}
@@ -24,7 +24,7 @@ fn is_readable(fd: i32) -> bool {
     is_readable_in(0, fd)
 }
 
-/// Whether it is readable, or becomes so within this many milliseconds.
+/// Is true if the descriptor is readable, or becomes so within this many milliseconds.
 fn is_readable_in(patience: i32, fd: i32) -> bool {
     let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor.
@@ -41,7 +41,8 @@ fn sleep(channel: &Both<*mut ibv_comp_channel>) -> Result<usize, i32> {
     }
 }
 
-/// The peer survives, and may hold the descriptors through which the device reported events.
+/// Tests the end of the device. The peer survives, and may hold the descriptors through which the device reported
+/// events.
 fn death(way: Way) {
     let two = Two::on(way);
     let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
@@ -68,7 +69,7 @@ fn death(way: Way) {
     // SAFETY: the context and the queues are the test's; an event that was got is whole.
     unsafe {
         let mut kind = 0;
-        // The event that the peer communicates came before.
+        // The event that the peer communicates came earlier.
         while kind != DEVICE_FATAL {
             assert_eq!(events::ibv_get_async_event(two.b.context, event.as_mut_ptr()), 0);
             kind = event.assume_init().event_type;
@@ -80,7 +81,7 @@ fn death(way: Way) {
     two.close();
 }
 
-/// Events of destroyed objects disappear with them, and other events stay.
+/// Tests that events of destroyed objects disappear with them, and other events stay.
 fn destroyed(way: Way) {
     let two = Two::of(way.shares(), way.first() + 2);
     let (a, b) = (&two.a, &two.b);

@@ -21,7 +21,7 @@ const fn next_key(key: u32) -> u32 {
     key & !0xff | (key + 1) & 0xff
 }
 
-/// Memory of b's to which windows may be bound; its peers have no key for it.
+/// Registers memory of b to which windows may be bound; its peers have no key for it.
 fn bindable(two: &Two) -> Buffer {
     Buffer::with(two.b.pd, &[0; 4096], 1 | MW_BIND)
 }
@@ -38,12 +38,12 @@ fn key_of(mw: *const ibv_mw) -> u32 {
     unsafe { (*mw).rkey }
 }
 
-/// The part of some memory from offset 100 on.
+/// Returns a part of this memory, from offset 100 on.
 fn part(of: &Buffer, length: u64) -> ibv_mw_bind_info {
     ibv_mw_bind_info { mr: of.mr, addr: of.bytes.as_ptr() as u64 + 100, length, mw_access_flags: RIGHTS }
 }
 
-/// A request that needs no peer.
+/// Returns a request that needs no peer.
 fn local(opcode: u32) -> ibv_send_wr {
     let mut wr = send(9, &mut []);
     // A request that sends no message has no list of segments.

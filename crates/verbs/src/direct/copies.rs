@@ -5,10 +5,10 @@ use crate::far::Far;
 use std::os::fd::AsRawFd;
 use uverbs::{Point, WorkRequest, point};
 
-/// Bytes of a WRITE or READ that are copied before the permission is checked again.
+/// Bytes of a WRITE or READ that are copied at a time; before each piece, the permission is checked again.
 pub const PIECE: usize = 1 << 20;
 
-/// Number of bytes from which a copy between processes is faster than one through the kernel's files.
+/// From this many bytes on, a copy between processes is faster than one through `/proc/PID/mem`.
 const AT_ONCE_FROM: usize = 2048;
 
 /// Moves the first `len` bytes of some parts to another list.
@@ -26,8 +26,8 @@ fn cut(from: &mut Vec<Part>, mut len: usize, to: &mut Vec<Part>) {
 }
 
 impl Direct {
-    /// Executes a long message except for its last piece, and returns that. Whoever withdraws its memory waits for at
-    /// most one piece.
+    /// Executes a long message except for its last piece, and returns that piece. A process that withdraws its memory
+    /// waits for one piece at most.
     ///
     /// # Safety
     /// The parts must be readable; for a READ, writable.
@@ -104,7 +104,7 @@ impl Direct {
     /// Copies between the vector and a mapped place.
     ///
     /// # Safety
-    /// As of [`Self::copy`].
+    /// The same as for [`Self::copy`].
     unsafe fn copy_there(&self, window: usize, mut address: u64, writes: bool) -> bool {
         let Some(pages) = self.windows.pages(window) else { return false };
         self.vector.iter().all(|part| {
@@ -121,10 +121,10 @@ impl Direct {
         })
     }
 
-    /// Copies between the vector and a place by a system call.
+    /// Copies between the vector and a place with a system call.
     ///
     /// # Safety
-    /// As of [`Self::copy`].
+    /// The same as for [`Self::copy`].
     unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
         let Far::There { memory, .. } = &self.memory else { return place.len == 0 };
         let (fd, parts, at) = (memory.as_raw_fd(), &self.vector[..], place.address as i64);
@@ -132,7 +132,7 @@ impl Direct {
         // SAFETY: the caller's promise; what it does at the other end was granted.
         let copied = unsafe {
             match *parts {
-                // Faster without a list.
+                // A call without a list is faster.
                 [part] if writes => libc::pwrite(fd, part.iov_base, part.iov_len, at),
                 [part] => libc::pread(fd, part.iov_base, part.iov_len, at),
                 _ if writes => libc::pwritev(fd, list, count, at),
@@ -142,10 +142,10 @@ impl Direct {
         place.len == 0 || copied == place.len as isize
     }
 
-    /// As [`Self::copy`], for all parts and places in one system call.
+    /// Copies like [`Self::copy`], all parts and places in one system call.
     ///
     /// # Safety
-    /// As of that.
+    /// The same as for [`Self::copy`].
     unsafe fn copy_at_once(&mut self, pid: libc::pid_t, len: usize, writes: bool) -> Option<()> {
         self.vector.clear();
         let places =

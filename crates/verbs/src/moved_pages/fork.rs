@@ -1,4 +1,4 @@
-//! A child of a fork gets its own copy of moved pages, as of all others.
+//! A child of a fork gets its own copy of moved pages, as of all its other memory.
 //!
 //! The heap's own records may lie in moved pages, which parent and child share at first. So the child allocates and
 //! frees nothing before it has its copy, and the parent waits until then.
@@ -9,11 +9,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, Once, PoisonError};
 
-/// A fork that is under way.
 struct Fork {
-    /// Through this the child reports that it has its copy, for which the parent waits; it ends if the child does.
+    /// A pipe (reader, writer) through which the child reports that it has its copy. The parent waits for that, or for
+    /// the end of the pipe when the child dies.
     copied: Option<(OwnedFd, OwnedFd)>,
-    /// What the child has to copy, each with the number of its place.
+    /// Pieces for the child to copy, each with the number of its place.
     pieces: Vec<(u64, Piece)>,
 }
 
@@ -23,7 +23,7 @@ fn under_way() -> Option<Fork> {
     FORK.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Has it done at each later fork.
+/// Registers the handlers that run at each later fork.
 pub fn prepare_for_it() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -73,15 +73,15 @@ extern "C" fn in_child() {
 }
 
 impl Table {
-    /// Gives this process its own copy of these.
+    /// Gives this process its own copy of these pieces.
     fn become_private(&self, pieces: &[(u64, Piece)]) {
         for (number, piece) in pieces {
-            // Without room for a copy, it shares them with its parent.
+            // Without room for a copy, the child shares them with its parent.
             let _ = self.places.get(number).is_none_or(|moved| moved.place.take_back(piece, false));
         }
     }
 
-    /// Forgets everything: it stays the parent's.
+    /// Forgets all moved pages without giving them back: they remain the parent's.
     fn disown(&mut self) {
         self.uses.clear();
         std::mem::take(&mut self.places).into_values().for_each(|moved| moved.place.disown());

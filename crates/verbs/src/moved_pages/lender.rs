@@ -1,5 +1,6 @@
-//! Who lends pages of a window to the program: a device, or several that have the window in common, through any of the
-//! program's connections. So a page may have regions of all these connections, which may end in any order.
+//! Lenders of window pages to the program: a device, or several devices that have the window in common. The pages come
+//! through any of the program's connections, so a page may have regions of all these connections, which may end in any
+//! order.
 
 use super::{Table, table};
 use crate::control::Control;
@@ -9,7 +10,7 @@ use uverbs::{Part, Request, Uuid};
 /// The program's connections that have the same pages of a window.
 #[derive(Debug)]
 pub struct Lender {
-    /// What the daemon calls the program; 0: it has one connection.
+    /// The daemon's number for the program; 0 if the program has only one connection.
     program: u64,
     /// The window's inode.
     pub(super) window: u64,
@@ -21,36 +22,37 @@ impl Lender {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody has another connection than this one.
+    /// Is true if the lender has no connection but this one.
     pub(super) fn has_only(&self, link: &Arc<Control>) -> bool {
         self.open().iter().all(|other| Arc::ptr_eq(other, link))
     }
 
-    /// This connection ends.
+    /// Removes a connection that ends.
     pub(super) fn leave(&self, link: &Arc<Control>) {
         self.open().retain(|other| !Arc::ptr_eq(other, link));
     }
 
-    /// Gives a part of the window back. False if no connection works any more.
+    /// Gives a part of the window back. Returns false if no connection works any more.
     pub(super) fn give_back(&self, part: Part) -> bool {
         let open = self.open().clone();
         open.iter().any(|link| link.exchange(&Request::FreePages { part }, &[]).is_ok())
     }
 }
 
-/// What the program says to devices, and tells nobody else: so they know which connections are its own.
+/// Returns a secret that the program tells only to devices, which thereby recognise the program's connections.
 pub fn secret() -> Uuid {
-    // A child of a fork is another program.
+    // A child of a fork counts as a different program.
     super::fork::prepare_for_it();
     let mut table = table();
     if table.secret == Uuid::default() {
-        // Without one, each connection has its own pages.
+        // Without a secret, each connection has its own pages.
         let _ = rustix::rand::getrandom(&mut table.secret.0, rustix::rand::GetRandomFlags::empty());
     }
     table.secret
 }
 
-/// Who lends pages of these windows to a new connection of a program that the daemon calls so.
+/// Adds a new connection of the program, which the daemon knows by this number, to the lenders of these windows.
+/// Returns the lenders.
 pub fn join(program: u64, windows: &[u64], link: &Arc<Control>) -> Vec<Arc<Lender>> {
     let mut table = table();
     windows.iter().map(|window| table.join(program, *window, link)).collect()

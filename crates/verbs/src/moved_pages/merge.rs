@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
 
-/// Repeats in `now` what was written to `old` since `before` was copied from it, where `now` was not written to since.
+/// Repeats in `now` the writes to `old` since `before` was copied from it, except where `now` was written to since.
 ///
 /// # Safety
-/// There must be `len` bytes each, a multiple of 8, aligned; nobody else uses `before`; others use the words and bytes
+/// Each must have `len` bytes, a multiple of 8, aligned; nobody else uses `before`; others use the words and bytes
 /// of `old` and `now` as a program's threads do.
 pub unsafe fn merge(old: *const u8, before: *const u8, now: *mut u8, len: usize) {
     for at in (0..len).step_by(WORD) {
@@ -20,7 +20,7 @@ pub unsafe fn merge(old: *const u8, before: *const u8, now: *mut u8, len: usize)
         if written == was {
             continue;
         }
-        // The whole word at once, as it was written perhaps.
+        // The whole word is replaced at once: the program may have written it at once.
         if now.compare_exchange(was, written, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             let (written, was) = (written.to_ne_bytes(), was.to_ne_bytes());
             for byte in (0..WORD).filter(|byte| written[*byte] != was[*byte]) {

@@ -1,21 +1,21 @@
-//! Which pages can move: private, anonymous memory without a meaning to the kernel.
+//! Decides which pages can move: private, anonymous memory without a meaning to the kernel.
 
 use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Why pages can't move.
+/// A reason why pages can't move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// They are a file's, shared with other processes, not writable, or a stack.
+    /// The pages belong to a file, are shared with other processes, are not writable, or are a stack.
     NotPrivate,
-    /// Their thread's own stack, or what it has for itself.
+    /// The pages are this thread's own stack, or its thread-local storage.
     OfThread,
-    /// Moving would lose a property.
+    /// The pages would lose a property if they moved.
     Special,
     /// The kernel has pages pinned.
     Pinned,
-    /// They are in the window of another device, or of another context.
+    /// The pages are in the window of a different device or context.
     OtherDevice,
 }
 
@@ -32,12 +32,12 @@ impl Obstacle {
         }
     }
 
-    /// Reports once of each kind why memory can't be registered; returns the error.
+    /// Reports, once for each kind of obstacle, why memory can't be registered; returns the error.
     pub fn tell(self, address: usize) -> i32 {
         static TOLD: AtomicU32 = AtomicU32::new(0);
         let bit = 1 << self as u32;
         if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            // The program may have closed it.
+            // The program may have closed standard error.
             let _ = writeln!(
                 std::io::stderr(),
                 "libibverbs: memory at {address:#x} can't be registered in a virtual machine: {}; use memory of malloc \
@@ -49,15 +49,16 @@ impl Obstacle {
     }
 }
 
-/// Flags of a mapping that works as well elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and
-/// later, accounted or not. Advice about huge pages is lost. Other flags would be lost as well, but matter more: the
-/// mapping is locked, kept from children of a fork, or emptied for them, or watched by a `userfaultfd`.
+/// Flags (`VmFlags` of `proc_pid_smaps(5)`) of mappings that work as well elsewhere: readable and writable, now and
+/// later, accounted or not. Advice about huge pages is lost. Mappings with other flags must not move, because these
+/// would be lost, and matter: the mapping is locked, kept from children of a fork or emptied for them, or watched by
+/// a `userfaultfd`.
 const PLAIN: [&str; 10] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh"];
 
-/// Bytes around a thread's pointer in which it has what the kernel writes to as well (`rseq(2)`).
+/// Bytes around a thread's pointer that may hold data to which the kernel writes as well (`rseq(2)`).
 const OF_THREAD: usize = 4096;
 
-/// Whether all these pages may be mapped from elsewhere.
+/// Checks that all these pages may be mapped from elsewhere.
 pub fn check(start: usize, len: usize) -> Result<(), Obstacle> {
     if overlaps_thread(start, len) {
         return Err(Obstacle::OfThread);
@@ -75,14 +76,14 @@ pub fn check(start: usize, len: usize) -> Result<(), Obstacle> {
     if has_policy || !are_all_flagged(start, len, is_plain) { Err(Obstacle::Special) } else { Ok(()) }
 }
 
-/// Whether it is the program's own memory, without a meaning to the kernel.
+/// Is true if the mapping is the program's own memory, without a meaning to the kernel.
 fn is_private_memory(mapping: &Mapping) -> bool {
     let name = &mapping.name;
     let is_own = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
     mapping.permissions == "rw-p" && mapping.inode == 0 && is_own
 }
 
-/// Whether this thread itself writes there while the pages move.
+/// Is true if this thread itself may write there while the pages move.
 fn overlaps_thread(start: usize, len: usize) -> bool {
     let end = start + len;
     let overlaps = |from: usize, to: usize| from < end && to > start;
@@ -100,7 +101,7 @@ fn overlaps_thread(start: usize, len: usize) -> bool {
             }
         }
         let (from, to) = (stack.addr(), stack.addr() + size);
-        // glibc has the storage of all threads but the first in their stacks, with other memory right behind it.
+        // glibc keeps the storage of each thread but the first in its stack, with other memory right behind it.
         let is_within = (from..to).contains(&pointer);
         let around = (pointer.saturating_sub(OF_THREAD), pointer.saturating_add(OF_THREAD));
         overlaps(from, to) || !is_within && overlaps(around.0, around.1)
@@ -123,7 +124,7 @@ mod tests {
         thread_local!(static OWN: u64 = const { 7 });
         let on_heap = vec![0_u8; 1 << 20];
         assert_eq!(of(&on_heap[5000]), Ok(()));
-        // On the main thread and others, whose stack is memory like any other.
+        // This must run on a thread other than the main thread: such a stack is memory like any other.
         let on_stack = [0_u8; 100];
         assert_eq!(of(&on_stack), Err(Obstacle::OfThread));
         assert_eq!(OWN.with(of), Err(Obstacle::OfThread));

@@ -1,8 +1,8 @@
-//! Where moved pages are: a sealed file of their own, or a part of a window. Into it they move in place, and from it
-//! they become private to the program again.
+//! Places of moved pages: a sealed file of their own, or a part of a window. Pages move into a place without changing
+//! their addresses, and become private to the program again when they leave it.
 //!
 //! System calls are made directly: UCX replaces the C library's functions for memory by its own, which may write to
-//! pages that nobody may write to while they move, and forget where `mremap` is to put them.
+//! pages that nobody may write to while they move, and which may ignore the target address of `mremap`.
 
 use super::lender::Lender;
 use super::merge::merge;
@@ -18,34 +18,35 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{Backing, Extent, Memory, Part};
 
-/// The files' name in `/proc/self/maps`.
+/// The name of the files in `/proc/self/maps`.
 const NAME: &str = "verbs region";
 
-/// Access to read and write.
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Bytes that become private at a time: what other threads write meanwhile is looked for afterwards, in the caches.
+/// Bytes that become private at a time. Afterwards the chunk is searched for writes by other threads in the meantime,
+/// and should still be in the caches.
 const CHUNK: usize = 1 << 20;
 
-/// Memory from which pages are mapped: all of a file of its own, or a part of a window.
+/// Memory from which pages are mapped: a whole file of its own, or a part of a window.
 #[derive(Debug)]
 pub struct Source {
     file: Arc<OwnedFd>,
-    /// Where it begins in the file.
+    /// The offset at which the source begins in the file.
     offset: u64,
     inode: u64,
-    /// What it is of a window, and who lends it.
+    /// The part of a window that the source is, and the lender of the part; `None` for a file of its own.
     lent: Option<(Part, Arc<Lender>)>,
 }
 
 impl Source {
-    /// A new file.
+    /// Creates a source in a new file.
     pub fn file(len: usize) -> Outcome<Self> {
         let (_, file) = Memory::create(NAME, len).map_err(|_| libc::ENOMEM)?;
         Self::of(Arc::new(file), 0)
     }
 
-    /// A part of a window, whose data starts at `base` of this file, which one of these lends.
+    /// Creates a source from a part of a window that one of these lenders lends. The window's data starts at `base` of
+    /// this file.
     pub fn window(file: Arc<OwnedFd>, base: u64, part: Part, lenders: &[Arc<Lender>]) -> Outcome<Self> {
         let mut source = Self::of(file, base.checked_add(part.offset).ok_or(libc::EIO)?)?;
         let lender = lenders.iter().find(|lender| lender.window == source.inode).ok_or(libc::EIO)?;
@@ -58,12 +59,12 @@ impl Source {
         Ok(Self { file, offset, inode, lent: None })
     }
 
-    /// Whether one of these lends it.
+    /// Is true if one of these lenders lends the source.
     pub fn is_lent_by(&self, lenders: &[Arc<Lender>]) -> bool {
         self.lent.as_ref().is_some_and(|(_, by)| lenders.iter().any(|lender| Arc::ptr_eq(by, lender)))
     }
 
-    /// A child of a fork has it, too, and must not give it back.
+    /// Drops the source in a child of a fork, without giving it back: the parent still has it.
     pub fn disown(self: Arc<Self>) {
         std::mem::forget(self);
     }
@@ -79,40 +80,40 @@ impl Drop for Source {
     }
 }
 
-/// Bytes of a place that the program has, and what it may do there.
+/// Bytes of a place that the program has mapped, and the mapping's permissions.
 pub struct Piece {
     bytes: Range<usize>,
     access: ProtFlags,
 }
 
-/// Moved pages.
 #[derive(Debug)]
 pub struct Place {
-    /// Where the program has them, and how many bytes they are.
+    /// Address of the pages in the program, and their length in bytes.
     pub address: usize,
     pub len: usize,
-    /// Where they are now: from this byte on.
+    /// The source of the pages, and the byte in it at which they begin.
     source: Arc<Source>,
     from: usize,
 }
 
 impl Place {
-    /// For pages at this address: bytes of a source from this one on.
+    /// Creates a place for pages at this address: bytes of a source, beginning at `from`.
     pub const fn new(address: usize, len: usize, source: Arc<Source>, from: usize) -> Self {
         Self { address, len, source, from }
     }
 
-    /// Their source, and from which byte on.
+    /// Returns the pages' source, and the byte in it at which they begin.
     pub fn source(&self) -> (&Arc<Source>, usize) {
         (&self.source, self.from)
     }
 
-    /// Their file, if they have one of their own.
+    /// Returns the pages' file, if they have one of their own.
     pub fn file(&self) -> Option<&Arc<OwnedFd>> {
         self.source.lent.is_none().then_some(&self.source.file)
     }
 
-    /// These bytes of them, for a registration.
+    /// Describes these bytes of the pages for a registration; if the pages have their own file, it describes all of
+    /// them.
     pub fn extent(&self, bytes: &Range<usize>) -> Extent {
         let Some((part, _)) = self.source.lent else {
             return Extent { address: self.address as u64, len: self.len as u64, backing: Backing::File };
@@ -122,12 +123,12 @@ impl Place {
         Extent { address: (self.address + bytes.start) as u64, len, backing }
     }
 
-    /// Where a byte of them is in the file.
+    /// Returns the offset of one of the pages' bytes in the file.
     fn offset(&self, at: usize) -> u64 {
         self.source.offset + (self.from + at) as u64
     }
 
-    /// The bytes of these pages that the program still has at this address, as far as this mapping goes; `None` if
+    /// Returns the bytes of these pages that this mapping of the program still has from this address on; `None` if
     /// something else is there.
     pub fn at(&self, address: usize, mapping: &Mapping) -> Option<Range<usize>> {
         let is_ours = mapping.inode == self.source.inode && mapping.permissions.ends_with('s');
@@ -136,7 +137,7 @@ impl Place {
         (offset == self.offset(from)).then(|| from..self.len.min(mapping.end - self.address))
     }
 
-    /// Moves the program's pages there.
+    /// Moves the program's pages to this place.
     pub fn fill(&self) -> Outcome<()> {
         let there = Alias::new(self, 0..self.len).ok_or(libc::ENOMEM)?;
         // From here on, nothing is allocated.
@@ -149,8 +150,10 @@ impl Place {
         if mapped { Ok(()) } else { Err(libc::ENOMEM) }
     }
 
+    /// Maps bytes of the file. Returns whether that succeeded.
+    ///
     /// # Safety
-    /// If the flags say that it must be at this address, the memory there must equal these bytes of the file.
+    /// If the flags fix the address, the memory there must equal these bytes of the file.
     unsafe fn map(&self, address: usize, bytes: Range<usize>, access: ProtFlags, flags: MapFlags) -> bool {
         let (file, offset) = (&*self.source.file, self.offset(bytes.start));
         // SAFETY: the caller's promise.
@@ -158,8 +161,8 @@ impl Place {
     }
 
     /// Makes these bytes private, ordinary memory again, as far as they still exist: the program may have unmapped
-    /// some. `meanwhile`: also what other threads write while that is done. False if some stay where they are, because
-    /// there is no room for them elsewhere.
+    /// some. If `meanwhile`, it keeps writes by other threads during the call. Returns false if some bytes stay where
+    /// they are, because there is no room for them elsewhere.
     #[must_use]
     pub fn make_private(&self, bytes: &Range<usize>, meanwhile: bool) -> bool {
         let mut are_all = true;
@@ -169,7 +172,7 @@ impl Place {
         are_all
     }
 
-    /// What the program still has of these bytes.
+    /// Returns the pieces of these bytes that the program still has mapped.
     pub fn pieces(&self, bytes: &Range<usize>) -> Vec<Piece> {
         let address = self.address + bytes.start;
         let piece = |mapping: &Mapping| {
@@ -183,7 +186,7 @@ impl Place {
         Mapping::within(address, bytes.len()).iter().filter_map(piece).collect()
     }
 
-    /// Makes a piece private, as [`Self::make_private`]. Allocates and frees nothing.
+    /// Makes a piece private like [`Self::make_private`]. Allocates and frees nothing.
     #[must_use]
     pub fn take_back(&self, piece: &Piece, meanwhile: bool) -> bool {
         let (Range { start, end }, mut is_all) = (piece.bytes.clone(), true);
@@ -205,16 +208,16 @@ impl Place {
         is_all
     }
 
-    /// Puts a copy of these bytes in their place, in one step. `None` if there is no room for it.
+    /// Replaces these bytes with a private copy, in one step. Returns `None` if there is no room for it.
     ///
     /// # Safety
     /// The file must be mapped there.
     unsafe fn put_copy(&self, bytes: &Range<usize>, access: ProtFlags, meanwhile: bool) -> Option<()> {
         let len = bytes.len();
         let there = Alias::new(self, bytes.clone())?;
-        // All of it is written: a fault for each page would take longer.
+        // All pages are populated now, because the whole copy is written: a fault for each page would take longer.
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // The second half stays as it was.
+        // The second half keeps the bytes as they were when they were copied.
         let all = if meanwhile { 2 * len } else { len };
         // SAFETY: new memory, which is filled before anybody uses it, and replaces memory with the same content, or is
         // unmapped again.
@@ -243,13 +246,13 @@ impl Place {
         }
     }
 
-    /// Forgets them, in a child of a fork.
+    /// Forgets the place in a child of a fork.
     pub fn disown(self) {
         self.source.disown();
     }
 }
 
-/// A second mapping of bytes of a place, until it is dropped.
+/// A second mapping of bytes of a place; dropping it unmaps them.
 struct Alias {
     start: *mut u8,
     len: usize,
@@ -305,7 +308,7 @@ mod tests {
     fn pages_move_there_and_back() {
         let start = memory(600);
         let words = words(start, 600);
-        // Others were never used.
+        // The other pages were never used.
         for page in (0..600).step_by(3) {
             words[page * 512 + page % 512].store(page as u64 + 1, Ordering::Relaxed);
         }
@@ -328,7 +331,7 @@ mod tests {
         assert!(mappings.iter().all(|it| it.permissions == "rw-p" && it.inode == 0), "{mappings:?}");
     }
 
-    /// Runs `work` while another thread does this again and again. Returns how often it was done.
+    /// Runs `work` while another thread runs `again` repeatedly. Returns how often it did.
     fn beside(again: impl Fn(u64) + Sync, work: impl FnOnce()) -> u64 {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -24,9 +24,9 @@ const CALL_REGISTER: u32 = 0xc020_aa00;
 const CALL_PROTECT: u32 = 0xc018_aa06;
 const CALL_WAKE: u32 = 0x8010_aa02;
 
-/// Pages that nobody can write to. It ends when this is dropped.
+/// Write protection of pages, until it is dropped.
 ///
-/// Until then its thread must not write there either: it allocates nothing, and its stack is elsewhere.
+/// Meanwhile this thread must not write to the pages either: it allocates nothing, and its stack is elsewhere.
 pub struct Protection {
     faults: OwnedFd,
     start: u64,
@@ -34,7 +34,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Protects whole pages of private anonymous memory; `None` if the kernel does not do that.
+    /// Protects whole pages of private anonymous memory; returns `None` if the kernel does not support that.
     pub fn of(start: usize, len: usize) -> Option<Self> {
         let open = |flags: libc::c_int| {
             // SAFETY: it makes a descriptor.
@@ -59,13 +59,13 @@ impl Protection {
 
 impl Drop for Protection {
     fn drop(&mut self) {
-        // Pages that moved away have no protection any more, but whoever waits for them must be woken.
+        // Pages that moved away have no protection any more, but the threads that wait for them must be woken.
         let _ = call(&self.faults, CALL_PROTECT, &mut [self.start, self.len, 0]);
         let _ = call(&self.faults, CALL_WAKE, &mut [self.start, self.len]);
     }
 }
 
-/// Makes a call whose argument is a structure of 64-bit words, as long as its number says.
+/// Makes a call whose argument is a structure of 64-bit words. The call's number encodes the structure's length.
 fn call<const N: usize>(faults: &OwnedFd, number: u32, words: &mut [u64; N]) -> Option<()> {
     debug_assert_eq!(number >> 16 & 0x3fff, size_of_val(words) as u32);
     // SAFETY: the kernel reads and writes as many bytes as the number says.

@@ -30,7 +30,7 @@ pub fn run(way: Way, directory: &Path) {
     answer("ready");
     for command in commands() {
         assert_eq!(command.words(), ["look"]);
-        // Grants of memory are known until somebody asks and both processes have ended.
+        // The daemon remembers grants of memory until somebody asks for them after both processes have ended.
         drop((a.holders(), b.holders()));
         answer(&windows.iter().map(|window| window.describe().used).sum::<u64>().to_string());
     }
@@ -50,7 +50,7 @@ fn carry(mut ports: [Opened; 2]) {
             let frames: Vec<_> = copied.collect();
             ports[from].rx[0].release(&mut burst);
             ports[1 - from].tx[0].burst(&mut |room| {
-                // A full ring loses it.
+                // A full ring loses the frame.
                 frames.iter().for_each(|frame| _ = room.put(frame, &[], 0, 0, &Offload::default()));
             });
         }

@@ -20,13 +20,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use uverbs::Point;
 
-/// Scenes at a time: they wait more than they compute.
+/// Scenes that run at a time: they wait more than they compute.
 const AT_ONCE: usize = 4;
 /// Attempts for a victim that may or may not reach its point in a run: the system decides which thread sleeps, and
 /// when.
 const ATTEMPTS: usize = 5;
 
-/// A process of a scene; not a test of its own.
+/// This is a process of a scene, not a test of its own.
 #[test]
 #[ignore = "others run it"]
 fn party() {
@@ -41,12 +41,11 @@ fn party() {
     }
 }
 
-/// Number of random deaths that suffices.
 const DEATHS: usize = 10_000;
-/// The latest occurrence of a point at which they die.
+/// Victims die at one of the first occurrences of a point, at this one at the latest.
 const LATEST: usize = 12;
 
-/// What may happen.
+/// A kind of scene, and its victims in order.
 type Case = (Kind, Vec<Victim>);
 
 /// A victim that leaves a hole in the receiver's completion queue.
@@ -62,8 +61,9 @@ fn play_all(choices: &[Vec<Case>]) -> Vec<Option<Reached>> {
     outcomes
 }
 
-/// Plays a scene of each choice, some at a time: the first one, and where a victim does not reach its point the next,
-/// each once or more, at least `attempts` in all. `None` if no victim reached its point.
+/// Plays a scene of each choice, some at a time. If a victim does not reach its point, plays the next case of the
+/// choice, each case at least once, and at least `attempts` scenes in all. Returns `None` for a choice if no victim
+/// reached its point.
 fn try_all(choices: &[Vec<Case>], attempts: usize) -> Vec<Option<Reached>> {
     let next = Mutex::new(0);
     let outcomes = Mutex::new(vec![None; choices.len()]);
@@ -92,12 +92,12 @@ fn try_all(choices: &[Vec<Case>], attempts: usize) -> Vec<Option<Reached>> {
     outcomes.into_inner().unwrap()
 }
 
-/// No choice but each case.
+/// Makes a choice of one from each case.
 fn without_choice(cases: &[Case]) -> Vec<Vec<Case>> {
     cases.iter().map(|case| vec![case.clone()]).collect()
 }
 
-/// Where each role reaches each point: in which scenes, and after which other deaths.
+/// Finds, for each role and point, the scenes and earlier deaths with which the role reaches the point.
 fn census() -> Vec<((Role, Point), Vec<Case>)> {
     let mut cases: Vec<Case> = Kind::all().map(|kind| (kind, Vec::new())).collect();
     let with_hole = Kind::all().filter(|kind| kind.way.shares());
@@ -105,7 +105,7 @@ fn census() -> Vec<((Role, Point), Vec<Case>)> {
     let mut found: HashMap<_, Vec<Case>> = HashMap::new();
     for (case, reached) in cases.iter().zip(play_all(&without_choice(&cases))) {
         for (role, point, _) in reached.unwrap() {
-            // The other sender behaves like the first one.
+            // The other sender does the same as the first one, and need not die, too.
             if role != Role::Third && !case.1.iter().any(|victim| victim.role == role) {
                 found.entry((role, point)).or_default().push(case.clone());
             }
@@ -119,7 +119,7 @@ fn census() -> Vec<((Role, Point), Vec<Case>)> {
     found
 }
 
-/// The possible fates of a role.
+/// Returns the possible fates of a role.
 fn fates(role: Role) -> &'static [Fate] {
     if role == Role::Sender {
         &[Fate::Killed, Fate::StoppedAndKilled, Fate::Stopped]
@@ -132,18 +132,18 @@ fn victim((role, point): (Role, Point), fate: Fate) -> Victim {
     Victim { role, point, time: 1, fate }
 }
 
-/// Each point and each role that reaches it, in one of the scenes.
+/// Covers each point and each role that reaches it, in one of the scenes.
 #[test]
 fn each_point_is_survived() {
     let mut choices = Vec::new();
     for (at, (who, scenes)) in census().into_iter().enumerate() {
-        // Preferably without earlier deaths.
+        // Cases without earlier deaths are preferred.
         let alone: Vec<_> = scenes.iter().filter(|(_, others)| others.is_empty()).collect();
         let mut scenes = if alone.is_empty() { scenes.iter().collect() } else { alone };
         let first = at % scenes.len();
         scenes.rotate_left(first);
         for fate in fates(who.0) {
-            // A scene that came to the point by chance may not come there again.
+            // A scene that reached the point by chance may not reach it again.
             let of = |(kind, others): &&Case| (*kind, [others.clone(), vec![victim(who, *fate)]].concat());
             choices.push(scenes.iter().map(of).collect());
             scenes.rotate_left(1);
@@ -153,7 +153,8 @@ fn each_point_is_survived() {
     println!("{} deaths and stops", choices.len());
 }
 
-/// The same in all scenes: `make soak`. After another death, chance decides whether a process still comes to a point.
+/// Covers each point and role in all scenes: `make soak`. After an earlier death, chance decides whether a process
+/// still reaches a point.
 #[test]
 #[ignore = "takes minutes"]
 fn each_point_is_survived_in_each_scene() {
@@ -171,7 +172,7 @@ fn each_point_is_survived_in_each_scene() {
     assert!(missed.iter().all(|(_, victims)| victims.len() > 1) && missed.len() * 20 < cases.len());
 }
 
-/// Random deaths, for `SOAK_SECONDS`, at most 10000 of them: `make soak`.
+/// Random deaths happen for `SOAK_SECONDS`, at most 10000 of them: `make soak`.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn random_deaths_are_survived() {

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use verbs::abi::*;
 use verbs::{channel, completion, context, device, memory, modify};
 
-/// The only device, and a protection domain of it.
+/// Opens the only device, and allocates a protection domain.
 pub fn open() -> (*mut ibv_context, *mut ibv_pd) {
     // SAFETY: the list has one device, which lives on when it is freed.
     unsafe {
@@ -25,7 +25,7 @@ pub fn number(qp: *mut ibv_qp) -> u32 {
     unsafe { (*qp).qp_num }
 }
 
-/// Takes a queue pair to the state in which it sends; its peer has the device with this index.
+/// Changes a queue pair to the state in which it sends; its peer is on the device with this index.
 pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     for state in [1, IBV_QPS_RTR, IBV_QPS_RTS] {
         let (mut attr, mask) = attributes(IBV_QPT_RC, state, peer, dest_qp_num);
@@ -37,7 +37,7 @@ pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     }
 }
 
-/// A completion queue that is polled or slept for.
+/// A completion queue that the program polls or sleeps for.
 pub struct Queue {
     pub cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
@@ -60,23 +60,23 @@ impl Queue {
         }
     }
 
-    /// What there is now.
+    /// Returns all completions that are in the queue now.
     pub fn poll(&self) -> Vec<ibv_wc> {
         let polls = std::iter::repeat_with(|| poll(self.cq)).take_while(|found| !found.is_empty());
         polls.flatten().collect()
     }
 
-    /// The completions that exist or arrive; none if the wake-up was spurious.
+    /// Waits for completions and returns them; none if the wake-up was spurious.
     pub fn next(&mut self) -> Vec<ibv_wc> {
         self.next_or(-1)
     }
 
-    /// The same; it also returns when `other` becomes readable.
+    /// Waits like [`Self::next`], or until `other` becomes readable.
     pub fn next_or(&mut self, other: c_int) -> Vec<ibv_wc> {
         if !self.sleeps {
             return self.poll();
         }
-        // Without a notification it does not poll: it would not know that there is something.
+        // Without a notification the program does not poll: it would not know that there is something.
         if !self.is_armed {
             // SAFETY: the queue is ours.
             unsafe { completion::req_notify_cq(self.cq, 0) };
@@ -94,13 +94,15 @@ impl Queue {
                     channel::ibv_ack_cq_events(cq, 1);
                     self.is_armed = false;
                 }
-                // The device is gone; this was reported before.
+                // The device is gone, and the channel reported that before.
                 _ => self.is_armed = errno() == libc::EAGAIN,
             }
         }
         Vec::new()
     }
 
+    /// Destroys the queue.
+    ///
     /// # Safety
     /// Nobody may need it any more.
     pub unsafe fn destroy(&self) {

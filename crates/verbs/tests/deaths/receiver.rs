@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use verbs::abi::*;
 use verbs::{context, memory, queue_pair, shared_receive};
 
-/// Receives for each sender.
+/// Number of receives for each sender.
 pub const EACH: u64 = 3 * RECEIVES;
 /// Fills memory that nobody may write to any more.
 const CANARY: u8 = 0xa5;
@@ -25,7 +25,7 @@ struct Receiver {
     srq: *mut ibv_srq,
     /// Memory for each sender, and for receives of a shared queue.
     memory: [Buffer; 3],
-    /// The first one is not registered any more.
+    /// Whether the first memory is no longer registered.
     is_taken_away: bool,
     seen: Seen,
 }
@@ -63,7 +63,7 @@ impl Receiver {
         }
     }
 
-    /// Where senders write to.
+    /// Describes the memory to which senders write.
     fn describe(&mut self) -> String {
         let one = |(qp, memory): (&*mut ibv_qp, &mut Buffer)| {
             let sge = memory.sge();
@@ -77,7 +77,7 @@ impl Receiver {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Number of the receives posted at the start that are not completed yet.
+    /// Counts the receives posted at the start that are not completed yet.
     fn unseen(&self) -> usize {
         2 * EACH as usize - self.seen().iter().filter(|(id, _)| *id < 2 * EACH).count()
     }
@@ -89,7 +89,7 @@ impl Receiver {
         self.is_taken_away = true;
     }
 
-    /// The errors so far.
+    /// Returns the errors so far.
     fn judge(&self) -> Option<String> {
         let mut ids: Vec<_> = self.seen().into_iter().map(|(id, _)| id).collect();
         ids.sort_unstable();
@@ -101,17 +101,19 @@ impl Receiver {
         written.map(|at| format!("byte {at} was written after its memory was taken away"))
     }
 
-    /// Ends both connections: outstanding receives are flushed, except in a shared queue.
+    /// Ends both connections. This flushes outstanding receives, except those in a shared queue.
     fn flush(&self) {
         self.qps.iter().for_each(|qp| _ = modify_to(*qp, IBV_QPS_ERR));
-        // Even if the device is gone.
+        // This works even if the device is gone.
         if !self.kind.shares_receives {
             until(|| self.unseen() == 0);
         }
     }
 
+    /// Destroys all objects.
+    ///
     /// # Safety
-    /// Nobody may use it any more.
+    /// Nobody may use them any more.
     unsafe fn destroy(mut self) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -157,7 +159,7 @@ pub fn run(kind: Kind) {
                 receiver.take_away();
                 answer("deregistered");
             }
-            // This many of a sender's receives were successful: no other event shows it.
+            // Waits until this many of a sender's receives were successful: no other event shows that.
             ["await", of, count] => {
                 let (of, count): (u64, usize) = (of.parse().unwrap(), count.parse().unwrap());
                 let is_its = |id| receiver.kind.shares_receives || id / EACH == of;
@@ -165,7 +167,7 @@ pub fn run(kind: Kind) {
                 until(|| receiver.seen().iter().filter(|one| done(one)).count() >= count);
                 answer("came");
             }
-            // Enough that as many messages consume the earlier ones.
+            // Posts as many as were there before, so that their messages consume all earlier ones.
             ["more"] => {
                 receiver.post(2 * EACH..4 * EACH);
                 answer(&format!("{}", 2 * EACH));

@@ -12,35 +12,33 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use uverbs::Point;
 
-/// How long to wait for an expected answer.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How long a receiver or a daemon is stopped before it continues: the others work meanwhile, or wait for it.
+/// Time for which a receiver or a daemon is stopped: the others work meanwhile, or wait for it.
 const STOP: Duration = Duration::from_millis(20);
 
-/// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Through shared memory; the receiver's regions are not in files.
+    /// Messages go through shared memory; the receiver's regions are not in files.
     Shared,
-    /// Through shared memory; the receiver's regions are in files.
+    /// Messages go through shared memory; the receiver's regions are in files.
     Files,
-    /// By the daemon.
+    /// The daemon copies messages.
     Copied,
-    /// As packets.
+    /// Messages go as packets.
     Roce,
-    /// By the daemon, between programs of virtual machines with a window each.
+    /// The daemon copies messages between programs of virtual machines with a window each.
     Own,
-    /// Through a window that the programs' virtual machines have in common.
+    /// Messages go through a window that the programs' virtual machines have in common.
     Common,
 }
 
 impl Way {
-    /// Whether programs share memory.
+    /// Is true if the programs share memory.
     pub const fn shares(self) -> bool {
         matches!(self, Self::Shared | Self::Files | Self::Common)
     }
 
-    /// What the programs of a device call it.
+    /// Returns the name of a device for its programs.
     fn name_of(self, device: &Path) -> String {
         match self {
             Self::Own => name_of(device, None),
@@ -50,18 +48,15 @@ impl Way {
     }
 }
 
-/// Properties of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub way: Way,
-    /// Receives come from a shared queue.
     pub shares_receives: bool,
-    /// Programs sleep until they are notified of completions.
+    /// Whether programs sleep until they are notified of completions; otherwise they poll.
     pub sleeps: bool,
 }
 
 impl Kind {
-    /// All that there are.
     pub fn all() -> impl Iterator<Item = Self> {
         let ways = [Way::Shared, Way::Files, Way::Copied, Way::Roce, Way::Own, Way::Common];
         let flags = [(false, false), (false, true), (true, false), (true, true)];
@@ -70,7 +65,7 @@ impl Kind {
     }
 }
 
-/// Who takes part.
+/// A process of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Daemon,
@@ -80,13 +75,12 @@ pub enum Role {
     Third,
 }
 
-/// What becomes of one.
+/// The fate of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Killed,
-    /// It is stopped, and killed later.
     StoppedAndKilled,
-    /// It is stopped, and continues later.
+    /// The victim is stopped, and continues later.
     Stopped,
 }
 
@@ -95,41 +89,41 @@ pub enum Fate {
 pub struct Victim {
     pub role: Role,
     pub point: Point,
-    /// The occurrence of the point.
+    /// The occurrence of the point, counted from 1.
     pub time: u32,
     pub fate: Fate,
 }
 
-/// Events at a process's end of the pipe.
+/// Events that the scene receives from a process.
 #[derive(Debug)]
 enum Event {
     Line(String),
     Stopped,
-    /// It ended by itself with this status, or by a signal.
+    /// The process ended by itself with this status, or by a signal (`None`).
     Ended(Option<i32>),
 }
 
-/// Another process.
+/// A process of the scene, seen from the scene.
 struct Party {
     role: Role,
     pid: Pid,
     to: Option<ChildStdin>,
     events: Receiver<Event>,
-    /// Its fate, if it is the victim.
+    /// The process's fate, if it is the victim.
     fate: Arc<Mutex<Option<Fate>>>,
     is_hit: bool,
     is_gone: bool,
-    /// Whether it is stopped until the scene lets it continue.
+    /// Whether the process is stopped until the scene lets it continue.
     is_held: bool,
 }
 
 /// Sends a line to the scene.
 pub fn answer(line: &str) {
-    // With one CPU, the test harness has begun a line before the first answer.
+    // The line break is necessary: with one CPU, the test harness has begun a line before the first answer.
     println!("\n> {line}");
 }
 
-/// The scene's commands, until there are no more. Commands for any kind of process are executed here.
+/// Returns the scene's commands, until there are no more. Executes those that are the same for all processes.
 pub fn commands() -> impl Iterator<Item = Line> {
     std::io::stdin().lines().map(|line| Line(line.unwrap())).filter(|line| match line.words()[..] {
         ["arm", point, time, signal] => {
@@ -147,7 +141,6 @@ pub fn commands() -> impl Iterator<Item = Line> {
     })
 }
 
-/// A line of words.
 pub struct Line(String);
 
 impl Line {
@@ -214,7 +207,7 @@ impl Party {
         let _ = self.to.as_mut().map(|to| writeln!(to, "{command}"));
     }
 
-    /// Its answer; `None` if it has ended, or is stopped and held.
+    /// Waits for the process's answer; returns `None` if it has ended, or is stopped and held.
     fn hear(&mut self) -> Option<String> {
         while !self.is_gone && !self.is_held {
             match self.events.recv_timeout(PATIENCE) {
@@ -231,7 +224,7 @@ impl Party {
         None
     }
 
-    /// Like `hear`, but lets a held process continue.
+    /// Waits like [`Self::hear`], but lets a held process continue.
     fn hear_in_the_end(&mut self) -> Option<String> {
         loop {
             let heard = self.hear();
@@ -269,7 +262,7 @@ impl Drop for Party {
     }
 }
 
-/// A process's resources: descriptors, mappings of shared memory, threads.
+/// Counts a process's descriptors, mappings of shared memory, and threads.
 fn possessions(pid: Pid) -> (usize, usize, usize) {
     let at = |name| format!("/proc/{}/{name}", pid.as_raw_nonzero());
     let count = |name| std::fs::read_dir(at(name)).map_or(0, Iterator::count);
@@ -277,14 +270,14 @@ fn possessions(pid: Pid) -> (usize, usize, usize) {
     (count("fd"), maps.lines().filter(|line| line.contains("/memfd:")).count(), count("task"))
 }
 
-/// How often each role reached each point.
+/// Counts how often each role reached each point.
 pub type Reached = Vec<(Role, Point, u32)>;
 
 struct Scene {
     kind: Kind,
     daemon: Party,
     receiver: Party,
-    /// The victim, if it is a sender, and the other sender.
+    /// Both senders. The first is the victim, if a sender is.
     senders: [Party; 2],
     /// The daemon's resources before there were programs.
     before: (usize, usize, usize),
@@ -293,7 +286,7 @@ struct Scene {
 
 impl Scene {
     fn start(kind: Kind) -> Self {
-        // Windows are memory.
+        // The files of windows must be memory.
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut daemon = Party::start(Role::Daemon, kind, directory.path());
         assert_eq!(daemon.hear().as_deref(), Some("ready"));
@@ -335,7 +328,7 @@ impl Scene {
         party.say(&format!("arm {} {time} {}", point.name(), signal.as_raw()));
     }
 
-    /// Whether everything except the first sender behaves as if nothing had happened.
+    /// Is true if everything except the first sender behaves as if nothing had happened.
     fn goes_on(&self) -> bool {
         let is_sound = |party: &Party| party.fate.lock().unwrap().is_none();
         is_sound(&self.daemon) && is_sound(&self.receiver)
@@ -364,7 +357,7 @@ impl Scene {
         }
     }
 
-    /// A program that sleeps for completions gets all of them without any further event.
+    /// Checks that a program that sleeps for completions gets all of them without any further event.
     fn all_came(&mut self, own: Option<String>) {
         let rounds = own.map_or(0, |rounds| rounds.parse().unwrap());
         let mut awaited = [rounds * RECEIVES, 2 * RECEIVES];
@@ -377,7 +370,7 @@ impl Scene {
         }
     }
 
-    /// Each receive of the shared queue is completed, or takes a message of the other sender.
+    /// Checks that each receive of the shared queue is completed, or takes a message of the other sender.
     fn none_is_lost(&mut self) {
         let Some(count) = self.receiver.ask("more") else { return };
         let sent = self.senders[1].ask(&format!("send {count}"));
@@ -386,7 +379,7 @@ impl Scene {
         }
     }
 
-    /// Ends all processes, in an order in which each still has those that it needs.
+    /// Ends all processes, each before those that it needs.
     fn end(&mut self) -> Reached {
         let mut reached = Reached::new();
         if let Some(judgement) = self.receiver.ask("flush") {
@@ -404,7 +397,7 @@ impl Scene {
         reached
     }
 
-    /// The daemon's resources are again those without programs, and windows are empty.
+    /// Waits until the daemon's resources are the same as without programs, and windows are empty.
     fn is_given_back(&mut self) {
         let start = Instant::now();
         loop {
@@ -422,8 +415,8 @@ impl Scene {
     }
 }
 
-/// Plays a scene; returns how often points were reached. Panics if anything else is not as it should be. `None`: a
-/// victim did not reach its point.
+/// Plays a scene; returns how often points were reached, or `None` if a victim did not reach its point. Panics if
+/// anything else is not as it should be.
 pub fn play(kind: Kind, victims: &[Victim]) -> Option<Reached> {
     let mut scene = Scene::start(kind);
     scene.connect();

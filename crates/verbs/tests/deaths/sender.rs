@@ -8,11 +8,11 @@ use std::ptr::null_mut;
 use verbs::abi::*;
 use verbs::{context, memory, queue_pair};
 
-/// Receives that a round takes.
+/// Number of receives that a round consumes.
 pub const RECEIVES: u64 = 6;
-/// Longer than a piece in which a message is copied.
+/// The length of a message that is copied in more than one piece.
 const LONG: u32 = (1 << 20) + 5;
-/// Bytes of memory at each end: the targets are in whole pages of it, which can be in a file.
+/// Bytes of memory at each end. The targets lie in whole pages of it, which can be in a file.
 pub const LEN: usize = LONG as usize + 3 * PAGE as usize;
 pub const PAGE: u64 = 4096;
 
@@ -49,7 +49,7 @@ impl Sender {
         wr
     }
 
-    /// Executes an operation; returns whether it succeeded. Each request has one completion.
+    /// Executes an operation; returns whether it succeeded. Each request must have one completion.
     fn does(&mut self, opcode: u32, length: u32, count: usize) -> bool {
         let mut lists: Vec<_> = (0..count).map(|_| [self.part(length)]).collect();
         let mut wrs: Vec<_> = lists.iter_mut().map(|list| self.request(opcode, list)).collect();

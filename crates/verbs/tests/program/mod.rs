@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, and not all of them use all of this"
 )]
 
-/// Each of these functions as a test in each way, but for those between a container and a virtual machine.
+/// Makes each of these functions a test in each way, except those between a container and a virtual machine.
 #[allow(unused_macros, reason = "not all tests use it")]
 macro_rules! most_ways {
     ($($name:ident)*) => {
@@ -25,7 +25,7 @@ macro_rules! most_ways {
     };
 }
 
-/// Each of these functions as a test in each way.
+/// Makes each of these functions a test in each way.
 #[allow(unused_macros, reason = "not all tests use it")]
 macro_rules! all_ways {
     ($($name:ident)*) => {
@@ -55,41 +55,39 @@ use uverbs::{Uuid, WindowKind};
 use verbs::abi::*;
 use verbs::{address, completion, context, device, memory, modify, post, queue_pair};
 
-/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Guests of one host and network, each with one device.
+/// Number of guests, all on one host and network, each with one device.
 pub const DEVICES: usize = 28;
 /// From this index on, each device trusts the one after it.
 pub const TRUSTING: usize = 6;
-/// From this index on, devices have windows, and are used as by programs in virtual machines.
+/// From this index on, devices have windows, and programs use them as in virtual machines.
 pub const WINDOWED: usize = 12;
-/// From this index on, each of those trusts the one after it, too, and they have a window in common.
+/// From this index on, each of those also trusts the one after it, and the two have a window in common.
 pub const COMMON: usize = 16;
-/// From this index on, the first of each two such devices is used as by programs in containers.
+/// From this index on, the first of each two such devices has programs that use it as in containers.
 pub const TO_MACHINE: usize = 20;
-/// From this index on, the second.
+/// From this index on, the second of each two has them.
 pub const FROM_MACHINE: usize = 24;
 /// Maximum number of memory regions of an application.
 pub const REGIONS: u32 = 64;
 
-/// How messages travel between two of them.
+/// The way in which messages travel between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Copied,
     Shared,
     /// Each program has a window of its own; the device copies.
     OwnWindows,
-    /// Both have their memory in one window.
+    /// Both programs have their memory in one window.
     CommonWindow,
-    /// From a program in a container to one in a virtual machine.
+    /// Messages go from a program in a container to one in a virtual machine.
     ToMachine,
-    /// The other way.
+    /// Messages go from a program in a virtual machine to one in a container.
     FromMachine,
 }
 
 impl Way {
-    /// All that there are.
     pub const ALL: [Self; 6] = [
         Self::Copied,
         Self::Shared,
@@ -98,7 +96,7 @@ impl Way {
         Self::ToMachine,
         Self::FromMachine,
     ];
-    /// The first of the devices.
+    /// Returns the index of the first of the two devices.
     pub const fn first(self) -> usize {
         match self {
             Self::Copied => 0,
@@ -119,7 +117,7 @@ struct Host {
     devices: Vec<Mutex<Option<Device>>>,
 }
 
-/// All may communicate with all.
+/// A policy that lets all communicate with all.
 pub struct NoRules;
 
 impl hca::Rules for NoRules {
@@ -128,7 +126,7 @@ impl hca::Rules for NoRules {
     }
 }
 
-/// A device, and the port by which its packets leave; most devices need no port.
+/// Creates a device, and the port through which its packets leave; most devices need no port.
 pub fn device_at(
     path: &Path,
     index: usize,
@@ -154,7 +152,7 @@ pub fn device_at(
     (device, port)
 }
 
-/// A window of this many bytes, for a guest or a trust.
+/// Creates a window of 64 MiB, for a guest or a trust.
 fn window(path: &Path, kind: WindowKind, name: &str) -> Arc<Window> {
     const BYTES: u64 = 64 << 20;
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(path).unwrap();
@@ -164,7 +162,7 @@ fn window(path: &Path, kind: WindowKind, name: &str) -> Arc<Window> {
     Window::open(file.into(), kind, uuid, name).unwrap()
 }
 
-/// Gives a device windows, as one of a virtual machine has: a file for its own, and perhaps a common one. Returns its
+/// Gives a device windows, as a device of a virtual machine has them: its own, and perhaps a common one. Returns its
 /// own.
 pub fn open_windows(device: &Device, path: &Path, common: Option<&Arc<Window>>) -> Arc<Window> {
     let window = window(&path.with_extension("window"), WindowKind::Own, "a guest");
@@ -174,30 +172,29 @@ pub fn open_windows(device: &Device, path: &Path, common: Option<&Arc<Window>>) 
     window
 }
 
-/// What programs call such a device.
+/// Returns the name of such a device for programs.
 pub fn name_of(path: &Path, common: Option<&Path>) -> String {
     let common = common.map_or_else(String::new, |path| format!("+{}", path.display()));
     let (own, socket) = (path.with_extension("window"), path.with_extension("stream"));
     format!("{}{common}@{}", own.display(), socket.display())
 }
 
-/// A window that devices have in common.
 pub fn common_window(path: &Path) -> Arc<Window> {
     window(path, WindowKind::Common, "a trust")
 }
 
-/// The directory of sockets and windows, which goes when the tests end.
+/// The directory of sockets and windows, which is removed when the tests end.
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
 extern "C" fn remove_directory() {
     let _ = DIRECTORY.get().map(std::fs::remove_dir_all);
 }
 
-/// The host. The variable that names its devices is set before any use.
+/// Returns the host. Sets the variable that names its devices before any use.
 fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(|| {
-        // Windows are memory.
+        // The files of windows must be memory.
         let directory = tempfile::tempdir_in("/dev/shm").unwrap().keep();
         DIRECTORY.set(directory.clone()).unwrap();
         // SAFETY: a function that may be called at the end.
@@ -238,24 +235,24 @@ fn host() -> &'static Host {
     })
 }
 
-/// The guest's address.
+/// Returns the guest's address.
 const fn address_of(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, index as u8 + 1)
 }
 
-/// The second of the device's GIDs; peers use this one.
+/// Returns the second of the device's GIDs, which peers use.
 pub fn gid(index: usize) -> ibv_gid {
     ibv_gid { raw: address_of(index).to_ipv6_mapped().octets() }
 }
 
-/// The device's report about its applications. `Device::describe` does not wait for threads that a busy machine gives no
-/// CPU for a while.
+/// Returns the device's report about its applications. Waits for all threads, unlike `Device::describe`: a busy machine
+/// may give a thread no CPU for a while.
 pub fn described(index: usize) -> Vec<ClientDescription> {
     let asked = host().devices[index].lock().unwrap().as_ref().unwrap().ask();
     asked.wait(Instant::now() + PATIENCE)
 }
 
-/// The grants that others got to the memory of the device's applications.
+/// Returns the grants that others got to the memory of the device's applications.
 pub fn given(index: usize) -> Vec<Given> {
     let holders = host().devices[index].lock().unwrap().as_ref().unwrap().holders();
     holders.into_iter().map(|holder| holder.given).collect()
@@ -266,7 +263,6 @@ pub fn end(index: usize) {
     drop(host().devices[index].lock().unwrap().take());
 }
 
-/// Waits until a condition holds.
 pub fn until(mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -298,7 +294,7 @@ pub fn open(index: usize) -> *mut ibv_context {
     }
 }
 
-/// Bytes in pages of their own, from the middle of one on: programs in one process that have their memory in different
+/// Bytes in pages of their own, from the middle of a page on. Programs in one process whose memory is in different
 /// windows can't share a page.
 pub struct Bytes {
     start: *mut u8,
@@ -306,7 +302,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Bytes before them.
+    /// Offset of the bytes in their first page.
     const BEFORE: usize = 1024;
 
     fn pages(len: usize) -> usize {
@@ -348,7 +344,6 @@ impl Drop for Bytes {
     }
 }
 
-/// Registered memory of a program.
 pub struct Buffer {
     pub bytes: Bytes,
     pub mr: *mut ibv_mr,
@@ -359,7 +354,7 @@ impl Buffer {
         Self::with(pd, bytes, 15)
     }
 
-    /// With these access flags.
+    /// Registers a copy of these bytes with these access flags.
     pub fn with(pd: *mut ibv_pd, bytes: &[u8], access: c_int) -> Self {
         let mut bytes = Bytes::new(bytes);
         // SAFETY: the domain is the test's, and the memory is there until it is deregistered.
@@ -368,7 +363,7 @@ impl Buffer {
         Self { bytes, mr }
     }
 
-    /// Gives its registration back.
+    /// Deregisters the memory.
     pub fn forget(&mut self) {
         // SAFETY: it is registered, and whoever forgets it does not use it any more.
         assert_eq!(unsafe { memory::ibv_dereg_mr(self.mr) }, 0);
@@ -381,12 +376,11 @@ impl Buffer {
     }
 }
 
-/// Gives registrations back.
+/// Deregisters the memory of several buffers.
 pub fn forget<const N: usize>(buffers: [&mut Buffer; N]) {
     buffers.into_iter().for_each(Buffer::forget);
 }
 
-/// Two queue pairs with one completion queue.
 pub struct Pair {
     pub index: usize,
     pub context: *mut ibv_context,
@@ -396,7 +390,7 @@ pub struct Pair {
 }
 
 pub const DEPTH: u32 = 4;
-/// Places of the smallest completion queue, unless it is resized.
+/// Number of places of the smallest completion queue, unless it is resized.
 pub const FEWEST: u32 = 16;
 
 impl Pair {
@@ -426,7 +420,7 @@ impl Pair {
         pair
     }
 
-    /// Waits for completions.
+    /// Waits for this many completions.
     pub fn completions(&self, count: usize) -> Vec<ibv_wc> {
         take(self.cq, count)
     }
@@ -448,7 +442,7 @@ impl Pair {
     }
 }
 
-/// What there is.
+/// Returns the completions that are in the queue now, up to 8.
 pub fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     let mut room = [ibv_wc::default(); 8];
     // SAFETY: the queue is the test's, which did not destroy it; there is room for as many completions.
@@ -456,7 +450,7 @@ pub fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     room[..usize::try_from(taken).unwrap()].to_vec()
 }
 
-/// Waits for completions.
+/// Waits for this many completions.
 pub fn take(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let mut found = Vec::new();
     until(|| {
@@ -477,7 +471,7 @@ pub fn create(
     create_of(DEPTH, context, pd, cqs, srq, qp_type)
 }
 
-/// A queue pair with room for this many requests of each kind.
+/// Creates a queue pair with room for this many requests of each kind.
 pub fn create_of(
     depth: u32,
     context: *mut ibv_context,
@@ -505,7 +499,7 @@ pub fn create_of(
     qp
 }
 
-/// Attributes for a state, and the mask that selects them.
+/// Returns attributes for a state, and the mask that selects them.
 pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) -> (ibv_qp_attr, u32) {
     let mut attr = ibv_qp_attr {
         qp_state,
@@ -538,7 +532,7 @@ pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) ->
     (attr, mask::STATE | needed)
 }
 
-/// Changes it to the state in which it sends.
+/// Changes a queue pair to the state in which it sends.
 pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     for state in [1, IBV_QPS_RTR, IBV_QPS_RTS] {
         // SAFETY: the queue pair is the test's, which did not destroy it.
@@ -548,7 +542,7 @@ pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     }
 }
 
-/// Changes it to a state that needs no peer.
+/// Changes a queue pair to a state that needs no peer.
 pub fn modify_to(qp: *mut ibv_qp, qp_state: u32) -> c_int {
     // SAFETY: the queue pair is the test's, which did not destroy it.
     let (mut attr, mask) = attributes(unsafe { (*qp).qp_type }, qp_state, 0, 0);
@@ -556,7 +550,7 @@ pub fn modify_to(qp: *mut ibv_qp, qp_state: u32) -> c_int {
     unsafe { modify::ibv_modify_qp(qp, &mut attr, mask as c_int) }
 }
 
-/// A signaled SEND.
+/// Returns a signaled SEND.
 pub fn send(id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
     // SAFETY: numbers and pointers, which may all be zero.
     let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -584,7 +578,7 @@ pub fn post_receive(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> (c_int, Option<u64
     unsafe { (post::post_recv(qp, wr, &mut bad), bad.as_ref().map(|bad| bad.wr_id)) }
 }
 
-/// An address handle for a device.
+/// Creates an address handle for a device.
 pub fn handle(pd: *mut ibv_pd, index: usize) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
     (attr.grh.dgid, attr.grh.sgid_index) = (gid(index), 1);

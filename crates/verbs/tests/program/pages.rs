@@ -42,14 +42,14 @@ impl Pages {
         ibv_sge { addr: self.start as u64 + from as u64, length: len as u32, lkey: unsafe { (*mr).lkey } }
     }
 
-    /// How this memory is mapped: permissions and inode of each part.
+    /// Returns permissions and inode of each mapping of this memory.
     pub fn maps(&self) -> Vec<(String, u64)> {
         let (start, end) = (self.start as usize, self.start as usize + self.len);
         let of = |(from, to, permissions, inode)| (from < end && to > start).then_some((permissions, inode));
         maps().into_iter().filter_map(of).collect()
     }
 
-    /// The file that contains all of it.
+    /// Returns the inode of the file that contains all of the memory.
     pub fn file(&self) -> Option<u64> {
         match &self.maps()[..] {
             [(permissions, inode)] if permissions == "rw-s" => Some(*inode),
@@ -74,7 +74,7 @@ pub fn maps() -> Vec<(usize, usize, String, u64)> {
     text.lines().map(line).collect()
 }
 
-/// How many mappings of a file write through to it.
+/// Counts the mappings of a file that write through to it.
 pub fn mapped(file: u64) -> usize {
     maps().into_iter().filter(|(.., permissions, inode)| *inode == file && permissions.ends_with('s')).count()
 }

@@ -9,7 +9,7 @@ pub struct End {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub channel: *mut ibv_comp_channel,
-    /// The queues of sends and of receives; both use the channel.
+    /// The queues for sends and for receives; both use the channel.
     pub cqs: [*mut ibv_cq; 2],
     pub qp: *mut ibv_qp,
 }
@@ -19,7 +19,7 @@ impl End {
         Self::deep(index, DEPTH)
     }
 
-    /// With room for this many requests of each kind.
+    /// Creates an end with room for this many requests of each kind.
     pub fn deep(index: usize, depth: u32) -> Self {
         let context = open(index);
         // SAFETY: the context was just opened, and so were the others where they are used.
@@ -43,17 +43,17 @@ impl End {
         connect(self.qp, to.index, to.number());
     }
 
-    /// The next completion of a send.
+    /// Waits for the next completion of a send.
     pub fn sent(&self) -> ibv_wc {
         take(self.cqs[0], 1)[0]
     }
 
-    /// The next completion of a receive.
+    /// Waits for the next completion of a receive.
     pub fn received(&self) -> ibv_wc {
         take(self.cqs[1], 1)[0]
     }
 
-    /// The next completion queue that the channel reports.
+    /// Waits for the next completion queue that the channel reports.
     pub fn told(&self) -> *mut ibv_cq {
         let (mut cq, mut tag) = (null_mut(), null_mut());
         // SAFETY: the channel is the test's, and there are places for the results.
@@ -69,7 +69,7 @@ impl End {
         unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) == 0 }
     }
 
-    /// Number of messages that reached the peer without the device.
+    /// Counts the messages that reached the peer without the device.
     pub fn direct(&self) -> u64 {
         let mut found = None;
         // While the device's thread is busy, there is no description.
@@ -105,7 +105,7 @@ impl Two {
         Self::deep(shares, first, DEPTH)
     }
 
-    /// With room for this many requests of each kind.
+    /// Connects two ends with room for this many requests of each kind.
     fn deep(shares: bool, first: usize, depth: u32) -> Self {
         let (a, b) = (End::deep(first, depth), End::deep(first + 1, depth));
         b.connect(&a);
@@ -117,7 +117,7 @@ impl Two {
         Self::of(way.shares(), way.first())
     }
 
-    /// The same, with room for this many requests of each kind.
+    /// Connects two ends of this way, with room for this many requests of each kind.
     pub fn deep_on(way: Way, depth: u32) -> Self {
         Self::deep(way.shares(), way.first(), depth)
     }
@@ -132,7 +132,7 @@ impl Two {
     /// Checks that this many messages bypassed the device, if memory is shared.
     pub fn was_direct(&self, messages: u64) {
         if self.a.index >= FROM_MACHINE {
-            // What is in no window is the device's work.
+            // The device does the work for memory that is in no window.
             return;
         }
         assert_eq!(self.a.direct(), if self.shares { messages } else { 0 });
@@ -144,7 +144,7 @@ impl Two {
     }
 }
 
-/// A request that targets memory of the peer.
+/// Returns a request that targets memory of the peer.
 pub fn aimed(id: u64, opcode: u32, list: &mut [ibv_sge], at: &Buffer) -> ibv_send_wr {
     let mut wr = send(id, list);
     wr.opcode = opcode;
