@@ -165,7 +165,7 @@ pub const RDMA_PS_IB: u32 = 0x013f;
 pub const RAI_PASSIVE: c_int = 1;
 pub const RAI_NUMERICHOST: c_int = 2;
 
-/// Everything that a peer offers is wanted.
+/// Accepts as many of the peer's READs and atomics as it offers.
 pub const RDMA_MAX_RESP_RES: u8 = 0xff;
-/// Everything that a peer offers is wanted.
+/// Uses as many READs and atomics at a time as the peer offers.
 pub const RDMA_MAX_INIT_DEPTH: u8 = 0xff;

@@ -4,7 +4,7 @@ use crate::abi::Gid;
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// `AF_IB`: addresses that are GIDs.
+/// The family of addresses that are GIDs.
 pub const AF_IB: libc::c_int = 27;
 
 /// `sockaddr_ib`.
@@ -21,18 +21,18 @@ pub struct SockaddrIb {
     pub sib_scope_id: u64,
 }
 
-/// No address.
+/// Returns an address of no family.
 #[must_use]
 pub const fn nothing() -> sockaddr_storage {
     // SAFETY: zeroes are an address of no family.
     unsafe { std::mem::zeroed() }
 }
 
-/// Reads an address of IPv4, IPv6 or `AF_IB`, whose GID is such an address and whose service ends with the port (IBTA
-/// A11.3.2). `None` for another family or a null pointer.
+/// Reads an address of family IPv4, IPv6 or `AF_IB`. For `AF_IB`, the GID is an IP address, and the port is in the last
+/// bits of the service identifier (IBTA A11.3.2). Returns `None` for other families and a null pointer.
 ///
 /// # Safety
-/// It must be null, or point to an address as long as its family requires.
+/// The pointer must be null, or point to an address as long as its family requires.
 #[must_use]
 pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
@@ -62,7 +62,7 @@ pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// An address in the form of C.
+/// Converts an address to the form of C.
 #[must_use]
 pub fn write(address: SocketAddr) -> sockaddr_storage {
     let mut storage = nothing();
@@ -93,7 +93,6 @@ pub fn write(address: SocketAddr) -> sockaddr_storage {
     storage
 }
 
-/// The GID of an address.
 #[must_use]
 pub fn gid(address: IpAddr) -> Gid {
     match address {
@@ -102,7 +101,6 @@ pub fn gid(address: IpAddr) -> Gid {
     }
 }
 
-/// The address of a GID.
 #[must_use]
 pub fn of_gid(gid: Gid) -> IpAddr {
     IpAddr::V6(gid.into()).to_canonical()

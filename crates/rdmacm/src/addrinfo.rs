@@ -15,7 +15,7 @@ use std::ptr;
 /// `IBV_QPT_XRC_SEND`, `IBV_QPT_XRC_RECV`.
 const XRC: std::ops::RangeInclusive<u32> = 9..=10;
 
-/// The hints for the C library.
+/// Converts hints to those of the C library.
 fn asked(hints: &AddrInfo) -> addrinfo {
     // SAFETY: zeroes are hints that want nothing.
     let mut ai: addrinfo = unsafe { std::mem::zeroed() };
@@ -25,7 +25,7 @@ fn asked(hints: &AddrInfo) -> addrinfo {
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
         ai.ai_flags |= AI_NUMERICHOST;
     }
-    // Names have no addresses of the other family.
+    // Host names have no `AF_IB` addresses.
     ai.ai_family = if hints.ai_family == AF_IB { libc::AF_UNSPEC } else { hints.ai_family };
     ai.ai_socktype = match hints.ai_qp_type as u32 {
         IBV_QPT_RC | IBV_QPT_UC => SOCK_STREAM,
@@ -41,7 +41,7 @@ fn asked(hints: &AddrInfo) -> addrinfo {
     ai
 }
 
-/// A copy that C may free.
+/// Copies bytes to memory that C may free.
 ///
 /// # Safety
 /// `len` bytes must be readable at `from`.
@@ -56,14 +56,16 @@ unsafe fn copy(from: *const c_void, len: usize) -> Result<*mut c_void, Errno> {
     Ok(to)
 }
 
+/// Copies an address to memory that C may free; returns it with its length.
+///
 /// # Safety
-/// As for [`copy`].
+/// The same as for [`copy`].
 unsafe fn copy_address(from: *const sockaddr, len: socklen_t) -> Result<(*mut sockaddr, socklen_t), Errno> {
     // SAFETY: the caller's promise.
     Ok((unsafe { copy(from.cast(), len as usize) }?.cast(), len))
 }
 
-/// Why there is no result: an error of the C library, or an error number.
+/// An error of the C library's look-up, or an error number.
 enum Failed {
     Name(c_int),
     Errno(Errno),
@@ -100,8 +102,10 @@ unsafe fn look_up(
     Ok(filled?)
 }
 
+/// Fills in a result from that of the C library.
+///
 /// # Safety
-/// It must be a result of `getaddrinfo`.
+/// `found` must be a result of `getaddrinfo`.
 unsafe fn fill(found: &addrinfo, hints: Option<&AddrInfo>, out: &mut AddrInfo) -> Result<(), Errno> {
     let hint = |value: fn(&AddrInfo) -> c_int| hints.map(value).filter(|value| *value != 0);
     out.ai_family = found.ai_family;
@@ -128,6 +132,8 @@ unsafe fn fill(found: &addrinfo, hints: Option<&AddrInfo>, out: &mut AddrInfo) -
     Ok(())
 }
 
+/// Looks up a name, and adds the addresses that the hints give.
+///
 /// # Safety
 /// C's rules: see the crate.
 unsafe fn resolve(
@@ -154,7 +160,7 @@ unsafe fn resolve(
     Ok(())
 }
 
-/// An error of `getaddrinfo`, or -1 with `errno`.
+/// Looks up a name. Returns 0, an error of `getaddrinfo`, or -1 with `errno`.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -189,6 +195,8 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     if let Err(Failed::Name(number)) = resolved { number } else { -1 }
 }
 
+/// Frees the result of a look-up.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

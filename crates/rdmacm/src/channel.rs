@@ -14,27 +14,27 @@ use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
 use uverbs::{Connection, SocketError, Stream};
 
-/// A channel; the part that C sees comes first.
+/// A channel. C sees its first member.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Channel {
     public: EventChannel,
     epoll: OwnedFd,
-    /// Its number at each device.
+    /// The channel's number at each device, by the device's tag.
     handles: BTreeMap<u32, u32>,
     waiting: Mutex<Waiting>,
-    /// The program destroyed it.
     is_destroyed: AtomicBool,
 }
 
-/// Events on their way.
+/// Events that were not delivered yet.
 #[derive(Debug)]
 struct Waiting {
-    /// Where they come from: one for all devices that take a descriptor of it, and those of other devices.
+    /// The sockets from which events come: one for all devices that accept a descriptor of it, and one for each other
+    /// device.
     sockets: Vec<Connection>,
-    /// Events that were read from the socket.
+    /// Events that were read from a socket.
     read: VecDeque<CmEvent>,
-    /// Readable while there are any.
+    /// Readable while `read` is not empty.
     is_read: OwnedFd,
 }
 
@@ -78,11 +78,11 @@ impl Channel {
         .cast())
     }
 
-    /// The channel behind C's pointer. It stays while it is used, even if it is destroyed meanwhile: programs do that
-    /// while another thread waits for an event.
+    /// Returns the channel behind C's pointer. It stays while it is used, even if it is destroyed meanwhile:
+    /// programs do that while another thread waits for an event.
     ///
     /// # Safety
-    /// It must be one that `create` made and that is not destroyed yet.
+    /// `create` must have made the channel, and it must not be destroyed yet.
     pub unsafe fn of(channel: *mut EventChannel) -> Result<Arc<Self>, Errno> {
         if channel.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -98,7 +98,7 @@ impl Channel {
     /// Ends a channel.
     ///
     /// # Safety
-    /// It must be one that `create` made, and nobody may use it any more.
+    /// `create` must have made the channel, and nobody may use it any more.
     pub unsafe fn destroy(channel: *mut EventChannel) {
         if channel.is_null() {
             return;
@@ -113,25 +113,24 @@ impl Channel {
         }
     }
 
-    /// Never returns if the program destroyed the channel: with Linux's library, a thread that waits for its events
-    /// keeps waiting, and programs rely on that when they end.
+    /// Blocks forever if the program destroyed the channel. With Linux's library, a thread that waits for the
+    /// events of such a channel keeps waiting, and programs rely on that when they end.
     pub fn stay_if_destroyed(&self) {
         while self.is_destroyed.load(Ordering::Acquire) {
             std::thread::park();
         }
     }
 
-    /// The descriptor that programs poll.
+    /// Returns the descriptor that programs poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Its number at a device.
+    /// Returns the channel's number at a device.
     pub fn at(&self, device: &Device) -> Result<u32, Errno> {
         self.handles.get(&device.tag).copied().ok_or(Errno(libc::ENODEV))
     }
 
-    /// Takes the next event, if there is one.
     pub fn take(&self) -> Result<Option<CmEvent>, Errno> {
         let mut waiting = lock(&self.waiting);
         match waiting.read.pop_front() {
@@ -143,7 +142,7 @@ impl Channel {
         }
     }
 
-    /// Removes and returns the chosen ones of the waiting events.
+    /// Removes the waiting events that `chosen` selects, and returns them.
     pub fn take_chosen(&self, mut chosen: impl FnMut(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = lock(&self.waiting);
         while let Ok(Some(event)) = waiting.receive() {
@@ -155,7 +154,7 @@ impl Channel {
         out.into()
     }
 
-    /// Has these come next.
+    /// Puts these events in front of the waiting ones.
     pub fn put_back(&self, events: Vec<CmEvent>) {
         let mut waiting = lock(&self.waiting);
         for event in events.into_iter().rev() {
@@ -173,7 +172,7 @@ impl Channel {
             return Err(Errno(libc::EAGAIN));
         }
         let mut both = [PollFd::new(&self.epoll, PollFlags::IN)];
-        // Like a system call that is restarted after a signal.
+        // The wait is restarted after a signal, like a system call.
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut both, None))?;
         Ok(())
     }
@@ -187,7 +186,8 @@ impl Waiting {
                 Ok(Some((event, _))) => return Ok(Some(event)),
                 Ok(None) => at += 1,
                 Err(SocketError::Malformed(_)) => return Err(Errno(libc::EPROTO)),
-                // Others may go on. If there are none, the descriptor stays readable, and this error stays.
+                // Other sockets may still work. The last one stays: its descriptor is readable, and every call
+                // gets this error.
                 Err(_) if self.sockets.len() > 1 => drop(self.sockets.remove(at)),
                 Err(_) => return Err(Errno(libc::ENODEV)),
             }
@@ -195,7 +195,7 @@ impl Waiting {
         Ok(None)
     }
 
-    /// Makes the channel's descriptor readable, or not.
+    /// Makes the channel's descriptor readable if events were read, and not readable otherwise.
     fn show(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.is_read, &mut count);
@@ -205,7 +205,7 @@ impl Waiting {
     }
 }
 
-/// Creates a channel for events; null with `errno` if there is no device.
+/// Creates a channel for events. Returns null with `errno` if there is no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut EventChannel {
     Channel::create().unwrap_or_else(|error| {
@@ -214,6 +214,8 @@ pub extern "C" fn rdma_create_event_channel() -> *mut EventChannel {
     })
 }
 
+/// Destroys a channel.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -13,7 +13,7 @@ use uverbs::cm::{CmParameters, CmRequest};
 
 /// `IBV_EVENT_COMM_EST`.
 const COMMUNICATION_ESTABLISHED: c_int = 4;
-/// Reason of a rejection: the vendor's option is not supported.
+/// A reason for a rejection: the vendor's option is not supported.
 const VENDOR_OPTION: u16 = 35;
 
 /// Copies bytes from C.
@@ -28,7 +28,7 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }.to_vec()
 }
 
-/// Checks whether the device supports the parameters.
+/// Checks that the device supports the parameters.
 fn check(id: &Id, device: &Device, param: Option<&ConnParam>) -> Result<(), Errno> {
     let (ps, has_qp) = id.visible(|public| (public.ps, !public.qp.is_null()));
     let fits = param.map_or(has_qp, |param| {
@@ -39,7 +39,7 @@ fn check(id: &Id, device: &Device, param: Option<&ConnParam>) -> Result<(), Errn
     if ps != RDMA_PS_TCP || fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// The requested parameters, completed by what the identifier knows.
+/// Returns the requested parameters, completed from the identifier and its queue pair.
 ///
 /// # Safety
 /// Private data must be readable.
@@ -125,7 +125,6 @@ pub unsafe fn accept(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Listens for requests.
 pub fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     if id.binding().is_err() {
         resolving::bind(id, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
@@ -153,6 +152,8 @@ fn establish(id: &Id) -> Result<(), Errno> {
     id.order(|id| CmRequest::Establish { id })
 }
 
+/// Rejects a request for a reason.
+///
 /// # Safety
 /// C's rules: see the crate.
 unsafe fn reject(id: *mut CmId, data: *const c_void, len: u8, reason: u16) -> c_int {
@@ -161,6 +162,8 @@ unsafe fn reject(id: *mut CmId, data: *const c_void, len: u8, reason: u16) -> c_
     returned(id.and_then(|id| id.order(|id| CmRequest::Reject { id, reason, private })))
 }
 
+/// Asks the peer for a connection.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -169,6 +172,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut CmId, conn_param: *mut ConnParam)
     returned(unsafe { Id::of(id).and_then(|id| connect(id, conn_param.as_ref())) })
 }
 
+/// Accepts a connection.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -177,6 +182,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut CmId, conn_param: *mut ConnParam) 
     returned(unsafe { Id::of(id).and_then(|id| accept(id, conn_param.as_ref())) })
 }
 
+/// Listens for requests.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -185,6 +192,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_int {
     returned(unsafe { Id::of(id) }.and_then(|id| listen(id, backlog)))
 }
 
+/// Rejects a request.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -197,6 +206,8 @@ pub unsafe extern "C" fn rdma_reject(
     unsafe { reject(id, private_data, private_data_len, 0) }
 }
 
+/// Rejects a request because of its vendor's option.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -209,6 +220,8 @@ pub unsafe extern "C" fn rdma_reject_ece(
     unsafe { reject(id, private_data, private_data_len, VENDOR_OPTION) }
 }
 
+/// Ends a connection.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -217,6 +230,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut CmId) -> c_int {
     returned(unsafe { Id::of(id) }.and_then(disconnect))
 }
 
+/// Establishes a connection that the peer has accepted.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -225,6 +240,8 @@ pub unsafe extern "C" fn rdma_establish(id: *mut CmId) -> c_int {
     returned(unsafe { Id::of(id) }.and_then(establish))
 }
 
+/// Reports an event of a queue pair to the connection manager.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

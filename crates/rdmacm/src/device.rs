@@ -13,18 +13,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::cm::CmRequest;
 use uverbs::{Connection, Dial, Endpoint, Given, Joined, Lent, Refusal, Reply, Request, VERSION};
 
-/// No device has more GIDs.
+/// No device has more GIDs than this.
 const GIDS: c_int = 256;
 
-/// A device, open.
+/// An open device.
 #[derive(Debug)]
 pub struct Device {
-    /// Its number, from 0, by which events are distinguished.
+    /// The device's number, from 0, which events carry.
     pub tag: u32,
     pub context: *mut Context,
-    /// Most READs and atomics that a queue pair accepts at a time.
+    /// Largest number of READs and atomics that a queue pair accepts at a time.
     pub max_responder_resources: u8,
-    /// Most READs and atomics that a queue pair has in progress.
+    /// Largest number of READs and atomics that a queue pair has in progress.
     pub max_initiator_depth: u8,
     endpoint: Endpoint,
     connection: Mutex<Option<(Connection, Dial)>>,
@@ -43,7 +43,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
 
-/// All devices. They are opened once and never closed, because identifiers point to them.
+/// Returns all devices. They are opened once and never closed, because identifiers point to them.
 pub fn all() -> &'static [Device] {
     let mut devices = lock(&DEVICES);
     if let Some(found) = *devices {
@@ -78,8 +78,10 @@ fn open_all() -> Vec<Device> {
     devices
 }
 
+/// Opens a device, if it is one of Viaduct's.
+///
 /// # Safety
-/// It must be a device from a list.
+/// The device must come from the list of `libibverbs`.
 unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     // SAFETY: the device has a name that ends.
     let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
@@ -108,18 +110,19 @@ unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     })
 }
 
-/// The device with an address.
+/// Returns the device that has an address.
 pub fn with_address(ip: IpAddr) -> Option<&'static Device> {
     all().iter().find(|device| device.gids().any(|gid| address::of_gid(gid) == ip.to_canonical()))
 }
 
-/// Whether an address means the guest itself. As with Linux, the unspecified one also does, as a destination.
+/// Is true if an address means the guest itself. As a destination, the unspecified address does, too, as with Linux.
 pub fn is_loopback(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || ip.is_unspecified()
 }
 
-/// The device for a destination if the source does not matter; for loopback the first active one, as with Linux.
+/// Returns the device for a destination if the source does not matter. For loopback it is the first active one, as with
+/// Linux.
 pub fn towards(ip: IpAddr) -> Option<&'static Device> {
     if is_loopback(ip) {
         // A device that disappeared has no GIDs.
@@ -131,7 +134,7 @@ pub fn towards(ip: IpAddr) -> Option<&'static Device> {
 }
 
 impl Device {
-    /// Its current GIDs.
+    /// Returns the device's current GIDs.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         let all = (0..GIDS).map_while(|index| {
             let mut gid = Gid::default();
@@ -142,7 +145,7 @@ impl Device {
         all.filter(|gid| *gid != Gid::default())
     }
 
-    /// The index of an address among its GIDs.
+    /// Returns the index of an address among the device's GIDs.
     pub fn gid_index(&self, ip: IpAddr) -> Option<u8> {
         let wanted = address::gid(ip.to_canonical());
         let mut index = 0..GIDS;
@@ -155,7 +158,7 @@ impl Device {
         found.and_then(|index| u8::try_from(index).ok())
     }
 
-    /// The protection domain for programs that provide none.
+    /// Returns the protection domain for programs that provide none.
     pub fn pd(&self) -> Result<*mut Pd, Errno> {
         let mut pd = lock(&self.pd);
         if let Some(address) = *pd {
@@ -167,12 +170,13 @@ impl Device {
         Ok(made)
     }
 
-    /// Makes a request to the device.
+    /// Sends a request to the device.
     pub fn ask(&self, request: CmRequest) -> Result<Reply, Errno> {
         self.ask_with(request, None).map(|(reply, _)| reply)
     }
 
-    /// Makes a request with a descriptor, if the device takes it. Otherwise it may give a socket of its own.
+    /// Sends a request with a descriptor, if the device accepts descriptors. A device that does not may return its own
+    /// socket.
     fn ask_with(
         &self,
         request: CmRequest,
@@ -195,17 +199,17 @@ impl Device {
         Ok((reply, socket.map_err(|error| Errno(error.errno()))?))
     }
 
-    /// Makes a request whose answer has no content.
+    /// Sends a request whose answer has no content.
     pub fn order(&self, request: CmRequest) -> Result<(), Errno> {
         self.ask(request).map(drop)
     }
 
-    /// Makes a request whose answer is a number.
+    /// Sends a request whose answer is a number.
     pub fn create(&self, request: CmRequest) -> Result<u32, Errno> {
         handle(&self.ask(request)?)
     }
 
-    /// Creates a channel, whose events come to this socket's other end or, if one is returned, to that socket.
+    /// Creates a channel. Its events come to the other end of `socket` or, if a socket is returned, to that one.
     pub fn create_channel(&self, socket: BorrowedFd<'_>) -> Result<(u32, Option<OwnedFd>), Errno> {
         let (reply, own) = self.ask_with(CmRequest::CreateChannel { tag: self.tag }, Some(socket))?;
         Ok((handle(&reply)?, own))
@@ -225,7 +229,7 @@ fn exchange(
     request: CmRequest,
     along: &[Lent<'_>],
 ) -> Result<(Result<Reply, Refusal>, Vec<Given>), Errno> {
-    // Whatever is wrong with the connection, the device is not available any more.
+    // After any error of the connection, the device is not available any more.
     let gone = |_| Errno(libc::ENODEV);
     connection.send(&Request::Cm(request), along).map_err(gone)?;
     connection.receive().map_err(gone)
@@ -235,7 +239,7 @@ const fn handle(reply: &Reply) -> Result<u32, Errno> {
     if let Reply::Handle(handle) = reply { Ok(*handle) } else { Err(Errno(libc::EPROTO)) }
 }
 
-/// Open devices, terminated by null.
+/// Returns the open devices; a null pointer ends the list.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -259,6 +263,8 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
     list
 }
 
+/// Frees a list of devices.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -9,6 +9,8 @@ use crate::{queue_pair, resolving};
 use libc::c_int;
 use std::ptr;
 
+/// Binds or resolves an identifier as a look-up says, and creates its queue pair if it has attributes.
+///
 /// # Safety
 /// C's rules: see the crate.
 unsafe fn prepare(id: &Id, res: &AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> Result<(), Errno> {
@@ -41,6 +43,8 @@ unsafe fn prepare(id: &Id, res: &AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -
     Ok(())
 }
 
+/// Creates an endpoint.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -68,6 +72,8 @@ pub unsafe extern "C" fn rdma_create_ep(
     }))
 }
 
+/// Destroys an endpoint.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -85,7 +91,8 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut CmId) {
     }
 }
 
-/// The next request of a synchronous listener, with its queue pair if the listener has attributes for that.
+/// Waits for the next request to a synchronous listener. Creates its queue pair if the listener has attributes for
+/// that.
 pub fn request(listener: &Id) -> Result<*mut CmId, Errno> {
     if !listener.state(|state| state.sync) {
         return Err(Errno(libc::EINVAL));
@@ -122,6 +129,8 @@ fn take(listener: &Id, event: *mut CmEvent) -> Result<*mut CmId, Errno> {
     Ok(id)
 }
 
+/// Waits for the next request to a listener.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -1,8 +1,7 @@
-//! How errors are reported to C: -1, and an error number.
+//! Error reports to C: -1, and an error number.
 
 use libc::c_int;
 
-/// An error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub c_int);
 
@@ -12,19 +11,18 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Sets `errno`.
 pub fn set(Errno(number): Errno) {
     // SAFETY: it is the thread's own.
     unsafe { *libc::__errno_location() = number };
 }
 
-/// What `errno` says.
+/// Returns the value of `errno`.
 pub fn last() -> Errno {
     // SAFETY: it is the thread's own.
     Errno(unsafe { *libc::__errno_location() })
 }
 
-/// 0, or -1 with `errno`.
+/// Returns 0, or sets `errno` and returns -1.
 pub fn returned(result: Result<(), Errno>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -35,7 +33,7 @@ pub fn returned(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// The result of a verb that returns an error number.
+/// Converts the result of a verb that returns 0 or an error number.
 pub const fn checked(number: c_int) -> Result<(), Errno> {
     match number {
         0 => Ok(()),
@@ -43,7 +41,7 @@ pub const fn checked(number: c_int) -> Result<(), Errno> {
     }
 }
 
-/// A pointer that is null on failure, with `errno`.
+/// Converts a result pointer that is null on failure, with `errno`.
 pub fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(last()) } else { Ok(pointer) }
 }

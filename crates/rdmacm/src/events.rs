@@ -14,14 +14,14 @@ use libc::{c_char, c_int, c_void};
 use std::ptr;
 use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest, CmRoute};
 
-/// Longest private data.
+/// Largest number of bytes of private data.
 const PRIVATE: usize = 256;
 
-/// An event; the part that C sees comes first.
+/// An event. C sees its first member.
 #[repr(C)]
 struct Event {
     public: CmEvent,
-    /// The identifier to which it belongs; for a request, the listener.
+    /// The identifier to which the event belongs; for a request, the listener.
     owner: *const Id,
     private: [u8; PRIVATE],
 }
@@ -61,7 +61,7 @@ pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
     }
 }
 
-/// The event for C, if any.
+/// Translates an event for C. Returns `None` if C does not see it.
 fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
     let mut private = [0; PRIVATE];
     let len = told.private.len().min(PRIVATE - 1);
@@ -90,7 +90,7 @@ fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
     None
 }
 
-/// Carries out the effects of an event. False if C does not see it.
+/// Carries out the effects of an event. Returns false if C does not see it.
 fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
     match told.event {
         kind::ADDR_RESOLVED => {
@@ -134,7 +134,7 @@ fn set_route(id: &Id, route: &CmRoute) {
     id.state(|state| state.mtu = route.mtu as u8);
 }
 
-/// The peer has accepted: makes the queue pair ready, and tells the peer.
+/// Makes the queue pair ready after the peer has accepted, and tells the peer.
 fn make_ready(id: &Id) -> Result<(), Errno> {
     let ready = queue_pair::ready_to_receive(id, RDMA_MAX_RESP_RES)
         .and_then(|()| queue_pair::ready_to_send(id, RDMA_MAX_INIT_DEPTH))
@@ -145,7 +145,7 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
     ready
 }
 
-/// Turns a request into an identifier.
+/// Creates an identifier for a request.
 fn requested(listener: &Id, told: &Told, public: &mut CmEvent) -> Result<(), Errno> {
     let device = device::all().iter().find(|device| device.tag == told.tag).ok_or(Errno(libc::ENODEV))?;
     let binding = Binding { device, handle: told.id };
@@ -208,7 +208,8 @@ fn datagram(owner: &Id, told: &Told, private_data: *const c_void, private_data_l
     param
 }
 
-/// For a synchronous identifier: waits for the result of a call. The event stays in the identifier until the next one.
+/// Waits for the result of a call, if the identifier is synchronous. The event stays in the identifier until the next
+/// one.
 pub fn complete(id: &Id) -> Result<(), Errno> {
     if !id.state(|state| state.sync) {
         return Ok(());
@@ -228,10 +229,10 @@ pub fn complete(id: &Id) -> Result<(), Errno> {
     }
 }
 
-/// The program is done with an event.
+/// Acknowledges an event, which the program no longer uses.
 ///
 /// # Safety
-/// It must be null, or an event that was reported and not acknowledged.
+/// The pointer must be null, or an event that was reported and not acknowledged.
 pub unsafe fn acknowledge(event: *mut CmEvent) {
     if event.is_null() {
         return;
@@ -242,6 +243,8 @@ pub unsafe fn acknowledge(event: *mut CmEvent) {
     unsafe { &*event.owner }.acknowledge();
 }
 
+/// Waits for the next event of a channel.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -258,6 +261,8 @@ pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, event: *m
     }))
 }
 
+/// Acknowledges an event.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -270,7 +275,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
     0
 }
 
-/// Name of an event.
+/// Returns the name of an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_event_str(event: u32) -> *const c_char {
     let name = match event {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use uverbs::QpType;
 use uverbs::cm::{CmOption, CmRequest};
 
-/// A device's identifier that represents one of ours.
+/// An identifier of a device that represents one of ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
     pub device: &'static Device,
@@ -27,13 +27,13 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The key by which events name it.
+    /// Returns the key with which events name the identifier.
     pub const fn key(&self) -> (u32, u32) {
         (self.device.tag, self.handle)
     }
 }
 
-/// An identifier; the part that C sees comes first.
+/// An identifier. C sees its first member.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Id {
@@ -42,12 +42,12 @@ pub struct Id {
     acknowledged: Condvar,
 }
 
-/// The part that C does not see.
+/// State that C does not see.
 #[derive(Debug, Default)]
 pub struct IdState {
-    /// Calls wait for their result; the channel belongs to the identifier.
+    /// Whether calls wait for their result. The channel then belongs to the identifier.
     pub sync: bool,
-    /// Empty before it has an address; several if it is bound to all addresses.
+    /// Empty while the identifier has no address; several if it is bound to all addresses.
     pub bindings: Vec<Binding>,
     /// Options to set once there is a binding.
     pub options: Vec<CmOption>,
@@ -55,20 +55,20 @@ pub struct IdState {
     pub initiator_depth: u8,
     /// Private data of a connection, from `rdma_create_ep`.
     pub connect: Vec<u8>,
-    /// Queue pairs of a listener's requests, from `rdma_create_ep`.
+    /// Attributes for the queue pairs of a listener's requests, from `rdma_create_ep`.
     pub qp_init_attr: Option<QpInitAttr>,
-    /// Making the queue pair ready failed: further events of the connection do not matter.
+    /// Whether the queue pair could not be made ready. Further events of the connection do not matter then.
     pub has_failed: bool,
     /// `ibv_mtu` of the path.
     pub mtu: u8,
-    /// Groups, and the number of joins so far.
+    /// Groups that the identifier has joined or is about to join, and the number of joins so far.
     pub groups: Vec<Joined>,
     pub joins: u32,
     reported: u32,
     acknowledged: u32,
 }
 
-/// Identifiers by the keys in events.
+/// Identifiers, by the keys in events.
 static IDS: Mutex<BTreeMap<(u32, u32), usize>> = Mutex::new(BTreeMap::new());
 
 /// Runs `with` while no identifier is created or destroyed.
@@ -100,55 +100,57 @@ impl Id {
         })))
     }
 
-    /// The identifier behind C's pointer.
+    /// Returns the identifier behind C's pointer.
     ///
     /// # Safety
-    /// It must be one that `create` made, and not be destroyed while the result is used.
+    /// `create` must have made the identifier, and it must not be destroyed while the result is used.
     pub unsafe fn of<'a>(id: *mut CmId) -> Result<&'a Self, Errno> {
         // SAFETY: what C has is the first member.
         unsafe { id.cast::<Self>().as_ref() }.ok_or(Errno(libc::EINVAL))
     }
 
-    /// The part that C sees. It belongs to the program, which may change it.
+    /// Returns the structure that C sees. It belongs to the program, which may change it.
     pub const fn public(&self) -> *mut CmId {
         self.public.get()
     }
 
-    /// Reads or changes the part that C sees.
+    /// Reads or changes the structure that C sees.
     pub fn visible<T>(&self, with: impl FnOnce(&mut CmId) -> T) -> T {
         // SAFETY: it lives as long as `self`. As in C, a program does not use one identifier from several threads,
         // except for events; those that change it are reported one after the other.
         with(unsafe { &mut *self.public.get() })
     }
 
-    /// Reads or changes the part that C does not see.
+    /// Reads or changes the state that C does not see.
     pub fn state<T>(&self, with: impl FnOnce(&mut IdState) -> T) -> T {
         with(&mut lock(&self.state))
     }
 
-    /// Its channel.
     pub fn channel(&self) -> Result<Arc<Channel>, Errno> {
         // SAFETY: a channel is not destroyed before its identifiers.
         unsafe { Channel::of(self.visible(|public| public.channel)) }
     }
 
-    /// Whether its queue pair is one for datagrams.
+    /// Is true if the identifier's queue pair is for datagrams.
     pub fn is_datagram(&self) -> bool {
         self.visible(|public| public.qp_type == IBV_QPT_UD)
     }
 
-    /// What stands for it.
+    /// Returns the first binding.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none.
     pub fn binding(&self) -> Result<Binding, Errno> {
         self.state(|state| state.bindings.first().copied()).ok_or(Errno(libc::EINVAL))
     }
 
-    /// Makes a request to each of its bindings.
+    /// Sends a request about the first binding to its device.
     pub fn order(&self, request: impl FnOnce(u32) -> CmRequest) -> Result<(), Errno> {
         let binding = self.binding()?;
         binding.device.order(request(binding.handle))
     }
 
-    /// Creates an identifier at a device that represents it.
+    /// Creates an identifier at a device, which then represents this one.
     pub fn attach(&self, device: &'static Device) -> Result<Binding, Errno> {
         let (port_space, qp_type) = self.visible(|public| (public.ps, public.qp_type));
         let qp_type = match qp_type {
@@ -171,7 +173,7 @@ impl Id {
         Ok(binding)
     }
 
-    /// A device's identifier represents it from now on.
+    /// Adds a device's identifier to those that represent this one.
     pub fn adopt(&self, binding: Binding) {
         lock(&IDS).insert(binding.key(), ptr::from_ref(self) as usize);
         self.state(|state| state.bindings.push(binding));
@@ -191,7 +193,7 @@ impl Id {
         self.forget(&gone);
     }
 
-    /// Drops events of former bindings, including requests.
+    /// Drops events of former bindings, and refuses their requests.
     fn forget(&self, gone: &[Binding]) {
         let mut ids = lock(&IDS);
         for binding in gone {
@@ -207,7 +209,7 @@ impl Id {
         events.iter().for_each(events::refuse);
     }
 
-    /// Uses it with this device from now on.
+    /// Enters the device, and its protection domain if there is none yet, into the structure that C sees.
     pub fn use_device(&self, device: &'static Device) -> Result<(), Errno> {
         let pd = device.pd()?;
         self.visible(|public| {
@@ -221,7 +223,7 @@ impl Id {
         Ok(())
     }
 
-    /// Its addresses are these.
+    /// Sets the addresses that are given.
     pub fn set_addresses(&self, local: Option<std::net::SocketAddr>, peer: Option<std::net::SocketAddr>) {
         self.visible(|public| {
             let addr = &mut public.route.addr;
@@ -234,13 +236,13 @@ impl Id {
         });
     }
 
-    /// It is connected to the guest itself, through this address.
+    /// Sets both GIDs to this address: the connection is with the guest itself.
     pub fn set_own(&self, own: std::net::IpAddr) {
         let gid = address::gid(own);
         self.visible(|public| (public.route.addr.sgid, public.route.addr.dgid) = (gid, gid));
     }
 
-    /// Its path is known.
+    /// Adds the path to the structure that C sees.
     pub fn set_path(&self) -> Result<(), Errno> {
         // SAFETY: `free` frees it with the identifier.
         let path = unsafe { libc::calloc(1, size_of::<PathRecord>()) }.cast::<PathRecord>();
@@ -283,12 +285,12 @@ impl Id {
     pub fn acknowledge(&self) {
         self.state(|state| {
             state.acknowledged = state.acknowledged.wrapping_add(1);
-            // While it is locked: a waiting thread may destroy it at once.
+            // Notifies while the state is locked: a waiting thread may destroy the identifier at once.
             self.acknowledged.notify_all();
         });
     }
 
-    /// Waits until the program has acknowledged all its events.
+    /// Waits until the program has acknowledged all events of the identifier.
     pub fn wait_for_acknowledgements(&self) {
         let mut state = lock(&self.state);
         while state.acknowledged != state.reported {
@@ -296,10 +298,10 @@ impl Id {
         }
     }
 
-    /// Ends it.
+    /// Ends an identifier.
     ///
     /// # Safety
-    /// It must be one that `create` made, and nobody may use it any more.
+    /// `create` must have made the identifier, and nobody may use it any more.
     pub unsafe fn destroy(id: *mut Self) {
         // SAFETY: the caller's promise.
         let this = unsafe { &*id };
@@ -324,6 +326,8 @@ fn gid_or_none(at: std::net::SocketAddr) -> Gid {
     if at.ip().is_unspecified() { Gid::default() } else { address::gid(at.ip()) }
 }
 
+/// Creates an identifier.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -340,6 +344,8 @@ pub unsafe extern "C" fn rdma_create_id(
     }))
 }
 
+/// Destroys an identifier.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -352,7 +358,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut CmId) -> c_int {
     0
 }
 
-/// The port, in network byte order.
+/// Returns the port of an address, in network byte order.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -361,6 +367,8 @@ unsafe fn port(address: *const sockaddr) -> u16 {
     unsafe { address::read(address) }.map_or(0, |address| address.port().to_be())
 }
 
+/// Returns an identifier's own port, in network byte order.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -369,6 +377,8 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut CmId) -> u16 {
     unsafe { port((&raw const (*id).route.addr.src_addr).cast()) }
 }
 
+/// Returns the peer's port, in network byte order.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

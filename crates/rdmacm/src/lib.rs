@@ -1,13 +1,13 @@
-//! `librdmacm.so.1`: connections by addresses, for programs on a host of Viaduct, over the guest's device.
+//! `librdmacm.so.1`: connections between IP addresses, for programs on a host of Viaduct, over the guest's device.
 //!
-//! Owns: the C interface of `librdmacm` as Debian 12 has it ([`abi`]), its event channels and identifiers. What a
-//! connection is, the device knows: here its control messages (`uverbs::cm`) are sent, its events are received, and
-//! queue pairs are made ready by `libibverbs` at the right moments.
+//! Owns: the C interface of `librdmacm` as Debian 12 has it ([`abi`]), its event channels and identifiers. The device
+//! manages the connections: this library sends it control messages (`uverbs::cm`), receives its events, and makes queue
+//! pairs ready through `libibverbs` at the right moments.
 //!
 //! Must not know: how connections are managed, how verbs are executed. It needs `libibverbs.so.1`, for its symbols and
 //! for the paths of the devices' sockets (`viaduct_device`).
 //!
-//! Sockets by RDMA are in [`rsocket`]. XRC and enhanced connection establishment are refused.
+//! [`rsocket`] has sockets over RDMA. XRC and enhanced connection establishment are refused.
 //!
 //! The shared library is linked with the versions of `librdmacm.map`; its symbols are those of `symbols.txt`.
 //!

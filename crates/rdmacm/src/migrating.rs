@@ -1,4 +1,4 @@
-//! Identifiers change their channels.
+//! Moves identifiers to new channels.
 
 use crate::abi::{CmId, EventChannel};
 use crate::channel::Channel;
@@ -9,7 +9,7 @@ use libc::c_int;
 use std::ptr;
 use uverbs::cm::CmRequest;
 
-/// Moves an identifier's events to another channel; without one, it becomes synchronous.
+/// Moves an identifier and its events to another channel. Without a channel, the identifier becomes synchronous.
 pub fn migrate(id: &Id, channel: *mut EventChannel) -> Result<(), Errno> {
     let (was_sync, becomes_sync) = (id.state(|state| state.sync), channel.is_null());
     if was_sync && becomes_sync {
@@ -56,6 +56,8 @@ fn move_to(id: &Id, to: *mut EventChannel) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Moves an identifier to another channel.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Multicast: identifiers of datagrams join groups, which have IP addresses.
+//! Multicast: identifiers for datagrams join groups, which have IP addresses.
 //!
 //! The device returns a group's GID; `libibverbs` attaches the queue pair to it.
 
@@ -18,14 +18,14 @@ use uverbs::cm::{CmGroup, CmRequest};
 /// A group that an identifier has joined, or is about to join.
 #[derive(Debug)]
 pub struct Joined {
-    /// The device's number for it.
+    /// The number of the join at the device.
     join: u32,
     address: SocketAddr,
-    /// The program's.
+    /// The pointer that the program passed with the join.
     context: usize,
-    /// It only sends there.
+    /// Whether the identifier only sends to the group.
     only_sends: bool,
-    /// Set once its queue pair is attached.
+    /// The group's GID, once the queue pair is attached.
     attached: Option<Gid>,
 }
 
@@ -46,8 +46,8 @@ fn join(id: &Id, address: SocketAddr, flags: u32, context: *mut c_void) -> Resul
     complete(id)
 }
 
-/// The device has returned the GID of a group: its packets arrive from now on, until [`leave`]. Returns what the
-/// program passed with the join; `None` if it has left the group meanwhile.
+/// Attaches the queue pair to a group whose GID the device has returned: its packets arrive from now on, until
+/// [`leave`]. Returns the pointer that the program passed with the join, or `None` if it has left the group meanwhile.
 pub fn joined(id: &Id, told: &CmGroup, event: &mut CmEvent) -> Option<*mut c_void> {
     let find = |group: &&mut Joined| group.join == told.join;
     let (context, only_sends) = id.state(|state| {
@@ -83,11 +83,13 @@ fn detach(id: &Id, group: &mut Joined) -> Result<(), Errno> {
     checked(unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, 0) })
 }
 
-/// Called before the queue pair is destroyed, which fails while it is attached.
+/// Detaches the queue pair from all groups. Must come before its destruction, which fails while it is attached.
 pub fn detach_all(id: &Id) {
     id.state(|state| state.groups.iter_mut().for_each(|group| _ = detach(id, group)));
 }
 
+/// Joins the group with an address; `flags` are those of the C structure.
+///
 /// # Safety
 /// C's rules: see the crate.
 unsafe fn join_at(id: *mut CmId, addr: *const sockaddr, flags: u32, context: *mut c_void) -> c_int {
@@ -96,7 +98,7 @@ unsafe fn join_at(id: *mut CmId, addr: *const sockaddr, flags: u32, context: *mu
     returned(id.and_then(|id| join(id, addr.ok_or(Errno(libc::EINVAL))?, flags, context)))
 }
 
-/// The result is the event `RDMA_CM_EVENT_MULTICAST_JOIN`, or `_ERROR`.
+/// Joins a group. The event `RDMA_CM_EVENT_MULTICAST_JOIN`, or `_ERROR`, reports the result.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -110,7 +112,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
     unsafe { join_at(id, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context) }
 }
 
-/// The same for a program that may only want to send.
+/// Joins a group like [`rdma_join_multicast`]; the program may want only to send.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -133,6 +135,8 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     unsafe { join_at(id, attr.addr, attr.join_flags, context) }
 }
 
+/// Leaves a group.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -9,8 +9,10 @@ use uverbs::cm::{CmOption, CmRequest};
 /// `RDMA_OPTION_ID`.
 const LEVEL_ID: c_int = 0;
 
+/// Reads an option from C.
+///
 /// # Safety
-/// `len` bytes must be readable.
+/// `len` bytes must be readable at `value`.
 unsafe fn option(level: c_int, name: c_int, value: *const c_void, len: usize) -> Result<CmOption, Errno> {
     let invalid = Errno(libc::EINVAL);
     let byte = || {
@@ -31,7 +33,7 @@ unsafe fn option(level: c_int, name: c_int, value: *const c_void, len: usize) ->
     }
 }
 
-/// Sets an option.
+/// Sets an option at all bindings, and at later ones.
 pub fn set(id: &Id, option: CmOption) -> Result<(), Errno> {
     for binding in id.state(|state| state.bindings.clone()) {
         binding.device.order(CmRequest::SetOption { id: binding.handle, option })?;
@@ -40,6 +42,8 @@ pub fn set(id: &Id, option: CmOption) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Sets an option of an identifier.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

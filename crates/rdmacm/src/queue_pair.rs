@@ -15,7 +15,7 @@ use uverbs::cm::{CmReply, CmRequest};
 use uverbs::qp::mask;
 use uverbs::{QpState, Reply};
 
-/// The attributes for an identifier's queue pair in a transition to a state.
+/// Returns the attributes that change an identifier's queue pair to a state, and their mask.
 fn attributes(id: &Id, state: u32) -> Result<(QpAttr, c_int), Errno> {
     let binding = id.binding()?;
     match binding.device.ask(CmRequest::InitQpAttr { id: binding.handle, state })? {
@@ -38,7 +38,7 @@ fn queue_pair(id: &Id) -> Option<*mut Qp> {
 /// time.
 pub fn ready_to_receive(id: &Id, responder_resources: u8) -> Result<(), Errno> {
     let Some(qp) = queue_pair(id) else { return Ok(()) };
-    // Once more, because it was not known before who may access what.
+    // INIT is set a second time, because the peer's access rights were not known before.
     let (init, init_mask) = attributes(id, QpState::Init as u32)?;
     modify(qp, init, init_mask)?;
     let (mut attr, attr_mask) = attributes(id, QpState::ReadyToReceive as u32)?;
@@ -78,7 +78,7 @@ fn initialize(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
     modify(qp, to(QpState::ReadyToSend), (mask::STATE | mask::SQ_PSN) as c_int)
 }
 
-/// A completion queue with its own channel.
+/// Creates a completion queue with its own channel.
 fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Cq, *mut CompChannel), Errno> {
     let (context, public) = id.visible(|public| (public.verbs, ptr::from_mut(public)));
     let entries = c_int::try_from(entries).map_err(|_| Errno(libc::EINVAL))?;
@@ -93,7 +93,7 @@ fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Cq, *mut CompChannel)
     Ok((cq?, channel))
 }
 
-/// Creates completion queues if neither the program nor the identifier has any. 0: none is needed.
+/// Creates the identifier's completion queues with these numbers of entries; 0 if it needs none.
 fn create_completion_queues(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
     if receive > 0 {
         let (cq, channel) = completion_queue(id, receive)?;
@@ -125,7 +125,7 @@ fn destroy_completion_queues(id: &Id) {
     }
 }
 
-/// Creates an identifier's queue pair by `create`, from `attr` and what the identifier has.
+/// Creates an identifier's queue pair with `create`, from `attr` and from what the identifier has.
 ///
 /// # Safety
 /// `attr` must point to a writable C structure.
@@ -186,7 +186,7 @@ fn finish(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Creates an identifier's queue pair; without `pd`, in the identifier's domain.
+/// Creates an identifier's queue pair; if `pd` is null, in the identifier's domain.
 ///
 /// # Safety
 /// `attr` must point to a writable C structure.
@@ -196,6 +196,8 @@ pub unsafe fn create_plain(id: &Id, pd: *mut Pd, attr: *mut QpInitAttr) -> Resul
     unsafe { create(id, pd, attr, || verbs::ibv_create_qp(pd, attr)) }
 }
 
+/// Creates an identifier's queue pair with the extended call.
+///
 /// # Safety
 /// `attr` must point to a writable C structure.
 unsafe fn create_extended(id: &Id, attr: *mut QpInitAttrEx) -> Result<(), Errno> {
@@ -220,6 +222,8 @@ unsafe fn create_extended(id: &Id, attr: *mut QpInitAttrEx) -> Result<(), Errno>
     unsafe { create(id, pd, plain, || extended(context, attr)) }
 }
 
+/// Creates an identifier's queue pair.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -231,6 +235,8 @@ pub unsafe extern "C" fn rdma_create_qp(id: *mut CmId, pd: *mut Pd, qp_init_attr
     returned(unsafe { Id::of(id).and_then(|id| create_plain(id, pd, qp_init_attr)) })
 }
 
+/// Creates an identifier's queue pair with extended attributes.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -242,6 +248,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut CmId, qp_init_attr: *mut QpI
     returned(unsafe { Id::of(id).and_then(|id| create_extended(id, qp_init_attr)) })
 }
 
+/// Destroys an identifier's queue pair.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -257,6 +265,8 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut CmId) {
     destroy_completion_queues(id);
 }
 
+/// Creates an identifier's shared receive queue; if `pd` is null, in the identifier's domain.
+///
 /// # Safety
 /// `attr` must be readable and writable.
 unsafe fn create_srq(id: &Id, pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<(), Errno> {
@@ -275,6 +285,8 @@ unsafe fn create_srq(id: &Id, pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<(),
     Ok(())
 }
 
+/// Creates an identifier's shared receive queue.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -283,7 +295,7 @@ pub unsafe extern "C" fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut 
     returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr)) })
 }
 
-/// Only the basic type is supported.
+/// Creates an identifier's shared receive queue, of the basic type; others are not supported.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -302,6 +314,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAtt
     returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr.cast())) })
 }
 
+/// Destroys an identifier's shared receive queue.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -316,6 +330,8 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut CmId) {
     destroy_completion_queues(id);
 }
 
+/// Returns the attributes that change an identifier's queue pair to a state.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -4,6 +4,8 @@ use crate::abi::{CmId, Ece};
 use crate::error::{Errno, returned};
 use libc::c_int;
 
+/// Refuses to set options.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -11,7 +13,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(_: *mut CmId, _: *mut Ece) -> c_int 
     returned(Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// No peer has options.
+/// Returns no options: no peer has any.
 ///
 /// # Safety
 /// C's rules: see the crate.

@@ -11,12 +11,11 @@ use std::net::SocketAddr;
 use uverbs::Reply;
 use uverbs::cm::{CmReply, CmRequest};
 
-/// Binds an identifier to an address.
 pub fn bind(id: &Id, to: SocketAddr) -> Result<(), Errno> {
     if id.binding().is_ok() {
         return Err(Errno(libc::EINVAL));
     }
-    // Loopback means that of all devices: a client of this guest may come through any of them.
+    // A loopback address is bound at all devices: a client of this guest may come through any of them.
     let bound = if device::is_loopback(to.ip()) { bind_everywhere(id, to) } else { bind_there(id, to) };
     if bound.is_err() {
         id.detach_but(None);
@@ -32,7 +31,7 @@ fn bind_there(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     Ok(bound)
 }
 
-/// Binds at all devices, with the same port.
+/// Binds an identifier at all devices, with the same port.
 fn bind_everywhere(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     let mut bound = to;
     for device in device::all() {
@@ -48,7 +47,6 @@ fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
     }
 }
 
-/// Resolves a destination.
 pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
     let source = source.filter(|source| !source.ip().is_unspecified() || source.port() != 0);
     let binding = match id.state(|state| state.bindings.clone())[..] {
@@ -61,7 +59,7 @@ pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> 
             id.attach(device)?
         }
         [only] => only,
-        // It was bound at all devices: now one is chosen.
+        // The identifier was bound at all devices: now one is chosen.
         ref several => {
             let device: &Device = device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?;
             let chosen = several.iter().find(|binding| binding.device.tag == device.tag);
@@ -76,12 +74,13 @@ pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> 
     complete(id)
 }
 
-/// Resolves the route to a resolved destination.
 pub fn route(id: &Id) -> Result<(), Errno> {
     id.order(|id| CmRequest::ResolveRoute { id })?;
     complete(id)
 }
 
+/// Binds an identifier to an address.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c
     returned(id.and_then(|id| bind(id, addr.ok_or(Errno(libc::EINVAL))?)))
 }
 
-/// The device determines how long it takes: it answers at once.
+/// Resolves a destination. Ignores the timeout: the device answers at once.
 ///
 /// # Safety
 /// C's rules: see the crate.
@@ -110,6 +109,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     returned(id.and_then(|id| resolve(id, source, destination.ok_or(Errno(libc::EINVAL))?)))
 }
 
+/// Resolves the route to a resolved destination. Ignores the timeout: the device answers at once.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]

@@ -1,11 +1,12 @@
-//! rsockets: sockets whose streams are RDMA WRITEs, compatible with those of rdma-core. Unmodified programs use them by
-//! rdma-core's `librspreload.so`.
+//! rsockets: sockets whose streams are RDMA WRITEs, compatible with those of rdma-core. Unmodified programs use them
+//! through rdma-core's `librspreload.so`.
 //!
-//! [`wire`] is what peers tell each other, [`flow`] what may be sent when. A [`stream`] is both with the queue pair and
-//! the memory ([`pair`]); a [`socket`] becomes one by the connection manager ([`identifier`]).
+//! [`wire`] is the format of messages between peers, [`flow`] decides what may be sent when. A [`stream`] joins both
+//! with the queue pair and the memory ([`pair`]); the connection manager ([`identifier`]) turns a [`socket`] into a
+//! stream.
 //!
-//! A peer is believed nothing: it can write to the ring and the table that it was told of, and nowhere else; what it
-//! says in messages is checked, and whoever breaks the rules loses the connection (`ECONNRESET`).
+//! We trust a peer with nothing: it can write only to the ring and the table that we told it of; its messages are
+//! checked, and a peer that breaks the rules loses the connection (`ECONNRESET`).
 
 mod area;
 mod calls;

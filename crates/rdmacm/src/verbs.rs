@@ -43,15 +43,16 @@ unsafe extern "C" {
     pub fn ibv_detach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
 }
 
-/// `ibv_device_attr.phys_port_cnt` is 1: the port.
+/// The only port (`ibv_device_attr.phys_port_cnt` is 1).
 pub const PORT: u8 = 1;
 
-/// The index of the only partition key.
+/// The only partition key.
 pub const PKEY: u16 = 0xffff;
 
 type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
 
-/// The extended call that creates queue pairs, if the device has it. In the header it is not a symbol but a field.
+/// Returns the extended call that creates queue pairs, if the device has it. It is a field of the context, not a
+/// symbol.
 ///
 /// # Safety
 /// The context must come from `libibverbs`.
@@ -60,7 +61,7 @@ pub unsafe fn create_qp_ex(context: *mut Context) -> Option<CreateQpEx> {
     if unsafe { (*context).abi_compat }.addr() != usize::MAX {
         return None;
     }
-    // A context with that mark is the end of a larger structure, which grows at its front.
+    // A context with this mark is the end of a larger structure, which grows at its front.
     let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
     // SAFETY: its size is right before the context.
     let size = unsafe { (&raw const (*whole).sz).read() };
@@ -84,14 +85,14 @@ pub unsafe fn post_send(qp: *mut Qp, wr: &mut SendWr) -> c_int {
 /// Posts one receive; returns an error number, or 0.
 ///
 /// # Safety
-/// As for [`post_send`].
+/// The same as for [`post_send`].
 pub unsafe fn post_receive(qp: *mut Qp, wr: &mut RecvWr) -> c_int {
     let mut bad = ptr::null_mut();
     // SAFETY: as above.
     unsafe { (*(*qp).context).ops.post_recv.map_or(libc::EOPNOTSUPP, |post| post(qp, wr, &raw mut bad)) }
 }
 
-/// Takes completions; returns how many, or a negative number.
+/// Takes completions; returns their number, or a negative number.
 ///
 /// # Safety
 /// The completion queue must come from `libibverbs`.
@@ -103,10 +104,10 @@ pub unsafe fn poll_cq(cq: *mut Cq, found: &mut [Wc]) -> c_int {
     }
 }
 
-/// Has the next completion make an event; returns an error number, or 0.
+/// Makes the next completion cause an event; returns an error number, or 0.
 ///
 /// # Safety
-/// As for [`poll_cq`].
+/// The same as for [`poll_cq`].
 pub unsafe fn request_notification(cq: *mut Cq) -> c_int {
     // SAFETY: as above.
     unsafe { (*(*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |request| request(cq, 0)) }

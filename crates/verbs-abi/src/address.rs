@@ -22,7 +22,7 @@ pub struct ibv_gid_entry {
 
 /// `ibv_gid_entry::gid_type` of RoCE v2.
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
-/// The same, in the numbering of the private `ibv_query_gid_type`.
+/// RoCE v2 in the numbering of the private `ibv_query_gid_type`.
 pub const IBV_GID_TYPE_SYSFS_ROCE_V2: u32 = 1;
 
 #[repr(C)]
@@ -47,7 +47,7 @@ pub struct ibv_ah_attr {
     pub port_num: u8,
 }
 
-/// The 40 bytes before a datagram; they may be anywhere in the application's memory.
+/// The 40 bytes before a datagram. They may be at any alignment in the application's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_grh {

@@ -80,11 +80,11 @@ pub struct ibv_cq_init_attr_ex {
 pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1 << 0;
 pub const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
 pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1 << 0;
-/// Byte length, immediate, QP numbers, LIDs and service level.
+/// Flags for byte length, immediate, QP numbers, LIDs and service level.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
 
-/// `imm_data` is also `invalidated_rkey`.
+/// A completion. `imm_data` is also `invalidated_rkey`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ibv_wc {

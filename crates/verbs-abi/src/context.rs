@@ -35,23 +35,23 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// Grows at its front: programs check `sz`, which tells how much of it exists.
+/// Further operations of a context. The structure grows at its front: programs check `sz`, its size.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
     pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
-    /// alloc_null_mr, counters, device memory, flow actions, rate limits.
+    /// `alloc_null_mr`, counters, device memory, flow actions, rate limits.
     pub _absent_1: [Absent; 12],
     pub alloc_parent_domain:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
     pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
     pub alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
-    /// modify_cq, post_srq_ops, indirection tables, work queues.
+    /// `modify_cq`, `post_srq_ops`, indirection tables, work queues.
     pub _absent_2: [Absent; 7],
     pub query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
-    /// For the library only. Ours has its own data after the context.
+    /// Belongs to the library. Ours has its own data after the context.
     pub priv_: *mut c_void,
     pub query_device_ex: Option<
         unsafe extern "C" fn(
@@ -61,7 +61,7 @@ pub struct verbs_context {
             usize,
         ) -> c_int,
     >,
-    /// Flows, and open_qp.
+    /// Flows, and `open_qp`.
     pub _absent_3: [Absent; 5],
     pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
     pub get_srq_num: Absent,

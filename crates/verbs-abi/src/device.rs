@@ -18,7 +18,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// A device of our own `libibverbs`: the public part, followed by what our `librdmacm` needs.
+/// A device of our own `libibverbs`: the public structure, followed by fields that our `librdmacm` needs.
 #[repr(C)]
 #[derive(Debug)]
 pub struct viaduct_device {
@@ -216,7 +216,8 @@ pub const IBV_MTU_4096: u32 = 5;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
 
-/// Length of what the symbol `ibv_query_port` fills: programs that call it have a structure that ends after `flags`.
+/// Number of bytes that the symbol `ibv_query_port` fills: programs that call it have a structure that ends after
+/// `flags`.
 pub const COMPAT_PORT_ATTR: usize = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
 #[repr(C)]

@@ -5,7 +5,6 @@
 
 #![deny(unsafe_code)]
 #![allow(non_camel_case_types)]
-#![allow(missing_docs)] // the names are the C interface's
 
 mod address;
 mod completion;

@@ -42,7 +42,7 @@ pub struct Ud {
     pub remote_qkey: u32,
 }
 
-/// Opcode and type of the queue pair determine which one it is.
+/// The destination of a request. The opcode and the type of the queue pair determine which variant is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union Target {
@@ -51,7 +51,7 @@ pub union Target {
     pub ud: Ud,
 }
 
-/// In a union with the fields for segmentation, which is not supported.
+/// A window to bind. In C it is in a union with the fields for segmentation, which is not supported.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BindMw {
@@ -60,7 +60,7 @@ pub struct BindMw {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// `imm_data` is also `invalidate_rkey`.
+/// A work request. `imm_data` is also `invalidate_rkey`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_send_wr {
@@ -98,5 +98,5 @@ pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
 pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
 pub const IBV_SEND_INLINE: u32 = 1 << 3;
-/// Fence, signaled, solicited, inline.
+/// All flags of a send: fence, signaled, solicited, inline.
 pub const SEND_FLAGS: u32 = 0xf;

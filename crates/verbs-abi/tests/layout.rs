@@ -5,18 +5,18 @@ use std::mem::offset_of;
 use std::process::Command;
 use verbs_abi::*;
 
-/// Each structure and the offsets of its fields, according to C and to us.
+/// A structure and the offsets of its fields, according to C and to us.
 struct Layout {
     c: String,
     ours: Vec<(String, usize)>,
 }
 
-/// A structure of which newer headers have more at the front; programs use its end.
+/// A structure that is longer at the front in newer headers; programs use its end.
 const GROWS_AT_FRONT: &str = "struct verbs_context";
-/// Structures of which newer headers have more at the end.
+/// Structures that are longer at the end in newer headers.
 const GROW: [&str; 3] = ["struct ibv_qp_ex", "struct ibv_cq_ex", "struct ibv_device_attr_ex"];
 
-/// `"struct name" Ours { field, "their.name" = field.of.ours }`
+/// Takes `"struct name" Ours { field, "their.name" = field.of.ours }`.
 macro_rules! layouts {
     ($($c:literal $ours:ty { $($theirs:literal = $($field:ident).+),* })*) => {
         vec![$(Layout {
@@ -29,7 +29,7 @@ macro_rules! layouts {
     };
 }
 
-/// The same, for fields with the same names on both sides.
+/// Takes structures whose fields have the same names on both sides.
 macro_rules! same {
     ($($c:literal $ours:ty { $($field:ident),* $(,)? })*) => {
         layouts! { $($c $ours { $("" = $field),* })* }
@@ -192,7 +192,7 @@ fn work() -> Vec<Layout> {
     all
 }
 
-/// Prints the size and the offsets of each, in the order of the list.
+/// Returns a C program that prints the size and the offsets of each structure, in the order of the list.
 fn program(layouts: &[Layout]) -> String {
     let mut text = String::from(
         "#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n#include <rdma/ib_user_sa.h>\n\

@@ -1,11 +1,11 @@
-//! Memory that is registered: whole pages of their own.
+//! Registered memory: whole pages that hold nothing else.
 
 use crate::error::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages. The peer may write to them at any time; what it writes is bytes, of which any are valid.
+/// Pages to which the peer may write at any time. Any bytes that it writes are valid.
 #[derive(Debug)]
 pub struct Area {
     at: NonNull<u8>,
@@ -18,8 +18,8 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Maps as many bytes, and more to whole pages; they are zero. Pages around them keep them away from others: memory
-    /// of threads does not move to a virtual machine's window.
+    /// Maps at least `len` bytes, in whole pages; they are zero. Unused pages around them keep other mappings
+    /// away: memory of threads does not move to a virtual machine's window.
     pub fn new(len: usize) -> Result<Self, Errno> {
         let page = rustix::param::page_size();
         let len = len.next_multiple_of(page);
@@ -33,39 +33,36 @@ impl Area {
         Ok(this)
     }
 
-    /// The address of a byte.
     pub fn address(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.len);
         self.at.as_ptr().wrapping_add(offset)
     }
 
-    /// How many bytes it has.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Reads bytes.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         assert!(offset + to.len() <= self.len);
         // SAFETY: it has these bytes.
         unsafe { ptr::copy_nonoverlapping(self.address(offset), to.as_mut_ptr(), to.len()) };
     }
 
-    /// Writes bytes.
     pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.len);
         // SAFETY: it has these bytes.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.address(offset), from.len()) };
     }
 
-    /// Eight aligned bytes, as a number.
+    /// Returns eight aligned bytes, as a number.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
         // SAFETY: it has these bytes, which are aligned, because pages are.
         unsafe { AtomicU64::from_ptr(self.address(offset).cast()) }
     }
 
-    /// Takes two words, the second of which is written last; `None` while it is zero. Afterwards it is.
+    /// Takes two words, of which the peer writes the second last, and makes the second zero. Returns `None` while it is
+    /// zero.
     pub fn take_pair(&self, offset: usize) -> Option<(u64, u64)> {
         let second = self.word(offset + 8).swap(0, Ordering::AcqRel);
         (second != 0).then(|| (self.word(offset).load(Ordering::Acquire), second))

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Most parts of a message.
+/// Largest number of parts of a message.
 const PARTS: usize = 1024;
 
 fn number(result: Result<c_int, Errno>) -> c_int {
@@ -26,7 +26,7 @@ fn count(result: Result<usize, Errno>) -> ssize_t {
     result.map_or_else(|error| returned(Err(error)) as ssize_t, |count| count as ssize_t)
 }
 
-/// Has the program's end end its sockets. The children of a program have its sockets, but do not own them.
+/// Makes the program end its sockets when it exits. The program's children have its sockets, but do not own them.
 fn end_with_program() {
     static OWNER: OnceLock<u32> = OnceLock::new();
     extern "C" fn end() {
@@ -43,7 +43,7 @@ fn end_with_program() {
 
 fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let is_ip = matches!(domain, libc::AF_INET | libc::AF_INET6);
-    // Who sets flags here also calls `accept4`, which `librspreload.so` does not redirect: such programs keep TCP.
+    // Programs that set flags here also call `accept4`, which `librspreload.so` does not redirect: they keep TCP.
     let is_stream = kind == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if !is_ip || !is_stream {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -54,13 +54,15 @@ fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     Ok(table::add(socket))
 }
 
-/// Streams of IPv4 and IPv6; others, and flags in `kind`, are refused with `EOPNOTSUPP`: `librspreload.so` then takes
-/// TCP.
+/// Creates a socket for streams of IPv4 or IPv6. Refuses other kinds, and flags in `kind`, with `EOPNOTSUPP`:
+/// `librspreload.so` then uses TCP.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number(create(domain, kind, protocol))
 }
 
+/// Reads an address from C.
+///
 /// # Safety
 /// `len` bytes must be readable.
 unsafe fn address_of(addr: *const sockaddr, len: socklen_t) -> Result<std::net::SocketAddr, Errno> {
@@ -83,6 +85,8 @@ unsafe fn address_of(addr: *const sockaddr, len: socklen_t) -> Result<std::net::
     unsafe { address::read(addr) }.ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
+/// Binds a socket to an address.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -92,12 +96,13 @@ pub unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, addrlen: so
     returned(table::get(socket).and_then(|socket| socket.bind(to?)))
 }
 
-/// Listens.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
     returned(table::get(socket).and_then(|socket| socket.listen(backlog)))
 }
 
+/// Accepts the next connection.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -114,6 +119,8 @@ pub unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, addrlen: *m
     }))
 }
 
+/// Connects a socket.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -138,7 +145,6 @@ pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
     }))
 }
 
-/// Ends a socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(socket: c_int) -> c_int {
     returned(table::close(socket))
@@ -166,6 +172,8 @@ fn send(socket: c_int, parts: Parts<'_>, flags: c_int) -> Result<usize, Errno> {
     stream.send(parts, patience)
 }
 
+/// Returns a buffer of C.
+///
 /// # Safety
 /// `len` bytes must be writable.
 unsafe fn room<'a>(buf: *mut c_void, len: usize) -> &'a mut [u8] {
@@ -176,6 +184,8 @@ unsafe fn room<'a>(buf: *mut c_void, len: usize) -> &'a mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) }
 }
 
+/// Returns bytes of C.
+///
 /// # Safety
 /// `len` bytes must be readable.
 unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
@@ -186,8 +196,10 @@ unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(buf.cast(), len) }
 }
 
+/// Returns a list of parts.
+///
 /// # Safety
-/// As many parts must be there.
+/// The list must have `len` parts.
 unsafe fn list<'a>(iov: *const iovec, len: usize) -> Result<&'a [iovec], Errno> {
     match len {
         0 => Ok(&[]),
@@ -204,6 +216,8 @@ const fn parts_of(msg: &msghdr) -> usize {
     msg.msg_iovlen as usize
 }
 
+/// Receives bytes into several parts.
+///
 /// # Safety
 /// The parts must be writable.
 unsafe fn receive_parts(socket: c_int, iov: *const iovec, len: usize, flags: c_int) -> Result<usize, Errno> {
@@ -214,6 +228,8 @@ unsafe fn receive_parts(socket: c_int, iov: *const iovec, len: usize, flags: c_i
     receive(socket, PartsMut::new(&mut parts), flags)
 }
 
+/// Sends bytes from several parts.
+///
 /// # Safety
 /// The parts must be readable.
 unsafe fn send_parts(socket: c_int, iov: *const iovec, len: usize, flags: c_int) -> Result<usize, Errno> {
@@ -224,6 +240,8 @@ unsafe fn send_parts(socket: c_int, iov: *const iovec, len: usize, flags: c_int)
     send(socket, Parts::new(&parts), flags)
 }
 
+/// Receives bytes.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -233,6 +251,8 @@ pub unsafe extern "C" fn rrecv(socket: c_int, buf: *mut c_void, len: usize, flag
     count(receive(socket, PartsMut::new(&mut part), flags))
 }
 
+/// Receives bytes, and returns the peer's address.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -253,6 +273,8 @@ pub unsafe extern "C" fn rrecvfrom(
     got
 }
 
+/// Receives bytes into several parts.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -264,6 +286,8 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, msg: *mut msghdr, flags: c_int)
     count(unsafe { receive_parts(socket, msg.msg_iov, parts_of(msg), flags) })
 }
 
+/// Sends bytes.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -272,6 +296,8 @@ pub unsafe extern "C" fn rsend(socket: c_int, buf: *const c_void, len: usize, fl
     count(send(socket, Parts::new(&[unsafe { bytes(buf, len) }]), flags))
 }
 
+/// Sends bytes. Refuses an address, because the socket is connected.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -290,6 +316,8 @@ pub unsafe extern "C" fn rsendto(
     unsafe { rsend(socket, buf, len, flags) }
 }
 
+/// Sends bytes from several parts.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -303,6 +331,8 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, msg: *const msghdr, flags: c_in
     count(unsafe { send_parts(socket, msg.msg_iov, parts_of(msg), flags) })
 }
 
+/// Receives bytes.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -311,6 +341,8 @@ pub unsafe extern "C" fn rread(socket: c_int, buf: *mut c_void, len: usize) -> s
     unsafe { rrecv(socket, buf, len, 0) }
 }
 
+/// Receives bytes into several parts.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -319,6 +351,8 @@ pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, iovcnt: c_int)
     count(unsafe { receive_parts(socket, iov, usize::try_from(iovcnt).unwrap_or(usize::MAX), 0) })
 }
 
+/// Sends bytes.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -327,6 +361,8 @@ pub unsafe extern "C" fn rwrite(socket: c_int, buf: *const c_void, len: usize) -
     unsafe { rsend(socket, buf, len, 0) }
 }
 
+/// Sends bytes from several parts.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -339,6 +375,8 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
+/// Waits for events of sockets and other descriptors.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -349,6 +387,8 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -
     number(polling::poll(fds, milliseconds(timeout)).map(|found| found as c_int))
 }
 
+/// Waits for events of sockets and other descriptors.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -384,10 +424,10 @@ pub unsafe extern "C" fn rselect(
     number(found.map(|found| found as c_int))
 }
 
-/// Tells C an address; as much of it as there is room for.
+/// Writes an address to C, truncated to the room there.
 ///
 /// # Safety
-/// The length must be readable and writable, and as much room be there.
+/// The length must be readable and writable, and as many bytes must be writable.
 unsafe fn tell(of: &sockaddr_storage, addr: *mut sockaddr, addrlen: *mut socklen_t) -> Result<(), Errno> {
     if addrlen.is_null() {
         return Err(Errno(libc::EFAULT));
@@ -405,6 +445,8 @@ unsafe fn tell(of: &sockaddr_storage, addr: *mut sockaddr, addrlen: *mut socklen
     Ok(())
 }
 
+/// Returns the peer's address.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -419,6 +461,8 @@ pub unsafe extern "C" fn rgetpeername(socket: c_int, addr: *mut sockaddr, addrle
     }))
 }
 
+/// Returns a socket's own address.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -430,6 +474,8 @@ pub unsafe extern "C" fn rgetsockname(socket: c_int, addr: *mut sockaddr, addrle
     }))
 }
 
+/// Sets an option of a socket.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -453,6 +499,8 @@ pub unsafe extern "C" fn rsetsockopt(
     returned(table::get(socket).and_then(|socket| options::set(&socket, level, optname, value, second)))
 }
 
+/// Returns an option of a socket.
+///
 /// # Safety
 /// C's rules: see the crate.
 #[unsafe(no_mangle)]
@@ -495,13 +543,13 @@ fn control(socket: c_int, cmd: c_int, arg: c_int) -> Result<c_int, Errno> {
     }
 }
 
-/// In C it takes any number of arguments, of which this is what there may be.
+/// Gets or sets flags. In C this function takes any number of arguments; no command needs more than these.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(socket: c_int, cmd: c_int, arg: c_long) -> c_int {
     number(control(socket, cmd, arg as c_int))
 }
 
-/// Refused: memory can't be mapped for a peer.
+/// Refuses: memory can't be mapped for a peer.
 #[unsafe(no_mangle)]
 pub extern "C" fn riomap(
     _socket: c_int,
@@ -514,13 +562,13 @@ pub extern "C" fn riomap(
     returned(Err(Errno(libc::EOPNOTSUPP))).into()
 }
 
-/// Refused: nothing is mapped.
+/// Refuses: nothing is mapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn riounmap(_socket: c_int, _buf: *mut c_void, _len: usize) -> c_int {
     returned(Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// Refused: no peer has mapped memory.
+/// Refuses: no peer has mapped memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn riowrite(
     _socket: c_int,

@@ -1,24 +1,23 @@
-//! Flow control of a stream: what may be sent where, what has arrived, what the peer is to be told. It knows no memory
-//! and no queue pair, and believes nothing that the peer says.
+//! Flow control of a stream: what may be sent where, what has arrived, what to tell the peer. It knows no memory and no
+//! queue pair, and does not trust the peer's messages.
 //!
-//! A receiver has a ring of two halves. It tells the peer of a half when all of its bytes have been read, by an entry
-//! in the peer's table of buffers. A sender fills one buffer after the other. In addition it counts data messages: the
-//! receiver says up to which number they may come.
+//! A receiver has a ring of two halves. When all bytes of a half have been read, it announces the half to the
+//! peer, with an entry in the peer's table of buffers. A sender fills one buffer after the other. In addition,
+//! data messages are counted: the receiver says up to which number they may come.
 
 use super::wire::{Buffer, Hello, Message, TABLE};
 use std::collections::VecDeque;
 
-/// Control messages that may be under way, for which the peer has no credits.
+/// Number of control messages that may be under way. They need no credits from the peer.
 pub const CONTROLS: u16 = 4;
-/// A stream is writable while at least as many bytes fit.
+/// A stream is writable while at least this many bytes fit.
 pub const LOW_WATER: u32 = 2048;
 
-/// Sizes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes of what was sent and is not acknowledged.
+    /// Bytes of the ring of data that was sent and is not acknowledged.
     pub send: u32,
-    /// Bytes of what has arrived and is not read: two halves.
+    /// Bytes of the ring of data that has arrived and is not read: two halves.
     pub receive: u32,
     /// Entries of the send queue.
     pub sends: u16,
@@ -30,61 +29,60 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
-/// Where the next bytes go.
+/// The places of the next bytes to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where the peer wants them.
+    /// The destination in the peer's memory.
     pub remote: Buffer,
-    /// Where they are to be put in the ring of what is sent; they may continue at its start.
+    /// The offset in our send ring; the bytes may continue at the ring's start.
     pub at: u32,
-    /// How many they are.
+    /// Number of bytes.
     pub len: u32,
 }
 
-/// What the peer is to be told: a limit, and perhaps a buffer.
+/// A message that gives the peer a new limit, and perhaps a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The message.
     pub message: Message,
-    /// The offset of a half of the ring, and the entry of the peer's table for it.
+    /// The offset of the half of our ring that is the buffer, and the entry for it in the peer's table.
     pub half: Option<(u32, Buffer)>,
 }
 
-/// The state of a stream.
+/// The flow control's state of a stream.
 #[derive(Debug)]
 pub struct Flow {
     sizes: Sizes,
     peer: Hello,
-    // Sending.
+    // Fields for sending.
     buffers: VecDeque<Buffer>,
     sent: u16,
     limit: u16,
     places: u16,
     room: u32,
     position: u32,
-    // Receiving.
+    // Fields for receiving.
     arrived: VecDeque<u32>,
     /// Bytes that the peer may still write.
     announced: u32,
-    /// Bytes that were read, in halves that the peer does not know of yet.
+    /// Bytes that were read, in halves that were not announced to the peer again yet.
     free: u32,
-    /// The next half to announce.
+    /// The offset of the next half to announce.
     next_half: u32,
     read_at: u32,
     consumed: u16,
-    /// At this number of consumed messages the peer is told of credits.
+    /// Number of consumed messages at which the peer gets new credits.
     tell_at: u16,
-    /// The next entry in the peer's table.
+    /// The next entry to use in the peer's table.
     entry: u32,
     controls: u16,
-    /// The peer may send.
+    /// Whether the peer may still send.
     pub peer_sends: bool,
-    /// The peer receives.
+    /// Whether the peer still receives.
     pub peer_receives: bool,
 }
 
 impl Flow {
-    /// A stream to the peer that said so. The peer knows of the first half of our ring.
+    /// Creates the state for the peer that sent `peer`. The peer already knows the first half of our ring.
     #[must_use]
     pub fn new(sizes: Sizes, peer: Hello) -> Self {
         let half = sizes.receive / 2;
@@ -111,13 +109,13 @@ impl Flow {
         }
     }
 
-    /// Whether the peer stores numbers with the most significant byte first.
+    /// Is true if the peer stores numbers with the most significant byte first.
     #[must_use]
     pub const fn peer_is_big_endian(&self) -> bool {
         self.peer.is_big_endian
     }
 
-    /// Whether bytes can be sent now.
+    /// Is true if bytes can be sent now.
     #[must_use]
     pub fn can_send(&self) -> bool {
         self.places > 0
@@ -126,7 +124,7 @@ impl Flow {
             && !self.buffers.is_empty()
     }
 
-    /// Takes room for the next bytes, at most as many. Inline ones need no place in the ring.
+    /// Takes room for the next bytes, at most `most`. Messages of up to `inline` bytes need no place in the ring.
     pub fn send(&mut self, most: u32, inline: u32) -> Option<Write> {
         if !self.can_send() {
             return None;
@@ -148,7 +146,7 @@ impl Flow {
         Some(write)
     }
 
-    /// A message of ours is done.
+    /// Frees the room of a message of ours that is done.
     pub fn done(&mut self, message: Message) {
         if let Message::Data(len) = message {
             self.places = (self.places + 1).min(self.sizes.sends - CONTROLS);
@@ -158,23 +156,23 @@ impl Flow {
         }
     }
 
-    /// Whether all messages of ours are done.
+    /// Is true if all messages of ours are done.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         self.places == self.sizes.sends - CONTROLS && self.controls == CONTROLS
     }
 
-    /// Takes the place for a control message.
+    /// Takes a place for a control message. Returns false if none is free.
     pub const fn control(&mut self) -> bool {
         let may = self.controls > 0;
         self.controls -= may as u16;
         may
     }
 
-    /// The peer has announced a buffer, in its place in our table.
+    /// Adds a buffer that the peer has announced in our table.
     ///
     /// # Errors
-    /// It has announced more than there are entries.
+    /// If the peer has announced more buffers than the table has entries.
     pub fn announce(&mut self, buffer: Buffer) -> Result<(), Violation> {
         if self.buffers.len() >= TABLE as usize {
             return Err(Violation);
@@ -183,15 +181,15 @@ impl Flow {
         Ok(())
     }
 
-    /// The peer has sent a message.
+    /// Handles a message of the peer.
     ///
     /// # Errors
-    /// It may not.
+    /// If the peer may not send it.
     pub fn hear(&mut self, message: Message) -> Result<(), Violation> {
         match message {
             Message::Data(len) => self.hear_data(len)?,
             Message::Credits(limit) => {
-                // It has granted no less before, and grants no more than at first.
+                // The limit must not fall, and the peer must not grant more messages than at first.
                 let (before, now) = (self.limit.wrapping_sub(self.sent), limit.wrapping_sub(self.sent));
                 if now < before || now > self.peer.credits {
                     return Err(Violation);
@@ -215,20 +213,21 @@ impl Flow {
         Ok(())
     }
 
-    /// Bytes to read, without a gap: where they are in the ring, and how many; none: 0.
+    /// Returns offset and number of the bytes in the ring that can be read without a gap; the number is 0 if there are
+    /// none.
     #[must_use]
     pub fn readable(&self) -> (u32, u32) {
         let len = self.arrived.iter().fold(0_u32, |all, len| all.saturating_add(*len));
         (self.read_at, len.min(self.sizes.receive - self.read_at))
     }
 
-    /// Whether there are bytes to read.
+    /// Is true if there are bytes to read.
     #[must_use]
     pub fn has_data(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// All bytes that have arrived: where they are in the ring; the second part is at its start.
+    /// Returns offset and number of all bytes that have arrived, in two parts; the second part is at the ring's start.
     #[must_use]
     pub fn all_readable(&self) -> [(u32, u32); 2] {
         let len = self.arrived.iter().fold(0_u32, |all, len| all.saturating_add(*len));
@@ -236,7 +235,7 @@ impl Flow {
         [(at, first), (0, len - first)]
     }
 
-    /// Bytes from the front of the readable ones have been read.
+    /// Frees `len` bytes that were read.
     pub fn read(&mut self, mut len: u32) {
         self.read_at = (self.read_at + len) % self.sizes.receive;
         self.free += len;
@@ -251,7 +250,7 @@ impl Flow {
         }
     }
 
-    /// What the peer is to be told now.
+    /// Returns the message that the peer should get now, if any, and takes a place for it.
     pub fn grant(&mut self) -> Option<Grant> {
         let half = self.sizes.receive / 2;
         let has_half = self.free >= half;

@@ -1,4 +1,4 @@
-//! The identifier of the connection manager that a socket has: its calls and events, none of which waits.
+//! The connection manager's identifier of a socket. Its calls and events do not wait.
 
 use super::wire::Hello;
 use crate::abi::{ConnParam, RDMA_PS_TCP, event as kind};
@@ -17,27 +17,25 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use uverbs::cm::CmOption;
 
-/// What the manager tells.
+/// A report of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The connection is there; what the peer said.
+    /// The connection exists. Carries the peer's hello; `None` if the peer does not speak rsockets.
     Established(Option<Hello>),
-    /// The peer is gone.
     Disconnected,
-    /// Something else.
     Other,
 }
 
 /// A request to a listener.
 #[derive(Debug)]
 pub struct Asked {
-    /// What it is accepted by.
+    /// The identifier with which the request is accepted.
     pub request: Arc<Identifier>,
-    /// What the peer said; none: something else than a peer of rsockets.
+    /// The peer's hello; `None` if the peer does not speak rsockets.
     pub said: Option<Hello>,
 }
 
-/// An identifier. Its calls are made one at a time.
+/// An identifier. Calls on it are made one at a time.
 #[derive(Debug)]
 pub struct Identifier {
     id: *mut Id,
@@ -51,63 +49,61 @@ unsafe impl Send for Identifier {}
 unsafe impl Sync for Identifier {}
 
 impl Identifier {
-    /// Creates one.
     pub fn new() -> Result<Arc<Self>, Errno> {
         let id = Id::create(ptr::null_mut(), ptr::null_mut(), RDMA_PS_TCP, crate::abi::IBV_QPT_RC)?;
         // SAFETY: it was just made.
         unsafe { Self::of(id) }
     }
 
+    /// Wraps an identifier.
+    ///
     /// # Safety
-    /// Nobody else may have it.
+    /// Nobody else may have the identifier.
     unsafe fn of(id: *mut Id) -> Result<Arc<Self>, Errno> {
         // SAFETY: the caller's promise.
         let channel = unsafe { &*id }.channel()?;
         Ok(Arc::new(Self { id, channel, turn: Mutex::new(()) }))
     }
 
-    /// What others of this library use.
+    /// Returns the identifier as the library's other modules use it.
     pub const fn id(&self) -> &Id {
         // SAFETY: it is destroyed by `drop`.
         unsafe { &*self.id }
     }
 
-    /// The descriptor of its events, whose number is that of the socket.
+    /// Returns the descriptor of the identifier's events. Its number is that of the socket.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.fd()
     }
 
-    /// The number of the socket.
+    /// Returns the number of the socket.
     pub fn number(&self) -> RawFd {
         self.fd().as_raw_fd()
     }
 
-    /// From now on, nothing waits for events.
+    /// Makes the descriptor non-blocking: from now on, no call waits for events.
     fn wait_no_more(&self) -> Result<(), Errno> {
         let flags = rustix::fs::fcntl_getfl(self.fd())? | OFlags::NONBLOCK;
         Ok(rustix::fs::fcntl_setfl(self.fd(), flags)?)
     }
 
-    /// Sets an option.
     pub fn set(&self, option: CmOption) -> Result<(), Errno> {
         let _turn = lock(&self.turn);
         options::set(self.id(), option)
     }
 
-    /// Binds it to an address.
     pub fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
         let _turn = lock(&self.turn);
         resolving::bind(self.id(), to)
     }
 
-    /// Listens.
     pub fn listen(&self, backlog: c_int) -> Result<(), Errno> {
         let _turn = lock(&self.turn);
         self.wait_no_more()?;
         connecting::listen(self.id(), backlog)
     }
 
-    /// Finds the device and the way to an address. The device answers at once.
+    /// Finds the device and the route to an address. The device answers at once.
     pub fn resolve(&self, to: SocketAddr) -> Result<(), Errno> {
         let _turn = lock(&self.turn);
         resolving::resolve(self.id(), None, to)?;
@@ -115,7 +111,7 @@ impl Identifier {
         self.wait_no_more()
     }
 
-    /// Asks the peer for a connection. It may have answered already.
+    /// Asks the peer for a connection. Returns its answer if that has already come.
     pub fn connect(&self, hello: Hello) -> Result<Option<Told>, Errno> {
         let private = hello.to_bytes();
         let _turn = lock(&self.turn);
@@ -123,7 +119,7 @@ impl Identifier {
         self.told(unsafe { connecting::connect(self.id(), Some(&parameters(&private))) })
     }
 
-    /// Accepts a connection. The peer may have answered already.
+    /// Accepts a connection. Returns the peer's answer if that has already come.
     pub fn accept(&self, hello: Hello) -> Result<Option<Told>, Errno> {
         let private = hello.to_bytes();
         let _turn = lock(&self.turn);
@@ -132,13 +128,13 @@ impl Identifier {
         self.told(unsafe { connecting::accept(self.id(), Some(&parameters(&private))) })
     }
 
-    /// Takes the next event; none: there is none now.
+    /// Takes the next event; returns `None` if there is none now.
     pub fn next(&self) -> Result<Option<Told>, Errno> {
         let _turn = lock(&self.turn);
         self.told(complete(self.id()))
     }
 
-    /// What a call that does not wait has got.
+    /// Returns the event that completed a call; `None` if it has not come yet.
     fn told(&self, result: Result<(), Errno>) -> Result<Option<Told>, Errno> {
         match result {
             Err(Errno(libc::EAGAIN)) => Ok(None),
@@ -151,7 +147,7 @@ impl Identifier {
         }
     }
 
-    /// Takes the next request of a listener; none: there is none now.
+    /// Takes the next request of a listener; returns `None` if there is none now.
     pub fn request(&self) -> Result<Option<Asked>, Errno> {
         let _turn = lock(&self.turn);
         let id = match endpoint::request(self.id()) {
@@ -164,13 +160,13 @@ impl Identifier {
         Ok(Some(Asked { request, said }))
     }
 
-    /// The kind of the last event.
+    /// Returns the kind of the last event.
     fn event(&self) -> u32 {
         // SAFETY: it is acknowledged when the next one is taken.
         self.id().visible(|public| unsafe { public.event.as_ref() }.map_or(u32::MAX, |event| event.event))
     }
 
-    /// The private data of the last event.
+    /// Returns the hello in the private data of the last event.
     fn said(&self) -> Option<Hello> {
         // SAFETY: as above; events of connections have this part, with as much private data.
         self.id().visible(|public| unsafe {
@@ -181,13 +177,13 @@ impl Identifier {
         })
     }
 
-    /// Its own address and the peer's.
+    /// Returns the socket's own address and the peer's.
     pub fn addresses(&self) -> (sockaddr_storage, sockaddr_storage) {
         let _turn = lock(&self.turn);
         self.id().visible(|public| (public.route.addr.src_addr, public.route.addr.dst_addr))
     }
 
-    /// Most bytes of the stream in a packet.
+    /// Returns the largest number of the stream's bytes in a packet.
     pub fn mtu(&self) -> c_int {
         let _turn = lock(&self.turn);
         self.id().state(|state| if state.mtu == 0 { 1024 } else { 128 << state.mtu.min(5) })
@@ -201,7 +197,7 @@ impl Drop for Identifier {
     }
 }
 
-/// A connection without READs, whose receiver may be late.
+/// Returns parameters of a connection without READs, whose receiver may be late.
 const fn parameters(private: &[u8]) -> ConnParam {
     ConnParam {
         private_data: private.as_ptr().cast(),
@@ -216,7 +212,7 @@ const fn parameters(private: &[u8]) -> ConnParam {
     }
 }
 
-/// No address of a family.
+/// Returns an unspecified address of a family.
 pub fn unknown(family: c_int) -> sockaddr_storage {
     let mut none = address::nothing();
     none.ss_family = family as libc::sa_family_t;

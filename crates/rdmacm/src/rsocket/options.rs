@@ -17,12 +17,11 @@ const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 
-/// Fewest and most entries of a queue.
+/// Smallest and largest number of entries of a queue.
 const ENTRIES: (c_int, c_int) = (16, 0x7ffe);
-/// Least and most bytes of a ring.
+/// Smallest and largest number of bytes of a ring.
 const RING: (i64, i64) = (2 * LOW_WATER as i64, 1 << 30);
 
-/// Options of a socket.
 #[derive(Clone, Debug)]
 pub struct Options {
     send: u32,
@@ -30,11 +29,11 @@ pub struct Options {
     sends: u16,
     receives: u16,
     inline: u32,
-    /// How long `rclose` waits.
+    /// Time for which `rclose` waits.
     pub linger: Option<Duration>,
-    /// Numbers that are only remembered, by level and name.
+    /// Values of options that are only remembered, by level and name.
     remembered: BTreeMap<(c_int, c_int), c_int>,
-    /// An error that nobody was told of.
+    /// An error that was not reported to the program yet.
     pub error: c_int,
 }
 
@@ -54,19 +53,19 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Those of connections to a listener with these.
+    /// Returns the options for connections that a listener with these options accepts.
     pub fn inherited(&self) -> Self {
         Self { error: 0, ..self.clone() }
     }
 
-    /// Sizes of a stream, and most bytes that it sends inline.
+    /// Returns the sizes of a stream, and the largest number of bytes that it sends inline.
     pub const fn sizes(&self) -> (Sizes, u32) {
         let (send, receive) = (self.send, self.receive);
         (Sizes { send, receive, sends: self.sends, receives: self.receives }, self.inline)
     }
 }
 
-/// The bytes of a ring that a program wants half of, as Linux understands it.
+/// Returns the size of a ring for which a program requests this buffer size. It is doubled, as Linux does it.
 fn ring(wanted: c_int) -> u32 {
     (i64::from(wanted) * 2).clamp(RING.0, RING.1) as u32 & !63
 }
@@ -75,7 +74,7 @@ fn entries(wanted: c_int) -> u16 {
     wanted.clamp(ENTRIES.0, ENTRIES.1) as u16
 }
 
-/// Options without effect here that programs set and ask for.
+/// Is true for options that have no effect here, but that programs set and ask for.
 const fn is_remembered(level: c_int, name: c_int) -> bool {
     match level {
         SOL_SOCKET => matches!(name, SO_KEEPALIVE | SO_OOBINLINE | SO_BROADCAST),
@@ -109,7 +108,7 @@ pub fn set(socket: &Socket, level: c_int, name: c_int, value: c_int, second: c_i
             (SOL_RDMA, RDMA_SQSIZE) => options.sends = entries(value),
             (SOL_RDMA, RDMA_RQSIZE) => options.receives = entries(value),
             (SOL_RDMA, RDMA_INLINE) => options.inline = value.clamp(0, super::pair::INLINE as c_int) as u32,
-            // The path decides, and the device.
+            // The path and the device determine these.
             (IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_CONGESTION) => {}
             _ if manager.is_some() || is_remembered(level, name) => {
                 options.remembered.insert((level, name), value);
@@ -120,7 +119,7 @@ pub fn set(socket: &Socket, level: c_int, name: c_int, value: c_int, second: c_i
     })
 }
 
-/// An option's value.
+/// Returns the value of an option.
 pub fn get(socket: &Socket, level: c_int, name: c_int) -> Result<Vec<u8>, Errno> {
     let number = match (level, name) {
         (SOL_SOCKET, SO_ERROR) => socket.take_error(),

@@ -16,25 +16,24 @@ use std::ptr;
 use std::sync::Arc;
 use verbs_abi::{IBV_SEND_INLINE, IBV_WC_SUCCESS, IBV_WR_RDMA_WRITE_WITH_IMM};
 
-/// `IBV_ACCESS_LOCAL_WRITE`, `IBV_ACCESS_REMOTE_WRITE`: for what the peer writes to.
+/// Access flags `IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE` for memory to which the peer writes.
 const WRITABLE: c_int = 1 | 2;
-/// Completions that are taken at a time.
+/// Number of completions that are taken at a time.
 const BATCH: usize = 16;
 /// `IBV_WC_WITH_IMM`.
 const WITH_IMMEDIATE: u32 = 1 << 1;
-/// Identifies receives; other work requests have the message that they send.
+/// The `wr_id` of receives. For other work requests, it is the message that they send.
 const RECEIVE: u64 = 1 << 63;
-/// Most bytes that are sent inline.
+/// Largest number of bytes that are sent inline.
 pub const INLINE: usize = 256;
 
-/// What has happened.
+/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
-    /// The peer has sent immediate data; none: something else.
+    /// The peer has sent this immediate data; `None` if it has sent something else.
     Received(Option<u32>),
     /// A message of ours is done, with this `ibv_wc_status`.
     Sent(Message, u32),
-    /// A receive has failed.
     Failed,
 }
 
@@ -66,7 +65,7 @@ impl Drop for Region {
     }
 }
 
-/// A completion queue that tells a channel.
+/// A completion queue with its channel.
 #[derive(Debug)]
 struct Completions {
     cq: *mut Cq,
@@ -105,13 +104,13 @@ impl Drop for Completions {
     }
 }
 
-/// A queue pair, and what belongs to it. The identifier has it, but does not destroy it.
+/// A queue pair with its completion queue and memory. The identifier refers to the queue pair, but does not destroy it.
 #[derive(Debug)]
 pub struct Pair {
     qp: *mut Qp,
     sizes: Sizes,
     inline: u32,
-    // In the order in which they end.
+    // These fields are in the order in which they must be dropped.
     completions: Completions,
     sends: Region,
     receives: Region,
@@ -124,7 +123,7 @@ unsafe impl Send for Pair {}
 unsafe impl Sync for Pair {}
 
 impl Pair {
-    /// Makes a queue pair for an identifier that has a device, and posts its receives.
+    /// Creates a queue pair for an identifier that has a device, and posts its receives.
     pub fn new(identifier: Arc<Identifier>, sizes: Sizes, inline: u32) -> Result<Self, Errno> {
         let id = identifier.id();
         let pd = id.visible(|public| public.pd);
@@ -159,7 +158,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// What the peer is to know.
+    /// Returns the hello for the peer: it describes our ring, table and credits.
     pub fn hello(&self) -> Hello {
         let (_, key) = self.receives.keys();
         let address = |offset: u32| self.receives.area.address(offset as usize) as u64;
@@ -171,41 +170,40 @@ impl Pair {
         }
     }
 
-    /// A half of the ring, for the peer.
+    /// Describes the half of the ring at this offset for the peer.
     pub fn half(&self, offset: u32) -> Buffer {
         let (_, key) = self.receives.keys();
         let address = self.receives.area.address(offset as usize) as u64;
         Buffer { address, key, len: self.sizes.receive / 2 }
     }
 
-    /// Bytes that are sent inline.
+    /// Returns the largest number of bytes that are sent inline.
     pub const fn inline(&self) -> u32 {
         self.inline
     }
 
-    /// The descriptor that is readable if there is an event.
+    /// Returns the descriptor that is readable if there is an event.
     pub const fn fd(&self) -> BorrowedFd<'_> {
         self.completions.fd()
     }
 
-    /// What connects it.
     pub const fn identifier(&self) -> &Arc<Identifier> {
         &self.identifier
     }
 
-    /// The buffer that the peer has put into this entry of the table, which is free afterwards.
+    /// Takes the buffer that the peer has put into this entry of our table, and frees the entry.
     pub fn take_entry(&self, entry: u32) -> Option<Buffer> {
         let at = self.sizes.receive as usize + entry as usize * BUFFER;
         let (address, rest) = self.receives.area.take_pair(at)?;
         Some(Buffer::from_words(address, rest)).filter(|buffer| buffer.len > 0)
     }
 
-    /// Reads bytes that have arrived.
+    /// Reads bytes that have arrived, at this offset of the ring.
     pub fn read(&self, at: u32, to: &mut [u8]) {
         self.receives.area.read(at as usize, to);
     }
 
-    /// Puts bytes where they are sent from; the ring goes on at its start.
+    /// Writes bytes into the send ring; they continue at its start.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         let size = self.sizes.send as usize;
         let at = at % size;
@@ -214,7 +212,7 @@ impl Pair {
         self.sends.area.write(0, second);
     }
 
-    /// Sends bytes that were put there.
+    /// Sends bytes that are in the send ring.
     pub fn send_put(&self, at: u32, len: u32, message: Message, to: Buffer) -> Result<(), Errno> {
         let (key, _) = self.sends.keys();
         let first = len.min(self.sizes.send - at);
@@ -228,7 +226,7 @@ impl Pair {
         self.post(&mut list[..parts], 0, message, to)
     }
 
-    /// Sends a few bytes.
+    /// Sends up to [`Self::inline`] bytes, which are copied now.
     pub fn send_inline(&self, bytes: &[u8], message: Message, to: Buffer) -> Result<(), Errno> {
         let mut list = [Sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }];
         let parts = usize::from(!bytes.is_empty());
@@ -254,7 +252,7 @@ impl Pair {
         checked(unsafe { verbs::post_receive(self.qp, &mut wr) })
     }
 
-    /// Takes completions, as many as there are; calls `with` for each.
+    /// Takes all completions, and calls `with` for each.
     pub fn completed(&self, mut with: impl FnMut(Completed)) -> Result<(), Errno> {
         loop {
             let mut found = [Wc::default(); BATCH];
@@ -268,13 +266,12 @@ impl Pair {
         }
     }
 
-    /// Has the next completion make an event.
+    /// Makes the next completion cause an event.
     pub fn arm(&self) -> Result<(), Errno> {
         // SAFETY: the completion queue is ours.
         checked(unsafe { verbs::request_notification(self.completions.cq) })
     }
 
-    /// Takes all events.
     pub fn take_events(&self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel and the queue are ours, and there is room for the results.
@@ -285,7 +282,7 @@ impl Pair {
         }
     }
 
-    /// Ends communication: what is posted is flushed.
+    /// Ends communication: posted requests are flushed.
     pub fn fail(&self) {
         queue_pair::fail(self.identifier.id());
     }
@@ -302,7 +299,7 @@ impl Drop for Pair {
 fn completion(wc: &Wc) -> Completed {
     match (wc.wr_id & RECEIVE, wc.status) {
         (0, status) => {
-            // What is sent is a message.
+            // The `wr_id` of a send is its message.
             let message = Message::from_number(wc.wr_id as u32).unwrap_or(Message::KeepAlive);
             Completed::Sent(message, status)
         }

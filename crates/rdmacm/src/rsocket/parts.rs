@@ -1,25 +1,23 @@
 //! Bytes that a program gives in several parts.
 
-/// Bytes to send.
 #[derive(Debug)]
 pub struct Parts<'a> {
     parts: &'a [&'a [u8]],
-    /// Bytes of the first part that are done.
+    /// Bytes of the first part that were taken.
     done: usize,
 }
 
 impl<'a> Parts<'a> {
-    /// All of them.
     pub const fn new(parts: &'a [&'a [u8]]) -> Self {
         Self { parts, done: 0 }
     }
 
-    /// How many are left.
+    /// Counts the bytes that are left.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.len()).sum::<usize>() - self.done
     }
 
-    /// Takes the next `len` bytes: calls `with` for what is in one piece, with where it is among them.
+    /// Takes the next `len` bytes: calls `with` for each contiguous piece, with the piece's offset among these bytes.
     pub fn take(&mut self, len: usize, mut with: impl FnMut(usize, &[u8])) {
         let mut at = 0;
         while at < len
@@ -37,7 +35,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Room for bytes.
+/// Room for bytes to receive.
 #[derive(Debug)]
 pub struct PartsMut<'a> {
     parts: &'a mut [&'a mut [u8]],
@@ -45,17 +43,17 @@ pub struct PartsMut<'a> {
 }
 
 impl<'a> PartsMut<'a> {
-    /// All of it.
     pub const fn new(parts: &'a mut [&'a mut [u8]]) -> Self {
         Self { parts, done: 0 }
     }
 
-    /// Whether it is full.
+    /// Is true if no room is left.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().map(|part| part.len()).sum::<usize>() == self.done
     }
 
-    /// Fills at most `len` bytes: calls `with` for each piece, with where it is among them. Returns how many.
+    /// Fills at most `len` bytes: calls `with` for each contiguous piece, with the piece's offset among these
+    /// bytes. Returns the number of filled bytes.
     pub fn take(&mut self, len: usize, mut with: impl FnMut(usize, &mut [u8])) -> usize {
         let mut at = 0;
         let mut skipped = self.done;

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Waits for events; returns how many descriptors have some.
+/// Waits for events; returns the number of descriptors that have some.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let sockets: Vec<Option<Arc<Socket>>> = fds.iter().map(|one| table::find(one.fd)).collect();
@@ -33,7 +33,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errn
     }
 }
 
-/// Looks at all of them, without waiting.
+/// Checks all descriptors for events, without waiting. Returns the number of those that have some.
 fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], sleeps: bool) -> Result<usize, Errno> {
     let mut others: Vec<pollfd> = fds.iter().zip(sockets).map(|(one, socket)| other(*one, socket)).collect();
     if sockets.iter().any(Option::is_none) {
@@ -47,13 +47,13 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], sleeps: bool) -> Re
     Ok(found)
 }
 
-/// What the system is to look at.
+/// Returns the entry for the system's `poll`, which ignores our sockets.
 const fn other(one: pollfd, socket: &Option<Arc<Socket>>) -> pollfd {
     let fd = if socket.is_some() { -1 } else { one.fd };
     pollfd { fd, revents: 0, ..one }
 }
 
-/// Sleeps until something may have happened, and looks.
+/// Sleeps until something may have happened, and checks all descriptors again.
 fn sleep(
     fds: &mut [pollfd],
     sockets: &[Option<Arc<Socket>>],
@@ -77,7 +77,7 @@ fn sleep(
         let mut all: Vec<pollfd> = others.chain(waking).collect();
         slept = system_poll(&mut all, deadline);
         waker.clear();
-        // Of thousands, few have something to say.
+        // Only sockets with readable descriptors are asked: among thousands, these are few.
         let mut waking = &all[fds.len()..];
         for (socket, descriptors) in &watched {
             let (its, rest) = waking.split_at(descriptors.len());
@@ -101,16 +101,15 @@ fn system_poll(fds: &mut [pollfd], deadline: Option<Instant>) -> Result<usize, E
     usize::try_from(found).map_err(|_| last())
 }
 
-/// What a set of `select` means for `poll`.
+/// A descriptor in the sets of `select`.
 #[derive(Clone, Copy, Debug)]
 pub struct Selected {
-    /// The descriptor.
     pub fd: c_int,
-    /// It is in the sets for reading, writing, exceptions.
+    /// Whether it is in the sets for reading, writing and exceptions.
     pub wanted: [bool; 3],
 }
 
-/// Waits until some of these are ready; those that are not are taken out.
+/// Waits until some descriptors are ready, and removes the others from the sets.
 pub fn select(wanted: &mut [Selected], timeout: Option<Duration>) -> Result<usize, Errno> {
     const MEANS: [i16; 3] =
         [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];

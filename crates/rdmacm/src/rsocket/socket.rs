@@ -1,4 +1,4 @@
-//! A socket: from its creation by a connection or a listener to its end.
+//! A socket, from its creation to its end: it connects, or a listener accepts it.
 
 use super::identifier::{Asked, Identifier, Told, unknown};
 use super::options::Options;
@@ -16,42 +16,40 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long `rclose` of a blocking socket waits until the peer has everything, unless `SO_LINGER` says how long.
+/// Time for which `rclose` of a blocking socket waits until the peer has everything, unless `SO_LINGER` sets it.
 const CLOSING: Duration = Duration::from_millis(100);
 
-/// Of `poll`'s events, those of bytes to read, and of room to write.
+/// Events of `poll` for bytes to read, and for room to write.
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
-/// What a socket is.
+/// The state of a socket.
 #[derive(Debug)]
 enum Phase {
-    /// Neither listening nor connected.
+    /// The socket neither listens nor is connected.
     Idle,
     Listening,
-    /// The peer was asked.
+    /// The peer was asked for a connection.
     Connecting(Option<Pair>),
     Connected,
     Failed,
 }
 
-/// A socket.
 #[derive(Debug)]
 pub struct Socket {
-    // Before the identifier.
+    // `phase` and `stream` must be dropped before the identifier.
     phase: Mutex<Phase>,
     stream: OnceLock<Stream>,
     identifier: Arc<Identifier>,
     family: c_int,
     is_nonblocking: AtomicBool,
-    /// `FD_CLOEXEC`, which the descriptor has anyway.
+    /// `FD_CLOEXEC` as the program set it; the descriptor has it anyway.
     pub descriptor_flags: AtomicI32,
     watchers: Arc<Watchers>,
     options: Mutex<Options>,
 }
 
 impl Socket {
-    /// Creates a socket of a family.
     pub fn new(family: c_int) -> Result<Self, Errno> {
         Ok(Self::of(Identifier::new()?, family, Options::default()))
     }
@@ -69,37 +67,33 @@ impl Socket {
         }
     }
 
-    /// Its descriptor.
+    /// Returns the socket's descriptor.
     pub fn number(&self) -> RawFd {
         self.identifier.number()
     }
 
-    /// Its family.
+    /// Returns the family of the socket's addresses.
     pub const fn family(&self) -> c_int {
         self.family
     }
 
-    /// Whether calls do not wait.
     pub fn is_nonblocking(&self) -> bool {
         self.is_nonblocking.load(Ordering::Relaxed)
     }
 
-    /// From now on, calls wait, or not.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
     }
 
-    /// Reads or changes its options.
+    /// Reads or changes the socket's options.
     pub fn options<T>(&self, with: impl FnOnce(&mut Options) -> T) -> T {
         with(&mut lock(&self.options))
     }
 
-    /// What the connection manager knows it by.
     pub const fn identifier(&self) -> &Arc<Identifier> {
         &self.identifier
     }
 
-    /// Whether it listens.
     pub fn is_listening(&self) -> bool {
         matches!(*lock(&self.phase), Phase::Listening)
     }
@@ -108,12 +102,10 @@ impl Socket {
         if is_now || self.is_nonblocking() { Patience::None } else { Patience::Open }
     }
 
-    /// Binds it.
     pub fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
         self.identifier.bind(to)
     }
 
-    /// Listens.
     pub fn listen(&self, backlog: c_int) -> Result<(), Errno> {
         let mut phase = lock(&self.phase);
         match *phase {
@@ -133,7 +125,7 @@ impl Socket {
         loop {
             let asked = self.identifier.request()?;
             let is_none = asked.is_none();
-            // Who speaks another language is refused.
+            // A peer that does not speak rsockets is refused: its request is dropped.
             if let Some(Asked { request, said: Some(hello) }) = asked
                 && let Some(accepted) = self.admit(request, hello)?
             {
@@ -148,7 +140,7 @@ impl Socket {
         }
     }
 
-    /// Accepts who asked; none: it is gone.
+    /// Accepts a request; returns `None` if the peer is gone.
     fn admit(&self, identifier: Arc<Identifier>, hello: Hello) -> Result<Option<Self>, Errno> {
         let options = self.options(|options| options.inherited());
         let (sizes, inline) = options.sizes();
@@ -168,19 +160,19 @@ impl Socket {
         *phase = Phase::Connected;
     }
 
-    /// Connects it.
+    /// Connects the socket; if it is non-blocking, the connection may come later.
     pub fn connect(&self, to: SocketAddr) -> Result<(), Errno> {
         match self.begin(to).and_then(|()| self.finish(self.patience(false))) {
             Err(Errno(libc::EAGAIN)) => Err(Errno(libc::EINPROGRESS)),
             done => {
-                // The program is told now.
+                // The program learns of the error now.
                 self.options(|options| options.error = 0);
                 done
             }
         }
     }
 
-    /// Asks the peer for a connection, unless it was asked.
+    /// Asks the peer for a connection, unless it was asked before.
     fn begin(&self, to: SocketAddr) -> Result<(), Errno> {
         let mut phase = lock(&self.phase);
         match *phase {
@@ -200,7 +192,7 @@ impl Socket {
         }
     }
 
-    /// Waits until a connection is there, or has failed.
+    /// Waits until the connection exists, or has failed.
     fn finish(&self, patience: Patience) -> Result<(), Errno> {
         loop {
             match self.advance() {
@@ -210,7 +202,8 @@ impl Socket {
         }
     }
 
-    /// Goes on with what was begun; `EAGAIN`: the peer has not answered yet.
+    /// Handles the connection manager's next event for a connection that was begun. `EAGAIN` if the peer has not
+    /// answered yet.
     fn advance(&self) -> Result<(), Errno> {
         let mut phase = lock(&self.phase);
         match *phase {
@@ -223,7 +216,7 @@ impl Socket {
         }
     }
 
-    /// The connection manager has something to say about a connection that was begun.
+    /// Changes the state of a connection that was begun, according to the connection manager's answer.
     fn go_on(&self, phase: &mut Phase, told: Result<Option<Told>, Errno>) -> Result<(), Errno> {
         let failure = match told {
             Ok(None | Some(Told::Other)) => return Err(Errno(libc::EAGAIN)),
@@ -236,7 +229,7 @@ impl Socket {
                 self.watchers.wake();
                 return Ok(());
             }
-            // It speaks another language.
+            // The peer does not speak rsockets.
             Ok(Some(Told::Established(None))) => Errno(libc::EPROTO),
             Ok(Some(Told::Disconnected)) => Errno(libc::ECONNRESET),
             Err(error) => error,
@@ -247,7 +240,7 @@ impl Socket {
         Err(failure)
     }
 
-    /// Sleeps until the connection manager has something to say.
+    /// Sleeps until the connection manager has an event.
     fn sleep(&self) -> Result<(), Errno> {
         let waker = Waker::of_thread()?;
         self.watchers.add(&waker);
@@ -260,7 +253,7 @@ impl Socket {
         slept
     }
 
-    /// Its stream, and how long a call on it waits.
+    /// Returns the stream, and the time for which a call on it waits.
     pub fn stream(&self, is_now: bool) -> Result<(&Stream, Patience), Errno> {
         let patience = self.patience(is_now);
         if self.stream.get().is_none() {
@@ -269,12 +262,13 @@ impl Socket {
         Ok((self.stream.get().ok_or(Errno(libc::ENOTCONN))?, patience))
     }
 
-    /// Ends its reading, writing or both.
+    /// Ends reading, writing or both.
     pub fn shut(&self, reads: bool, writes: bool) -> Result<(), Errno> {
         self.stream.get().ok_or(Errno(libc::ENOTCONN))?.shut(reads, writes)
     }
 
-    /// The program uses it no more. Returns whether the peer has all that was sent.
+    /// Ends the socket for the program. Returns false if the peer has not got everything yet, and `SO_LINGER` is
+    /// not set.
     pub fn close(&self) -> bool {
         self.watchers.close();
         let linger = self.options(|options| options.linger);
@@ -282,19 +276,19 @@ impl Socket {
         self.has_ended(linger.unwrap_or(usual)) || linger.is_some()
     }
 
-    /// Whether the peer has all that was sent before it was closed, after waiting that long.
+    /// Ends the stream, and waits at most this long until the peer has everything. Returns whether it has.
     pub fn has_ended(&self, time: Duration) -> bool {
         self.stream.get().is_none_or(|stream| stream.close(Instant::now() + time))
     }
 
-    /// The error that nobody was told of.
+    /// Takes the error that was not reported to the program yet.
     pub fn take_error(&self) -> c_int {
         let of_stream = self.stream.get().and_then(Stream::failure);
         let other = self.options(|options| std::mem::take(&mut options.error));
         if other == 0 { of_stream.map_or(0, |Errno(number)| number) } else { other }
     }
 
-    /// Its own address, and the peer's.
+    /// Returns the socket's own address, and the peer's.
     pub fn addresses(&self) -> (sockaddr_storage, sockaddr_storage) {
         let (own, peer) = self.identifier.addresses();
         let known = |address: sockaddr_storage| {
@@ -303,34 +297,34 @@ impl Socket {
         (known(own), peer)
     }
 
-    /// A thread is about to look at it, and then to sleep.
+    /// Registers a thread that is about to check the socket, and then to sleep.
     pub fn watch(&self, waker: &Arc<Waker>) {
         self.watchers.add(waker);
     }
 
-    /// A thread has slept.
+    /// Removes a thread that has slept.
     pub fn unwatch(&self, waker: &Arc<Waker>) {
         self.watchers.remove(waker);
     }
 
-    /// Hears what nobody polls for: that the peer is gone.
+    /// Handles events that nobody polls for: the peer may be gone.
     pub fn hear(&self) {
         if let Some(stream) = self.stream.get() {
             stream.slept();
         }
     }
 
-    /// What is readable when something has happened to it that is asked for.
+    /// Returns the descriptors that become readable when one of the events `asked` may have happened.
     pub fn descriptors(&self, asked: c_short) -> Vec<BorrowedFd<'_>> {
         match self.stream.get() {
             Some(stream) => stream.descriptors().to_vec(),
-            // Requests stay there.
+            // Requests would keep the listener's descriptor readable, although the program does not ask for them.
             None if asked & READ == 0 && self.is_listening() => Vec::new(),
             None => vec![self.identifier.fd()],
         }
     }
 
-    /// What `poll` says, of what is asked for.
+    /// Returns the events of the socket for `poll`, as far as they are asked for.
     pub fn polled(&self, asked: c_short, sleeps: bool) -> c_short {
         if self.watchers.is_closed() {
             return libc::POLLNVAL;

@@ -13,25 +13,25 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use verbs_abi::IBV_WC_SUCCESS;
 
-/// The first piece of many bytes, so that the peer begins to read early; each next one is twice as long.
+/// Bytes of the first piece of a long message: it is short, so that the peer begins to read early. Each next piece is
+/// twice as long.
 const FIRST: u32 = 2048;
-/// The longest piece.
+/// Bytes of the longest piece.
 const LONGEST: u32 = 1 << 16;
 /// `IBV_WC_RETRY_EXC_ERR`: the peer does not answer.
 const NO_ANSWER: u32 = 12;
 
-/// How long a call waits.
+/// The time for which a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Not at all.
+    /// The call does not wait.
     None,
-    /// Until the socket is closed.
+    /// The call waits until the socket is closed.
     Open,
-    /// Until then, though it is closed.
+    /// The call waits until this time, although the socket is closed.
     Closing(Instant),
 }
 
-/// A connected stream.
 #[derive(Debug)]
 pub struct Stream {
     pair: Pair,
@@ -45,12 +45,12 @@ struct State {
     /// The entry of our table that the peer writes next.
     entry: u32,
     is_armed: bool,
-    /// This end may still read, and write.
+    /// Whether this end may still read, and write.
     reads: bool,
     writes: bool,
-    /// What the peer is to be told of that, once there is a place for the message.
+    /// A message that reports the end of `reads` and `writes` to the peer, once there is a place for it.
     farewell: Option<Message>,
-    /// The peer was told that this end does neither.
+    /// Whether the peer was told that this end neither reads nor writes.
     has_left: bool,
     failure: Option<Errno>,
 }
@@ -77,7 +77,8 @@ impl State {
         self.failure.is_some() || !self.flow.peer_receives
     }
 
-    /// Nothing more can be sent or received, unless that was to be expected.
+    /// Notes a failure, after which nothing can be sent or received. Ignores one that is expected, because one end has
+    /// left.
     const fn fail(&mut self, failure: Errno) {
         let is_expected = self.has_left || !self.flow.peer_receives;
         if self.failure.is_none() && !is_expected {
@@ -118,7 +119,7 @@ impl State {
 }
 
 impl Stream {
-    /// A stream by a queue pair that is connected.
+    /// Creates a stream from a queue pair that is connected.
     pub fn new(pair: Pair, sizes: Sizes, peer: Hello, watchers: Arc<Watchers>) -> Self {
         let state = State {
             flow: Flow::new(sizes, peer),
@@ -135,7 +136,7 @@ impl Stream {
         stream
     }
 
-    /// Sees what has happened, and tells the peer what it may do now.
+    /// Handles all completions, and sends the messages that the peer should get now.
     fn progress(&self, state: &mut State) {
         let (mut has_changed, mut receives) = (false, 0_u32);
         let polled = self.pair.completed(|what| {
@@ -179,7 +180,7 @@ impl Stream {
         self.pair.send_inline(&bytes, message, entry)
     }
 
-    /// Sees what the connection manager has to say.
+    /// Handles the connection manager's events.
     fn hear_manager(&self, state: &mut State) {
         loop {
             let failure = match self.pair.identifier().next() {
@@ -188,7 +189,8 @@ impl Stream {
                 Ok(Some(_)) => continue,
                 Err(error) => error,
             };
-            // What the peer has said before. Of one that sends no more, who writes to it wants to know.
+            // The peer's last messages come first. If the peer has ended its sending, its departure is a failure
+            // only for a program that still writes.
             self.progress(state);
             if state.flow.peer_sends || state.writes {
                 state.fail(failure);
@@ -198,7 +200,7 @@ impl Stream {
         }
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -251,7 +253,7 @@ impl Stream {
         slept.map(|()| state)
     }
 
-    /// Before a thread sleeps: the next completion makes an event.
+    /// Makes the next completion cause an event, before a thread sleeps.
     fn arm(&self, state: &mut State) {
         if !state.is_armed {
             if let Err(error) = self.pair.arm() {
@@ -262,7 +264,7 @@ impl Stream {
         self.progress(state);
     }
 
-    /// After a thread has slept: takes events.
+    /// Takes the events, after a thread has slept.
     fn awake(&self, state: &mut State) {
         self.pair.take_events();
         state.is_armed = false;
@@ -270,12 +272,12 @@ impl Stream {
         self.hear_manager(state);
     }
 
-    /// What is readable when something has happened.
+    /// Returns the descriptors that become readable when something has happened.
     fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.pair.fd(), self.pair.identifier().fd()]
     }
 
-    /// Sends bytes, as many as `patience` allows.
+    /// Sends as many bytes as `patience` allows.
     pub fn send(&self, mut parts: Parts<'_>, patience: Patience) -> Result<usize, Errno> {
         let (mut sent, mut most) = (0, FIRST);
         let mut state = lock(&self.state);
@@ -314,7 +316,7 @@ impl Stream {
         if sent > 0 { Ok(sent) } else { result.map(|()| 0) }
     }
 
-    /// Receives bytes: what there is, or all that fit. 0: the peer sends no more.
+    /// Receives the bytes that are there or, if `wants_all`, as many as fit. Returns 0 if the peer sends no more.
     pub fn receive(
         &self,
         mut parts: PartsMut<'_>,
@@ -347,7 +349,7 @@ impl Stream {
         if got > 0 { Ok(got) } else { result.map(|()| 0) }
     }
 
-    /// Copies bytes that have arrived, and leaves them there.
+    /// Copies bytes that have arrived, and does not remove them.
     pub fn peek(&self, mut parts: PartsMut<'_>, patience: Patience) -> Result<usize, Errno> {
         let mut state = lock(&self.state);
         if !state.is_readable() {
@@ -363,7 +365,7 @@ impl Stream {
         }
     }
 
-    /// Ends this end's reading, writing or both.
+    /// Ends reading, writing or both at this end.
     pub fn shut(&self, reads: bool, writes: bool) -> Result<(), Errno> {
         let mut state = lock(&self.state);
         if state.failure.is_some() {
@@ -386,7 +388,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the stream. Waits until the peer has all that was sent, at most until then; returns whether it has.
+    /// Ends the stream. Waits until the peer has everything that was sent, or until this time; returns whether it has.
     pub fn close(&self, until: Instant) -> bool {
         let patience = Patience::Closing(until);
         let _ = self.shut(true, true);
@@ -394,12 +396,12 @@ impl Stream {
         self.wait(lock(&self.state), patience, is_done).is_ok()
     }
 
-    /// The error that ended it.
+    /// Returns the error that ended the stream.
     pub fn failure(&self) -> Option<Errno> {
         lock(&self.state).failure
     }
 
-    /// What `poll` says of it. If a thread is about to sleep, the next completion makes an event.
+    /// Returns the stream's state for `poll`. If a thread is about to sleep, makes the next completion cause an event.
     pub fn polled(&self, sleeps: bool) -> Polled {
         let mut state = lock(&self.state);
         if sleeps {
@@ -415,26 +417,25 @@ impl Stream {
         }
     }
 
-    /// After a thread has slept.
+    /// Takes the events, after a thread has slept.
     pub fn slept(&self) {
         self.awake(&mut lock(&self.state));
     }
 
-    /// What is readable when something has happened.
+    /// Returns the descriptors that become readable when something has happened.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         self.fds()
     }
 }
 
-/// What `poll` says of a stream.
+/// The state of a stream for `poll`.
 #[derive(Clone, Copy, Debug)]
 pub struct Polled {
-    /// There are bytes, or an end.
+    /// Whether there are bytes, an end, or an error to read.
     pub is_readable: bool,
-    /// Bytes can be sent, or an error is to be had.
+    /// Whether bytes can be sent, or sending would return an error.
     pub is_writable: bool,
-    /// It has failed.
     pub has_failed: bool,
-    /// Both ends have ended.
+    /// Whether neither end sends any more.
     pub is_over: bool,
 }

@@ -8,31 +8,31 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Sockets that were closed, and until when they stay at most.
+/// Closed sockets whose peers have not got everything, and the time until which they stay at most.
 static ENDING: Mutex<Vec<(Arc<Socket>, Instant)>> = Mutex::new(Vec::new());
-/// How long a closed socket stays for a slow peer, and a program that ends waits for it.
+/// Longest time for which a closed socket stays for a slow peer, and for which a program's exit waits for the peer.
 const LINGERING: Duration = Duration::from_secs(10);
 
 static SOCKETS: RwLock<BTreeMap<RawFd, Arc<Socket>>> = RwLock::new(BTreeMap::new());
 
-/// Puts a socket in; returns its descriptor.
+/// Adds a socket; returns its descriptor.
 pub fn add(socket: Socket) -> RawFd {
     let number = socket.number();
     SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(socket));
     number
 }
 
-/// The socket with a descriptor. It stays while it is used, even if it is closed meanwhile.
+/// Returns the socket with a descriptor. It stays while it is used, even if it is closed meanwhile.
 pub fn find(number: RawFd) -> Option<Arc<Socket>> {
     SOCKETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
 }
 
-/// The same; `EBADF` if there is none.
+/// Returns the socket with a descriptor; `EBADF` if there is none.
 pub fn get(number: RawFd) -> Result<Arc<Socket>, Errno> {
     find(number).ok_or(Errno(libc::EBADF))
 }
 
-/// Ends a socket. If the peer is slow, it stays a while, so that what was sent arrives.
+/// Ends a socket. If the peer is slow, the socket stays a while, so that its data arrives.
 pub fn close(number: RawFd) -> Result<(), Errno> {
     let removed = SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
     let socket = removed.ok_or(Errno(libc::EBADF))?;
@@ -43,7 +43,7 @@ pub fn close(number: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The program ends: peers are told, as when it closes its sockets, and get time to take what was sent.
+/// Ends all sockets when the program exits, as if it had closed them, and gives peers time to receive their data.
 pub fn end_all() {
     let mut sockets: Vec<_> =
         SOCKETS.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
@@ -55,7 +55,7 @@ pub fn end_all() {
     }
 }
 
-/// Lets go of closed sockets whose peers have everything, or took too long.
+/// Drops closed sockets whose peers have everything, or took too long.
 pub fn sweep() {
     let mut ending = lock(&ENDING);
     let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Threads that sleep until something has happened to a socket. One that sleeps is registered first, and looks once
-//! more before it does; whoever changes a socket wakes those that are registered.
+//! Threads that sleep until something has happened to a socket. A thread registers first, then checks once more, and
+//! then sleeps; whoever changes a socket wakes the registered threads.
 
 use crate::device::lock;
 use crate::error::Errno;
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks again and again before it sleeps.
+/// Time for which a thread checks again and again before it sleeps.
 pub const SPIN: Duration = Duration::from_micros(10);
 
-/// What wakes a thread.
+/// An event descriptor that wakes a thread.
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// The thread's own.
+    /// Returns this thread's waker.
     pub fn of_thread() -> Result<Arc<Self>, Errno> {
         thread_local!(static OWN: RefCell<Option<Arc<Waker>>> = const { RefCell::new(None) });
         let own = OWN.try_with(|own| match &mut *own.borrow_mut() {
             Some(own) => Ok(own.clone()),
             none => Ok(none.insert(Self::new()?).clone()),
         });
-        // A thread that ends the program has none any more.
+        // The thread-local waker is already gone in a thread that ends the program.
         own.unwrap_or_else(|_| Self::new())
     }
 
@@ -38,18 +38,17 @@ impl Waker {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// It has slept, and is awake.
+    /// Clears the waker, after the thread has slept.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// Readable once it is woken.
+    /// Returns the descriptor, which is readable once the thread was woken.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// The threads that sleep for a socket.
 #[derive(Debug, Default)]
 pub struct Watchers {
     list: Mutex<Vec<Arc<Waker>>>,
@@ -57,12 +56,12 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// A thread is about to sleep.
+    /// Registers a thread that is about to sleep.
     pub fn add(&self, waker: &Arc<Waker>) {
         lock(&self.list).push(waker.clone());
     }
 
-    /// It does so no more.
+    /// Removes a thread that no longer sleeps.
     pub fn remove(&self, waker: &Arc<Waker>) {
         let mut list = lock(&self.list);
         if let Some(at) = list.iter().position(|other| Arc::ptr_eq(other, waker)) {
@@ -70,24 +69,23 @@ impl Watchers {
         }
     }
 
-    /// Something has changed.
+    /// Wakes all registered threads, because the socket has changed.
     pub fn wake(&self) {
         lock(&self.list).iter().for_each(|waker| waker.wake());
     }
 
-    /// The socket is closed: nobody is to sleep for it any more.
+    /// Notes that the socket is closed, and wakes all threads: nobody may sleep for it any more.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 }
 
-/// Sleeps until one of the descriptors is readable, or a deadline: then `EAGAIN`.
+/// Sleeps until one of the descriptors is readable, or until the deadline: then `EAGAIN`.
 pub fn sleep(fds: &[BorrowedFd<'_>], waker: &Waker, deadline: Option<Instant>) -> Result<(), Errno> {
     let all = fds.iter().copied().chain([waker.fd()]);
     let mut wanted: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -96,7 +94,7 @@ pub fn sleep(fds: &[BorrowedFd<'_>], waker: &Waker, deadline: Option<Instant>) -
     if slept? == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
 }
 
-/// The time that is left.
+/// Returns the time that is left until a deadline.
 pub fn left(deadline: Option<Instant>) -> Option<Timespec> {
     let left = deadline?.saturating_duration_since(Instant::now());
     Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })

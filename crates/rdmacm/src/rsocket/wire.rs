@@ -1,32 +1,30 @@
-//! What peers tell each other: the private data of a connection, and the immediate data of RDMA WRITEs. The format is
-//! that of rdma-core's rsockets, version 1.
+//! Messages between peers: the private data of a connection, and the immediate data of RDMA WRITEs. The format is that
+//! of rdma-core's rsockets, version 1.
 
 /// The version of the format.
 const VERSION: u8 = 1;
 /// Flag: the sender stores numbers with the most significant byte first.
 const BIG_ENDIAN: u8 = 1;
-/// Flag: the sender's table of mapped buffers has the size in the last byte of the header; ours has none.
+/// Flag: the sender has a table of mapped buffers, and the header's last byte is its size; we have none.
 const HAS_MAP: u8 = 2;
 
 /// Bytes of private data.
 pub const HELLO: usize = 40;
 /// Bytes of a buffer's description.
 pub const BUFFER: usize = 16;
-/// Descriptions in a table of buffers.
+/// Number of descriptions in our table of buffers, the same as rdma-core's.
 pub const TABLE: u32 = 2;
-/// Most entries of a peer's table that are used. rdma-core has as many as we.
+/// Largest number of entries of a peer's table that we use.
 const TABLE_MOST: u32 = 256;
-/// The type of a message is in the bits above these.
+/// Bits of a message's value. The bits above are its type.
 const VALUE: u32 = (1 << 29) - 1;
 
-/// A buffer that the peer may write to. In a [`Hello`], `len` of the table counts its entries.
+/// A buffer to which the peer may write. For the table in a [`Hello`], `len` is the number of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its address in the process that has it.
+    /// The address in the process that owns the buffer.
     pub address: u64,
-    /// Its remote key.
     pub key: u32,
-    /// Its length.
     pub len: u32,
 }
 
@@ -38,7 +36,7 @@ impl Buffer {
         Self { address: number(address), key: number(key) as u32, len: number(len) as u32 }
     }
 
-    /// As a big-endian peer has it in memory, and as it travels in a [`Hello`].
+    /// Returns the description as a big-endian peer has it in memory, and as a [`Hello`] carries it.
     fn to_network(self) -> [u8; BUFFER] {
         let mut bytes = [0; BUFFER];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
@@ -47,7 +45,7 @@ impl Buffer {
         bytes
     }
 
-    /// As a peer has it in memory.
+    /// Returns the description as a peer has it in memory.
     #[must_use]
     pub fn in_memory(self, is_big_endian: bool) -> [u8; BUFFER] {
         let mut bytes = self.to_network();
@@ -59,7 +57,7 @@ impl Buffer {
         bytes
     }
 
-    /// What a peer has written into our memory: its address, and key and length in one word.
+    /// Reads the description that a peer has written into our memory: its address, and key and length in one word.
     #[must_use]
     pub const fn from_words(address: u64, key_and_len: u64) -> Self {
         let [k0, k1, k2, k3, l0, l1, l2, l3] = key_and_len.to_ne_bytes();
@@ -70,18 +68,17 @@ impl Buffer {
 /// The private data of a connection's request, and of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The sender stores numbers with the most significant byte first.
     pub is_big_endian: bool,
-    /// How many data messages the sender can receive at first.
+    /// Number of data messages that the sender can receive at first.
     pub credits: u16,
-    /// Where the sender wants to be told of buffers.
+    /// The table in which the peer announces buffers to the sender.
     pub table: Buffer,
     /// The first buffer.
     pub data: Buffer,
 }
 
 impl Hello {
-    /// The private data.
+    /// Returns the private data.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
@@ -93,7 +90,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads private data. `None` if a stream can't be had by it.
+    /// Reads private data. Returns `None` if it does not permit a stream.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<HELLO>()?;
@@ -108,23 +105,23 @@ impl Hello {
     }
 }
 
-/// What the immediate data of a WRITE says.
+/// The meaning of a WRITE's immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// As many bytes of the stream were written.
+    /// This many bytes of the stream were written.
     Data(u32),
-    /// Data messages up to this number may be sent; there may be another buffer in the table.
+    /// Data messages up to this number may be sent; the table may have a new buffer.
     Credits(u16),
     /// The sender neither sends nor receives any more.
     Disconnect,
-    /// Nothing: the sender wants to know whether the peer is still there.
+    /// The sender wants to know whether the peer is still there; there is nothing to do.
     KeepAlive,
     /// The sender sends no more.
     Shutdown,
 }
 
 impl Message {
-    /// The immediate data.
+    /// Returns the immediate data.
     #[must_use]
     pub const fn to_number(self) -> u32 {
         match self {
@@ -136,12 +133,12 @@ impl Message {
         }
     }
 
-    /// Reads immediate data. `None` for messages that no peer of ours may send.
+    /// Reads immediate data. Returns `None` for messages that our peers may not send.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         match (number >> 29, number & VALUE) {
             (0, len) => Some(Self::Data(len)),
-            // Numbers of messages are those of a longer counter.
+            // The numbers of messages are the low bits of a longer counter.
             (4, limit) => Some(Self::Credits(limit as u16)),
             (7, 0) => Some(Self::Disconnect),
             (7, 1) => Some(Self::KeepAlive),

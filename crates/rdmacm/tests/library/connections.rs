@@ -90,7 +90,7 @@ fn a_client_connects_to_a_server() {
     end(&[], &[here, there]);
 }
 
-/// A server that listens on loopback or everywhere, and a client of the same guest.
+/// The server listens on loopback or everywhere, and the client is in the same guest.
 #[test]
 fn a_guest_connects_with_itself() {
     for (listens, to) in
@@ -111,7 +111,7 @@ fn a_guest_connects_with_itself() {
             let addr = &(*client).route.addr;
             let source = address::read((&raw const addr.src_addr).cast()).unwrap();
             assert!(source.ip().is_loopback() && source.port() != 0, "{source}");
-            // For IPv6 it is the link-local one, if there is no other.
+            // For IPv6 it is the link-local address, if there is no other.
             let own = address::of_gid(addr.sgid);
             assert!(own == ADDRESSES[0] || own == "fe80::1".parse::<std::net::IpAddr>().unwrap(), "{own}");
             assert_eq!(addr.sgid, addr.dgid);
@@ -120,7 +120,7 @@ fn a_guest_connects_with_itself() {
     }
 }
 
-/// Both went through the states, and know each other.
+/// Checks that both queue pairs went through the states, and know each other.
 fn check_queue_pairs(ours: *mut rdmacm::abi::Qp, theirs: *mut rdmacm::abi::Qp) {
     let way = [QpState::Init, QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     let (first, second) = (modified(ours), modified(theirs));
@@ -171,7 +171,7 @@ fn a_server_may_reject() {
     end(&[client, server, listening], &[channel]);
 }
 
-/// For programs with queue pairs of their own.
+/// This is how programs connect queue pairs that they created themselves.
 #[test]
 fn a_client_without_a_queue_pair_establishes_by_itself() {
     let channel = rdma_create_event_channel();
@@ -296,7 +296,7 @@ fn events_go_with_their_identifier() {
     unsafe { rdma_destroy_qp(first) };
     // SAFETY: it is the test's, which uses it no more.
     assert_eq!(unsafe { rdma_destroy_id(first) }, 0);
-    // The other's event is still there, and moves to another channel.
+    // The other identifier's event is still there, and moves to another channel.
     assert!(is_readable(here));
     // SAFETY: the identifier is the test's, and so is the channel.
     assert_eq!(unsafe { rdma_migrate_id(second, channel) }, 0);
@@ -309,7 +309,7 @@ fn events_go_with_their_identifier() {
     end(&[second], &[here, channel]);
 }
 
-/// Programs end this way, with a thread that still waits.
+/// Programs end like this, with a thread that still waits.
 #[test]
 fn a_channel_may_be_destroyed_under_who_waits() {
     let channel = rdma_create_event_channel() as usize;
@@ -322,7 +322,7 @@ fn a_channel_may_be_destroyed_under_who_waits() {
         // destroyed under.
         unsafe { (rdma_get_cm_event(channel as *mut EventChannel, &raw mut event), errno()) }
     });
-    // Until it waits: a program can't know that either.
+    // The test waits until the thread waits: a program can't know that either.
     let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
     let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|number| format!("{number} "));
     while !polls.iter().any(|poll| std::fs::read_to_string(&call).unwrap().starts_with(poll)) {
@@ -330,7 +330,7 @@ fn a_channel_may_be_destroyed_under_who_waits() {
     }
     // SAFETY: nobody calls with it from here on; the library keeps the thread that waits.
     unsafe { rdma_destroy_event_channel(channel as *mut EventChannel) };
-    // It leaves its system call, and does not return: until it sleeps for good.
+    // The thread leaves its system call, and does not return: the test waits until it sleeps for good.
     let sleeps = format!("{} ", libc::SYS_futex);
     while !std::fs::read_to_string(&call).unwrap().starts_with(&sleeps) {
         assert!(!waits.is_finished());

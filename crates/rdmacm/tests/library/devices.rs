@@ -19,14 +19,14 @@ use uverbs::{
 
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 
-/// No packet gets there.
+/// An address that no packet reaches.
 pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
 
 struct Device {
     manager: Manager,
-    /// Channels whose streams have not come, by tickets: their clients, and their tags.
+    /// Channels whose streams have not come, by ticket: client and tag.
     awaited: BTreeMap<Ticket, (Client, u32)>,
-    /// Channels by number: their clients, their tags, and where events go.
+    /// Channels by number: client, tag, and the connection for events.
     channels: BTreeMap<u32, (Client, u32, Connection)>,
 }
 
@@ -63,12 +63,12 @@ static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
     Mutex::new(World { now: Duration::ZERO, devices, clients: 0 })
 });
 
-/// What is in the window for who wants to use the device.
+/// A secret in the window, which a program must know to use the device.
 const NONCE: Nonce = [7; 32];
-/// Where.
+/// The secret's offset in the window.
 const CHALLENGE: u64 = PAGE;
 
-/// Where the devices are.
+/// The endpoints of the devices.
 pub static DEVICES: LazyLock<[Endpoint; 2]> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap().keep();
     let paths = [0, 1].map(|which| directory.join(format!("device{which}")));
@@ -160,7 +160,7 @@ impl World {
         let mut ticket = None;
         if let (Ok(Reply::Handle(channel)), Some(tag)) = (&answer, tag) {
             if let Some(socket) = descriptors.into_iter().next() {
-                // A program that does not read is not waited for.
+                // Nobody waits for a program that does not read.
                 rustix::io::ioctl_fionbio(&socket, true).unwrap();
                 device.channels.insert(*channel, (client, tag, Connection::new(socket)));
             } else {
@@ -173,7 +173,7 @@ impl World {
         (answer, ticket)
     }
 
-    /// A program is gone.
+    /// Removes a program that is gone.
     fn lose(&mut self, which: usize, client: Client) {
         let device = &mut self.devices[which];
         device.manager.remove_client(self.now, client);
@@ -187,8 +187,8 @@ impl World {
         self.devices.iter_mut().flat_map(sent).collect()
     }
 
-    /// Carries messages until there are none, and delivers the resulting events. No listener is about to start, so
-    /// requests are not made to wait for one.
+    /// Carries messages until there are none, and delivers the resulting events. Requests need not wait for a listener,
+    /// because none is about to start.
     fn carry(&mut self) {
         loop {
             let mut outgoing = self.sent();

@@ -12,7 +12,7 @@ use verbs_abi::{IBV_SEND_INLINE, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDM
 const NO_ACCESS: u32 = 10;
 const NO_ANSWER: u32 = 12;
 
-/// What a request that waits for its receiver has taken along.
+/// A request that waits for its receiver.
 struct Request {
     id: u64,
     bytes: Vec<u8>,
@@ -46,7 +46,7 @@ struct Fabric {
     pairs: BTreeMap<u32, Pair>,
     queues: BTreeMap<usize, Queue>,
     channels: BTreeMap<usize, OwnedFd>,
-    /// By keys: where, how long.
+    /// Start and length of registered memory, by key.
     regions: BTreeMap<u32, (u64, u64)>,
     next: u32,
 }
@@ -59,7 +59,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     next: 17,
 });
 
-/// What a device's context offers.
+/// Sets the operations that a device's context offers.
 pub fn offer(context: &mut Context) {
     context.ops.post_send = Some(post_send);
     context.ops.post_recv = Some(post_recv);
@@ -87,7 +87,7 @@ impl Fabric {
         }
     }
 
-    /// What is posted is flushed.
+    /// Flushes a queue pair's requests.
     fn fail(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
         pair.state = QpState::Error as u32;
@@ -144,7 +144,7 @@ impl Fabric {
     }
 }
 
-/// A number that nothing else has.
+/// Returns a number that nothing else has.
 fn number(fabric: &mut Fabric) -> u32 {
     fabric.next += 1;
     fabric.next
@@ -225,7 +225,7 @@ extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     0
 }
 
-/// Each channel of the library has one completion queue, which is not told.
+/// Takes an event. Does not return the queue: each channel of the library has only one.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_cq_event(channel: *mut CompChannel, _: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
     // SAFETY: it was made above, and its descriptor is open.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
 
-/// The questions to the compiler, and the expected answers.
+/// Questions to the compiler, and the expected answers.
 #[derive(Default)]
 struct Questions {
     program: String,
@@ -20,7 +20,8 @@ impl Questions {
     }
 }
 
-/// Size of a structure, if it is complete, and offsets of its members, with their names in C if those differ.
+/// Compares the size of a structure, if it is complete, and the offsets of its members, with their names in C if those
+/// differ.
 macro_rules! compare {
     ($questions:ident, $rust:ty = $c:literal $(, $size:ident)? { $($member:ident $(= $name:literal)?),* $(,)? }) => {{
         $(compare!(@ $size $questions, $rust, $c);)?

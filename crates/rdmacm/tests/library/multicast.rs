@@ -19,7 +19,7 @@ fn group(at: Ipv4Addr) -> sockaddr_storage {
     address::write(SocketAddr::new(at.into(), 7))
 }
 
-/// An identifier for which a group was resolved, with its queue pair.
+/// Creates an identifier for which a group was resolved, with its queue pair.
 fn member(channel: *mut EventChannel) -> *mut CmId {
     let id = id(channel, RDMA_PS_UDP);
     let mut to = group(GROUP);
@@ -94,7 +94,7 @@ fn who_only_sends_is_not_attached() {
     end(&[member], &[channel]);
 }
 
-/// Linux's library does not do this; there, the queue pair stays.
+/// Linux's library differs: there, the queue pair stays in the group.
 #[test]
 fn who_destroys_its_queue_pair_leaves_with_it() {
     let channel = rdma_create_event_channel();

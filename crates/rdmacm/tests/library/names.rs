@@ -33,7 +33,7 @@ fn addresses_are_read_as_written() {
     assert_eq!(unsafe { address::read(ptr::null()) }, None);
 }
 
-/// The result of a name: flags, type and port space, source and destination.
+/// The result of a look-up: flags, type and port space, source and destination.
 type Meaning = (i32, u32, u32, Option<SocketAddr>, Option<SocketAddr>);
 
 fn meaning(node: Option<&CStr>, service: Option<&CStr>, hints: Option<&AddrInfo>) -> Result<Meaning, i32> {
@@ -93,7 +93,7 @@ fn names_are_looked_up() {
     assert_eq!(meaning(None, None, None), Err(-1));
 }
 
-/// As libfabric uses it, for a GID that is not a network device's address.
+/// libfabric does this for a GID that is not a network device's address.
 #[test]
 fn a_gid_with_a_service_is_an_address_too() {
     for (gid, to) in [("::ffff:10.0.0.2", "10.0.0.2:7471"), ("fd00::2", "[fd00::2]:7471")] {

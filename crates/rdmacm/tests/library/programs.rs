@@ -18,7 +18,7 @@ pub fn id(channel: *mut EventChannel, ps: u32) -> *mut CmId {
     id
 }
 
-/// A listener at any port, and its address.
+/// Creates a listener at any port; returns it with its address.
 pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, SocketAddr) {
     let id = id(channel, ps);
     let mut any = address::write(SocketAddr::new(ip.parse().unwrap(), 0));
@@ -43,7 +43,6 @@ pub fn event(channel: *mut EventChannel, kind: u32) -> *mut CmEvent {
     event
 }
 
-/// Acknowledges an event that was taken.
 pub fn acknowledge(event: *mut CmEvent) {
     // SAFETY: nobody looks at it any more.
     assert_eq!(unsafe { rdma_ack_cm_event(event) }, 0);
@@ -66,7 +65,7 @@ pub fn end(ids: &[*mut CmId], channels: &[*mut EventChannel]) {
     }
 }
 
-/// An identifier that is ready to connect.
+/// Creates an identifier that is ready to connect.
 pub fn resolved(channel: *mut EventChannel, ps: u32, to: SocketAddr) -> *mut CmId {
     let id = id(channel, ps);
     let mut from = address::write(SocketAddr::new(ADDRESSES[0].into(), 0));
@@ -116,7 +115,7 @@ pub fn said(private: &[u8]) -> ConnParam {
     }
 }
 
-/// The private data of an event of a connection.
+/// Returns the private data of a connection's event.
 pub fn heard(event: *mut CmEvent) -> Vec<u8> {
     // SAFETY: events of connections have this part, whose private data lie in the event, which is not acknowledged yet.
     unsafe {

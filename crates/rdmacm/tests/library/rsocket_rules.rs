@@ -1,4 +1,4 @@
-//! The rules of rsockets: what peers tell each other, and when they may send how much.
+//! The rules of rsockets: the messages between peers, and when they may send how much.
 
 use proptest::prelude::*;
 use rdmacm::rsocket::flow::{Flow, Sizes, Violation};
@@ -24,7 +24,7 @@ fn private_data_is_that_of_rdma_core() {
         &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 0, 0],
     ];
     assert_eq!(bytes[..], wanted.concat());
-    // Longer private data is what requests have.
+    // Requests have longer private data.
     assert_eq!(Hello::from_bytes(&[&bytes[..], &[0; 16]].concat()), Some(hello(384, 0x10000)));
 }
 
@@ -32,7 +32,7 @@ fn private_data_is_that_of_rdma_core() {
 fn private_data_of_others_is_refused() {
     let good = hello(384, 4096).to_bytes();
     assert_eq!(Hello::from_bytes(&good[..39]), None);
-    // The version, no credits, a table without a second entry, one of many.
+    // These are wrong: the version, no credits, a table without a second entry, and a table with too many.
     for (at, byte) in [(0, 2), (2, 0), (23, 1), (20, 1)] {
         let mut bad = good;
         bad[at] = byte;
@@ -62,11 +62,11 @@ fn messages_are_those_of_rdma_core() {
     ] {
         assert_eq!((message.to_number(), Message::from_number(number)), (number, Some(message)));
     }
-    // Reserved ones, mapped memory, and control messages that do not exist.
+    // These are reserved, for mapped memory, or control messages that do not exist.
     for number in [0x2000_0001, 0x4000_0001, 0x6000_0000, 0xa000_0000, 0xc000_0000, 0xe000_0003] {
         assert_eq!(Message::from_number(number), None);
     }
-    // A counter that went on.
+    // The counter went beyond the field.
     assert_eq!(Message::from_number(0x8001_0002), Some(Message::Credits(2)));
 }
 
@@ -93,13 +93,13 @@ fn peers_that_break_the_rules_are_caught() {
     assert_eq!(after(&[Message::Credits(15)]), Err(Violation));
     assert_eq!(after(&[Message::Credits(17)]), Err(Violation));
     assert_eq!(after(&[Message::Credits(0xffff)]), Err(Violation));
-    // Two buffers, of which one was announced at first.
+    // There is room for two buffers, of which one was announced at first.
     let mut flow = flow();
     assert_eq!(flow.announce(Buffer::default()), Ok(()));
     assert_eq!(flow.announce(Buffer::default()), Err(Violation));
 }
 
-/// An end: its flow, its memory, and messages to it.
+/// An end of a stream: its flow, its memory, and messages to it.
 struct End {
     flow: Flow,
     sizes: Sizes,
@@ -107,9 +107,9 @@ struct End {
     ring: Vec<u8>,
     table: [Buffer; 2],
     entry: usize,
-    /// On their way to the other end: where bytes go, and what is said.
+    /// Messages on their way to the other end, and the places of their bytes.
     wire: VecDeque<(Place, Message)>,
-    /// What is not done yet.
+    /// Messages that are not done yet.
     posted: VecDeque<Message>,
 }
 
@@ -119,7 +119,7 @@ enum Place {
     Table(usize, Buffer),
 }
 
-/// Addresses in the test: the ring's bytes from here, entries of the table from there.
+/// First addresses, in the test, of the ring's bytes and of the table's entries.
 const RING: u64 = 1 << 32;
 const TABLE: u64 = 1 << 40;
 
@@ -152,7 +152,7 @@ impl End {
         assert!(self.posted.len() <= self.sizes.sends.into());
     }
 
-    /// Sends the next bytes of a stream whose bytes are their positions; returns how many.
+    /// Sends the next bytes of a stream whose bytes are their positions; returns their number.
     fn send(&mut self, position: usize, most: u32, inline: u32) -> usize {
         let Some(write) = self.flow.send(most, inline) else { return 0 };
         let bytes: Vec<u8> = (position..position + write.len as usize).map(byte).collect();
@@ -180,7 +180,7 @@ impl End {
         }
     }
 
-    /// A message arrives.
+    /// Handles a message that arrives.
     fn hear(&mut self, (place, message): (Place, Message)) {
         match place {
             Place::Nowhere => {}
@@ -197,7 +197,7 @@ impl End {
         }
     }
 
-    /// Reads bytes, which must be the next ones; returns how many.
+    /// Reads bytes, which must be the next ones; returns their number.
     fn read(&mut self, position: usize, most: u32) -> usize {
         let (at, len) = self.flow.readable();
         let len = len.min(most) as usize;
@@ -241,7 +241,7 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     )
 }
 
-/// Two ends, how far each has written and read.
+/// Two ends, and how far each has written and read.
 struct Streams {
     ends: [End; 2],
     written: [usize; 2],
@@ -269,7 +269,7 @@ impl Streams {
             }
             Step::Done(end, count) => {
                 let end = &mut self.ends[usize::from(end)];
-                // What is on the wire is not done.
+                // Messages on the wire are not done.
                 for _ in 0..count.min(end.posted.len() - end.wire.len()) {
                     let message = end.posted.pop_front().unwrap();
                     end.flow.done(message);
@@ -289,7 +289,7 @@ proptest! {
         let ends = [End::new(first, second), End::new(second, first)];
         let mut streams = Streams { ends, written: [0; 2], read: [0; 2] };
         steps.iter().for_each(|step| streams.step(step));
-        // Then 100 kB more each way, by ends that do what they can.
+        // Then both ends do all they can, until 100 kB more have come each way.
         let until = streams.written.map(|written| written + 100_000);
         let mut rounds = 0;
         while streams.read[0] < until[1] || streams.read[1] < until[0] {
@@ -307,7 +307,7 @@ proptest! {
         }
     }
 
-    /// Whatever a peer says, nothing panics, and no more than the ring holds is said to have arrived.
+    /// Whatever a peer sends, nothing panics, and no more arrives than the ring holds.
     #[test]
     fn any_message_is_judged(numbers in proptest::collection::vec(any::<u32>(), 1..200)) {
         let mut flow = Flow::new(SIZES, hello(16, 2048));

@@ -1,4 +1,4 @@
-//! Programs with sockets by RDMA.
+//! Programs with sockets over RDMA.
 
 use crate::devices::ADDRESSES;
 use crate::fabric::{ibv_dereg_mr, ibv_reg_mr};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ptr;
 use verbs_abi::{IBV_WR_RDMA_WRITE_WITH_IMM, ibv_send_wr};
 
-/// A socket of the library, closed at its end.
+/// A socket of the library. Dropping it closes it.
 struct Socket(c_int);
 
 impl Socket {
@@ -23,7 +23,7 @@ impl Socket {
         Self(fd)
     }
 
-    /// One that listens at any port, and its address.
+    /// Creates a socket that listens at any port; returns it with its address.
     fn listening() -> (Self, SocketAddr) {
         let socket = Self::new();
         let any = address::write(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
@@ -90,7 +90,7 @@ impl Socket {
         assert_eq!(rfcntl(self.0, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
     }
 
-    /// What there is of these events, waiting at most as many milliseconds.
+    /// Returns those of these events that there are, after at most `timeout` milliseconds.
     fn poll(&self, events: i16, timeout: c_int) -> i16 {
         let mut one = pollfd { fd: self.0, events, revents: 0 };
         // SAFETY: there is one.
@@ -111,7 +111,7 @@ fn unsafe_read(name: &libc::sockaddr_storage) -> SocketAddr {
     unsafe { address::read(ptr::from_ref(name).cast()) }.unwrap()
 }
 
-/// Two ends of a connection: who asked, who accepted. Buffers of the first are small.
+/// Returns the two ends of a connection: first the one that asked, whose buffers are small, then the one that accepted.
 fn connected() -> (Socket, Socket) {
     let (listening, to) = Socket::listening();
     let asking = Socket::new();
@@ -136,7 +136,7 @@ fn bytes_go_both_ways_at_once() {
     std::thread::scope(|scope| {
         for (socket, size) in [(&one, 100), (&other, 70_000)] {
             let bytes = &bytes;
-            // A sender and a receiver of each end.
+            // Each end has a sender and a receiver.
             scope.spawn(move || {
                 for part in bytes.chunks(size) {
                     assert_eq!(socket.send(part, 0), Ok(part.len()));
@@ -185,7 +185,7 @@ fn nothing_waits_if_that_is_wanted() {
     assert_eq!(asking.poll(libc::POLLIN | libc::POLLOUT, -1), libc::POLLOUT);
     assert_eq!((asking.connect(to), asking.get(libc::SOL_SOCKET, libc::SO_ERROR)), (Ok(()), Ok(0)));
     assert_eq!(asking.receive(1, 0), Err(libc::EAGAIN));
-    // Until all is full, and not further.
+    // Bytes are sent until all is full, and not further.
     let bytes = pattern(1 << 20);
     let mut sent = 0;
     let full = loop {
@@ -200,7 +200,7 @@ fn nothing_waits_if_that_is_wanted() {
     assert_eq!(asking.poll(libc::POLLOUT, -1), libc::POLLOUT);
 }
 
-/// A thread that sleeps is woken by what another one takes.
+/// A sleeping thread is woken if another thread takes what it waits for.
 #[test]
 fn threads_that_sleep_are_woken() {
     let (one, other) = connected();
@@ -323,7 +323,7 @@ fn options_are_kept() {
     }
     assert_eq!(socket.get(libc::SOL_SOCKET, libc::SO_TYPE), Ok(SOCK_STREAM));
     assert_eq!(socket.get(libc::SOL_SOCKET, libc::SO_PEERCRED), Err(libc::ENOPROTOOPT));
-    // librspreload asks for the family so.
+    // librspreload asks for the family like this.
     let mut len = 0;
     // SAFETY: there is no room for an address, and none is written.
     assert_eq!(unsafe { rgetsockname(socket.0, ptr::null_mut(), &raw mut len) }, 0);
@@ -331,7 +331,7 @@ fn options_are_kept() {
     assert_eq!((rfcntl(socket.0, libc::F_GETFL, 0), rfcntl(-1, libc::F_GETFL, 0)), (libc::O_RDWR, -1));
 }
 
-/// A peer that says what it likes: an identifier with a queue pair, and a table for buffers.
+/// A peer that may send anything: an identifier with a queue pair, and a table for buffers.
 struct Peer {
     id: *mut CmId,
     channel: *mut rdmacm::abi::EventChannel,
@@ -340,7 +340,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Connects with this as private data, which gets the place of the table.
+    /// Connects with this private data, into which it writes the address of the table.
     fn connect(to: SocketAddr, private: &[u8]) -> Self {
         let channel = rdma_create_event_channel();
         let id = resolved(channel, RDMA_PS_TCP, to);
@@ -363,7 +363,7 @@ impl Peer {
         this
     }
 
-    /// The same, by a hello, until it is accepted.
+    /// Connects with a hello, and waits until the socket accepts.
     fn accepted(by: &Socket, to: SocketAddr, hello: Hello) -> (Self, Socket) {
         let peer = Self::connect(to, &hello.to_bytes());
         let accepted = by.accept().unwrap();
@@ -371,7 +371,6 @@ impl Peer {
         (peer, accepted)
     }
 
-    /// Posts receives.
     fn receive(&self, count: usize) {
         let mut wr =
             verbs_abi::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
@@ -384,7 +383,6 @@ impl Peer {
         }
     }
 
-    /// Sends immediate data.
     fn say(&self, number: u32) {
         // SAFETY: numbers and pointers, which may all be zero.
         let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -399,7 +397,7 @@ impl Peer {
         }
     }
 
-    /// Immediate data that has arrived since it was asked before.
+    /// Returns the immediate data that has arrived since the last call.
     fn heard(&self) -> Vec<u32> {
         // SAFETY: the completion queue is the identifier's.
         let found = unsafe { completions((*self.id).recv_cq) };
@@ -413,8 +411,10 @@ impl Peer {
     }
 }
 
+/// Takes the completions of a queue.
+///
 /// # Safety
-/// The completion queue must be there.
+/// The completion queue must exist.
 unsafe fn completions(cq: *mut Cq) -> Vec<Wc> {
     let mut found = [Wc::default(); 16];
     // SAFETY: there is room for as many; the caller's promise.
@@ -440,7 +440,7 @@ fn who_says_nonsense_is_not_accepted() {
     }
 }
 
-/// What a peer says, and what it is then.
+/// Each message is sent, and the connection's state is checked afterwards.
 #[test]
 fn who_breaks_the_rules_loses_the_connection() {
     let (listening, to) = Socket::listening();
@@ -466,7 +466,7 @@ fn who_breaks_the_rules_loses_the_connection() {
     }
 }
 
-/// It announces a buffer that it does not have.
+/// The peer announces a buffer that it does not have.
 #[test]
 fn a_peer_without_memory_loses_the_connection() {
     let (listening, to) = Socket::listening();
@@ -501,7 +501,7 @@ fn who_polls_without_waiting_notices_a_peer_that_is_gone() {
     }
 }
 
-/// It sends no more, and has never told of a buffer.
+/// The peer sends no more, and has never announced a buffer.
 #[test]
 fn who_writes_to_a_peer_that_is_gone_notices() {
     let (listening, to) = Socket::listening();
@@ -518,13 +518,13 @@ fn who_writes_to_a_peer_that_is_gone_notices() {
     });
 }
 
-/// Messages to it are never done. It is told of the end later.
+/// Messages to this peer are never done. It is told of the end later.
 #[test]
 fn a_shutdown_does_not_wait_for_a_peer_without_receives() {
     let (listening, to) = Socket::listening();
     listening.set(0x10000, 1, 16).unwrap();
     let (peer, accepted) = Peer::accepted(&listening, to, hello(10));
-    // After each 16 messages it would be told of credits, as at first of a buffer, and has 4 receives.
+    // The peer has 4 receives. It gets a message with a buffer at first, and one with credits after each 16 messages.
     for _ in 0..8 {
         (0..16).for_each(|_| peer.say(Message::Data(1).to_number()));
         assert_eq!(accepted.receive(16, libc::MSG_WAITALL).unwrap().len(), 16);
@@ -541,7 +541,7 @@ fn a_shutdown_does_not_wait_for_a_peer_without_receives() {
     peer.end();
 }
 
-/// A request does not keep awake who does not ask for it.
+/// A request does not wake a thread that does not ask for it.
 #[test]
 fn who_polls_a_listener_for_nothing_sleeps() {
     let (listening, to) = Socket::listening();
@@ -570,7 +570,7 @@ fn who_is_gone_is_not_accepted() {
     assert_eq!(listening.accept().err(), Some(libc::EAGAIN));
 }
 
-/// As the thread does that ends the program.
+/// The thread that ends the program does this.
 #[test]
 fn a_thread_waits_at_its_end() {
     struct Last(Socket);
@@ -582,7 +582,7 @@ fn a_thread_waits_at_its_end() {
     thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
     let (one, _other) = connected();
     let ending = std::thread::spawn(|| {
-        // It was there before what the library has of the thread, and ends after it.
+        // It is older than the library's thread-local data, and ends after it.
         LAST.set(Some(Last(one)));
         LAST.with_borrow(|last| assert_eq!(last.as_ref().unwrap().0.poll(libc::POLLIN, 1), 0));
     });

@@ -1,4 +1,4 @@
-//! The versions of symbols: those that are linked, those that are promised.
+//! The versions of symbols: those that are linked equal those that are promised.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ fn promised() -> BTreeSet<String> {
         .collect()
 }
 
-/// Every symbol of the version script, with its version.
+/// Returns every symbol of the version script, with its version.
 fn linked() -> BTreeSet<String> {
     let (mut node, mut symbols) = ("", BTreeSet::new());
     for line in include_str!("../../librdmacm.map").lines().map(str::trim) {
@@ -28,7 +28,7 @@ fn the_version_script_has_what_is_promised() {
     assert_eq!(promised().len(), 68);
 }
 
-/// What rsockets do not offer is refused.
+/// Functions that rsockets do not offer are refused.
 #[test]
 fn rsockets_refuse() {
     let (ip, stream) = (libc::AF_INET, libc::SOCK_STREAM);

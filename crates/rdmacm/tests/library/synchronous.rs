@@ -34,7 +34,7 @@ fn errno_of(returned: i32) -> Option<i32> {
     (returned != 0).then(errno)
 }
 
-/// Who listens at a port, told to who connects.
+/// A listener, which one thread hands to another.
 struct Listening(*mut CmId);
 
 // SAFETY: the library's identifiers may be used by any thread, and here one has it after the other.
@@ -57,7 +57,7 @@ fn endpoints_connect() {
             assert_eq!(rdma_get_request(listening, &raw mut id), 0, "{}", errno());
             assert!(heard((*id).event).starts_with(b"\0"));
             assert_eq!((*(*id).qp).context, (*id).verbs);
-            // It waits until the client is ready.
+            // The call waits until the client is ready.
             assert_eq!(rdma_accept(id, ptr::null_mut()), 0, "{}", errno());
             assert_eq!((*(*id).event).event, 9);
             assert_eq!(rdma_disconnect(id), 0, "{}", errno());
@@ -83,7 +83,7 @@ fn endpoints_connect() {
 #[test]
 fn what_fails_says_why() {
     let node = CString::new(ADDRESSES[1].to_string()).unwrap();
-    // A port that nobody has.
+    // Nobody listens at this port.
     let client = endpoint(resolve(Some(&node), c"1", 0)).unwrap();
     // SAFETY: it was just made; without parameters there is nothing to read.
     assert_eq!((unsafe { rdma_connect(client, ptr::null_mut()) }, errno()), (-1, libc::ECONNREFUSED));

@@ -1,4 +1,4 @@
-//! A `libibverbs` with two devices, whose objects do nothing but remember what was done to them.
+//! A `libibverbs` with two devices, whose objects only remember the calls.
 
 use crate::devices::{ADDRESSES, DEVICES as PLACES};
 use crate::fabric;
@@ -10,28 +10,28 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::sync::{LazyLock, Mutex};
 
-/// What was asked of queue pairs, by their numbers.
+/// Attributes and masks with which queue pairs were modified, by their numbers.
 static MODIFIED: Mutex<BTreeMap<u32, Vec<(QpAttr, u32)>>> = Mutex::new(BTreeMap::new());
 
-/// What was asked of a queue pair.
+/// Returns the attributes and masks with which a queue pair was modified.
 pub fn modified(qp: *mut Qp) -> Vec<(QpAttr, u32)> {
     // SAFETY: a test asks for a queue pair that it has not destroyed.
     MODIFIED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
 }
 
-/// Groups that queue pairs are attached to, by their numbers.
+/// Groups to which queue pairs are attached, by their numbers.
 static ATTACHED: Mutex<BTreeMap<u32, Vec<Ipv6Addr>>> = Mutex::new(BTreeMap::new());
 
-/// The group that no queue pair is attached to: there is no room.
+/// A group to which no queue pair can be attached: it is full.
 pub const FULL: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0xefff, 0xffff);
 
-/// The groups that a queue pair is attached to.
+/// Returns the groups to which a queue pair is attached.
 pub fn attached(qp: *mut Qp) -> Vec<Ipv6Addr> {
     // SAFETY: a test asks for a queue pair that it has not destroyed.
     groups_of(unsafe { (*qp).qp_num })
 }
 
-/// The same, of one with this number.
+/// Returns the groups to which the queue pair with this number is attached.
 pub fn groups_of(number: u32) -> Vec<Ipv6Addr> {
     ATTACHED.lock().unwrap().get(&number).cloned().unwrap_or_default()
 }

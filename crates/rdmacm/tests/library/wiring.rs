@@ -16,7 +16,7 @@ fn refusal(refused: Refused) -> Refusal {
     Refusal { errno: refused.errno(), message: refused.to_string() }
 }
 
-/// Handles a request, except `Hello`, and except a channel's socket: both are the host's task.
+/// Handles a request, except `Hello`, and except a channel's socket: the host does both.
 pub fn answer(
     manager: &mut Manager,
     now: Duration,
@@ -107,7 +107,6 @@ fn target(state: u32) -> Option<Target> {
     }
 }
 
-/// The port of the device.
 const PORT: u8 = 1;
 
 fn attributes(target: Target, transition: Transition) -> CmReply {
@@ -121,7 +120,7 @@ fn attributes(target: Target, transition: Transition) -> CmReply {
     CmReply::QpAttributes { mask, attributes }
 }
 
-/// Sets attributes, and returns their mask.
+/// Sets the attributes of a transition, and returns their mask.
 fn fill(attributes: &mut QpAttributes, transition: Transition) -> u32 {
     attributes.port_num = PORT.into();
     match transition {
@@ -173,7 +172,7 @@ fn fill(attributes: &mut QpAttributes, transition: Transition) -> u32 {
     }
 }
 
-/// The event to send on a channel with this tag.
+/// Returns the event to send on a channel with this tag.
 pub fn told(event: &Event, tag: u32) -> CmEvent {
     CmEvent {
         tag,
@@ -204,5 +203,4 @@ pub fn told(event: &Event, tag: u32) -> CmEvent {
     }
 }
 
-/// For the managers of the tests.
 pub const MTU: Mtu = Mtu::Bytes1024;
