@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
-/// Where packets go (`ibv_ah_attr`).
+/// The destination of packets (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // `ibv_ah_attr`'s names
@@ -15,7 +15,7 @@ pub struct AddressVector {
     pub traffic_class: u8,
     pub sl: u8,
     pub port_num: u8,
-    /// Whether it has a global route. Addresses without one are refused, because Ethernet has no LIDs.
+    /// Whether the address has a global route. Addresses without one are refused, because Ethernet has no LIDs.
     pub is_global: bool,
 }
 

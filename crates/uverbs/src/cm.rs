@@ -28,7 +28,7 @@ pub enum CmRequest {
     /// [`Reply::Handle`](crate::Reply::Handle). Over a stream, no descriptor comes with the request, but a ticket with
     /// the answer.
     CreateChannel { tag: u32 },
-    /// Its identifiers are destroyed with it.
+    /// `rdma_destroy_event_channel`. The channel's identifiers are destroyed with it.
     DestroyChannel { channel: u32 },
     /// `rdma_create_id`; `port_space` is `RDMA_PS_TCP`, `_UDP` or `_IB`. The answer is
     /// [`Reply::Handle`](crate::Reply::Handle). The device sends no event of an identifier before the answer that
@@ -48,7 +48,7 @@ pub enum CmRequest {
     /// packets from the source (or the address chosen for it) reach the destination. The result is the event
     /// `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
     ResolveAddr { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
-    /// `rdma_resolve_route`. Told by `ROUTE_RESOLVED`.
+    /// `rdma_resolve_route`. The result is the event `ROUTE_RESOLVED`.
     ResolveRoute { id: u32 },
     /// `rdma_listen`; 0 stands for the largest backlog.
     Listen { id: u32, backlog: u32 },
@@ -60,7 +60,7 @@ pub enum CmRequest {
     /// `rdma_accept` of a `CONNECT_REQUEST`. The result is the event `ESTABLISHED`, `REJECTED` or `UNREACHABLE`; for
     /// datagrams there is none.
     Accept { id: u32, parameters: CmParameters },
-    /// `rdma_reject`; reason 0 is the program's own.
+    /// `rdma_reject`; reason 0 means that the program rejects.
     Reject { id: u32, reason: u16, private: Vec<u8> },
     /// `rdma_disconnect`. The result is the event `DISCONNECTED`, and after a while `TIMEWAIT_EXIT`.
     Disconnect { id: u32 },
@@ -75,7 +75,6 @@ pub enum CmRequest {
     InitQpAttr { id: u32, state: u32 },
 }
 
-/// An option of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // `rdma_set_option`'s names
@@ -92,7 +91,7 @@ pub enum CmOption {
 #[allow(missing_docs)] // `rdma_conn_param`'s names
 pub struct CmParameters {
     pub qp_num: u32,
-    /// For datagrams: the queue pair's key, if it is not the port space's.
+    /// For datagrams: the queue pair's key, if it differs from the port space's.
     pub qkey: Option<u32>,
     pub srq: bool,
     pub responder_resources: u8,
@@ -100,31 +99,30 @@ pub struct CmParameters {
     pub flow_control: bool,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// No longer than the message's field, or it is refused.
+    /// Refused if it is longer than the message's field.
     pub private: Vec<u8>,
 }
 
-/// What the device answers.
+/// An answer of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CmReply {
-    /// The address, with its port.
+    /// The bound address, with its port.
     Bound(SocketAddr),
-    /// For `ibv_modify_qp`.
+    /// Attributes for `ibv_modify_qp`.
     QpAttributes {
-        /// Which of them are set.
+        /// Bits of the attributes that are set.
         mask: u32,
-        /// All that are meant.
         attributes: QpAttributes,
     },
 }
 
-/// The route of a connection. Both GIDs are those of the addresses, or of `own`.
+/// The route of a connection. Both GIDs are those of the addresses; if `own` is set, both are its GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmRoute {
-    /// The guest's.
+    /// The guest's address.
     pub local: SocketAddr,
-    /// The other's.
+    /// The peer's address.
     pub peer: SocketAddr,
     /// For loopback addresses: the guest's address that replaces both on the wire.
     #[serde(default)]
@@ -147,7 +145,7 @@ pub struct CmConnection {
     pub rnr_retry_count: u8,
 }
 
-/// Where to send datagrams (`rdma_ud_param`).
+/// The destination of datagrams (`rdma_ud_param`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // `rdma_ud_param`'s names
@@ -161,14 +159,13 @@ pub struct CmDatagram {
 pub struct CmGroup {
     /// The number that the library gave to the join.
     pub join: u32,
-    /// Its GID.
     pub gid: Ipv6Addr,
 }
 
 /// An event: a message on a channel's socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmEvent {
-    /// That of the channel.
+    /// The channel's tag.
     pub tag: u32,
     /// The identifier; for `CONNECT_REQUEST` a new one, on the listener's channel.
     pub id: u32,
@@ -176,19 +173,19 @@ pub struct CmEvent {
     pub event: u32,
     /// 0, a negative error number, or the peer's reason.
     pub status: i32,
-    /// Of `CONNECT_REQUEST`.
+    /// Set in `CONNECT_REQUEST`.
     #[serde(default)]
     pub listener: Option<u32>,
-    /// Of `ADDR_RESOLVED` and `CONNECT_REQUEST`.
+    /// Set in `ADDR_RESOLVED` and `CONNECT_REQUEST`.
     #[serde(default)]
     pub route: Option<CmRoute>,
-    /// Of connections: `CONNECT_REQUEST`, `CONNECT_RESPONSE`.
+    /// Set for connections, in `CONNECT_REQUEST` and `CONNECT_RESPONSE`.
     #[serde(default)]
     pub connection: Option<CmConnection>,
-    /// Of datagrams: `ESTABLISHED`, `MULTICAST_JOIN`.
+    /// Set for datagrams, in `ESTABLISHED` and `MULTICAST_JOIN`.
     #[serde(default)]
     pub datagram: Option<CmDatagram>,
-    /// Of `MULTICAST_JOIN` and `MULTICAST_ERROR`.
+    /// Set in `MULTICAST_JOIN` and `MULTICAST_ERROR`.
     #[serde(default)]
     pub group: Option<CmGroup>,
     /// The private data of the peer's program.
@@ -201,7 +198,7 @@ mod tests {
     use super::*;
     use crate::{Reply, Request};
 
-    /// Another version of the device uses the same messages.
+    /// Other versions of the device use the same messages.
     #[test]
     fn messages_look_as_agreed() {
         let asked = Request::Cm(CmRequest::ResolveAddr {

@@ -13,7 +13,7 @@ pub mod opcode {
     pub const RECV: u8 = 1 << 7;
     pub const RECV_RDMA_WITH_IMM: u8 = RECV + 1;
 
-    /// The opcode for a request of this `ibv_wr_opcode`.
+    /// Returns the opcode for a request of this `ibv_wr_opcode`.
     #[must_use]
     pub const fn of(request: u8) -> u8 {
         match request {
@@ -34,7 +34,7 @@ pub mod flags {
     pub const GRH: u16 = 1 << 0;
     pub const WITH_IMM: u16 = 1 << 1;
     pub const WITH_INV: u16 = 1 << 3;
-    /// Not a flag of `libibverbs`: a datagram came over IPv4; otherwise over IPv6.
+    /// Not a flag of `libibverbs`: set if a datagram came over IPv4, and not if it came over IPv6.
     pub const BY_IPV4: u16 = 1 << 11;
 }
 
@@ -44,22 +44,22 @@ struct Header {
     /// Number of completions that the library has taken.
     head: AtomicU32,
     _library: [u32; 15],
-    /// When the completion channel is notified ([`Arm`]). The library sets it; whoever completes clears it.
+    /// The condition for notifying the completion channel ([`Arm`]). The library sets it; whoever completes clears it.
     armed: AtomicU32,
     _shared: [u32; 15],
-    /// Number of places reserved by those who complete: the device, and peers that share memory.
+    /// Number of places that were reserved, by the device and by peers that share memory.
     tail: AtomicU32,
     _device: [u32; 15],
 }
 
 /// A message in its completion, in the machine's byte order.
 pub type Message = [u64; 5];
-/// The same, if its receive is from a shared queue.
+/// A message in its completion, if its receive is from a shared queue.
 pub type ShortMessage = [u64; 3];
 
-/// Most bytes of a message that fit into its completion.
+/// Largest number of a message's bytes that fit into its completion.
 pub const INLINE: usize = size_of::<Message>();
-/// The same, if its receive is from a shared queue.
+/// Largest number of a message's bytes that fit into its completion, if its receive is from a shared queue.
 pub const INLINE_SHARED: usize = size_of::<ShortMessage>();
 
 /// A completion. Numbers are those of `libibverbs`: `ibv_wc_status`, `ibv_wc_opcode`, `ibv_wc_flags`.
@@ -74,35 +74,37 @@ pub struct Completion {
     /// Immediate data in wire order, or the key that became invalid.
     pub immediate: u32,
     pub source_qpn: u32,
-    /// Unused for a message that is [`Placement::Here`]: its receive has the identifier.
+    /// Unused for a message that is [`Placement::Here`]: the identifier is in the receive.
     pub id: u64,
     /// Nanoseconds of the monotonic clock; 0 if the clock was not read.
     pub timestamp: u64,
-    /// For a send: its number ([`WorkRequest::number`](crate::WorkRequest::number)).
+    /// The number of a send ([`WorkRequest::number`](crate::WorkRequest::number)).
     pub number: u32,
     pub placement: Placement,
 }
 
-/// Where a received message is.
+/// The place of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In the memory of its receive, which has been returned.
+    /// The message is in the memory of its receive, which has been returned.
     #[default]
     Done,
-    /// In the memory of its receive, which is the oldest of its queue. The library must return it.
+    /// The message is in the memory of its receive, the oldest of its queue. The library must return the receive.
     There,
-    /// Here. The library must copy it into the memory of the oldest receive of the queue, and return that.
+    /// The message is in the completion. The library must copy it into the memory of the queue's oldest receive, and
+    /// return that receive.
     Here(Message),
-    /// Here. The library must copy it to this address, into the memory of a receive of a shared queue, which has been
-    /// returned.
+    /// The message is in the completion. The library must copy it to this address, in the memory of a receive of a
+    /// shared queue, which has been returned.
     At(u64, ShortMessage),
-    /// In the [`Parcels`](crate::Parcels) of the queue pair, at this position; otherwise as [`Self::Here`].
+    /// The message is in the [`Parcels`](crate::Parcels) of the queue pair, at this position. The library must
+    /// handle it like [`Self::Here`].
     Parcel(u32),
-    /// The same, otherwise as [`Self::At`].
+    /// The message is at this position of the parcels, for this address. The library must handle it like [`Self::At`].
     ParcelAt(u64, u32),
 }
 
-/// A completion with its number, counted from 1 since the start: once the number is right, the completion is complete.
+/// A completion with its number, counted from 1 since the start. The completion is complete once the number is right.
 #[repr(C, align(64))]
 struct Entry {
     number: AtomicU32,
@@ -124,24 +126,24 @@ const HERE: u16 = 2 << 13;
 const AT: u16 = 3 << 13;
 const PARCEL: u16 = 4 << 13;
 const PARCEL_AT: u16 = 5 << 13;
-/// A bit in an entry's flags: waiters for solicited completions are notified of this one.
+/// A bit in an entry's flags: the channel is notified of this completion even if it waits for solicited ones.
 const SOLICITED: u16 = 1 << 12;
 
-/// How many completions after the current one are searched for one that somebody waits for: as many as others may add
-/// meanwhile.
+/// Number of completions after the current one that are searched for one that somebody waits for: as many as others
+/// may add meanwhile.
 const BEHIND: u32 = 64;
 
-/// Attempts to reserve a place while others reserve theirs.
+/// Number of attempts to reserve a place while others reserve theirs.
 const ATTEMPTS: u32 = 1 << 16;
 
-/// Status of an entry that nobody sees, because nobody wants it any more or its writer died. Not one of
-/// `ibv_wc_status`.
+/// The status of an entry that nobody sees, because nobody wants it any more or its writer died. `ibv_wc_status` has no
+/// such number.
 pub const FORGOTTEN: u8 = 0xff;
 
 const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 192);
 
 impl Entry {
-    /// Everything but the number.
+    /// Returns an entry without its number.
     #[inline]
     fn of(completion: &Completion) -> Self {
         let Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, .. } = *completion;
@@ -188,21 +190,21 @@ impl Entry {
     }
 }
 
-/// When a completion channel is notified.
+/// The condition for notifying a completion channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// Of the next completion.
+    /// Notify of the next completion.
     Any = 2,
-    /// Of the next completion that is solicited or an error.
+    /// Notify of the next completion that is solicited or an error.
     Solicited = 1,
 }
 
-/// More completions than the queue has room for.
+/// There are more completions than the queue has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue overran")]
 pub struct Overrun;
 
-/// Bytes of memory for a queue of this many completions.
+/// Returns the bytes of memory for a queue of this many completions.
 #[must_use]
 pub const fn bytes(entries: u32) -> usize {
     size_of::<Header>() + entries as usize * size_of::<Entry>()
@@ -251,24 +253,23 @@ impl Ring {
 /// The state of a place in a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It was not reserved.
     Free,
-    /// It was reserved, but is not filled.
+    /// The place was reserved, but is not filled.
     Empty,
-    /// It was filled.
+    /// The place was filled; the completion may have been taken since.
     Filled,
 }
 
-/// The note about a place in a completion queue that a process leaves in case it dies.
+/// A process's note about a place in a completion queue, in case the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// It is about to reserve it, and others may be too.
+    /// The process is about to reserve the place, and others may be too.
     Tries(u32),
-    /// It has reserved it, and is about to fill it.
+    /// The process has reserved the place, and is about to fill it.
     Has(u32),
 }
 
-/// The end that adds completions: the device's, or that of peers that share memory.
+/// The end of a completion queue that adds completions: the device's, or that of peers that share memory.
 #[derive(Debug)]
 pub struct CompletionSink {
     ring: Ring,
@@ -277,21 +278,21 @@ pub struct CompletionSink {
 }
 
 impl CompletionSink {
-    /// A queue of this many completions, a power of two, in memory of [`bytes`] for that number.
+    /// Creates the end for a queue of this many completions, a power of two, in memory of [`bytes`] for that number.
     ///
     /// # Panics
-    /// Where it is not.
+    /// If the number is no power of two, or the memory is too short.
     #[must_use]
     pub fn new(memory: Memory, entries: u32) -> Self {
         Self { ring: Ring::new(memory, entries), taken: std::sync::atomic::AtomicU32::new(0) }
     }
 
-    /// Whether there is room for a completion with this index.
+    /// Is true if there is room for a completion with this index.
     #[inline]
     fn has_room(&self, index: u32) -> bool {
         let fits = |taken: u32| index.wrapping_sub(taken) < self.ring.entries;
-        // Acquire here, and Release below: another thread may have read it for us; and the library read the place
-        // before we write to it.
+        // Acquire here and Release below, for two reasons: another thread may have read the head for us; and the
+        // library has read the place before we write to it.
         if fits(self.taken.load(Ordering::Acquire)) {
             return true;
         }
@@ -300,7 +301,7 @@ impl CompletionSink {
         fits(head)
     }
 
-    /// Completions that were not taken yet. The library's count is believed as far as it is possible.
+    /// Counts the completions that were not taken yet. Limits the library's count to possible values.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         let header = self.ring.header();
@@ -308,25 +309,25 @@ impl CompletionSink {
         header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
     }
 
-    /// Notifies the completion channel on behalf of a process that died. It may have been about to do so, whether it
-    /// had already disarmed the channel or not, and whether its completion is still here or was taken meanwhile.
+    /// Disarms the completion channel, which the caller then notifies on behalf of a process that died. That
+    /// process may have been about to do so, whether it had disarmed the channel or not, and whether its
+    /// completion is still here or was taken meanwhile.
     pub fn disarm(&self) {
         self.ring.header().armed.swap(0, Ordering::AcqRel);
     }
 
-    /// Whether there is no room.
     #[must_use]
     #[inline]
     pub fn is_full(&self) -> bool {
         !self.has_room(self.ring.header().tail.load(Ordering::Relaxed))
     }
 
-    /// Reserves a place for a completion, if there is one. `note` is called before it is reserved.
+    /// Reserves a place for a completion, if there is one. Calls `note` before each attempt.
     #[inline]
     fn reserve(&self, note: impl Fn(u32)) -> Result<u32, Overrun> {
         let header = self.ring.header();
         let mut tail = header.tail.load(Ordering::Relaxed);
-        // Others finish at once; an application that writes there all the time harms only itself.
+        // Others finish at once. An application that writes there all the time harms only itself.
         for _ in 0..ATTEMPTS {
             if !self.has_room(tail) {
                 return Err(Overrun);
@@ -334,7 +335,7 @@ impl CompletionSink {
             note(tail);
             point(Point::PlaceNoted);
             let next = tail.wrapping_add(1);
-            // Whoever sees that it is reserved sees the note.
+            // Release: whoever sees that the place is reserved sees the note.
             match header.tail.compare_exchange_weak(tail, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => {
                     point(Point::PlaceReserved);
@@ -355,8 +356,8 @@ impl CompletionSink {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same, if nobody else adds completions, and only the program shares the queue. Without a channel, nothing
-    /// here waits for the cache lines that were written before.
+    /// Adds a completion like [`Self::push`], if nobody else adds any and only the program shares the queue. If the
+    /// queue has no channel, this does not wait for cache lines that were written before.
     ///
     /// # Errors
     /// If there is no room.
@@ -378,11 +379,11 @@ impl CompletionSink {
         Ok(has_channel && self.tells(at, solicited))
     }
 
-    /// As [`Self::push`] for a process that may die in the middle: `note` is called before each attempt to reserve a
-    /// place, and before the reserved one is filled.
+    /// Adds a completion like [`Self::push`], for a process that may die in the middle. Calls `note` before each
+    /// attempt to reserve a place, and before it fills the reserved one.
     ///
     /// # Errors
-    /// As of that.
+    /// If there is no room.
     #[inline]
     pub fn push_noting(
         &self,
@@ -424,12 +425,13 @@ impl CompletionSink {
             (&raw mut (*place).body).write_volatile(written.body);
         }
         point(Point::EntryWritten);
-        // Release: whoever sees the number sees the rest, and what was copied to the program's memory before. Not by
-        // an exchange, which would release the cache line to pollers too early.
+        // Release: whoever sees the number sees the rest, and the message that was copied to the program's memory
+        // before. Not by an exchange, which would release the cache line to pollers too early.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
     }
 
-    /// After a place was filled: whether the completion channel must be notified. It is disarmed then.
+    /// Disarms the completion channel after a place was filled, if the completion is one that it waits for. Returns
+    /// whether the channel must be notified.
     #[inline]
     fn tells(&self, at: u32, solicited: bool) -> bool {
         // Pairs with `CompletionQueue::arm`.
@@ -438,7 +440,7 @@ impl CompletionSink {
         let armed = &self.ring.header().armed;
         let tells = match armed.load(Ordering::Acquire) {
             wanted if wanted == Arm::Any as u32 => true,
-            // A completion after it could not be seen before.
+            // A solicited completion after this one could not be seen before this one was filled.
             wanted if wanted == Arm::Solicited as u32 => solicited || self.is_solicited_behind(at),
             _ => false,
         };
@@ -449,7 +451,7 @@ impl CompletionSink {
         tells
     }
 
-    /// Whether a solicited completion was hidden only by the one at this place.
+    /// Is true if a solicited completion was hidden only by the one at this place.
     #[cold]
     fn is_solicited_behind(&self, at: u32) -> bool {
         for index in (1..=BEHIND).map(|step| at.wrapping_add(step)) {
@@ -463,11 +465,11 @@ impl CompletionSink {
                 return true;
             }
         }
-        // With so many, rather one notification too many.
+        // After so many, a needless notification is better than none.
         true
     }
 
-    /// The state of a place that somebody noted.
+    /// Returns the state of a place that somebody noted.
     #[must_use]
     pub fn look(&self, at: u32) -> Place {
         let tail = self.ring.header().tail.load(Ordering::Acquire);
@@ -475,14 +477,14 @@ impl CompletionSink {
             return Place::Free;
         }
         match self.ring.number(at).load(Ordering::Acquire).wrapping_sub(at.wrapping_add(1)).cast_signed() {
-            // Once it was taken, it may hold another completion by now.
+            // If the completion was taken, the place may hold a later one by now.
             0.. => Place::Filled,
             _ => Place::Empty,
         }
     }
 
-    /// Moves the completions that were not taken to another queue, which continues this one. False if it has no room
-    /// for them.
+    /// Moves the completions that were not taken to another queue, which continues this one. Returns false if that
+    /// queue has no room for them.
     #[must_use]
     pub fn move_to(&self, other: &Self) -> bool {
         let waiting = self.waiting();
@@ -509,10 +511,10 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue of this many completions, a power of two, in memory of [`bytes`] for that number.
+    /// Creates the end for a queue of this many completions, a power of two, in memory of [`bytes`] for that number.
     ///
     /// # Panics
-    /// Where it is not.
+    /// If the number is no power of two, or the memory is too short.
     #[must_use]
     pub fn new(memory: Memory, entries: u32) -> Self {
         let ring = Ring::new(memory, entries);
@@ -520,7 +522,7 @@ impl CompletionQueue {
         Self { ring, head }
     }
 
-    /// Whether the completion with this number is there.
+    /// Is true if the completion with this index is there.
     #[inline]
     fn is_there(&self, index: u32) -> bool {
         self.ring.number(index).load(Ordering::Acquire) == index.wrapping_add(1)
@@ -560,7 +562,7 @@ impl CompletionQueue {
         let next = self.head.wrapping_add(1);
         let completion = self.ring.read(self.head);
         self.head = next;
-        // Release: it is read before another one is written there.
+        // Release: the completion was read before another one is written there.
         self.ring.header().head.store(next, Ordering::Release);
         point(Point::EntryPolled);
         Some(completion)
@@ -571,8 +573,8 @@ impl CompletionQueue {
         let armed = &self.ring.header().armed;
         // A request for any completion prevails over one for less.
         armed.fetch_max(arm as u32, Ordering::AcqRel);
-        // Then it must check for completions once more: whoever completes one that it misses sees this request
-        // (`fill`).
+        // The caller must then check for completions once more: whoever adds a completion that this check misses sees
+        // this request (`fill`).
         fence();
         point(Point::Armed);
     }

@@ -1,4 +1,4 @@
-//! A connection between library and device, of either form.
+//! A connection between library and device, over a local socket or a stream.
 
 use crate::part::{Given, Lent, Part, Ticket};
 use crate::stream::Stream;
@@ -9,17 +9,17 @@ use sockets::Untrusted;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A connection. Where descriptors pass, a message is a datagram, and is nothing but the message unless there is more
-/// along than descriptors.
+/// A connection. Over a local socket, a message is a datagram. It is only the JSON of the body if nothing but
+/// descriptors comes with it.
 #[derive(Debug)]
 pub enum Connection {
-    /// Between processes of one kernel.
+    /// The connection is between processes of one kernel.
     Local(seqpacket::Connection),
-    /// Between a virtual machine and its host.
+    /// The connection is between a virtual machine and its host.
     Stream(Stream),
 }
 
-/// A message with what goes along, as it travels.
+/// A message with its items, in the form in which it is sent.
 #[derive(Serialize)]
 struct Outgoing<'a, T> {
     body: &'a T,
@@ -34,10 +34,10 @@ struct Incoming<T> {
     along: Vec<Item>,
 }
 
-/// How a message starts that is not alone. No request or answer starts like this.
+/// The start of a message that has items. No request or answer starts like this.
 const NOT_ALONE: &[u8] = b"{\"body\":";
 
-/// What goes along, as it travels.
+/// An item that comes with a message, in the form in which it is sent.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Item {
@@ -54,13 +54,13 @@ fn malformed(error: impl std::fmt::Display) -> SocketError {
 }
 
 impl Connection {
-    /// The end of a local socket that asks.
+    /// Returns the requester's end of a local socket.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self::Local(seqpacket::Connection::new(socket))
     }
 
-    /// The end of a local socket that answers.
+    /// Returns the responder's end of a local socket.
     #[must_use]
     pub fn serving(socket: Arc<Untrusted>) -> Self {
         Self::Local(seqpacket::Connection::serving(socket))
@@ -69,7 +69,7 @@ impl Connection {
     /// Sends a message. A responder never waits.
     ///
     /// # Errors
-    /// If it can't be sent.
+    /// If the message can't be sent.
     pub fn send(&mut self, message: &impl Serialize, along: &[Lent<'_>]) -> Result<(), SocketError> {
         let mut descriptors = Vec::new();
         let item = |lent: &Lent<'_>| match *lent {
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Receives a message with what came along. Waits for it.
+    /// Waits for a message; returns it with its items.
     ///
     /// # Errors
     /// If none comes, or it is not of this protocol.
@@ -112,10 +112,10 @@ impl Connection {
         }
     }
 
-    /// The same without waiting: `None` if no whole message has come yet.
+    /// Receives a message without waiting; returns `None` if no whole message has come yet.
     ///
     /// # Errors
-    /// As of [`Self::receive`].
+    /// The same as for [`Self::receive`].
     pub fn receive_now<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<Given>)>, SocketError> {
         match self {
             Self::Local(local) => match local.receive_bytes(false) {
@@ -127,15 +127,15 @@ impl Connection {
         }
     }
 
-    /// Whether an answer waits for room, and requests for it. Once the socket is writable, [`Self::receive_now`] sends
-    /// it.
+    /// Is true if an answer waits for room, and requests wait for the answer. Once the socket is writable,
+    /// [`Self::receive_now`] sends it.
     #[must_use]
     pub const fn has_unsent(&self) -> bool {
         matches!(self, Self::Stream(stream) if stream.has_unsent())
     }
 }
 
-/// Takes a message apart.
+/// Parses a message and its items.
 fn parse<T: DeserializeOwned>(
     bytes: &[u8],
     descriptors: Vec<OwnedFd>,
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Another version of the device uses the same messages.
+    /// Other versions of the device use the same messages.
     #[test]
     fn messages_look_as_agreed() {
         let outgoing = Outgoing { body: &Request::AllocPd, along: vec![Item::Part(PART)] };

@@ -7,7 +7,7 @@ use crate::point::{Point, point};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_exchange};
 use crate::{Hold, Memory};
 
-/// Each side writes to its own cache line.
+/// The memory of a bond. Each side writes to its own cache line.
 #[repr(C, align(64))]
 struct Page {
     /// Written by devices: [`OPEN`], [`CLOSED`] or [`GONE`].
@@ -18,19 +18,19 @@ struct Page {
     _rest: u32,
     messages: AtomicU64,
     bytes: AtomicU64,
-    /// The receive with which it works: turn and number, and identifier.
+    /// The receive that the library works with: turn and number, and identifier.
     receive: AtomicU64,
     id: AtomicU64,
-    /// The places that it tries to get or has, in the peer's completion queue and in its own: turn and number.
+    /// The places that the library tries to get or has, in the peer's completion queue and in its own: turn and number.
     place: AtomicU64,
     own_place: AtomicU64,
     _library: u64,
 }
 
 const OPEN: u32 = 0;
-/// It is over.
+/// A device has ended the bond.
 const CLOSED: u32 = 1;
-/// The library's process has ended, too.
+/// A device has ended the bond, and the library's process has ended, too.
 const GONE: u32 = 2;
 
 const _: () = assert!(size_of::<Page>() == 128);
@@ -40,13 +40,12 @@ const _: () = assert!(size_of::<Page>() == 128);
 pub struct Bond(Memory);
 
 impl Bond {
-    /// Bytes of its memory.
     pub const BYTES: usize = size_of::<Page>();
 
-    /// A bond in memory of that size.
+    /// Returns the bond in this memory.
     ///
     /// # Panics
-    /// Where it is shorter.
+    /// If the memory is shorter than [`Self::BYTES`].
     #[must_use]
     pub fn new(memory: Memory) -> Self {
         assert!(memory.len() >= Self::BYTES, "no room for a bond");
@@ -58,13 +57,13 @@ impl Bond {
         unsafe { self.0.at::<Page>(0).as_ref() }
     }
 
-    /// Whether it is over.
+    /// Is true once a device has ended the bond.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.page().closed.load(Ordering::Relaxed) != OPEN
     }
 
-    /// For the library: begins a turn. False if it may not; otherwise [`Self::leave`] must follow.
+    /// Begins a turn of the library. Returns false if it may not work any more; otherwise [`Self::leave`] must follow.
     ///
     /// The device first makes its change (closes the bond, removes a region from the table) and then reads turns. Here
     /// the turn comes first, then the reads. A fence separates the two on both sides, so at least one side sees what
@@ -74,7 +73,7 @@ impl Bond {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
         page.turns.swap(turn | 1, Ordering::SeqCst);
-        // For reading `closed` the exchange would suffice, but the following reads of tables use weaker loads.
+        // To read `closed`, the exchange would suffice, but the following reads of tables use weaker loads.
         fence_after_exchange();
         if page.closed.load(Ordering::SeqCst) == OPEN {
             point(Point::Entered);
@@ -84,7 +83,7 @@ impl Bond {
         false
     }
 
-    /// For the library: ends the turn.
+    /// Ends a turn of the library.
     pub fn leave(&self) {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
@@ -93,7 +92,7 @@ impl Bond {
         point(Point::Left);
     }
 
-    /// For the library: counts a message.
+    /// Counts a message of the library.
     pub fn count(&self, bytes: u64) {
         let page = self.page();
         let add = |counter: &AtomicU64, more: u64| {
@@ -103,7 +102,7 @@ impl Bond {
         add(&page.bytes, bytes);
     }
 
-    /// Notes it with the current turn.
+    /// Writes a note of the library, with the current turn.
     #[inline]
     fn note(&self, field: &AtomicU64, hold: Hold) {
         let turn = self.page().turns.load(Ordering::Relaxed);
@@ -116,7 +115,7 @@ impl Bond {
         field.store(u64::from(turn) << 32 | u64::from(number), Ordering::Release);
     }
 
-    /// The note of the current turn, if the library works.
+    /// Returns the library's note of the current turn, if the library works.
     fn noted(&self, field: &AtomicU64) -> Option<Hold> {
         let (turn, noted) = (self.turn()?, field.load(Ordering::Acquire));
         let (noted_in, number) = ((noted >> 32) as u32, noted as u32);
@@ -127,67 +126,68 @@ impl Bond {
         }
     }
 
-    /// For the library: notes that it will take the receive with this number and identifier.
+    /// Notes, for the library, that it will take the receive with this number and identifier.
     pub fn hold(&self, number: u32, id: u64) {
         self.page().id.store(id, Ordering::Relaxed);
         self.note(&self.page().receive, Hold::Tries(number));
     }
 
-    /// For the library: notes what it does with a place in its peer's completion queue.
+    /// Notes, for the library, what it does with a place in its peer's completion queue.
     #[inline]
     pub fn note_place(&self, place: Hold) {
         self.note(&self.page().place, place);
     }
 
-    /// For the library: the same for its own completion queue.
+    /// Notes, for the library, what it does with a place in its own completion queue.
     #[inline]
     pub fn note_own_place(&self, place: Hold) {
         self.note(&self.page().own_place, place);
     }
 
-    /// For the device: number and identifier of the receive with which the library works.
+    /// Returns, for the device, number and identifier of the receive that the library works with.
     #[must_use]
     pub fn held(&self) -> Option<(u32, u64)> {
         let Hold::Tries(number) = self.noted(&self.page().receive)? else { return None };
         Some((number, self.page().id.load(Ordering::Relaxed)))
     }
 
-    /// For the device: the place in the peer's completion queue that the library currently tries to get, or has.
+    /// Returns, for the device, the place in the peer's completion queue that the library tries to get or has.
     #[must_use]
     pub fn place(&self) -> Option<Hold> {
         self.noted(&self.page().place)
     }
 
-    /// For the device: the same for the library's own completion queue.
+    /// Returns, for the device, the place in the library's own completion queue that the library tries to get or has.
     #[must_use]
     pub fn own_place(&self) -> Option<Hold> {
         self.noted(&self.page().own_place)
     }
 
-    /// The counted messages and bytes.
+    /// Returns the numbers of messages and bytes that the library counted.
     #[must_use]
     pub fn counted(&self) -> (u64, u64) {
         (self.page().messages.load(Ordering::Relaxed), self.page().bytes.load(Ordering::Relaxed))
     }
 
-    /// A device's: ends it.
+    /// Ends the bond, for either device.
     pub fn close(&self) {
         let _ = self.page().closed.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// For the library's device: the library's process has ended, so nobody works any more, whatever the turn says.
+    /// Notes, for the library's device, that the library's process has ended: nobody works any more, whatever the turn
+    /// says.
     pub fn end(&self) {
         self.page().closed.store(GONE, Ordering::SeqCst);
     }
 
-    /// Whether the library's process has ended.
+    /// Is true once the library's process has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.page().closed.load(Ordering::SeqCst) == GONE
     }
 
-    /// For a device: the turn in which the library works, if it does. Whoever begins a turn later sees what was
-    /// changed before.
+    /// Returns, for a device, the turn in which the library works, if it does. A library that begins a turn later sees
+    /// the device's earlier changes.
     #[must_use]
     pub fn turn(&self) -> Option<u32> {
         // Pairs with the fence in `enter`.

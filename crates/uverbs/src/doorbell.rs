@@ -1,4 +1,4 @@
-//! Doorbells: how the library tells the device which queues have work, and whether the device must be woken.
+//! Doorbells: the library tells the device which queues have work, and learns whether it must wake the device.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -8,37 +8,37 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// The header before the bits, which only the device writes.
 #[repr(C, align(64))]
 struct Header {
-    /// Whether the device sleeps, so that it must be woken through its event descriptor.
+    /// Whether the device sleeps, and must be woken through its event descriptor.
     asleep: AtomicU32,
 }
 
-/// One bit for each queue with work; both ends.
+/// One bit for each queue with work. Both ends use this type.
 #[derive(Debug)]
 pub struct Doorbells {
     memory: Memory,
     words: u32,
 }
 
-/// What came of ringing.
+/// The result of ringing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// The device is awake and sees it.
+    /// The device is awake and sees the doorbell.
     Seen,
-    /// The device must be woken, by a write to its event descriptor.
+    /// The device must be woken with a write to its event descriptor.
     Asleep,
 }
 
 impl Doorbells {
-    /// Bytes of memory for this many doorbells.
+    /// Returns the bytes of memory for this many doorbells.
     #[must_use]
     pub const fn bytes(count: u32) -> usize {
         size_of::<Header>() + count.div_ceil(64) as usize * size_of::<AtomicU64>()
     }
 
-    /// Doorbells in memory of [`Self::bytes`] for their number.
+    /// Returns the doorbells in memory of [`Self::bytes`] for their number.
     ///
     /// # Panics
-    /// Where it is shorter.
+    /// If the memory is shorter.
     #[must_use]
     pub fn new(memory: Memory, count: u32) -> Self {
         assert!(memory.len() >= Self::bytes(count), "no room for doorbells");
@@ -56,28 +56,27 @@ impl Doorbells {
         unsafe { self.memory.at::<AtomicU64>(at).as_ref() }
     }
 
-    /// For the library: announces that a queue has work.
+    /// Announces, for the library, that a queue has work.
     ///
     /// # Panics
     /// If there is no such doorbell.
     #[must_use]
     pub fn ring(&self, doorbell: u32) -> Rung {
         assert!(doorbell / 64 < self.words, "no such doorbell");
-        // Release: whoever sees it sees the queue as it is now.
+        // Release: a device that sees the bit sees the queue as it is now.
         self.word(doorbell / 64).fetch_or(1 << (doorbell % 64), Ordering::Release);
-        // Pairs with `set_asleep`: a device that sleeps without having seen it is seen to sleep.
+        // Pairs with `set_asleep`: if the device sleeps without having seen the bit, we see that it sleeps.
         fence_after_exchange();
         point(Point::Rung);
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
     }
 
-    /// How many there are.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.words * 64
     }
 
-    /// For the device: calls `each` for every doorbell of the first `used` that was rung since the last call, and
+    /// Calls `each`, for the device, for every doorbell of the first `used` that was rung since the last call, and
     /// perhaps for some after those. Returns whether there were any.
     pub fn answer(&self, used: u32, mut each: impl FnMut(u32)) -> bool {
         let mut any = false;
@@ -96,7 +95,7 @@ impl Doorbells {
         any
     }
 
-    /// For the device: sets whether it sleeps. It must check the doorbells once more before it sleeps.
+    /// Sets whether the device sleeps. The device must check the doorbells once more before it sleeps.
     pub fn set_asleep(&self, asleep: bool) {
         self.header().asleep.store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);

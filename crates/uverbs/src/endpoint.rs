@@ -1,4 +1,4 @@
-//! Where a device is, for the libraries: how they reach it, and the windows that they have in common with it.
+//! Endpoints of devices, for the libraries: how a library reaches a device, and the windows that both have.
 
 use crate::connection::Connection;
 use crate::opening::{Claim, Nonce, OpeningError, open_program, open_ticket};
@@ -18,35 +18,35 @@ use std::time::{Duration, Instant};
 
 /// The directory of windows, in a virtual machine.
 const DEVICES: &str = "/dev";
-/// How their names begin.
+/// The start of the windows' names.
 const DAX: &str = "dax";
 
-/// How long a device may say that the program is to try again, as it does where its virtual machine has just moved; and
-/// the pause between two attempts.
+/// Time for which a program obeys a device that tells it to try again, as a device does whose virtual machine has just
+/// moved; and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where a device is.
+/// A way to reach a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// At a local socket of this path.
+    /// The device is at a local socket of this path.
     Socket(PathBuf),
-    /// At the host of this virtual machine, which gives it this window: `/dev/daxN.M`.
+    /// The device is at the host of this virtual machine, which gives it this window: `/dev/daxN.M`.
     Window(PathBuf),
-    /// As seen by a virtual machine with these files as its windows, and a local socket for `AF_VSOCK`: for processes
-    /// that do as virtual machines would.
+    /// The device is used as from a virtual machine, with files for its windows, and a local socket for
+    /// `AF_VSOCK`. This is for processes that act like programs in virtual machines.
     Files {
         /// The device's own window.
         own: PathBuf,
-        /// The one that it has in common with others.
+        /// The window that the device has in common with others.
         common: Option<PathBuf>,
-        /// A stream.
+        /// The path of a stream socket.
         socket: PathBuf,
     },
 }
 
 impl Endpoint {
-    /// What a program's user says: a socket's path, a window's path, or `WINDOW[+COMMON]@SOCKET`, with absolute paths.
+    /// Parses a user's text: a socket's path, a window's path, or `WINDOW[+COMMON]@SOCKET`, with absolute paths.
     #[must_use]
     pub fn parse(text: &OsStr) -> Self {
         let Some(text) = text.to_str() else { return Self::Socket(text.into()) };
@@ -65,7 +65,7 @@ impl Endpoint {
         if is_device { Self::Window(path) } else { Self::Socket(path) }
     }
 
-    /// The windows of this virtual machine that stand for devices, in the order of their numbers.
+    /// Returns the windows of this virtual machine that stand for devices, in the order of their numbers.
     #[must_use]
     pub fn windows() -> Vec<Self> {
         let is_own =
@@ -73,10 +73,10 @@ impl Endpoint {
         dax().into_iter().filter(is_own).map(Self::Window).collect()
     }
 
-    /// Connects to the device, and proves that the program may use it. The first message is still to be sent.
+    /// Connects to the device, and proves that the program may use it. Does not send the first request.
     ///
     /// # Errors
-    /// What the kernel or the device says.
+    /// The kernel's or the device's error.
     pub fn connect(&self) -> Result<Joined, JoinError> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -142,28 +142,27 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// Why a program can't use a device.
+/// A reason why a program can't use a device.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// What the kernel says.
+    /// The kernel refused.
     #[error("{0}")]
     Kernel(#[from] Errno),
-    /// What the device says.
+    /// The device refused.
     #[error("{0}")]
     Opening(#[from] OpeningError),
-    /// The window can't be mapped.
     #[error("{0}")]
     Memory(#[from] MemoryError),
-    /// It is something else.
+    /// The path does not lead to a window.
     #[error("it is no window of a device")]
     NoWindow,
-    /// The device has a second window, which it has in common with others of its trust.
+    /// The second window, which the device has in common with others of its trust, is missing.
     #[error("the window that the device has in common with others is missing, or can't be opened")]
     NoCommon,
 }
 
 impl JoinError {
-    /// The error number for programs.
+    /// Returns the error number for programs.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -180,22 +179,22 @@ impl JoinError {
 /// A connection to a device.
 #[derive(Debug)]
 pub struct Joined {
-    /// For control messages.
+    /// The connection for control messages.
     pub connection: Connection,
-    /// Where memory is that the device gives as parts.
+    /// The windows with the memory that the device gives as parts.
     pub windows: Windows,
-    /// For what the device gives as tickets.
+    /// The way to open streams for the tickets that the device gives.
     pub dial: Dial,
 }
 
-/// How to open another stream.
+/// A way to open another stream.
 #[derive(Clone, Debug)]
 pub enum Dial {
-    /// The device gives descriptors.
+    /// No stream is needed: the device gives descriptors.
     Never,
-    /// To the host, at this port.
+    /// Connects to the host, at this port.
     Host(u32),
-    /// To a local socket.
+    /// Connects to a local socket.
     Socket(PathBuf),
 }
 
@@ -208,7 +207,7 @@ impl Dial {
         }
     }
 
-    /// The socket that the device gives.
+    /// Returns the socket that the device gives.
     ///
     /// # Errors
     /// If it gives none, or does not accept the ticket.
@@ -224,7 +223,7 @@ impl Dial {
 /// Connects to a device at a local socket, without sending anything.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn dial(path: &Path) -> Result<OwnedFd, Errno> {
     dial_local(path, SocketType::SEQPACKET)
 }
@@ -251,19 +250,19 @@ fn dial_host(port: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Who this program is.
+/// Returns the claim that identifies this program.
 fn claim(is_virtio: bool) -> Claim {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned();
     let boot = read("/proc/sys/kernel/random/boot_id").replace('-', "").parse().unwrap_or_default();
     let (pid, uid) = (std::process::id() as i32, rustix::process::getuid().as_raw());
     let started = started("self").unwrap_or(0);
     let namespace = |path| rustix::fs::stat(path).map_or(0, |stat| stat.st_ino);
-    // Times are counted by the namespace, too. The kernel's numbers of namespaces have 32 bits.
+    // The time namespace determines how times are counted. The kernel's numbers of namespaces have 32 bits.
     let pid_namespace = namespace("/proc/self/ns/pid") | namespace("/proc/self/ns/time") << 32;
     Claim { pid, uid, program: read("/proc/self/comm"), boot, started, pid_namespace, is_virtio }
 }
 
-/// All devices of this kind, in the order of their numbers.
+/// Returns the paths of all DAX devices, in the order of their numbers.
 fn dax() -> Vec<PathBuf> {
     let number = |name: &str| {
         let (region, device) = name.strip_prefix(DAX)?.split_once('.')?;
@@ -276,18 +275,18 @@ fn dax() -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The common window with this identifier.
+/// Finds the common window with this identifier.
 fn find_common(uuid: Uuid) -> Result<Window, JoinError> {
     let opened = dax().into_iter().filter_map(|path| Window::open(&path, 0).ok());
     let mut found = opened.filter(|window| window.header.uuid == uuid);
     found.next().ok_or(JoinError::NoCommon)
 }
 
-/// A window, open.
+/// An open window.
 #[derive(Debug)]
 pub struct Window {
     file: Arc<OwnedFd>,
-    /// Where its data begins in the file.
+    /// The offset of the window's data in the file.
     base: u64,
     header: WindowHeader,
 }
@@ -296,11 +295,11 @@ impl Window {
     /// Opens the window whose data begins at `base` of a device or file.
     ///
     /// # Errors
-    /// If it is none, or can't be opened.
+    /// If there is no window, or it can't be opened.
     pub fn open(path: &Path, base: u64) -> Result<Self, JoinError> {
         let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
-        // Pages that are not there would be the end of the program.
+        // An access to a missing page would kill the program.
         let is_whole = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => u64::try_from(stat.st_size).is_ok_and(|size| size >= base + PAGE),
             FileType::CharacterDevice => true,
@@ -315,7 +314,7 @@ impl Window {
         Ok(Self { file: Arc::new(file), base, header })
     }
 
-    /// Whether it is a device of virtio, by its place among the machine's devices.
+    /// Is true if the window is a virtio device, according to its place among the machine's devices.
     fn is_virtio(&self) -> bool {
         let Ok(stat) = rustix::fs::fstat(&self.file) else { return false };
         let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
@@ -328,7 +327,7 @@ impl Window {
         Some(rustix::fs::fstat(&self.file).ok()?.st_ino)
     }
 
-    /// The challenge at an offset.
+    /// Returns the challenge at an offset.
     fn read(&self, offset: u64) -> Option<Nonce> {
         let mut nonce = Nonce::default();
         let is_inside = offset.checked_add(nonce.len() as u64).is_some_and(|end| end <= self.header.len);
@@ -342,7 +341,7 @@ fn read(file: &OwnedFd, base: u64, offset: u64, out: &mut [u8]) -> bool {
     Memory::open_part(file, base, part).is_ok_and(|page| page.read((offset % PAGE) as usize, out))
 }
 
-/// The windows that a program has in common with a device.
+/// The windows that a program shares with a device.
 #[derive(Debug, Default)]
 pub struct Windows {
     own: Option<Window>,
@@ -350,7 +349,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The file of a part, and where the window's data begins there.
+    /// Returns the file of a part, and the offset of the window's data in it.
     ///
     /// # Errors
     /// If there is no such part.
@@ -366,7 +365,7 @@ impl Windows {
         }
     }
 
-    /// Identifies the window of a part, by the inode of its file or device.
+    /// Returns the inode of a part's file or device, which identifies the window.
     #[must_use]
     pub fn inode(&self, given: &Given) -> Option<u64> {
         match given {
@@ -376,7 +375,7 @@ impl Windows {
         }
     }
 
-    /// The same of all windows of a program in a virtual machine.
+    /// Returns the inodes of all windows of a program in a virtual machine.
     pub fn inodes(&self) -> impl Iterator<Item = u64> {
         self.own.iter().chain(&self.common).filter_map(Window::inode)
     }
@@ -391,15 +390,15 @@ impl Windows {
     /// Maps the first `len` bytes of memory of the device.
     ///
     /// # Errors
-    /// If it is not as agreed, or can't be mapped.
+    /// If the memory is not as agreed, or can't be mapped.
     pub fn map(&self, given: Given, len: usize) -> Result<Memory, MemoryError> {
         self.map_all(vec![given], len)
     }
 
-    /// The same for memory in several parts of one window, or in one file.
+    /// Maps the first `len` bytes of memory in several parts of one window, or in one file.
     ///
     /// # Errors
-    /// As of [`Self::map`].
+    /// The same as for [`Self::map`].
     pub fn map_all(&self, given: Vec<Given>, len: usize) -> Result<Memory, MemoryError> {
         if let [Given::Descriptor(file)] = &given[..] {
             return Memory::open(file, len);

@@ -1,5 +1,6 @@
-//! Every interleaving, within a number of preemptions, of threads that work with shared memory, one of which may die
-//! before any of its accesses: `RUSTFLAGS="--cfg loom" cargo test -p uverbs --lib --release interleavings`.
+//! Explores every interleaving, within a number of preemptions, of threads that work with shared memory. One of them
+//! may die before any of its accesses. Run with
+//! `RUSTFLAGS="--cfg loom" cargo test -p uverbs --lib --release interleavings`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::completion::{FORGOTTEN, bytes, opcode};
@@ -20,7 +21,7 @@ const ALL: u32 = u32::MAX;
 const SUCCESS: u8 = 0;
 const FLUSHED: u8 = 5;
 
-/// A completion queue, and its file.
+/// Creates a completion queue; returns it with its file.
 fn completions(entries: u32) -> (CompletionQueue, OwnedFd) {
     let (memory, file) = Memory::create("test", bytes(entries)).unwrap();
     (CompletionQueue::new(memory, entries), file)
@@ -30,7 +31,7 @@ fn sink(file: &OwnedFd, entries: u32) -> CompletionSink {
     CompletionSink::new(Memory::open(file, bytes(entries)).unwrap(), entries)
 }
 
-/// A sender as its library has it, and what its peer's device knows of it.
+/// A sender's objects in its library.
 struct Sender {
     qpn: u32,
     bond: Bond,
@@ -50,7 +51,8 @@ fn bonds() -> [Bond; 2] {
     [memory, Memory::open(&file, Bond::BYTES).unwrap()].map(Bond::new)
 }
 
-/// A sender to a queue with this many receives, whose identifiers begin with its number.
+/// Creates a sender to a queue with this many receives, whose identifiers begin with its number. Returns the objects of
+/// its library and of its peer's device.
 fn sender(qpn: u32, receives: u32, file: &OwnedFd, entries: u32) -> (Sender, Device) {
     let shape = Shape::of_receives(0, receives, 0);
     let memory = Arc::new(Memory::create("test", shape.end()).unwrap().0);
@@ -91,7 +93,7 @@ impl Sender {
 
 impl Device {
     /// Completes the work of the sender, which died, while others are alive. The peer must be notified afterwards.
-    /// `wait` is called while others come first.
+    /// Calls `wait` while others must act first.
     fn make_good(&self, others: &[&Bond], mut wait: impl FnMut()) {
         let is_tried = |place| {
             use crate::Hold::{Has, Tries};
@@ -118,14 +120,14 @@ impl Device {
         self.sink.disarm();
     }
 
-    /// Receives that were taken.
+    /// Returns the identifiers of the receives that were taken.
     fn taken(&self, receives: u32) -> Vec<u64> {
         let left = self.source.waiting();
         (0..receives - left).map(|number| u64::from(self.qpn * 10 + number)).collect()
     }
 }
 
-/// All completions: identifiers and statuses.
+/// Takes all completions; returns identifiers and statuses.
 fn drain(queue: &mut CompletionQueue) -> Vec<(u64, u8)> {
     std::iter::from_fn(|| queue.poll()).map(|done| (done.id, done.status)).collect()
 }
@@ -171,7 +173,7 @@ fn a_sender_dies_while_another_sends() {
     });
 }
 
-/// The same while places are taken and reused.
+/// Two threads send, and one of them dies, while places are taken and reused.
 #[test]
 fn a_sender_dies_while_the_queue_goes_round() {
     for_each_death(2, |accesses| {
@@ -198,7 +200,8 @@ fn a_sender_dies_while_the_queue_goes_round() {
     });
 }
 
-/// A thread that found nothing after arming, and therefore sleeps, is notified of what comes, whoever dies.
+/// Checks that a thread that found nothing after arming, and therefore sleeps, is notified of later completions,
+/// whoever dies.
 fn sleeper(arm: Arm, accesses: u32, solicited: [bool; 2]) -> bool {
     let (mut queue, file) = completions(2);
     let (mut one, device) = sender(1, 1, &file, 2);
@@ -225,7 +228,7 @@ fn sleeper(arm: Arm, accesses: u32, solicited: [bool; 2]) -> bool {
         loop {
             queue.arm(arm);
             seen += drain(&mut queue).len();
-            // Sleeps unless it is notified.
+            // The thread sleeps unless it is notified.
             let now = teller.count();
             if now == events {
                 return (queue, seen, now);
@@ -275,7 +278,7 @@ fn who_sleeps_for_what_is_solicited_is_told() {
     explore(2, || assert!(sleeper(Arm::Solicited, ALL, [false, true])));
 }
 
-/// A completion by the library itself comes after what the device completed before.
+/// A completion that the library adds itself comes after those that the device added before.
 #[test]
 fn sends_complete_in_their_order() {
     explore(3, || {
@@ -301,7 +304,7 @@ fn sends_complete_in_their_order() {
     });
 }
 
-/// Withdrawn memory is used only by threads that are waited for.
+/// Only threads that are waited for use withdrawn memory.
 #[test]
 fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     explore(3, || {

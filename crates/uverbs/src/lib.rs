@@ -1,4 +1,4 @@
-//! What the verbs library in an application and the RDMA device in the daemon share: the interface between them.
+//! The interface between the verbs library in an application and the RDMA device in the daemon.
 //!
 //! Owns: the control messages on a guest's socket ([`Request`], [`Reply`]), those of the connection manager ([`cm`]),
 //! and the layout of the memory that both map: work queues ([`WorkQueue`], [`SendSource`], [`WorkSource`]), completion
@@ -6,7 +6,7 @@
 //! memory and seals it, so that nobody can take it away; what the application writes there is read once, and checked.
 //!
 //! Between processes of one kernel, memory and sockets travel as descriptors. Between a virtual machine and its host,
-//! memory is a part of a [`window`] instead, and a socket another stream, opened by a ticket ([`Opening`]); a
+//! memory is a part of a [`window`] instead, and a socket is a new stream, opened with a ticket ([`Opening`]); a
 //! [`Connection`] carries both forms.
 //!
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Why memory can't be shared.
+/// A reason why memory can't be shared.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The kernel refuses it.
+    /// The kernel refused.
     #[error("shared memory: {0}")]
     Kernel(#[from] rustix::io::Errno),
     /// The file could be truncated, or is already too short.
@@ -21,10 +21,10 @@ pub enum MemoryError {
     /// The file has huge pages, or is not memory: pages that its owner removes by punching holes may be lost for good.
     #[error("shared memory: the file is not a memfd of ordinary pages (hugetlbfs is refused)")]
     NotOrdinary,
-    /// It is no whole pages of the window, or not all of them are there.
+    /// The part is not whole pages of the window, or not all of them are there.
     #[error("shared memory: no whole pages inside of the window")]
     NoPart,
-    /// There is no memory for its pages.
+    /// The system has no memory for the pages.
     #[error(
         "shared memory: no memory is left for its pages (its file system is full, or a limit of memory is reached)"
     )]
@@ -34,12 +34,12 @@ pub enum MemoryError {
     Unguarded(std::io::Error),
 }
 
-/// `TMPFS_MAGIC`: a memfd of ordinary pages is on it.
+/// `TMPFS_MAGIC`: a memfd of ordinary pages is on such a file system.
 const TMPFS: i64 = 0x0102_1994;
-/// `HUGETLBFS_MAGIC`: its files are mapped by huge pages only.
+/// `HUGETLBFS_MAGIC`: files there can be mapped only with huge pages.
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Prefetches a cache line for reading. It has no other effect, whatever the address.
+/// Prefetches a cache line for reading. This has no other effect, whatever the address.
 #[inline]
 fn prefetch_line(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -77,19 +77,19 @@ fn prefetch_line_to_write(line: *const u8) {
 /// A mapping of shared memory, zeroed at first, or a part of one.
 #[derive(Debug)]
 pub struct Memory {
-    /// Before the mapping goes.
+    /// Must be dropped before the mapping.
     guarded: Option<Guarded>,
     start: NonNull<u8>,
     len: usize,
     of: Of,
 }
 
-/// What it is part of.
+/// The mapping to which the memory belongs.
 #[derive(Debug)]
 enum Of {
-    /// A mapping that goes with it: its address and length.
+    /// The memory owns the mapping with this address and length.
     Mapping(NonNull<u8>, usize),
-    /// Another, which stays as long as this, as does who says that these bytes are free.
+    /// The memory is a part of another one, which stays as long as this. So does the owner of these bytes.
     Whole(#[allow(dead_code, reason = "kept, not read")] (Arc<Memory>, Arc<dyn Any + Send + Sync>)),
 }
 
@@ -102,7 +102,7 @@ impl Memory {
     /// Creates memory of `len` bytes that nobody can shrink or grow, and the file to give to the other side.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), MemoryError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(name, flags)?;
@@ -117,7 +117,7 @@ impl Memory {
         Ok((memory, file))
     }
 
-    /// Maps what the other side created.
+    /// Maps memory that the other side created.
     ///
     /// # Errors
     /// If the other side could withdraw it, or the kernel doesn't map it.
@@ -129,7 +129,7 @@ impl Memory {
     /// Creates memory that only we can write, and the file to give to readers.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create_for_readers(name: &str, len: usize) -> Result<(Self, OwnedFd), MemoryError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(name, flags)?;
@@ -140,17 +140,17 @@ impl Memory {
         Ok((ours, file))
     }
 
-    /// Maps, for reading only, what the other side created.
+    /// Maps memory that the other side created, for reading only.
     ///
     /// # Errors
-    /// As of [`Self::open`].
+    /// The same as for [`Self::open`].
     pub fn open_for_reading(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
         Self::check(&file, len)?;
         Self::map(file, len, ProtFlags::READ)
     }
 
     fn check(file: impl AsFd, len: usize) -> Result<(), MemoryError> {
-        // With files other than memfds this fails, and no other call is made on those.
+        // For files other than memfds this fails, and no other call is made on them.
         let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
         if rustix::fs::fstatfs(&file)?.f_type != TMPFS {
             return Err(MemoryError::NotOrdinary);
@@ -188,20 +188,20 @@ impl Memory {
         Ok(Self { guarded: None, start, len, of: Of::Mapping(mapping, whole) })
     }
 
-    /// For the library: maps a part of a window whose data begins at `base` of this file or device. It trusts whoever
-    /// made that: the host, or the administrator of its machine.
+    /// Maps, for the library, a part of a window whose data begins at `base` of this file or device. The library trusts
+    /// the file's creator: the host, or the administrator of its machine.
     ///
     /// # Errors
-    /// If it is no part, or the kernel does not map it.
+    /// If there is no such part, or the kernel does not map it.
     pub fn open_part(window: impl AsFd, base: u64, part: Part) -> Result<Self, MemoryError> {
         Self::open_parts(window, base, &[part])
     }
 
-    /// The same for several parts, which follow each other in memory. More than one is refused for files of huge
-    /// pages.
+    /// Maps, for the library, several parts of a window, which follow each other in memory. More than one part of
+    /// a file with huge pages is refused.
     ///
     /// # Errors
-    /// As of [`Self::open_part`].
+    /// The same as for [`Self::open_part`].
     pub fn open_parts(window: impl AsFd, base: u64, parts: &[Part]) -> Result<Self, MemoryError> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let mut len = 0_usize;
@@ -231,10 +231,10 @@ impl Memory {
         Ok(memory)
     }
 
-    /// For the device: maps a whole window: `len` bytes of data from `base` on.
+    /// Maps, for the device, a whole window: `len` bytes of data from `base` on.
     ///
     /// # Errors
-    /// If it has fewer, or the kernel does not map it.
+    /// If the file is shorter, or the kernel does not map it.
     pub fn open_window(file: impl AsFd, base: u64, len: u64) -> Result<Self, MemoryError> {
         let end = base.checked_add(len).and_then(|end| i64::try_from(end).ok()).ok_or(MemoryError::NoPart)?;
         if rustix::fs::fstat(&file)?.st_size < end {
@@ -243,7 +243,7 @@ impl Memory {
         Self::map_at(file, (base, len as usize), ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Bytes of it; `None` if they are not all inside. As long as they are used, `owner` is not dropped.
+    /// Returns a part of the memory; `None` if it is not all inside. `owner` is dropped with the part.
     #[must_use]
     pub fn view(self: &Arc<Self>, offset: u64, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Option<Self> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
@@ -251,7 +251,7 @@ impl Memory {
         Some(Self { guarded: None, start, len, of: Of::Whole((self.clone(), owner)) })
     }
 
-    /// Has the kernel provide all these pages, writable, so that none is missing later.
+    /// Makes the kernel provide all these pages, writable, so that none is missing later.
     ///
     /// # Errors
     /// If some can't be provided, or are not inside.
@@ -271,7 +271,7 @@ impl Memory {
         }
     }
 
-    /// Copies bytes to it, which others may be reading. False if they do not fit.
+    /// Copies bytes into the memory, which others may be reading. Returns false if they do not fit.
     #[must_use]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> bool {
         let Some(start) = self.part(offset, bytes.len()) else { return false };
@@ -280,13 +280,13 @@ impl Memory {
         true
     }
 
-    /// Zeroes all of it.
+    /// Zeroes all bytes.
     pub fn clear(&self) {
         // SAFETY: within the mapping.
         unsafe { std::ptr::write_bytes(self.start.as_ptr(), 0, self.len) };
     }
 
-    /// Copies bytes from it, which others may be writing. False if they are not all inside.
+    /// Copies bytes from the memory, which others may be writing. Returns false if they are not all inside.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         let Some(start) = self.part(offset, out.len()) else { return false };
@@ -295,9 +295,9 @@ impl Memory {
         true
     }
 
-    /// Guards it against what the other side may do to the file: if a page is not available, zeros replace all of it,
-    /// and `fault` is raised. For the device only: the guard has a signal handler, which programs may not want. A part
-    /// of another mapping is guarded with that.
+    /// Guards the mapping against changes of the file by the other side: if a page is not available, zeros replace
+    /// the whole mapping, and `fault` is raised. Only the device does this: the guard has a signal handler, which
+    /// programs may not want. Does nothing for a part of another memory, which shares that memory's guard.
     ///
     /// # Errors
     /// If the handler can't be installed.
@@ -310,19 +310,17 @@ impl Memory {
         Ok(self)
     }
 
-    /// Where it is mapped.
+    /// Returns the address at which the memory is mapped.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// Bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -344,7 +342,7 @@ impl Memory {
         }
     }
 
-    /// The bytes from `offset` on; `None` if they are not all inside.
+    /// Returns the address of the bytes from `offset` on; `None` if they are not all inside.
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
@@ -353,10 +351,10 @@ impl Memory {
         fits.then(|| unsafe { self.start.add(offset) })
     }
 
-    /// The address of a `T` in it.
+    /// Returns the address of a `T` in the memory.
     ///
     /// # Panics
-    /// If `T` does not fit there, or is not aligned: our own mistake, since the device defines layouts.
+    /// If `T` does not fit there, or is not aligned. That is our own mistake, since the device defines layouts.
     #[inline]
     pub(crate) fn at<T>(&self, offset: usize) -> NonNull<T> {
         let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);

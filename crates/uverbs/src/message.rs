@@ -1,11 +1,12 @@
 //! Control messages: the library's requests on a guest's socket, and the device's answers.
 //!
-//! A message is JSON, and more may go along ([`Given`](crate::Given)). Each request has one reply, in order. An
+//! A message is JSON, and items may come with it ([`Given`](crate::Given)). Each request has one reply, in order. An
 //! addition that older libraries can ignore keeps the version.
 //!
-//! Where a reply "has memory", a descriptor comes along to a program of this kernel, or a window's pages: for a program
-//! in a virtual machine a [`Given::Part`](crate::Given::Part), for others whose guest is in a trust with a common
-//! window a [`Given::Window`](crate::Given::Window). Where it "has a socket", it is a descriptor, or a ticket.
+//! Where a reply "has memory", a descriptor comes with it to a program of this kernel, or a window's pages: for a
+//! program in a virtual machine a [`Given::Part`](crate::Given::Part), for others whose guest is in a trust with a
+//! common window a [`Given::Window`](crate::Given::Window). Where it "has a socket", it is a descriptor, or a
+//! ticket.
 
 use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
@@ -17,27 +18,26 @@ use crate::work::Shape;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
-/// Bytes by which an application is recognised.
+/// Number of bytes that identify an application.
 pub const TOKEN: usize = 16;
 
-/// Version of the protocol.
 pub const VERSION: u32 = 9;
 
-/// A request of the library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // fields have the names of the verbs' parameters
 pub enum Request {
-    /// The first request, with a descriptor of the application's own `/proc/self/mem`, open for reading and writing,
-    /// unless it comes over a stream. The answer is [`Reply::Device`]. It has the memory of the doorbells, what wakes
-    /// the device (an event descriptor or, as a ticket, a stream), and the socket for asynchronous events, which is a
-    /// `SOCK_SEQPACKET` or a stream; when that ends, the device is gone.
+    /// The first request, with a descriptor of the application's own `/proc/self/mem`, open for reading and
+    /// writing, unless it comes over a stream. The answer is [`Reply::Device`]. It has the memory of the
+    /// doorbells, a way to wake the device (an event descriptor or, as a ticket, a stream), and the socket for
+    /// asynchronous events, which is a `SOCK_SEQPACKET` or a stream; when that ends, the device is gone.
     ///
     /// `token`: the address of [`TOKEN`] bytes that no other application has, by which peers that share memory
     /// recognise this one.
     ///
-    /// `program`: a random number that no other application knows. Connections that say the same one are one
-    /// application's, which may use pages of windows with any of them ([`DeviceInfo::program`]). Zero: it has no other.
+    /// `program`: a random number that no other application knows. Connections with the same number belong to one
+    /// application, which may use pages of windows with any of them ([`DeviceInfo::program`]). Zero: the
+    /// application has no other connection.
     Hello {
         version: u32,
         #[serde(default)]
@@ -45,9 +45,9 @@ pub enum Request {
         #[serde(default)]
         program: Uuid,
     },
-    /// Answered by [`Reply::Port`].
+    /// The answer is [`Reply::Port`].
     QueryPort,
-    /// Answered by [`Reply::Handle`].
+    /// The answer is [`Reply::Handle`].
     AllocPd,
     DeallocPd {
         pd: u32,
@@ -58,14 +58,15 @@ pub enum Request {
     AllocPages {
         len: u64,
     },
-    /// Gives back a part that came as a whole in an answer to [`Self::AllocPages`], on whichever connection of the
+    /// Gives back a part that came as a whole in an answer to [`Self::AllocPages`], on any connection of the
     /// application. Regions that still have it keep it.
-    /// A program whose device was gone, and came back, so gives back parts that it got before, once it has its memory
-    /// elsewhere: nobody else gets them until then.
+    ///
+    /// If the device was gone and came back, the program gives back the parts that it got before, once it has moved its
+    /// memory elsewhere: nobody else gets them until then.
     FreePages {
         part: Part,
     },
-    /// Of the programs in [`DeviceInfo::suspects`], these have ended: others may have what they left. The answer is
+    /// Reports which of the programs in [`DeviceInfo::suspects`] have ended: others may get their pages. The answer is
     /// [`Reply::Done`].
     Ended {
         gone: Vec<Suspect>,
@@ -81,8 +82,8 @@ pub enum Request {
         access: u32,
         pages: Vec<Extent>,
     },
-    /// What is `None` stays. A region that moves no longer has pages that others may map; so over a stream, none can
-    /// move. The answer is [`Reply::Mr`].
+    /// Changes a region, except for the properties that are `None`. A region with a new range no longer has pages that
+    /// others may map, so a range over a stream is refused. The answer is [`Reply::Mr`].
     ReregMr {
         mr: u32,
         pd: Option<u32>,
@@ -92,7 +93,7 @@ pub enum Request {
     DeregMr {
         mr: u32,
     },
-    /// A memory window of type 1 or 2 (`ibv_mw_type`), not bound yet. The answer is [`Reply::Mw`].
+    /// Creates a memory window of type 1 or 2 (`ibv_mw_type`), not bound yet. The answer is [`Reply::Mw`].
     AllocMw {
         pd: u32,
         mw_type: u32,
@@ -110,7 +111,7 @@ pub enum Request {
     CreateCq {
         entries: u32,
         channel: Option<u32>,
-        /// Its completions say when they were added.
+        /// Whether completions have the time when they were added.
         timestamps: bool,
     },
     /// The answer is [`Reply::Cq`] with its new memory.
@@ -137,7 +138,7 @@ pub enum Request {
         max_sge: u32,
     },
     /// The answer is [`Reply::Srq`] with its new memory, to which waiting receives are moved; nobody may post
-    /// meanwhile. `limit` is as for [`Self::ArmSrq`]; `None`: it stays.
+    /// meanwhile. `limit` is the same as for [`Self::ArmSrq`]; `None` keeps it.
     ResizeSrq {
         srq: u32,
         max_wr: u32,
@@ -153,7 +154,7 @@ pub enum Request {
     PeerIsLow {
         qpn: u32,
     },
-    /// Answered by [`Reply::SrqLimit`].
+    /// The answer is [`Reply::SrqLimit`].
     QuerySrq {
         srq: u32,
     },
@@ -167,14 +168,14 @@ pub enum Request {
         mask: u32,
         attributes: QpAttributes,
     },
-    /// Answered by [`Reply::QpInfo`].
+    /// The answer is [`Reply::QpInfo`].
     QueryQp {
         qpn: u32,
     },
     DestroyQp {
         qpn: u32,
     },
-    /// `ibv_attach_mcast` for a queue pair of datagrams: it then receives what is sent to the group, too. Refused with
+    /// `ibv_attach_mcast` for a queue pair for datagrams: it then receives the group's datagrams, too. Refused with
     /// `ENOMEM` if the limit is reached.
     AttachMcast {
         qpn: u32,
@@ -196,12 +197,12 @@ pub enum Request {
         qpn: u32,
         rkey: u32,
     },
-    /// Requests all memory of that peer's process, for what it has in no file. The answer is [`Reply::Memory`] with a
-    /// descriptor of its `/proc/self/mem`; it is refused like [`Self::Direct`].
+    /// Requests access to all memory of that peer's process, for memory that is in no file. The answer is
+    /// [`Reply::Memory`] with a descriptor of its `/proc/self/mem`; it is refused like [`Self::Direct`].
     Memory {
         qpn: u32,
     },
-    /// Answered by [`Reply::Handle`].
+    /// The answer is [`Reply::Handle`].
     CreateAh {
         pd: u32,
         vector: AddressVector,
@@ -216,26 +217,25 @@ pub enum Request {
 /// Pages of a program's memory that others may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// Where the program has them: a multiple of [`PAGE`](crate::PAGE).
+    /// The pages' address in the program: a multiple of [`PAGE`](crate::PAGE).
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where they are.
     pub backing: Backing,
 }
 
-/// Where pages are that others may map.
+/// The place of pages that others may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
-    /// In a memfd sealed against shrinking, all of it, whose descriptor comes with the request. It is the only extent.
+    /// The pages are a whole memfd, sealed against shrinking, whose descriptor comes with the request. There is no
+    /// other extent.
     File,
-    /// At this place of pages that the program got by [`Request::AllocPages`], on whichever of its connections, and did
-    /// not give back.
+    /// The pages are in a part that the program got with [`Request::AllocPages`], on any of its connections, and
+    /// did not give back.
     Window(Part),
 }
 
-/// A queue pair to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names of `ibv_qp_init_attr`
 pub struct CreateQp {
@@ -259,7 +259,7 @@ pub struct Capacity {
     pub max_inline_data: u32,
 }
 
-/// What the device answers.
+/// An answer of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // fields have the names of the verbs' parameters
@@ -273,7 +273,7 @@ pub enum Reply {
         lkey: u32,
         rkey: u32,
     },
-    /// Binding it changes the lowest byte of `rkey`.
+    /// Binding the window changes the lowest byte of `rkey`.
     Mw {
         mw: u32,
         rkey: u32,
@@ -289,8 +289,8 @@ pub enum Reply {
         max_sge: u32,
     },
     SrqLimit(u32),
-    /// `doorbell` belongs to its send queue, and to its receive queue if that requests it. `memory`: length in bytes.
-    /// `parcels`: their offset in it, if peers may share memory.
+    /// `doorbell` belongs to the send queue, and to the receive queue if that requests it. `memory` is the length in
+    /// bytes, `parcels` their offset in the memory if peers may share it.
     Qp {
         qpn: u32,
         capacity: Capacity,
@@ -303,7 +303,7 @@ pub enum Reply {
     QpInfo(Box<QpInfo>),
     Direct(DirectPeer),
     /// The address of the pages in the peer, and their length in bytes. Their memory is one descriptor, or parts that
-    /// follow each other at these addresses. `file` is that of the region's entry in the table.
+    /// follow each other at these addresses. `file` equals the one in the region's entry of the table.
     Pages {
         address: u64,
         len: u64,
@@ -330,17 +330,17 @@ pub struct DirectPeer {
     /// `ibv_access_flags` of the peer's queue pair.
     pub access: u32,
     pub receive: Shape,
-    /// Whether its receives come from a shared queue.
+    /// Whether the peer's receives come from a shared queue.
     pub takes_shared: bool,
     /// Our number as a taker of that queue.
     pub taker: u32,
-    /// Offset of the parcels in the memory of its queue pair.
+    /// Offset of the parcels in the memory of the peer's queue pair.
     pub parcels: u32,
-    /// Bytes of that memory.
+    /// Bytes of the peer's queue pair's memory.
     pub memory: u64,
     pub cq: u32,
     pub entries: u32,
-    /// Number of regions for which its table and ours have room.
+    /// Number of regions for which the peer's table and ours have room.
     pub regions: u32,
     pub own_regions: u32,
     /// Number of completions for which our queue for sends has room.
@@ -349,13 +349,13 @@ pub struct DirectPeer {
     pub has_socket: bool,
 }
 
-/// Why a request was refused.
+/// A reason why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
     /// The error number of the verb's man page.
     pub errno: i32,
-    /// For people.
+    /// An explanation for people.
     pub message: String,
 }
 
@@ -364,7 +364,7 @@ pub struct Refusal {
 #[serde(default)]
 #[allow(missing_docs)] // `ibv_device_attr`'s names
 pub struct DeviceInfo {
-    /// Of the guest.
+    /// The guest's name.
     pub name: String,
     /// Version of the daemon, for display.
     pub version: String,
@@ -376,7 +376,7 @@ pub struct DeviceInfo {
     pub max_inline_data: u32,
     pub max_cq: u32,
     pub max_cqe: u32,
-    /// Regions and windows together.
+    /// Largest number of memory regions and windows together.
     pub max_mr: u32,
     pub max_mw: u32,
     pub max_pd: u32,
@@ -384,7 +384,7 @@ pub struct DeviceInfo {
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
-    /// Most READs and atomics of a queue pair in progress, in either direction.
+    /// Largest number of READs and atomics of a queue pair in progress, in either direction.
     pub max_rd_atomic: u32,
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
@@ -393,14 +393,15 @@ pub struct DeviceInfo {
     pub doorbells: u32,
     /// Whether there may be peers that share memory with us.
     pub is_trusting: bool,
-    /// Connections with the same number share the pages of the windows that they have in common. 0: this one shares
-    /// with none.
+    /// Connections with the same number share pages of the windows that they have in common. 0: this one shares with
+    /// none.
     pub program: u64,
-    /// Programs of the same virtual machine that may have ended while no daemon was there: [`Request::Ended`] tells.
+    /// Programs of the same virtual machine that may have ended while there was no daemon. [`Request::Ended`]
+    /// tells which have.
     pub suspects: Vec<Suspect>,
 }
 
-/// The port (`ibv_port_attr`). It is an Ethernet port.
+/// The port (`ibv_port_attr`), which is an Ethernet port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // `ibv_port_attr`'s names
@@ -408,13 +409,12 @@ pub struct PortInfo {
     pub is_active: bool,
     /// `ibv_mtu`.
     pub active_mtu: u32,
-    /// All of them are for `RoCE` v2.
+    /// The port's GIDs, all for `RoCE` v2.
     pub gids: Vec<Ipv6Addr>,
     pub bad_pkeys: u32,
     pub qkey_violations: u32,
 }
 
-/// The current state of a queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)]
@@ -429,18 +429,18 @@ pub struct QpInfo {
 pub struct AsyncEvent {
     /// `ibv_event_type`.
     pub kind: u32,
-    /// CQ, SRQ, number of a QP, or port.
+    /// The CQ's or SRQ's handle, the QP's number, or the port.
     pub handle: u32,
 }
 
 impl AsyncEvent {
-    /// As it travels.
+    /// Returns the event in the form in which it is sent.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.kind) | u64::from(self.handle) << 32).to_ne_bytes()
     }
 
-    /// What travelled.
+    /// Reads an event that was received.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         let both = u64::from_ne_bytes(bytes);

@@ -1,6 +1,7 @@
 //! Shared memory of a model: its words are loom's atomics, and threads may die before any access.
 //!
-//! A word of the memory holds the number of its atomic, so that all mappings of it share that. Only with `cfg(loom)`.
+//! A word of the memory holds the number of its atomic, so that all mappings of the memory share the atomic. Only with
+//! `cfg(loom)`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic as model;
@@ -11,7 +12,7 @@ use std::rc::Rc;
 
 struct Word {
     value: model::AtomicU64,
-    /// What it guards.
+    /// Stands for the memory that the word guards.
     guarded: UnsafeCell<()>,
 }
 
@@ -28,7 +29,7 @@ loom::thread_local! {
 /// The panic of a thread that must die.
 struct Died;
 
-/// A number for a new word of memory.
+/// Returns a number for a new word of memory.
 pub(crate) fn new_word() -> u32 {
     WORDS.with_borrow_mut(|words| {
         words.push(Rc::new(Word { value: model::AtomicU64::new(0), guarded: UnsafeCell::new(()) }));
@@ -47,7 +48,7 @@ pub(crate) fn explore(preemptions: usize, test: impl Fn() + Sync + Send + 'stati
     });
 }
 
-/// Does work that ends after this many accesses. Returns whether it was completed.
+/// Does work, and ends it after this many accesses. Returns whether it was completed.
 pub(crate) fn mortal(accesses: u32, work: impl FnOnce()) -> bool {
     LEFT.with(|left| left.set(Some(accesses)));
     let outcome = catch_unwind(AssertUnwindSafe(work));
@@ -89,7 +90,7 @@ macro_rules! atomic {
 
         #[allow(dead_code)]
         impl $name {
-            /// A word outside memory, which nobody uses.
+            /// Creates a word outside memory, which nobody uses.
             pub fn new(_: $type) -> Self {
                 Self(std::cell::UnsafeCell::new(0), $(std::cell::UnsafeCell::new(0 as $rest))?)
             }

@@ -1,5 +1,5 @@
-//! How a stream to the device begins. Every user of a virtual machine may open one, so a program first proves that it
-//! can read its device's window: that is what the guest's permissions are about.
+//! The opening of a stream to the device. Every user of a virtual machine may open one, so a program first proves
+//! that it can read its device's window: the guest's permissions decide about that.
 
 use crate::connection::Connection;
 use crate::message::{Refusal, VERSION};
@@ -13,56 +13,50 @@ use std::os::fd::OwnedFd;
 /// Random bytes that the device writes into the window.
 pub type Nonce = [u8; 32];
 
-/// What a program says of itself. The host can't check it: a lie harms only other programs of the same machine.
+/// A program's statement about itself. The host can't check it: a lie harms only other programs of the same machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Claim {
-    /// Its process number in the guest.
+    /// The process number in the guest.
     pub pid: i32,
-    /// Its user there.
+    /// The user in the guest.
     pub uid: u32,
-    /// Its name (`/proc/self/comm`).
+    /// The program's name (`/proc/self/comm`).
     pub program: String,
-    /// When its machine was started (`/proc/sys/kernel/random/boot_id`): once the machine runs anew, programs from before
-    /// are gone, though their streams may stay.
+    /// Identifies the boot of the machine (`/proc/sys/kernel/random/boot_id`): after a reboot, programs from before are
+    /// gone, though their streams may stay.
     pub boot: Uuid,
-    /// When it was started, and the namespaces of its process number and of times (the inodes of `/proc/self/ns/pid` and
-    /// `time`): so other programs of the machine can tell that it has ended.
+    /// The process's start time. With it and the namespaces, other programs of the machine can tell that the
+    /// process has ended.
     pub started: u64,
-    /// See above.
+    /// The namespaces of process numbers and of times (the inodes of `/proc/self/ns/pid` and `time`), 32 bits each.
     pub pid_namespace: u64,
-    /// Its window is a virtio device (virtio-pmem), whose contents no VMM moves with the machine.
+    /// Whether the window is a virtio device (virtio-pmem), whose contents no VMM moves with the machine.
     pub is_virtio: bool,
 }
 
-/// The messages of a program. The device answers each by a [`Welcome`], or refuses it and closes the stream.
+/// The messages of a program. The device answers each with a [`Welcome`], or refuses it and closes the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Opening {
-    /// A program wants to use the device with this window. Answered by [`Welcome::Challenge`].
+    /// A program wants to use the device with this window. The answer is [`Welcome::Challenge`].
     Program {
-        /// Of the protocol ([`VERSION`]).
+        /// The version of the protocol ([`VERSION`]).
         version: u32,
         /// The device's own window.
         window: Uuid,
-        /// Who it is.
         claim: Claim,
     },
-    /// What the device wrote. Answered by [`Welcome::Accepted`]. From then on the stream is a [`Connection`], which
-    /// begins with a greeting as any other.
-    Proof {
-        /// The bytes.
-        nonce: Nonce,
-    },
-    /// The stream is what the device gave this ticket out for. Answered by [`Welcome::Accepted`]. From then on, it is
-    /// - for the events of a program or a completion channel: what a local socket carries, without boundaries between
-    ///   the messages, which all have the same length;
-    /// - for the events of the connection manager: messages as of a [`Stream`], with nothing along;
+    /// The bytes that the device wrote into the window. The answer is [`Welcome::Accepted`]. From then on the
+    /// stream is a [`Connection`], which begins with a greeting like every other.
+    Proof { nonce: Nonce },
+    /// The stream serves the purpose for which the device gave this ticket out. The answer is
+    /// [`Welcome::Accepted`]. From then on, the stream carries
+    /// - for the events of a program or a completion channel: the messages of a local socket, without boundaries
+    ///   between them, as they all have the same length;
+    /// - for the events of the connection manager: messages like those of a [`Stream`], without items;
     /// - for waking the device: bytes of any value, each of which wakes it.
-    Ticket {
-        /// The ticket.
-        ticket: Ticket,
-    },
+    Ticket { ticket: Ticket },
 }
 
 /// The answers of the device.
@@ -71,7 +65,7 @@ pub enum Opening {
 pub enum Welcome {
     /// The nonce is at this offset of the window.
     Challenge {
-        /// In bytes from the start of the data.
+        /// Bytes from the start of the window's data.
         offset: u64,
     },
     /// The stream is open.
@@ -82,16 +76,15 @@ pub enum Welcome {
     },
 }
 
-/// Why a stream is not open.
+/// A reason why a stream is not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpeningError {
-    /// It ended, or what comes there is not of this protocol.
+    /// The stream ended, or its messages are not of this protocol.
     #[error("{0}")]
     Socket(#[from] SocketError),
-    /// The device refuses it.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The device asks for what is not in the window.
+    /// The device asks for bytes that are not in the window.
     #[error("the device's challenge is not in the window")]
     NoChallenge,
 }
@@ -101,12 +94,12 @@ fn ask(connection: &mut Connection, opening: &Opening) -> Result<Welcome, Openin
     Ok(connection.receive::<Result<Welcome, Refusal>>()?.0?)
 }
 
-/// What the device must not answer to this message.
+/// Returns the error for an answer that does not belong to the message.
 fn unexpected() -> OpeningError {
     SocketError::Malformed("not the answer to this message".into()).into()
 }
 
-/// For the library: makes a stream to the device a connection. `read` reads the nonce at an offset of the device's own
+/// Makes a stream to the device a connection, for the library. `read` reads the nonce at an offset of the device's own
 /// window. Returns the identifier of the common window, too.
 ///
 /// # Errors
@@ -127,7 +120,7 @@ pub fn open_program(
     Ok((connection, common))
 }
 
-/// For the library: makes a stream to the device what a ticket stands for.
+/// Gives a stream to the device the purpose of a ticket, for the library.
 ///
 /// # Errors
 /// If the device does not accept it.
@@ -152,7 +145,7 @@ mod tests {
     const WINDOW: Uuid = Uuid([7; 16]);
     const NONCE: Nonce = [9; 32];
 
-    /// A stream to a device that answers so.
+    /// Connects to a device that gives these answers. Its thread returns the messages that it received.
     fn device(answers: Vec<Result<Welcome, Refusal>>) -> (OwnedFd, std::thread::JoinHandle<Vec<Opening>>) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -215,7 +208,7 @@ mod tests {
         device.join().unwrap();
     }
 
-    /// Another version of the device uses the same messages.
+    /// Other versions of the device use the same messages.
     #[test]
     fn messages_look_as_agreed() {
         let text = r#"{"ticket":{"ticket":3}}"#;

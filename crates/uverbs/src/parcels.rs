@@ -12,24 +12,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Each side writes to its own cache line. Positions count bytes since the start.
 #[repr(C, align(64))]
 struct Header {
-    /// Where the sender continues.
+    /// The position at which the sender continues.
     filled: AtomicU32,
     _sender: [u32; 15],
-    /// Everything before this was taken by the receiver.
+    /// The receiver has taken everything before this position.
     taken: AtomicU32,
     _receiver: [u32; 15],
 }
 
-/// Room for messages, a power of two.
+/// Bytes of room for messages, a power of two.
 const ROOM: u32 = 32 << 10;
 
-/// A part of a queue pair's memory; for either end.
+/// A part of a queue pair's memory. Both ends use this type.
 #[derive(Debug)]
 pub struct Parcels {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     offset: usize,
-    /// For the sender: `taken`, when it was last read.
+    /// The sender's last reading of `taken`.
     seen: u32,
 }
 
@@ -39,15 +39,15 @@ unsafe impl Send for Parcels {}
 unsafe impl Sync for Parcels {}
 
 impl Parcels {
-    /// Its length in the memory, bytes.
+    /// Bytes that they take in the memory.
     pub const BYTES: usize = size_of::<Header>() + ROOM as usize;
-    /// Longest message.
+    /// Bytes of the longest message.
     pub const LONGEST: usize = 4096;
 
-    /// The parcels in this memory, at this offset, a multiple of 64.
+    /// Returns the parcels in this memory, at this offset, a multiple of 64.
     ///
     /// # Errors
-    /// If it is not inside the memory.
+    /// If they are not all inside the memory.
     pub fn new(memory: Arc<Memory>, offset: u32) -> Result<Self, Corrupt> {
         let offset = offset as usize;
         if !offset.is_multiple_of(64) || offset + Self::BYTES > memory.len() {
@@ -65,7 +65,7 @@ impl Parcels {
         unsafe { self.header.as_ref() }
     }
 
-    /// For the sender: stores a message of `len` bytes. Returns its position; `None` if there is no room.
+    /// Stores a message of `len` bytes, for the sender. Returns its position; `None` if there is no room.
     ///
     /// # Safety
     /// Parts must be readable: pointers and lengths, which add up to the message's length.
@@ -89,23 +89,23 @@ impl Parcels {
             at += part_len;
         }
         point(Point::ParcelWritten);
-        // Only senders read it. The receiver is notified by a completion, which is released after it.
+        // Only senders read this. A completion notifies the receiver, and is released after it.
         self.header().filled.store(end, Ordering::Relaxed);
         point(Point::ParcelPut);
         Some(start)
     }
 
-    /// For the receiver: the address of a message of `len` bytes; `None` if there is none.
+    /// Returns, for the receiver, the address of a message of `len` bytes; `None` if it can't be one.
     #[must_use]
     pub fn get(&self, position: u32, len: usize) -> Option<NonNull<u8>> {
         let at = (position % ROOM) as usize;
         (at + len <= ROOM as usize).then(|| self.memory.at(self.offset + at))
     }
 
-    /// For the receiver: returns the room of that message, and of those before it.
+    /// Returns the room of that message, and of those before it, to the sender.
     pub fn give_back(&self, position: u32, len: usize) {
         let end = position.wrapping_add(room_for(len).unwrap_or(ROOM));
-        // Release: it is read before other messages are stored there.
+        // Release: the message was read before others are stored there.
         self.header().taken.store(end, Ordering::Release);
     }
 
@@ -116,7 +116,7 @@ impl Parcels {
     }
 }
 
-/// Bytes of room that a message takes.
+/// Returns the bytes of room that a message takes.
 fn room_for(len: usize) -> Option<u32> {
     u32::try_from(len).ok()?.checked_next_multiple_of(64)
 }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn messages_arrive_whole_and_in_their_order() {
         let (mut sender, receiver) = ends();
-        // Close to where positions wrap around.
+        // This is close to the point at which positions wrap around.
         sender.header().filled.store(u32::MAX - 63, Ordering::Relaxed);
         receiver.give_back(u32::MAX - 63, 0);
         let mut waiting = std::collections::VecDeque::new();
@@ -173,7 +173,7 @@ mod tests {
         assert!(Parcels::new(memory, 0).is_ok());
     }
 
-    /// A peer may write anything there.
+    /// A peer may write anything into the header.
     #[test]
     fn a_hostile_peer_is_not_followed() {
         let (mut sender, receiver) = ends();

@@ -1,5 +1,5 @@
-//! What goes along with a message: a descriptor, where descriptors pass (between processes of one kernel), or what
-//! stands for one where they don't (between a virtual machine and its host): pages of a window, tickets for streams.
+//! Items that come with a message. Between processes of one kernel they are descriptors. Between a virtual machine and
+//! its host, where descriptors don't pass, pages of a window and tickets for streams stand for them.
 
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,25 +11,24 @@ pub const PAGE: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowKind {
-    /// Its guest's alone.
+    /// The window belongs to the device's guest alone.
     Own,
-    /// The one that all guests of its trust on this host have.
+    /// All guests of the device's trust on this host have the window.
     Common,
 }
 
 /// Whole pages of a window, in bytes from the start of its data ([`crate::window::DATA`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Which window.
     pub window: WindowKind,
-    /// Where they begin: a multiple of [`PAGE`].
+    /// Offset of the first page: a multiple of [`PAGE`].
     pub offset: u64,
-    /// Bytes: a multiple of [`PAGE`], not 0.
+    /// Length in bytes: a multiple of [`PAGE`], not 0.
     pub len: u64,
 }
 
 impl Part {
-    /// Where they end; `None` if they are no whole pages.
+    /// Returns the offset of the part's end; `None` if it is not whole pages.
     #[must_use]
     pub const fn end(&self) -> Option<u64> {
         let is_whole = self.offset.is_multiple_of(PAGE) && self.len.is_multiple_of(PAGE) && self.len > 0;
@@ -37,19 +36,20 @@ impl Part {
     }
 }
 
-/// By this, a new stream becomes what the device had in mind when it gave the ticket out
+/// A number that gives a new stream the purpose for which the device gave the ticket out
 /// ([`Opening::Ticket`](crate::Opening::Ticket)). It can be used once, and is as hard to guess as 64 random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ticket(pub u64);
 
-/// What goes along with a message, of the sender.
+/// An item that comes with a message, for the sender.
 #[derive(Clone, Copy, Debug)]
 pub enum Lent<'a> {
-    /// A descriptor. It passes only over sockets of this kernel.
+    /// A descriptor, which passes only over sockets of this kernel.
     Descriptor(BorrowedFd<'a>),
     /// Pages of a window that the receiver maps itself.
     Part(Part),
-    /// Pages of a window, and the window's file, for a receiver that has no device for it. As a descriptor.
+    /// Pages of a window, and the window's file, for a receiver that has no device for it. Like a descriptor, it
+    /// passes only over sockets of this kernel.
     Window(BorrowedFd<'a>, Part),
     /// A ticket instead of a socket.
     Stream(Ticket),
@@ -61,7 +61,7 @@ impl<'a> From<BorrowedFd<'a>> for Lent<'a> {
     }
 }
 
-/// The same, of the receiver.
+/// An item that comes with a message, for the receiver.
 #[derive(Debug)]
 #[allow(missing_docs)] // as above
 pub enum Given {
@@ -78,7 +78,7 @@ impl From<OwnedFd> for Given {
 }
 
 impl Given {
-    /// To pass it on.
+    /// Lends the item, to pass it on.
     #[must_use]
     pub fn lend(&self) -> Lent<'_> {
         match self {
@@ -89,13 +89,13 @@ impl Given {
         }
     }
 
-    /// The descriptor, if it is no more than that.
+    /// Returns the descriptor, if the item is only a descriptor.
     #[must_use]
     pub fn descriptor(self) -> Option<OwnedFd> {
         if let Self::Descriptor(descriptor) = self { Some(descriptor) } else { None }
     }
 
-    /// The descriptors of all that are no more than that.
+    /// Returns the descriptors of all items that are only descriptors.
     pub fn descriptors(all: Vec<Self>) -> impl Iterator<Item = OwnedFd> {
         all.into_iter().filter_map(Self::descriptor)
     }

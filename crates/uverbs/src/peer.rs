@@ -6,16 +6,15 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A process and its user, as they were when it connected (`SO_PEERCRED`, `unix(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// 0 if it is in none of our process namespaces: then it has no number here.
+    /// 0 if the process is in none of our process namespaces: then it has no number here.
     pub pid: i32,
-    /// Its user.
     pub uid: u32,
 }
 
-/// The process at the other end. (`rustix` uses a type that excludes 0 for the number.)
+/// Returns the process at the other end. (`rustix` uses a type that excludes 0 for the number.)
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     let mut said = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -31,7 +30,8 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     Ok(Peer { pid: said.pid, uid: said.uid })
 }
 
-/// The machine at the other end of a socket of the family `AF_VSOCK` (`vsock(7)`): its CID. `None` for other sockets.
+/// Returns the machine at the other end of a socket of the family `AF_VSOCK` (`vsock(7)`): its CID. `None` for other
+/// sockets.
 pub fn machine(socket: impl AsFd) -> Option<u32> {
     // SAFETY: it consists of numbers.
     let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };

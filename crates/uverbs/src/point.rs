@@ -1,21 +1,20 @@
-//! Points, in the protocol between programs and in the device's part of it, at which a test makes a process die or
+//! Points in the protocol between programs, and in the device's part of it, at which a test makes a process die or
 //! stop.
 //!
 //! Only tests have the feature `points`. Without it nothing of this is compiled.
 
 macro_rules! points {
     ($($(#[$doc:meta])* $name:ident)*) => {
-        /// A point. Those of queues are reached by whoever works with them: programs and the device.
+        /// A point. Both programs and the device reach the points of queues.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Point {
             $($(#[$doc])* $name),*
         }
 
         impl Point {
-            /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What tests call it.
+            /// Returns the point's name in tests.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -29,7 +28,7 @@ macro_rules! points {
 points! {
     /// A request is in its slot, but not visible yet.
     Filled
-    /// It is visible, but not announced yet.
+    /// The request is visible, but not announced yet.
     Published
     /// The doorbell was rung, but nobody was woken yet.
     Rung
@@ -41,15 +40,15 @@ points! {
     GivenBack
     /// A library began to work with shared memory.
     Entered
-    /// It is done.
+    /// The library has finished its work with shared memory.
     Left
     /// A receive is noted, but not taken.
     ReceiveNoted
-    /// It is taken.
+    /// The noted receive is taken.
     ReceiveTaken
     /// A receive of a shared queue is noted, but not claimed.
     ClaimNoted
-    /// It is claimed.
+    /// The noted receive is claimed.
     Claimed
     /// A part of a message was copied.
     PartCopied
@@ -57,23 +56,23 @@ points! {
     PieceCopied
     /// A message is stored in the parcels, whose header does not include it yet.
     ParcelWritten
-    /// They do.
+    /// The parcels' header includes the message.
     ParcelPut
     /// An atomic operation was executed, but its result is not stored yet.
     AtomicDone
     /// A place in a completion queue is noted, but not reserved.
     PlaceNoted
-    /// It is reserved, but that is not noted.
+    /// The place is reserved, but the note does not say so yet.
     PlaceReserved
-    /// That is noted.
+    /// The note says that the place is reserved.
     PlaceHeld
     /// A completion is complete except for its number.
     EntryWritten
-    /// It is complete, but nobody is notified.
+    /// A completion is complete, but nobody is notified.
     EntryPublished
-    /// The channel to notify is known, but was not notified.
+    /// The channel that must be notified is disarmed, but was not notified.
     Disarmed
-    /// A peer notified it.
+    /// A peer notified the channel.
     Told
     /// A completion was taken.
     EntryPolled
@@ -83,7 +82,7 @@ points! {
     Asked
     /// The device received a request.
     Heard
-    /// It answered.
+    /// The device answered the request.
     Answered
     /// The device gave memory to a peer, but did not answer yet.
     Granted
@@ -105,7 +104,7 @@ points! {
     PacketTaken
 }
 
-/// Here it is.
+/// Marks a point that the caller has reached.
 #[inline(always)]
 #[allow(clippy::missing_const_for_fn, reason = "it is none with the feature")]
 pub fn point(_point: Point) {
@@ -121,10 +120,10 @@ mod armed {
     use super::Point;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Counted from 1; 0: none.
+    /// The number of the armed point, counted from 1; 0 for none.
     static WHERE: AtomicU32 = AtomicU32::new(0);
     static SIGNAL: AtomicU32 = AtomicU32::new(0);
-    /// How many times it is reached before.
+    /// Number of times that the point is still reached before the signal.
     static BEFORE: AtomicU32 = AtomicU32::new(0);
     static REACHED: [AtomicU32; Point::ALL.len()] = [const { AtomicU32::new(0) }; Point::ALL.len()];
 
@@ -135,7 +134,7 @@ mod armed {
         WHERE.store(point as u32 + 1, Ordering::SeqCst);
     }
 
-    /// How often each point was reached since the last call.
+    /// Returns how often each point was reached since the last call.
     pub fn reached() -> Vec<(Point, u32)> {
         let count = |point: &Point| (*point, REACHED[*point as usize].swap(0, Ordering::SeqCst));
         Point::ALL.iter().map(count).collect()

@@ -30,7 +30,7 @@ pub enum QpState {
 }
 
 impl QpType {
-    /// For people.
+    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl QpType {
 }
 
 impl QpState {
-    /// For people.
+    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl QpState {
         }
     }
 
-    /// The state with this number.
+    /// Returns the state with this number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
@@ -72,7 +72,7 @@ impl QpState {
     }
 }
 
-/// Which attributes are set (`ibv_qp_attr_mask`).
+/// Bits of the attributes that are set (`ibv_qp_attr_mask`).
 pub mod mask {
     #![allow(missing_docs)] // the standard's names
     pub const STATE: u32 = 1 << 0;
@@ -109,13 +109,13 @@ pub mod access {
     pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
     pub const ON_DEMAND: u32 = 1 << 6;
-    /// A hint about pages that we need not know.
+    /// A hint about pages, which we ignore.
     pub const HUGETLB: u32 = 1 << 7;
-    /// What peers may do.
+    /// All rights of peers.
     pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
     /// All known flags; others, except the optional ones, are refused.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE | MW_BIND | ZERO_BASED | ON_DEMAND | HUGETLB;
-    /// Bits that may be ignored where they aren't known.
+    /// Bits that may be ignored if they aren't known.
     pub const OPTIONAL: u32 = 0x3ff << 20;
 }
 

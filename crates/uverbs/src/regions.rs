@@ -5,10 +5,9 @@ use crate::{Memory, MemoryError};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What a key refers to.
+/// The kind of object that a key refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// A memory region.
     #[default]
     Region,
     /// A memory window of type 1, for all queue pairs of its protection domain.
@@ -18,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its encoding in the table. Numbers of queue pairs have 24 bits.
+    /// Returns the encoding in the table. Numbers of queue pairs have 24 bits.
     const fn code(self) -> u32 {
         match self {
             Self::Region => 0,
@@ -36,42 +35,43 @@ impl Kind {
     }
 }
 
-/// A part of an application's memory that the application or its peers may use by a key.
+/// A part of an application's memory that the application or its peers may use with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its protection domain.
+    /// The protection domain.
     pub pd: u32,
-    /// Where it lies.
+    /// The address in the application.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Its first address for users of the key.
+    /// The first address, for users of the key.
     pub iova: u64,
     /// `ibv_access_flags`.
     pub access: u32,
-    /// Identifies its pages ([`SharedPages::file`](crate::SharedPages::file)); 0 if others may map none.
+    /// Identifies the region's pages ([`SharedPages::file`](crate::SharedPages::file)); 0 if others may map none.
     pub file: u64,
-    /// Whose key it is.
+    /// The kind of object that the key refers to.
     pub kind: Kind,
 }
 
 impl Region {
-    /// Whether it is all of the application's memory, present and future: an implicit region
+    /// Is true if the region is all of the application's memory, present and future: an implicit region
     /// (`IBV_ODP_SUPPORT_IMPLICIT`).
     #[must_use]
     pub const fn is_implicit(&self) -> bool {
         self.access & access::ON_DEMAND != 0 && self.address == 0 && self.len == u64::MAX
     }
 
-    /// The address of bytes that the application itself accesses by this key, in this protection domain. `None` if it
-    /// may not: windows are only for peers.
+    /// Returns the address of bytes that the application itself accesses with this key, in this protection domain.
+    /// `None` if it may not: windows are only for peers.
     #[must_use]
     #[inline]
     pub fn find_local(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
         if self.kind == Kind::Region { self.find(pd, address, len, needs) } else { None }
     }
 
-    /// The same for the peer of this queue pair, in this protection domain.
+    /// Returns the address of bytes that the peer of this queue pair accesses with this key, in this protection domain.
+    /// `None` if it may not.
     #[must_use]
     #[inline]
     pub fn find_remote(&self, (pd, qpn): (u32, u32), address: u64, len: u64, needs: u32) -> Option<u64> {
@@ -91,8 +91,8 @@ impl Region {
 /// An entry of the table. Its version is odd while it is being written.
 ///
 /// A sequence lock with one writer, and readers that never write. The release fence after the odd version keeps the
-/// writes after it; the release store of the even version keeps them before it. Readers load the version by acquire,
-/// then the rest, and then, after an acquire fence, the version again.
+/// writes after it; the release store of the even version keeps them before it. Readers load the version with acquire
+/// ordering, then the rest, and then, after an acquire fence, the version again.
 #[repr(C, align(64))]
 struct Slot {
     version: AtomicU32,
@@ -115,7 +115,7 @@ const FREE: u32 = 1;
 /// Numbers below this are never keys.
 pub const FIRST_KEY: u32 = 0x1_0000;
 
-/// The table, either end.
+/// The table. Both ends use this type.
 #[derive(Debug)]
 pub struct RegionTable {
     memory: Memory,
@@ -123,41 +123,41 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
-    /// Bytes of a page of its file: the least that the kernel allocates for an entry that is written.
+    /// Bytes of a page of the table's file: the kernel allocates at least this much for an entry that is written.
     pub const PAGE: u64 = 4096;
 
-    /// Number of entries in a table for this many regions.
+    /// Returns the number of entries in a table for this many regions.
     const fn slots(regions: u32) -> u32 {
         (regions.saturating_mul(2)).next_power_of_two()
     }
 
-    /// For the device: a table for this many regions, and the file for its readers, who can't write.
+    /// Creates, for the device, a table for this many regions, and the file for its readers, who can't write.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(regions: u32) -> Result<(Self, OwnedFd), MemoryError> {
         let (memory, file) = Memory::create_for_readers("memory regions", Self::bytes(regions))?;
         Ok((Self::new(memory, regions), file))
     }
 
-    /// Bytes of a table for this many regions.
+    /// Returns the bytes of a table for this many regions.
     #[must_use]
     pub const fn bytes(regions: u32) -> usize {
         Self::slots(regions) as usize * size_of::<Slot>()
     }
 
-    /// A table in memory of [`Self::bytes`], zeroed at first: either end. Who else can write there can only make it
-    /// say something wrong.
+    /// Returns the table in memory of [`Self::bytes`], zeroed at first, for either end. Others who can write there can
+    /// only make it return wrong regions.
     ///
     /// # Panics
-    /// If it is shorter.
+    /// If the memory is shorter.
     #[must_use]
     pub fn new(memory: Memory, regions: u32) -> Self {
         assert!(memory.len() >= Self::bytes(regions), "no room for a table of regions");
         Self { memory, slots: Self::slots(regions) }
     }
 
-    /// A reader's.
+    /// Opens a table for reading.
     ///
     /// # Errors
     /// If it is not as the device makes them.
@@ -171,27 +171,27 @@ impl RegionTable {
         unsafe { self.memory.at::<Slot>(at).as_ref() }
     }
 
-    /// The first free entry for a key. There always is one: there are twice as many entries as regions.
+    /// Returns the first free entry for a key. There always is one: there are twice as many entries as regions.
     fn free_place(&self, key: u32) -> Option<u32> {
         let mut places = (0..self.slots).map(|step| first(key).wrapping_add(step) & (self.slots - 1));
         places.find(|place| self.slot(*place).key.load(Ordering::Relaxed) <= FREE)
     }
 
-    /// For the device: the page of the file into which [`Self::insert`] would put a new key.
+    /// Returns, for the device, the page of the file into which [`Self::insert`] would put a new key.
     #[must_use]
     pub fn page(&self, key: u32) -> u32 {
         let place = self.free_place(key).unwrap_or_default();
         (u64::from(place) * size_of::<Slot>() as u64 / Self::PAGE) as u32
     }
 
-    /// For the device: adds a region with a new key.
+    /// Adds a region with a new key, for the device.
     pub fn insert(&self, key: u32, region: &Region) {
         if let Some(place) = self.free_place(key) {
             self.slot(place).write(key, region);
         }
     }
 
-    /// For the device: removes a region.
+    /// Removes a region, for the device.
     pub fn remove(&self, key: u32) {
         if let Some(slot) = self.place(key) {
             let version = slot.version.load(Ordering::Relaxed);
@@ -215,7 +215,7 @@ impl RegionTable {
         None
     }
 
-    /// The region with this key.
+    /// Returns the region with this key.
     #[must_use]
     #[inline]
     pub fn get(&self, key: u32) -> Option<Region> {
@@ -226,7 +226,8 @@ impl RegionTable {
     }
 }
 
-/// Where the search for a key starts. Its lowest byte counts last, since only that changes in a window's key.
+/// Returns the number of the entry at which the search for a key starts. The key's lowest byte counts last, since a
+/// window's key changes only there.
 const fn first(key: u32) -> u32 {
     key.rotate_right(8)
 }
@@ -247,7 +248,7 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// `None` if the entry now has another key, or is being written.
+    /// Reads the region. Returns `None` if the entry now has another key, or is being written.
     #[inline]
     fn read(&self, key: u32) -> Option<Region> {
         let version = self.version.load(Ordering::Acquire);
@@ -285,7 +286,7 @@ mod tests {
     fn readers_see_what_is_there() {
         let (table, file) = RegionTable::create(4).unwrap();
         let reader = RegionTable::open(&file, 4).unwrap();
-        // All of them in one run of entries.
+        // All these keys are in one run of entries.
         let keys = [0x10_0000, 0x10_0008, 0x10_0010, 0x10_0018];
         for (at, key) in keys.into_iter().enumerate() {
             table.insert(key, &region(at as u64));

@@ -15,7 +15,7 @@ pub mod opcode {
     pub const SEND_WITH_INV: u8 = 9;
 }
 
-/// How (`ibv_send_flags`).
+/// Flags (`ibv_send_flags`).
 pub mod send_flags {
     #![allow(missing_docs)] // the standard's names
     pub const FENCE: u8 = 1 << 0;
@@ -23,11 +23,10 @@ pub mod send_flags {
     pub const SOLICITED: u8 = 1 << 2;
 }
 
-/// A work request. Meaning and numbers of `opcode` are those of `ibv_wr_opcode`, those of `flags` are of
-/// `ibv_send_flags`.
+/// A work request. `opcode` and `flags` have the meaning and the numbers of `ibv_wr_opcode` and `ibv_send_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkRequest {
-    /// The application's identifier for it.
+    /// The application's identifier of the request.
     pub id: u64,
     /// `ibv_wr_opcode`.
     pub opcode: u8,
@@ -51,9 +50,9 @@ pub struct WorkRequest {
     pub ah: u32,
     /// Destination queue pair of a datagram.
     pub remote_qpn: u32,
-    /// Its queue key.
+    /// Queue key of the destination.
     pub remote_qkey: u32,
-    /// Its number among the queue pair's sends, which its completion repeats.
+    /// The request's number among the queue pair's sends, which the completion repeats.
     pub number: u32,
 }
 
@@ -61,10 +60,9 @@ pub struct WorkRequest {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Key of its memory region.
+    /// Key of the memory region.
     pub lkey: u32,
 }

@@ -1,7 +1,7 @@
 //! The device's end of a send queue.
 //!
-//! It looks at the slot of the next request, and at nothing else that the library writes. What was taken and what was
-//! given back it counts itself, so a library that writes wrong numbers has no more requests under way than slots.
+//! It looks at the slot of the next request, and at nothing else that the library writes. It counts the requests that
+//! were taken and given back itself, so a library that writes wrong numbers has no more requests under way than slots.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -15,28 +15,28 @@ pub struct SendSource {
     slots: Slots,
     /// Number of the next request.
     next: u32,
-    /// Number of the first one that was not given back.
+    /// Number of the first request that was not given back.
     released: u32,
 }
 
 impl SendSource {
-    /// A queue in this memory, of which nothing was taken.
+    /// Creates the end for a queue in this memory, from which nothing was taken.
     ///
     /// # Errors
-    /// If it is not inside the memory, or its shape is invalid.
+    /// If the queue is not inside the memory, or its shape is invalid.
     pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
         Ok(Self { slots: Slots::new(memory, shape)?, next: 0, released: 0 })
     }
 
-    /// Whether there are requests that were not taken.
+    /// Is true if there are requests that were not taken.
     #[must_use]
     #[inline]
     pub fn has_next(&self) -> bool {
         self.slots.is_published(self.next)
     }
 
-    /// Takes the next request, if there is one, with the number of its slot. Its segments are appended to `segments`,
-    /// the bytes of an inline message to `inline`.
+    /// Takes the next request, if there is one, with the number of its slot. Appends its segments to `segments`,
+    /// and the bytes of an inline message to `inline`.
     ///
     /// # Errors
     /// If the queue or the request is invalid.
@@ -64,7 +64,7 @@ impl SendSource {
     #[inline]
     pub fn release_before(&mut self, number: u32) {
         self.released = number;
-        // Release: they were read before they are filled again.
+        // Release: the slots were read before they are filled again.
         self.slots.header().set_head(number);
         point(Point::Released);
     }
@@ -75,13 +75,13 @@ impl SendSource {
         self.release_before(self.next);
     }
 
-    /// Sets whether the doorbell need not be rung: then the device must check the queue soon. Requests posted at this
-    /// moment may come without it.
+    /// Sets whether the library need not ring the doorbell; the device must then check the queue soon. Requests
+    /// that are posted at this moment may come without the doorbell.
     pub fn spare_doorbell(&mut self, spared: bool) {
         self.slots.header().say(if spared { SPARED } else { 0 });
     }
 
-    /// Forgets what was published, as the library does.
+    /// Forgets the published requests, as the library does.
     pub fn reset(&mut self) {
         self.next = self.slots.header().reset();
         self.released = self.next;

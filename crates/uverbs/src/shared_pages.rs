@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// The pages, with their addresses in the application.
+/// Pages of an application, with their addresses there.
 #[derive(Debug)]
 pub struct SharedPages {
     memory: Memory,
@@ -20,15 +20,15 @@ impl SharedPages {
     /// Maps a whole file that the application has at this address.
     ///
     /// # Errors
-    /// If the application could withdraw it (it is not sealed against that), or the kernel doesn't map it.
+    /// If the application could withdraw the file (it is not sealed against that), or the kernel doesn't map it.
     pub fn open(file: impl AsFd, address: u64, len: u64) -> Result<Self, MemoryError> {
         Self::open_with(file, (address, len), Ok)
     }
 
-    /// As [`Self::open`], guarded ([`Memory::guarded`]).
+    /// Maps a whole file like [`Self::open`], guarded ([`Memory::guarded`]).
     ///
     /// # Errors
-    /// As of both.
+    /// Those of both functions.
     pub fn open_guarded(
         file: impl AsFd,
         address: u64,
@@ -48,46 +48,46 @@ impl SharedPages {
         Ok(Self::new(guard(Memory::open(file, len)?)?, address, inode))
     }
 
-    /// Pages that the application has at this address, mapped already. `file` is what [`Self::file`] returns.
+    /// Returns pages that the application has at this address, mapped already. [`Self::file`] will return `file`.
     #[must_use]
     pub const fn new(memory: Memory, address: u64, file: u64) -> Self {
         Self { memory, address, file }
     }
 
-    /// Identifies them, for those to whom the same device gives them ([`Region::file`](crate::Region::file)): the
-    /// inode of their file, or another number if they are in a window.
+    /// Returns a number that identifies the pages, for all to whom the same device gives them
+    /// ([`Region::file`](crate::Region::file)): the inode of their file, or another number if they are in a window.
     #[must_use]
     pub const fn file(&self) -> u64 {
         self.file
     }
 
-    /// Their first address, and their length in bytes.
+    /// Returns the pages' first address, and their length in bytes.
     #[must_use]
     pub const fn range(&self) -> (u64, u64) {
         (self.address, self.memory.len() as u64)
     }
 
-    /// Our address for bytes of the application; `None` if not all of them are in these pages.
+    /// Returns our address for bytes of the application; `None` if not all of them are in these pages.
     #[inline]
     fn find(&self, address: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         self.memory.part(offset, len)
     }
 
-    /// Whether all these bytes are in these pages.
+    /// Is true if all these bytes are in these pages.
     #[must_use]
     #[inline]
     pub fn covers(&self, address: u64, len: usize) -> bool {
         self.find(address, len).is_some()
     }
 
-    /// Prefetches bytes of the application that are read soon.
+    /// Prefetches bytes of the application that will be read soon.
     #[inline]
     pub fn prefetch(&self, address: u64, len: usize) {
         self.memory.prefetch(address.wrapping_sub(self.address) as usize, len);
     }
 
-    /// Copies from the application. False, with nothing done, if not all of it is in these pages.
+    /// Copies from the application. Copies nothing and returns false if not all bytes are in these pages.
     ///
     /// # Safety
     /// `len` bytes must be writable at `to`.
@@ -101,8 +101,8 @@ impl SharedPages {
         true
     }
 
-    /// Copies to the application, the last byte after all others, because applications wait for it. False as for
-    /// [`Self::read_to`].
+    /// Copies to the application, the last byte after all others, because applications wait for it. Copies nothing and
+    /// returns false if not all bytes are in these pages.
     ///
     /// # Safety
     /// `len` bytes must be readable at `from`.
@@ -134,21 +134,21 @@ impl SharedPages {
         true
     }
 
-    /// As [`Self::read_to`].
+    /// Copies to a slice like [`Self::read_to`].
     #[must_use]
     pub fn read(&self, address: u64, out: &mut [u8]) -> bool {
         // SAFETY: the slice has that length.
         unsafe { self.read_to(address, out.as_mut_ptr(), out.len()) }
     }
 
-    /// As [`Self::write_from`].
+    /// Copies from a slice like [`Self::write_from`].
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         // SAFETY: the slice has that length.
         unsafe { self.write_from(address, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// An aligned word for atomic operations; `None` if it is not in these pages, or not aligned.
+    /// Returns an aligned word for atomic operations; `None` if it is not in these pages, or not aligned.
     #[must_use]
     #[inline]
     pub fn word(&self, address: u64) -> Option<&AtomicU64> {
@@ -171,7 +171,7 @@ mod tests {
         let [one, other] = [(); 2].map(|()| SharedPages::open(&file, ADDRESS, 8192).unwrap());
         assert_eq!((one.file(), one.range()), (other.file(), (ADDRESS, 8192)));
         let message: Vec<u8> = (0..100).collect();
-        // Aligned and unaligned, for each way to store.
+        // Aligned and unaligned places, for each way to store.
         for (at, len) in [(0, 8), (3, 8), (8, 4), (13, 4), (21, 1), (40, 100), (141, 2), (8184, 8), (200, 0)]
         {
             assert!(one.write(ADDRESS + at, &message[..len]));

@@ -1,8 +1,8 @@
-//! Shared receive queues, as seen by those who take from them: the device, and libraries of peers that share memory.
+//! Shared receive queues, as seen by their takers: the device, and libraries of peers that share memory.
 //!
 //! A taker first reads a receive, then claims it; if another taker was faster, it starts again. So no taker waits for
-//! another, and one that dies in the middle has at most one receive. Its last one is known: the claiming exchange also
-//! stores who claims, and whoever claims the next one writes that down before.
+//! another, and a taker that dies in the middle has at most one receive. Its last one is known: the claiming exchange
+//! also stores the claimer, and whoever claims the next receive first writes that down.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -10,43 +10,43 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::work::{Corrupt, Segment, Shape, WorkQueue, WorkSource};
 use std::sync::Arc;
 
-/// Attempts to find a receive that nobody else takes at the same time. A program that writes there all the time gets
-/// all of them.
+/// Number of attempts to find a receive that nobody else takes at the same time. They all fail if a program writes
+/// there all the time.
 const ATTEMPTS: u32 = 1 << 10;
 
-/// The device as a taker. Its last receive is never queried, since it does not die alone.
+/// The device's number as a taker. Nobody asks for its last receive, since it does not die alone.
 pub const DEVICE: u32 = 0;
 /// Number of possible takers: the device, and libraries.
 pub const TAKERS: u32 = 1024;
-/// Bytes before the queue with one record for each taker: the last receive it took, if another taker took one after
-/// it, as a number and a valid bit.
+/// Bytes before the queue with one record for each taker. It holds the taker's last receive, if another taker took one
+/// after it: a number and a valid bit.
 const RECORDS: usize = TAKERS as usize * size_of::<AtomicU64>();
 const IS_ONE: u64 = 1 << 32;
 
-/// The taking end of a shared receive queue. A slot is the library's again once its receive is claimed.
+/// The taking end of a shared receive queue. A slot belongs to the library again once its receive is claimed.
 #[derive(Debug)]
 pub struct SharedSource {
     source: WorkSource,
     memory: Arc<Memory>,
-    /// Where its records are.
+    /// Offset of the records in the memory.
     records: usize,
-    /// Who takes.
+    /// Our number as a taker.
     taker: u32,
     /// The tail when it was last read.
     tail: u32,
 }
 
 impl SharedSource {
-    /// The shape of a queue with room for at least twice as many receives of at most `segments` segments each.
+    /// Returns the shape of a queue with room for at least twice as many receives, of at most `segments` segments each.
     #[must_use]
     pub fn shape(receives: u32, segments: u32) -> Shape {
         Shape::of_receives(RECORDS as u32, receives, segments)
     }
 
-    /// A queue in this memory, for one taker: [`DEVICE`], or another number below [`TAKERS`] that no other taker has.
+    /// Creates the end of one taker: [`DEVICE`], or another number below [`TAKERS`] that no other taker has.
     ///
     /// # Errors
-    /// If it is not inside the memory, its shape is invalid, or there is no such taker.
+    /// If the queue is not inside the memory, its shape is invalid, or there is no such taker.
     pub fn new(memory: Arc<Memory>, shape: Shape, taker: u32) -> Result<Self, Corrupt> {
         let records =
             (shape.offset as usize).checked_sub(RECORDS).filter(|_| taker < TAKERS).ok_or(Corrupt)?;
@@ -59,16 +59,16 @@ impl SharedSource {
         unsafe { self.memory.at::<AtomicU64>(at).as_ref() }
     }
 
-    /// Writes down who took the last receive, according to the current header.
+    /// Records the taker of the last receive, according to the current header.
     #[cold]
     fn write_down(&self, header: u64) {
         let last = u64::from((header as u32).wrapping_sub(1)) | IS_ONE;
         let record = self.record((header >> 32) as u32);
         let head = &self.source.header().head;
-        // Each taker that is late, and writes down an older state, interferes only once.
+        // Each late taker that writes down an older state interferes only once.
         for _ in 0..ATTEMPTS {
             let known = record.load(Ordering::Acquire);
-            // In this order: the record was read before another receive was taken.
+            // The order matters: the record was read before another receive was taken.
             if known == last || head.load(Ordering::Acquire) != header {
                 return;
             }
@@ -76,7 +76,7 @@ impl SharedSource {
         }
     }
 
-    /// For the device: whether the receive with this number is the last one that a dead taker took.
+    /// Is true, for the device, if the receive with this number is the last one that a dead taker took.
     #[must_use]
     pub fn was_claimed(&self, number: u32, taker: u32) -> bool {
         let header = self.source.header().head.load(Ordering::Acquire);
@@ -84,7 +84,7 @@ impl SharedSource {
             || self.record(taker).load(Ordering::Acquire) == u64::from(number) | IS_ONE
     }
 
-    /// The oldest receive, if there is one: its number, for [`Self::claim`]. Others may take it meanwhile.
+    /// Returns the number of the oldest receive, if there is one, for [`Self::claim`]. Others may take it meanwhile.
     fn oldest(&mut self) -> Result<Option<u32>, Corrupt> {
         let (header, slots) = (self.source.header(), self.source.slots());
         for _ in 0..ATTEMPTS {
@@ -105,8 +105,8 @@ impl SharedSource {
         Ok(None)
     }
 
-    /// Reads the next receive, if there is one. Returns the number by which it is claimed, and its identifier; its
-    /// list is appended.
+    /// Reads the next receive, if there is one. Returns the number with which it is claimed, and its identifier;
+    /// appends its list to `segments`.
     ///
     /// # Errors
     /// If the queue or the receive is invalid.
@@ -119,14 +119,15 @@ impl SharedSource {
                 Err(Corrupt) if self.source.header().head(Ordering::Acquire) == number => {
                     return Err(Corrupt);
                 }
-                // Another taker has it by now, and we read it while it was being written.
+                // Another taker has the receive by now, and we read it while the slot was being written.
                 Err(Corrupt) => segments.truncate(begin),
             }
         }
         Ok(None)
     }
 
-    /// Claims the receive with this number. False if another taker was faster: then what was read of it is invalid.
+    /// Claims the receive with this number. Returns false if another taker was faster: then the data read from it is
+    /// invalid.
     #[must_use]
     pub fn claim(&self, number: u32) -> bool {
         self.source.prefetch_after(number);
@@ -141,8 +142,8 @@ impl SharedSource {
         }
         let next = u64::from(self.taker) << 32 | u64::from(number.wrapping_add(1));
         point(Point::ClaimNoted);
-        // Release: the receive was read before its slot is filled again. Acquire: whoever takes the next one sees what
-        // was done before this one was given away.
+        // Release: the receive was read before its slot is filled again. Acquire: whoever takes the next one sees all
+        // that was done before this one was given away.
         let is_claimed = head.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_claimed {
             point(Point::Claimed);
@@ -150,10 +151,10 @@ impl SharedSource {
         is_claimed
     }
 
-    /// Takes the next receive, if there is one. Returns its identifier; its list is appended.
+    /// Takes the next receive, if there is one. Returns its identifier; appends its list to `segments`.
     ///
     /// # Errors
-    /// As of [`Self::peek`].
+    /// The same as for [`Self::peek`].
     pub fn take(&mut self, segments: &mut Vec<Segment>) -> Result<Option<u64>, Corrupt> {
         let begin = segments.len();
         for _ in 0..ATTEMPTS {
@@ -166,7 +167,7 @@ impl SharedSource {
         Ok(None)
     }
 
-    /// Receives that can be taken.
+    /// Counts the receives that can be taken.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         let header = self.source.header();
@@ -174,11 +175,11 @@ impl SharedSource {
         header.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 
-    /// For the device: moves waiting receives to an empty queue. False if that has no room for them. Nobody may post
-    /// or take meanwhile.
+    /// Moves waiting receives to an empty queue, for the device. Returns false if that has no room for them. Nobody may
+    /// post or take meanwhile.
     ///
     /// # Errors
-    /// As of [`Self::peek`].
+    /// The same as for [`Self::peek`].
     pub fn move_to(&mut self, other: &mut WorkQueue) -> Result<bool, Corrupt> {
         let Some(first) = self.oldest()? else { return Ok(true) };
         let mut segments = Vec::new();
@@ -193,12 +194,12 @@ impl SharedSource {
         Ok(true)
     }
 
-    /// For the device: makes takers report when fewer than this are left; 0: never.
+    /// Makes takers report, for the device, when fewer receives than this are left; 0 for never.
     pub fn set_limit(&self, limit: u32) {
         self.source.header().limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether the device must be told that few are left.
+    /// Is true if the device must be told that few receives are left.
     #[must_use]
     pub fn is_low(&self) -> bool {
         let limit = self.source.header().limit.load(Ordering::Relaxed);
@@ -263,7 +264,7 @@ mod tests {
                     })
                 })
                 .collect();
-            // After the last one, one more for each taker, to end with.
+            // After the last one, each taker takes one more, at which it ends.
             for id in 0..COUNT + 3 {
                 while !fill(&mut queue, id) {
                     std::thread::yield_now();
@@ -324,7 +325,7 @@ mod tests {
         assert!(!takers[0].is_low());
     }
 
-    /// A program may write anything there.
+    /// A program may write anything into the queue.
     #[test]
     fn nothing_hangs() {
         bolero::check!().with_type::<Vec<(bool, u32)>>().for_each(|writes| {

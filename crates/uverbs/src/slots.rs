@@ -1,7 +1,7 @@
 //! The memory of a work queue: a header, and a ring of slots of one size.
 //!
 //! A slot begins with its sequence number, counted from 1: once that is right, the request is published. So the device
-//! sees a request of a send queue, and the bytes of a short inline message, in the one cache line that it looks at.
+//! finds a request of a send queue, and the bytes of a short inline message, in the one cache line that it looks at.
 
 use crate::Memory;
 use crate::request::{Segment, WorkRequest, opcode};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// The location and layout of a queue in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Bytes before it; a multiple of 64.
+    /// Bytes before the queue; a multiple of 64.
     pub offset: u32,
-    /// Slots, a power of two.
+    /// Number of slots, a power of two.
     pub slots: u32,
     /// Bytes of a slot, a multiple of 64.
     pub stride: u32,
@@ -24,14 +24,14 @@ pub struct Shape {
     pub list: u32,
 }
 
-/// Fewest slots of a send queue. How many are done is in the device's cache: the library looks there only when it has
-/// filled all of them.
+/// Smallest number of slots of a send queue. The number of finished slots is in the device's cache: the library reads
+/// it only when it has filled all slots.
 const FEWEST: u32 = 16;
 
-/// Most bytes of a slot that are prefetched: a request, and the beginning of its list or inline message.
+/// Largest number of a slot's bytes that are prefetched: a request, and the beginning of its list or inline message.
 const PREFETCHED: u32 = 128;
 
-/// The beginning of a slot. A receive has its list in place of what it does not need.
+/// The beginning of a slot. In a receive, the list takes the place of the fields from `inline_len` on.
 #[repr(C, align(64))]
 struct Stored {
     sequence: AtomicU32,
@@ -39,23 +39,24 @@ struct Stored {
     flags: u8,
     segments: u16,
     id: u64,
-    /// From here on of sends.
+    /// This field and the following ones are only in sends.
     inline_len: u32,
     number: u32,
-    /// Of a datagram: queue pair, and queue key.
+    /// For a datagram: queue pair, and queue key.
     address: u64,
-    /// Of a datagram: address handle.
+    /// For a datagram: address handle.
     rkey: u32,
     immediate: u32,
 }
 
 /// Bytes of a slot that a receive needs.
 const RECEIVE: u32 = offset_of!(Stored, inline_len) as u32;
-/// The same of a send.
+/// Bytes of a slot that a send needs.
 const SEND: u32 = (offset_of!(Stored, immediate) + size_of::<u32>()) as u32;
-/// Operands of an atomic operation, or of a window's binding, which come after a list of one segment at most.
+/// Offset, in the list, of the operands of an atomic operation or of a window's binding; the list then has at most one
+/// segment.
 const OPERANDS: usize = size_of::<Segment>();
-/// Fewest bytes after the beginning of the list: a segment and the operands.
+/// Smallest number of bytes after the beginning of the list: a segment and the operands.
 const AFTER: u32 = (OPERANDS + 2 * size_of::<u64>()) as u32;
 
 const _: () = assert!(RECEIVE == 16 && SEND == 40 && size_of::<Stored>() == 64);
@@ -65,15 +66,15 @@ const fn has_operands(asked: u8) -> bool {
 }
 
 impl Shape {
-    /// Room for at least `requests` of at most `segments` segments or `inline` bytes each.
+    /// Returns a shape with room for at least `requests` of at most `segments` segments or `inline` bytes each.
     #[must_use]
     pub fn new(offset: u32, requests: u32, segments: u32, inline: u32) -> Self {
         let bytes = (segments * size_of::<Segment>() as u32).max(inline);
         Self::with(offset, requests.max(FEWEST), SEND, bytes)
     }
 
-    /// Room for at least twice as many receives of at most `segments` segments each, so the slot that is filled next
-    /// is never the one that was just read.
+    /// Returns a shape with room for at least twice as many receives, of at most `segments` segments each. So the slot
+    /// that is filled next is never the one that was just read.
     #[must_use]
     pub fn of_receives(offset: u32, receives: u32, segments: u32) -> Self {
         Self::with(offset, receives.max(1) * 2, RECEIVE, segments * size_of::<Segment>() as u32)
@@ -84,12 +85,12 @@ impl Shape {
         Self { offset, slots: requests.next_power_of_two(), stride, list }
     }
 
-    /// Bytes of a list, or an inline message.
+    /// Returns the bytes of a slot's list or inline message.
     pub(crate) const fn room(&self) -> usize {
         (self.stride - self.list) as usize
     }
 
-    /// Bytes to its end.
+    /// Returns the offset of the queue's end.
     #[must_use]
     pub const fn end(&self) -> usize {
         self.offset as usize + size_of::<Header>() + self.slots as usize * self.stride as usize
@@ -122,48 +123,48 @@ pub(crate) struct Header {
     /// Number of slots that the library has published.
     pub tail: AtomicU32,
     _library: [u32; 15],
-    /// Number of finished slots in the lower half. Written by the device; in a receive queue, by the library; in a
-    /// shared one, by all takers. The upper half, in a shared queue, holds who took the last one.
+    /// Number of finished slots, in the lower half. The device writes it; in a receive queue the library does, and in a
+    /// shared one all takers. The upper half, in a shared queue, is the taker of the last slot.
     pub head: AtomicU64,
     _done: [u32; 14],
-    /// In a receive queue: number of slots taken, by the device or by a peer that shares memory.
+    /// In a receive queue: number of slots that the device, or a peer that shares memory, has taken.
     pub taken: AtomicU32,
     _taker: [u32; 15],
-    /// The device's wish for doorbells: [`WANTED`], [`SPARED`], or 0, which means that sends are announced and
-    /// receives are not.
+    /// The device's wish for doorbells: [`WANTED`], [`SPARED`], or 0. 0 means that sends are announced and receives are
+    /// not.
     pub doorbell: AtomicU32,
-    /// In a shared receive queue: the device is told when fewer are left.
+    /// In a shared receive queue: takers tell the device when fewer receives than this are left.
     pub limit: AtomicU32,
     _device: [u32; 14],
 }
 
-/// Receives must be announced: they are flushed at once.
+/// Receives must be announced, because the device flushes them at once.
 pub(crate) const WANTED: u32 = 1;
 /// Sends need not be announced: the device checks for them itself.
 pub(crate) const SPARED: u32 = 2;
 
 impl Header {
-    /// Slots done with.
+    /// Returns the number of finished slots.
     #[inline]
     pub fn head(&self, order: Ordering) -> u32 {
         self.head.load(order) as u32
     }
 
-    /// Release: slots are filled again only after they were read.
+    /// Sets the number of finished slots. Release: slots are filled again only after they were read.
     #[inline]
     pub fn set_head(&self, head: u32) {
         self.head.store(head.into(), Ordering::Release);
     }
 
-    /// Sets the device's wish. The device checks the queue after this: at least one side sees the other
-    /// ([`WorkQueue::is_spared_doorbell`](crate::WorkQueue::is_spared_doorbell)).
+    /// Sets the device's wish for doorbells. The device must check the queue afterwards: at least one side then
+    /// sees the other ([`WorkQueue::is_spared_doorbell`](crate::WorkQueue::is_spared_doorbell)).
     pub fn say(&self, doorbell: u32) {
         self.doorbell.store(doorbell, Ordering::Relaxed);
         crate::sync::fence();
     }
 
-    /// For the device: ends everything that was published. Both sides go on with the next number, so what slots held
-    /// before is never taken for new.
+    /// Drops all published requests, for the device. Both sides continue with the next number, so earlier contents of
+    /// slots are never taken for new.
     pub fn reset(&self) -> u32 {
         let tail = self.tail.load(Ordering::Acquire);
         self.taken.store(tail, Ordering::Relaxed);
@@ -178,7 +179,7 @@ impl Header {
 #[error("the work queue is corrupt")]
 pub struct Corrupt;
 
-/// Header and slots in their memory: either end.
+/// Header and slots in their memory. Both ends use this type.
 #[derive(Debug)]
 pub(crate) struct Slots {
     memory: Arc<Memory>,
@@ -214,7 +215,7 @@ impl Slots {
         unsafe { &(*self.stored(number).as_ptr()).sequence }
     }
 
-    /// Whether the slot with this number was published. Whoever sees that sees the rest of it.
+    /// Is true if the slot with this number was published. The caller then sees the rest of the slot, too.
     #[inline]
     pub fn is_published(&self, number: u32) -> bool {
         self.sequence(number).load(Ordering::Acquire) == number.wrapping_add(1)
@@ -227,19 +228,19 @@ impl Slots {
         self.sequence(number).store(number.wrapping_add(1), Ordering::Release);
     }
 
-    /// The list of a slot, or its inline message.
+    /// Returns the address of a slot's list or inline message.
     #[inline]
     pub fn list(&self, number: u32) -> NonNull<u8> {
         self.memory.at(self.shape.slot(number) + self.shape.list as usize)
     }
 
-    /// Where a slot holds operands.
+    /// Returns the address of a slot's operands.
     #[inline]
     fn operands(&self, number: u32) -> NonNull<u64> {
         self.memory.at(self.shape.slot(number) + self.shape.list as usize + OPERANDS)
     }
 
-    /// Writes a request to a slot which is not published. Its list is written after it.
+    /// Writes a request to a slot that is not published. The list must be written after it.
     #[inline]
     pub fn write(&self, number: u32, request: &WorkRequest) {
         writes(self.sequence(number));
@@ -256,7 +257,7 @@ impl Slots {
             let to = u64::from(request.remote_qkey) << 32 | u64::from(request.remote_qpn);
             (&raw mut (*place).inline_len).write_volatile(request.inline_len);
             (&raw mut (*place).number).write_volatile(request.number);
-            // A request has a place at the peer or is a datagram, or has neither.
+            // The two addresses share a field: a request has a place at the peer, or is a datagram, or has neither.
             (&raw mut (*place).address).write_volatile(request.address | to);
             (&raw mut (*place).rkey).write_volatile(request.rkey | request.ah);
             (&raw mut (*place).immediate).write_volatile(request.immediate);
@@ -268,7 +269,7 @@ impl Slots {
         }
     }
 
-    /// The request of a slot: any bytes are one, though perhaps an invalid one.
+    /// Reads the request of a slot. Any bytes are a request, though perhaps an invalid one.
     #[inline]
     fn request(&self, number: u32) -> WorkRequest {
         let place = self.stored(number).as_ptr();
@@ -299,13 +300,13 @@ impl Slots {
         request
     }
 
-    /// For the library: a request that it wrote, and the address of its list or inline message.
+    /// Returns, for the library, a request that it wrote, and the address of its list or inline message.
     pub fn own(&self, number: u32) -> (WorkRequest, NonNull<u8>) {
         (self.request(number), self.list(number))
     }
 
-    /// For whoever takes it: reads the request of a slot once, and checks it. Its segments are appended to `segments`,
-    /// the bytes of an inline message to `inline`.
+    /// Reads the request of a slot once, for its taker, and checks it. Appends its segments to `segments`, and the
+    /// bytes of an inline message to `inline`.
     #[inline]
     pub fn read(
         &self,
@@ -334,7 +335,7 @@ impl Slots {
         Ok(request)
     }
 
-    /// Tells a model that a slot is read, whose filler is not writing there.
+    /// Tells a model that a slot is read, while nobody fills it.
     #[inline]
     pub fn is_read(&self, number: u32) {
         reads(self.sequence(number));

@@ -1,7 +1,7 @@
-//! Messages over a stream: between a program in a virtual machine and its host, where nothing but bytes passes.
+//! Messages over a stream between a program in a virtual machine and its host, where only bytes pass.
 //!
-//! A message is its length, four bytes with the lowest first, and JSON: an object with the message (`body`) and what
-//! goes along (`along`).
+//! A message is its length, four bytes with the lowest first, and JSON: an object with the message (`body`) and its
+//! items (`along`).
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -14,22 +14,22 @@ use std::sync::Arc;
 /// Bytes before a message.
 const HEAD: usize = 4;
 
-/// A stream, either end.
+/// A stream. Both ends use this type.
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
-    /// The message that is coming, as far as it came, with its head.
+    /// The bytes of the arriving message that have come, with its head.
     incoming: Vec<u8>,
     /// Bytes for which the other side had no room.
     unsent: Vec<u8>,
 }
 
-/// Its socket.
+/// The socket of a stream.
 #[derive(Debug)]
 enum Socket {
-    /// This end asks.
+    /// This end sends requests.
     Asks(OwnedFd),
-    /// It answers: it never waits for a peer that does not read.
+    /// This end answers, and never waits for a peer that does not read.
     Serves(Arc<Untrusted>),
 }
 
@@ -53,14 +53,14 @@ impl AsFd for Socket {
 }
 
 impl Stream {
-    /// The end that asks.
+    /// Returns the requester's end.
     #[must_use]
     pub const fn new(socket: OwnedFd) -> Self {
         Self::with(Socket::Asks(socket))
     }
 
-    /// The responder's end. An answer for which the requester has no room is kept; as long as one is kept
-    /// ([`Self::has_unsent`]), it receives no more requests, so there is never more than one.
+    /// Returns the responder's end. It keeps an answer for which the requester has no room; meanwhile
+    /// ([`Self::has_unsent`]) it receives no more requests, so there is never more than one answer.
     #[must_use]
     pub const fn serving(socket: Arc<Untrusted>) -> Self {
         Self::with(Socket::Serves(socket))
@@ -74,7 +74,7 @@ impl Stream {
         matches!(self.socket, Socket::Serves(_))
     }
 
-    /// The socket of the end that asks. Nothing was read from there but whole messages.
+    /// Returns the requester's socket. Only whole messages were read from it.
     #[must_use]
     pub fn into_socket(self) -> Option<OwnedFd> {
         match self.socket {
@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// Whether it must be flushed once the socket is writable.
+    /// Is true if the stream must be flushed once the socket is writable.
     #[must_use]
     pub const fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
@@ -92,7 +92,7 @@ impl Stream {
     /// Sends a message.
     ///
     /// # Errors
-    /// If it can't be sent; for a responder, also if an earlier answer is not sent yet.
+    /// If the message can't be sent; for a responder, also if an earlier answer is not sent yet.
     pub fn send(&mut self, message: &[u8]) -> Result<(), SocketError> {
         let len = u32::try_from(message.len()).ok().filter(|len| *len as usize <= LONGEST);
         let len = len.ok_or_else(|| SocketError::Malformed("too long".into()))?;
@@ -107,10 +107,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what was not sent, as far as there is room. Returns whether all of it is sent.
+    /// Sends unsent bytes, as far as there is room. Returns whether all of them are sent.
     ///
     /// # Errors
-    /// If it can't be sent.
+    /// If they can't be sent.
     pub fn flush(&mut self) -> Result<bool, SocketError> {
         let mut sent = 0;
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -129,8 +129,8 @@ impl Stream {
         result
     }
 
-    /// The next message, if all of it has come. Never waits, and reads nothing of the message after it, so that the
-    /// socket stays readable while there is another.
+    /// Returns the next message, if all of it has come. Never waits, and reads nothing of the message after it, so that
+    /// the socket stays readable while there is another.
     ///
     /// # Errors
     /// If none comes any more, or it is too long.
@@ -164,10 +164,10 @@ impl Stream {
         }
     }
 
-    /// The next message. Waits for it.
+    /// Waits for the next message.
     ///
     /// # Errors
-    /// As of [`Self::receive_now`].
+    /// The same as for [`Self::receive_now`].
     pub fn receive(&mut self) -> Result<Vec<u8>, SocketError> {
         loop {
             if let Some(message) = self.receive_now()? {
@@ -229,7 +229,7 @@ mod tests {
         poll(&mut wanted, None).unwrap();
         assert_eq!(b.receive().unwrap(), b"two");
         assert_eq!(b.receive_now().unwrap(), None);
-        // In the middle of one.
+        // The end comes in the middle of a message.
         rustix::net::send(&a, &[9, 0, 0, 0, 1], SendFlags::empty()).unwrap();
         assert_eq!(b.receive_now().unwrap(), None);
         drop(a);
@@ -264,7 +264,7 @@ mod tests {
         let refused = b.send(&answer);
         assert!(matches!(refused, Err(SocketError::Kernel(Errno::NOBUFS))), "{refused:?}");
         assert!(b.unsent.len() <= answer.len() + HEAD);
-        // It takes no requests meanwhile.
+        // The responder takes no requests meanwhile.
         a.send(b"more").unwrap();
         assert_eq!(b.receive_now().unwrap(), None);
         for _ in 0..sent {

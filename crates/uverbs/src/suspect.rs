@@ -1,42 +1,42 @@
-//! Programs of a virtual machine that had pages of a window when the daemon ended. Whether they have ended since, only
-//! another program of that machine can tell.
+//! Programs of a virtual machine that had pages of a window when the daemon ended. Only another program of that machine
+//! can tell whether they have ended since.
 
 use crate::part::WindowKind;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-/// Such a program.
+/// A program that may have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
-    /// Of which it had pages.
+    /// The window of which the program had pages.
     pub window: WindowKind,
-    /// What the device calls it.
+    /// The device's number for the program.
     pub number: u32,
-    /// Its process number, and when it was started ([`started`]).
+    /// The process number.
     pub pid: i32,
-    /// See above.
+    /// The process's start time ([`started`]).
     pub started: u64,
 }
 
 impl Suspect {
-    /// For the library: whether it has ended. False if that can't be known.
+    /// Is true, for the library, if the program has ended; false if that can't be known.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         // Other users' processes may not be in `/proc`, but have numbers.
         let exists =
             Pid::from_raw(self.pid).is_none_or(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH));
-        // `/proc` may be of another namespace, where the number is another process's.
+        // `/proc` may belong to another namespace, where the number is another process's.
         let own = std::fs::read_link("/proc/self").ok();
         let is_ours = own.is_some_and(|own| own.as_os_str() == &*std::process::id().to_string());
         !exists || is_ours && started(&self.pid.to_string()).is_some_and(|started| started != self.started)
     }
 }
 
-/// When a process was started, as the kernel counts (`/proc/PID/stat`); `None`: it can't be known.
+/// Returns the start time of a process as the kernel counts it (`/proc/PID/stat`); `None` if it can't be known.
 #[must_use]
 pub fn started(process: &str) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name may contain anything.
+    // The process's name may contain anything.
     stat.rsplit_once(')')?.1.split(' ').nth(20)?.parse().ok()
 }
 
@@ -45,7 +45,7 @@ pub fn started(process: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A program with a `/proc` that is not of its own namespace: `unshare --pid --fork`, for administrators.
+    /// The test starts a program whose `/proc` is of another namespace: `unshare --pid --fork`, for administrators.
     #[test]
     #[cfg_attr(
         target_arch = "aarch64",

@@ -8,12 +8,12 @@ pub(crate) use loom::sync::atomic::Ordering;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Tells the model that what this number guards is read.
+/// Tells the model that the data which this number guards is read.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) const fn reads(_: &AtomicU32) {}
 
-/// Tells the model that what this number guards is written.
+/// Tells the model that the data which this number guards is written.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) const fn writes(_: &AtomicU32) {}
@@ -35,8 +35,8 @@ pub fn fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// The same, right after an exchange: on x86 that is a fence already, and only the compiler must be kept from moving
-/// later accesses before it.
+/// Fences like [`fence`], right after an exchange. On x86 the exchange is a fence already, and only the compiler must
+/// be kept from moving later accesses before it.
 #[inline]
 pub(crate) fn fence_after_exchange() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]

@@ -16,19 +16,18 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-/// Where the data begins in the file, bytes.
+/// Offset of the data in the file, in bytes.
 pub const DATA: u64 = 2 << 20;
-/// Where the file says which pages of the data are not free, if it does.
+/// Offset in the file at which it may list the pages of the data that are not free.
 pub const TAKEN: u64 = 16 << 10;
 /// Number of pages with challenges.
 pub const CHALLENGES: u64 = 64;
 /// Offset of the first page that programs may get.
 pub const FIRST: u64 = (1 + CHALLENGES) * PAGE;
-/// The port of the daemon, of the family `AF_VSOCK`.
+/// The daemon's port of the family `AF_VSOCK`.
 pub const PORT: u32 = 4791;
-/// How the data begins.
+/// The first bytes of the data.
 pub const MAGIC: [u8; 16] = *b"VIADUCT-WINDOW\0\0";
-/// Version of the layout.
 const LAYOUT: u32 = 1;
 
 /// Identifies a window. As text, it is hexadecimal without hyphens.
@@ -79,29 +78,28 @@ impl TryFrom<String> for Uuid {
     }
 }
 
-/// What page 0 of the data says. Numbers are stored with the lowest byte first.
+/// The content of page 0 of the data. Numbers are stored with the lowest byte first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowHeader {
-    /// A device's own window stands for the device; common ones are found by their identifiers
+    /// A device's own window stands for the device; libraries find common windows by their identifiers
     /// ([`Welcome::Accepted`](crate::Welcome::Accepted)).
     pub kind: WindowKind,
-    /// Its identifier.
     pub uuid: Uuid,
     /// Bytes of the data.
     pub len: u64,
     /// The daemon's port of the family `AF_VSOCK`, on the host (CID 2).
     pub port: u32,
-    /// The guest or, of a common window, the trust; at most 63 bytes.
+    /// The name of the guest, or of the trust for a common window; at most 63 bytes.
     pub name: String,
 }
 
 impl WindowHeader {
-    /// Bytes that it takes.
+    /// Bytes that the header takes.
     pub const BYTES: usize = 128;
-    /// Bytes of the name, which ends with a zero.
+    /// Bytes of the name, including the zero at its end.
     const NAME: usize = 64;
 
-    /// As it is stored. A name that is too long is cut.
+    /// Returns the header as it is stored. Truncates a name that is too long.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let kind: u32 = match self.kind {
@@ -133,7 +131,7 @@ impl WindowHeader {
         bytes
     }
 
-    /// What is stored; `None` if it is no header of this layout.
+    /// Reads a stored header; returns `None` if it is no header of this layout.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));

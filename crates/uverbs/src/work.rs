@@ -1,8 +1,9 @@
-//! Work queues: rings of slots that the library fills. The device takes what is posted; a peer that shares memory takes
-//! receives.
+//! Work queues: rings of slots that the library fills. The device takes posted requests; a peer that shares memory
+//! takes receives.
 //!
 //! A slot holds a [`WorkRequest`], followed by the scatter/gather list or the bytes of an inline message. Receives
-//! need little of a request: their list replaces the rest, so a slot with up to three segments is a cache line.
+//! need only the first fields of a request: their list replaces the rest, so a slot with up to three segments is a
+//! cache line.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct WorkQueue {
     slots: Slots,
-    /// Most requests posted at a time: as many as were requested.
+    /// Largest number of requests posted at a time: as many as the program asked for.
     limit: u32,
     published: u32,
     filled: u32,
@@ -27,16 +28,16 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// A queue in this memory, of which at most `limit` slots are used.
+    /// Creates the end for a queue in this memory, of which at most `limit` slots are used.
     ///
     /// # Errors
-    /// If it is not inside the memory, or its shape is invalid.
+    /// If the queue is not inside the memory, or its shape is invalid.
     pub fn new(memory: Arc<Memory>, shape: Shape, limit: u32) -> Result<Self, Corrupt> {
         let slots = Slots::new(memory, shape)?;
         Ok(Self { slots, limit: limit.min(shape.slots), published: 0, filled: 0, done: 0 })
     }
 
-    /// The same, continuing after what the other side published there before.
+    /// Continues after the requests that the other side published in this queue before.
     #[must_use]
     pub fn continued(self) -> Self {
         let tail = self.header().tail.load(Ordering::Acquire);
@@ -48,7 +49,7 @@ impl WorkQueue {
         self.slots.header()
     }
 
-    /// Whether there is room for one more.
+    /// Is true if there is room for one more request.
     #[must_use]
     #[inline]
     pub fn has_room(&mut self) -> bool {
@@ -59,8 +60,8 @@ impl WorkQueue {
         self.filled.wrapping_sub(self.done) < self.limit
     }
 
-    /// Fills the next slot, if there is one, with a request and its segments. False if there is no room, or the list
-    /// is longer than a slot.
+    /// Fills the next slot, if there is one, with a request and its segments. Returns false if there is no room, or the
+    /// list is longer than a slot.
     #[must_use]
     pub fn fill(&mut self, request: &WorkRequest, segments: &[Segment]) -> bool {
         let parts = [segments.as_ptr().cast::<u8>()];
@@ -79,6 +80,8 @@ impl WorkQueue {
         unsafe { self.fill_raw(request, parts) }
     }
 
+    /// Fills the next slot with a request and the bytes of its list or inline message.
+    ///
     /// # Safety
     /// Each part must be readable.
     #[inline]
@@ -120,14 +123,14 @@ impl WorkQueue {
         point(Point::Published);
     }
 
-    /// Whether the device wants the doorbell for published receives. A device that requests it at this moment checks
-    /// again later: waiting here until others see what was published would take longer than everything else.
+    /// Is true if the device wants the doorbell for published receives. A device that requests it at this moment checks
+    /// again later: to wait here until others see the published receives would take longer than everything else.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.header().doorbell.load(Ordering::Relaxed) == WANTED
     }
 
-    /// Whether the device wants no doorbell for sends. Call it after [`Self::publish`].
+    /// Is true if the device wants no doorbell for sends. Call it after [`Self::publish`].
     #[must_use]
     pub fn is_spared_doorbell(&self) -> bool {
         // Pairs with `Header::say`, after which the device checks the queue.
@@ -135,20 +138,20 @@ impl WorkQueue {
         self.header().doorbell.load(Ordering::Relaxed) == SPARED
     }
 
-    /// Whether the device has finished everything that was published.
+    /// Is true if the device has finished all published requests.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.header().head(Ordering::Acquire) == self.published
     }
 
-    /// Number of requests that were filled but not published.
+    /// Returns the number of requests that were filled but not published.
     #[must_use]
     pub const fn unpublished(&self) -> u32 {
         self.filled.wrapping_sub(self.published)
     }
 
-    /// The request that was filled as the `index`th unpublished one. Its list is appended, or the bytes of its inline
-    /// message are returned.
+    /// Returns the request that was filled as the `index`th unpublished one. Appends its list to `segments`, or returns
+    /// the bytes of its inline message.
     #[inline]
     pub fn peek(&self, index: u32, segments: &mut Vec<Segment>) -> (WorkRequest, &[u8]) {
         let (request, list) = self.slots.own(self.published.wrapping_add(index));
@@ -168,7 +171,7 @@ impl WorkQueue {
         }
     }
 
-    /// Takes back the first `count` requests that were filled but not published: they are done.
+    /// Takes back the first `count` requests that were filled but not published, because they are done.
     #[inline]
     pub fn take_back(&mut self, count: u32) {
         if count == 0 {
@@ -181,7 +184,7 @@ impl WorkQueue {
         self.filled = self.filled.wrapping_sub(count);
     }
 
-    /// The identifier of the oldest receive that was not returned; its list is appended.
+    /// Returns the identifier of the oldest receive that was not returned; appends its list to `segments`.
     #[inline]
     pub fn oldest(&self, segments: &mut Vec<Segment>) -> u64 {
         let (request, list) = self.slots.own(self.header().head(Ordering::Relaxed));
@@ -193,21 +196,20 @@ impl WorkQueue {
     #[inline]
     pub fn give_back(&mut self) {
         let head = self.header().head(Ordering::Relaxed);
-        // A completion from before a reset returns nothing. `taken` is not checked either, because it is in another's
-        // cache.
+        // A completion from before a reset returns nothing. `taken` is not checked, because it is in another
+        // processor's cache.
         if head != self.published {
             self.header().set_head(head.wrapping_add(1));
             point(Point::GivenBack);
         }
     }
 
-    /// Takes back what was filled but not published.
+    /// Takes back all requests that were filled but not published.
     pub fn abort(&mut self) {
         self.filled = self.published;
     }
 
-    /// For a queue whose device is gone: calls `each` with the unfinished requests in order, as if the device had
-    /// finished them.
+    /// Calls `each` with the unfinished requests in order, as if the device, which is gone, had finished them.
     pub fn abandon(&mut self, mut each: impl FnMut(&WorkRequest)) {
         let head = self.header().head(Ordering::Acquire);
         for index in 0..self.published.wrapping_sub(head).min(self.slots.shape.slots) {
@@ -216,7 +218,7 @@ impl WorkQueue {
         self.header().set_head(self.published);
     }
 
-    /// Forgets what was posted, as the device does with a queue pair that is reset. Numbers go on.
+    /// Forgets the posted requests, as the device does when a queue pair is reset. Numbers go on.
     pub fn reset(&mut self) {
         (self.filled, self.done) = (self.published, self.published);
     }
@@ -231,10 +233,10 @@ pub struct WorkSource {
 }
 
 impl WorkSource {
-    /// A queue in this memory.
+    /// Creates the end for a queue in this memory.
     ///
     /// # Errors
-    /// If it is not inside the memory, or its shape is invalid.
+    /// If the queue is not inside the memory, or its shape is invalid.
     pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
         Ok(Self { slots: Slots::new(memory, shape)?, seen: 0 })
     }
@@ -247,7 +249,7 @@ impl WorkSource {
         self.slots.shape.slots
     }
 
-    /// Number of receives that were published but not taken.
+    /// Returns the number of receives that were published but not taken.
     #[cfg(all(test, loom))]
     pub(crate) fn waiting(&self) -> u32 {
         let header = self.header();
@@ -285,7 +287,7 @@ impl WorkSource {
         Ok(Some((number, request)))
     }
 
-    /// Whether the receive with this number was the last one taken.
+    /// Is true if the receive with this number was the last one taken.
     #[must_use]
     pub fn was_taken_last(&self, number: u32) -> bool {
         self.header().taken.load(Ordering::Acquire) == number.wrapping_add(1)
@@ -296,7 +298,7 @@ impl WorkSource {
         self.slots.prefetch(number.wrapping_add(1));
     }
 
-    /// Reads the receive of a slot; its list is appended.
+    /// Reads the receive of a slot; appends its list to `segments`.
     #[inline]
     pub(crate) fn read(&self, number: u32, segments: &mut Vec<Segment>) -> Result<WorkRequest, Corrupt> {
         self.slots.read(number, segments, &mut Vec::new())
@@ -307,12 +309,13 @@ impl WorkSource {
         self.header().taken.store(number, Ordering::Release);
     }
 
-    /// Sets whether the doorbell must be rung for receives too. Receives posted at this moment come without it.
+    /// Sets whether the library must ring the doorbell for receives, too. Receives posted at this moment come
+    /// without it.
     pub fn want_doorbell(&mut self, wanted: bool) {
         self.header().say(if wanted { WANTED } else { 0 });
     }
 
-    /// Forgets what was posted, as the library does.
+    /// Forgets the posted receives, as the library does.
     pub fn reset(&mut self) {
         self.seen = self.header().reset();
     }

@@ -76,7 +76,7 @@ fn a_solicited_completion_that_comes_before_its_turn_is_told_of() {
     queue.arm(Arm::Solicited);
     let first = sink.reserve(|_| ()).unwrap();
     assert_eq!(sink.push(&completion(2), true), Ok(true));
-    // After the notification it finds nothing, and asks again.
+    // After the notification, the program finds nothing and asks again.
     assert_eq!(queue.poll(), None);
     queue.arm(Arm::Solicited);
     assert_eq!(queue.poll(), None);

@@ -2,13 +2,13 @@ use super::*;
 use crate::SendSource;
 use std::sync::atomic::AtomicU32;
 
-/// Both ends of a send queue, and its memory.
+/// Returns both ends of a send queue, and its memory.
 fn ends(requests: u32, segments: u32, inline: u32) -> (WorkQueue, SendSource, Arc<Memory>) {
     let (queue, memory, shape) = library(Shape::new(64, requests, segments, inline), requests);
     (queue, SendSource::new(memory.clone(), shape).unwrap(), memory)
 }
 
-/// Both ends of a receive queue.
+/// Returns both ends of a receive queue.
 fn receives(receives: u32, segments: u32) -> (WorkQueue, WorkSource) {
     let (queue, memory, shape) = library(Shape::of_receives(64, receives, segments), receives);
     (queue, WorkSource::new(memory, shape).unwrap())
@@ -81,7 +81,7 @@ fn short_slots_are_few_cache_lines() {
     assert_eq!([sends(0, 0), sends(5, 88), sends(6, 0), sends(0, 89)], [128, 128, 192, 192]);
 }
 
-/// All of a request that its operation needs.
+/// Every field of a request that its operation needs arrives.
 #[test]
 fn requests_arrive_whole() {
     let (mut queue, mut source, _) = ends(16, 3, 0);
@@ -103,7 +103,7 @@ fn requests_arrive_whole() {
     queue.publish();
     let mut segments = Vec::new();
     for mut request in asked {
-        // Of a datagram there is no place at the peer, of others no address handle.
+        // A datagram has no place at the peer, and other requests have no address handle.
         let taken = source.take(&mut segments, &mut Vec::new()).unwrap().unwrap().1;
         if request.opcode == opcode::SEND {
             (request.address, request.rkey) = (taken.address, taken.rkey);
@@ -263,7 +263,7 @@ fn known_receives_are_forgotten_when_the_queue_begins_anew() {
     assert_eq!((take(&mut source), take(&mut source)), (Some(4), None));
 }
 
-/// What slots held before is not taken for new, though none of them is cleared.
+/// Earlier contents of slots are not taken for new, though no slot is cleared.
 #[test]
 fn requests_are_forgotten_when_the_queue_begins_anew() {
     let (mut queue, mut source, _) = ends(4, 1, 0);
@@ -286,7 +286,7 @@ fn requests_are_forgotten_when_the_queue_begins_anew() {
     assert!(!source.has_next());
 }
 
-/// A request is seen at once, and then it is whole.
+/// A request is seen at once, and is complete then.
 #[test]
 fn requests_are_taken_while_others_are_posted() {
     let count = if cfg!(miri) { 50 } else { 2_000 };
@@ -340,7 +340,7 @@ fn shapes_that_leave_the_memory_are_refused() {
     assert!(WorkSource::new(memory, shape(0, 32, 64)).is_ok());
 }
 
-/// An application may write anything there.
+/// An application may write anything into the queue.
 #[test]
 fn a_hostile_application_is_found_out() {
     bolero::check!().with_type::<Vec<(u8, u32)>>().for_each(|writes| {
@@ -348,7 +348,7 @@ fn a_hostile_application_is_found_out() {
         let mut under_way = 0;
         for (what, value) in writes {
             match what % 4 {
-                // As if it had published any slot.
+                // The program acts as if it had published any slot.
                 0 => queue.slots.publish(*value),
                 1 => {
                     // Sixteen slots of two lines, the first of which is where a program writes most.
