@@ -1,12 +1,12 @@
 //! Brief messages: short ones that need no packets between two queue pairs of one host. While nothing else is under
-//! way, the requester has the responder do a request at once. That leaves both as the request's only packet, and the
-//! answer to it, would leave them. Whatever can't be done is left to packets, which tell why.
+//! way, the requester makes the responder execute a request at once. Both are then in the same state as after the
+//! request's only packet and the answer to it. Requests that can't be executed this way go in packets, whose answers
+//! tell why.
 
 use crate::Psn;
 use crate::work::{SendOperation, SendRequest, Verbs, With};
 use packet::roce::Service;
 
-/// A brief message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brief {
     pub(crate) operation: SendOperation,
@@ -17,10 +17,10 @@ pub struct Brief {
 }
 
 impl Brief {
-    /// Most bytes of it: fewer than a packet can have.
+    /// Largest number of bytes of a brief message: fewer than a packet can have.
     pub const MOST: usize = 128;
 
-    /// Whether a request may be one.
+    /// Is true if a request may be a brief message.
     pub(crate) const fn may_be(request: &SendRequest) -> bool {
         let has_form = matches!(
             request.operation,
@@ -31,13 +31,14 @@ impl Brief {
         has_form && request.len as usize <= Self::MOST
     }
 
-    /// Whether its bytes come from the responder.
+    /// Is true if the message's bytes come from the responder.
     #[must_use]
     pub const fn is_read(&self) -> bool {
         matches!(self.operation, SendOperation::Read { .. })
     }
 
-    /// How long its packet would be if it has `len` bytes, and the answer to that, if there is one: UDP payloads.
+    /// Returns the length that the message's packet would have with `len` bytes, and that of its answer, if there
+    /// is one. These are lengths of UDP payloads.
     #[must_use]
     pub const fn packets(&self, len: usize) -> (usize, Option<usize>) {
         const HEADERS: usize = 12 + 4;
@@ -54,19 +55,20 @@ impl Brief {
     }
 }
 
-/// What queue pairs need for brief messages from their surroundings.
+/// The interface of a queue pair to its surroundings for brief messages.
 pub trait Nearby: Verbs {
-    /// Has the peer's queue pair do a request at once ([`crate::QueuePair::serve`]). `bytes` is room for all of its
-    /// bytes: those of the request are to be copied there first; those that are read are there afterwards. False, with
-    /// nothing done, if that is not possible now.
+    /// Makes the peer's queue pair execute a request at once ([`crate::QueuePair::serve`]). `bytes` has room for all of
+    /// the request's bytes: bytes to send must be copied there first, and bytes that were read are there afterwards.
+    /// Does nothing and returns false if that is not possible now.
     fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool;
 
     /// Counts a request that was passed, and may be complete by now.
     fn count_passed(&mut self, brief: &Brief, len: usize);
 
-    /// Copies the bytes that the peer writes. False, with nothing done or counted, if it may not.
+    /// Copies the bytes that the peer writes. Does and counts nothing, and returns false, if the peer may not
+    /// write them.
     fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool;
 
-    /// Copies the bytes that the peer reads. False, with nothing counted, if it may not.
+    /// Copies the bytes that the peer reads. Counts nothing and returns false if the peer may not read them.
     fn try_read(&mut self, rkey: u32, address: u64, out: &mut [u8]) -> bool;
 }

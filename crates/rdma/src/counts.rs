@@ -11,7 +11,7 @@ pub struct Counts {
     pub packet_seq_err: u64,
     /// Answers received that show that an earlier one was lost.
     pub implied_nak_seq_err: u64,
-    /// How often no answer came in time.
+    /// Timeouts without an answer.
     pub local_ack_timeout_err: u64,
     /// NAKs received because the peer had no receive posted.
     pub rnr_nak_retry_err: u64,

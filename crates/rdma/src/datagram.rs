@@ -1,4 +1,4 @@
-//! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is one packet, and each has its own destination.
+//! Queue pairs for unreliable datagrams (IBTA 9.8.3): a message is one packet, and each has its own destination.
 
 use crate::queue_pair::{Mtu, flushed};
 use crate::responder::refused;
@@ -8,77 +8,75 @@ use crate::work::{
 use crate::{Psn, State};
 use packet::roce::{Bth, Datagram, Deth, Opcode, Operation, Service};
 
-/// Bytes before each received message: the network header with which it came, IPv6's, or IPv4's after 20 zeroes.
+/// Bytes before each received message: its network header, which is IPv6's, or IPv4's after 20 zeroes.
 pub const NETWORK_HEADER: usize = 40;
 
 /// Flag in a queue key that stands for the sender's own key (IBTA 10.2.5).
 const OWN_KEY: u32 = 1 << 31;
 
-/// What `ibv_modify_qp` sets.
+/// The attributes that `ibv_modify_qp` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramAttributes {
     /// Longest message.
     pub mtu: Mtu,
-    /// Partition key.
     pub partition: u16,
-    /// Its own number.
+    /// The queue pair's own number.
     pub number: u32,
     /// Key that a packet must have.
     pub queue_key: u32,
-    /// Number of the first packet sent.
+    /// PSN of the first packet sent.
     pub send_psn: u32,
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Address handle.
+    /// The address handle.
     pub address: u32,
     /// Number of the destination queue pair.
     pub queue_pair: u32,
-    /// The key it demands.
+    /// The key that the destination demands.
     pub queue_key: u32,
 }
 
-/// Why a datagram is dropped.
+/// A reason why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOut {
-    /// Not a datagram, or the queue pair is in the error state.
+    /// The packet is not a datagram, or the queue pair is in the error state.
     #[error("not for this queue pair")]
     Foreign,
-    /// Of another partition.
+    /// The packet is for another partition.
     #[error("wrong partition key")]
     Partition,
-    /// Another queue key.
+    /// The packet has the wrong queue key.
     #[error("wrong queue key")]
     QueueKey,
     /// No receive is posted.
     #[error("no receive is posted")]
     NotReady,
-    /// Longer than the receive.
+    /// The message is longer than the receive.
     #[error("longer than the receive")]
     Length,
 }
 
-/// A queue pair of unreliable datagrams.
+/// A queue pair for unreliable datagrams.
 #[derive(Debug)]
 pub struct DatagramPair {
     attributes: DatagramAttributes,
     state: State,
     next: Psn,
-    /// A receive that was too short for a message: it is used for the next one.
+    /// A receive that was too short for a message, and is used for the next one.
     spare: Option<u64>,
 }
 
 impl DatagramPair {
-    /// A queue pair that is ready to send.
+    /// Creates a queue pair that is ready to send.
     #[must_use]
     pub const fn new(attributes: DatagramAttributes) -> Self {
         let next = Psn::new(attributes.send_psn);
         Self { attributes, state: State::ReadyToSend, next, spare: None }
     }
 
-    /// Its state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
@@ -152,7 +150,7 @@ impl DatagramPair {
     /// Receives a packet that came with this network header.
     ///
     /// # Errors
-    /// Why it is dropped.
+    /// The reason why the packet is dropped.
     pub fn receive(
         &mut self,
         packet: &Datagram<'_>,

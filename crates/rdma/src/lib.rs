@@ -1,16 +1,15 @@
 //! The RDMA device: connections and datagrams over RoCEv2 (IBTA 1.5, chapter 9), without I/O.
 //!
-//! Owns: the state of queue pairs, both of its halves: the requester, which makes packets of work requests and takes
-//! what answers them, and the responder, which does what requests of the peer ask for; and the connection manager
-//! ([`cm`]).
+//! Owns: the state of queue pairs, both halves of it: the requester, which makes packets of work requests and handles
+//! their answers, and the responder, which executes the peer's requests; and the connection manager ([`cm`]).
 //!
 //! Must not know: how packets travel, how memory of guests is reached and who may (it asks a [`Verbs`]), or what time
 //! it is (it is told).
 //!
-//! A message's way: `QueuePair::post_send` queues a work request, `poll` makes packets of it (`requester`), the
-//! peer's `receive` does what they ask for and queues its answers (`responder`), `poll` there sends them, and
-//! `receive` here takes them and completes the request. Between queue pairs of one host, a short message may go without
-//! packets: by `pass` and the peer's `serve` ([`Brief`]).
+//! A message's way: `QueuePair::post_send` queues a work request, and `poll` makes packets of it (`requester`). The
+//! peer's `receive` executes the request and queues the answers (`responder`), and the peer's `poll` sends them. Our
+//! `receive` handles the answers and completes the request. Between queue pairs of one host, a short message may go
+//! without packets, through `pass` and the peer's `serve` ([`Brief`]).
 #![deny(unsafe_code)]
 
 mod brief;

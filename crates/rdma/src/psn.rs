@@ -5,31 +5,31 @@
 pub struct Psn(u32);
 
 impl Psn {
-    /// From a number, whose upper eight bits are ignored.
+    /// Creates a number, ignoring the upper eight bits.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & 0xff_ffff)
     }
 
-    /// The number.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The number `packets` packets later.
+    /// Returns the number `packets` packets later.
     #[must_use]
     pub const fn plus(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
     }
 
-    /// The number before it.
+    /// Returns the number before this one.
     #[must_use]
     pub const fn before(self) -> Self {
         Self::new(self.0.wrapping_sub(1))
     }
 
-    /// How many packets it comes after `other`; negative if it comes before. Half of all numbers do.
+    /// Returns how many packets this number comes after `other`; negative if it comes before. Half of all numbers come
+    /// before.
     #[must_use]
     pub const fn since(self, other: Self) -> i32 {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8

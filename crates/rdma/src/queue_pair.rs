@@ -17,12 +17,12 @@ pub enum Mtu {
     Bytes1024 = 3,
     Bytes2048 = 4,
     Bytes4096 = 5,
-    /// For queue pairs on the same host: such packets never reach a wire.
+    /// For queue pairs on the same host: packets of this size never reach a wire.
     Bytes32768 = 8,
 }
 
 impl Mtu {
-    /// The MTU with this code.
+    /// Returns the MTU with this code.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -35,39 +35,37 @@ impl Mtu {
         })
     }
 
-    /// Bytes.
     #[must_use]
     pub const fn bytes(self) -> u16 {
         128 << self as u16
     }
 }
 
-/// What `ibv_modify_qp` sets.
+/// The attributes that `ibv_modify_qp` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Whether the connection is reliable. Otherwise lost packets stay lost, and there are neither READs nor atomics.
     pub reliable: bool,
     /// Longest payload of a packet.
     pub mtu: Mtu,
-    /// Partition key.
     pub partition: u16,
     /// Number of the peer's queue pair.
     pub destination: u32,
-    /// Number of the first packet sent.
+    /// PSN of the first packet sent.
     pub send_psn: u32,
-    /// Number of the first packet received.
+    /// PSN of the first packet received.
     pub receive_psn: u32,
-    /// How long to wait for an answer: 4.096 us times 2 to the power of this; 0: forever.
+    /// Time to wait for an answer: 4.096 us times 2 to the power of this; 0 means forever.
     pub timeout: u8,
-    /// How often a packet is sent again, 0 to 7.
+    /// Number of times that a packet is sent again, 0 to 7.
     pub retries: u8,
-    /// How often to retry if the receiver is not ready, 0 to 6; 7: forever.
+    /// Number of retries if the receiver is not ready, 0 to 6; 7 means forever.
     pub rnr_retries: u8,
-    /// How long a peer waits that finds no receive.
+    /// Time for which a peer waits that finds no receive.
     pub rnr_timer: RnrTimer,
-    /// Most READs and atomics under way.
+    /// Largest number of READs and atomics under way.
     pub reads: u8,
-    /// Most READs and atomics that the peer may have under way.
+    /// Largest number of READs and atomics that the peer may have under way.
     pub peer_reads: u8,
 }
 
@@ -76,18 +74,18 @@ impl Attributes {
         if self.reliable { Service::Rc } else { Service::Uc }
     }
 
-    /// How long to wait for an answer.
+    /// Returns the time to wait for an answer; `None` means forever.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let exponent = u32::from(self.timeout & 31);
         (exponent > 0).then(|| Duration::from_nanos(4096_u64 << exponent))
     }
 
-    /// Number of packets of a message, at least one.
+    /// Returns the number of a message's packets, at least one.
     pub(crate) fn packets(&self, len: u32) -> u32 {
         len.div_ceil(self.mtu.bytes().into()).max(1)
     }
 
-    /// The base transport header of a packet.
+    /// Returns the base transport header of a packet.
     pub(crate) fn bth(&self, operation: Operation, psn: crate::Psn) -> Bth {
         Bth {
             opcode: Opcode::Of(self.service(), operation),
@@ -103,18 +101,16 @@ impl Attributes {
     }
 }
 
-/// State of a queue pair (IBTA 10.3.1). Its owner keeps the earlier states, and creates it once the attributes of both
-/// directions are known.
+/// State of a queue pair (IBTA 10.3.1). The owner of a queue pair keeps the earlier states, and creates the queue pair
+/// once the attributes of both directions are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Receives.
     ReadyToReceive,
-    /// Receives and sends.
     ReadyToSend,
-    /// Receives only, because a send failed: posted requests are flushed until it is resumed. Not for reliable
-    /// connections.
+    /// The queue pair only receives, because a send failed: posted requests are flushed until it is resumed. Reliable
+    /// connections do not have this state.
     SendQueueError,
-    /// Does nothing any more; posted requests are flushed.
+    /// The queue pair does nothing any more; posted requests are flushed.
     Error,
 }
 
@@ -128,7 +124,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// A queue pair that is ready to receive.
+    /// Creates a queue pair that is ready to receive.
     #[must_use]
     pub fn new(attributes: Attributes) -> Self {
         Self {
@@ -139,13 +135,12 @@ impl QueuePair {
         }
     }
 
-    /// Its state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Makes it ready to send, with the attributes that `ibv_modify_qp` sets in that transition.
+    /// Makes the queue pair ready to send, with the attributes that `ibv_modify_qp` sets in this transition.
     pub fn ready_to_send(&mut self, attributes: Attributes) {
         if self.state == State::ReadyToReceive {
             self.attributes = attributes;
@@ -161,7 +156,7 @@ impl QueuePair {
         }
     }
 
-    /// What was counted.
+    /// Returns the counts of both halves.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = self.requester.counts;
@@ -169,19 +164,19 @@ impl QueuePair {
         counts
     }
 
-    /// Whether the limit of packets under way is reached: nothing is sent before the peer answers, or time passes.
+    /// Is true if the limit of packets under way is reached: nothing is sent before the peer answers, or time passes.
     #[must_use]
     pub fn awaits_answers(&self) -> bool {
         self.requester.is_full(&self.attributes)
     }
 
-    /// Whether requests are under way.
+    /// Is true if requests are under way.
     #[must_use]
     pub fn is_sending(&self) -> bool {
         !self.requester.is_idle()
     }
 
-    /// Sets how long a peer waits that finds no receive.
+    /// Sets the time for which a peer waits that finds no receive.
     pub const fn set_rnr_timer(&mut self, timer: RnrTimer) {
         self.attributes.rnr_timer = timer;
     }
@@ -194,8 +189,8 @@ impl QueuePair {
         self.requester.post(request, &self.attributes);
     }
 
-    /// Has the peer do a request at once, if it is brief and nothing else is under way. False, with nothing done, if
-    /// that is not possible: it is to be posted as any other one.
+    /// Makes the peer execute a request at once, if it is brief and nothing else is under way. Does nothing and returns
+    /// false if that is not possible: the request must then be posted like any other.
     pub fn pass(&mut self, request: &SendRequest, verbs: &mut impl Nearby) -> bool {
         if self.state != State::ReadyToSend || self.responder.has_answers() {
             return false;
@@ -207,8 +202,8 @@ impl QueuePair {
         true
     }
 
-    /// Does a brief message of the peer, with its bytes or with room for what it reads. False, with nothing done, if it
-    /// must come in a packet.
+    /// Executes a brief message of the peer. `bytes` are its bytes, or room for the bytes that it reads. Does
+    /// nothing and returns false if the message must come in a packet.
     pub fn serve(&mut self, brief: &Brief, bytes: &mut [u8], verbs: &mut impl Nearby) -> bool {
         let is_ours = brief.service == self.attributes.service()
             && brief.partition & 0x7fff == self.attributes.partition & 0x7fff;
@@ -237,11 +232,11 @@ impl QueuePair {
         }
     }
 
-    /// Sends at most `budget` packets, and checks the clock. Returns by when it must be called again if nothing
-    /// arrives before: at once if the budget was too small.
+    /// Sends at most `budget` packets, and checks the clock. Returns the time by which it must be called again if
+    /// nothing arrives before: at once if the budget was too small.
     pub fn poll(&mut self, now: Duration, budget: usize, verbs: &mut impl Verbs) -> Option<Duration> {
         let mut budget = budget;
-        // In the error state too: the peer is told of its error.
+        // Answers are sent in the error state, too: they tell the peer of its error.
         let answered = self.responder.answer(&mut budget, &self.attributes, verbs);
         let worked = self.state != State::ReadyToSend
             || self.requester.work(now, &mut budget, &self.attributes, verbs);
@@ -254,8 +249,8 @@ impl QueuePair {
         if budget == 0 { Some(now) } else { self.requester.deadline() }
     }
 
-    /// A request failed that the transport does not know, after all of its own: enters the state to which a failed
-    /// send leads.
+    /// Enters the state to which a failed send leads: a request failed that the transport does not know, and that comes
+    /// after all requests that it knows.
     pub fn fail_request(&mut self, verbs: &mut impl Verbs) {
         if self.attributes.reliable {
             self.end(verbs);
@@ -280,7 +275,7 @@ impl QueuePair {
     }
 }
 
-/// The completion of a flushed work request.
+/// Returns the completion of a flushed work request.
 pub(crate) const fn flushed(id: u64) -> Completion {
     Completion { id, status: Status::Flushed, len: 0, received: None }
 }

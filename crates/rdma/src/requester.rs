@@ -15,8 +15,8 @@ use std::time::Duration;
 /// Number of a packet, from 0.
 type Number = u64;
 
-/// Most packets under way without an answer. Longer packets have a smaller window, so that they stay in the host's
-/// cache, and less is sent again after a loss.
+/// Returns the largest number of packets under way without an answer. Longer packets have a smaller window, so that
+/// they stay in the host's cache, and less is sent again after a loss.
 const fn window(attributes: &Attributes) -> Number {
     match attributes.mtu {
         Mtu::Bytes32768 => 32,
@@ -25,7 +25,7 @@ const fn window(attributes: &Attributes) -> Number {
     }
 }
 
-/// How many times per window an answer is requested, besides the last packet of each message.
+/// Number of answers that are requested per window, besides those to the last packet of each message.
 const ANSWERS: Number = 8;
 /// Bytes of an atomic operation's operand.
 const ATOMIC: u32 = 8;
@@ -41,12 +41,12 @@ struct Posted {
 }
 
 impl Posted {
-    /// Whether its responses complete it rather than an acknowledgement.
+    /// Is true if the request's responses complete it, rather than an acknowledgement.
     const fn is_answered(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. } | SendOperation::Atomic { .. })
     }
 
-    /// The offset in the message at which the packet with this number begins.
+    /// Returns the offset in the message at which the packet with this number begins.
     const fn offset(&self, number: Number, mtu: u16) -> u32 {
         (number - self.first) as u32 * mtu as u32
     }
@@ -55,7 +55,7 @@ impl Posted {
 /// The result of sending a packet.
 enum Sent {
     Yes,
-    /// Its memory is not available now; what was sent before must finish first.
+    /// The request's memory is not available now; what was sent before must finish first.
     Waits,
     Failed,
 }
@@ -75,17 +75,17 @@ pub(crate) struct Requester {
     sent: Number,
     /// Number of the first packet without an answer.
     unanswered: Number,
-    /// It went back since the last progress: further signs of the same loss are not new.
+    /// Whether the requester went back since the last progress: further signs of the same loss are not new.
     recovering: bool,
     /// Number of unfinished READs and atomics before `next`.
     open: usize,
     pub counts: Counts,
-    /// Retries left.
+    /// Numbers of retries that are left.
     retries: u8,
     rnr_retries: u8,
-    /// When the first unanswered packet is sent again.
+    /// Time at which the first unanswered packet is sent again.
     timeout: Option<Duration>,
-    /// Until when a receiver that was not ready is left alone.
+    /// Time until which nothing is sent, because the receiver was not ready.
     pause: Option<Duration>,
 }
 
@@ -108,7 +108,6 @@ impl Requester {
         }
     }
 
-    /// Queues a request.
     pub fn post(&mut self, request: SendRequest, attributes: &Attributes) {
         let packets = match request.operation {
             SendOperation::Atomic { .. } => 1,
@@ -119,8 +118,9 @@ impl Requester {
         self.end += packets;
     }
 
-    /// Has the peer do a request at once, as if its packet were sent and answered, if it is brief and nothing else is
-    /// under way. `None`, with nothing done, if that is not possible; otherwise whether the connection is healthy.
+    /// Makes the peer execute a request at once, as if its packet were sent and answered, if it is brief and
+    /// nothing else is under way. Does nothing and returns `None` if that is not possible; otherwise returns
+    /// whether the connection is healthy.
     pub fn pass(
         &mut self,
         request: &SendRequest,
@@ -152,38 +152,38 @@ impl Requester {
         if request.signaled || !is_healthy {
             verbs.complete(Completion { id: request.id, status, len: request.len, received: None });
         }
-        // Whoever waits for the completion need not wait for this.
+        // This is done last: programs that wait for the completion need not wait for it.
         verbs.count_passed(&brief, bytes.len());
         Some(is_healthy)
     }
 
-    /// Whether the limit of packets under way is reached: sending waits for answers.
+    /// Is true if the limit of packets under way is reached: sending waits for answers.
     pub fn is_full(&self, attributes: &Attributes) -> bool {
         self.next - self.unanswered >= window(attributes)
     }
 
-    /// Whether nothing is left to do.
+    /// Is true if nothing is left to do.
     pub fn is_idle(&self) -> bool {
         self.posted.is_empty()
     }
 
-    /// The PSN of a packet.
+    /// Returns the PSN of a packet.
     const fn psn(&self, number: Number) -> Psn {
         self.start.plus(number as u32)
     }
 
-    /// The packet to which a PSN refers, if it was sent and has no answer yet.
+    /// Returns the packet to which a PSN refers, if it was sent and has no answer yet.
     fn under_way(&self, psn: Psn) -> Option<Number> {
         let since = Number::try_from(psn.since(self.psn(self.unanswered))).ok()?;
         Some(self.unanswered + since).filter(|number| *number < self.sent)
     }
 
-    /// By when it must work again.
+    /// Returns the time by which the requester must work again.
     pub fn deadline(&self) -> Option<Duration> {
         self.pause.or(self.timeout)
     }
 
-    /// Sends what may be sent; false if the connection failed.
+    /// Sends the packets that may be sent; returns false if the connection failed.
     pub fn work(
         &mut self,
         now: Duration,
@@ -217,7 +217,7 @@ impl Requester {
         true
     }
 
-    /// On an unreliable connection, a sent message is done.
+    /// Completes a message that was sent on an unreliable connection.
     fn is_gone(&mut self, verbs: &mut impl Verbs) {
         self.unanswered = self.next;
         if self.posted.front().is_some_and(|posted| posted.last < self.next) {
@@ -237,7 +237,7 @@ impl Requester {
         }
     }
 
-    /// Whether the packet at the cursor may be sent.
+    /// Is true if the packet at the cursor may be sent.
     fn may_send(&self, attributes: &Attributes) -> bool {
         if self.next == self.end || self.is_full(attributes) {
             return false;
@@ -248,7 +248,7 @@ impl Requester {
         fits && !(posted.request.fence && self.open > 0)
     }
 
-    /// The index of the request with the packet of this number.
+    /// Returns the index of the request with the packet of this number.
     fn at(&self, number: Number) -> Option<usize> {
         if let Some(front) = self.posted.front()
             && (front.first..=front.last).contains(&number)
@@ -269,7 +269,7 @@ impl Requester {
         let left = request.len - offset.min(request.len);
         let mut packet = Datagram::new(attributes.bth(Operation::Acknowledge, psn), &[]);
         let operation = describe(&mut packet, &request, offset, (is_first, is_last));
-        // A read asks for all that is left at once.
+        // A READ request asks for all that is left at once.
         let after = if operation == Operation::ReadRequest { posted.last + 1 } else { number + 1 };
         packet.bth = attributes.bth(operation, psn);
         packet.bth.solicited = request.solicited && is_last && operation.has_payload();
@@ -295,7 +295,7 @@ impl Requester {
         Sent::Yes
     }
 
-    /// Processes an answer; false if the connection failed.
+    /// Processes an answer; returns false if the connection failed.
     pub fn receive(
         &mut self,
         packet: &Datagram<'_>,
@@ -316,7 +316,8 @@ impl Requester {
         }
     }
 
-    /// The responder answered the packet with this number; those before it are done.
+    /// Handles an acknowledgement of the packet with this number: packets before it are done. Returns false if the
+    /// connection failed.
     fn acknowledged(
         &mut self,
         number: Number,
@@ -358,7 +359,8 @@ impl Requester {
         }
     }
 
-    /// A response: a packet of a READ's data, or the answer to an atomic.
+    /// Handles a response: a packet of a READ's data, or the answer to an atomic. Returns false if the connection
+    /// failed.
     fn answered(
         &mut self,
         number: Number,
@@ -403,7 +405,7 @@ impl Requester {
         true
     }
 
-    /// Completes the requests whose packets all come before `through`; false if one of them still waits for a
+    /// Completes the requests whose packets all come before `through`; returns false if one of them still waits for a
     /// response.
     fn done_before(
         &mut self,
@@ -432,7 +434,7 @@ impl Requester {
         true
     }
 
-    /// The peer answers: everything before `to` has its answer.
+    /// Notes that everything before `to` has its answer.
     fn progress(&mut self, to: Number, attributes: &Attributes, now: Duration) {
         self.unanswered = to;
         self.next = self.next.max(to);
@@ -440,7 +442,7 @@ impl Requester {
         self.watch(now, attributes);
     }
 
-    /// After an answer, what follows may be lost as often as the attributes say.
+    /// Resets the numbers of retries, after an answer.
     const fn begin_afresh(&mut self, attributes: &Attributes) {
         (self.retries, self.rnr_retries) = (attributes.retries, attributes.rnr_retries);
         (self.recovering, self.timeout) = (false, None);
@@ -450,14 +452,15 @@ impl Requester {
         (self.next, self.open, self.timeout) = (self.unanswered, 0, None);
     }
 
-    /// An answer came, but an earlier one is missing. Later answers that were on the way show the same loss again.
+    /// Handles an answer that came although an earlier one is missing. Later answers that were on the way show the same
+    /// loss again. Returns false if the retries are used up.
     fn response_lost(&mut self, verbs: &mut impl Verbs) -> bool {
         self.counts.implied_nak_seq_err += 1;
         let first_heard = !std::mem::replace(&mut self.recovering, true);
         !first_heard || self.try_again(verbs)
     }
 
-    /// Sends everything unanswered again; false if the retries are used up.
+    /// Sends everything unanswered again; returns false if the retries are used up.
     fn try_again(&mut self, verbs: &mut impl Verbs) -> bool {
         if self.retries == 0 {
             self.end_first(Status::RetryExceeded, verbs);
@@ -490,7 +493,7 @@ impl Requester {
     }
 }
 
-/// Gives a packet the headers of its request. `offset`: how much of the request is before it. Returns what it is.
+/// Gives a packet the headers of its request, `offset` bytes into the message. Returns the packet's operation.
 fn describe(
     packet: &mut Datagram<'_>,
     request: &SendRequest,

@@ -11,23 +11,23 @@ use std::collections::VecDeque;
 /// Longest message (IBTA 9.7.1.1): in a longer one, PSNs would be ambiguous.
 const LONGEST_MESSAGE: u32 = 1 << 31;
 
-/// A message of which some packets are still missing.
+/// A message whose packets have not all arrived.
 #[derive(Clone, Copy, Debug)]
 struct Arriving {
     what: What,
-    /// Bytes that came.
+    /// Bytes that have arrived.
     len: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// Into the receive with this identifier.
+    /// A SEND into the receive with this identifier.
     Send(u64),
-    /// Into memory.
+    /// A WRITE into this memory.
     Write(Reth),
 }
 
-/// What is to be sent to the peer, in the order of its requests.
+/// An answer to the peer. Answers are in the order of the peer's requests.
 #[derive(Debug)]
 enum Answer {
     Acknowledge { syndrome: Syndrome, psn: Psn, msn: u32 },
@@ -42,9 +42,9 @@ struct Reading {
     /// Number of the next packet.
     psn: Psn,
     msn: u32,
-    /// A packet was sent.
+    /// Whether a packet was sent.
     begun: bool,
-    /// It was answered before.
+    /// Whether the request was answered before.
     again: bool,
 }
 
@@ -62,7 +62,7 @@ enum Redo {
     Atomic { original: u64, msn: u32 },
 }
 
-/// Why a request isn't executed.
+/// A reason why a request isn't executed.
 enum Refusal {
     /// No receive is posted.
     NotReady,
@@ -70,7 +70,7 @@ enum Refusal {
     Unanswered,
     /// The receive with this identifier can't hold the message.
     Receive(u64, Fault),
-    /// For good.
+    /// The request fails, and with it the connection.
     Nak(Nak),
 }
 
@@ -80,7 +80,7 @@ impl From<Nak> for Refusal {
     }
 }
 
-/// Memory that the peer may not access.
+/// Returns the NAK for memory that the peer may not access.
 fn access(_: Fault) -> Nak {
     Nak::RemoteAccessError
 }
@@ -88,14 +88,14 @@ fn access(_: Fault) -> Nak {
 /// The receiving half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    /// Number of the expected packet.
+    /// PSN of the expected packet.
     expected: Psn,
-    /// Messages finished.
+    /// Number of finished messages.
     msn: u32,
-    /// The peer was told that a packet is missing.
+    /// Whether the peer was told that a packet is missing.
     told: bool,
     arriving: Option<Arriving>,
-    /// The receive of a dropped message: used for the next one, or flushed.
+    /// The receive of a dropped message, which is used for the next one, or flushed.
     spare: Option<u64>,
     pub counts: Counts,
     answers: VecDeque<Answer>,
@@ -116,7 +116,7 @@ impl Responder {
         }
     }
 
-    /// Handles a request; false if the connection failed because of it.
+    /// Handles a request; returns false if the connection failed because of it.
     pub fn receive(
         &mut self,
         packet: &Datagram<'_>,
@@ -173,8 +173,8 @@ impl Responder {
         }
     }
 
-    /// Handles a request on an unreliable connection. Messages that are incomplete, not permitted, or longer than
-    /// their receive are dropped (IBTA 9.8.2, 9.9.3). False if the connection failed.
+    /// Handles a request on an unreliable connection. Drops messages that are incomplete, not permitted, or longer than
+    /// their receive (IBTA 9.8.2, 9.9.3). Returns false if the connection failed.
     pub fn receive_unreliable(
         &mut self,
         packet: &Datagram<'_>,
@@ -244,7 +244,7 @@ impl Responder {
         self.store(packet, operation, arriving, ends, verbs)
     }
 
-    /// The first packet of a SEND or WRITE.
+    /// Handles the first packet of a SEND or WRITE.
     fn begin(
         &mut self,
         packet: &Datagram<'_>,
@@ -308,7 +308,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Stores a packet of a send in the receive `id`, after `before` bytes of other packets.
+    /// Stores a packet of a SEND in the receive `id`, after `before` bytes of other packets.
     fn fill(
         &mut self,
         packet: &Datagram<'_>,
@@ -330,7 +330,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Stores a packet of a write, after `before` bytes of other packets. Returns the receive that it takes, if any.
+    /// Stores a packet of a WRITE, after `before` bytes of other packets. Returns the receive that it takes, if any.
     fn write(
         &mut self,
         packet: &Datagram<'_>,
@@ -339,7 +339,7 @@ impl Responder {
         ends: bool,
         verbs: &mut impl Verbs,
     ) -> Result<Option<u64>, Refusal> {
-        // Before its last packet writes anything: takes a receive if one is needed.
+        // A receive, if one is needed, is taken before the last packet writes anything.
         let receive = match packet.immediate {
             Some(_) => Some(self.take_receive(verbs)?),
             None => None,
@@ -413,7 +413,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether another READ or atomic may be under way, new or repeated.
+    /// Is true if one more READ or atomic, new or repeated, may be under way.
     fn has_room(&self, came_again: bool, attributes: &Attributes) -> bool {
         let counts = |answer: &&Answer| match answer {
             Answer::Acknowledge { .. } => false,
@@ -429,7 +429,7 @@ impl Responder {
         self.done.push_back(done);
     }
 
-    /// A repeated packet: only reads are executed again.
+    /// Answers a repeated packet. Only READs are executed again.
     fn again(&mut self, packet: &Datagram<'_>, operation: Operation, psn: Psn, attributes: &Attributes) {
         if !is_answered(operation) {
             // The acknowledgement was lost.
@@ -444,7 +444,7 @@ impl Responder {
             (Redo::Atomic { original, msn }, None) => {
                 self.answers.push_back(Answer::Atomic { original, psn, msn, again: true });
             }
-            // It may ask for the rest of the former request.
+            // The repeated request may ask for the rest of the former one.
             (Redo::Read(old), Some(reth)) => {
                 let skipped = psn.since(first) as u64 * u64::from(attributes.mtu.bytes());
                 let is_part = reth.rkey == old.rkey
@@ -465,7 +465,7 @@ impl Responder {
     }
 
     /// Queues an acknowledgement. It includes everything before it, so it replaces waiting ones of the same kind for
-    /// the same packet or an earlier one. So whatever the peer sends, at most two of them wait between READs and
+    /// the same packet or an earlier one. Whatever the peer sends, therefore at most two of them wait between READs and
     /// atomics.
     fn acknowledge(&mut self, syndrome: Syndrome, psn: Psn) {
         while let Some(Answer::Acknowledge { syndrome: waiting, psn: of, .. }) = self.answers.back()
@@ -476,7 +476,7 @@ impl Responder {
         self.answers.push_back(Answer::Acknowledge { syndrome, psn, msn: self.msn });
     }
 
-    /// Sends answers; false if the memory to be read no longer exists.
+    /// Sends answers; returns false if the memory to be read no longer exists.
     pub fn answer(&mut self, budget: &mut usize, attributes: &Attributes, verbs: &mut impl Verbs) -> bool {
         while *budget > 0
             && let Some(answer) = self.answers.front_mut()
@@ -515,7 +515,7 @@ impl Responder {
         self.answers.clear();
     }
 
-    /// Ends all receives.
+    /// Completes all receives as flushed.
     pub fn flush(&mut self, verbs: &mut impl Verbs) {
         self.abandon();
         self.spare.take().into_iter().for_each(|id| verbs.complete(flushed(id)));
@@ -552,7 +552,7 @@ impl Reading {
     }
 }
 
-/// Whether the answer to a request is more than an acknowledgement.
+/// Is true if the answer to a request is more than an acknowledgement.
 const fn is_answered(operation: Operation) -> bool {
     matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
 }
@@ -570,7 +570,7 @@ fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut im
     verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
 }
 
-/// The completion of a receive that can't hold the message.
+/// Returns the completion of a receive that can't hold the message.
 pub(crate) const fn refused(id: u64, fault: Fault) -> Completion {
     let status = match fault {
         Fault::Length => Status::LocalLength,
@@ -588,6 +588,6 @@ fn send(
 ) {
     let packet =
         Datagram { aeth: Some(aeth), original, ..Datagram::new(attributes.bth(operation, psn), &[]) };
-    // Without payload, sending can't fail.
+    // An answer without payload can't fail to be sent.
     let _ = verbs.send(None, &packet, Payload::None);
 }

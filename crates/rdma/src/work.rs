@@ -5,21 +5,19 @@ use packet::roce::Datagram;
 /// A work request of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// The application's identifier for it.
+    /// The application's identifier of the request.
     pub id: u64,
-    /// The operation.
     pub operation: SendOperation,
     /// Bytes of the message: the length of its scatter/gather list.
     pub len: u32,
     /// Whether success is completed too, rather than only failure.
     pub signaled: bool,
-    /// Whether it wakes the receiver.
+    /// Whether the message wakes the receiver.
     pub solicited: bool,
-    /// It waits for the READs and atomics before it.
+    /// Whether the request waits for the READs and atomics before it.
     pub fence: bool,
 }
 
-/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum SendOperation {
@@ -29,10 +27,9 @@ pub enum SendOperation {
     Atomic { address: u64, rkey: u32, operation: AtomicOperation },
 }
 
-/// What a SEND carries besides its payload.
+/// Data that a SEND carries besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum With {
-    /// Nothing.
     Nothing,
     /// Immediate data, in the order of the wire.
     Immediate([u8; 4]),
@@ -45,9 +42,9 @@ pub enum With {
 pub enum AtomicOperation {
     /// Stores `swap` if memory holds `compare`.
     CompareSwap {
-        /// What must be there.
+        /// The value that must be in memory.
         compare: u64,
-        /// What comes there.
+        /// The value that replaces it.
         swap: u64,
     },
     /// Adds to the value in memory.
@@ -75,20 +72,19 @@ pub enum Status {
 /// The completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The application's identifier for it.
+    /// The application's identifier of the request.
     pub id: u64,
-    /// How it ended.
     pub status: Status,
     /// Bytes received or read.
     pub len: u32,
-    /// What was received, for a work request of the receive queue.
+    /// Details of the message, for a work request of the receive queue.
     pub received: Option<Received>,
 }
 
-/// What came into a receive.
+/// Details of a message that came into a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// By SEND, into the receive's memory; or by WRITE with immediate.
+    /// The peer's operation: a SEND into the receive's memory, or a WRITE with immediate.
     pub by: Arrival,
     /// Immediate data, in the order of the wire.
     pub immediate: Option<[u8; 4]>,
@@ -98,11 +94,11 @@ pub struct Received {
     pub solicited: bool,
     /// The queue pair from which a datagram comes.
     pub source: Option<u32>,
-    /// Whether a datagram came over IPv4; otherwise over IPv6.
+    /// Whether a datagram came over IPv4; otherwise it came over IPv6.
     pub by_ipv4: bool,
 }
 
-/// How it came.
+/// The operation with which a message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Arrival {
@@ -110,7 +106,7 @@ pub enum Arrival {
     WriteWithImmediate,
 }
 
-/// How a peer accesses a memory region.
+/// A peer's access to a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Access {
@@ -119,10 +115,10 @@ pub enum Access {
     Atomic,
 }
 
-/// The payload of a packet, which is copied once, to where it is sent from.
+/// The payload of a packet. It is copied once, to the place from which it is sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Nothing.
+    /// The packet has no payload.
     None,
     /// `len` bytes from `offset` of the memory that a request sends.
     #[allow(missing_docs)]
@@ -132,7 +128,7 @@ pub enum Payload<'a> {
     Region { rkey: u32, address: u64, len: u32 },
 }
 
-/// Why memory is not accessible.
+/// A reason why memory is not accessible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// There is no such region, it is too short, or it does not permit the access.
@@ -141,17 +137,17 @@ pub enum Fault {
     /// The message is longer than the memory for it.
     #[error("message too long")]
     Length,
-    /// Another thread uses this memory, for too long. The request is not answered: the sender repeats it, as after a
+    /// Another thread has used this memory for too long. The request is not answered: the sender repeats it, as after a
     /// loss.
     #[error("memory in use")]
     Busy,
 }
 
-/// What a queue pair needs from its surroundings: memory, receives, completion queues, a way to its peer.
+/// The interface of a queue pair to its surroundings: memory, receives, completion queues, and a way to its peer.
 ///
 /// Offsets are in bytes of a message. Every region is checked at every access, because it may be gone by the next one.
 pub trait Verbs {
-    /// Copies what was read, or the value before an atomic operation, into the memory of `request`.
+    /// Copies bytes that were read, or the value before an atomic operation, into the memory of `request`.
     ///
     /// # Errors
     /// If it isn't the application's memory.
@@ -164,33 +160,33 @@ pub trait Verbs {
     /// identifier.
     fn take_flushed(&mut self) -> Option<u64>;
 
-    /// Whether receives come from a shared queue. A receive that is too short for its message is then completed, since
-    /// it can't wait here for the next message (IBTA 9.9.3).
+    /// Is true if receives come from a shared queue. A receive that is too short for its message is then
+    /// completed, since it can't wait here for the next message (IBTA 9.9.3).
     fn shares_receives(&self) -> bool;
 
     /// Copies received bytes into the memory of the receive that was taken last.
     ///
     /// # Errors
-    /// If it isn't the application's memory, or ends before.
+    /// If it isn't the application's memory, or is too short.
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Whether the peer may make this access.
+    /// Checks that the peer may make this access.
     ///
     /// # Errors
-    /// Where it may not.
+    /// If it may not.
     fn check(&mut self, rkey: u32, address: u64, len: u32, access: Access) -> Result<(), Fault>;
 
     /// Copies the bytes that the peer writes. If they end its message (`ends`), the last byte is written after all
     /// others.
     ///
     /// # Errors
-    /// Where it may not.
+    /// If the peer may not write them.
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault>;
 
     /// Executes the peer's atomic operation on eight bytes. Returns the former value.
     ///
     /// # Errors
-    /// Where it may not.
+    /// If the peer may not execute it.
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault>;
 
     /// Invalidates a remote key.

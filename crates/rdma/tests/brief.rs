@@ -1,4 +1,4 @@
-//! Brief messages: what they do, held against what their packets would do.
+//! Brief messages: their effects equal those of their packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
@@ -14,7 +14,7 @@ use std::time::Duration;
 struct Ask {
     operation: SendOperation,
     len: u32,
-    /// How much longer than the message the receive is that is posted for it before, if one is.
+    /// The receive that is posted for the message before, if one is: how much longer than the message it is.
     receive: Option<i32>,
     signaled: bool,
     solicited: bool,
@@ -31,7 +31,7 @@ enum Move {
     Wait(Duration),
 }
 
-/// Mostly the first one.
+/// Returns mostly the first value.
 fn mostly<T: Clone + std::fmt::Debug + 'static>(usual: T, other: T) -> impl Strategy<Value = T> {
     prop_oneof![9 => Just(usual), 1 => Just(other)]
 }
@@ -100,7 +100,7 @@ fn any_program() -> impl Strategy<Value = (Attributes, Attributes, bool, Vec<Mov
     })
 }
 
-/// All that can be seen of a pair but its memory, and what is inside the queue pairs.
+/// Returns all visible state of a pair, including the inside of its queue pairs, but not its memory.
 fn seen(pair: &Pair) -> String {
     let of = |side: &Side| format!("{:?} {:?} {:?}", side.qp, side.verbs.completions, side.verbs.receives);
     format!("{}\n{}", of(&pair.a), of(&pair.b))
@@ -110,7 +110,7 @@ fn memory(pair: &Pair) -> [(&Memory, &BTreeMap<u64, Vec<u8>>); 2] {
     [&pair.a, &pair.b].map(|side| (&side.verbs.memory, &side.verbs.local))
 }
 
-/// The request, and what belongs to it.
+/// Makes a request, with the receive and the memory that belong to it.
 fn prepare(pair: &mut Pair, id: u64, ask: &Ask) -> SendRequest {
     if let Some(more) = ask.receive {
         pair.b.verbs.post_receive(id, ask.len.saturating_add_signed(more));
@@ -124,9 +124,9 @@ fn prepare(pair: &mut Pair, id: u64, ask: &Ask) -> SendRequest {
     SendRequest { id, operation, len, signaled, solicited, fence }
 }
 
-/// Plays a move in a pair with brief messages, and the same one with their packets, each of which is carried, with the
-/// answer to it, before the next request. Returns how long these packets are said to be, how long they are, and how
-/// long all others are.
+/// Plays a move in two pairs: in one with brief messages, and in the other with their packets. Each packet is carried
+/// with the answer to it before the next request. Returns the lengths that these packets are said to have, their real
+/// lengths, and those of all other packets.
 fn play([with, without]: &mut [Pair; 2], number: usize, each: &Move) -> [Vec<usize>; 3] {
     let (mut said, mut carried) = (Vec::new(), Vec::new());
     match each {
@@ -224,7 +224,7 @@ fn a_brief_message_does_not_overtake_others() {
     let short = Ask { len: 8, ..long.clone() };
     let mut pairs = [(); 2].map(|()| Pair::new(attributes(5), 1));
     let [said, _, others] = play(&mut pairs, 0, &Move::Post(true, vec![short.clone(), long, short]));
-    // The first one is brief. Acknowledgements of packets that come together are one.
+    // The first message is brief. Acknowledgements of packets that come together are combined.
     assert_eq!((said.len(), others.len()), (2, 3));
     assert_eq!(pairs[0].a.verbs.completions.len(), 3);
     assert_eq!(pairs[0].b.verbs.memory.writable[..8], (2..10).collect::<Vec<u8>>());

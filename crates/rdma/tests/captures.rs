@@ -24,13 +24,13 @@ fn answer(packet: &Datagram<'_>) -> Option<Answer> {
 /// The responder's surroundings, as far as the capture shows them.
 #[derive(Default)]
 struct Captured {
-    /// What READs found.
+    /// The bytes that READs returned.
     memory: BTreeMap<u64, u8>,
-    /// What atomics found.
+    /// The values that atomics returned.
     originals: VecDeque<u64>,
     /// The result of the next request.
     next: Option<Syndrome>,
-    /// Receives that are posted.
+    /// Number of posted receives.
     receives: u32,
     answers: Vec<Answer>,
 }
@@ -99,7 +99,7 @@ struct Conversation {
     requests_and_answers: Vec<(bool, Vec<u8>)>,
 }
 
-/// The conversations of a capture, one for each direction, where each side has one connected queue pair.
+/// Returns the conversations of a capture, one for each direction, where each side has one connected queue pair.
 fn conversations(frames: &[Vec<u8>]) -> Vec<Conversation> {
     let mut packets = Vec::new();
     for frame in frames {
@@ -147,7 +147,7 @@ impl Conversation {
         if longest.unwrap() <= 256 { Mtu::Bytes256 } else { Mtu::Bytes1024 }
     }
 
-    /// The surroundings, with the results of READs and atomics.
+    /// Returns surroundings that contain the results of READs and atomics.
     fn surroundings(&self) -> Captured {
         let mut found = Captured::default();
         let mtu = u32::from(self.mtu().bytes());
@@ -170,7 +170,7 @@ impl Conversation {
         found
     }
 
-    /// What Linux answered, and what we do.
+    /// Returns Linux's answers, and ours.
     fn replay(&self) -> (Vec<Answer>, Vec<Answer>) {
         let first = self.parsed(false).next().unwrap().bth;
         let mut verbs = self.surroundings();

@@ -27,7 +27,7 @@ fn to(queue_key: u32) -> Destination {
     Destination { address: PEER, queue_pair: 22, queue_key }
 }
 
-/// The packet of a message of `len` bytes, sent to a queue pair with this key.
+/// Returns the packet of a message of `len` bytes, sent to a queue pair with this key.
 fn sent(len: u32, queue_key: u32) -> Vec<u8> {
     let mut verbs = Surroundings::default();
     verbs.local.insert(1, (0..len).map(|i| i as u8).collect());
@@ -121,7 +121,7 @@ fn what_cannot_be_sent_stops_the_send_queue_alone() {
     }
 }
 
-/// A message as it is sent, with this queue key.
+/// Returns a message as it is sent, with this queue key.
 fn packet(request: &SendRequest, queue_key: u32) -> Vec<u8> {
     let mut verbs = Surroundings::default();
     verbs.local.insert(request.id, vec![7; request.len as usize]);

@@ -8,13 +8,13 @@ use rdma::{Attributes, Mtu, SendOperation, SendRequest, Status};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time per packet, 1 us at 8 Gbit/s, and the delay of the line.
+/// Time per packet, which is 1 us at 8 Gbit/s, and the delay of the line.
 const TICK: Duration = Duration::from_micros(1);
 const DELAY: Duration = Duration::from_micros(20);
-/// Packets that wait for the line before their sender stops.
+/// Number of packets that wait for the line before their sender stops.
 const QUEUE: usize = 64;
 const MESSAGES: u64 = 4000;
-/// Messages under way, as in `ib_write_bw`.
+/// Number of messages under way, as in `ib_write_bw`.
 const DEPTH: u64 = 32;
 
 /// One direction of a line.
@@ -22,7 +22,7 @@ struct Line {
     waiting: VecDeque<Vec<u8>>,
     flying: VecDeque<(Duration, Vec<u8>)>,
     sent: u64,
-    /// Of a million packets.
+    /// Number of lost packets among a million.
     loss: u64,
     random: u64,
 }
@@ -94,7 +94,7 @@ fn written(loss: u64, seed: u64) -> (u64, Duration) {
 #[test]
 fn one_packet_in_a_thousand_costs_less_than_a_third() {
     let (mut sent, mut took) = (0, Duration::ZERO);
-    // So long that some of the packets that report or repair a loss are lost as well: then it takes a timeout.
+    // There are so many packets that some of those that report or repair a loss are lost, too, which takes a timeout.
     for seed in 1..=8 {
         let (packets, time) = written(1000, seed);
         (sent, took) = (sent + packets, took + time);

@@ -19,7 +19,7 @@ fn write_at(offset: u64) -> SendOperation {
     SendOperation::Write { address: ADDRESS + offset, rkey: WRITABLE, immediate: None }
 }
 
-/// What one side requests from the other.
+/// A request of one side to the other.
 #[derive(Clone, Debug)]
 enum Ask {
     Send { len: u32, immediate: Option<[u8; 4]> },
@@ -223,7 +223,7 @@ fn a_peer_that_says_nothing_is_given_up() {
     let attempts = 1 + u32::from(attributes(0).retries);
     // Three packets each time; 4.096 us times 2^10 between them.
     assert_eq!(pair.wire.lost, 3 * attempts);
-    // Twice as long after the first one, four times as long after the others.
+    // The second wait is twice as long as the first, and the others are four times as long.
     let (least, most) = (4194 * (1 + 2 + 4 * 6), 4194 * 4 * u64::from(attempts));
     assert!((least..most).contains(&(pair.now.as_micros() as u64)), "{:?}", pair.now);
 }
@@ -273,8 +273,8 @@ fn no_more_reads_are_under_way_than_agreed() {
     assert_eq!(ended(&pair), (0..40).map(|id| (id, Status::Success)).collect::<Vec<_>>());
 }
 
-/// The sends of `count` that arrive whole over an unreliable wire, in order of arrival; each is filled with its
-/// number.
+/// Sends `count` messages over an unreliable wire, each filled with its number. Returns the numbers of those that
+/// arrive whole, in order of arrival.
 fn sent_unreliably(count: u64, loss: u32, seed: u64) -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(rdma::Attributes { reliable: false, ..attributes(0xff_ff00) }, seed);
     pair.wire.loss = loss;
@@ -382,7 +382,7 @@ fn answers_of_another_kind_or_length_end_the_connection() {
         pair.a.post(request(1, asked, len));
         pair.a.qp.poll(Duration::ZERO, 64, &mut pair.a.verbs);
         let opcode = Opcode::of(Service::Rc, answer).unwrap();
-        // PSN 0, any acknowledgement.
+        // This is PSN 0, with any acknowledgement.
         pair.a.receive(&common::forged(opcode, [0, 0, 0, 0x1f], payload), Duration::ZERO);
         assert_eq!(ended(&pair), [(1, Status::LocalLength)], "{} for {asked:?}", answer.name());
         assert!(pair.a.verbs.local[&1].iter().all(|byte| *byte == 7), "nothing was written");

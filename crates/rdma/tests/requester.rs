@@ -1,4 +1,4 @@
-//! What a requester sends, packet by packet, to a peer that makes its own answers (IBTA 9.7.2 to 9.7.6).
+//! The packets of a requester, sent to a peer that makes its own answers (IBTA 9.7.2 to 9.7.6).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const FIRST_PSN: u32 = 0xff_fffd;
 const MS: Duration = Duration::from_millis(1);
-/// How long it waits for an answer at first: 4.096 us times 2^10.
+/// Time for which the requester waits for an answer at first: 4.096 us times 2^10.
 const PATIENCE: Duration = Duration::from_nanos(4096 << 10);
 
 struct Requester {
@@ -53,7 +53,7 @@ impl Requester {
         self.qp.post_send(request, &mut self.verbs);
     }
 
-    /// What it sends, by operation.
+    /// Returns the packets that the requester sends, with their operations.
     fn sent(&mut self, now: Duration) -> Vec<(O, Packet)> {
         self.qp.poll(now, 1000, &mut self.verbs);
         let read = |bytes: &Vec<u8>| {
@@ -74,7 +74,7 @@ impl Requester {
         self.verbs.all_sent().iter().map(read).collect()
     }
 
-    /// Operations and numbers of what it sends.
+    /// Returns operations and numbers of the packets that the requester sends.
     fn numbers(&mut self, now: Duration) -> Vec<(O, u32)> {
         self.sent(now).into_iter().map(|(operation, packet)| (operation, packet.number)).collect()
     }
@@ -108,10 +108,10 @@ const READ: SendOperation = SendOperation::Read { address: ADDRESS, rkey: READ_O
 const ADD: SendOperation =
     SendOperation::Atomic { address: ADDRESS, rkey: ATOMICS, operation: AtomicOperation::FetchAdd(3) };
 
-/// The packets of one request of 600 bytes, solicited.
+/// Returns the packets of one request of 600 bytes, solicited.
 fn packets_of(operation: SendOperation) -> Vec<(O, Packet)> {
     let mut requester = Requester::new();
-    // After another request, since the very first packet requests an answer, too.
+    // Another request comes first, since the very first packet requests an answer, too.
     requester.post(9, SEND, 0);
     requester.post_request(SendRequest {
         id: 1,
@@ -248,7 +248,7 @@ fn what_the_peer_misses_is_sent_again_from_there() {
     let again = [(O::SendLast, 3), (O::SendFirst, 4), (O::SendLast, 5)];
     assert_eq!(requester.numbers(Duration::ZERO), again);
     assert_eq!(requester.qp.counts().packet_seq_err, 1);
-    // That is, the first attempt and seven more, without progress.
+    // Retries are used up after the first attempt and seven more, without progress.
     for _ in 0..6 {
         requester.told(3, Syndrome::Nak(Nak::PsnSequenceError));
         assert_eq!(requester.numbers(Duration::ZERO), again);
@@ -342,7 +342,7 @@ fn a_fence_waits_for_reads_and_atomics() {
         assert_eq!(requester.numbers(Duration::ZERO), [(O::SendOnly, 1)]);
         let expected = if before == READ { vec![1; 8] } else { 77_u64.to_ne_bytes().to_vec() };
         assert_eq!(requester.verbs.local[&1], expected);
-        // It does not wait for sends.
+        // The request does not wait for sends.
         requester.post_request(SendRequest { id: 3, ..fenced });
         assert_eq!(requester.numbers(Duration::ZERO), [(O::SendOnly, 2)]);
     }

@@ -1,4 +1,4 @@
-//! What a responder answers to single packets of a peer that makes its own packets (IBTA 9.7.4, 9.7.5).
+//! The answers of a responder to single packets of a peer that makes its own packets (IBTA 9.7.4, 9.7.5).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
@@ -22,7 +22,7 @@ struct Responder {
     verbs: Surroundings,
 }
 
-/// Operation, PSN, syndrome, message sequence number.
+/// Operation, PSN, syndrome, and message sequence number.
 type Answer = (O, u32, Option<(Syndrome, u32)>);
 
 impl Responder {
@@ -34,7 +34,7 @@ impl Responder {
         Self { qp: QueuePair::new(attributes), verbs: Surroundings::default() }
     }
 
-    /// The answers to a packet.
+    /// Returns the answers to a packet.
     fn ask(&mut self, packet: &Datagram<'_>) -> Vec<Answer> {
         self.take(packet);
         self.answers()
@@ -62,7 +62,7 @@ impl Responder {
     }
 }
 
-/// The `number`-th packet, which requests an acknowledgement.
+/// Returns the `number`-th packet, which requests an acknowledgement.
 fn packet(operation: O, number: u32, payload: &[u8]) -> Datagram<'_> {
     let bth = Bth {
         acknowledge: true,
@@ -100,8 +100,8 @@ fn said(number: u32, syndrome: Syndrome, msn: u32) -> Vec<Answer> {
     vec![(O::Acknowledge, FIRST_PSN.wrapping_add(number) & 0xff_ffff, Some((syndrome, msn)))]
 }
 
-/// All packets before the last one are accepted. The responder answers that the last one is an invalid request, and
-/// gives up.
+/// Checks that all packets before the last one are accepted, and that the responder answers that the last one is an
+/// invalid request, and gives up.
 fn assert_invalid(packets: &[Datagram<'_>]) {
     let mut responder = Responder::new();
     responder.verbs.post_receive(1, 4096);
@@ -175,7 +175,7 @@ fn a_write_is_as_long_as_it_says() {
     let memory = &responder.verbs.memory.writable;
     assert_eq!((&memory[..512], &memory[512..514]), (&[0xab; 512][..], &[7, 0][..]));
     assert_eq!(responder.ended(), []);
-    // With no bytes, its address is not checked.
+    // The address is not checked if there are no bytes.
     let nowhere = Reth { address: 0, rkey: 1, len: 0 };
     let empty = Datagram { reth: Some(nowhere), ..packet(O::WriteOnly, 3, &[]) };
     assert_eq!(responder.ask(&empty), acknowledged(3, 2));
@@ -254,14 +254,14 @@ fn reads_are_answered_again_in_whole_or_their_end() {
     let end = [(first, psn(1), Some((ACK, 1))), (last, psn(2), Some((ACK, 1)))];
     assert_eq!(responder.ask(&read(1, 16 + 256, 344)), end);
     assert_eq!(responder.ask(&read(2, 16 + 512, 88)), [(O::ReadOnly, psn(2), Some((ACK, 1)))]);
-    // A smaller request is a part of it; a larger one, or one elsewhere, is another.
+    // A smaller request is a part of the former one; a larger one, or one elsewhere, is not.
     assert_eq!(responder.ask(&read(2, 16 + 512, 87)).len(), 1);
     assert_eq!(responder.ask(&read(2, 16 + 512, 89)), []);
     assert_eq!(responder.ask(&read(2, 16 + 511, 88)), []);
     let other_key = Reth { address: ADDRESS + 16, rkey: WRITABLE, len: 600 };
     assert_eq!(responder.ask(&Datagram { reth: Some(other_key), ..read(0, 0, 0) }), []);
     assert_eq!(responder.ask(&add(0, ADDRESS)), [], "it was a READ");
-    // The next request comes after its last packet; one of no bytes takes a packet, too.
+    // The next request's PSN comes after the last packet of the answer; a READ of no bytes takes a packet, too.
     assert_eq!(responder.ask(&read(3, 0, 0)), [(O::ReadOnly, psn(3), Some((ACK, 2)))]);
     assert_eq!(responder.ask(&read(4, 0, 1)), [(O::ReadOnly, psn(4), Some((ACK, 3)))]);
 }
@@ -274,7 +274,7 @@ fn an_atomic_is_done_once() {
     assert_eq!(responder.ask(&add(0, ADDRESS)), answer);
     assert_eq!(responder.ask(&read(0, 0, 8)), [], "it was no READ");
     assert_eq!(responder.verbs.memory.counter, 5 + 3);
-    // Four are remembered. For the fifth before the last, the peer has its answer already.
+    // Four are remembered. The peer already has its answer to the fifth before the last.
     (1..5).for_each(|number| drop(responder.ask(&add(number, ADDRESS))));
     assert_eq!(responder.ask(&add(0, ADDRESS)), []);
     assert_eq!(responder.ask(&add(1, ADDRESS)).len(), 1);
@@ -296,12 +296,12 @@ fn no_more_reads_and_atomics_are_under_way_than_agreed() {
     assert_eq!((answers.len(), state), (4, State::ReadyToReceive));
     let (answers, state) = asked(1);
     assert_eq!((answers.last().unwrap().2.unwrap().0, state), (INVALID, State::Error));
-    // Only this many repeated ones are answered at a time.
+    // Only this many repeated requests are answered at a time.
     let mut responder = Responder::new();
     responder.ask(&read(0, 0, 8));
     (0..9).for_each(|_| responder.take(&read(0, 0, 8)));
     assert_eq!(responder.answers().len(), 4);
-    // They do not take the room of new ones.
+    // Repeated requests do not take the room of new ones.
     (0..9).for_each(|_| responder.take(&read(0, 0, 8)));
     (1..5).for_each(|number| responder.take(&read(number, 0, 8)));
     assert_eq!((responder.answers().len(), responder.qp.state()), (8, State::ReadyToReceive));

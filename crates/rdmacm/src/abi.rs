@@ -1,6 +1,5 @@
 //! Structures of `<rdma/rdma_cma.h>` with the same names, which tests compare with the header; and those of
 //! `libibverbs` that it uses.
-#![allow(missing_docs)] // the headers' names
 
 use libc::{c_char, c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
 

@@ -10,7 +10,6 @@ pub const AF_IB: libc::c_int = 27;
 /// `sockaddr_ib`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the header's names
 pub struct SockaddrIb {
     pub sib_family: u16,
     pub sib_pkey: u16,

@@ -63,8 +63,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The queue pair is ready: tells the peer, after `ConnectResponse` (`rdma_establish`; `librdmacm` does it itself
-    /// if it has the queue pair).
+    /// Tells the peer that the queue pair is ready, after `ConnectResponse` (`rdma_establish`; `librdmacm` does it
+    /// itself if it has the queue pair).
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].
@@ -79,7 +79,7 @@ impl Manager {
         Ok(())
     }
 
-    /// A reply to one of our requests.
+    /// Handles a reply to one of our requests.
     pub(super) fn rep(&mut self, from: IpAddr, to: IpAddr, mad: &Mad, rep: &Rep) {
         let Some(id) = self.by_name.get(&rep.ids.remote).copied() else {
             return self.refuse(from, to, mad, 1, rep.ids.local, super::receive::INVALID_ID);
@@ -91,7 +91,7 @@ impl Manager {
         }
         match endpoint.state {
             State::ReqSent => self.replied(id, rep),
-            // A repeated reply: the peer did not get the RTU, or none was sent yet.
+            // The reply is repeated: the peer did not get the RTU, or none was sent yet.
             State::Established if endpoint.peer_name == rep.ids.local => self.send_again(id),
             State::RepReceived if endpoint.peer_name == rep.ids.local => self.ask_for_patience(id, 1),
             _ => {}
@@ -132,7 +132,7 @@ impl Manager {
     }
 }
 
-/// The request for an endpoint's connection: over RoCE it has no LIDs, and the default partition.
+/// Returns the request for an endpoint's connection. Over RoCE it has no LIDs, and the default partition.
 fn request(
     endpoint: &Endpoint,
     guid: u64,
@@ -174,7 +174,7 @@ fn request(
     }
 }
 
-/// Private data of a request: the header, then the program's data.
+/// Returns the private data of a request: the header, then the program's data.
 pub(super) fn requested<const N: usize>(header: &IpHeader, private: &[u8]) -> Result<[u8; N], Refused> {
     let mut bytes = [0; N];
     let (first, rest) = bytes.split_at_mut(header::LEN);
@@ -183,7 +183,7 @@ pub(super) fn requested<const N: usize>(header: &IpHeader, private: &[u8]) -> Re
     Ok(bytes)
 }
 
-/// Private data of an answer.
+/// Returns the private data of an answer.
 pub(super) fn padded<const N: usize>(private: &[u8]) -> Result<[u8; N], Refused> {
     let mut bytes = [0; N];
     bytes.get_mut(..private.len()).ok_or(Refused::PrivateData)?.copy_from_slice(private);

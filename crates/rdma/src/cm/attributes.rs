@@ -6,7 +6,8 @@ use super::{Client, Manager, Refused, Transport, UDP_QUEUE_KEY, gid};
 use crate::Mtu;
 use std::net::Ipv6Addr;
 
-/// How long a peer waits that finds no receive: the code of 0.64 ms. Linux says 655 ms (code 0), which helps nobody.
+/// Time for which a peer waits that finds no receive: the code of 0.64 ms. Linux uses 655 ms (code 0), which helps
+/// nobody.
 const RNR_TIMER: u8 = 12;
 
 /// The target state of a queue pair.
@@ -21,14 +22,14 @@ pub enum Target {
 /// The attributes that `ibv_modify_qp` sets in a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// To INIT, for a connection: whether the peer may write, and whether it may read and do atomics.
+    /// To INIT, for a connection.
     Init {
-        /// May it write?
+        /// Whether the peer may write.
         writes: bool,
-        /// Whether it may read and do atomics.
+        /// Whether the peer may read and execute atomics.
         reads: bool,
     },
-    /// To INIT, of datagrams.
+    /// To INIT, for datagrams.
     InitDatagram {
         /// Key that a packet must have.
         queue_key: u32,
@@ -37,11 +38,9 @@ pub enum Transition {
     ReadyToReceive {
         /// The peer's GID.
         destination: Ipv6Addr,
-        /// Which of the guest's GIDs is the source.
+        /// Index of the source among the guest's GIDs.
         source_index: u32,
-        /// Traffic class of the packets.
         traffic_class: u8,
-        /// Hop limit of the packets.
         hop_limit: u8,
         /// Longest payload of a packet.
         mtu: Mtu,
@@ -49,33 +48,34 @@ pub enum Transition {
         queue_pair: u32,
         /// PSN of the first packet received.
         psn: u32,
-        /// For reliable connections: most READs and atomics that the peer may have under way; code of the RNR timer.
+        /// For reliable connections: largest number of READs and atomics that the peer may have under way; code of
+        /// the RNR timer.
         reliable: Option<(u8, u8)>,
     },
     /// To RTS.
     ReadyToSend {
         /// PSN of the first packet sent.
         psn: u32,
-        /// Of reliable connections.
+        /// Set for reliable connections.
         reliable: Option<Retrying>,
     },
 }
 
-/// How a reliable connection handles loss.
+/// Attributes with which a reliable connection handles loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retrying {
     /// Exponent of the timeout.
     pub timeout: u8,
-    /// Retries.
+    /// Number of retries.
     pub retries: u8,
-    /// Retries if no receive is posted.
+    /// Number of retries if no receive is posted.
     pub rnr_retries: u8,
-    /// Most READs and atomics under way.
+    /// Largest number of READs and atomics under way.
     pub reads: u8,
 }
 
 impl Manager {
-    /// The attributes for an identifier's queue pair.
+    /// Returns the attributes for an identifier's queue pair.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`]; [`Refused::State`] if they are not known yet.

@@ -27,7 +27,7 @@ impl Manager {
         Ok(local)
     }
 
-    /// Whether the guest may use an address as its own.
+    /// Is true if the guest may use an address as its own.
     fn has(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.gids.contains(&gid(ip))
     }
@@ -76,9 +76,9 @@ impl Manager {
     }
 
     /// Resolves a destination (`rdma_resolve_addr`). The source is the given one, the bound one, or one of the
-    /// guest's. `reaches` tells whether the host delivers packets from the one address to the other. The result is an
-    /// event: `AddrResolved` or `AddrError`. Datagrams may go to a multicast group. As with Linux, the unspecified
-    /// address means the loopback address; packets to it stay in the device.
+    /// guest's. `reaches` tells whether the host delivers packets from the first address to the second. The result
+    /// is an event: `AddrResolved` or `AddrError`. Datagrams may go to a multicast group. As with Linux, the
+    /// unspecified address means the loopback address; packets to it stay in the device.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`];
@@ -136,14 +136,14 @@ impl Manager {
         self.tell(id, EventKind::AddrResolved, |event| event.route = route);
     }
 
-    /// Where a conversation goes.
+    /// Returns the route of a conversation.
     pub(super) fn route(&self, id: u32) -> Option<Route> {
         let endpoint = self.endpoints.get(&id)?;
         Some(Route { local: endpoint.local?, peer: endpoint.peer?, own: endpoint.own, mtu: endpoint.mtu })
     }
 
-    /// The guest's address that replaces a loopback address on the wire: one of the same IP version and, if possible,
-    /// not link-local.
+    /// Returns the guest's address that replaces a loopback address on the wire: one of the same IP version and, if
+    /// possible, not link-local. Returns other addresses unchanged.
     fn behind_loopback(&self, from: IpAddr) -> Option<IpAddr> {
         if !from.is_loopback() {
             return Some(from);
@@ -152,7 +152,7 @@ impl Manager {
         own.min_by_key(|ip| (ip.is_ipv4() != from.is_ipv4(), is_link_local(*ip)))
     }
 
-    /// The guest's address from which another is reached.
+    /// Returns the guest's address from which another address is reached.
     fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         if to.is_loopback() {
             return Some(to);
@@ -164,7 +164,7 @@ impl Manager {
         own.clone().find(|ip| *ip == to).or_else(|| right.next()).or_else(any)
     }
 
-    /// Resolves the route to a resolved destination (`rdma_resolve_route`), which takes nothing over Ethernet. The
+    /// Resolves the route to a resolved destination (`rdma_resolve_route`). Over Ethernet there is nothing to do. The
     /// result is the event `RouteResolved`.
     ///
     /// # Errors
@@ -204,7 +204,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The listener for a service at an address. One bound to that address takes precedence over one bound to all.
+    /// Returns the listener for a service at an address. One that is bound to this address takes precedence over
+    /// one bound to all.
     pub(super) fn listener(&self, service: u64, to: IpAddr, datagram: bool) -> Option<u32> {
         let of_service = self.listeners.get(&service).into_iter().flatten();
         let listens = |id: &u32| {
@@ -222,7 +223,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Replaces the unspecified address by the loopback address, which means this guest.
+/// Replaces the unspecified address with the loopback address, which means this guest.
 fn or_loopback(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -241,7 +242,7 @@ fn remove_from<K: Ord>(lists: &mut BTreeMap<K, Vec<u32>>, key: &K, id: u32) {
     }
 }
 
-/// Whether a bound address includes another one.
+/// Is true if a bound address includes another one.
 fn overlap(bound: IpAddr, only_ipv6: bool, other: IpAddr) -> bool {
     match bound {
         _ if bound == other => true,

@@ -1,4 +1,4 @@
-//! Channels and identifiers: creating, destroying and moving them.
+//! Channels and identifiers: their creation, destruction and moves.
 
 use super::endpoint::{Endpoint, State};
 use super::{Choice, Client, Manager, PortSpace, Refused, Transport};
@@ -33,7 +33,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Removes everything of a client that is gone. Peers are informed.
+    /// Removes everything that belongs to a client that is gone, and informs its peers.
     pub fn remove_client(&mut self, now: Duration, client: Client) {
         let its = self.channels.iter().filter(|(_, owner)| **owner == client);
         let channels = its.map(|(channel, _)| *channel).collect();
@@ -91,7 +91,7 @@ impl Manager {
         Ok(())
     }
 
-    /// An endpoint without an owner from now on.
+    /// Takes away an endpoint's owner.
     fn abandon(&mut self, now: Duration, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let (is_listener, has_events) = (endpoint.state == State::Listening, endpoint.unheard > 0);

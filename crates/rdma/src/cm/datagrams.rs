@@ -1,4 +1,4 @@
-//! Queue pairs of datagrams: a query for a service's queue pair, and the answer (IBTA 12.11).
+//! Queries for the queue pair of a service for datagrams, and their answers (IBTA 12.11).
 
 use super::active::{padded, requested};
 use super::endpoint::{End, State};
@@ -37,7 +37,7 @@ impl Manager {
         Ok(())
     }
 
-    /// A question.
+    /// Handles a query.
     pub(super) fn sidr_req(
         &mut self,
         from: IpAddr,
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// The listener for a query, or the status of the refusal.
+    /// Returns the listener for a query, or the status of the refusal.
     fn serves(&self, service: u64, from: IpAddr, to: IpAddr, private: &[u8]) -> Result<(u32, IpHeader), u8> {
         let listener = self.listener(service, IpHeader::asked(private, from, to), true).ok_or(UNSUPPORTED)?;
         let header = IpHeader::parse(private).map_err(|_| REJECTED)?;
@@ -119,7 +119,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Turns a question down.
+    /// Answers a query with a refusal.
     pub(super) fn answer_not(&mut self, id: u32, private: &[u8]) -> Result<(), Refused> {
         let private = padded(private)?;
         let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;
@@ -130,7 +130,7 @@ impl Manager {
         Ok(())
     }
 
-    /// An answer.
+    /// Handles the answer to a query of ours.
     pub(super) fn sidr_rep(&mut self, from: IpAddr, to: IpAddr, mad: &Mad, rep: &SidrRep) {
         let Some(id) = self.by_name.get(&rep.request).copied() else { return };
         let Some(endpoint) = self.endpoints.get(&id) else { return };

@@ -4,18 +4,17 @@ use super::endpoint::State;
 use super::{Client, Manager, PortSpace};
 use std::net::SocketAddr;
 
-/// An identifier.
+/// A description of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Its number.
+    /// The identifier's number.
     pub id: u32,
-    /// Its state, in a word.
+    /// The state, in a word.
     pub state: &'static str,
-    /// Its port space.
     pub space: PortSpace,
     /// The guest's address and port.
     pub local: Option<SocketAddr>,
-    /// The other's.
+    /// The peer's address and port.
     pub peer: Option<SocketAddr>,
     /// The guest's queue pair.
     pub queue_pair: Option<u32>,
@@ -40,7 +39,7 @@ impl State {
 }
 
 impl Manager {
-    /// All identifiers that a client has.
+    /// Describes all identifiers that have a client.
     pub fn describe(&self) -> impl Iterator<Item = (Client, Description)> + '_ {
         self.endpoints.iter().filter_map(|(id, endpoint)| {
             let client = *self.channels.get(&endpoint.channel?)?;

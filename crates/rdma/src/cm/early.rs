@@ -10,9 +10,9 @@ use packet::roce::cm::{Mad, Message};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long a request waits before it is refused.
+/// Time for which a request waits before it is refused.
 pub const GRACE: Duration = Duration::from_millis(100);
-/// Most requests that wait; more are refused at once.
+/// Largest number of requests that wait; more are refused at once.
 const MOST: usize = 64;
 
 /// A request without a listener.
@@ -25,7 +25,7 @@ pub(super) struct Early {
 }
 
 impl Manager {
-    /// Keeps a request without a listener. Returns whether it waits now.
+    /// Keeps a request without a listener, if there is room. Returns whether it waits now.
     pub(super) fn wait_for_listener(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad) -> bool {
         let waits = self.early.len() < MOST && self.lacks_listener((from, to), mad);
         if waits {
@@ -34,8 +34,8 @@ impl Manager {
         waits
     }
 
-    /// Answers requests that have waited long enough, or that need not wait any more. Returns until when the others
-    /// wait.
+    /// Answers requests that have waited long enough, or that need not wait any more. Returns the time until which the
+    /// others wait.
     pub(super) fn serve_early(&mut self, now: Duration) -> Option<Duration> {
         for _ in 0..self.early.len() {
             let Some(early) = self.early.pop_front() else { break };
@@ -48,7 +48,7 @@ impl Manager {
         self.early.front().map(|early| early.until)
     }
 
-    /// Whether it is a request to a program's port on which nobody listens.
+    /// Is true if a message is a request to a program's port on which nobody listens.
     fn lacks_listener(&self, (from, to): (IpAddr, IpAddr), mad: &Mad) -> bool {
         let (service, private, datagram) = match &mad.message {
             Message::Req(req) => (req.service, &req.private[..], false),

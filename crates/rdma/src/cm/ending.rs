@@ -1,4 +1,4 @@
-//! How connections end.
+//! The end of connections.
 
 use super::endpoint::State;
 use super::receive::{CONSUMER, TIMEOUT};
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Manager {
-    /// Ends a connection (`rdma_disconnect`). The result are the events `Disconnected` and later `TimewaitExit`. If
-    /// the peer ended it first, nothing is left to do.
+    /// Ends a connection (`rdma_disconnect`). The results are the events `Disconnected` and later `TimewaitExit`. Does
+    /// nothing if the peer ended it first.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`]; [`Refused::State`] if there is no connection.
@@ -62,7 +62,7 @@ impl Manager {
         self.send_once(id, &Message::Rej(rej));
     }
 
-    /// The peer ends a connection. A peer that asks again learns that it has ended.
+    /// Handles the peer's request to end a connection. A peer that asks again learns that the connection has ended.
     pub(super) fn dreq(
         &mut self,
         now: Duration,
@@ -91,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// The peer confirms that a connection has ended.
+    /// Handles the peer's confirmation that a connection has ended.
     pub(super) fn drep(&mut self, now: Duration, id: u32, transaction: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         if endpoint.state == State::DreqSent && endpoint.transaction == transaction {
@@ -105,7 +105,7 @@ impl Manager {
         self.tell(id, EventKind::Disconnected, |event| event.status = status);
     }
 
-    /// The peer refuses.
+    /// Handles the peer's refusal.
     pub(super) fn rej(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad, rej: &Rej) {
         // A peer that never got an answer does not know our name.
         let id = match rej.ids.remote {

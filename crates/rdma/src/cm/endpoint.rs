@@ -6,21 +6,21 @@ use packet::roce::cm::{Ids, MAD_LEN};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Events of an identifier that may wait before it refuses requests for more.
+/// Number of an identifier's events that may wait before it refuses requests for more.
 const UNHEARD: u32 = 8;
 
-/// State of an identifier (IBTA 12.9.5, and `rdma_cm`'s own states before).
+/// State of an identifier (IBTA 12.9.5, preceded by `rdma_cm`'s own states).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// New.
+    /// The identifier is new.
     Idle,
-    /// It has an address.
+    /// The identifier has an address.
     Bound,
     /// The destination is known, and the address from which it is reached.
     AddressResolved,
-    /// It may connect.
+    /// The identifier may connect.
     RouteResolved,
-    /// Requests become identifiers.
+    /// Requests to the address become new identifiers.
     Listening,
     /// Waits for a REP.
     ReqSent,
@@ -33,25 +33,25 @@ pub enum State {
     Established,
     /// Waits for a DREP.
     DreqSent,
-    /// It has ended; a peer that asks learns that.
+    /// The connection has ended; a peer that asks learns that.
     TimeWait,
     /// Waits for a `SIDR_REP`.
     SidrReqSent,
     /// Waits until the program accepts.
     SidrReqReceived,
-    /// The question was answered.
+    /// The query was answered.
     SidrDone,
     /// Nothing more happens.
     Closed,
 }
 
 impl State {
-    /// Whether it is an unanswered request.
+    /// Is true for an unanswered request.
     pub const fn is_request(self) -> bool {
         matches!(self, Self::ReqReceived | Self::SidrReqReceived)
     }
 
-    /// Whether there is, or will be, a connection of queue pairs.
+    /// Is true if there is, or will be, a connection of queue pairs.
     pub const fn is_connection(self) -> bool {
         matches!(
             self,
@@ -60,32 +60,31 @@ impl State {
     }
 }
 
-/// What one end of a connection offers.
+/// The properties that one end of a connection offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// Queue pair.
     pub queue_pair: u32,
-    /// Most READs and atomics that it accepts at a time.
+    /// Largest number of READs and atomics that it accepts at a time.
     pub responder_resources: u8,
-    /// Most READs and atomics that it has under way.
+    /// Largest number of READs and atomics that it has under way.
     pub initiator_depth: u8,
 }
 
 /// A message that is repeated until it is answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Retried {
-    /// When it is sent again.
+    /// Time at which the message is sent again.
     pub at: Duration,
-    /// How often yet.
+    /// Number of times that it will still be sent.
     pub left: u8,
-    /// Whether the peer asked for patience since it was sent last.
+    /// Whether the peer has asked us to wait since the message was sent last.
     pub asked_to_wait: bool,
 }
 
-/// An identifier.
+/// An identifier, and its conversation with a peer.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// The channel for its owner's events; `None` if it has no owner any more.
+    /// The channel for the owner's events; `None` if the endpoint has no owner any more.
     pub channel: Option<u32>,
     pub space: PortSpace,
     pub transport: Transport,
@@ -102,9 +101,9 @@ pub struct Endpoint {
     /// For a listener: how many requests may wait, and how many do.
     pub backlog: u32,
     pub requests: u32,
-    /// Number of its events that wait to be taken.
+    /// Number of the identifier's events that wait to be taken.
     pub unheard: u32,
-    /// The listener from which it came, if any.
+    /// The listener that received the request, if the endpoint came from one.
     pub listener: Option<u32>,
     /// Our name for the conversation, and the peer's.
     pub name: u32,
@@ -164,29 +163,29 @@ impl Endpoint {
         if self.unheard >= UNHEARD { Err(Refused::TooMany) } else { Ok(()) }
     }
 
-    /// Both names, as we send them.
+    /// Returns both names, as we send them.
     pub const fn ids(&self) -> Ids {
         Ids { local: self.name, remote: self.peer_name }
     }
 
-    /// Our address and the peer's on the wire, in a conversation.
+    /// Returns our address and the peer's on the wire, in a conversation.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let shown = (self.local?.ip(), self.peer?.ip());
         Some(self.own.map_or(shown, |own| (own, own)))
     }
 
-    /// Whether a message between these addresses can belong to this conversation.
+    /// Is true if a message between these addresses can belong to this conversation.
     pub fn is_between(&self, from: IpAddr, to: IpAddr) -> bool {
         self.addresses() == Some((to, from))
     }
 
-    /// The key by which a repeated request is recognised.
+    /// Returns the key that identifies a repeated request.
     pub fn peer_key(&self) -> Option<(IpAddr, u32, bool)> {
         let datagram = self.transport == Transport::Datagram;
         self.listener.and(self.addresses()).map(|(_, peer)| (peer, self.peer_name, datagram))
     }
 
-    /// The key by which the peer's queue pair is recognised.
+    /// Returns the key that identifies the peer's queue pair.
     pub fn queue_pair_key(&self) -> Option<(IpAddr, u32)> {
         let is_known = self.theirs.queue_pair != 0;
         self.addresses().filter(|_| is_known).map(|(_, peer)| (peer, self.theirs.queue_pair))

@@ -1,4 +1,4 @@
-//! What the programs of a guest tell the manager, and what it tells them.
+//! The calls of a guest's programs to the manager, and its events for them.
 
 use super::RETRIES;
 use crate::Mtu;
@@ -37,12 +37,12 @@ pub mod status {
     pub const UNREACHABLE: i32 = -113;
 }
 
-/// Where a connection goes.
+/// The route of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Here.
+    /// The guest's address and port.
     pub local: SocketAddr,
-    /// There.
+    /// The peer's address and port.
     pub peer: SocketAddr,
     /// For loopback addresses: the guest's own address that both ends have on the wire.
     pub own: Option<IpAddr>,
@@ -50,67 +50,62 @@ pub struct Route {
     pub mtu: Mtu,
 }
 
-/// What the peer offers for its end of a connection, seen from here: its initiator depth is our responder resources.
+/// The peer's offer for its end of a connection, seen from here: its initiator depth is our responder resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionDetails {
-    /// The peer's queue pair.
     pub queue_pair: u32,
-    /// Whether it has a shared receive queue.
+    /// Whether the peer has a shared receive queue.
     pub shared_receives: bool,
-    /// Most READs and atomics that the peer wants to have under way.
+    /// Largest number of READs and atomics that the peer wants to have under way.
     pub responder_resources: u8,
-    /// Most READs and atomics that the peer accepts at a time.
+    /// Largest number of READs and atomics that the peer accepts at a time.
     pub initiator_depth: u8,
-    /// End-to-end flow control.
+    /// Whether the peer uses end-to-end flow control.
     pub flow_control: bool,
-    /// Retries.
+    /// Number of retries.
     pub retries: u8,
-    /// Retries if no receive is posted.
+    /// Number of retries if no receive is posted.
     pub rnr_retries: u8,
 }
 
-/// Where to send datagrams.
+/// The destination of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramDetails {
     /// The peer's queue pair.
     pub queue_pair: u32,
-    /// Its key.
     pub queue_key: u32,
 }
 
-/// A multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The program's identifier of the join.
     pub join: u32,
-    /// Its GID.
     pub gid: Ipv6Addr,
 }
 
 /// An event of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whose it is.
+    /// The client that owns the identifier.
     pub client: Client,
-    /// The channel to which it goes.
+    /// The channel to which the event goes.
     pub channel: u32,
     /// The identifier; for `ConnectRequest`, a new one.
     pub id: u32,
-    /// What.
     pub kind: EventKind,
-    /// 0, a negative error number ([`status`]), or a reason of the peer's.
+    /// 0, a negative error number ([`status`]), or the peer's reason.
     pub status: i32,
-    /// Of `ConnectRequest`: the listener.
+    /// The listener, in `ConnectRequest`.
     pub listener: Option<u32>,
-    /// Of `AddrResolved` and `ConnectRequest`.
+    /// Set in `AddrResolved` and `ConnectRequest`.
     pub route: Option<Route>,
-    /// Of connections: `ConnectRequest`, `ConnectResponse`.
+    /// Set for connections, in `ConnectRequest` and `ConnectResponse`.
     pub connection: Option<ConnectionDetails>,
-    /// Of datagrams: `Established`, `MulticastJoin`.
+    /// Set for datagrams, in `Established` and `MulticastJoin`.
     pub datagram: Option<DatagramDetails>,
-    /// Of `MulticastJoin`, `MulticastError`.
+    /// Set in `MulticastJoin` and `MulticastError`.
     pub group: Option<Group>,
-    /// The private data of the peer's program: the whole field, as with Linux, so zeroes may follow.
+    /// The private data of the peer's program. As with Linux, it is the whole field, so zeroes may follow.
     pub private: Vec<u8>,
 }
 
@@ -138,32 +133,32 @@ impl Event {
 pub struct Outgoing {
     /// The guest's address.
     pub source: IpAddr,
-    /// The other's.
+    /// The other manager's address.
     pub destination: IpAddr,
-    /// Payload.
+    /// The payload.
     pub mad: [u8; MAD_LEN],
 }
 
 /// A program's parameters for a connection (`rdma_conn_param`, with the queue pair's number).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Its queue pair; 24 bits.
+    /// The program's queue pair; 24 bits.
     pub queue_pair: u32,
-    /// For datagrams: the queue pair's key, if it is not the port space's.
+    /// For datagrams: the queue pair's key, if it differs from the port space's.
     pub queue_key: Option<u32>,
-    /// Whether it has a shared receive queue.
+    /// Whether the queue pair has a shared receive queue.
     pub shared_receives: bool,
-    /// Most READs and atomics that it accepts at a time.
+    /// Largest number of READs and atomics that the queue pair accepts at a time.
     pub responder_resources: u8,
-    /// Most READs and atomics that it has under way.
+    /// Largest number of READs and atomics that the queue pair has under way.
     pub initiator_depth: u8,
-    /// End-to-end flow control.
+    /// Whether to use end-to-end flow control.
     pub flow_control: bool,
-    /// Retries, 0 to 7.
+    /// Number of retries, 0 to 7.
     pub retries: u8,
-    /// Retries if no receive is posted, 0 to 7.
+    /// Number of retries if no receive is posted, 0 to 7.
     pub rnr_retries: u8,
-    /// For the peer's program.
+    /// Private data for the peer's program.
     pub private: Vec<u8>,
 }
 
@@ -183,34 +178,34 @@ impl Default for Parameters {
     }
 }
 
-/// Why a request was refused.
+/// A reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The client has no such identifier, or channel.
     #[error("no such identifier")]
     NoSuchId,
-    /// Not allowed in this state of the identifier.
+    /// The identifier's state does not allow the request.
     #[error("not allowed in this state of the identifier")]
     State,
-    /// An invalid value.
+    /// A value is invalid.
     #[error("invalid parameter")]
     Parameter,
-    /// Longer than the message's field.
+    /// The private data is longer than the message's field.
     #[error("private data are too long")]
     PrivateData,
-    /// Another identifier has the port.
+    /// A different identifier has the port.
     #[error("the port is in use")]
     AddressInUse,
     /// The guest does not have the address.
     #[error("the guest does not have this address")]
     AddressNotAvailable,
-    /// The limit is reached.
+    /// A limit is reached.
     #[error("too many")]
     TooMany,
 }
 
 impl Refused {
-    /// Error number of Linux, as `librdmacm` reports it.
+    /// Returns the error number of Linux that `librdmacm` reports.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {

@@ -2,30 +2,29 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of it.
+/// Bytes of the header.
 pub const LEN: usize = 36;
 
-/// Addresses of a request.
+/// The addresses of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// The sender's port.
     pub source_port: u16,
-    /// The sender.
+    /// The sender's address.
     pub source: IpAddr,
-    /// The receiver.
+    /// The receiver's address.
     pub destination: IpAddr,
 }
 
-/// It can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a header of version 0 with two IP addresses")]
 pub struct MalformedHeader;
 
 impl IpHeader {
-    /// Reads it from private data.
+    /// Reads the header at the start of private data.
     ///
     /// # Errors
-    /// If they do not start with one, or it has another version or no version of IP.
+    /// If there is none, or it has another version or no version of IP.
     pub fn parse(private: &[u8]) -> Result<Self, MalformedHeader> {
         let header: &[u8; LEN] = private.first_chunk().ok_or(MalformedHeader)?;
         let [0, versions, p0, p1, addresses @ ..] = header else { return Err(MalformedHeader) };
@@ -37,7 +36,7 @@ impl IpHeader {
         })
     }
 
-    /// Whether a request between these addresses may have this header: it has the same addresses or, from a guest to
+    /// Is true if a request between these addresses may have this header: it has the same addresses or, from a guest to
     /// itself, loopback addresses instead.
     #[must_use]
     pub fn fits(&self, from: IpAddr, to: IpAddr) -> bool {
@@ -45,7 +44,7 @@ impl IpHeader {
         fits(self.source, from) && fits(self.destination, to)
     }
 
-    /// The address to which a request between these addresses is directed.
+    /// Returns the address to which a request between these addresses is directed.
     pub(super) fn asked(private: &[u8], from: IpAddr, to: IpAddr) -> IpAddr {
         Self::parse(private)
             .ok()
@@ -53,7 +52,7 @@ impl IpHeader {
             .map_or(to, |header| header.destination)
     }
 
-    /// Its bytes. Both addresses must have the same version of IP.
+    /// Returns the header's bytes. Both addresses must have the same version of IP.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];

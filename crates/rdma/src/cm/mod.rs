@@ -1,15 +1,16 @@
 //! The connection manager of a device (IBTA 1.5, chapter 12), as Linux's RDMA CM uses it for IP addresses (annex
 //! A11), without I/O.
 //!
-//! A [`Manager`] has the identifiers (`rdma_cm_id`) of all programs of a guest. What they ask for are its methods;
-//! what comes of it are [`Event`]s, of a client's channel. Messages to other managers are datagrams of queue pair 1,
-//! which the host carries: [`Manager::receive`], [`Manager::next_datagram`], [`Manager::undelivered`]. The host has
-//! the clock too: [`Manager::poll`].
+//! A [`Manager`] has the identifiers (`rdma_cm_id`) of all programs of a guest. Its methods are the programs' requests;
+//! results are [`Event`]s on a client's channel. Messages to other managers are datagrams of queue pair 1, which the
+//! host carries: [`Manager::receive`], [`Manager::next_datagram`], [`Manager::undelivered`]. The host has the clock,
+//! too: [`Manager::poll`].
 //!
-//! A connection's way: `connect` sends a REQ (`active`); there it becomes a new identifier of a listener (`passive`),
-//! which `accept` answers with a REP; that is told here, and `establish` sends the RTU. `disconnect` sends a DREQ
-//! (`ending`). Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is
-//! sent again (`timers`); what comes before somebody listens for it waits a moment (`early`).
+//! A connection's way: `connect` sends a REQ (`active`). At the peer it becomes a new identifier of a listener
+//! (`passive`), which `accept` answers with a REP. An event reports the REP here, and `establish` sends the RTU.
+//! `disconnect` sends a DREQ (`ending`). Queue pairs for datagrams have only a query and an answer (`datagrams`).
+//! Unanswered messages are sent again (`timers`); requests that come before somebody listens for them wait a moment
+//! (`early`).
 //!
 //! Messages from the wire count only if they belong to an existing conversation: from the address of its peer and with
 //! its random names. Otherwise requests are refused, and nothing changes.
@@ -48,14 +49,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// How long to wait for an answer, and how long to ask others to wait for ours: 4.096 us times 2 to the power of this.
+/// Time to wait for an answer, and time for which to ask others to wait for ours: 4.096 us times 2 to the power of
+/// this.
 pub const RESPONSE_TIMEOUT: u8 = 20;
-/// How often a message is sent again.
+/// Number of times that a message is sent again.
 pub const RETRIES: u8 = 15;
-/// How long a program may take to answer a request, once the peer is asked to wait (MRA), and the longest that we wait
-/// for others.
+/// Time that a program may take to answer a request, once the peer is asked to wait (MRA), and the longest time that we
+/// wait for others.
 const SERVICE_TIMEOUT: u8 = 24;
-/// How long the end of a connection is remembered.
+/// Time for which the end of a connection is remembered.
 const TIME_WAIT: u8 = 17;
 
 /// Queue key of queue pairs of port space UDP.
@@ -73,7 +75,7 @@ pub enum PortSpace {
 }
 
 impl PortSpace {
-    /// The space with this number.
+    /// Returns the space with this number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
@@ -84,7 +86,7 @@ impl PortSpace {
         })
     }
 
-    /// For people.
+    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -94,7 +96,7 @@ impl PortSpace {
         }
     }
 
-    /// The service of one of its ports (IBTA A11.3.2).
+    /// Returns the service of one of the space's ports (IBTA A11.3.2).
     #[must_use]
     pub const fn service(self, port: u16) -> u64 {
         (self as u64) << 16 | port as u64
@@ -104,16 +106,14 @@ impl PortSpace {
 /// The transport of a connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Reliable connection.
     Reliable,
-    /// Unreliable connection.
     Unreliable,
-    /// Unreliable datagrams: only the other end's queue pair is queried.
+    /// Unreliable datagrams: there is only a query for the other end's queue pair.
     Datagram,
 }
 
 impl Transport {
-    /// Its code in a REQ.
+    /// Returns the code in a REQ.
     const fn code(self) -> u8 {
         matches!(self, Self::Unreliable) as u8
     }
@@ -135,13 +135,13 @@ pub enum Choice {
 /// Limits of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Channels for events.
+    /// Number of channels for events.
     pub channels: usize,
-    /// Identifiers, including those whose peers are still being informed of the end.
+    /// Number of identifiers, including those whose peers are still being informed of the end.
     pub ids: usize,
-    /// Unanswered requests for connections, of all listeners.
+    /// Number of unanswered requests for connections, of all listeners.
     pub requests: usize,
-    /// The same for one listener.
+    /// Number of unanswered requests for connections, of one listener.
     pub backlog: u32,
 }
 
@@ -154,19 +154,18 @@ impl Default for Limits {
 /// The properties of a manager's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Of the adapter.
+    /// The GUID of the adapter.
     pub guid: u64,
     /// Longest payload of a packet.
     pub mtu: Mtu,
-    /// Most READs and atomics of a queue pair under way, in either direction.
+    /// Largest number of READs and atomics of a queue pair under way, in either direction.
     pub max_reads: u8,
     /// Exponent of the timeout of queue pairs.
     pub ack_timeout: u8,
-    /// How many there may be.
     pub limits: Limits,
 }
 
-/// The source of random numbers, for names that nobody can guess.
+/// A source of random numbers, for names that nobody can guess.
 struct Random(Box<dyn FnMut() -> u64 + Send>);
 
 impl std::fmt::Debug for Random {
@@ -196,7 +195,7 @@ pub struct Manager {
     /// Listeners by their service: at most one for each address of the guest, and those for all addresses.
     listeners: BTreeMap<u64, Vec<u32>>,
     timers: BTreeSet<(Duration, u32)>,
-    /// Requests that nobody has answered.
+    /// Number of requests that nobody has answered.
     requests: usize,
     events: VecDeque<Event>,
     datagrams: VecDeque<Outgoing>,
@@ -205,7 +204,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager for a device with these GIDs, which are the guest's addresses. `random` must be unpredictable.
+    /// Creates a manager for a device with these GIDs, which are the guest's addresses. `random` must be unpredictable.
     #[must_use]
     pub fn new(config: Config, gids: Vec<Ipv6Addr>, random: Box<dyn FnMut() -> u64 + Send>) -> Self {
         Self {
@@ -239,8 +238,8 @@ impl Manager {
         self.datagrams.pop_front()
     }
 
-    /// Passes on events, in the order of each channel. If `take` returns false, the channel is full: that event and
-    /// the channel's later ones are kept.
+    /// Passes events to `take`, in the order of each channel. If `take` returns false, the channel is full: this
+    /// event and the channel's later ones are kept.
     pub fn deliver(&mut self, mut take: impl FnMut(&Event) -> bool) {
         let mut full = BTreeSet::new();
         let Self { events, endpoints, .. } = self;
@@ -258,19 +257,18 @@ impl Manager {
         });
     }
 
-    /// Number of identifiers, including those whose peers are still being informed of the end.
+    /// Counts the identifiers, including those whose peers are still being informed of the end.
     #[must_use]
     pub fn len(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.endpoints.is_empty()
     }
 
-    /// The client's identifier.
+    /// Returns an identifier of the client.
     fn owned(&mut self, client: Client, id: u32) -> Result<&mut Endpoint, Refused> {
         let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;
         let is_its = endpoint.channel.is_some_and(|channel| self.channels.get(&channel) == Some(&client));
@@ -328,7 +326,8 @@ impl Manager {
         }
     }
 
-    /// From now on, no message from the wire belongs to this endpoint. If it has no owner, it is removed.
+    /// Ends the conversation of an endpoint: no message from the wire belongs to it any more. Removes the endpoint
+    /// if it has no owner.
     fn forget_conversation(&mut self, id: u32) {
         self.stop_timer(id);
         let Some(endpoint) = self.endpoints.get(&id) else { return };
@@ -337,7 +336,7 @@ impl Manager {
             remove_if(&mut self.by_queue_pair, &key, id);
         }
         if endpoint.channel.is_some() {
-            // Its request may come again, and is then recognised.
+            // The peer's request may come again, and is then recognised.
             return;
         }
         if let Some(key) = endpoint.peer_key() {
@@ -347,19 +346,18 @@ impl Manager {
     }
 }
 
-/// Removes an entry if it belongs to this endpoint: another one may have taken its place.
+/// Removes an entry if it belongs to this endpoint: a different one may have replaced it.
 fn remove_if<K: Ord>(map: &mut BTreeMap<K, u32>, key: &K, id: u32) {
     if map.get(key) == Some(&id) {
         map.remove(key);
     }
 }
 
-/// A time as encoded in messages, whose exponents have five bits.
+/// Returns the time for an exponent as in messages, where exponents have five bits.
 const fn duration(exponent: u8) -> Duration {
     Duration::from_nanos(4096_u64 << exponent)
 }
 
-/// The GID of an address.
 fn gid(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

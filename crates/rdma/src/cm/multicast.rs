@@ -1,4 +1,4 @@
-//! Multicast groups of datagrams. Over Ethernet no join request is necessary: a group's GID is its IP address.
+//! Multicast groups for datagrams. Over Ethernet no join request is necessary: a group's GID is its IP address.
 
 use super::endpoint::State;
 use super::{
@@ -15,8 +15,8 @@ impl Manager {
     /// version of IP.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`] if it has no address, or is not for datagrams; [`Refused::Parameter`]
-    /// if the address is not a group's; [`Refused::TooMany`] if its events are not taken.
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if the identifier has no address, or is not for datagrams;
+    /// [`Refused::Parameter`] if the address is not a group's; [`Refused::TooMany`] if its events are not taken.
     pub fn join_multicast(
         &mut self,
         client: Client,

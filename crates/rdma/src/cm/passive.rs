@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 impl Manager {
-    /// A request for a connection.
+    /// Handles a request for a connection.
     pub(super) fn req(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad, req: &Req) {
         if let Some(id) = self.by_peer.get(&(from, req.local, false)).copied()
             && self
@@ -45,8 +45,8 @@ impl Manager {
         }
     }
 
-    /// Whether the peer starts anew with a queue pair or a name that belongs to an existing connection here, which has
-    /// therefore ended.
+    /// Is true if the peer starts anew with a queue pair or a name of an existing connection. That connection is
+    /// then over, and ended with a DREQ if it was established.
     fn is_stale(&mut self, now: Duration, from: IpAddr, to: IpAddr, req: &Req) -> bool {
         let by_name = self.by_peer.get(&(from, req.local, false));
         let by_queue_pair = self.by_queue_pair.get(&(from, req.queue_pair)).filter(|_| req.queue_pair != 0);
@@ -61,7 +61,7 @@ impl Manager {
         true
     }
 
-    /// The listener for a request that can be served, or the reason of the refusal.
+    /// Returns the listener for a request that can be served, or the reason of the refusal.
     fn acceptable(&self, from: IpAddr, to: IpAddr, req: &Req) -> Result<(u32, Mtu, IpHeader), u16> {
         let asked = IpHeader::asked(&req.private, from, to);
         let listener = self.listener(req.service, asked, false).ok_or(INVALID_SERVICE)?;
@@ -83,14 +83,14 @@ impl Manager {
         Ok((listener, mtu, header))
     }
 
-    /// Whether a listener accepts one more request.
+    /// Is true if a listener accepts one more request.
     pub(super) fn has_room(&self, listener: &Endpoint) -> bool {
         listener.requests < listener.backlog
             && self.requests < self.config.limits.requests
             && self.endpoints.len() < self.config.limits.ids
     }
 
-    /// A new endpoint of a listener, for a request that came in.
+    /// Creates an endpoint for a request to a listener.
     pub(super) fn child(
         &mut self,
         listener: u32,
@@ -160,10 +160,10 @@ impl Manager {
     }
 
     /// Accepts a request (`rdma_accept`); the queue pair must be ready. The result is the event `Established` when the
-    /// peer is ready too, or `Unreachable` or `Rejected`. For datagrams, the answer completes it.
+    /// peer is ready too, or `Unreachable` or `Rejected`. For datagrams, the answer completes the conversation.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`] if it is not a waiting request; [`Refused::PrivateData`].
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if the identifier is not a waiting request; [`Refused::PrivateData`].
     pub fn accept(
         &mut self,
         now: Duration,
@@ -204,11 +204,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Rejects a request or a reply (`rdma_reject`). `reason` is what the peer sees; 0 stands for 28, the program's
-    /// reason.
+    /// Rejects a request or a reply (`rdma_reject`). `reason` goes to the peer; 0 stands for 28, the program's reason.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`] if it is neither; [`Refused::PrivateData`].
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if there is neither; [`Refused::PrivateData`].
     pub fn reject(&mut self, client: Client, id: u32, reason: u16, private: &[u8]) -> Result<(), Refused> {
         let endpoint = self.owned(client, id)?;
         let which = match endpoint.state {
@@ -226,7 +225,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The peer is ready.
+    /// Handles an RTU: the peer is ready.
     pub(super) fn rtu(&mut self, id: u32, transaction: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         if endpoint.state == State::RepSent && endpoint.transaction == transaction {
@@ -234,8 +233,8 @@ impl Manager {
         }
     }
 
-    /// A packet of the connection arrived (`rdma_notify`, or the device saw it itself): the peer is ready, and its RTU
-    /// is late.
+    /// Notes that a packet of the connection arrived (`rdma_notify`, or the device saw it itself): the peer is
+    /// ready, and its RTU is late.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].

@@ -24,8 +24,8 @@ const APR: u16 = 0x1a;
 const LAP_UNSUPPORTED: u8 = 1;
 
 impl Manager {
-    /// Handles a datagram to queue pair 1 with its queue key, from another manager to an address of the guest. False
-    /// if it is not a manager's message.
+    /// Handles a datagram to queue pair 1 with its queue key, from another manager to an address of the guest. Returns
+    /// false if it is not a manager's message.
     pub fn receive(&mut self, now: Duration, from: IpAddr, to: IpAddr, payload: &[u8]) -> bool {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         let mad = match cm::parse(payload) {
@@ -42,7 +42,7 @@ impl Manager {
         true
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub(super) fn hear(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad) {
         match &mad.message {
             Message::Req(req) => self.req(now, from, to, mad, req),
@@ -69,7 +69,7 @@ impl Manager {
         }
     }
 
-    /// The endpoint with these names, as the peer sends them.
+    /// Returns the endpoint with these names, as the peer sends them.
     fn conversation(&self, from: IpAddr, to: IpAddr, ids: Ids) -> Option<u32> {
         let id = self.by_name.get(&ids.remote)?;
         let is_its = |endpoint: &&Endpoint| {
@@ -78,7 +78,7 @@ impl Manager {
         self.endpoints.get(id).filter(is_its).map(|_| *id)
     }
 
-    /// The peer asks for patience: its answer will take longer.
+    /// Handles an MRA: the peer's answer will take longer.
     fn mra(
         &mut self,
         now: Duration,
@@ -123,7 +123,7 @@ impl Manager {
         }
     }
 
-    /// Alternate paths are not supported: a peer that requests one in an existing connection is told so.
+    /// Refuses a peer's request for an alternate path in an existing connection: these are not supported.
     fn refuse_alternate_path(&mut self, from: IpAddr, to: IpAddr, payload: &[u8]) {
         let Some((header, body)) = payload.split_first_chunk::<24>() else { return };
         let Some(names) = body.first_chunk::<8>() else { return };
@@ -143,7 +143,7 @@ impl Manager {
         self.datagrams.push_back(Outgoing { source: to, destination: from, mad });
     }
 
-    /// Sends a message of an endpoint's conversation once. It is kept, and sent again if the peer asks again.
+    /// Sends a message of an endpoint's conversation once. Keeps it, to send it again if the peer asks again.
     pub(super) fn send_once(&mut self, id: u32, message: &Message) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let mad = cm::write(&Mad { transaction: endpoint.transaction, message: *message });

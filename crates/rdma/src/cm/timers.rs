@@ -1,4 +1,4 @@
-//! What happens without an answer: messages are sent again, and finally given up, or at once where the network says
+//! Missing answers: messages are sent again, and finally given up. They are given up at once if the network reports
 //! that they can't arrive.
 
 use super::endpoint::{Retried, State};
@@ -8,11 +8,11 @@ use packet::roce::cm::Message;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// As much of a message as tells to which conversation it belongs, bytes: up to its sender's name for it.
+/// Bytes at the head of a message that identify its conversation: up to its sender's name for it.
 pub const QUOTED: usize = 28;
 
 impl Manager {
-    /// Checks the clock: `now` is the time since a fixed moment. Returns by when it must be called again.
+    /// Checks the clock: `now` is the time since a fixed moment. Returns the time by which it must be called again.
     pub fn poll(&mut self, now: Duration) -> Option<Duration> {
         let early = self.serve_early(now);
         while let Some((at, id)) = self.timers.first().copied() {
@@ -53,8 +53,8 @@ impl Manager {
         }
     }
 
-    /// The network can't deliver a message of ours, of which it quotes the head. A request for a connection or a queue
-    /// pair ends; whoever has an answer goes on.
+    /// Handles the network's report that it can't deliver a message of ours, whose head it quotes. Ends an unanswered
+    /// request for a connection or a queue pair; a conversation that has an answer goes on.
     pub fn undelivered(&mut self, from: IpAddr, to: IpAddr, head: &[u8; QUOTED]) {
         let mut transaction = [0; 8];
         transaction.copy_from_slice(&head[8..16]);
@@ -80,7 +80,7 @@ impl Manager {
         self.start_retries(id, now + duration(RESPONSE_TIMEOUT), RETRIES, false);
     }
 
-    /// Waits longer for an answer, once for each time the message was sent.
+    /// Waits longer for an answer, but only once for each time the message was sent.
     pub(super) fn be_patient(&mut self, now: Duration, id: u32, service_timeout: u8) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let Some(Retried { left, asked_to_wait: false, .. }) = endpoint.retried else { return };

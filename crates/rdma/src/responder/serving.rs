@@ -7,13 +7,12 @@ use crate::work::{Arrival, Completion, Received, SendOperation, Status, With};
 use packet::roce::Reth;
 
 impl Responder {
-    /// Whether answers wait.
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty()
     }
 
-    /// Does what a brief message asks for, and counts it as answered. False if that is left to its packet, for which
-    /// nothing is changed but that a receive may be ready.
+    /// Executes a brief message, and counts it as answered. Returns false if that is left to the message's packet: then
+    /// nothing has changed, except that a receive may be ready.
     pub fn serve(
         &mut self,
         brief: &Brief,
@@ -50,7 +49,8 @@ impl Responder {
         is_done
     }
 
-    /// Completes a receive with these bytes. If they don't fit, it waits for the packet that completes it otherwise.
+    /// Completes a receive with these bytes. If they don't fit, the receive waits for the packet, which completes
+    /// it with an error.
     fn take(&mut self, with: With, solicited: bool, bytes: &[u8], verbs: &mut impl Nearby) -> bool {
         let Some(id) = self.spare.take().or_else(|| verbs.take_receive()) else { return false };
         if verbs.fill(0, bytes).is_err() {

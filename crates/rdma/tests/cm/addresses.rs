@@ -15,7 +15,6 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Options of an identifier.
 #[derive(Clone, Copy, Default)]
 struct Options {
     reuse: bool,
@@ -127,7 +126,7 @@ fn an_address_is_the_guests() {
     assert_eq!(bind(&mut a, "10.0.0.2:5", PLAIN).1, Ok(at("10.0.0.2:5")));
 }
 
-/// The source for a destination, with this bound address or this given source; or the error.
+/// Returns the source for a destination, with this bound address or this given source; or the error.
 fn source(bound: Option<&str>, source: Option<&str>, to: &str) -> Result<Option<SocketAddr>, Refused> {
     let (mut a, mut asked) = (host(), None);
     let id = a.id(Transport::Reliable);
@@ -166,7 +165,7 @@ fn the_source_is_of_the_kind_of_the_destination() {
         assert_eq!(local.ip(), ip(from), "{to}");
         assert!((32768..61000).contains(&local.port()));
     }
-    // Of several, the one that is the destination.
+    // If the guest has several addresses, the source is the one that is the destination.
     let mut a = host();
     a.manager.set_gids(["10.0.0.1", "10.0.0.7", "10.0.0.9"].map(|own| gid(ip(own))).to_vec());
     for (to, from) in [("10.0.0.7:1", "10.0.0.7"), ("10.0.0.8:1", "10.0.0.1"), ("10.0.0.9:1", "10.0.0.9")] {
@@ -192,7 +191,7 @@ fn the_source_is_the_one_bound_or_given() {
     // A source of the other IP version does not reach it.
     assert_eq!(source(None, Some("[fd00::1]:5"), "10.0.0.2:1"), Ok(None));
     assert_eq!(source(Some("10.0.0.1:5"), None, "[fd00::2]:1"), Ok(None));
-    // Connections have one peer.
+    // A connection has one peer, so a group can't be its destination.
     for nowhere in ["224.0.0.1:1", "[ff02::1]:1"] {
         assert_eq!(source(None, None, nowhere), Err(Refused::Parameter), "{nowhere}");
     }
@@ -232,7 +231,7 @@ fn eight_events_may_wait_before_more_is_asked_for() {
     assert_eq!([(); 3].map(|()| resolve(&mut a)), [Ok(()), Ok(()), Err(Refused::TooMany)]);
 }
 
-/// The result of a request to an address while a program listens on this one.
+/// Returns whether a request to an address reaches a program that listens on this one.
 fn asked(listens: &str, only_ipv6: bool, from: &str, to: &str) -> bool {
     let mut talk = Talk::new(Host::new("10.0.0.2"));
     let (id, bound) = bind(&mut talk.host, listens, Options { only_ipv6, ..PLAIN });
@@ -262,7 +261,7 @@ fn a_listener_is_asked_at_its_address() {
     }
 }
 
-/// A port of space IB is one of connections or of datagrams.
+/// A port of space IB is for connections or for datagrams.
 #[test]
 fn a_listener_is_asked_for_what_it_serves() {
     let service = PortSpace::Ib.service(5);
@@ -283,7 +282,7 @@ fn a_listener_is_asked_for_what_it_serves() {
     }
 }
 
-/// Who does not say where it listens does so everywhere.
+/// An identifier without an address listens everywhere.
 #[test]
 fn a_listener_without_an_address_gets_a_port() {
     let mut a = host();

@@ -8,7 +8,7 @@ use rdma::cm::{EventKind, Limits, Transport};
 const MANY: Limits = Limits { channels: 8, ids: 1000, requests: 1000, backlog: 1000 };
 const FULL: &str = "REJ0:3";
 
-/// A host with a listener of each kind at port 7174, and another at 7175.
+/// Creates a host with a listener of each kind at port 7174, and another at 7175.
 fn limited(limits: Limits) -> Talk {
     let mut host = Host::limited("10.0.0.2", limits);
     host.listen("0.0.0.0:7175", Transport::Reliable);
@@ -35,7 +35,8 @@ fn heard(talk: &mut Talk, number: u32, message: Message) -> String {
     heard
 }
 
-/// How many of 20 requests to the first listener, the second, and the one for datagrams wait in the end.
+/// Sends 20 requests to each of three listeners. Returns the numbers of those that wait in the end: at the first
+/// listener, at the second, and at the one for datagrams.
 fn waiting(limits: Limits) -> [usize; 3] {
     let mut talk = limited(limits);
     let is_new = |heard: &str| {
@@ -54,7 +55,7 @@ fn no_more_wait_than_there_may_be() {
     assert_eq!(waiting(Limits { backlog: 7, ..MANY }), [7; 3]);
     assert_eq!(waiting(Limits { requests: 30, ..MANY }), [20, 10, 0]);
     assert_eq!(waiting(Limits { requests: 50, ..MANY }), [20, 20, 10]);
-    // Three are the listeners.
+    // Three of the identifiers are the listeners.
     assert_eq!(waiting(Limits { ids: 33, ..MANY }), [20, 10, 0]);
     assert_eq!(waiting(Limits { ids: 53, ..MANY }), [20, 20, 10]);
 }
@@ -99,7 +100,7 @@ fn what_is_answered_waits_no_longer() {
     }
 }
 
-/// It makes room once, whatever happens to it; identifiers of other kinds never do.
+/// A request makes room once, whatever happens to it; identifiers of other kinds never make room.
 #[test]
 fn what_was_answered_does_not_make_room_again() {
     for limits in [Limits { backlog: 1, ..MANY }, Limits { requests: 1, ..MANY }] {

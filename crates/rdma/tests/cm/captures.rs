@@ -1,4 +1,4 @@
-//! What Linux's active side sends goes to our passive side, and the reverse: the answers are of the same kinds.
+//! The messages of Linux's active side go to our passive side, and the reverse: the answers are of the same kinds.
 
 #[path = "../../../../tests/captures/captures.rs"]
 mod files;
@@ -15,7 +15,7 @@ const NOW: Duration = Duration::ZERO;
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 
-/// Messages of a capture, with their senders.
+/// Returns the messages of a capture, with their senders.
 fn messages(capture: &str) -> Vec<(IpAddr, Mad)> {
     let (_, frames) = files::roce().into_iter().find(|(name, _)| name == capture).unwrap();
     let message = |frame: &Vec<u8>| {
@@ -28,14 +28,15 @@ fn messages(capture: &str) -> Vec<(IpAddr, Mad)> {
     frames.iter().filter_map(message).collect()
 }
 
-/// One side is ours, the other is Linux as captured. Names and transactions in the capture are replaced by ours.
+/// A replay of a capture. One side is ours, the other is Linux as captured. Our names and transactions replace those in
+/// the capture.
 struct Replay {
     ours: Host,
     linux: IpAddr,
-    /// Our names, by those of the captured machine; and transactions.
+    /// Our names, by those of the captured machine; and our transactions.
     names: BTreeMap<u32, u32>,
     transactions: BTreeMap<u64, u64>,
-    /// Ours, by the captured machine's names.
+    /// Our identifiers, by the captured machine's names.
     ids: BTreeMap<u32, u32>,
 }
 
@@ -56,7 +57,8 @@ impl Replay {
         self.ours.manager.receive(NOW, self.linux, self.ours.address, &cm::write(&mad));
     }
 
-    /// Our side sends what the captured machine sent: the same kind, with the same fields except its own names.
+    /// Checks that our side sends the same kind of message as the captured machine, with the same fields except its own
+    /// names.
     fn sends(&mut self, captured: &Mad) {
         let sent = self.ours.manager.next_datagram().unwrap_or_else(|| panic!("nothing, for {captured:?}"));
         let Outgoing { source, destination, mad } = sent;
@@ -85,7 +87,7 @@ fn own_name(message: &Message) -> Option<u32> {
     }
 }
 
-/// A message without the fields that each side chooses: names, random numbers, adapters, flow labels, ports.
+/// Clears the fields of a message that each side chooses: names, random numbers, adapters, flow labels, ports.
 fn shape(message: &Message) -> Message {
     let mut message = *message;
     let nameless = Ids::default();
@@ -146,7 +148,7 @@ fn replay(capture: &str, ours_is_active: bool) -> usize {
     messages.len()
 }
 
-/// What our program must do for our side to send what was captured.
+/// Makes the calls of our program that let our side send the captured message.
 fn act(replay: &mut Replay, mad: &Mad) {
     match &mad.message {
         Message::Req(req) => {

@@ -155,7 +155,7 @@ fn events_move_with_their_identifier() {
     assert_eq!(came, [(moves, second), (stays, a.channel), (moves, second)]);
 }
 
-/// A full channel is tried once; its events wait in order, and others' do not.
+/// A full channel is tried once; its events wait in order, and those of other channels do not.
 #[test]
 fn a_full_channel_holds_no_other_up() {
     let mut a = host();
@@ -198,7 +198,7 @@ fn names_are_ones_own() {
     let mut numbers: VecDeque<u64> = [0, 5, 0, 1 << 32, 5, 1 << 32 | 6, 0].into();
     let random: Random = Box::new(move || numbers.pop_front().unwrap_or(8));
     let mut a = Host::with("10.0.0.1", config(), |_| random);
-    // The second one takes a new PSN and a free name.
+    // The second identifier takes a new PSN and a free name.
     let ids = [(); 2].map(|()| a.id(Transport::Reliable));
     let names = ids.map(|id| {
         let to = "10.0.0.2:1".parse().unwrap();
@@ -218,7 +218,7 @@ fn nothing_is_left() {
     for stage in STAGES {
         let mut talk = Talk::at(stage);
         if stage == Stage::Passive {
-            // Another one takes over a queue pair.
+            // A second conversation takes over the queue pair.
             talk.tell(Kind::Dreq);
             let req = Message::Req(Req { local: 5, ..talk.req() });
             talk.hear(talk.from, talk.to, 5, req);

@@ -99,7 +99,7 @@ fn connections_end_from_either_side_or_both() {
         }
         carry(NOW, &mut a, &mut b);
         assert_eq!((a.event().kind, b.event().kind), (EventKind::Disconnected, EventKind::Disconnected));
-        // Programs do that when they are told.
+        // Programs do that when they get the event.
         a.manager.disconnect(NOW, CLIENT, active).unwrap();
         b.manager.disconnect(NOW, CLIENT, passive).unwrap();
         carry(NOW, &mut a, &mut b);
@@ -116,7 +116,7 @@ fn who_destroys_its_identifier_disconnects() {
     let (mut a, mut b, listener, to) = hosts();
     let (_, passive) = connected(&mut a, &mut b, to);
     a.manager.remove_client(NOW, CLIENT);
-    // It is informed until it answers, and remembered for longer.
+    // The peer is informed until it answers, and the connection is remembered for longer.
     assert_eq!((a.manager.len(), a.sent().len()), (1, 1));
     let next = a.manager.poll(NOW).unwrap();
     a.manager.poll(next);
@@ -202,7 +202,7 @@ fn a_listener_has_as_many_requests_as_it_wants() {
     a.connect(NOW, "10.0.0.2:99".parse().unwrap(), 4);
     carry(NOW, &mut a, &mut b);
     assert_eq!(b.event().connection.unwrap().queue_pair, 4);
-    // The third was never seen: it is removed with the listener.
+    // The program has never seen the third request: it is removed with the listener.
     a.events.clear();
     a.take_events();
     a.events.clear();
@@ -255,7 +255,7 @@ fn what_nobody_answers_fails() {
         now = next;
         requests += a.sent().len();
     }
-    // Sixteen times; then it is given up with a REJ.
+    // It is sent sixteen times; then it is given up with a REJ.
     assert_eq!((requests + a.sent().len(), now.as_secs()), (17, 68));
     let failed = a.event();
     assert_eq!((failed.kind, failed.status, failed.id), (EventKind::Unreachable, status::TIMED_OUT, id));
@@ -331,7 +331,7 @@ fn the_listener_of_the_address_goes_first() {
     for id in [any, passive] {
         let _ = b.manager.set_option(CLIENT, id, Choice::ReuseAddress(true));
     }
-    // The one for all has the port for itself, where it listens.
+    // The identifier that is bound to all addresses listens, and has the port for itself.
     assert_eq!(b.manager.bind_addr(CLIENT, passive, to), Err(Refused::AddressInUse));
     b.manager.destroy_id(NOW, CLIENT, any).unwrap();
     b.manager.bind_addr(CLIENT, passive, to).unwrap();
@@ -411,7 +411,7 @@ fn whoever_asks_again_is_told_that_it_has_ended() {
     a.manager.disconnect(NOW, CLIENT, active).unwrap();
     let dreq = a.sent().pop().unwrap();
     let mut now = NOW;
-    // At once; when the end is no longer remembered; and when nothing of it exists any more.
+    // This works at once, when the end is no longer remembered, and when nothing of the connection exists any more.
     for round in 0..3 {
         b.manager.receive(now, dreq.source, dreq.destination, &dreq.mad);
         let answers = b.sent();
@@ -451,7 +451,7 @@ fn patience_is_asked_for_by_who_was_asked() {
     }
     a.manager.receive(NOW, from, req.source, &mra(0, transaction));
     let patient = a.manager.poll(NOW).unwrap();
-    // Not for hours, as requested; and only once.
+    // The host does not wait for hours, as requested, and waits only once.
     assert!((60..90).contains(&patient.as_secs()), "{patient:?}");
     a.manager.receive(Duration::from_secs(50), from, req.source, &mra(0, transaction));
     assert_eq!(a.manager.poll(NOW), Some(patient));

@@ -6,7 +6,7 @@ use packet::roce::cm::{Message, Req};
 use rdma::cm::{GRACE, Transport};
 use std::time::Duration;
 
-/// A host without listeners, and the time of the first request.
+/// Creates a host without listeners, and sets the time of the first request.
 fn alone() -> Talk {
     let mut talk = Talk::new(Host::new("10.0.0.2"));
     let ids: Vec<_> = talk.host.manager.describe().map(|(_, it)| it.id).collect();

@@ -18,21 +18,21 @@ fn wanted() -> Parameters {
         responder_resources: 2,
         initiator_depth: 3,
         flow_control: true,
-        // Three bits each.
+        // The fields have three bits each.
         retries: 9,
         rnr_retries: 10,
         private: b"hello".to_vec(),
     }
 }
 
-/// The message that the host has sent.
+/// Returns the only message that the host has sent.
 fn sent(talk: &mut Talk) -> Message {
     let mut all = talk.messages();
     assert_eq!(all.len(), 1);
     all.remove(0).2.message
 }
 
-/// An identifier with options that has sent a request.
+/// Returns an identifier with options that has sent a request, and the request.
 fn asking(transport: Transport) -> (Talk, Req) {
     let mut talk = Talk::new(Host::new("10.0.0.2"));
     let to = SocketAddr::new(talk.from, 7174);
@@ -159,7 +159,7 @@ fn private_data_fit_their_field() {
     }
 }
 
-/// The peer's depth is our resources.
+/// The peer's initiator depth is our responder resources.
 #[test]
 fn events_say_what_the_peer_offers() {
     let connection = ConnectionDetails {
@@ -226,7 +226,7 @@ fn who_was_asked_has_a_queue_pair_as_both_agreed() {
     for choice in [Choice::TypeOfService(0x88), Choice::AckTimeout(9)] {
         talk.host.manager.set_option(CLIENT, talk.id, choice).unwrap();
     }
-    // More than the adapter has.
+    // These are more than the adapter has.
     let req = Req { initiator_depth: 17, responder_resources: 18, ..talk.req() };
     talk.hear(talk.from, talk.to, 1, Message::Req(req));
     talk.id = talk.host.event().id;
@@ -244,7 +244,7 @@ fn who_was_asked_has_a_queue_pair_as_both_agreed() {
     assert_eq!(reads(transitions(&mut talk)), (true, 16, 16));
     talk.host.manager.accept(talk.now, CLIENT, talk.id, &wanted()).unwrap();
     assert_eq!(reads(transitions(&mut talk)), (true, 2, 3));
-    // It needs an address of the guest's, or it can't send.
+    // Without an address of the guest, the identifier can't send.
     talk.host.manager.set_gids(vec![gid(ip("10.0.0.9"))]);
     assert_eq!(transitions(&mut talk)[1], Err(Refused::AddressNotAvailable));
 }

@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Most moves of an input.
+/// Largest number of moves of an input.
 const MOVES: usize = 256;
-/// Messages that are kept, as patterns for others.
+/// Number of messages that are kept as patterns for others.
 const KEPT: usize = 32;
-/// Messages sent because of one that came in: an answer, and the end of a connection.
+/// Largest number of messages sent because of one that came in: an answer, and the end of a connection.
 const ANSWERS: usize = 2;
-/// Events of an identifier in its life, except those that a program requests one by one.
+/// Largest number of an identifier's events in its life, except those that a program requests one by one.
 const EVENTS: usize = 8;
 
 struct World {
@@ -37,7 +37,7 @@ impl World {
         if ids.is_empty() { moves.below(4) as u32 } else { ids[moves.below(ids.len())] }
     }
 
-    /// A program makes a call, perhaps out of turn.
+    /// Makes a program's call, perhaps out of turn.
     fn program(&mut self, moves: &mut Moves<'_>, at: usize) {
         let id = self.any_id(moves, at);
         let (now, to) = (self.now, SocketAddr::new(self.hosts[1 - at].address, 7174));
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// A message arrives: one that was sent, or a similar one, from its sender or another.
+    /// Delivers a message: one that was sent, or a similar one, from its sender or somebody else.
     fn message(&mut self, moves: &mut Moves<'_>, at: usize) {
         let Some(mut message) = self.wire.pop_front() else { return };
         if moves.below(4) == 0 {
@@ -130,7 +130,7 @@ fn space(transport: Transport) -> rdma::cm::PortSpace {
     if transport == Transport::Datagram { rdma::cm::PortSpace::Udp } else { rdma::cm::PortSpace::Tcp }
 }
 
-/// `cargo bolero test fuzz::two_hosts -p rdma`.
+/// Run a fuzzer with `cargo bolero test fuzz::two_hosts -p rdma`.
 #[test]
 fn two_hosts() {
     bolero::check!().for_each(|bytes: &[u8]| hostile(bytes));
@@ -146,7 +146,7 @@ proptest! {
 
 fn hostile(bytes: &[u8]) {
     let (mut moves, mut world) = (Moves(bytes), World::new());
-    // Without these, connections would hardly ever come about.
+    // Without these identifiers, connections would hardly ever come about.
     let listener = world.hosts[1].listen("0.0.0.0:7174", Transport::Reliable);
     let to = SocketAddr::new(world.hosts[1].address, 7174);
     let active = world.hosts[0].connect(Duration::ZERO, to, 17);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 
-/// What a stranger might send: attributes, names and transactions that may be right, and arbitrary bytes.
+/// Generates messages that a stranger might send: attributes, names and transactions that may be right, and arbitrary
+/// bytes.
 fn message() -> impl Strategy<Value = (Vec<u8>, u8, [bool; 3])> {
     (proptest::collection::vec(any::<u8>(), 256), 0x10_u8..0x20, any::<[bool; 3]>())
 }
@@ -92,7 +93,7 @@ proptest! {
     }
 }
 
-/// Every checked field, with a wrong value.
+/// Each checked field has a wrong value once.
 #[test]
 fn requests_that_can_not_be_are_refused() {
     let (mut a, mut b, _, to) = hosts();

@@ -21,7 +21,7 @@ pub fn config() -> Config {
 
 pub type Random = Box<dyn FnMut() -> u64 + Send>;
 
-/// Numbers that look random.
+/// Returns numbers that look random.
 pub fn random(seed: u64) -> Random {
     let mut state = seed;
     Box::new(move || {
@@ -44,17 +44,17 @@ impl Host {
         Self::seeded(address, 0)
     }
 
-    /// One with other random numbers.
+    /// Creates a host whose random numbers depend on its address and this seed.
     pub fn seeded(address: &str, seed: u64) -> Self {
         Self::with(address, config(), |last| random(seed + last))
     }
 
-    /// One with other limits.
+    /// Creates a host with these limits.
     pub fn limited(address: &str, limits: Limits) -> Self {
         Self::with(address, Config { limits, ..config() }, random)
     }
 
-    /// One with random numbers that are derived from its address's last part.
+    /// Creates a host whose random numbers depend on the last part of its address.
     pub fn with(address: &str, config: Config, random: impl FnOnce(u64) -> Random) -> Self {
         let address = ip(address);
         let IpAddr::V4(v4) = address else { panic!("IPv4, please") };
@@ -81,7 +81,7 @@ impl Host {
         id
     }
 
-    /// An identifier that is ready to connect.
+    /// Creates an identifier that is ready to connect.
     pub fn resolved(&mut self, to: SocketAddr, transport: Transport) -> u32 {
         let id = self.id(transport);
         self.manager.resolve_addr(CLIENT, id, None, to, |_, _| true).unwrap();
@@ -148,7 +148,7 @@ pub fn carry(now: Duration, a: &mut Host, b: &mut Host) {
     }
 }
 
-/// Two hosts with a listener on the second: its identifier and address.
+/// Creates two hosts with a listener on the second; returns them with its identifier and address.
 pub fn hosts() -> (Host, Host, u32, SocketAddr) {
     let (a, mut b) = (Host::new("10.0.0.1"), Host::new("10.0.0.2"));
     let listener = b.listen("0.0.0.0:7174", Transport::Reliable);
@@ -156,7 +156,7 @@ pub fn hosts() -> (Host, Host, u32, SocketAddr) {
     (a, b, listener, to)
 }
 
-/// A connection: the identifiers of both ends.
+/// Connects the hosts; returns the identifiers of both ends.
 pub fn connected(a: &mut Host, b: &mut Host, to: SocketAddr) -> (u32, u32) {
     let now = Duration::ZERO;
     let active = a.connect(now, to, 17);

@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use rdma::cm::{EventKind, Outgoing, Refused};
 use std::time::Duration;
 
-/// What happens to a message: it is lost, or arrives once or twice, sooner or later.
+/// The fate of a message: it is lost, or arrives once or twice, sooner or later.
 #[derive(Clone, Debug)]
 struct Fate {
     lost: bool,
     doubled: bool,
-    /// Tenths of a second.
+    /// Delay in tenths of a second.
     late: u8,
 }
 
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Programs that connect, and accept whatever comes.
+    /// Runs programs that connect, and accept every request.
     fn programs(&mut self) {
         for which in 0..2 {
             self.hosts[which].take_events();

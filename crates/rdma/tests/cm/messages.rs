@@ -17,7 +17,7 @@ const ANSWERS: [Kind; 9] = [
     Kind::SidrRep(1),
 ];
 
-/// The effect of a message of the peer with the conversation's names, queue pair and transaction.
+/// Returns the effect of a message of the peer with the conversation's names, queue pair and transaction.
 fn comes_of(stage: Stage, kind: Kind) -> &'static str {
     match (stage, kind) {
         (Stage::ReqSent, Kind::Mra(0)) | (Stage::RepSent, Kind::Mra(1)) => "later",
@@ -25,7 +25,7 @@ fn comes_of(stage: Stage, kind: Kind) -> &'static str {
         (Stage::ReqSent | Stage::RepReceived | Stage::ReqReceived | Stage::RepSent, Kind::Rej) => {
             "Rejected:28"
         }
-        // It is repeated: the program is not ready, or the RTU was lost.
+        // The reply is repeated: the program is not ready, or the RTU was lost.
         (Stage::RepReceived, Kind::Rep) => "MRA1",
         (Stage::Active, Kind::Rep) => "RTU",
         (Stage::RepSent, Kind::Rtu) => "Established:0",
@@ -44,7 +44,7 @@ fn comes_of(stage: Stage, kind: Kind) -> &'static str {
     }
 }
 
-/// The effect of a message with a name that nobody has.
+/// Returns the effect of a message with a name that nobody has.
 fn unknown(kind: Kind) -> &'static str {
     match kind {
         Kind::Rep => "REJ1:6",
@@ -53,7 +53,7 @@ fn unknown(kind: Kind) -> &'static str {
     }
 }
 
-/// Whether the peer knows a name of the host's that is still valid.
+/// Is true if the peer knows a name of the host that is still valid.
 fn is_known(stage: Stage) -> bool {
     !matches!(
         stage,

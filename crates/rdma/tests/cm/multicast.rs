@@ -1,4 +1,4 @@
-//! Multicast groups of datagrams.
+//! Multicast groups for datagrams.
 
 use super::hosts::{CLIENT, Host, ip, parameters};
 use rdma::cm::{
@@ -56,7 +56,7 @@ fn a_group_is_resolved_as_a_destination() {
         assert_eq!(asked, Err(Refused::Parameter));
         assert!(a.sent().is_empty());
     }
-    // A link-local address is as good as any.
+    // A link-local address will do.
     a.manager.set_gids(vec!["fe80::1".parse().unwrap()]);
     let id = a.id(Transport::Datagram);
     a.manager.resolve_addr(CLIENT, id, None, at("[ff0e::1]:7"), |_, _| true).unwrap();

@@ -23,15 +23,15 @@ pub enum Stage {
     Listening,
     ReqSent,
     RepReceived,
-    /// Established, by us.
+    /// We established the connection.
     Active,
     ReqReceived,
     RepSent,
-    /// Established, by the peer.
+    /// The peer established the connection.
     Passive,
     DreqSent,
     TimeWait,
-    /// A connection that is over.
+    /// The connection is over.
     Ended,
     /// The peer rejected us.
     Rejected,
@@ -77,7 +77,6 @@ pub const STAGES: [Stage; 22] = [
     SidrRefused,
 ];
 
-/// A message of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Req,
@@ -103,7 +102,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// A host with listeners for connections and datagrams.
+    /// Adds listeners for connections and datagrams to a host.
     pub fn new(mut host: Host) -> Self {
         host.listen("0.0.0.0:7174", Transport::Datagram);
         let id = host.listen("0.0.0.0:7174", Transport::Reliable);
@@ -179,7 +178,7 @@ impl Talk {
         }
     }
 
-    /// A correct message.
+    /// Returns a correct message.
     pub fn message(&self, kind: Kind) -> Message {
         let ids = Ids { local: NAME, remote: self.name };
         match kind {
@@ -270,13 +269,14 @@ impl Talk {
         }
     }
 
-    /// The peer sends a correct message. Returns its effect.
+    /// Sends a correct message of the peer. Returns its effect.
     pub fn tell(&mut self, kind: Kind) -> String {
         self.hear(self.from, self.to, self.transaction, self.message(kind))
     }
 
-    /// The effect of a message: the messages sent, for a REJ or MRA with the message it is about and the reason or
-    /// status; the events with their status; and whether the host waits longer than before.
+    /// Sends a message to the host and returns its effect: the messages that the host sends, a REJ or MRA with the
+    /// message it is about and the reason or status; the events with their status; and whether the host waits
+    /// longer than before.
     pub fn hear(&mut self, from: IpAddr, to: IpAddr, transaction: u64, message: Message) -> String {
         let before = self.host.manager.poll(self.now);
         let mad = Mad { transaction, message };
@@ -297,13 +297,13 @@ impl Talk {
         all.join(" ")
     }
 
-    /// What the host has sent, one word each.
+    /// Returns a word for each message that the host has sent.
     pub fn said(&mut self) -> String {
         let words: Vec<_> = self.messages().iter().map(|(.., mad)| word(&mad.message)).collect();
         words.join(" ")
     }
 
-    /// The messages that the host has sent. The peer learns the host's names from them.
+    /// Returns the messages that the host has sent. The peer learns the host's names from them.
     pub fn messages(&mut self) -> Vec<(IpAddr, IpAddr, Mad)> {
         let read = |sent: rdma::cm::Outgoing| (sent.source, sent.destination, cm::parse(&sent.mad).unwrap());
         let all: Vec<_> = self.host.sent().into_iter().map(read).collect();
@@ -321,7 +321,7 @@ impl Talk {
         all
     }
 
-    /// The identifier's state, as displayed.
+    /// Returns the identifier's state, as displayed.
     pub fn state(&self) -> &'static str {
         let mut all = self.host.manager.describe();
         all.find(|(_, it)| it.id == self.id).map_or("gone", |(_, it)| it.state)

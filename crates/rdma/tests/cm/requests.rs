@@ -1,4 +1,5 @@
-//! Requests during a conversation with the same peer: repeated, anew, or for another one.
+//! Requests during a conversation with the same peer: repeated ones, ones that start anew, and ones for another
+//! conversation.
 
 use super::hosts::ip;
 use super::peer::{Kind, NAME, STAGES, Stage, THEIRS, Talk};
@@ -7,10 +8,10 @@ use std::net::IpAddr;
 
 const NEW: &str = "ConnectRequest:0";
 const STALE: &str = "REJ0:10";
-/// The connection that the peer has forgotten ends.
+/// The host ends the connection that the peer has forgotten.
 const ENDS_THE_OLD: &str = "DREQ REJ0:10";
 
-/// A request like an earlier one, except for this change.
+/// Sends a request like an earlier one, except for this change. Returns its effect.
 fn requested(stage: Stage, transaction: u64, change: fn(&mut Req)) -> String {
     let mut talk = Talk::at(stage);
     let mut req = talk.req();
@@ -118,7 +119,7 @@ fn questions_that_can_not_be_are_answered() {
         let message = Message::SidrReq { request, partition, service, private };
         talk.hear(talk.from, talk.to, 1, message)
     };
-    // Another version; addresses other than the packet's.
+    // The header has another version, or addresses other than the packet's.
     for at in [0, 19, 35] {
         assert_eq!(asked(&mut talk, at, 9), "SIDR_REP:2");
     }

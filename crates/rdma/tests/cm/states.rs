@@ -1,4 +1,5 @@
-//! What programs may do with an identifier at each stage of its life, and what its peer learns of its end.
+//! The calls that programs may make for an identifier at each stage of its life, and the messages to its peer when it
+//! ends.
 
 use super::hosts::{CLIENT, parameters};
 use super::peer::{STAGES, Stage, Talk};
@@ -43,7 +44,7 @@ fn verb(talk: &mut Talk, verb: &str) -> Result<(), Refused> {
     }
 }
 
-/// The state in a word, the permitted calls, and what the peer learns if the identifier is destroyed.
+/// Returns the state in a word, the permitted calls, and the message to the peer if the identifier is destroyed.
 fn row(stage: Stage) -> (&'static str, &'static str, &'static str) {
     match stage {
         Stage::Idle => ("idle", "bind resolve listen reuse only-ipv6", ""),
@@ -92,7 +93,7 @@ fn a_peer_is_told_where_an_identifier_is_destroyed() {
         let before = talk.host.manager.len();
         talk.host.manager.destroy_id(talk.now, CLIENT, talk.id).unwrap();
         assert_eq!(talk.said(), row(stage).2, "{stage:?}");
-        // What the peer may still ask for is remembered until it has had the time.
+        // A connection that the peer may still ask about is remembered until the peer has had time for that.
         let is_known = matches!(stage, Stage::Active | Stage::Passive | Stage::DreqSent | Stage::TimeWait);
         assert_eq!(before - talk.host.manager.len(), usize::from(!is_known), "{stage:?}");
         assert_eq!((talk.state(), talk.host.manager.poll(talk.now).is_some()), ("gone", is_known));
@@ -105,7 +106,7 @@ fn a_peer_is_told_where_an_identifier_is_destroyed() {
     }
 }
 
-/// What the peer learns from a program's calls.
+/// Each call of a program sends this message to the peer.
 #[test]
 fn the_peer_hears_what_is_done() {
     for (stage, name, said) in [

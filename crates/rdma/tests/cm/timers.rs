@@ -1,22 +1,22 @@
-//! What happens without an answer: how often and when a message is sent again, and the event in the end.
+//! Missing answers: how often and when a message is sent again, and the event in the end.
 
 use super::hosts::{CLIENT, ip, parameters};
 use super::peer::{Kind, STAGES, Stage, Talk};
 use packet::roce::cm::{Ids, Message};
 use std::time::Duration;
 
-/// 4.096 us times 2 to the power of this.
+/// Returns 4.096 us times 2 to the power of `exponent`.
 fn time(exponent: u32) -> Duration {
     Duration::from_nanos(4096 * 2_u64.pow(exponent))
 }
 
 const START: Duration = Duration::from_secs(1000);
 
-/// The messages and events from now on, each with its delay, until nothing is awaited any more.
+/// Returns all messages and events from now on, each with its delay, until nothing is awaited any more.
 fn waited(talk: &mut Talk) -> Vec<(Duration, String)> {
     let (start, mut all) = (talk.now, Vec::new());
     while let Some(next) = talk.host.manager.poll(talk.now) {
-        // Not a moment earlier.
+        // Nothing happens a moment earlier.
         talk.host.manager.poll(next - Duration::from_nanos(1));
         assert_eq!(talk.said(), "");
         talk.now = next;
@@ -31,7 +31,7 @@ fn waited(talk: &mut Talk) -> Vec<(Duration, String)> {
     all
 }
 
-/// A message that is sent again 15 times, 4.3 s apart, and then given up.
+/// Returns a message that is sent again 15 times, 4.3 s apart, and the end when it is given up.
 fn in_vain(message: &str, end: &str) -> Vec<(Duration, String)> {
     let again = (1..=15).map(|round| (round * time(20), message.to_owned()));
     again.chain([(16 * time(20), end.to_owned())]).collect()
@@ -125,7 +125,7 @@ fn who_is_asked_for_patience_waits() {
     }
 }
 
-/// The events that a quoted message of the identifier causes.
+/// Returns the events that a quoted message of the identifier causes.
 fn undelivered(
     talk: &mut Talk,
     from: std::net::IpAddr,

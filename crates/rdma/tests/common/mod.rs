@@ -38,13 +38,13 @@ pub fn attributes(first_psn: u32) -> Attributes {
     }
 }
 
-/// A side's memory besides buffers.
+/// A side's memory, without the buffers of its requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
     pub writable: Vec<u8>,
     pub read_only: Vec<u8>,
     pub counter: u64,
-    /// Another thread uses it.
+    /// Whether another thread uses the memory.
     pub is_busy: bool,
     /// The bytes in receives, by their identifier.
     pub received: BTreeMap<u64, Vec<u8>>,
@@ -68,26 +68,26 @@ impl Default for Memory {
 #[derive(Debug, Default)]
 pub struct Surroundings {
     pub memory: Memory,
-    /// Buffers of requests.
+    /// Buffers of requests, by their identifier.
     pub local: BTreeMap<u64, Vec<u8>>,
     pub completions: Vec<Completion>,
     pub shares_receives: bool,
     pub receives: VecDeque<(u64, usize)>,
     current: (u64, usize),
     out: VecDeque<Vec<u8>>,
-    /// The other side, while brief messages may go there.
+    /// The other side, while it accepts brief messages.
     nearby: Option<Box<Side>>,
-    /// How long the packets of the last brief message would be.
+    /// The lengths that the packets of the last brief message would have.
     passed: Option<(usize, Option<usize>)>,
 }
 
 impl Surroundings {
-    /// The last packet that was sent.
+    /// Takes the last packet that was sent.
     pub fn sent(&mut self) -> Option<Vec<u8>> {
         self.out.pop_back()
     }
 
-    /// All packets that were sent, in order.
+    /// Takes all packets that were sent, in order.
     pub fn all_sent(&mut self) -> VecDeque<Vec<u8>> {
         std::mem::take(&mut self.out)
     }
@@ -246,7 +246,7 @@ impl Side {
     }
 }
 
-/// Chances in percent.
+/// A wire, with the chances of its errors in percent.
 #[derive(Default)]
 pub struct Wire {
     pub loss: u32,
@@ -265,7 +265,7 @@ impl Wire {
         (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % 100 < u64::from(percent)
     }
 
-    /// The packets that arrive, of those sent.
+    /// Returns the packets that arrive, of those sent.
     fn carry(&mut self, packets: VecDeque<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut out: Vec<Vec<u8>> = Vec::new();
         for packet in packets {
@@ -296,13 +296,13 @@ impl Pair {
         Self { wire, ..Self::of(attributes, attributes) }
     }
 
-    /// A pair of these attributes.
+    /// Creates a pair with these attributes.
     pub fn of(ours: Attributes, theirs: Attributes) -> Self {
         let (a, b) = (Side::new(ours), Side::new(theirs));
         Self { a, b, wire: Wire::default(), now: Duration::ZERO }
     }
 
-    /// Posts a request of A. If it is brief, B does it at once: returns how long packets would be for that.
+    /// Posts a request of A. If it is brief, B executes it at once: returns the lengths that its packets would have.
     pub fn post_brief(&mut self, request: SendRequest) -> Option<(usize, Option<usize>)> {
         let b = std::mem::replace(&mut self.b, Side::new(attributes(0)));
         self.a.verbs.nearby = Some(Box::new(b));
@@ -314,7 +314,7 @@ impl Pair {
         self.a.verbs.passed.take()
     }
 
-    /// Carries packets until none is sent now. Returns how long they were.
+    /// Carries packets until none is sent now. Returns their lengths.
     pub fn settle(&mut self) -> Vec<usize> {
         let mut lengths = Vec::new();
         loop {
@@ -358,7 +358,7 @@ impl Pair {
     }
 }
 
-/// The base transport header of a packet from the peer that requests no answer.
+/// Returns the base transport header of a packet from the peer that requests no answer.
 pub fn bth(opcode: Opcode, psn: u32) -> Bth {
     Bth {
         opcode,
@@ -373,7 +373,7 @@ pub fn bth(opcode: Opcode, psn: u32) -> Bth {
     }
 }
 
-/// A packet of any kind, made from a few numbers.
+/// Returns a packet of any kind, made from a few numbers.
 pub fn forged(opcode: Opcode, [a, b, c, d]: [u32; 4], len: usize) -> Vec<u8> {
     let operation = opcode.operation();
     let has = |header: fn(Operation) -> bool| operation.is_some_and(header);

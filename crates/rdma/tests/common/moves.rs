@@ -1,7 +1,7 @@
 //! The input of a fuzz target as moves.
 #![allow(dead_code)] // not every target needs all of it
 
-/// Derives what happens next from the input; zeroes at its end.
+/// Derives a test's moves from the input, with zeroes after its end.
 pub struct Moves<'a>(pub &'a [u8]);
 
 impl Moves<'_> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 
-/// A packet to a queue pair with these attributes.
+/// Returns a packet to a queue pair with these attributes.
 fn packet(side: &Side, operation: Operation, psn: u32, reth: Option<Reth>, len: usize) -> Vec<u8> {
     let payload = vec![1; len];
     let mut bth = Datagram::new(side.bth(operation), &[]).bth;
@@ -24,7 +24,7 @@ fn packet(side: &Side, operation: Operation, psn: u32, reth: Option<Reth>, len: 
 fn acknowledgements_do_not_pile_up() {
     let mut side = Side::new(attributes(), false);
     for _ in 0..100 {
-        // Nothing is posted for the expected one; the one before it came already.
+        // No receive is posted for the expected packet; the one before it came already.
         for psn in [0, 0xff_ffff] {
             let bytes = packet(&side, Operation::SendOnly, psn, None, 9);
             side.receive(&bytes, NOW);

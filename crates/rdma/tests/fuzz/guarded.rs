@@ -8,28 +8,28 @@ use std::collections::{BTreeMap, VecDeque};
 pub const RKEY: u32 = 7;
 pub const ADDRESS: u64 = 0x7fff_ffff_f000;
 pub const SIZE: u32 = 8 << 10;
-/// Packets that are kept for the peer.
+/// Number of packets that are kept for the peer.
 const KEPT: usize = 64;
 
 #[derive(Default)]
 pub struct Guarded {
     /// Requests of the send queue whose completion is due, by their identifier.
     pub due: BTreeMap<u64, SendRequest>,
-    /// Receives that are posted, and those that were taken: identifier and room.
+    /// Posted receives, and those that were taken: identifier and room.
     pub posted: VecDeque<(u64, u32)>,
     pub taken: BTreeMap<u64, u32>,
     current: u64,
-    /// Bytes filled of the current receive, from its start.
+    /// Number of the current receive's bytes that are filled, from its start.
     filled: u32,
     pub shares_receives: bool,
-    /// What checks permitted: memory that the arriving message may write, and memory that may be read later.
+    /// Accesses that checks permitted: memory that the arriving message may write, and memory that may be read later.
     writable: Option<(u64, u32)>,
     readable: Vec<(u64, u32)>,
     counted: Option<u64>,
-    /// Memory that is not there now.
+    /// Whether the memory is not there now.
     pub gone: bool,
     pub out: VecDeque<Vec<u8>>,
-    /// Packets sent, and of them acknowledgements; completions; other calls. The reader resets them.
+    /// Counts packets sent and, among them, acknowledgements; completions; and other calls. The reader resets them.
     pub work: Work,
     next: u64,
 }
@@ -51,7 +51,7 @@ impl Guarded {
         Self { shares_receives, ..Self::default() }
     }
 
-    /// An identifier that was never used before.
+    /// Returns an identifier that was never used before.
     pub fn name(&mut self) -> u64 {
         self.next += 1;
         self.next

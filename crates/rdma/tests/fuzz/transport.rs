@@ -13,17 +13,17 @@ use rdma::{
 };
 use std::time::Duration;
 
-/// Most moves of an input, and most requests that wait at a side.
+/// Largest number of moves of an input, and of requests that wait at a side.
 const MOVES: usize = 512;
 const MOST_POSTED: usize = 32;
-/// Most calls to its surroundings that a queue pair makes for an incoming packet, without completions.
+/// Largest number of calls to its surroundings that a queue pair makes for an incoming packet, without completions.
 const CALLS: usize = 5;
 
 pub struct Side {
     qp: QueuePair,
     attributes: Attributes,
     pub verbs: Guarded,
-    /// The PSN that it expects, as far as can be told from outside.
+    /// The PSN that the side expects, as far as can be told from outside.
     expects: u32,
 }
 
@@ -45,7 +45,7 @@ fn any_attributes(moves: &mut Moves<'_>) -> Attributes {
     }
 }
 
-/// Those of a reliable connection.
+/// Returns attributes of a reliable connection.
 pub fn attributes() -> Attributes {
     any_attributes(&mut Moves(&[0, 1]))
 }
@@ -59,7 +59,7 @@ fn length(moves: &mut Moves<'_>) -> u32 {
     }
 }
 
-/// An address and a length, mostly within the region.
+/// Returns an address and a length, mostly within the region.
 fn place(moves: &mut Moves<'_>) -> (u64, u32) {
     let address = match moves.below(4) {
         0 => u64::from(moves.word()) << 32 | u64::from(moves.word()),
@@ -84,7 +84,7 @@ fn request(moves: &mut Moves<'_>, id: u64) -> SendRequest {
     SendRequest { id, operation, len, signaled: true, solicited: moves.flag(), fence: moves.flag() }
 }
 
-/// A packet of any kind, with the headers of its kind and numbers close to the expected ones.
+/// Returns a packet of any kind, with the headers of its kind and numbers close to the expected ones.
 fn forged(moves: &mut Moves<'_>, attributes: &Attributes, expects: u32) -> Vec<u8> {
     let opcode = Opcode::from_byte(match moves.below(8) {
         0 => moves.byte(),
@@ -141,7 +141,7 @@ impl Side {
         Self { qp: QueuePair::new(attributes), attributes, verbs, expects: attributes.receive_psn }
     }
 
-    /// The header of a packet that is for it.
+    /// Returns the header of a packet to this side.
     pub fn bth(&self, operation: Operation) -> Bth {
         let service = if self.attributes.reliable { Service::Rc } else { Service::Uc };
         Bth {
@@ -157,7 +157,7 @@ impl Side {
         }
     }
 
-    /// Requests that wait for their completion.
+    /// Counts the requests that wait for their completion.
     fn waiting(&self) -> usize {
         self.verbs.due.len() + self.verbs.taken.len() + self.verbs.posted.len()
     }
@@ -182,7 +182,7 @@ impl Side {
         let (before, next) = (self.waiting(), self.qp.poll(now, budget, &mut self.verbs));
         let work = self.verbs.work;
         assert!(work.sent <= budget && work.completed <= before, "{work:?} of {budget}, {before} wait");
-        // What waits to be sent does not grow with what came in.
+        // The number of waiting answers does not grow with the number of packets that came in.
         let most = 2 * (2 * usize::from(self.attributes.peer_reads) + 1);
         assert!(work.acknowledgements <= most, "{work:?}");
         assert!(
@@ -192,7 +192,7 @@ impl Side {
     }
 
     fn post(&mut self, moves: &mut Moves<'_>) {
-        // Before it is ready to send, its owner accepts no requests.
+        // The owner of a queue pair accepts no requests before it is ready to send.
         if self.verbs.due.len() < MOST_POSTED && self.qp.state() != State::ReadyToReceive {
             let id = self.verbs.name();
             let request = request(moves, id);
@@ -215,7 +215,7 @@ impl Side {
         }
     }
 
-    /// Everything ends, once.
+    /// Ends the queue pair, and checks that each request is completed once.
     pub fn end(mut self) {
         self.qp.fail(&mut self.verbs);
         self.qp.poll(Duration::MAX / 2, 1000, &mut self.verbs);
@@ -225,13 +225,13 @@ impl Side {
     }
 }
 
-/// `cargo bolero test transport::pair -p rdma`.
+/// Run a fuzzer with `cargo bolero test transport::pair -p rdma`.
 #[test]
 fn pair() {
     bolero::check!().for_each(|bytes: &[u8]| hostile_pair(bytes));
 }
 
-/// `cargo bolero test transport::datagrams -p rdma`.
+/// Run a fuzzer with `cargo bolero test transport::datagrams -p rdma`.
 #[test]
 fn datagrams() {
     bolero::check!().for_each(|bytes: &[u8]| hostile_datagrams(bytes));
