@@ -22,7 +22,7 @@ use uverbs::{
 
 /// Empty polls, some microseconds, after which the thread yields the CPU.
 const YIELD: u32 = 256;
-/// The same number if another thread recently wanted the CPU.
+/// Empty polls after which the thread yields the CPU if another thread recently wanted it.
 const YIELD_CROWDED: u32 = 1;
 /// A yield that takes this long shows that another thread used the CPU.
 const CROWDED: Duration = Duration::from_micros(5);

@@ -87,7 +87,7 @@ impl<const N: usize> Feed<N> {
             }
             match self.receive(&mut self.waiting()) {
                 Err(Errno::AGAIN) => {}
-                // So end the streams of a virtual machine that has moved to another host.
+                // The streams of a virtual machine that has moved to another host end with these errors.
                 Err(Errno::CONNRESET | Errno::NOTCONN) => return Ok(None),
                 other => return other,
             }

@@ -68,7 +68,7 @@ fn neighbours(way: Way) {
     to.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
     let before = to.bytes().to_vec();
     let ours = from.register(two.a.pd, 0, 6 * PAGE);
-    // One region is in the middle of a page, one has the rest of it and the following pages, and one has all that.
+    // The first region is in the middle of a page; the second begins behind it; the third overlaps the second.
     let one = to.register(two.b.pd, 100, 50);
     assert_eq!((pages(&to), to.bytes() == before), ("sppppp".into(), true));
     let next = to.register(two.b.pd, 150, 2 * PAGE);
