@@ -20,7 +20,6 @@ impl Brief {
     /// Largest number of bytes of a brief message: fewer than a packet can have.
     pub const MOST: usize = 128;
 
-    /// Is true if a request may be a brief message.
     pub(crate) const fn may_be(request: &SendRequest) -> bool {
         let has_form = matches!(
             request.operation,

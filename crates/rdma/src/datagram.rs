@@ -28,12 +28,9 @@ pub struct DatagramAttributes {
     pub send_psn: u32,
 }
 
-/// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The address handle.
     pub address: u32,
-    /// Number of the destination queue pair.
     pub queue_pair: u32,
     /// The key that the destination demands.
     pub queue_key: u32,
@@ -82,7 +79,6 @@ impl DatagramPair {
         self.state
     }
 
-    /// Changes the key that packets must have.
     pub const fn set_queue_key(&mut self, key: u32) {
         self.attributes.queue_key = key;
     }

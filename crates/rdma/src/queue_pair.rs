@@ -22,7 +22,6 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Returns the MTU with this code.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -85,7 +84,6 @@ impl Attributes {
         len.div_ceil(self.mtu.bytes().into()).max(1)
     }
 
-    /// Returns the base transport header of a packet.
     pub(crate) fn bth(&self, operation: Operation, psn: crate::Psn) -> Bth {
         Bth {
             opcode: Opcode::Of(self.service(), operation),

@@ -52,7 +52,6 @@ impl Posted {
     }
 }
 
-/// The result of sending a packet.
 enum Sent {
     Yes,
     /// The request's memory is not available now; what was sent before must finish first.
@@ -167,7 +166,6 @@ impl Requester {
         self.posted.is_empty()
     }
 
-    /// Returns the PSN of a packet.
     const fn psn(&self, number: Number) -> Psn {
         self.start.plus(number as u32)
     }
@@ -471,7 +469,6 @@ impl Requester {
         true
     }
 
-    /// Completes the first request.
     fn end_first(&mut self, status: Status, verbs: &mut impl Verbs) {
         let Some(posted) = self.posted.pop_front() else { return };
         self.open = self.open.saturating_sub(posted.is_answered().into());

@@ -510,7 +510,6 @@ impl Responder {
         true
     }
 
-    /// Drops all waiting answers.
     pub fn forget(&mut self) {
         self.answers.clear();
     }
@@ -557,7 +556,6 @@ const fn is_answered(operation: Operation) -> bool {
     matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
 }
 
-/// Completes a receive.
 fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut impl Verbs) {
     let received = Received {
         by,

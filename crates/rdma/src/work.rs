@@ -2,7 +2,6 @@
 
 use packet::roce::Datagram;
 
-/// A work request of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest {
     /// The application's identifier of the request.
@@ -69,7 +68,6 @@ pub enum Status {
     RnrRetryExceeded,
 }
 
-/// The completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The application's identifier of the request.

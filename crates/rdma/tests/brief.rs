@@ -9,7 +9,6 @@ use rdma::{AtomicOperation, Attributes, SendOperation, SendRequest, Status, With
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A request of one of the sides.
 #[derive(Clone, Debug)]
 struct Ask {
     operation: SendOperation,
@@ -31,7 +30,6 @@ enum Move {
     Wait(Duration),
 }
 
-/// Returns mostly the first value.
 fn mostly<T: Clone + std::fmt::Debug + 'static>(usual: T, other: T) -> impl Strategy<Value = T> {
     prop_oneof![9 => Just(usual), 1 => Just(other)]
 }

@@ -30,7 +30,6 @@ struct Captured {
     originals: VecDeque<u64>,
     /// The result of the next request.
     next: Option<Syndrome>,
-    /// Number of posted receives.
     receives: u32,
     answers: Vec<Answer>,
 }

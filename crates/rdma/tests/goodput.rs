@@ -17,7 +17,6 @@ const MESSAGES: u64 = 4000;
 /// Number of messages under way, as in `ib_write_bw`.
 const DEPTH: u64 = 32;
 
-/// One direction of a line.
 struct Line {
     waiting: VecDeque<Vec<u8>>,
     flying: VecDeque<(Duration, Vec<u8>)>,

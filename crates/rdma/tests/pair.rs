@@ -19,7 +19,6 @@ fn write_at(offset: u64) -> SendOperation {
     SendOperation::Write { address: ADDRESS + offset, rkey: WRITABLE, immediate: None }
 }
 
-/// A request of one side to the other.
 #[derive(Clone, Debug)]
 enum Ask {
     Send { len: u32, immediate: Option<[u8; 4]> },

@@ -34,7 +34,6 @@ impl Responder {
         Self { qp: QueuePair::new(attributes), verbs: Surroundings::default() }
     }
 
-    /// Returns the answers to a packet.
     fn ask(&mut self, packet: &Datagram<'_>) -> Vec<Answer> {
         self.take(packet);
         self.answers()

@@ -126,7 +126,6 @@ impl Channel {
         self.epoll.as_fd()
     }
 
-    /// Returns the channel's number at a device.
     pub fn at(&self, device: &Device) -> Result<u32, Errno> {
         self.handles.get(&device.tag).copied().ok_or(Errno(libc::ENODEV))
     }

@@ -16,7 +16,6 @@ use uverbs::{Connection, Dial, Endpoint, Given, Joined, Lent, Refusal, Reply, Re
 /// No device has more GIDs than this.
 const GIDS: c_int = 256;
 
-/// An open device.
 #[derive(Debug)]
 pub struct Device {
     /// The device's number, from 0, which events carry.
@@ -110,7 +109,6 @@ unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     })
 }
 
-/// Returns the device that has an address.
 pub fn with_address(ip: IpAddr) -> Option<&'static Device> {
     all().iter().find(|device| device.gids().any(|gid| address::of_gid(gid) == ip.to_canonical()))
 }
@@ -134,7 +132,6 @@ pub fn towards(ip: IpAddr) -> Option<&'static Device> {
 }
 
 impl Device {
-    /// Returns the device's current GIDs.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         let all = (0..GIDS).map_while(|index| {
             let mut gid = Gid::default();
@@ -170,7 +167,6 @@ impl Device {
         Ok(made)
     }
 
-    /// Sends a request to the device.
     pub fn ask(&self, request: CmRequest) -> Result<Reply, Errno> {
         self.ask_with(request, None).map(|(reply, _)| reply)
     }

@@ -16,7 +16,6 @@ pub fn set(Errno(number): Errno) {
     unsafe { *libc::__errno_location() = number };
 }
 
-/// Returns the value of `errno`.
 pub fn last() -> Errno {
     // SAFETY: it is the thread's own.
     Errno(unsafe { *libc::__errno_location() })

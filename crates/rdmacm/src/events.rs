@@ -275,7 +275,6 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
     0
 }
 
-/// Returns the name of an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_event_str(event: u32) -> *const c_char {
     let name = match event {

@@ -223,7 +223,6 @@ impl Id {
         Ok(())
     }
 
-    /// Sets the addresses that are given.
     pub fn set_addresses(&self, local: Option<std::net::SocketAddr>, peer: Option<std::net::SocketAddr>) {
         self.visible(|public| {
             let addr = &mut public.route.addr;

@@ -23,7 +23,6 @@ pub struct Joined {
     address: SocketAddr,
     /// The pointer that the program passed with the join.
     context: usize,
-    /// Whether the identifier only sends to the group.
     only_sends: bool,
     /// The group's GID, once the queue pair is attached.
     attached: Option<Gid>,

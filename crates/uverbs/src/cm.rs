@@ -103,7 +103,6 @@ pub struct CmParameters {
     pub private: Vec<u8>,
 }
 
-/// An answer of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CmReply {
@@ -154,7 +153,6 @@ pub struct CmDatagram {
     pub qkey: u32,
 }
 
-/// A multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmGroup {
     /// The number that the library gave to the join.

@@ -503,7 +503,6 @@ impl CompletionSink {
     }
 }
 
-/// The library's end of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: Ring,

@@ -36,11 +36,9 @@ pub enum Endpoint {
     /// The device is used as from a virtual machine, with files for its windows, and a local socket for
     /// `AF_VSOCK`. This is for processes that act like programs in virtual machines.
     Files {
-        /// The device's own window.
         own: PathBuf,
         /// The window that the device has in common with others.
         common: Option<PathBuf>,
-        /// The path of a stream socket.
         socket: PathBuf,
     },
 }
@@ -145,10 +143,8 @@ impl std::fmt::Display for Endpoint {
 /// A reason why a program can't use a device.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The kernel refused.
     #[error("{0}")]
     Kernel(#[from] Errno),
-    /// The device refused.
     #[error("{0}")]
     Opening(#[from] OpeningError),
     #[error("{0}")]
@@ -176,10 +172,8 @@ impl JoinError {
     }
 }
 
-/// A connection to a device.
 #[derive(Debug)]
 pub struct Joined {
-    /// The connection for control messages.
     pub connection: Connection,
     /// The windows with the memory that the device gives as parts.
     pub windows: Windows,
@@ -275,14 +269,12 @@ fn dax() -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Finds the common window with this identifier.
 fn find_common(uuid: Uuid) -> Result<Window, JoinError> {
     let opened = dax().into_iter().filter_map(|path| Window::open(&path, 0).ok());
     let mut found = opened.filter(|window| window.header.uuid == uuid);
     found.next().ok_or(JoinError::NoCommon)
 }
 
-/// An open window.
 #[derive(Debug)]
 pub struct Window {
     file: Arc<OwnedFd>,

@@ -12,7 +12,6 @@ use std::sync::Arc;
 /// A reason why memory can't be shared.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The kernel refused.
     #[error("shared memory: {0}")]
     Kernel(#[from] rustix::io::Errno),
     /// The file could be truncated, or is already too short.
@@ -29,7 +28,6 @@ pub enum MemoryError {
         "shared memory: no memory is left for its pages (its file system is full, or a limit of memory is reached)"
     )]
     NoPages,
-    /// The mapping can't be guarded.
     #[error("shared memory: {0}")]
     Unguarded(std::io::Error),
 }
@@ -280,7 +278,6 @@ impl Memory {
         true
     }
 
-    /// Zeroes all bytes.
     pub fn clear(&self) {
         // SAFETY: within the mapping.
         unsafe { std::ptr::write_bytes(self.start.as_ptr(), 0, self.len) };
@@ -326,7 +323,6 @@ impl Memory {
         self.len == 0
     }
 
-    /// Prefetches these bytes for reading.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) {
         for line in (offset..self.len.min(offset.saturating_add(len))).step_by(64) {

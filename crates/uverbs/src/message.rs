@@ -364,7 +364,6 @@ pub struct Refusal {
 #[serde(default)]
 #[allow(missing_docs)] // `ibv_device_attr`'s names
 pub struct DeviceInfo {
-    /// The guest's name.
     pub name: String,
     /// Version of the daemon, for display.
     pub version: String,

@@ -59,7 +59,6 @@ pub enum Opening {
     Ticket { ticket: Ticket },
 }
 
-/// The answers of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Welcome {

@@ -14,7 +14,6 @@ macro_rules! points {
         impl Point {
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns the point's name in tests.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -50,7 +49,6 @@ points! {
     ClaimNoted
     /// The noted receive is claimed.
     Claimed
-    /// A part of a message was copied.
     PartCopied
     /// A piece of a long message was copied.
     PieceCopied
@@ -98,7 +96,6 @@ points! {
     Completed
     /// The device is about to notify a channel.
     Tells
-    /// The device sent a packet.
     PacketSent
     /// The device took a packet.
     PacketTaken

@@ -30,7 +30,6 @@ pub enum QpState {
 }
 
 impl QpType {
-    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +41,6 @@ impl QpType {
 }
 
 impl QpState {
-    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +54,6 @@ impl QpState {
         }
     }
 
-    /// Returns the state with this number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {

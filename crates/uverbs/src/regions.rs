@@ -38,7 +38,6 @@ impl Kind {
 /// A part of an application's memory that the application or its peers may use with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The protection domain.
     pub pd: u32,
     /// The address in the application.
     pub address: u64,
@@ -50,7 +49,6 @@ pub struct Region {
     pub access: u32,
     /// Identifies the region's pages ([`SharedPages::file`](crate::SharedPages::file)); 0 if others may map none.
     pub file: u64,
-    /// The kind of object that the key refers to.
     pub kind: Kind,
 }
 
@@ -215,7 +213,6 @@ impl RegionTable {
         None
     }
 
-    /// Returns the region with this key.
     #[must_use]
     #[inline]
     pub fn get(&self, key: u32) -> Option<Region> {

@@ -30,7 +30,6 @@ pub struct SharedSource {
     memory: Arc<Memory>,
     /// Offset of the records in the memory.
     records: usize,
-    /// Our number as a taker.
     taker: u32,
     /// The tail when it was last read.
     tail: u32,

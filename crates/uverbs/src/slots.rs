@@ -221,7 +221,6 @@ impl Slots {
         self.sequence(number).load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
-    /// Publishes a slot that was filled.
     #[inline]
     pub fn publish(&self, number: u32) {
         // Release: see `is_published`.
@@ -234,7 +233,6 @@ impl Slots {
         self.memory.at(self.shape.slot(number) + self.shape.list as usize)
     }
 
-    /// Returns the address of a slot's operands.
     #[inline]
     fn operands(&self, number: u32) -> NonNull<u64> {
         self.memory.at(self.shape.slot(number) + self.shape.list as usize + OPERANDS)
@@ -349,7 +347,6 @@ impl Slots {
         unsafe { std::ptr::copy_nonoverlapping(from.add(begin), to.add(begin), len) };
     }
 
-    /// Prefetches a slot for reading.
     #[inline]
     pub fn prefetch(&self, number: u32) {
         self.memory.prefetch(self.shape.slot(number), self.shape.stride.min(PREFETCHED) as usize);

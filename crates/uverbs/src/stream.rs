@@ -24,7 +24,6 @@ pub struct Stream {
     unsent: Vec<u8>,
 }
 
-/// The socket of a stream.
 #[derive(Debug)]
 enum Socket {
     /// This end sends requests.
@@ -34,7 +33,6 @@ enum Socket {
 }
 
 impl Socket {
-    /// Receives bytes without waiting.
     fn receive(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
         match self {
             Self::Asks(socket) => recv(socket, buffer, RecvFlags::DONTWAIT).map(|(_, len)| len),

@@ -12,7 +12,6 @@ pub struct Suspect {
     pub window: WindowKind,
     /// The device's number for the program.
     pub number: u32,
-    /// The process number.
     pub pid: i32,
     /// The process's start time ([`started`]).
     pub started: u64,

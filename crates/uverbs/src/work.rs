@@ -111,7 +111,6 @@ impl WorkQueue {
         self.slots.prefetch_to_write(self.filled);
     }
 
-    /// Publishes the filled slots to the device.
     #[inline]
     pub fn publish(&mut self) {
         for number in 0..self.unpublished() {
@@ -293,7 +292,6 @@ impl WorkSource {
         self.header().taken.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
-    /// Prefetches the receive after this one.
     pub(crate) fn prefetch_after(&self, number: u32) {
         self.slots.prefetch(number.wrapping_add(1));
     }

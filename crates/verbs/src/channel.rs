@@ -33,7 +33,6 @@ impl Channel {
         self.events.forget(|event| u32::from_ne_bytes(event) == cq);
     }
 
-    /// Returns the device's handle of the channel.
     pub const fn handle(&self) -> u32 {
         self.handle
     }

@@ -32,7 +32,6 @@ const AT_ONCE: usize = 8;
 /// Number of attempts to take a receive of a shared queue while other senders take theirs.
 const ATTEMPTS: u32 = 64;
 
-/// A part of our own memory.
 type Part = libc::iovec;
 
 /// Start and length of a part of an inline message.

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 
-/// A result, or the value of `errno`.
 pub type Outcome<T> = Result<T, c_int>;
 
 pub fn set(errno: c_int) -> c_int {

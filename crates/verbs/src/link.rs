@@ -260,7 +260,6 @@ impl Link {
         }
     }
 
-    /// Is true if the device is known to be gone.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
@@ -325,7 +324,6 @@ impl std::fmt::Display for NoMemory {
     }
 }
 
-/// Opens the program's memory.
 fn own_memory(device: &Endpoint) -> Outcome<OwnedFd> {
     let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     memory.map_err(|error| {

@@ -17,7 +17,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Returns all mappings of the program, in order.
     pub fn all() -> Vec<Self> {
         let lines = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         lines.lines().filter_map(Self::parse).collect()

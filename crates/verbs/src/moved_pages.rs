@@ -53,7 +53,6 @@ struct Moved {
 type Piece = (u64, Range<usize>);
 
 struct Use {
-    /// The connection to the region's device.
     link: Arc<Control>,
     pieces: Vec<Piece>,
 }
@@ -316,7 +315,6 @@ impl Table {
         Ok(())
     }
 
-    /// Moves an edge page.
     fn fill_edge(&mut self, link: &Link, address: usize, pieces: &mut Vec<Piece>) -> Outcome<()> {
         let is_its = |(source, _): &(Arc<Source>, usize)| source.is_lent_by(link.lenders());
         if !self.spare.iter().any(is_its) {

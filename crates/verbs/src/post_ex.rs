@@ -84,7 +84,6 @@ impl Sending {
         Some(request)
     }
 
-    /// Fills a slot with a request.
     fn fill(&mut self, request: &WorkRequest) {
         let inline = [(self.inline.as_ptr(), self.inline.len())];
         // SAFETY: a vector of that length.

@@ -14,7 +14,6 @@ const LONGEST_PAUSE: u32 = 1024;
 /// reachable.
 const LOOK: u32 = 4096;
 
-/// Whether memory is shared with the peer.
 pub(crate) enum Sharing {
     /// Memory is never shared.
     No,

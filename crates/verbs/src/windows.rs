@@ -7,7 +7,6 @@ use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
 /// Largest number of windows; memory of further regions is accessed with system calls.
 const MOST: usize = 256;
 
-/// The window on one region.
 struct Window {
     key: u32,
     file: u64,

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 /// Packet rate over Ethernet, as Linux encodes it: 10 Gbit/s.
 const RATE: u8 = 3;
-/// Hop limit of the packets.
 pub(super) const HOP_LIMIT: u8 = 64;
 
 impl Manager {
@@ -183,7 +182,6 @@ pub(super) fn requested<const N: usize>(header: &IpHeader, private: &[u8]) -> Re
     Ok(bytes)
 }
 
-/// Returns the private data of an answer.
 pub(super) fn padded<const N: usize>(private: &[u8]) -> Result<[u8; N], Refused> {
     let mut bytes = [0; N];
     bytes.get_mut(..private.len()).ok_or(Refused::PrivateData)?.copy_from_slice(private);

@@ -10,7 +10,6 @@ use std::net::Ipv6Addr;
 /// nobody.
 const RNR_TIMER: u8 = 12;
 
-/// The target state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Target {
@@ -24,7 +23,6 @@ pub enum Target {
 pub enum Transition {
     /// To INIT, for a connection.
     Init {
-        /// Whether the peer may write.
         writes: bool,
         /// Whether the peer may read and execute atomics.
         reads: bool,
@@ -44,7 +42,6 @@ pub enum Transition {
         hop_limit: u8,
         /// Longest payload of a packet.
         mtu: Mtu,
-        /// The peer's queue pair.
         queue_pair: u32,
         /// PSN of the first packet received.
         psn: u32,
@@ -66,9 +63,7 @@ pub enum Transition {
 pub struct Retrying {
     /// Exponent of the timeout.
     pub timeout: u8,
-    /// Number of retries.
     pub retries: u8,
-    /// Number of retries if no receive is posted.
     pub rnr_retries: u8,
     /// Largest number of READs and atomics under way.
     pub reads: u8,

@@ -136,7 +136,6 @@ impl Manager {
         self.tell(id, EventKind::AddrResolved, |event| event.route = route);
     }
 
-    /// Returns the route of a conversation.
     pub(super) fn route(&self, id: u32) -> Option<Route> {
         let endpoint = self.endpoints.get(&id)?;
         Some(Route { local: endpoint.local?, peer: endpoint.peer?, own: endpoint.own, mtu: endpoint.mtu })

@@ -119,7 +119,6 @@ impl Manager {
         Ok(())
     }
 
-    /// Answers a query with a refusal.
     pub(super) fn answer_not(&mut self, id: u32, private: &[u8]) -> Result<(), Refused> {
         let private = padded(private)?;
         let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;

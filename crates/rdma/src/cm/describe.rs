@@ -4,10 +4,8 @@ use super::endpoint::State;
 use super::{Client, Manager, PortSpace};
 use std::net::SocketAddr;
 
-/// A description of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The identifier's number.
     pub id: u32,
     /// The state, in a word.
     pub state: &'static str,
@@ -16,7 +14,6 @@ pub struct Description {
     pub local: Option<SocketAddr>,
     /// The peer's address and port.
     pub peer: Option<SocketAddr>,
-    /// The guest's queue pair.
     pub queue_pair: Option<u32>,
 }
 
@@ -39,7 +36,6 @@ impl State {
 }
 
 impl Manager {
-    /// Describes all identifiers that have a client.
     pub fn describe(&self) -> impl Iterator<Item = (Client, Description)> + '_ {
         self.endpoints.iter().filter_map(|(id, endpoint)| {
             let client = *self.channels.get(&endpoint.channel?)?;

@@ -49,7 +49,6 @@ impl Manager {
         }
     }
 
-    /// Tells the peer that a connection is given up.
     pub(super) fn give_up(&mut self, id: u32, reason: u16) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let which = match endpoint.state {

@@ -12,7 +12,6 @@ const UNHEARD: u32 = 8;
 /// State of an identifier (IBTA 12.9.5, preceded by `rdma_cm`'s own states).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The identifier is new.
     Idle,
     /// The identifier has an address.
     Bound,

@@ -37,7 +37,6 @@ pub mod status {
     pub const UNREACHABLE: i32 = -113;
 }
 
-/// The route of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The guest's address and port.
@@ -54,7 +53,6 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionDetails {
     pub queue_pair: u32,
-    /// Whether the peer has a shared receive queue.
     pub shared_receives: bool,
     /// Largest number of READs and atomics that the peer wants to have under way.
     pub responder_resources: u8,
@@ -62,16 +60,12 @@ pub struct ConnectionDetails {
     pub initiator_depth: u8,
     /// Whether the peer uses end-to-end flow control.
     pub flow_control: bool,
-    /// Number of retries.
     pub retries: u8,
-    /// Number of retries if no receive is posted.
     pub rnr_retries: u8,
 }
 
-/// The destination of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramDetails {
-    /// The peer's queue pair.
     pub queue_pair: u32,
     pub queue_key: u32,
 }
@@ -83,12 +77,10 @@ pub struct Group {
     pub gid: Ipv6Addr,
 }
 
-/// An event of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The client that owns the identifier.
     pub client: Client,
-    /// The channel to which the event goes.
     pub channel: u32,
     /// The identifier; for `ConnectRequest`, a new one.
     pub id: u32,
@@ -135,7 +127,6 @@ pub struct Outgoing {
     pub source: IpAddr,
     /// The other manager's address.
     pub destination: IpAddr,
-    /// The payload.
     pub mad: [u8; MAD_LEN],
 }
 
@@ -146,7 +137,6 @@ pub struct Parameters {
     pub queue_pair: u32,
     /// For datagrams: the queue pair's key, if it differs from the port space's.
     pub queue_key: Option<u32>,
-    /// Whether the queue pair has a shared receive queue.
     pub shared_receives: bool,
     /// Largest number of READs and atomics that the queue pair accepts at a time.
     pub responder_resources: u8,

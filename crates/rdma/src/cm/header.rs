@@ -2,17 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of the header.
 pub const LEN: usize = 36;
 
-/// The addresses of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// The sender's port.
     pub source_port: u16,
-    /// The sender's address.
     pub source: IpAddr,
-    /// The receiver's address.
     pub destination: IpAddr,
 }
 

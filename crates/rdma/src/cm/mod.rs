@@ -75,7 +75,6 @@ pub enum PortSpace {
 }
 
 impl PortSpace {
-    /// Returns the space with this number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
@@ -86,7 +85,6 @@ impl PortSpace {
         })
     }
 
-    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -103,7 +101,6 @@ impl PortSpace {
     }
 }
 
-/// The transport of a connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Reliable,
@@ -122,7 +119,6 @@ impl Transport {
 /// An option of an identifier (`rdma_set_option`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Type of service of the packets.
     TypeOfService(u8),
     /// Whether to share a port with others that allow it too.
     ReuseAddress(bool),
@@ -132,10 +128,8 @@ pub enum Choice {
     AckTimeout(u8),
 }
 
-/// Limits of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of channels for events.
     pub channels: usize,
     /// Number of identifiers, including those whose peers are still being informed of the end.
     pub ids: usize,
@@ -151,10 +145,8 @@ impl Default for Limits {
     }
 }
 
-/// The properties of a manager's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The GUID of the adapter.
     pub guid: u64,
     /// Longest payload of a packet.
     pub mtu: Mtu,
@@ -174,7 +166,6 @@ impl std::fmt::Debug for Random {
     }
 }
 
-/// The connection manager of a device.
 #[derive(Debug)]
 pub struct Manager {
     config: Config,
@@ -184,13 +175,11 @@ pub struct Manager {
     last_channel: u32,
     endpoints: BTreeMap<u32, Endpoint>,
     last_id: u32,
-    /// Identifiers by our name for the conversation.
     by_name: BTreeMap<u32, u32>,
     /// Identifiers by the peer's address and its name for the conversation, for requests that came in.
     by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
     /// Connections by the peer's address and queue pair.
     by_queue_pair: BTreeMap<(IpAddr, u32), u32>,
-    /// Identifiers by their port.
     ports: BTreeMap<(PortSpace, u16), Vec<u32>>,
     /// Listeners by their service: at most one for each address of the guest, and those for all addresses.
     listeners: BTreeMap<u64, Vec<u32>>,

@@ -42,7 +42,6 @@ impl Manager {
         true
     }
 
-    /// Handles a message.
     pub(super) fn hear(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad) {
         match &mad.message {
             Message::Req(req) => self.req(now, from, to, mad, req),
@@ -99,7 +98,6 @@ impl Manager {
         }
     }
 
-    /// Asks the peer for patience.
     pub(super) fn ask_for_patience(&mut self, id: u32, which: u8) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let Some((source, destination)) = endpoint.addresses() else { return };
@@ -151,7 +149,6 @@ impl Manager {
         self.send_again(id);
     }
 
-    /// Sends the last message again.
     pub(super) fn send_again(&mut self, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let Some((source, destination)) = endpoint.addresses() else { return };

@@ -15,7 +15,6 @@ fn host() -> Host {
     Host::new("10.0.0.1")
 }
 
-/// Causes an event on the identifier's channel.
 fn provoke(host: &mut Host, id: u32) {
     let to = "10.0.0.2:1".parse().unwrap();
     host.manager.resolve_addr(CLIENT, id, None, to, |_, _| false).unwrap();

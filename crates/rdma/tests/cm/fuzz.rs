@@ -108,7 +108,6 @@ impl World {
         self.wire.truncate(KEPT);
     }
 
-    /// Takes the events of a host's program.
     fn told(&mut self, at: usize) {
         self.hosts[at].take_events();
         let events = std::mem::take(&mut self.hosts[at].events);

@@ -49,7 +49,6 @@ impl Host {
         Self::with(address, config(), |last| random(seed + last))
     }
 
-    /// Creates a host with these limits.
     pub fn limited(address: &str, limits: Limits) -> Self {
         Self::with(address, Config { limits, ..config() }, random)
     }
@@ -131,7 +130,6 @@ pub fn parameters(queue_pair: u32, private: &[u8]) -> Parameters {
     }
 }
 
-/// Carries messages until there are no more.
 pub fn carry(now: Duration, a: &mut Host, b: &mut Host) {
     loop {
         let (from_a, from_b) = (a.sent(), b.sent());

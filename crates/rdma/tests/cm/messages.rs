@@ -103,7 +103,6 @@ fn a_message_of_another_conversation_does_nothing() {
     }
 }
 
-/// Changes the names in a message.
 fn renamed(mut message: Message, change: impl Fn(&mut Ids)) -> Message {
     match &mut message {
         Message::Mra { ids, .. }

@@ -13,7 +13,6 @@ pub const THEIRS: u32 = 0x77;
 pub const OURS: u32 = 0x17;
 const PORT: u16 = 7174;
 
-/// The stage of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Idle,
@@ -31,13 +30,10 @@ pub enum Stage {
     Passive,
     DreqSent,
     TimeWait,
-    /// The connection is over.
     Ended,
-    /// The peer rejected us.
     Rejected,
     /// We rejected the peer.
     Refused,
-    /// The peer withdrew its request.
     Withdrawn,
     SidrReqSent,
     SidrReqReceived,
@@ -178,7 +174,6 @@ impl Talk {
         }
     }
 
-    /// Returns a correct message.
     pub fn message(&self, kind: Kind) -> Message {
         let ids = Ids { local: NAME, remote: self.name };
         match kind {

@@ -87,7 +87,6 @@ impl Surroundings {
         self.out.pop_back()
     }
 
-    /// Takes all packets that were sent, in order.
     pub fn all_sent(&mut self) -> VecDeque<Vec<u8>> {
         std::mem::take(&mut self.out)
     }
@@ -296,7 +295,6 @@ impl Pair {
         Self { wire, ..Self::of(attributes, attributes) }
     }
 
-    /// Creates a pair with these attributes.
     pub fn of(ours: Attributes, theirs: Attributes) -> Self {
         let (a, b) = (Side::new(ours), Side::new(theirs));
         Self { a, b, wire: Wire::default(), now: Duration::ZERO }

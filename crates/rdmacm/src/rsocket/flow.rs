@@ -19,9 +19,7 @@ pub struct Sizes {
     pub send: u32,
     /// Bytes of the ring of data that has arrived and is not read: two halves.
     pub receive: u32,
-    /// Entries of the send queue.
     pub sends: u16,
-    /// Entries of the receive queue.
     pub receives: u16,
 }
 
@@ -36,7 +34,6 @@ pub struct Write {
     pub remote: Buffer,
     /// The offset in our send ring; the bytes may continue at the ring's start.
     pub at: u32,
-    /// Number of bytes.
     pub len: u32,
 }
 
@@ -75,9 +72,7 @@ pub struct Flow {
     /// The next entry to use in the peer's table.
     entry: u32,
     controls: u16,
-    /// Whether the peer may still send.
     pub peer_sends: bool,
-    /// Whether the peer still receives.
     pub peer_receives: bool,
 }
 
@@ -115,7 +110,6 @@ impl Flow {
         self.peer.is_big_endian
     }
 
-    /// Is true if bytes can be sent now.
     #[must_use]
     pub fn can_send(&self) -> bool {
         self.places > 0
@@ -221,7 +215,6 @@ impl Flow {
         (self.read_at, len.min(self.sizes.receive - self.read_at))
     }
 
-    /// Is true if there are bytes to read.
     #[must_use]
     pub fn has_data(&self) -> bool {
         !self.arrived.is_empty()

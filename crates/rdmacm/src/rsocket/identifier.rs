@@ -26,7 +26,6 @@ pub enum Told {
     Other,
 }
 
-/// A request to a listener.
 #[derive(Debug)]
 pub struct Asked {
     /// The identifier with which the request is accepted.
@@ -160,7 +159,6 @@ impl Identifier {
         Ok(Some(Asked { request, said }))
     }
 
-    /// Returns the kind of the last event.
     fn event(&self) -> u32 {
         // SAFETY: it is acknowledged when the next one is taken.
         self.id().visible(|public| unsafe { public.event.as_ref() }.map_or(u32::MAX, |event| event.event))
@@ -212,7 +210,6 @@ const fn parameters(private: &[u8]) -> ConnParam {
     }
 }
 
-/// Returns an unspecified address of a family.
 pub fn unknown(family: c_int) -> sockaddr_storage {
     let mut none = address::nothing();
     none.ss_family = family as libc::sa_family_t;

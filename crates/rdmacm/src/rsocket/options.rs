@@ -19,7 +19,6 @@ const RDMA_INLINE: c_int = 2;
 
 /// Smallest and largest number of entries of a queue.
 const ENTRIES: (c_int, c_int) = (16, 0x7ffe);
-/// Smallest and largest number of bytes of a ring.
 const RING: (i64, i64) = (2 * LOW_WATER as i64, 1 << 30);
 
 #[derive(Clone, Debug)]
@@ -119,7 +118,6 @@ pub fn set(socket: &Socket, level: c_int, name: c_int, value: c_int, second: c_i
     })
 }
 
-/// Returns the value of an option.
 pub fn get(socket: &Socket, level: c_int, name: c_int) -> Result<Vec<u8>, Errno> {
     let number = match (level, name) {
         (SOL_SOCKET, SO_ERROR) => socket.take_error(),

@@ -27,7 +27,6 @@ const RECEIVE: u64 = 1 << 63;
 /// Largest number of bytes that are sent inline.
 pub const INLINE: usize = 256;
 
-/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
     /// The peer has sent this immediate data; `None` if it has sent something else.
@@ -37,7 +36,6 @@ pub enum Completed {
     Failed,
 }
 
-/// Registered memory.
 #[derive(Debug)]
 struct Region {
     area: Area,

@@ -101,7 +101,6 @@ fn system_poll(fds: &mut [pollfd], deadline: Option<Instant>) -> Result<usize, E
     usize::try_from(found).map_err(|_| last())
 }
 
-/// A descriptor in the sets of `select`.
 #[derive(Clone, Copy, Debug)]
 pub struct Selected {
     pub fd: c_int,

@@ -23,7 +23,6 @@ const CLOSING: Duration = Duration::from_millis(100);
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
-/// The state of a socket.
 #[derive(Debug)]
 enum Phase {
     /// The socket neither listens nor is connected.
@@ -72,7 +71,6 @@ impl Socket {
         self.identifier.number()
     }
 
-    /// Returns the family of the socket's addresses.
     pub const fn family(&self) -> c_int {
         self.family
     }
@@ -117,7 +115,6 @@ impl Socket {
         Ok(())
     }
 
-    /// Accepts the next connection.
     pub fn accept(&self) -> Result<Self, Errno> {
         if !self.is_listening() {
             return Err(Errno(libc::EINVAL));
@@ -262,7 +259,6 @@ impl Socket {
         Ok((self.stream.get().ok_or(Errno(libc::ENOTCONN))?, patience))
     }
 
-    /// Ends reading, writing or both.
     pub fn shut(&self, reads: bool, writes: bool) -> Result<(), Errno> {
         self.stream.get().ok_or(Errno(libc::ENOTCONN))?.shut(reads, writes)
     }

@@ -200,7 +200,6 @@ impl Stream {
         }
     }
 
-    /// Waits until a condition holds.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -365,7 +364,6 @@ impl Stream {
         }
     }
 
-    /// Ends reading, writing or both at this end.
     pub fn shut(&self, reads: bool, writes: bool) -> Result<(), Errno> {
         let mut state = lock(&self.state);
         if state.failure.is_some() {

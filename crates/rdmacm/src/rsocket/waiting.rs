@@ -94,7 +94,6 @@ pub fn sleep(fds: &[BorrowedFd<'_>], waker: &Waker, deadline: Option<Instant>) -
     if slept? == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
 }
 
-/// Returns the time that is left until a deadline.
 pub fn left(deadline: Option<Instant>) -> Option<Timespec> {
     let left = deadline?.saturating_duration_since(Instant::now());
     Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })

@@ -1,7 +1,6 @@
 //! Messages between peers: the private data of a connection, and the immediate data of RDMA WRITEs. The format is that
 //! of rdma-core's rsockets, version 1.
 
-/// The version of the format.
 const VERSION: u8 = 1;
 /// Flag: the sender stores numbers with the most significant byte first.
 const BIG_ENDIAN: u8 = 1;
@@ -73,12 +72,10 @@ pub struct Hello {
     pub credits: u16,
     /// The table in which the peer announces buffers to the sender.
     pub table: Buffer,
-    /// The first buffer.
     pub data: Buffer,
 }
 
 impl Hello {
-    /// Returns the private data.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
@@ -121,7 +118,6 @@ pub enum Message {
 }
 
 impl Message {
-    /// Returns the immediate data.
     #[must_use]
     pub const fn to_number(self) -> u32 {
         match self {

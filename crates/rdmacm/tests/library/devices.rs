@@ -68,7 +68,6 @@ const NONCE: Nonce = [7; 32];
 /// The secret's offset in the window.
 const CHALLENGE: u64 = PAGE;
 
-/// The endpoints of the devices.
 pub static DEVICES: LazyLock<[Endpoint; 2]> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap().keep();
     let paths = [0, 1].map(|which| directory.join(format!("device{which}")));
@@ -218,7 +217,6 @@ impl World {
     }
 }
 
-/// Lets time pass.
 pub fn pass(time: Duration) {
     let mut world = WORLD.lock().unwrap();
     world.now += time;

@@ -144,7 +144,6 @@ impl Fabric {
     }
 }
 
-/// Returns a number that nothing else has.
 fn number(fabric: &mut Fabric) -> u32 {
     fabric.next += 1;
     fabric.next

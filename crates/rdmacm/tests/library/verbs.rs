@@ -25,7 +25,6 @@ static ATTACHED: Mutex<BTreeMap<u32, Vec<Ipv6Addr>>> = Mutex::new(BTreeMap::new(
 /// A group to which no queue pair can be attached: it is full.
 pub const FULL: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0xefff, 0xffff);
 
-/// Returns the groups to which a queue pair is attached.
 pub fn attached(qp: *mut Qp) -> Vec<Ipv6Addr> {
     // SAFETY: a test asks for a queue pair that it has not destroyed.
     groups_of(unsafe { (*qp).qp_num })

@@ -13,7 +13,6 @@ pub enum Obstacle {
     OfThread,
     /// The pages would lose a property if they moved.
     Special,
-    /// The kernel has pages pinned.
     Pinned,
     /// The pages are in the window of a different device or context.
     OtherDevice,

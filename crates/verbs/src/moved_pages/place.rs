@@ -39,7 +39,6 @@ pub struct Source {
 }
 
 impl Source {
-    /// Creates a source in a new file.
     pub fn file(len: usize) -> Outcome<Self> {
         let (_, file) = Memory::create(NAME, len).map_err(|_| libc::ENOMEM)?;
         Self::of(Arc::new(file), 0)
@@ -59,7 +58,6 @@ impl Source {
         Ok(Self { file, offset, inode, lent: None })
     }
 
-    /// Is true if one of these lenders lends the source.
     pub fn is_lent_by(&self, lenders: &[Arc<Lender>]) -> bool {
         self.lent.as_ref().is_some_and(|(_, by)| lenders.iter().any(|lender| Arc::ptr_eq(by, lender)))
     }

@@ -119,7 +119,6 @@ fn census() -> Vec<((Role, Point), Vec<Case>)> {
     found
 }
 
-/// Returns the possible fates of a role.
 fn fates(role: Role) -> &'static [Fate] {
     if role == Role::Sender {
         &[Fate::Killed, Fate::StoppedAndKilled, Fate::Stopped]

@@ -89,7 +89,6 @@ impl Receiver {
         self.is_taken_away = true;
     }
 
-    /// Returns the errors so far.
     fn judge(&self) -> Option<String> {
         let mut ids: Vec<_> = self.seen().into_iter().map(|(id, _)| id).collect();
         ids.sort_unstable();

@@ -22,7 +22,6 @@ pub enum Way {
     Shared,
     /// Messages go through shared memory; the receiver's regions are in files.
     Files,
-    /// The daemon copies messages.
     Copied,
     /// Messages go as packets.
     Roce,
@@ -33,12 +32,10 @@ pub enum Way {
 }
 
 impl Way {
-    /// Is true if the programs share memory.
     pub const fn shares(self) -> bool {
         matches!(self, Self::Shared | Self::Files | Self::Common)
     }
 
-    /// Returns the name of a device for its programs.
     fn name_of(self, device: &Path) -> String {
         match self {
             Self::Own => name_of(device, None),
@@ -65,7 +62,6 @@ impl Kind {
     }
 }
 
-/// A process of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Daemon,
@@ -75,7 +71,6 @@ pub enum Role {
     Third,
 }
 
-/// The fate of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Killed,

@@ -16,7 +16,6 @@ const LONG: u32 = (1 << 20) + 5;
 pub const LEN: usize = LONG as usize + 3 * PAGE as usize;
 pub const PAGE: u64 = 4096;
 
-/// The peer's memory.
 #[derive(Clone, Copy, Default)]
 struct There {
     address: u64,

@@ -235,7 +235,6 @@ fn host() -> &'static Host {
     })
 }
 
-/// Returns the guest's address.
 const fn address_of(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, index as u8 + 1)
 }
@@ -363,7 +362,6 @@ impl Buffer {
         Self { bytes, mr }
     }
 
-    /// Deregisters the memory.
     pub fn forget(&mut self) {
         // SAFETY: it is registered, and whoever forgets it does not use it any more.
         assert_eq!(unsafe { memory::ibv_dereg_mr(self.mr) }, 0);
@@ -376,7 +374,6 @@ impl Buffer {
     }
 }
 
-/// Deregisters the memory of several buffers.
 pub fn forget<const N: usize>(buffers: [&mut Buffer; N]) {
     buffers.into_iter().for_each(Buffer::forget);
 }
@@ -420,7 +417,6 @@ impl Pair {
         pair
     }
 
-    /// Waits for this many completions.
     pub fn completions(&self, count: usize) -> Vec<ibv_wc> {
         take(self.cq, count)
     }
@@ -450,7 +446,6 @@ pub fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     room[..usize::try_from(taken).unwrap()].to_vec()
 }
 
-/// Waits for this many completions.
 pub fn take(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let mut found = Vec::new();
     until(|| {
@@ -578,7 +573,6 @@ pub fn post_receive(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> (c_int, Option<u64
     unsafe { (post::post_recv(qp, wr, &mut bad), bad.as_ref().map(|bad| bad.wr_id)) }
 }
 
-/// Creates an address handle for a device.
 pub fn handle(pd: *mut ibv_pd, index: usize) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
     (attr.grh.dgid, attr.grh.sgid_index) = (gid(index), 1);

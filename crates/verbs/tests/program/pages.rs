@@ -5,7 +5,6 @@ use super::*;
 
 pub const PAGE: usize = 4096;
 
-/// Memory of a program, in whole pages.
 pub struct Pages {
     pub start: *mut u8,
     pub len: usize,

@@ -93,7 +93,6 @@ impl End {
     }
 }
 
-/// Two connected applications.
 pub struct Two {
     pub a: End,
     pub b: End,
@@ -122,7 +121,6 @@ impl Two {
         Self::deep(way.shares(), way.first(), depth)
     }
 
-    /// Sends a message and takes its completions.
     pub fn exchange(&self, message: &mut Buffer, room: &mut Buffer) {
         assert_eq!(post_receive(self.b.qp, &mut receive(70, &mut [room.sge()])).0, 0);
         assert_eq!(post_send(self.a.qp, &mut send(71, &mut [message.sge()])).0, 0);
